@@ -1,0 +1,338 @@
+"""The command line.
+
+Exit status: 0 done; 1 a check failed; 2 unusable input: one line on stderr and no traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from minise import __version__
+from minise.checkpoint import LanguageModel, load
+from minise.ensemble import ENGINES, Answer, Plan, plan_groups, plan_standard, resolve, run
+from minise.errors import InputError
+from minise.grouping import GROUPINGS
+from minise.layout import pack
+from minise.presets import PRESETS
+from minise.prompt import Question
+from minise.verify import Difference, Report, verify
+
+DEFAULT_MODEL = "weights/tiny-llama"
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+QUESTION = Question(
+    "What is the capital of Peru?",
+    ["Bogota", "Santiago", "Quito", "Lima", "Caracas", "Montevideo", "Havana", "Madrid"],
+    id="built-in",
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    try:
+        args = _parser().parse_args(arguments)
+        status: int = args.command(args)
+        sys.stdout.flush()
+        return status
+    except InputError as error:
+        print(f"minise: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has gone, as in `minise ask | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="minise", description="Self-Ensemble for many-choice questions.")
+    parser.add_argument("--version", action="version", version=f"minise {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    ask = commands.add_parser(
+        "ask",
+        help="answer a question",
+        description="Answer a question by Self-Ensemble; with no question, a built-in one.",
+        epilog='example: minise ask --question "What is the capital of Kenya?" '
+        "--choice Nairobi --choice Lagos --choice Accra --choice Cairo --choice Dakar",
+    )
+    _model_options(ask, dtype="float32")
+    _question_options(ask)
+    ask.add_argument("--question", metavar="TEXT", help="the question; choices by --choice")
+    ask.add_argument("--choice", metavar="TEXT", action="append", help="a choice, once for each")
+    ask.add_argument(
+        "--method",
+        choices=("self-ensemble", "standard"),
+        default="self-ensemble",
+        help="standard: one prompt with all choices (default: self-ensemble)",
+    )
+    ask.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="tree",
+        help="how the group prompts are run; the numbers are the same (default: tree)",
+    )
+    ask.add_argument(
+        "--show-groups", action="store_true", help="print what each group's prompt said"
+    )
+    ask.set_defaults(command=_ask)
+
+    check = commands.add_parser(
+        "verify",
+        help="compare the packed pass with separate runs, token by token",
+        description="Compare every hidden state of every token of every group prompt between the "
+        "packed pass and a separate run of that prompt. Exit status 1 if they differ by more than "
+        "the tolerance.",
+        epilog="example: minise verify --dtype float64 --trials 5",
+    )
+    _model_options(check, dtype="float64")
+    _question_options(check)
+    check.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="X",
+        help="the largest absolute difference that passes (default: 1e-10 in float64, else 32 "
+        "units of rounding at the size of the largest hidden state)",
+    )
+    check.set_defaults(command=_verify)
+    return parser
+
+
+def _model_options(parser: argparse.ArgumentParser, dtype: str) -> None:
+    parser.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="PATH_OR_ID",
+        help=f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships)",
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a hub id")
+    parser.add_argument("--dtype", choices=DTYPES, default=dtype, help=f"default: {dtype}")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def _question_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="Q.json",
+        help='{"question": "...", "choices": ["...", ...]}; optional: "id", "answer" (an index)',
+    )
+    parser.add_argument(
+        "--group-size", type=int, default=4, metavar="M", help="choices in a group (default: 4)"
+    )
+    parser.add_argument(
+        "--trials", type=int, default=20, metavar="N", help="random partitions (default: 20)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the groups (default: 0)")
+    parser.add_argument(
+        "--grouping", choices=GROUPINGS, help="how choices are grouped (default: the preset's)"
+    )
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        default="paper",
+        help="paper: as written; authors-code: as its released code computes (default: paper)",
+    )
+    parser.add_argument(
+        "--no-null-option",
+        dest="null_option",
+        action="store_const",
+        const=False,
+        help='leave "None of the above" out of the groups',
+    )
+
+
+def _load(args: argparse.Namespace) -> LanguageModel:
+    return load(
+        args.model, revision=args.revision, dtype=getattr(torch, args.dtype), device=args.device
+    )
+
+
+def _question(args: argparse.Namespace) -> Question:
+    text, choices = getattr(args, "question", None), getattr(args, "choice", None)
+    if args.file is not None:
+        if text is not None or choices is not None:
+            raise InputError("--file and --question or --choice exclude each other; give one")
+        return Question.from_file(args.file)
+    if text is None and choices is None:
+        return QUESTION
+    if text is None:
+        raise InputError("--choice without a question; add --question TEXT")
+    return Question(text, choices or [])
+
+
+def _plan(lm: LanguageModel, question: Question, args: argparse.Namespace) -> Plan:
+    preset = resolve(lm, args.preset, args.grouping, args.null_option)
+    return plan_groups(lm, question, args.group_size, args.trials, args.seed, preset)
+
+
+def _ask(args: argparse.Namespace) -> int:
+    question = _question(args)
+    lm = _load(args)
+    if args.method == "standard":
+        plan = plan_standard(lm, question, resolve(lm, args.preset))
+        args.group_size, args.trials = len(question.choices), 1
+    else:
+        plan = _plan(lm, question, args)
+    answer = run(lm, plan, args.engine)
+    report = _ask_report(args, plan, answer)
+    print(json.dumps(report, ensure_ascii=False) if args.json else _ask_text(report, args))
+    return 0
+
+
+def _ask_report(args: argparse.Namespace, plan: Plan, answer: Answer) -> dict[str, Any]:
+    prefix, branches = plan.prompts.prefix, plan.prompts.branches
+    return {
+        "model": args.model,
+        "method": args.method,
+        "engine": args.engine,
+        "group_size": args.group_size,
+        "trials": args.trials,
+        "seed": args.seed,
+        "question": plan.question.text,
+        "choices": [
+            {"text": text, "probability": float(p), "score": float(score)}
+            for text, p, score in zip(
+                plan.question.choices, answer.probabilities, answer.scores, strict=True
+            )
+        ],
+        "prediction": answer.prediction,
+        "groups": [
+            {
+                "choices": list(group.choices),
+                "probabilities": group.probabilities.tolist(),
+                "null": group.null,
+            }
+            for group in answer.groups
+        ],
+        "tokens": {
+            "separate": sum(len(prefix) + len(branch) for branch in branches),
+            "dense": len(pack(prefix, branches).tokens),
+            "tree": len(pack(prefix, branches, tree=True).tokens),
+        },
+    }
+
+
+def _ask_text(report: dict[str, Any], args: argparse.Namespace) -> str:
+    texts = [choice["text"] for choice in report["choices"]]
+    width = min(40, max(map(len, texts)))
+    block = "█" if _can_print("█") else "#"
+    lines = [report["question"], ""]
+    for index, choice in enumerate(report["choices"]):
+        mark = ">" if index == report["prediction"] else " "
+        bar = block * round(30 * choice["probability"])
+        lines.append(
+            f"{mark} {choice['text']:<{width}}  {choice['probability']:6.1%}  {bar}".rstrip()
+        )
+    lines += ["", f"Answer: {texts[report['prediction']]}", ""]
+    tokens = report["tokens"]
+    if report["method"] == "standard":
+        lines.append(
+            f"{args.model}, standard inference: all {len(texts)} choices in one prompt "
+            f"of {tokens['separate']:,} tokens"
+        )
+    else:
+        lines.append(
+            f"{args.model}, Self-Ensemble: {report['trials']} trials of groups of "
+            f"{report['group_size']} = {len(report['groups'])} prompts"
+        )
+        lines.append(
+            f"tokens: {tokens['separate']:,} as separate prompts, {tokens['dense']:,} packed, "
+            f"{tokens['tree']:,} with common prefixes merged (this run: {report['engine']})"
+        )
+    if args.show_groups:
+        lines += ["", "groups:"]
+        for number, group in enumerate(report["groups"], 1):
+            shown = [
+                f"{texts[choice]} {p:.1%}"
+                for choice, p in zip(group["choices"], group["probabilities"], strict=True)
+            ]
+            shown += [] if group["null"] is None else [f"none of the above {group['null']:.1%}"]
+            lines.append(f"{number:4}  {', '.join(shown)}")
+    return "\n".join(lines)
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+        return True
+    except UnicodeEncodeError:
+        return False
+
+
+def _verify(args: argparse.Namespace) -> int:
+    if args.tolerance is not None and not args.tolerance >= 0:
+        raise InputError(f"--tolerance {args.tolerance} is below 0 or not a number")
+    question = _question(args)
+    lm = _load(args)
+    report = verify(lm, _plan(lm, question, args), args.tolerance)
+    if args.json:
+        print(json.dumps(_verify_report(args, report)))
+    else:
+        print(_verify_text(args, report))
+    return 0 if report.passed else 1
+
+
+def _verify_report(args: argparse.Namespace, report: Report) -> dict[str, Any]:
+    def numbers(difference: Difference) -> dict[str, Any]:
+        return {
+            "logits": difference.logits,
+            "probabilities": difference.probabilities,
+            "changed": difference.changed,
+        }
+
+    return {
+        "model": args.model,
+        "dtype": args.dtype,
+        "tokens": report.tokens,
+        "groups": report.groups,
+        "tolerance": report.tolerance,
+        "passed": report.passed,
+        "engines": {name: {"layers": d.layers, **numbers(d)} for name, d in report.engines.items()},
+        "ablations": {name: numbers(d) for name, d in report.ablations.items()},
+    }
+
+
+def _verify_text(args: argparse.Namespace, report: Report) -> str:
+    columns = {**report.engines, **report.ablations}
+    names = [name.replace("_", " ") for name in columns]
+    head = f"{'largest difference from':24}" + "".join(f"{name:>20}" for name in names)
+    lines = [
+        f"{args.model}, {args.dtype}: {report.tokens:,} tokens of {report.groups} group prompts, "
+        "packed against separate",
+        "",
+        head,
+        "the separate runs, in",
+    ]
+
+    def row(name: str, values: list[float], form: str = ".1e") -> str:
+        return f"  {name:22}" + "".join(f"{value:>20{form}}" for value in values)
+
+    differences = list(columns.values())
+    *layers, _ = differences[0].layers
+    for layer in range(len(layers)):
+        lines.append(row(f"layer {layer}", [d.layers[layer] for d in differences]))
+    lines.append(row("final norm", [d.layers[-1] for d in differences]))
+    lines.append(row("logits", [d.logits for d in differences]))
+    lines.append(row("probabilities", [d.probabilities for d in differences]))
+    lines.append(row("groups decided anew", [d.changed for d in differences], ".1%"))
+    engines_hold = all(d.within(report.tolerance) for d in report.engines.values())
+    if not engines_hold:
+        verdict = "FAILED: a packed run differs from the separate runs by more than"
+    elif report.passed:
+        verdict = "passed: packed and separate agree within"
+    else:
+        verdict = "FAILED: an ablation agrees too, so this question cannot show anything at"
+    return "\n".join([*lines, "", f"{verdict} {report.tolerance:.1e}"])

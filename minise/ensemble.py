@@ -1,0 +1,206 @@
+"""Self-Ensemble and standard inference: prompts -> logits -> probabilities (Sections 3 and 4).
+
+Question -> groups -> prompts -> logits at each prompt's end -> group probabilities -> scores
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from minise.checkpoint import LanguageModel
+from minise.errors import InputError
+from minise.grouping import make_groups
+from minise.layout import pack
+from minise.presets import Preset, get_preset
+from minise.prompt import NULL_OPTION, Prompts, Question, write_prompts
+
+ENGINES = ("separate", "dense", "tree")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """One group's prompt: `choices`, their indices in the order listed; `probabilities`, (m,)
+    float64 over them; `null`, the probability of "None of the above", None where it had no part."""
+
+    choices: tuple[int, ...]
+    probabilities: Tensor
+    null: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """probabilities: (K,) float64, sums to 1. scores: (K,) float64, the paper's Pr(op_i), Eq. 3:
+    the mean over the groups in which op_i appears. prediction: the index of the largest, the lower
+    one on a tie. groups: what each prompt said."""
+
+    probabilities: Tensor
+    scores: Tensor
+    prediction: int
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be asked of the model for one question: groups, their prompts, and how many of each
+    prompt's labels are choices (the rest, if any, is the null option)."""
+
+    question: Question
+    groups: list[list[int]]
+    prompts: Prompts
+
+
+def self_ensemble(
+    lm: LanguageModel,
+    question: Question,
+    group_size: int = 4,
+    trials: int = 20,
+    seed: int = 0,
+    engine: str = "tree",
+    grouping: str | None = None,
+    null_option: bool | None = None,
+    preset: str | Preset = "paper",
+) -> Answer:
+    """Answer a question by Self-Ensemble (Section 3.2; packed as in Section 4).
+
+    group_size is m, trials is N. `grouping` and `null_option` override the preset; with the default
+    preset they are "random" and True. Raises InputError for sizes below 1, more choices than
+    labels, labels that are not single tokens, or a prompt beyond the model's positions.
+    """
+    preset = resolve(lm, preset, grouping, null_option)
+    return run(lm, plan_groups(lm, question, group_size, trials, seed, preset), engine)
+
+
+def standard(
+    lm: LanguageModel, question: Question, engine: str = "tree", preset: str | Preset = "paper"
+) -> Answer:
+    """Standard inference: one prompt with all K choices and no null option; one group."""
+    return run(lm, plan_standard(lm, question, resolve(lm, preset)), engine)
+
+
+def resolve(
+    lm: LanguageModel,
+    preset: str | Preset,
+    grouping: str | None = None,
+    null_option: bool | None = None,
+) -> Preset:
+    """A preset by name for this model's family, with the given fields overridden."""
+    if isinstance(preset, str):
+        preset = get_preset(preset, lm.config.model_type)
+    if grouping is not None:
+        preset = replace(preset, grouping=grouping)
+    if null_option is not None:
+        preset = replace(preset, null_option=null_option)
+    return preset
+
+
+def plan_groups(
+    lm: LanguageModel, question: Question, group_size: int, trials: int, seed: int, preset: Preset
+) -> Plan:
+    """Steps 1 and 2 up to the model: draw the groups and write their prompts."""
+    key = question.id if preset.groups_per_question else ""
+    groups = make_groups(len(question.choices), group_size, trials, seed, key, preset.grouping)
+    null = [NULL_OPTION] if preset.null_option else []
+    listed = [[question.choices[i] for i in group] + null for group in groups]
+    prompts = write_prompts(lm.tokenizer, preset.template, question.text, listed)
+    if not preset.null_in_softmax:
+        kept = [ids[: len(group)] for ids, group in zip(prompts.label_ids, groups, strict=True)]
+        prompts = replace(prompts, label_ids=kept)
+    if preset.last_group_early:
+        # The row before a prompt's end is the end of the prompt without its last token.
+        *others, last = prompts.branches
+        prompts = replace(prompts, branches=[*others, last[: -preset.last_group_early]])
+    return Plan(question, groups, prompts)
+
+
+def plan_standard(lm: LanguageModel, question: Question, preset: Preset) -> Plan:
+    """The one prompt of standard inference."""
+    prompts = write_prompts(
+        lm.tokenizer, preset.standard_template, question.text, [question.choices]
+    )
+    return Plan(question, [list(range(len(question.choices)))], prompts)
+
+
+def run(lm: LanguageModel, plan: Plan, engine: str) -> Answer:
+    """Steps 2 and 3: the groups' probabilities and their means."""
+    columns, groups = sorted({i for ids in plan.prompts.label_ids for i in ids}), []
+    logits = branch_logits(lm, plan.prompts.prefix, plan.prompts.branches, engine, columns)
+    for choices, ids, row in zip(plan.groups, plan.prompts.label_ids, logits, strict=True):
+        label_logits = row[[columns.index(i) for i in ids]].double()
+        p = torch.softmax(label_logits, dim=-1).cpu()
+        m = len(choices)
+        groups.append(Group(tuple(choices), p[:m], float(p[m]) if len(p) > m else None))
+    return combine(len(plan.question.choices), groups)
+
+
+def combine(num_choices: int, groups: Sequence[Group]) -> Answer:
+    """Eq. 3: each choice's mean probability over the groups in which it appears.
+
+    Over a partition the scores sum to at most ceil(K / m), not to 1; `probabilities` are the scores
+    divided by their sum. A choice that no group holds (possible with independent draws) scores 0.
+    """
+    total = torch.zeros(num_choices, dtype=torch.float64)
+    count = torch.zeros(num_choices, dtype=torch.float64)
+    for group in groups:
+        total[list(group.choices)] += group.probabilities
+        count[list(group.choices)] += 1
+    scores = total / count.clamp(min=1)
+    # max() of a list gives the first of equals; torch.argmax promises no order among ties.
+    prediction = max(range(num_choices), key=scores.tolist().__getitem__)
+    return Answer(scores / scores.sum(), scores, prediction, tuple(groups))
+
+
+@torch.inference_mode()
+def branch_logits(
+    lm: LanguageModel,
+    prefix: Sequence[int],
+    branches: Sequence[Sequence[int]],
+    engine: str = "tree",
+    columns: Sequence[int] | None = None,
+) -> Tensor:
+    """The logits after each prompt `prefix + branch`: (G, V), or (G, len(columns)) for those token
+    ids, in the weights' dtype and on their device. The primitive under every method.
+
+    "separate": every prompt alone, plain causal. "dense": the paper's packed sequence with an
+    explicit mask and positions. "tree": the same with all common prefixes merged. The numbers are
+    equal up to rounding. Raises InputError for an unknown engine, a prompt beyond the model's
+    positions, or token ids beyond its vocabulary.
+    """
+    if engine not in ENGINES:
+        raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
+    check_fit(lm, prefix, branches)
+    device = lm.decoder.model.embed_tokens.weight.device
+    read = None if columns is None else torch.tensor(list(columns), device=device)
+    if engine == "separate":
+        hidden = []
+        for branch in branches:
+            prompt = pack([], [[*prefix, *branch]])  # a tree with no trunk and one branch
+            states = lm.decoder(
+                prompt.tokens.to(device), prompt.positions.to(device), prompt.mask.to(device)
+            )
+            hidden.append(states[-1])
+        return lm.decoder.logits(torch.stack(hidden), read)
+    layout = pack(prefix, branches, tree=engine == "tree")
+    states = lm.decoder(
+        layout.tokens.to(device), layout.positions.to(device), layout.mask.to(device)
+    )
+    return lm.decoder.logits(states[layout.ends.to(device)], read)
+
+
+def check_fit(lm: LanguageModel, prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> None:
+    """Raise InputError for a prompt beyond the model's positions or vocabulary."""
+    longest, limit = len(prefix) + max(map(len, branches)), lm.config.max_position_embeddings
+    if longest > limit:
+        raise InputError(
+            f"a prompt has {longest} tokens, but {lm.name} has positions for {limit}; "
+            "shorten the question or its choices, or use smaller groups"
+        )
+    largest = max(max(ids, default=0) for ids in [prefix, *branches])
+    if largest >= lm.config.vocab_size:
+        raise InputError(
+            f"token id {largest} is beyond the vocabulary of {lm.name} ({lm.config.vocab_size}); "
+            "its tokenizer.json belongs to another model"
+        )

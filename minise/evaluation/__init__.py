@@ -1,0 +1,1 @@
+"""What is built on the core: tasks. The core never imports it."""

@@ -1,0 +1,60 @@
+"""Rotary position embedding by explicit positions.
+
+Each pair of a head's dimensions turns by an angle position * frequency, so that the product of
+a query and a key depends on the distance of their positions alone. That is why a group's tokens,
+given the positions they would have right after the question, cannot tell that other groups lie in
+between (Section 4.2, Eq. 6: positional re-encoding).
+
+Dimension legend: T tokens, h head_dim.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from minise.config import Config
+
+
+def inverse_frequencies(config: Config, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Radians per position of each pair, fastest first: (head_dim / 2,) of `dtype`.
+
+    Computed when needed, never stored: a stored table would be cast along with the weights, and
+    bfloat16 cannot tell position 257 from 256.
+    """
+    pair = torch.arange(config.head_dim // 2, dtype=dtype, device=device)
+    frequency = config.rope_theta ** (-2.0 * pair / config.head_dim)
+    scaling = config.rope_scaling
+    if scaling.rope_type == "linear":
+        frequency = frequency / scaling.factor
+    elif scaling.rope_type == "llama3":
+        # Turns made within the original context decide: pairs with fewer than low_freq_factor are
+        # slowed by `factor`, pairs with more than high_freq_factor are kept, a ramp in between.
+        turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
+        ramp = (turns - scaling.low_freq_factor) / (
+            scaling.high_freq_factor - scaling.low_freq_factor
+        )
+        keep = ramp.clamp(0.0, 1.0)
+        frequency = frequency * (keep + (1.0 - keep) / scaling.factor)
+    return frequency
+
+
+def rotation(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines for int64 `positions` (..., T): two tensors (..., T, h).
+
+    `dtype` is the model's; the angles are float32 at least, float64 in a float64 model.
+    """
+    dtype = torch.promote_types(dtype, torch.float32)
+    angle = positions[..., None] * inverse_frequencies(config, dtype, positions.device)
+    # [a, a], not [a0, a0, a1, a1, ...]: these checkpoints pair dimension i with i + h/2 (split
+    # halves). Meta's original LLaMA files pair 2i with 2i + 1; converted weights are permuted.
+    angle = torch.cat([angle, angle], dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs of `x` (..., T, h); cos and sin broadcast against it. The dtype is kept."""
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from minise import LanguageModel, Question
+from tests.tiny import FAMILIES, load_tiny
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session", params=list(FAMILIES))
+def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    """A tiny random model in float64, once per family."""
+    return load_tiny(tmp_path_factory.mktemp(request.param), FAMILIES[request.param])
+
+
+@pytest.fixture(scope="session")
+def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random LLaMA checkpoint on disk. Copy it before changing it."""
+    folder = tmp_path_factory.mktemp("llama-folder")
+    load_tiny(folder, FAMILIES["llama"])
+    return folder
+
+
+@pytest.fixture
+def question() -> Question:
+    """Five choices of unequal length: K is divided by neither 2, 3 nor 4."""
+    return Question("Which is a bird?", ["wren", "a trout", "oak", "the red ant", "quartz"])
