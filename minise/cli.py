@@ -6,6 +6,7 @@ Exit status: 0 done; 1 a check failed; 2 unusable input: one line on stderr and 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -35,6 +36,8 @@ QUESTION = Question(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # any question on any terminal
     try:
         args = _parser().parse_args(arguments)
         status: int = args.command(args)
@@ -188,7 +191,7 @@ def _ask(args: argparse.Namespace) -> int:
         plan = _plan(lm, question, args)
     answer = run(lm, plan, args.engine)
     report = _ask_report(args, plan, answer)
-    print(json.dumps(report, ensure_ascii=False) if args.json else _ask_text(report, args))
+    print(json.dumps(report) if args.json else _ask_text(report, args))
     return 0
 
 

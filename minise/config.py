@@ -94,7 +94,10 @@ class Config:
         layers = read.integer("num_hidden_layers")
         heads = read.integer("num_attention_heads")
         hidden = read.integer("hidden_size")
-        kv_heads = read.integer("num_key_value_heads", family.num_key_value_heads or heads)
+        absent = "num_key_value_heads" not in raw  # null means one for each query head
+        kv_heads = read.integer(
+            "num_key_value_heads", (family.num_key_value_heads if absent else None) or heads
+        )
         if heads % kv_heads:
             raise read.error("num_key_value_heads", f"must divide num_attention_heads {heads}")
         if raw.get("head_dim") is None and hidden % heads:
@@ -157,27 +160,28 @@ class _Reader:
             raise self.error("hidden_act", 'must be "silu", the one activation implemented')
         if self.raw.get("quantization_config") is not None:
             raise self.error("quantization_config", "must be absent: no quantized weights")
+        if self.raw.get("partial_rotary_factor", 1.0) != 1.0:
+            raise self.error("partial_rotary_factor", "must be 1 or absent: whole heads turn")
         for name in ("attention_bias", "mlp_bias"):
             if self.raw.get(name):
                 raise self.error(name, "must be false or absent: not part of these families")
 
     def rope(self) -> tuple[float, RopeScaling]:
         """Both spellings: `rope_scaling` beside `rope_theta`, or all in `rope_parameters`."""
-        name = "rope_parameters" if self.raw.get("rope_parameters") else "rope_scaling"
-        rope = self.raw.get(name) or {}
-        if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
-            raise self.error(name, "must be one flat object for all layers, or null")
-        old = self.raw.get("rope_scaling")
-        if name == "rope_parameters" and old and any(rope.get(k, v) != v for k, v in old.items()):
+        old, new = (self.raw.get(name) or {} for name in ("rope_scaling", "rope_parameters"))
+        for name, facts in (("rope_scaling", old), ("rope_parameters", new)):
+            if not isinstance(facts, dict) or any(isinstance(v, dict) for v in facts.values()):
+                raise self.error(name, "must be one flat object for all layers, or null")
+            if facts.get("partial_rotary_factor", 1.0) != 1.0:
+                raise self.error(name, "must turn whole heads: no partial_rotary_factor")
+        old = {("rope_type" if key == "type" else key): value for key, value in old.items()}
+        if new and any(new.get(key) != value for key, value in old.items()):
             raise self.error("rope_scaling", "must not contradict rope_parameters")
+        name, rope = ("rope_parameters", new) if new else ("rope_scaling", old)
 
         def number(key: str, default: float | None) -> float:
             return _positive(rope.get(key), default, lambda need: self.error(name, f"{key} {need}"))
 
-        if rope.get("partial_rotary_factor", 1.0) != 1.0:
-            raise self.error(
-                name, "must turn whole heads: partial_rotary_factor is not implemented"
-            )
         theta = number("rope_theta", self.number("rope_theta", 10000.0))
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind == "default":

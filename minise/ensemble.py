@@ -14,7 +14,7 @@ from torch import Tensor
 from minise.checkpoint import LanguageModel
 from minise.errors import InputError
 from minise.grouping import make_groups
-from minise.layout import pack
+from minise.layout import causal_mask, pack
 from minise.presets import Preset, get_preset
 from minise.prompt import NULL_OPTION, Prompts, Question, write_prompts
 
@@ -129,8 +129,8 @@ def run(lm: LanguageModel, plan: Plan, engine: str) -> Answer:
     columns, groups = sorted({i for ids in plan.prompts.label_ids for i in ids}), []
     logits = branch_logits(lm, plan.prompts.prefix, plan.prompts.branches, engine, columns)
     for choices, ids, row in zip(plan.groups, plan.prompts.label_ids, logits, strict=True):
-        label_logits = row[[columns.index(i) for i in ids]].double()
-        p = torch.softmax(label_logits, dim=-1).cpu()
+        label_logits = row[[columns.index(i) for i in ids]]
+        p = torch.softmax(label_logits.cpu().double(), dim=-1)
         m = len(choices)
         groups.append(Group(tuple(choices), p[:m], float(p[m]) if len(p) > m else None))
     return combine(len(plan.question.choices), groups)
@@ -172,22 +172,27 @@ def branch_logits(
     if engine not in ENGINES:
         raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
     check_fit(lm, prefix, branches)
-    device = lm.decoder.model.embed_tokens.weight.device
-    read = None if columns is None else torch.tensor(list(columns), device=device)
     if engine == "separate":
-        hidden = []
-        for branch in branches:
-            prompt = pack([], [[*prefix, *branch]])  # a tree with no trunk and one branch
-            states = lm.decoder(
-                prompt.tokens.to(device), prompt.positions.to(device), prompt.mask.to(device)
-            )
-            hidden.append(states[-1])
-        return lm.decoder.logits(torch.stack(hidden), read)
-    layout = pack(prefix, branches, tree=engine == "tree")
-    states = lm.decoder(
-        layout.tokens.to(device), layout.positions.to(device), layout.mask.to(device)
-    )
-    return lm.decoder.logits(states[layout.ends.to(device)], read)
+        last = torch.stack([run_alone(lm, [*prefix, *branch])[-1] for branch in branches])
+    else:
+        layout = pack(prefix, branches, tree=engine == "tree")
+        hidden = hidden_states(lm, layout.tokens, layout.positions, layout.mask)
+        last = hidden[layout.ends.to(hidden.device)]
+    read = None if columns is None else torch.tensor(list(columns), device=last.device)
+    return lm.decoder.logits(last, read)
+
+
+def run_alone(lm: LanguageModel, prompt: Sequence[int]) -> Tensor:
+    """Hidden states (T, D) of one prompt in a plain causal run: what every engine must equal."""
+    T = len(prompt)
+    return hidden_states(lm, torch.tensor(prompt), torch.arange(T), causal_mask(T))
+
+
+def hidden_states(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    """Hidden states (T, D) of a sequence with its position ids and mask, on the weights' device."""
+    device = lm.decoder.model.embed_tokens.weight.device
+    hidden: Tensor = lm.decoder(tokens.to(device), positions.to(device), mask.to(device))
+    return hidden
 
 
 def check_fit(lm: LanguageModel, prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> None:

@@ -64,6 +64,11 @@ class Layout:
         return rows[::-1]
 
 
+def causal_mask(length: int) -> Tensor:
+    """(T, T) bool: each token attends to those before it and itself. A plain run of one prompt."""
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
 def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = False) -> Layout:
     """Lay out the prompts `prefix + branch` in one sequence.
 

@@ -47,7 +47,9 @@ class Question:
                 f"choice{'s' * (not self.choices)}; give at least two"
             )
         if self.answer is not None and (
-            not isinstance(self.answer, int) or not 0 <= self.answer < len(self.choices)
+            isinstance(self.answer, bool)
+            or not isinstance(self.answer, int)
+            or not 0 <= self.answer < len(self.choices)
         ):
             raise InputError(
                 f"answer {self.answer!r} is no choice; "

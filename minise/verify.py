@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from minise.checkpoint import LanguageModel
-from minise.ensemble import Plan, check_fit
-from minise.layout import Layout, pack
+from minise.ensemble import Plan, check_fit, hidden_states
+from minise.layout import Layout, causal_mask, pack
 
 PACKED = ("dense", "tree")
 
@@ -68,8 +68,11 @@ def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Rep
     """
     prefix, branches = plan.prompts.prefix, plan.prompts.branches
     check_fit(lm, prefix, branches)
-    prompts = [pack([], [[*prefix, *branch]]) for branch in branches]
-    separate = [_trace(lm, p.tokens, p.positions, p.mask) for p in prompts]
+    prompts = [[*prefix, *branch] for branch in branches]
+    separate = [
+        _trace(lm, torch.tensor(prompt), torch.arange(len(prompt)), causal_mask(len(prompt)))
+        for prompt in prompts
+    ]
     if tolerance is None:
         dtype = separate[0].dtype
         largest = max(float(trace.abs().max()) for trace in separate)
@@ -86,20 +89,18 @@ def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Rep
         engines[engine] = compare(layout, layout.positions, layout.mask)
     layout = pack(prefix, branches)
     in_order = torch.arange(len(layout.tokens))
-    causal = in_order[:, None] >= in_order
     ablations = {
-        "without_mask": compare(layout, layout.positions, causal),
+        "without_mask": compare(layout, layout.positions, causal_mask(len(layout.tokens))),
         "without_positions": compare(layout, in_order, layout.mask),
     }
-    tokens = sum(len(p.tokens) for p in prompts)
+    tokens = sum(map(len, prompts))
     return Report(tokens, len(branches), tolerance, engines, ablations)
 
 
 def _trace(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
     """Hidden states after every layer and after the final norm: (layers + 1, T, D)."""
-    device = lm.decoder.model.embed_tokens.weight.device
     with _recorded(lm.decoder.model.layers) as states:
-        final = lm.decoder(tokens.to(device), positions.to(device), mask.to(device))
+        final = hidden_states(lm, tokens, positions, mask)
     return torch.stack([state[0] for state in states] + [final])
 
 

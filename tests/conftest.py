@@ -8,7 +8,8 @@ import torch
 from minise import LanguageModel, Question
 from tests.tiny import FAMILIES, load_tiny
 
-torch.set_num_threads(2)
+# The models are tiny: threads would only wait for each other.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", params=list(FAMILIES))

@@ -1,0 +1,265 @@
+"""The method computes what Section 3 defines, from the text of the prompts on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from minise import (
+    AUTHORS_CODE,
+    PAPER,
+    Group,
+    InputError,
+    LanguageModel,
+    Question,
+    branch_logits,
+    self_ensemble,
+    standard,
+)
+from minise.ensemble import combine
+from minise.grouping import make_groups
+
+LETTERS = "ABCDEFGHIJ"
+
+
+def by_definition(lm: LanguageModel, prompt: str, labels: str) -> torch.Tensor:
+    """Softmax over the labels' logits after `prompt`, run alone; ids from the text."""
+    backend = lm.tokenizer.backend
+    ids = backend.encode(prompt).ids
+    label_ids = [backend.encode(f"{prompt} {label}").ids[-1] for label in labels]
+    T = len(ids)
+    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    hidden = lm.decoder(torch.tensor(ids), torch.arange(T), causal)
+    return lm.decoder.logits(hidden[-1])[label_ids].softmax(dim=0)
+
+
+@pytest.mark.parametrize("null_option", [True, False])
+def test_self_ensemble_is_its_definition(
+    lm: LanguageModel, question: Question, null_option: bool
+) -> None:
+    m, trials, seed = 2, 7, 3
+    answer = self_ensemble(
+        lm, question, group_size=m, trials=trials, seed=seed, null_option=null_option
+    )
+    seen: list[list[float]] = [[] for _ in question.choices]
+    groups = make_groups(len(question.choices), m, trials, seed, question.id)
+    assert [list(group.choices) for group in answer.groups] == groups
+    for group, result in zip(groups, answer.groups, strict=True):
+        listed = [question.choices[i] for i in group] + ["None of the above"] * null_option
+        prompt = f"{question.text}\n"
+        for letter, choice in zip(LETTERS, listed, strict=False):
+            prompt += f"({letter}) {choice}\n"
+        p = by_definition(lm, prompt + "Answer:", LETTERS[: len(listed)]).tolist()
+        assert result.probabilities.tolist() == pytest.approx(p[: len(group)], abs=1e-12)
+        assert (result.null is None) == (not null_option)
+        if null_option:
+            assert result.null == pytest.approx(p[-1], abs=1e-12)
+        for choice, probability in zip(group, p, strict=False):
+            seen[choice].append(probability)
+    scores = [sum(values) / len(values) for values in seen]
+    assert answer.scores.tolist() == pytest.approx(scores, abs=1e-12)
+    assert answer.probabilities.tolist() == pytest.approx(
+        [score / sum(scores) for score in scores], abs=1e-12
+    )
+    assert answer.prediction == scores.index(max(scores))
+
+
+def test_standard_inference_is_one_prompt_with_all_choices_and_no_null_option(
+    lm: LanguageModel, question: Question
+) -> None:
+    answer = standard(lm, question)
+    prompt = f"{question.text}\n"
+    for letter, choice in zip(LETTERS, question.choices, strict=False):
+        prompt += f"({letter}) {choice}\n"
+    expected = by_definition(lm, prompt + "Answer:", "ABCDE")
+    assert (answer.probabilities - expected).abs().max() < 1e-12
+    assert torch.equal(answer.scores, answer.groups[0].probabilities)
+    assert answer.groups[0].choices == (0, 1, 2, 3, 4)
+    assert answer.groups[0].null is None
+
+
+def test_a_score_is_the_mean_over_the_groups_a_choice_appears_in() -> None:
+    """Eq. 3 as meant: the conditional mean, not the sum times the chance of being drawn."""
+
+    def group(choices: list[int], p: list[float], null: float | None = None) -> Group:
+        return Group(tuple(choices), torch.tensor(p, dtype=torch.float64), null)
+
+    answer = combine(
+        4,
+        [group([2, 0], [0.6, 0.3], 0.1), group([1], [0.2], 0.8), group([0, 1, 2], [0.1, 0.2, 0.7])],
+    )
+    assert answer.scores.tolist() == pytest.approx([0.2, 0.2, 0.65, 0.0])
+    assert answer.probabilities.tolist() == pytest.approx([0.2 / 1.05, 0.2 / 1.05, 0.65 / 1.05, 0])
+    assert answer.prediction == 2
+
+
+def test_ties_go_to_the_lower_index() -> None:
+    even = Group((2, 1, 0), torch.full((3,), 1 / 3, dtype=torch.float64), None)
+    assert combine(3, [even]).prediction == 0
+
+
+def test_answers_are_float64_distributions(lm: LanguageModel, question: Question) -> None:
+    for answer in (self_ensemble(lm, question), standard(lm, question)):
+        assert answer.probabilities.dtype == answer.scores.dtype == torch.float64
+        assert answer.probabilities.shape == answer.scores.shape == (5,)
+        assert float(answer.probabilities.sum()) == pytest.approx(1.0, abs=1e-12)
+        for group in answer.groups:
+            total = float(group.probabilities.sum()) + (group.null or 0.0)
+            assert total == pytest.approx(1.0, abs=1e-12)
+
+
+def test_over_a_partition_the_scores_sum_to_at_most_the_number_of_groups(
+    lm: LanguageModel, question: Question
+) -> None:
+    assert float(self_ensemble(lm, question, group_size=2).scores.sum()) < 3
+    # Without a null option every group's probabilities sum to one, so the bound is met.
+    whole = self_ensemble(lm, question, group_size=2, null_option=False)
+    assert float(whole.scores.sum()) == pytest.approx(3.0, abs=1e-12)
+
+
+def test_the_defaults_are_the_contracts(lm: LanguageModel, question: Question) -> None:
+    explicit = self_ensemble(
+        lm,
+        question,
+        group_size=4,
+        trials=20,
+        seed=0,
+        engine="tree",
+        grouping="random",
+        null_option=True,
+        preset="paper",
+    )
+    assert torch.equal(self_ensemble(lm, question).scores, explicit.scores)
+    assert len(explicit.groups) == 40
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_does_not(
+    lm: LanguageModel, question: Question
+) -> None:
+    first = self_ensemble(lm, question, trials=3, seed=5)
+    self_ensemble(lm, Question("Another?", ["x", "y", "z"]), trials=3, seed=5)
+    assert torch.equal(first.scores, self_ensemble(lm, question, trials=3, seed=5).scores)
+    assert not torch.equal(first.scores, self_ensemble(lm, question, trials=3, seed=6).scores)
+
+
+@pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
+def test_branch_logits_of_columns_are_those_of_the_vocabulary(
+    lm: LanguageModel, engine: str
+) -> None:
+    prefix, branches, columns = [40, 41, 42], [[50, 51], [50, 52, 53], [60]], [9, 1, 280]
+    every = branch_logits(lm, prefix, branches, engine)
+    some = branch_logits(lm, prefix, branches, engine, columns)
+    assert every.shape == (3, lm.config.vocab_size)
+    assert (every[:, columns] - some).abs().max() <= 1e-12
+    separate = branch_logits(lm, prefix, branches, "separate")
+    assert (every - separate).abs().max() <= 1e-10
+
+
+class TestAuthorsCode:
+    """The released code, computed by hand from its text."""
+
+    def test_it_is_what_the_released_code_computes(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        preset = AUTHORS_CODE[lm.config.model_type]
+        answer = self_ensemble(lm, question, group_size=2, trials=20, preset="authors-code")
+        groups = make_groups(5, 2, 20, 0, "", "independent")
+        assert [list(group.choices) for group in answer.groups] == groups
+        backend = lm.tokenizer.backend
+        labels = [backend.encode(letter).ids[-1] for letter in "AB"]
+        seen: list[list[float]] = [[] for _ in question.choices]
+        for number, group in enumerate(groups):
+            text = f"{question.text} \n"
+            if lm.config.model_type == "qwen2":
+                text = (
+                    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+                    "<|im_start|>user\n" + text
+                )
+            text += f"(A) {question.choices[group[0]]} (B) {question.choices[group[1]]}"
+            text += " (C) None of the above" * (lm.config.model_type != "qwen2") + " Answer: \n"
+            ids = backend.encode(text).ids
+            if lm.config.model_type == "mistral" and number == len(groups) - 1:
+                ids = ids[:-1]  # the last group is read one token early
+            T = len(ids)
+            causal = torch.ones(T, T, dtype=torch.bool).tril()
+            hidden = lm.decoder(torch.tensor(ids), torch.arange(T), causal)
+            p = lm.decoder.logits(hidden[-1])[labels].softmax(0).tolist()
+            for choice, probability in zip(group, p, strict=True):
+                seen[choice].append(probability)
+        scores = [sum(values) / len(values) for values in seen]
+        assert answer.scores.tolist() == pytest.approx(scores, abs=1e-12)
+        assert all(group.null is None for group in answer.groups)
+        assert preset.null_option == (lm.config.model_type != "qwen2")
+
+    def test_standard_inference(self, lm: LanguageModel, question: Question) -> None:
+        answer = standard(lm, question, preset="authors-code")
+        text = question.text + " "
+        for letter, choice in zip(LETTERS, question.choices, strict=False):
+            text += f"({letter}) {choice} "
+        backend = lm.tokenizer.backend
+        space = " " if lm.config.model_type == "llama" else ""
+        labels = [backend.encode(space + letter).ids[-1] for letter in "ABCDE"]
+        logits = branch_logits(lm, [], [backend.encode(text + "Answer:").ids], "separate", labels)
+        assert (answer.probabilities - logits[0].softmax(0)).abs().max() <= 1e-12
+
+    @pytest.mark.parametrize(
+        "departure",
+        [
+            {"grouping": "independent"},
+            {"groups_per_question": False},
+            {"null_option": False},
+            {"null_in_softmax": False},
+            {"template": AUTHORS_CODE["llama"].template},
+            {"last_group_early": 1},
+        ],
+        ids=lambda departure: next(iter(departure)),
+    )
+    def test_each_departure_can_be_switched_alone_and_shows(
+        self, lm: LanguageModel, question: Question, departure: dict
+    ) -> None:
+        switched = self_ensemble(lm, question, 2, 3, preset=replace(PAPER, **departure))
+        plain = self_ensemble(lm, question, 2, 3)
+        assert (switched.scores - plain.scores).abs().max() > 1e-6
+
+
+class TestRefusals:
+    def test_an_unknown_engine_preset_or_grouping(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        with pytest.raises(InputError, match='engine "fast" is unknown; use one of separate'):
+            self_ensemble(lm, question, engine="fast")
+        with pytest.raises(InputError, match='preset "draft" is unknown; use one of paper'):
+            self_ensemble(lm, question, preset="draft")
+        with pytest.raises(InputError, match='grouping "best" is unknown'):
+            self_ensemble(lm, question, grouping="best")
+
+    @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
+    def test_a_prompt_beyond_the_models_positions(self, lm: LanguageModel, engine: str) -> None:
+        limit = lm.config.max_position_embeddings
+        fits, longer = [40] * (limit - 1), [40] * limit
+        branch_logits(lm, fits, [[41]], engine)
+        with pytest.raises(InputError, match=f"{limit + 1} tokens, but .* positions for {limit}"):
+            branch_logits(lm, longer, [[41]], engine)
+
+    def test_a_packed_sequence_may_be_longer_than_the_positions(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        """Positions restart after the question, so their number bounds a prompt, not the pack."""
+        prefix, branches = [40] * 20, [[50 + i] * 15 for i in range(80)]
+        assert lm.config.max_position_embeddings < 20 + 80 * 15
+        packed = branch_logits(lm, prefix, branches, "dense")
+        assert (packed - branch_logits(lm, prefix, branches, "separate")).abs().max() <= 1e-10
+
+    def test_tokens_beyond_the_vocabulary(self, lm: LanguageModel) -> None:
+        with pytest.raises(InputError, match="token id 288 is beyond the vocabulary"):
+            branch_logits(lm, [1], [[288]])
+
+    def test_a_group_with_more_choices_than_labels(self, lm: LanguageModel) -> None:
+        many = Question("Q", [f"choice {i}" for i in range(27)])
+        with pytest.raises(InputError, match="only 26 labels"):
+            standard(lm, many)
+        with pytest.raises(InputError, match="only 26 labels"):
+            self_ensemble(lm, many, group_size=26)
+        assert len(self_ensemble(lm, many, group_size=25, trials=1).groups) == 2

@@ -1,0 +1,108 @@
+"""The packed sequence is the paper's, and the merged tree is the same prompts in fewer tokens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from minise import Layout, pack
+
+
+def equation_4(trunk: int, lengths: list[int]) -> torch.Tensor:
+    """The paper's mask, written out cell by cell: 1 if Tk_j is in Q, or Tk_i and Tk_j are in the
+    same group; 0 for j > i."""
+    owner = [0] * trunk + [n for n, length in enumerate(lengths, 1) for _ in range(length)]
+    T = len(owner)
+    cells = [
+        [j <= i and (owner[j] == 0 or owner[i] == owner[j]) for j in range(T)] for i in range(T)
+    ]
+    return torch.tensor(cells)
+
+
+def equation_6(trunk: int, lengths: list[int]) -> list[int]:
+    """The paper's position index: 0 ... |Q|-1, then |Q| ... |Q|+|G_n|-1 for each group."""
+    return [*range(trunk), *(trunk + i for length in lengths for i in range(length))]
+
+
+@pytest.mark.parametrize(("trunk", "lengths"), [(3, [2, 4, 1]), (1, [1]), (0, [3, 2]), (5, [6])])
+def test_the_flat_layout_is_equations_4_and_6(trunk: int, lengths: list[int]) -> None:
+    prefix = list(range(100, 100 + trunk))
+    branches = [list(range(10 * n, 10 * n + length)) for n, length in enumerate(lengths)]
+    layout = pack(prefix, branches)
+    assert layout.tokens.tolist() == prefix + [token for branch in branches for token in branch]
+    assert torch.equal(layout.mask, equation_4(trunk, lengths))
+    assert layout.positions.tolist() == equation_6(trunk, lengths)
+    # index_j, with the sum to j: the paper's j - 1 is a misprint.
+    assert layout.ends.tolist() == [trunk + sum(lengths[: j + 1]) - 1 for j in range(len(lengths))]
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_dtypes_and_shapes_are_the_contracts(tree: bool) -> None:
+    layout = pack([5, 6], [[1, 2], [1, 3, 4]], tree=tree)
+    T = len(layout.tokens)
+    assert layout.tokens.dtype == layout.positions.dtype == layout.ends.dtype == torch.int64
+    assert layout.mask.dtype == torch.bool
+    assert layout.mask.shape == (T, T)
+    assert layout.ends.shape == (2,)
+
+
+def prompts_of(layout: Layout) -> list[list[int]]:
+    """What each branch's end can read, in the order of positions."""
+    prompts = []
+    for branch, end in enumerate(layout.ends.tolist()):
+        rows = layout.mask[end].nonzero().flatten()
+        rows = rows[layout.positions[rows].argsort()]
+        assert layout.positions[rows].tolist() == list(range(len(rows)))
+        assert rows.tolist() == layout.path(branch)
+        prompts.append(layout.tokens[rows].tolist())
+    return prompts
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_each_end_sees_exactly_its_own_prompt(tree: bool) -> None:
+    draw = random.Random(0)
+    for _ in range(50):
+        prefix = draw.choices(range(3), k=draw.randrange(4))
+        branches = [
+            draw.choices(range(3), k=draw.randrange(1, 6)) for _ in range(draw.randrange(1, 8))
+        ]
+        layout = pack(prefix, branches, tree=tree)
+        assert prompts_of(layout) == [prefix + branch for branch in branches]
+        assert layout.mask.diagonal().all()
+        assert not layout.mask.triu(1).any()
+
+
+def test_the_tree_holds_every_distinct_prefix_once() -> None:
+    draw = random.Random(1)
+    for _ in range(50):
+        prefix = draw.choices(range(3), k=2)
+        branches = [draw.choices(range(3), k=draw.randrange(1, 6)) for _ in range(8)]
+        layout = pack(prefix, branches, tree=True)
+        whole = [tuple(prefix + branch) for branch in branches]
+        distinct = {prompt[:n] for prompt in whole for n in range(1, len(prompt) + 1)}
+        assert len(layout.tokens) == len(distinct)
+
+
+def test_equal_branches_share_their_end_and_a_prefix_of_another_branch_ends_inside_it() -> None:
+    layout = pack([9], [[1, 2, 3], [1, 2, 3], [1, 2]], tree=True)
+    assert layout.tokens.tolist() == [9, 1, 2, 3]
+    assert layout.ends.tolist() == [3, 3, 2]
+
+
+def test_an_empty_branch_reads_out_at_the_trunk() -> None:
+    assert pack([4, 5], [[], [6]]).ends.tolist() == [1, 2]
+
+
+def test_nothing_to_pack_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no branches"):
+        pack([1], [])
+    with pytest.raises(ValueError, match="empty prompt"):
+        pack([], [[1], []])
+
+
+def test_packing_leaves_its_arguments_alone() -> None:
+    prefix, branches = [1, 2], [[3], [4, 5]]
+    pack(prefix, branches, tree=True)
+    assert (prefix, branches) == ([1, 2], [[3], [4, 5]])

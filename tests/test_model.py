@@ -1,0 +1,211 @@
+"""The decoder does what it is told about masks and positions, in any dtype, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minise import Config, Decoder, LanguageModel
+from minise.model import Attention, RMSNorm
+from tests.tiny import FAMILIES, SIZES, randomise
+
+T = 24
+TOKENS = torch.arange(30, 30 + T)
+POSITIONS = torch.arange(T)
+CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
+
+
+def decoder(family: str, dtype: torch.dtype = torch.float64, **changes) -> Decoder:
+    model = Decoder(Config.from_dict({**FAMILIES[family], **changes})).to(dtype)
+    randomise(model, seed=1)
+    return model.requires_grad_(False)
+
+
+def test_rms_norm_is_its_formula() -> None:
+    norm = RMSNorm(4, eps=0.5).to(torch.float64)
+    norm.weight.data = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    x = torch.tensor([1.0, -2.0, 3.0, 4.0], dtype=torch.float64)
+    expected = x / (x.square().sum() / 4 + 0.5).sqrt() * norm.weight
+    torch.testing.assert_close(norm(x), expected, rtol=1e-15, atol=0)
+
+
+def test_query_heads_share_key_value_heads_in_blocks() -> None:
+    """Query heads 0, 1 read key/value head 0; 2, 3 read head 1."""
+    config = Config.from_dict({**SIZES, "model_type": "llama"})
+    attention = Attention(config).to(torch.float64)
+    h = config.head_dim
+    # Values are the head's number, the output is passed through: what each query head has read.
+    torch.nn.init.zeros_(attention.v_proj.weight)
+    attention.v_proj.bias = torch.nn.Parameter(torch.arange(2.0).repeat_interleave(h).double())
+    attention.o_proj.weight.data = torch.eye(32, dtype=torch.float64)
+    x = torch.randn(1, 3, 32, dtype=torch.float64)
+    angle = torch.zeros(1, 3, h, dtype=torch.float64)
+    mask = torch.ones(1, 3, 3, dtype=torch.bool).tril()
+    read = attention(x, angle.cos(), angle.sin(), mask)[0, 0].view(4, h)
+    assert read[:, 0].tolist() == pytest.approx([0, 0, 1, 1])
+
+
+def test_one_masked_out_token_changes_nothing_it_is_hidden_from(lm: LanguageModel) -> None:
+    mask = CAUSAL.clone()
+    mask[6:, 5] = False  # nobody but itself sees token 5
+    changed = TOKENS.clone()
+    changed[5] = 99
+    before, after = (lm.decoder(tokens, POSITIONS, mask) for tokens in (TOKENS, changed))
+    apart = (before - after).abs().amax(dim=-1)
+    assert apart[5] > 1e-3
+    apart[5] = 0
+    assert apart.max() <= 1e-12
+
+
+def test_positions_matter_only_by_their_differences(lm: LanguageModel) -> None:
+    here, there = (lm.decoder(TOKENS, POSITIONS + shift, CAUSAL) for shift in (0, 500))
+    assert (here - there).abs().max() <= 1e-9
+    stretched = lm.decoder(TOKENS, POSITIONS * 2, CAUSAL)
+    assert (here - stretched).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("window", [1, 3, 8])
+def test_a_window_of_n_shows_n_positions_the_own_included(window: int) -> None:
+    """One layer, so that what is out of the window cannot come by way of another token."""
+    model = decoder("mistral", num_hidden_layers=1, sliding_window=window)
+    base = model(TOKENS, POSITIONS, CAUSAL)
+    for distance in range(window + 3):
+        changed = TOKENS.clone()
+        changed[T - 1 - distance] = 99
+        apart = (model(changed, POSITIONS, CAUSAL)[-1] - base[-1]).abs().max()
+        assert (apart > 1e-6) == (distance < window), (distance, window)
+
+
+def test_a_window_is_measured_by_position_not_by_index() -> None:
+    model = decoder("mistral", num_hidden_layers=1, sliding_window=4)
+    # Token 0 at position 0, the last at position 3: in the window, however many rows lie between.
+    positions = torch.tensor([0] + [50] * (T - 2) + [3])
+    mask = torch.eye(T, dtype=torch.bool)
+    mask[-1, 0] = True
+    changed = TOKENS.clone()
+    changed[0] = 99
+    near = (model(TOKENS, positions, mask) - model(changed, positions, mask))[-1].abs().max()
+    assert near > 1e-6
+    positions[-1] = 4
+    far = (model(TOKENS, positions, mask) - model(changed, positions, mask))[-1].abs().max()
+    assert far == 0
+
+
+def test_only_qwens_upper_layers_have_its_window() -> None:
+    windowed = decoder("qwen2", sliding_window=2, max_window_layers=2)
+    full = decoder("qwen2", use_sliding_window=False)
+    states: dict[str, list[torch.Tensor]] = {"windowed": [], "full": []}
+    for name, model in (("windowed", windowed), ("full", full)):
+        for layer in model.model.layers:
+            layer.register_forward_hook(lambda _, __, out, name=name: states[name].append(out))
+        model(TOKENS, POSITIONS, CAUSAL)
+    apart = [(a - b).abs().max() for a, b in zip(*states.values(), strict=True)]
+    assert apart[0] == apart[1] == 0
+    assert apart[2] > 1e-3
+
+
+def test_batches_are_runs_of_their_rows(lm: LanguageModel) -> None:
+    tokens = torch.stack([TOKENS, TOKENS.flip(0), TOKENS + 1])
+    masks = torch.stack([CAUSAL, torch.eye(T, dtype=torch.bool), CAUSAL])
+    positions = torch.stack([POSITIONS, POSITIONS, POSITIONS * 2])
+    together = lm.decoder(tokens, positions, masks)
+    assert together.shape == (3, T, lm.config.hidden_size)
+    for row in range(3):
+        alone = lm.decoder(tokens[row], positions[row], masks[row])
+        assert (together[row] - alone).abs().max() <= 1e-12
+    shared = lm.decoder(tokens, POSITIONS, CAUSAL)
+    assert (shared[0] - lm.decoder(TOKENS, POSITIONS, CAUSAL)).abs().max() <= 1e-12
+    assert lm.decoder(tokens[None], POSITIONS, masks).shape == (1, 3, T, lm.config.hidden_size)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-4), (torch.bfloat16, 1.0), (torch.float16, 0.1)],
+)
+def test_each_dtype_runs_whole_and_agrees_with_float64(
+    family: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    # A gentler scale than `randomise`'s, so that rounding is not amplified layer by layer.
+    wide = decoder(family)
+    for parameter in wide.parameters():
+        parameter.mul_(0.4 if parameter.dim() == 2 else 1.0)
+        parameter.copy_(parameter.to(dtype))
+    narrow = decoder(family, dtype)
+    narrow.load_state_dict(wide.state_dict())
+    hidden = narrow(TOKENS, POSITIONS, CAUSAL)
+    logits = narrow.logits(hidden)
+    assert hidden.dtype == logits.dtype == dtype
+    assert (hidden.double() - wide(TOKENS, POSITIONS, CAUSAL)).abs().max() < tolerance
+
+
+def test_float64_is_not_narrowed_anywhere(lm: LanguageModel) -> None:
+    """A change far below float32's resolution passes through every layer."""
+    model = lm.decoder
+    base = model.logits(model(TOKENS, POSITIONS, CAUSAL))
+    saved = model.model.embed_tokens.weight.clone()
+    model.model.embed_tokens.weight[TOKENS[0], 0] += 1e-11
+    moved = model.logits(model(TOKENS, POSITIONS, CAUSAL)) - base
+    model.model.embed_tokens.weight.copy_(saved)
+    assert 1e-13 < moved[-1].abs().max() < 1e-7
+
+
+def test_logits_of_some_columns_are_those_columns_of_all(lm: LanguageModel) -> None:
+    hidden = lm.decoder(TOKENS, POSITIONS, CAUSAL)
+    columns = torch.tensor([7, 3, 200])
+    assert lm.decoder.logits(hidden).shape == (T, lm.config.vocab_size)
+    some = lm.decoder.logits(hidden, columns)
+    assert (some - lm.decoder.logits(hidden)[:, columns]).abs().max() <= 1e-12
+
+
+def test_a_tied_output_is_the_embedding() -> None:
+    model = decoder("qwen2")
+    assert not any("lm_head" in name for name in model.state_dict())
+    hidden = torch.randn(2, 32, dtype=torch.float64)
+    assert torch.equal(model.logits(hidden), hidden @ model.model.embed_tokens.weight.T)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_biases_are_on_q_k_and_v_of_qwen2_only(family: str) -> None:
+    biases = {name.split(".")[-2] for name in decoder(family).state_dict() if "bias" in name}
+    assert biases == ({"q_proj", "k_proj", "v_proj"} if family == "qwen2" else set())
+
+
+def test_an_additive_mask_is_refused(lm: LanguageModel) -> None:
+    with pytest.raises(TypeError, match=r"mask is torch.float64; pass torch.bool"):
+        lm.decoder(TOKENS, POSITIONS, CAUSAL.double())
+
+
+def test_a_row_that_sees_nothing_is_refused(lm: LanguageModel) -> None:
+    mask = CAUSAL.clone()
+    mask[3] = False
+    with pytest.raises(ValueError, match="does not attend to its own token"):
+        lm.decoder(TOKENS, POSITIONS, mask)
+
+
+def test_shapes_that_do_not_fit_are_refused(lm: LanguageModel) -> None:
+    with pytest.raises(ValueError, match="expected T, T and"):
+        lm.decoder(TOKENS, POSITIONS[:-1], CAUSAL)
+    with pytest.raises(ValueError, match="expected T, T and"):
+        lm.decoder(TOKENS, POSITIONS, CAUSAL[:-1])
+
+
+def test_nothing_is_hidden(lm: LanguageModel) -> None:
+    """Every argument is needed, and the model keeps no state between calls."""
+    with pytest.raises(TypeError):
+        lm.decoder(TOKENS)
+    with pytest.raises(TypeError):
+        lm.decoder(TOKENS, POSITIONS)
+    first = lm.decoder(TOKENS, POSITIONS, CAUSAL)
+    lm.decoder(TOKENS.flip(0), POSITIONS * 3, CAUSAL)
+    assert torch.equal(first, lm.decoder(TOKENS, POSITIONS, CAUSAL))
+    assert not list(lm.decoder.buffers())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_agrees_with_the_cpu(family: str) -> None:
+    model = decoder(family)
+    expected = model(TOKENS, POSITIONS, CAUSAL)
+    there = [tensor.cuda() for tensor in (TOKENS, POSITIONS, CAUSAL)]
+    assert (model.cuda()(*there).cpu() - expected).abs().max() <= 1e-9

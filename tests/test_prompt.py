@@ -1,0 +1,245 @@
+"""Prompts are exactly the text they claim, and ids and labels are those of the whole text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from minise import AUTHORS_CODE, PAPER, InputError, Question
+from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
+from minise.tokenizer import Tokenizer
+from tests.tiny import make_tokenizer
+
+
+def byte_tokenizer(bos: bool = True) -> Tokenizer:
+    return Tokenizer(make_tokenizer(bos), "tiny")
+
+
+def sentencepiece_tokenizer() -> Tokenizer:
+    """As Mistral's: a space is prepended to the text, words begin with U+2581, unknown characters
+    fall back to bytes. So "A" alone is the piece "_A", and "A" after a newline is another."""
+    pieces = [chr(c) for c in range(33, 127)] + ["▁"]
+    words = [f"▁{letter}" for letter in "ABCDE"]
+    names = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, *words]
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab={name: i for i, name in enumerate(names)},
+            merges=[("▁", letter) for letter in "ABCDE"],
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
+    )
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return Tokenizer(backend, "sentencepiece")
+
+
+def test_the_default_prompt_is_the_papers_layout() -> None:
+    text = DEFAULT_TEMPLATE.render("How many?", ["one", "two", NULL_OPTION])
+    assert text == "How many?\n(A) one\n(B) two\n(C) None of the above\nAnswer:"
+
+
+def test_braces_in_a_question_are_text() -> None:
+    assert DEFAULT_TEMPLATE.render("{label}?", ["{x}", "{"]).startswith("{label}?\n(A) {x}\n(B) {")
+
+
+def test_ids_are_those_of_the_whole_prompt_and_the_beginning_token_comes_once() -> None:
+    tokenizer = byte_tokenizer()
+    lists = [["one", "two"], ["three"], ["four", "five", NULL_OPTION]]
+    prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "How many?", lists)
+    for choices, branch in zip(lists, prompts.branches, strict=True):
+        whole = tokenizer.encode([DEFAULT_TEMPLATE.render("How many?", choices)])[0]
+        assert prompts.prefix + branch == whole
+        assert whole.count(0) == 1
+    assert tokenizer.decode(prompts.prefix) == "<s>How many?\n"
+
+
+def test_without_a_beginning_token_none_is_added() -> None:
+    prompts = write_prompts(byte_tokenizer(bos=False), DEFAULT_TEMPLATE, "Q", [["a"], ["b"]])
+    assert 0 not in prompts.prefix + prompts.branches[0]
+
+
+def test_a_merge_across_the_questions_end_shortens_the_trunk_and_changes_nothing_else() -> None:
+    backend = make_tokenizer()
+    model = json.loads(backend.to_str())
+    newline, bracket = "Ċ", "("
+    model["model"]["vocab"][newline + bracket] = 287
+    model["model"]["merges"].append([newline, bracket])
+    model["pre_tokenizer"] = json.loads(
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).__getstate__()
+    )
+    merging = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(model)), "merging")
+    prompts = write_prompts(merging, DEFAULT_TEMPLATE, "Q?", [["a", "b"], ["c", "d"]])
+    assert merging.decode(prompts.prefix) == "<s>Q?"
+    assert prompts.branches[0][0] == 287
+    whole = merging.encode([DEFAULT_TEMPLATE.render("Q?", ["c", "d"])])[0]
+    assert prompts.prefix + prompts.branches[1] == whole
+
+
+def test_a_labels_id_is_the_one_that_continues_the_prompt() -> None:
+    tokenizer = sentencepiece_tokenizer()
+    piece = tokenizer.backend.token_to_id
+    context = write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+    assert context.label_ids == [[piece("▁A"), piece("▁B")]]
+    # Alone, " A" is two pieces, since a space is prepended: the last is not the label's.
+    assert tokenizer.encode([" A"])[0][1:] == [piece("▁"), piece("▁A")]
+    after_newline = replace(DEFAULT_TEMPLATE, cue="Answer: \n", label="{label}")
+    assert write_prompts(tokenizer, after_newline, "Q", [["x", "y"]]).label_ids == [
+        [piece("A"), piece("B")]
+    ]
+    # The released code looks the label up alone, and finds a piece that never follows a newline.
+    bare = replace(after_newline, bare_labels=True)
+    assert write_prompts(tokenizer, bare, "Q", [["x", "y"]]).label_ids == [
+        [piece("▁A"), piece("▁B")]
+    ]
+
+
+def test_a_label_of_two_tokens_is_refused_with_the_prompts_end_and_the_tokenizer() -> None:
+    tokenizer = Tokenizer(make_tokenizer(split_labels=True), "some/tokenizer.json")
+    with pytest.raises(InputError, match=r"^some/tokenizer.json: label ' A' after .*Answer:' "):
+        write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+
+
+def test_labels_that_collide_are_refused() -> None:
+    backend = tokenizers.Tokenizer(models.WordLevel({"w": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    with pytest.raises(InputError, match="not one token"):
+        Tokenizer(backend, "unknowing").label_ids(["w"], [[" A", " B"]])
+    with pytest.raises(InputError, match="not distinct"):
+        Tokenizer(backend, "unknowing").bare_label_ids(["w"], [["A", "B"]])
+
+
+def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:
+    backend = make_tokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A <s>", special_tokens=[("<s>", 0)]
+    )
+    with pytest.raises(InputError, match="not one token"):
+        write_prompts(Tokenizer(backend, "ending"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+
+
+def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
+    backend = make_tokenizer()
+    backend.enable_truncation(4)
+    backend.enable_padding(length=64)
+    assert len(Tokenizer(backend, "t").encode(["a long text"])[0]) == 1 + len("a long text")
+
+
+def test_more_choices_than_labels_are_refused() -> None:
+    with pytest.raises(InputError, match="27 choices in one prompt, but only 26 labels"):
+        DEFAULT_TEMPLATE.render("Q", ["x"] * 27)
+
+
+class TestQuestion:
+    @pytest.mark.parametrize(
+        ("text", "choices", "complaint"),
+        [
+            ("Q", [], "has no choices; give at least two"),
+            ("Q", ["a"], "has 1 choice; give at least two"),
+            ("", ["a", "b"], "question is empty"),
+            (" \n", ["a", "b"], "question is empty"),
+            ("Q", ["a", " "], "choice 2 is empty"),
+            ("Q", ["a", 3], "choice 2 is 3; it must be text"),
+            ("Q", "ab", "give a list"),
+            (None, ["a", "b"], "question is null; it must be text"),
+        ],
+    )
+    def test_what_cannot_be_asked_is_refused(self, text, choices, complaint) -> None:
+        with pytest.raises(InputError, match=complaint):
+            Question(text, choices)
+
+    @pytest.mark.parametrize("answer", [-1, 2, "a", 0.5, True])
+    def test_an_answer_that_is_no_choice_is_refused(self, answer) -> None:
+        with pytest.raises(InputError, match="answer"):
+            Question("Q", ["a", "b"], answer=answer)
+
+    def test_its_id_follows_its_content_unless_given(self) -> None:
+        assert Question("Q", ["a", "b"]).id == Question("Q", ("a", "b")).id
+        assert Question("Q", ["a", "b"]).id != Question("Q", ["b", "a"]).id
+        assert Question("Q", ["a", "b"], id="7").id == "7"
+
+    def test_a_callers_list_is_not_shared(self) -> None:
+        choices = ["a", "b"]
+        question = Question("Q", choices)
+        choices.append("c")
+        assert question.choices == ("a", "b")
+
+    def test_it_is_read_from_a_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "q.json"
+        path.write_text('{"question": "Où?", "choices": ["ici", "là"], "answer": 1, "id": "x"}')
+        assert Question.from_file(path) == Question("Où?", ["ici", "là"], id="x", answer=1)
+
+    @pytest.mark.parametrize(
+        ("content", "complaint"),
+        [
+            ("{", "not readable as JSON"),
+            ("[]", "holds no JSON object"),
+            ('{"question": "Q"}', '"choices" is missing'),
+            ('{"question": "Q", "choices": ["a", "b"], "anwser": 1}', 'unknown field "anwser"'),
+            ('{"question": "Q", "choices": ["a"]}', "has 1 choice"),
+        ],
+    )
+    def test_an_unusable_file_is_named(self, tmp_path: Path, content: str, complaint: str) -> None:
+        path = tmp_path / "q.json"
+        path.write_text(content)
+        with pytest.raises(InputError, match=complaint) as error:
+            Question.from_file(path)
+        assert str(error.value).startswith(str(path))
+        assert "\n" not in str(error.value)
+
+
+class TestAuthorsCode:
+    """What the released code writes, family by family."""
+
+    def group(self, family: str, choices: list[str]) -> str:
+        preset = AUTHORS_CODE[family]
+        null = [NULL_OPTION] if preset.null_option else []
+        return preset.template.render("Why?", choices + null)
+
+    def test_group_text_and_reading_point(self) -> None:
+        expected = "Why? \n(A) x (B) y (C) None of the above Answer: \n"
+        assert self.group("llama", ["x", "y"]) == expected
+        assert self.group("mistral", ["x", "y"]) == expected
+
+    def test_qwen_shows_no_null_option_and_a_chat_template(self) -> None:
+        assert self.group("qwen2", ["x", "y"]) == (
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\nWhy? \n(A) x (B) y Answer: \n"
+        )
+
+    @pytest.mark.parametrize("family", AUTHORS_CODE)
+    def test_standard_inference_asks_the_data_sets_formatted_question(self, family: str) -> None:
+        template = AUTHORS_CODE[family].standard_template
+        assert template.render("Why?", ["x", "y"]) == "Why? (A) x (B) y Answer:"
+        assert template.bare_labels == (family != "llama")
+        assert template.label == (" {label}" if family == "llama" else "{label}")
+
+    @pytest.mark.parametrize("family", AUTHORS_CODE)
+    def test_the_null_label_is_left_out_and_every_question_gets_one_set_of_draws(
+        self, family: str
+    ) -> None:
+        preset = AUTHORS_CODE[family]
+        assert not preset.null_in_softmax
+        assert preset.grouping == "independent"
+        assert not preset.groups_per_question
+        assert preset.last_group_early == (family == "mistral")
+
+    def test_the_paper_preset_departs_in_none_of_these(self) -> None:
+        assert PAPER.grouping == "random"
+        assert PAPER.groups_per_question
+        assert PAPER.null_option
+        assert PAPER.null_in_softmax
+        assert PAPER.template == PAPER.standard_template == Template()
+        assert PAPER.last_group_early == 0

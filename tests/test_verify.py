@@ -1,0 +1,70 @@
+"""`verify` measures what it says, and can fail."""
+
+from __future__ import annotations
+
+import torch
+
+from minise import PAPER, LanguageModel, Layout, Question, verify
+from minise.ensemble import Plan, plan_groups
+
+
+def plan(lm: LanguageModel, question: Question, size: int = 2, trials: int = 3) -> Plan:
+    return plan_groups(lm, question, size, trials, seed=0, preset=PAPER)
+
+
+def test_packed_equals_separate_and_the_ablations_do_not(
+    lm: LanguageModel, question: Question
+) -> None:
+    p = plan(lm, question)
+    report = verify.verify(lm, p)
+    assert report.passed
+    assert report.tolerance == 1e-10
+    assert report.groups == 9
+    assert report.tokens == sum(len(p.prompts.prefix) + len(b) for b in p.prompts.branches)
+    assert set(report.engines) == {"dense", "tree"}
+    for difference in report.engines.values():
+        assert len(difference.layers) == lm.config.num_hidden_layers + 1
+        assert max(difference.layers) <= 1e-10
+        assert difference.logits <= 1e-10
+        assert difference.probabilities <= 1e-12
+        assert difference.changed == 0
+    assert set(report.ablations) == {"without_mask", "without_positions"}
+    for difference in report.ablations.values():
+        assert max(difference.layers) > 1e-2
+        assert difference.logits > 1e-3
+        assert difference.probabilities > 1e-4
+
+
+def test_one_wrong_position_fails_it(lm, question, monkeypatch) -> None:
+    real = verify.pack
+
+    def shifted(prefix: list[int], branches: list[list[int]], tree: bool = False) -> Layout:
+        layout = real(prefix, branches, tree)
+        if prefix:
+            layout.positions[-1] += 1
+        return layout
+
+    monkeypatch.setattr(verify, "pack", shifted)
+    assert not verify.verify(lm, plan(lm, question)).passed
+
+
+def test_a_model_that_cannot_tell_fails_it(lm, question, monkeypatch) -> None:
+    """If the ablations agree too, agreement of the engines shows nothing."""
+    monkeypatch.setattr(lm.decoder, "forward", lambda t, p, m: torch.zeros(*t.shape, 32).double())
+    monkeypatch.setattr(
+        verify, "_trace", lambda lm, t, p, m: torch.zeros(1, len(t), 32, dtype=torch.float64)
+    )
+    report = verify.verify(lm, plan(lm, question))
+    assert all(difference.within(0.0) for difference in report.engines.values())
+    assert not report.passed
+
+
+def test_a_single_group_passes_on_its_engines_alone(lm, question) -> None:
+    report = verify.verify(lm, plan(lm, question, size=5, trials=1))
+    assert report.groups == 1
+    assert report.passed
+
+
+def test_a_nan_is_never_within(lm) -> None:
+    nan = verify.Difference([0.0], float("nan"), 0.0, 0.0)
+    assert not nan.within(1e9)
