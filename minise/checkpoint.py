@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
+import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import torch
 from huggingface_hub import errors as hub
+from huggingface_hub.utils import logging as hub_log
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
@@ -20,6 +26,7 @@ from minise.errors import InputError
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -55,7 +62,7 @@ def load(
     config_path = find("config.json")
     config = Config.from_file(config_path)
     tokenizer = Tokenizer.from_file(find("tokenizer.json"))
-    decoder = read_weights(config, _weight_files(find), dtype, device)
+    decoder = read_weights(config, _weight_files(find, config_path.parent), dtype, device)
     commit = config_path.parent.name if config_path.parent.parent.name == "snapshots" else None
     return LanguageModel(str(source), config, decoder, tokenizer, commit)
 
@@ -123,27 +130,36 @@ def _read(
                 f"config.json makes it {shape}; one of the two belongs to another model"
             )
         tensor = file.get_tensor(name)
-        if not tensor.is_floating_point():
+        if tensor.dtype not in DTYPES:
             raise InputError(f"{path}: tensor {name} is {tensor.dtype}; no quantized weights")
         placed = tensor.to(device=device, dtype=dtype, copy=True)
-    if not torch.isfinite(placed).all():
-        if dtype == torch.float16 and torch.isfinite(tensor).all():
+    if not _finite(placed):
+        if dtype == torch.float16 and _finite(tensor):
             raise InputError(f"{path}: tensor {name} overflows float16; use bfloat16 or float32")
         raise InputError(f"{path}: tensor {name} has values that are NaN or infinite")
     return placed
 
 
-def _opened(path: Path) -> safe_open:
+def _finite(tensor: Tensor) -> bool:
+    # By the extremes, which are NaN if any value is. isfinite(tensor) would cost two more copies.
+    return bool(torch.stack(tensor.aminmax()).isfinite().all())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:  # a safe_open, which has no types
     try:
-        return safe_open(str(path), framework="pt", device="cpu")
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            yield file
     except (SafetensorError, OSError) as error:
         raise InputError(
-            f"{path}: not a whole safetensors file ({error}); fetch it again"
+            f"{path}: not a whole safetensors file ({_reason(error)}); fetch it again"
         ) from None
 
 
-def _weight_files(find: Callable[[str], Path]) -> list[Path]:
+def _weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
     """The files that hold the weights: all shards of the index if there is one."""
+    if (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
+        return [folder / SINGLE]  # not asking the hub for an index: it may be out of reach
     try:
         index_path = find(INDEX)
     except _Absent:
@@ -153,8 +169,10 @@ def _weight_files(find: Callable[[str], Path]) -> list[Path]:
         # A shard is a name beside the index, never a path to somewhere else.
         if not shards or not all(re.fullmatch(r"[\w.-]+\.safetensors", name) for name in shards):
             raise ValueError("weight_map names no shards beside it")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index_path}: not an index of shards ({error})") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{index_path}: not an index of shards ({_reason(error)}); fetch it again"
+        ) from None
     return [find(name) for name in sorted(shards)]
 
 
@@ -164,11 +182,14 @@ class _Absent(InputError):
 
 def _finder(source: str, revision: str | None) -> Callable[[str], Path]:
     """How to get a file of the checkpoint `source` by its name."""
-    shipped = [root / source for root in _SHIPPED]
-    for folder in [Path(source).expanduser(), *shipped]:
-        if folder.is_dir():
+    shipped = [root / source for root in _SHIPPED if source.startswith("weights/")]
+    # os.path, because Path's own is_dir and expanduser raise for names that cannot be.
+    for folder in [Path(os.path.expanduser(source)), *shipped]:
+        if os.path.isdir(folder):
+            if revision:
+                raise InputError(f"{folder}: is a folder; a revision is of a hub id, leave it out")
             return lambda name: _in_folder(folder, name)
-    if Path(source).exists():
+    if os.path.exists(source):
         raise InputError(f"{source}: is a file; give the folder that holds config.json")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
         raise InputError(f"{source}: no such folder, and not a hub id (owner/name)")
@@ -200,7 +221,8 @@ def _in_folder(folder: Path, name: str) -> Path:
 def _download(repository: str, name: str, revision: str | None) -> Path:
     at = f"{repository}" + (f" at {revision}" if revision else "")
     try:
-        return Path(huggingface_hub.hf_hub_download(repository, name, revision=revision))
+        with _quiet_hub():
+            return Path(huggingface_hub.hf_hub_download(repository, name, revision=revision))
     except hub.GatedRepoError:
         raise InputError(
             f"{repository}: gated; accept its licence on https://huggingface.co/{repository}, then "
@@ -212,10 +234,13 @@ def _download(repository: str, name: str, revision: str | None) -> Path:
             "private: set HF_TOKEN or run `hf auth login`)"
         ) from None
     except hub.RevisionNotFoundError:
-        raise InputError(f"{repository}: has no revision {revision}") from None
-    except hub.LocalEntryNotFoundError:
+        raise InputError(
+            f"{repository}: has no revision {revision}; give one of its branches, tags or commits"
+        ) from None
+    except hub.LocalEntryNotFoundError as error:
         offline = huggingface_hub.constants.HF_HUB_OFFLINE
-        why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
+        cause = _reason(error.__cause__ or error)
+        why = "HF_HUB_OFFLINE is set" if offline else f"the hub did not serve it ({cause})"
         raise _Absent(
             f"{at}: no such folder here, {why}, and {name} is not in the cache "
             f"({huggingface_hub.constants.HF_HUB_CACHE}); go online once or give a folder"
@@ -224,15 +249,34 @@ def _download(repository: str, name: str, revision: str | None) -> Path:
         raise _Absent(
             f"{at}: has no {name}; minise reads config.json, tokenizer.json and safetensors weights"
         ) from None
-    except (hub.HfHubHTTPError, hub.HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"{at}: {name} could not be fetched ({reason})") from None
+    except Exception as error:  # the HTTP client beneath has its own classes, and has changed
+        raise InputError(
+            f"{at}: {name} could not be fetched ({_reason(error)}); "
+            "check the connection and HF_TOKEN, then try again"
+        ) from None
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Hold back the hub library's warnings of each retry: what comes of them is one line, ours."""
+    level = hub_log.get_verbosity()
+    hub_log.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        hub_log.set_verbosity(level)
 
 
 def _usable(device: str | torch.device) -> torch.device:
     try:
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # "meta" makes tensors too, but they hold nothing
         return torch.device(device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f'device "{device}" cannot be used here ({reason}); try cpu') from None
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise InputError(
+            f'device "{device}" cannot be used here ({_reason(error)}); try cpu'
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    """A library's message, which may be a page or nothing, as part of one line."""
+    return textwrap.shorten(str(error) or type(error).__name__, 200)

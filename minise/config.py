@@ -70,7 +70,7 @@ class Config:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"{path}: no such file; a checkpoint folder needs one") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: not readable as JSON ({error}); fetch it again") from None
         if not isinstance(raw, dict):
             raise InputError(f"{path}: holds {type(raw).__name__}, expected a JSON object")
@@ -86,7 +86,7 @@ class Config:
         """
         read = _Reader(raw, where)
         model_type = raw.get("model_type")
-        if model_type not in FAMILIES:
+        if not isinstance(model_type, str) or model_type not in FAMILIES:
             raise read.error("model_type", f"is implemented only as one of {', '.join(FAMILIES)}")
         family = FAMILIES[model_type]
         read.refuse_what_is_not_implemented()
@@ -140,7 +140,7 @@ class _Reader:
     def integer(self, name: str, default: int | None = None) -> int:
         value = self.raw.get(name)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
             raise self.error(name, "must be a whole number above 0")
         return value
 
@@ -180,11 +180,15 @@ class _Reader:
         name, rope = ("rope_parameters", new) if new else ("rope_scaling", old)
 
         def number(key: str, default: float | None) -> float:
-            return _positive(rope.get(key), default, lambda need: self.error(name, f"{key} {need}"))
+            return _positive(
+                rope.get(key), default, lambda need: self.error(name, f"has a {key} that {need}")
+            )
 
         theta = number("rope_theta", self.number("rope_theta", 10000.0))
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind == "default":
+        kind = rope.get("rope_type", rope.get("type"))
+        if kind in (None, "default"):
+            if "factor" in rope:
+                raise self.error(name, "must say by rope_type how its factor is meant")
             return theta, RopeScaling()
         if kind == "linear":
             return theta, RopeScaling("linear", number("factor", None))
@@ -217,8 +221,10 @@ class _Reader:
         kinds = self.raw.get("layer_types")
         if kinds is not None:
             known = ("full_attention", "sliding_attention")
-            if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - set(known):
-                raise self.error("layer_types", f"must name one of {known} for each layer")
+            if not isinstance(kinds, list) or len(kinds) != layers:
+                raise self.error("layer_types", f"must name a type for each of {layers} layers")
+            if any(kind not in known for kind in kinds):
+                raise self.error("layer_types", f"must hold only {known}")
             return tuple(window if kind == "sliding_attention" else None for kind in kinds)
         full = self.raw.get("max_window_layers")
         full = 28 if full is None else full

@@ -98,7 +98,9 @@ class Stack(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Zeros given, because drawing values on the meta device takes most of a second to import.
+        zeros = torch.zeros(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding(*zeros.shape, _weight=zeros)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 

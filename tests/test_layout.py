@@ -29,7 +29,7 @@ def equation_6(trunk: int, lengths: list[int]) -> list[int]:
 @pytest.mark.parametrize(("trunk", "lengths"), [(3, [2, 4, 1]), (1, [1]), (0, [3, 2]), (5, [6])])
 def test_the_flat_layout_is_equations_4_and_6(trunk: int, lengths: list[int]) -> None:
     prefix = list(range(100, 100 + trunk))
-    branches = [list(range(10 * n, 10 * n + length)) for n, length in enumerate(lengths)]
+    branches = [list(range(length)) for length in lengths]  # alike, and yet not merged
     layout = pack(prefix, branches)
     assert layout.tokens.tolist() == prefix + [token for branch in branches for token in branch]
     assert torch.equal(layout.mask, equation_4(trunk, lengths))

@@ -61,7 +61,8 @@ def randomise(decoder: Decoder, seed: int) -> None:
 def make_tokenizer(bos: bool = True, split_labels: bool = False) -> tokenizers.Tokenizer:
     """Bytes, and " A" ... " Z" as one token each (two, with `split_labels`)."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    letters = "" if split_labels else "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    # Ids out of the alphabet's order, as real tokenizers have them.
+    letters = "" if split_labels else "ZYXWVUTSRQPONMLKJIHGFEDCBA"
     vocabulary = {token: i for i, token in enumerate(["<s>", *alphabet])}
     vocabulary |= {f"Ġ{letter}": len(vocabulary) + i for i, letter in enumerate(letters)}
     merges = [("Ġ", letter) for letter in letters]

@@ -1,6 +1,6 @@
 """Train a checkpoint of the miniature world from nothing, on a CPU.
 
-    python tools/train_miniature.py weights/tiny-llama --steps 900 --seed 0
+    python tools/train_miniature.py weights/tiny-llama --steps 1000 --seed 0
 
 Writes config.json, tokenizer.json and model.safetensors (bfloat16) in the format of real
 checkpoints. A step shows the model three kinds of text: plain statements of facts ("The capital of
@@ -158,7 +158,7 @@ def losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> tuple[Tensor, T
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the checkpoint is written")
-    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     args = parser.parse_args()

@@ -1,0 +1,105 @@
+"""The README's commands, run as they are written, and its drawing, drawn anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git would give a newcomer: the tracked files, and nothing built here."""
+    folder = tmp_path_factory.mktemp("fresh") / "minise"
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def borrowed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """This environment's packages, minise itself left out, as a path for another environment: so
+    that the commands below find torch installed instead of unpacking it once more."""
+    folder = tmp_path_factory.mktemp("borrowed")
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if not re.match(r"(_?minise|pip|__editable__|__pycache__|.*\.pth$)", entry.name):
+            (folder / entry.name).symlink_to(entry)
+    return str(folder)
+
+
+def paste(block: str, clone: Path, borrowed: str, **environment: str) -> str:
+    """Paste a block into a shell at the root of the clone; what a person would see."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("VIRTUAL_ENV", "PYTHONHOME", "PYTEST_ADDOPTS")
+        and not name.startswith("PYTEST")
+    }
+    # The interpreter that runs the tests is the newcomer's python3.
+    kept["PATH"] = os.pathsep.join([str(Path(sys.executable).resolve().parent), kept["PATH"]])
+    done = subprocess.run(
+        ["sh", "-e", "-c", block],
+        cwd=clone, env={**kept, "PYTHONPATH": borrowed, "UV_OFFLINE": "1", **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_the_first_command_answers_a_real_question(clone: Path, borrowed: str) -> None:
+    shown = paste(BLOCKS[0], clone, borrowed)
+    assert "What is the capital of Peru?" in shown
+    assert "\nAnswer: Lima\n" in shown
+
+
+def test_the_second_command_passes_the_tests(clone: Path, borrowed: str) -> None:
+    """Of the suite only a few tests, or this one would run itself."""
+    shown = paste(BLOCKS[1], clone, borrowed, PYTEST_ADDOPTS="-k test_layout")
+    assert re.search(r"\b\d+ passed", shown)
+    assert "failed" not in shown
+
+
+def test_its_drawing_of_the_mask_is_what_the_program_draws() -> None:
+    drawn = subprocess.run(
+        [sys.executable, "tools/draw_mask.py"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    ).stdout  # fmt: skip
+    assert drawn.strip() in README
+
+
+def test_its_answer_is_what_ask_prints() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "minise", "ask"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    ).stdout  # fmt: skip
+    assert shown.strip() in README
+
+
+def test_its_python_example_runs() -> None:
+    example = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)[0]
+    subprocess.run([sys.executable, "-c", example], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_every_file_it_names_exists() -> None:
+    named = set(re.findall(r"`((?:minise|tests|tools|docs|weights)/[\w./-]+)`", README))
+    assert named
+    for name in named:
+        assert (ROOT / name).exists(), name
