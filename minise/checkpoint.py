@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import re
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import torch
-from huggingface_hub import errors as hub
-from huggingface_hub.utils import logging as hub_log
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
@@ -24,10 +16,10 @@ from tqdm import tqdm
 from minise.config import Config
 from minise.errors import InputError
 from minise.model import Decoder
+from minise.source import finder, one_line, weight_files
 from minise.tokenizer import Tokenizer
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +49,14 @@ def load(
     Raises InputError, naming file and tensor, for anything missing, unexpected, misshapen, corrupt
     or not finite, for what the config asks and minise does not implement, and for hub troubles.
     """
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype} is not one of {', '.join(map(str, DTYPES))}")
     device = _usable(device)
-    find = _finder(str(source), revision)
+    find = finder(str(source), revision)
     config_path = find("config.json")
     config = Config.from_file(config_path)
     tokenizer = Tokenizer.from_file(find("tokenizer.json"))
-    decoder = read_weights(config, _weight_files(find, config_path.parent), dtype, device)
+    decoder = read_weights(config, weight_files(find, config_path.parent), dtype, device)
     commit = config_path.parent.name if config_path.parent.parent.name == "snapshots" else None
     return LanguageModel(str(source), config, decoder, tokenizer, commit)
 
@@ -152,119 +146,8 @@ def _opened(path: Path) -> Iterator[Any]:  # a safe_open, which has no types
             yield file
     except (SafetensorError, OSError) as error:
         raise InputError(
-            f"{path}: not a whole safetensors file ({_reason(error)}); fetch it again"
+            f"{path}: not a whole safetensors file ({one_line(error)}); fetch it again"
         ) from None
-
-
-def _weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
-    """The files that hold the weights: all shards of the index if there is one."""
-    if (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
-        return [folder / SINGLE]  # not asking the hub for an index: it may be out of reach
-    try:
-        index_path = find(INDEX)
-    except _Absent:
-        return [find(SINGLE)]
-    try:
-        shards = set(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"].values())
-        # A shard is a name beside the index, never a path to somewhere else.
-        if not shards or not all(re.fullmatch(r"[\w.-]+\.safetensors", name) for name in shards):
-            raise ValueError("weight_map names no shards beside it")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{index_path}: not an index of shards ({_reason(error)}); fetch it again"
-        ) from None
-    return [find(name) for name in sorted(shards)]
-
-
-class _Absent(InputError):
-    """The source is there; this file of it is not."""
-
-
-def _finder(source: str, revision: str | None) -> Callable[[str], Path]:
-    """How to get a file of the checkpoint `source` by its name."""
-    shipped = [root / source for root in _SHIPPED if source.startswith("weights/")]
-    # os.path, because Path's own is_dir and expanduser raise for names that cannot be.
-    for folder in [Path(os.path.expanduser(source)), *shipped]:
-        if os.path.isdir(folder):
-            if revision:
-                raise InputError(f"{folder}: is a folder; a revision is of a hub id, leave it out")
-            return lambda name: _in_folder(folder, name)
-    if os.path.exists(source):
-        raise InputError(f"{source}: is a file; give the folder that holds config.json")
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
-        raise InputError(f"{source}: no such folder, and not a hub id (owner/name)")
-    pinned = revision
-
-    def from_hub(name: str) -> Path:
-        nonlocal pinned
-        path = _download(source, name, pinned)
-        # The first file fixes the commit, so that all files are of one revision.
-        pinned = path.parent.name
-        return path
-
-    return from_hub
-
-
-# Where "weights/..." lies: beside the package in a checkout, inside it when installed from a wheel.
-_SHIPPED = (Path(__file__).parents[1], Path(__file__).parent)
-
-
-def _in_folder(folder: Path, name: str) -> Path:
-    if not (folder / name).is_file():
-        raise _Absent(
-            f"{folder / name}: no such file; minise reads config.json, tokenizer.json "
-            "and safetensors weights"
-        )
-    return folder / name
-
-
-def _download(repository: str, name: str, revision: str | None) -> Path:
-    at = f"{repository}" + (f" at {revision}" if revision else "")
-    try:
-        with _quiet_hub():
-            return Path(huggingface_hub.hf_hub_download(repository, name, revision=revision))
-    except hub.GatedRepoError:
-        raise InputError(
-            f"{repository}: gated; accept its licence on https://huggingface.co/{repository}, then "
-            "set HF_TOKEN or run `hf auth login`"
-        ) from None
-    except hub.RepositoryNotFoundError:
-        raise InputError(
-            f"{repository}: no such folder here and no such repository on the hub (or it is "
-            "private: set HF_TOKEN or run `hf auth login`)"
-        ) from None
-    except hub.RevisionNotFoundError:
-        raise InputError(
-            f"{repository}: has no revision {revision}; give one of its branches, tags or commits"
-        ) from None
-    except hub.LocalEntryNotFoundError as error:
-        offline = huggingface_hub.constants.HF_HUB_OFFLINE
-        cause = _reason(error.__cause__ or error)
-        why = "HF_HUB_OFFLINE is set" if offline else f"the hub did not serve it ({cause})"
-        raise _Absent(
-            f"{at}: no such folder here, {why}, and {name} is not in the cache "
-            f"({huggingface_hub.constants.HF_HUB_CACHE}); go online once or give a folder"
-        ) from None
-    except hub.EntryNotFoundError:
-        raise _Absent(
-            f"{at}: has no {name}; minise reads config.json, tokenizer.json and safetensors weights"
-        ) from None
-    except Exception as error:  # the HTTP client beneath has its own classes, and has changed
-        raise InputError(
-            f"{at}: {name} could not be fetched ({_reason(error)}); "
-            "check the connection and HF_TOKEN, then try again"
-        ) from None
-
-
-@contextmanager
-def _quiet_hub() -> Iterator[None]:
-    """Hold back the hub library's warnings of each retry: what comes of them is one line, ours."""
-    level = hub_log.get_verbosity()
-    hub_log.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        hub_log.set_verbosity(level)
 
 
 def _usable(device: str | torch.device) -> torch.device:
@@ -273,10 +156,5 @@ def _usable(device: str | torch.device) -> torch.device:
         return torch.device(device)
     except (RuntimeError, AssertionError, ImportError) as error:
         raise InputError(
-            f'device "{device}" cannot be used here ({_reason(error)}); try cpu'
+            f'device "{device}" cannot be used here ({one_line(error)}); try cpu'
         ) from None
-
-
-def _reason(error: BaseException) -> str:
-    """A library's message, which may be a page or nothing, as part of one line."""
-    return textwrap.shorten(str(error) or type(error).__name__, 200)

@@ -99,8 +99,8 @@ class Stack(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         # Zeros given, because drawing values on the meta device takes most of a second to import.
-        zeros = torch.zeros(config.vocab_size, config.hidden_size)
-        self.embed_tokens = nn.Embedding(*zeros.shape, _weight=zeros)
+        V, D = config.vocab_size, config.hidden_size
+        self.embed_tokens = nn.Embedding(V, D, _weight=torch.zeros(V, D))
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 

@@ -152,6 +152,8 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
     [
         ("llama", {"model_type": "gemma"}, 'model_type is "gemma"'),
         ("llama", {"model_type": None}, "model_type is null"),
+        ("llama", {"model_type": ["llama"]}, 'model_type is ["llama"]'),
+        ("llama", {"vocab_size": 10**20}, "vocab_size is 1000"),
         ("llama", {"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
         ("llama", {"attention_bias": True}, "attention_bias is true"),
         ("llama", {"mlp_bias": True}, "mlp_bias is true"),
@@ -181,6 +183,10 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
             {"rope_scaling": None, "rope_parameters": {"partial_rotary_factor": 0.5}},
             'rope_parameters is {"partial_rotary_factor": 0.5}',
         ),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ("llama", {"rope_scaling": {"factor": 4.0}}, 'rope_scaling is {"factor": 4.0}'),
+        ("llama", {"rope_parameters": {"rope_theta": 5.0}}, "rope_scaling is {"),
+        ("llama", {"rope_scaling": 3, "rope_parameters": LLAMA3}, "rope_scaling is 3"),
         # Windows.
         ("mistral", {"sliding_window": 0}, "sliding_window is 0"),
         ("mistral", {"sliding_window": "all"}, 'sliding_window is "all"'),
@@ -188,6 +194,7 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
         ("qwen2", {**QWEN_WINDOW, "max_window_layers": -1}, "max_window_layers is -1"),
         ("qwen2", {**QWEN_WINDOW, "layer_types": ["full_attention"]}, "layer_types is ["),
         ("qwen2", {**QWEN_WINDOW, "layer_types": ["chunked"] * 3}, 'layer_types is ["chunked"'),
+        ("qwen2", {**QWEN_WINDOW, "layer_types": [[1]] * 3}, "layer_types is [[1]"),
         # Numbers.
         *[("llama", {"vocab_size": value}, "vocab_size is ") for value in BEYOND],
         *[("llama", {"num_hidden_layers": value}, "num_hidden_layers is ") for value in BEYOND],
@@ -213,6 +220,12 @@ def test_a_size_that_is_missing_is_named(name: str) -> None:
     assert refusal(Config.from_dict, raw).startswith(f"config: {name} is missing; it must")
 
 
+def test_null_key_value_heads_are_as_many_as_query_heads() -> None:
+    for family in FAMILIES:
+        config = Config.from_dict(sizes(family, num_key_value_heads=None))
+        assert config.num_key_value_heads == config.num_attention_heads
+
+
 def test_a_model_type_that_is_missing_is_named() -> None:
     assert "model_type is missing" in refusal(Config.from_dict, {})
 
@@ -224,6 +237,7 @@ def test_a_model_type_that_is_missing_is_named() -> None:
         (b'{"model_type": "llama",\n', "not readable as JSON"),
         (b'{"model_type": "\xff"}', "not readable as JSON"),
         (b"[1, 2]", "holds list, expected a JSON object"),
+        (b"[" * 100_000, "not readable as JSON"),
         (b"null", "holds NoneType, expected a JSON object"),
         (b'{"model_type": "gpt2"}', 'model_type is "gpt2"'),
         (None, "no such file"),

@@ -38,6 +38,19 @@ def test_the_flat_layout_is_equations_4_and_6(trunk: int, lengths: list[int]) ->
     assert layout.ends.tolist() == [trunk + sum(lengths[: j + 1]) - 1 for j in range(len(lengths))]
 
 
+def test_the_worked_example_of_the_module() -> None:
+    flat = pack([7, 8], [[1, 2], [1, 3]])
+    assert flat.tokens.tolist() == [7, 8, 1, 2, 1, 3]
+    assert flat.parents.tolist() == [-1, 0, 1, 2, 1, 4]
+    assert flat.positions.tolist() == [0, 1, 2, 3, 2, 3]
+    assert flat.ends.tolist() == [3, 5]
+    tree = pack([7, 8], [[1, 2], [1, 3]], tree=True)
+    assert tree.tokens.tolist() == [7, 8, 1, 2, 3]
+    assert tree.parents.tolist() == [-1, 0, 1, 2, 2]
+    assert tree.positions.tolist() == [0, 1, 2, 3, 3]
+    assert tree.ends.tolist() == [3, 4]
+
+
 @pytest.mark.parametrize("tree", [False, True])
 def test_dtypes_and_shapes_are_the_contracts(tree: bool) -> None:
     layout = pack([5, 6], [[1, 2], [1, 3, 4]], tree=tree)

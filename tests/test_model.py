@@ -113,8 +113,17 @@ def test_batches_are_runs_of_their_rows(lm: LanguageModel) -> None:
     for row in range(3):
         alone = lm.decoder(tokens[row], positions[row], masks[row])
         assert (together[row] - alone).abs().max() <= 1e-12
-    shared = lm.decoder(tokens, POSITIONS, CAUSAL)
-    assert (shared[0] - lm.decoder(TOKENS, POSITIONS, CAUSAL)).abs().max() <= 1e-12
+    # A batch of one argument alone is enough; the others are shared by its rows.
+    for inputs in (
+        (tokens, POSITIONS, CAUSAL),
+        (TOKENS, positions, CAUSAL),
+        (TOKENS, POSITIONS, masks),
+    ):
+        shared = lm.decoder(*inputs)
+        assert shared.shape == together.shape
+        for row in range(3):
+            mine = [x if x.shape in ((T,), (T, T)) else x[row] for x in inputs]
+            assert (shared[row] - lm.decoder(*mine)).abs().max() <= 1e-12
     assert lm.decoder(tokens[None], POSITIONS, masks).shape == (1, 3, T, lm.config.hidden_size)
 
 
@@ -186,7 +195,7 @@ def test_a_row_that_sees_nothing_is_refused(lm: LanguageModel) -> None:
 def test_shapes_that_do_not_fit_are_refused(lm: LanguageModel) -> None:
     with pytest.raises(ValueError, match="expected T, T and"):
         lm.decoder(TOKENS, POSITIONS[:-1], CAUSAL)
-    with pytest.raises(ValueError, match="expected T, T and"):
+    with pytest.raises(ValueError, match=r"mask in \(23, 24\); expected T, T and"):
         lm.decoder(TOKENS, POSITIONS, CAUSAL[:-1])
 
 

@@ -1,0 +1,136 @@
+"""Where the files of a checkpoint are: a folder, the shipped weights, or the hub."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import errors as hub
+from huggingface_hub.utils import logging as hub_log
+
+from minise.errors import InputError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class _Absent(InputError):
+    """The source is there; this file of it is not."""
+
+
+def finder(source: str, revision: str | None) -> Callable[[str], Path]:
+    """How to get a file of the checkpoint `source` by its name."""
+    shipped = [root / source for root in _SHIPPED if source.startswith("weights/")]
+    # os.path, because Path's own is_dir and expanduser raise for names that cannot be.
+    for folder in [Path(os.path.expanduser(source)), *shipped]:
+        if os.path.isdir(folder):
+            if revision:
+                raise InputError(f"{folder}: is a folder; a revision is of a hub id, leave it out")
+            return lambda name: _in_folder(folder, name)
+    if os.path.exists(source):
+        raise InputError(f"{source}: is a file; give the folder that holds config.json")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
+        raise InputError(f"{source}: no such folder, and not a hub id (owner/name)")
+    pinned = revision
+
+    def from_hub(name: str) -> Path:
+        nonlocal pinned
+        path = _download(source, name, pinned)
+        # The first file fixes the commit, so that all files are of one revision.
+        pinned = path.parent.name
+        return path
+
+    return from_hub
+
+
+# Where "weights/..." lies: beside the package in a checkout, inside it when installed from a wheel.
+_SHIPPED = (Path(__file__).parents[1], Path(__file__).parent)
+
+
+def _in_folder(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise _Absent(
+            f"{folder / name}: no such file; minise reads config.json, tokenizer.json "
+            "and safetensors weights"
+        )
+    return folder / name
+
+
+def _download(repository: str, name: str, revision: str | None) -> Path:
+    at = f"{repository}" + (f" at {revision}" if revision else "")
+    try:
+        with _quiet_hub():
+            return Path(huggingface_hub.hf_hub_download(repository, name, revision=revision))
+    except hub.GatedRepoError:
+        raise InputError(
+            f"{repository}: gated; accept its licence on https://huggingface.co/{repository}, then "
+            "set HF_TOKEN or run `hf auth login`"
+        ) from None
+    except hub.RepositoryNotFoundError:
+        raise InputError(
+            f"{repository}: no such folder here and no such repository on the hub (or it is "
+            "private: set HF_TOKEN or run `hf auth login`)"
+        ) from None
+    except hub.RevisionNotFoundError:
+        raise InputError(
+            f"{repository}: has no revision {revision}; give one of its branches, tags or commits"
+        ) from None
+    except hub.LocalEntryNotFoundError as error:
+        offline = huggingface_hub.constants.HF_HUB_OFFLINE
+        cause = one_line(error.__cause__ or error)
+        why = "HF_HUB_OFFLINE is set" if offline else f"the hub did not serve it ({cause})"
+        raise _Absent(
+            f"{at}: no such folder here, {why}, and {name} is not in the cache "
+            f"({huggingface_hub.constants.HF_HUB_CACHE}); go online once or give a folder"
+        ) from None
+    except hub.EntryNotFoundError:
+        raise _Absent(
+            f"{at}: has no {name}; minise reads config.json, tokenizer.json and safetensors weights"
+        ) from None
+    except Exception as error:  # the HTTP client beneath has its own classes, and has changed
+        raise InputError(
+            f"{at}: {name} could not be fetched ({one_line(error)}); "
+            "check the connection and HF_TOKEN, then try again"
+        ) from None
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Hold back the hub library's warnings of each retry: what comes of them is one line, ours."""
+    level = hub_log.get_verbosity()
+    hub_log.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        hub_log.set_verbosity(level)
+
+
+def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
+    """The files that hold the weights: all shards of the index if there is one."""
+    if (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
+        return [folder / SINGLE]  # not asking the hub for an index: it may be out of reach
+    try:
+        index_path = find(INDEX)
+    except _Absent:
+        return [find(SINGLE)]
+    try:
+        shards = set(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"].values())
+        # A shard is a name beside the index, never a path to somewhere else.
+        if not shards or not all(re.fullmatch(r"[\w.-]+\.safetensors", name) for name in shards):
+            raise ValueError("weight_map names no shards beside it")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{index_path}: not an index of shards ({one_line(error)}); fetch it again"
+        ) from None
+    return [find(name) for name in sorted(shards)]
+
+
+def one_line(error: BaseException) -> str:
+    """A library's message, which may be a page or nothing, as part of one line."""
+    return textwrap.shorten(str(error) or type(error).__name__, 200)
