@@ -165,7 +165,5 @@ def write_prompts(
     opening, *prompts = tokenizer.encode([template.opening(question), *texts])
     columns = zip(opening, *prompts, strict=False)
     shared = sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, columns))
-    # A prompt needs a token of its own, even where the whole of it is the shared opening.
-    shared = min(shared, *(len(prompt) - 1 for prompt in prompts))
     find = tokenizer.bare_label_ids if template.bare_labels else tokenizer.label_ids
     return Prompts(prompts[0][:shared], [p[shared:] for p in prompts], find(texts, labels))

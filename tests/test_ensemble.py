@@ -157,6 +157,22 @@ def test_branch_logits_of_columns_are_those_of_the_vocabulary(
     assert (every - separate).abs().max() <= 1e-10
 
 
+def test_each_engine_runs_what_it_says(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix, branches = [40, 41, 42], [[50, 51], [50, 52, 53], [60]]
+    lengths: list[int] = []
+    real = lm.decoder.forward
+
+    def counted(tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        lengths.append(tokens.shape[-1])
+        return real(tokens, positions, mask)
+
+    monkeypatch.setattr(lm.decoder, "forward", counted)
+    for engine, expected in (("separate", [5, 6, 4]), ("dense", [9]), ("tree", [8])):
+        lengths.clear()
+        branch_logits(lm, prefix, branches, engine)
+        assert lengths == expected, engine
+
+
 class TestAuthorsCode:
     """The released code, computed by hand from its text."""
 

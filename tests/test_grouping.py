@@ -21,7 +21,9 @@ BUILT_IN = [[5, 4, 0, 2], [1, 3, 7, 6], [6, 5, 1, 0], [3, 7, 4, 2]]
 Q_3 = [[7, 0, 6, 5], [2, 9, 4, 3], [8, 1]]
 
 
-@pytest.mark.parametrize(("k", "m"), [(8, 4), (10, 4), (5, 2), (6, 1), (6, 6), (3, 4), (2, 1)])
+@pytest.mark.parametrize(
+    ("k", "m"), [(8, 4), (10, 4), (5, 2), (1, 4), (6, 1), (6, 6), (3, 4), (2, 1)]
+)
 def test_every_trial_is_a_partition_into_consecutive_groups_of_m(k: int, m: int) -> None:
     trials = 7
     groups = make_groups(k, m, trials, seed=3, question_id="x")

@@ -165,6 +165,17 @@ class TestQuestion:
         with pytest.raises(InputError, match="answer"):
             Question("Q", ["a", "b"], answer=answer)
 
+    def test_the_first_and_the_last_choice_can_be_the_answer(self) -> None:
+        assert [Question("Q", ["a", "b"], answer=i).answer for i in (0, 1)] == [0, 1]
+
+    def test_an_id_that_is_no_text_is_refused(self) -> None:
+        with pytest.raises(InputError, match="id is 7; it must be text"):
+            Question("Q", ["a", "b"], id=7)
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"none\.json: no such file"):
+            Question.from_file(tmp_path / "none.json")
+
     def test_its_id_follows_its_content_unless_given(self) -> None:
         assert Question("Q", ["a", "b"]).id == Question("Q", ("a", "b")).id
         assert Question("Q", ["a", "b"]).id != Question("Q", ["b", "a"]).id
