@@ -17,7 +17,16 @@ import torch
 
 from minise import __version__
 from minise.checkpoint import LanguageModel, load
-from minise.ensemble import ENGINES, Answer, Plan, plan_groups, plan_standard, resolve, run
+from minise.ensemble import (
+    ENGINES,
+    MAX_TOKENS,
+    Answer,
+    Plan,
+    plan_groups,
+    plan_standard,
+    resolve,
+    run,
+)
 from minise.errors import InputError
 from minise.grouping import GROUPINGS
 from minise.layout import pack
@@ -140,7 +149,17 @@ def _question_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the groups (default: 0)")
     parser.add_argument(
-        "--grouping", choices=GROUPINGS, help="how choices are grouped (default: the preset's)"
+        "--grouping",
+        choices=GROUPINGS,
+        help="random partitions; independent draws, as the released code; exact: every ordered "
+        "group, in place of sampling (default: the preset's)",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=MAX_TOKENS,
+        metavar="T",
+        help=f"the most tokens that --grouping exact may take (default: {MAX_TOKENS:,})",
     )
     parser.add_argument(
         "--preset",
@@ -178,7 +197,11 @@ def _question(args: argparse.Namespace) -> Question:
 
 def _plan(lm: LanguageModel, question: Question, args: argparse.Namespace) -> Plan:
     preset = resolve(lm, args.preset, args.grouping, args.null_option)
-    return plan_groups(lm, question, args.group_size, args.trials, args.seed, preset)
+    if preset.grouping == "exact":
+        args.trials = 0  # nothing is sampled
+    return plan_groups(
+        lm, question, args.group_size, args.trials, args.seed, preset, args.max_tokens
+    )
 
 
 def _ask(args: argparse.Namespace) -> int:
@@ -247,8 +270,9 @@ def _ask_text(report: dict[str, Any], args: argparse.Namespace) -> str:
             f"of {tokens['separate']:,} tokens"
         )
     else:
+        drawn = f"{report['trials']} trials" if report["trials"] else "all orders"
         lines.append(
-            f"{args.model}, Self-Ensemble: {report['trials']} trials of groups of "
+            f"{args.model}, Self-Ensemble: {drawn} of groups of "
             f"{report['group_size']} = {len(report['groups'])} prompts"
         )
         lines.append(

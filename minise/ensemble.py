@@ -7,28 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from minise.checkpoint import LanguageModel
 from minise.errors import InputError
-from minise.grouping import make_groups
+from minise.grouping import exact_groups, exact_sizes, make_groups
 from minise.layout import causal_mask, pack
 from minise.presets import Preset, get_preset
-from minise.prompt import NULL_OPTION, Prompts, Question, write_prompts
+from minise.prompt import (
+    NULL_OPTION,
+    Prompts,
+    Question,
+    estimate_exact_tokens,
+    write_prompts,
+)
+from minise.tree import read_ends
 
 ENGINES = ("separate", "dense", "tree")
+MAX_TOKENS = 100_000  # of exact grouping, unless the caller allows more
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """One group's prompt: `choices`, their indices in the order listed; `probabilities`, (m,)
-    float64 over them; `null`, the probability of "None of the above", None where it had no part."""
+    float64 over them; `null`, the probability of "None of the above", None where it had no part;
+    `weight`, how much it counts in the mean: all the same where groups are sampled."""
 
     choices: tuple[int, ...]
     probabilities: Tensor
     null: float | None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +56,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be asked of the model for one question: groups, their prompts, and how many of each
-    prompt's labels are choices (the rest, if any, is the null option)."""
+    """What will be asked of the model for one question: groups, their weights in the mean, and
+    their prompts, one each."""
 
     question: Question
     groups: list[list[int]]
+    weights: list[float]
     prompts: Prompts
 
 
@@ -63,15 +75,21 @@ def self_ensemble(
     grouping: str | None = None,
     null_option: bool | None = None,
     preset: str | Preset = "paper",
+    max_tokens: int = MAX_TOKENS,
 ) -> Answer:
     """Answer a question by Self-Ensemble (Section 3.2; packed as in Section 4).
 
     group_size is m, trials is N. `grouping` and `null_option` override the preset; with the default
-    preset they are "random" and True. Raises InputError for sizes below 1, more choices than
-    labels, labels that are not single tokens, or a prompt beyond the model's positions.
+    preset they are "random" and True. grouping="exact" evaluates every ordered group that random
+    partitions can give, weighted by its probability: the limit of N -> infinity; trials and seed
+    then have no effect, and more than `max_tokens` merged tokens are refused.
+
+    Raises InputError for sizes below 1, more choices than labels, labels that are not single
+    tokens, or a prompt beyond the model's positions.
     """
     preset = resolve(lm, preset, grouping, null_option)
-    return run(lm, plan_groups(lm, question, group_size, trials, seed, preset), engine)
+    plan = plan_groups(lm, question, group_size, trials, seed, preset, max_tokens)
+    return run(lm, plan, engine)
 
 
 def standard(
@@ -98,11 +116,31 @@ def resolve(
 
 
 def plan_groups(
-    lm: LanguageModel, question: Question, group_size: int, trials: int, seed: int, preset: Preset
+    lm: LanguageModel,
+    question: Question,
+    group_size: int,
+    trials: int,
+    seed: int,
+    preset: Preset,
+    max_tokens: int = MAX_TOKENS,
 ) -> Plan:
     """Steps 1 and 2 up to the model: draw the groups and write their prompts."""
     key = question.id if preset.groups_per_question else ""
-    groups = make_groups(len(question.choices), group_size, trials, seed, key, preset.grouping)
+    K, m = len(question.choices), group_size
+    if preset.grouping == "exact":
+        tokens = estimate_exact_tokens(
+            lm.tokenizer, preset.template, question, exact_sizes(K, m), preset.null_option
+        )
+        if tokens > max_tokens:
+            raise InputError(
+                f"exact grouping of {K} choices in groups of {m} takes about {tokens:,} tokens, "
+                f"over the limit of {max_tokens:,}; raise it (--max-tokens), use smaller groups, "
+                "or sample them (--grouping random)"
+            )
+        groups, weights = map(list, zip(*exact_groups(K, m), strict=True))
+    else:
+        groups = make_groups(K, m, trials, seed, key, preset.grouping)
+        weights = [1.0] * len(groups)
     null = [NULL_OPTION] if preset.null_option else []
     listed = [[question.choices[i] for i in group] + null for group in groups]
     prompts = write_prompts(lm.tokenizer, preset.template, question.text, listed)
@@ -113,7 +151,7 @@ def plan_groups(
         # The row before a prompt's end is the end of the prompt without its last token.
         *others, last = prompts.branches
         prompts = replace(prompts, branches=[*others, last[: -preset.last_group_early]])
-    return Plan(question, groups, prompts)
+    return Plan(question, groups, weights, prompts)
 
 
 def plan_standard(lm: LanguageModel, question: Question, preset: Preset) -> Plan:
@@ -121,33 +159,36 @@ def plan_standard(lm: LanguageModel, question: Question, preset: Preset) -> Plan
     prompts = write_prompts(
         lm.tokenizer, preset.standard_template, question.text, [question.choices]
     )
-    return Plan(question, [list(range(len(question.choices)))], prompts)
+    return Plan(question, [list(range(len(question.choices)))], [1.0], prompts)
 
 
 def run(lm: LanguageModel, plan: Plan, engine: str) -> Answer:
     """Steps 2 and 3: the groups' probabilities and their means."""
     columns, groups = sorted({i for ids in plan.prompts.label_ids for i in ids}), []
     logits = branch_logits(lm, plan.prompts.prefix, plan.prompts.branches, engine, columns)
-    for choices, ids, row in zip(plan.groups, plan.prompts.label_ids, logits, strict=True):
+    for choices, weight, ids, row in zip(
+        plan.groups, plan.weights, plan.prompts.label_ids, logits, strict=True
+    ):
         label_logits = row[[columns.index(i) for i in ids]]
         p = torch.softmax(label_logits.cpu().double(), dim=-1)
         m = len(choices)
-        groups.append(Group(tuple(choices), p[:m], float(p[m]) if len(p) > m else None))
+        null = float(p[m]) if len(p) > m else None
+        groups.append(Group(tuple(choices), p[:m], null, weight))
     return combine(len(plan.question.choices), groups)
 
 
 def combine(num_choices: int, groups: Sequence[Group]) -> Answer:
-    """Eq. 3: each choice's mean probability over the groups in which it appears.
+    """Eq. 3: each choice's (weighted) mean probability over the groups in which it appears.
 
     Over a partition the scores sum to at most ceil(K / m), not to 1; `probabilities` are the scores
     divided by their sum. A choice that no group holds (possible with independent draws) scores 0.
     """
     total = torch.zeros(num_choices, dtype=torch.float64)
-    count = torch.zeros(num_choices, dtype=torch.float64)
+    weight = torch.zeros(num_choices, dtype=torch.float64)
     for group in groups:
-        total[list(group.choices)] += group.probabilities
-        count[list(group.choices)] += 1
-    scores = total / count.clamp(min=1)
+        total[list(group.choices)] += group.weight * group.probabilities
+        weight[list(group.choices)] += group.weight
+    scores = total / torch.where(weight > 0, weight, 1.0)
     # max() of a list gives the first of equals; torch.argmax promises no order among ties.
     prediction = max(range(num_choices), key=scores.tolist().__getitem__)
     return Answer(scores / scores.sum(), scores, prediction, tuple(groups))
@@ -165,17 +206,22 @@ def branch_logits(
     ids, in the weights' dtype and on their device. The primitive under every method.
 
     "separate": every prompt alone, plain causal. "dense": the paper's packed sequence with an
-    explicit mask and positions. "tree": the same with all common prefixes merged. The numbers are
-    equal up to rounding. Raises InputError for an unknown engine, a prompt beyond the model's
-    positions, or token ids beyond its vocabulary.
+    explicit mask and positions. "tree": all common prefixes merged, and only the work that the mask
+    allows. The numbers are equal up to rounding.
+
+    Raises InputError for an unknown engine, a prompt beyond the model's positions, or token ids
+    beyond its vocabulary.
     """
     if engine not in ENGINES:
         raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
     check_fit(lm, prefix, branches)
     if engine == "separate":
         last = torch.stack([run_alone(lm, [*prefix, *branch])[-1] for branch in branches])
+    elif engine == "tree":
+        last = read_ends(lm.decoder, pack(prefix, branches, tree=True))
     else:
-        layout = pack(prefix, branches, tree=engine == "tree")
+        layout = pack(prefix, branches)
+        check_dense_fits(lm, len(layout.tokens))
         hidden = hidden_states(lm, layout.tokens, layout.positions, layout.mask)
         last = hidden[layout.ends.to(hidden.device)]
     read = None if columns is None else torch.tensor(list(columns), device=last.device)
@@ -193,6 +239,32 @@ def hidden_states(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Te
     device = lm.decoder.model.embed_tokens.weight.device
     hidden: Tensor = lm.decoder(tokens.to(device), positions.to(device), mask.to(device))
     return hidden
+
+
+def check_dense_fits(lm: LanguageModel, tokens: int) -> None:
+    """Raise InputError if a dense mask of `tokens` squared cells would not fit in memory."""
+    weight = lm.decoder.model.embed_tokens.weight
+    # One byte a cell for the mask and for each window's copy of it, and while a window's is made
+    # eight for the distances; then the attention kernel's own copy, in the weights' dtype.
+    windows = len({window for window in lm.config.sliding_windows if window is not None})
+    needed = tokens**2 * (1 + windows + max(8 * (windows > 0), weight.element_size()))
+    free = free_bytes(weight.device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{tokens:,} packed tokens need a mask of {tokens**2:,} cells, with its copies "
+            f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free; use the engine tree"
+        )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that can still be had on a device; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")), None)
 
 
 def check_fit(lm: LanguageModel, prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+from itertools import permutations
+from math import perm
 
 from minise.errors import InputError
 
-GROUPINGS = ("random", "independent")
+GROUPINGS = ("random", "independent", "exact")
 
 
 def make_groups(
@@ -18,7 +20,7 @@ def make_groups(
     question_id: str,
     grouping: str = "random",
 ) -> list[list[int]]:
-    """Groups of choice indices, trial after trial, in the order in which a prompt lists them.
+    """Sampled groups of choice indices, trial after trial, in the order a prompt lists them.
 
     "random", the paper's: each trial permutes the K choices and cuts them into consecutive groups
     of m = `group_size`; the last may be smaller. N trials give N * ceil(K / m) groups.
@@ -31,10 +33,7 @@ def make_groups(
     >>> make_groups(5, 2, 2, seed=0, question_id="q1")
     [[3, 0], [2, 4], [1], [0, 2], [3, 1], [4]]
     """
-    if num_choices < 1:
-        raise InputError("there are no choices to group")
-    if group_size < 1:
-        raise InputError(f"group size {group_size} is below 1; a group needs at least one choice")
+    check_sizes(num_choices, group_size)
     if trials < 1:
         raise InputError(f"number of trials {trials} is below 1; at least one is needed")
     if grouping == "random":
@@ -51,6 +50,41 @@ def make_groups(
         size = min(group_size, num_choices)
         return [generator.sample(range(num_choices), size) for _ in range(trials)]
     raise InputError(f'grouping "{grouping}" is unknown; use one of {", ".join(GROUPINGS)}')
+
+
+def exact_groups(num_choices: int, group_size: int) -> list[tuple[list[int], float]]:
+    """Every ordered group that a random partition can hold, with how many a trial holds on average.
+
+    In a trial each of the floor(K / m) full groups is uniform over the ordered m-subsets of the
+    choices, and the rest, if there is one, over the ordered subsets of its size. The weighted mean
+    over these groups is the limit of Eq. 3 for infinitely many trials.
+
+    >>> [(group, round(weight, 3)) for group, weight in exact_groups(3, 2)]
+    ... # doctest: +NORMALIZE_WHITESPACE
+    [([0, 1], 0.167), ([0, 2], 0.167), ([1, 0], 0.167), ([1, 2], 0.167), ([2, 0], 0.167),
+     ([2, 1], 0.167), ([0], 0.333), ([1], 0.333), ([2], 0.333)]
+    """
+    return [
+        (list(group), copies / perm(num_choices, size))
+        for size, copies in exact_sizes(num_choices, group_size)
+        for group in permutations(range(num_choices), size)
+    ]
+
+
+def exact_sizes(num_choices: int, group_size: int) -> list[tuple[int, int]]:
+    """The sizes of a partition's groups, each with how many groups of that size there are."""
+    check_sizes(num_choices, group_size)
+    size = min(group_size, num_choices)
+    full, rest = divmod(num_choices, size)
+    return [(size, full)] + [(rest, 1)] * (rest > 0)
+
+
+def check_sizes(num_choices: int, group_size: int) -> None:
+    """Raise InputError for nothing to group or groups of nothing."""
+    if num_choices < 1:
+        raise InputError("there are no choices to group")
+    if group_size < 1:
+        raise InputError(f"group size {group_size} is below 1; a group needs at least one choice")
 
 
 def _permutation(n: int, key: str) -> list[int]:

@@ -55,13 +55,16 @@ class Layout:
             mask[row, row] = True
         return mask
 
-    def path(self, branch: int) -> list[int]:
-        """The rows of one whole prompt, first token to last: the trunk's and the branch's own."""
-        parents = self.parents.tolist()
-        rows = [int(self.ends[branch])]
-        while parents[rows[-1]] >= 0:
-            rows.append(parents[rows[-1]])
-        return rows[::-1]
+    def paths(self) -> list[list[int]]:
+        """Per branch, the rows of its whole prompt, first token to last."""
+        parents, paths = self.parents.tolist(), []
+        for row in self.ends.tolist():
+            path = []
+            while row >= 0:
+                path.append(row)
+                row = parents[row]
+            paths.append(path[::-1])
+        return paths
 
 
 def causal_mask(length: int) -> Tensor:

@@ -9,6 +9,9 @@ B batch, T tokens, D hidden_size, H query heads, K key/value heads, h head_dim, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,13 +35,34 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
+# cos and sin of the tokens' angles, (B, T, 1, h) each: the same for every head.
+Rotation = tuple[Tensor, Tensor]
+# How Q queries read T keys and values: (B, Q, H, h), (B, T, K, h), (B, T, K, h) -> (B, Q, H, h).
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def masked_attention(q_BQHh: Tensor, k_BTKh: Tensor, v_BTKh: Tensor, mask_BQT: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(h)) v with masked scores at -inf before the softmax: (B, Q, H, h)."""
+    # [K1, K1, K2, K2], not [K1, K2, K1, K2]. Repeated by hand because on CUDA enable_gqa and a mask
+    # together fall to the slow kernel.
+    repeats = q_BQHh.shape[2] // k_BTKh.shape[2]
+    k_BTHh = k_BTKh.repeat_interleave(repeats, dim=2)
+    v_BTHh = v_BTKh.repeat_interleave(repeats, dim=2)
+    out_BHQh = F.scaled_dot_product_attention(
+        q_BQHh.transpose(1, 2),
+        k_BTHh.transpose(1, 2),
+        v_BTHh.transpose(1, 2),
+        attn_mask=mask_BQT[:, None],
+    )
+    return out_BHQh.transpose(1, 2)
+
+
 class Attention(nn.Module):
     """Grouped-query attention: query head i reads key/value head i // (H / K)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.repeats = config.num_attention_heads // config.num_key_value_heads
         q_size = config.num_attention_heads * config.head_dim
         kv_size = config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, q_size, bias=config.qkv_bias)
@@ -46,23 +70,19 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
         self.o_proj = nn.Linear(q_size, config.hidden_size, bias=False)
 
-    def forward(self, x_BTD: Tensor, cos_BTh: Tensor, sin_BTh: Tensor, mask_BTT: Tensor) -> Tensor:
-        cos, sin = cos_BTh[:, None], sin_BTh[:, None]  # the same for every head
-        q_BHTh = rotate(self._heads(self.q_proj(x_BTD)), cos, sin)
-        k_BKTh = rotate(self._heads(self.k_proj(x_BTD)), cos, sin)
-        v_BKTh = self._heads(self.v_proj(x_BTD))
-        # [K1, K1, K2, K2], not [K1, K2, K1, K2]. Repeated by hand because on CUDA enable_gqa and
-        # a mask together fall to the slow kernel.
-        k_BHTh = k_BKTh.repeat_interleave(self.repeats, dim=1)
-        v_BHTh = v_BKTh.repeat_interleave(self.repeats, dim=1)
-        # softmax(q k^T / sqrt(h)) v, with masked scores at -inf before the softmax.
-        out_BHTh = F.scaled_dot_product_attention(
-            q_BHTh, k_BHTh, v_BHTh, attn_mask=mask_BTT[:, None]
-        )
-        return self.o_proj(out_BHTh.transpose(1, 2).flatten(2))
+    def forward(
+        self, x_BTD: Tensor, turn: Rotation, attend: Attend, rows: Tensor | None = None
+    ) -> Tensor:
+        """What the tokens in `rows` (all, if None) read from the others by way of `attend`."""
+        k_BTKh = rotate(self._heads(self.k_proj(x_BTD)), *turn)
+        v_BTKh = self._heads(self.v_proj(x_BTD))
+        if rows is not None:
+            x_BTD, turn = x_BTD[:, rows], (turn[0][:, rows], turn[1][:, rows])
+        q_BTHh = rotate(self._heads(self.q_proj(x_BTD)), *turn)
+        return self.o_proj(attend(q_BTHh, k_BTKh, v_BTKh).flatten(2))
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x_BTD.unflatten(-1, (-1, self.head_dim))
 
 
 class MLP(nn.Module):
@@ -88,8 +108,12 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x_BTD: Tensor, cos_BTh: Tensor, sin_BTh: Tensor, mask_BTT: Tensor) -> Tensor:
-        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_BTh, sin_BTh, mask_BTT)
+    def forward(
+        self, x_BTD: Tensor, turn: Rotation, attend: Attend, rows: Tensor | None = None
+    ) -> Tensor:
+        """The stream after this layer, of the tokens in `rows` alone if given."""
+        read_BTD = self.self_attn(self.input_layernorm(x_BTD), turn, attend, rows)
+        x_BTD = (x_BTD if rows is None else x_BTD[:, rows]) + read_BTD
         return x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
 
 
@@ -151,10 +175,10 @@ class Decoder(nn.Module):
         mask_BTT = mask[None] if mask.dim() == 2 else mask.expand(*batch, T, T).reshape(-1, T, T)
 
         x_BTD = self.model.embed_tokens(tokens_BT)
-        cos_BTh, sin_BTh = rotation(self.config, positions_BT, x_BTD.dtype)
+        turn = rotation(self.config, positions_BT[..., None], x_BTD.dtype)
         masks = self._windowed(positions_BT, mask_BTT)
         for layer, window in zip(self.model.layers, self.config.sliding_windows, strict=True):
-            x_BTD = layer(x_BTD, cos_BTh, sin_BTh, masks[window])
+            x_BTD = layer(x_BTD, turn, partial(masked_attention, mask_BQT=masks[window]))
         return self.model.norm(x_BTD).reshape(*batch, T, -1)
 
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import perm
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,31 @@ def write_prompts(
     shared = sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, columns))
     find = tokenizer.bare_label_ids if template.bare_labels else tokenizer.label_ids
     return Prompts(prompts[0][:shared], [p[shared:] for p in prompts], find(texts, labels))
+
+
+def estimate_exact_tokens(
+    tokenizer: Tokenizer,
+    template: Template,
+    question: Question,
+    sizes: Sequence[tuple[int, int]],
+    null_option: bool,
+) -> int:
+    """About how many tokens the prompts of all ordered groups of `sizes` have, common prefixes
+    merged; without writing them, since there may be millions.
+
+    At depth j of the tree of choices stand K! / (K - j)! choices, and every whole group has an end
+    of its own, the null option and the cue.
+    """
+    opening, K = template.opening(question.text), len(question.choices)
+    lines = [template.choice.format(label="A", choice=choice) for choice in question.choices]
+    null = template.choice.format(label="A", choice=NULL_OPTION) if null_option else ""
+    texts = [opening, *(opening + line for line in lines), opening + null + template.cue]
+    trunk, *longer, ending = map(len, tokenizer.encode(texts))
+    line = sum(longer) / K - trunk
+    whole = {size for size, _ in sizes}
+    return trunk + round(
+        sum(
+            perm(K, depth) * (line + (ending - trunk) * (depth in whole))
+            for depth in range(1, max(whole) + 1)
+        )
+    )

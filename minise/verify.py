@@ -7,16 +7,19 @@ the positional re-encoding left out must not, or the check would prove nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from minise.checkpoint import LanguageModel
-from minise.ensemble import Plan, check_fit, hidden_states
-from minise.layout import Layout, causal_mask, pack
+from minise.ensemble import Plan, check_dense_fits, check_fit, hidden_states, run_alone
+from minise.layout import causal_mask, pack
+from minise.tree import read_ends
 
 PACKED = ("dense", "tree")
 
@@ -69,39 +72,47 @@ def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Rep
     prefix, branches = plan.prompts.prefix, plan.prompts.branches
     check_fit(lm, prefix, branches)
     prompts = [[*prefix, *branch] for branch in branches]
-    separate = [
-        _trace(lm, torch.tensor(prompt), torch.arange(len(prompt)), causal_mask(len(prompt)))
-        for prompt in prompts
-    ]
+    separate = [_trace(lm, partial(run_alone, lm, prompt)) for prompt in prompts]
     if tolerance is None:
-        dtype = separate[0].dtype
-        largest = max(float(trace.abs().max()) for trace in separate)
+        dtype = separate[0][0].dtype
+        largest = max(float(layer.abs().max()) for trace in separate for layer in trace)
         tolerance = 1e-10 if dtype == torch.float64 else 32 * torch.finfo(dtype).eps * largest
 
-    def compare(layout: Layout, positions: Tensor, mask: Tensor) -> Difference:
-        packed = _trace(lm, layout.tokens, positions, mask)
-        paths = [layout.path(branch) for branch in range(len(branches))]
-        return _compare(lm, plan, separate, [packed[:, rows] for rows in paths])
+    check_dense_fits(lm, len(prefix) + sum(map(len, branches)))
+    flat, tree = pack(prefix, branches), pack(prefix, branches, tree=True)
+    in_order, causal = torch.arange(len(flat.tokens)), causal_mask(len(flat.tokens))
 
-    engines = {}
-    for engine in PACKED:
-        layout = pack(prefix, branches, tree=engine == "tree")
-        engines[engine] = compare(layout, layout.positions, layout.mask)
-    layout = pack(prefix, branches)
-    in_order = torch.arange(len(layout.tokens))
-    ablations = {
-        "without_mask": compare(layout, layout.positions, causal_mask(len(layout.tokens))),
-        "without_positions": compare(layout, in_order, layout.mask),
-    }
-    tokens = sum(map(len, prompts))
-    return Report(tokens, len(branches), tolerance, engines, ablations)
+    def dense(positions: Tensor, mask: Tensor) -> Difference:
+        trace = _trace(lm, partial(hidden_states, lm, flat.tokens, positions, mask))
+        return _compare(lm, plan, separate, [[layer[rows] for layer in trace] for rows in paths])
+
+    def merged() -> Difference:
+        # The tree engine's top layer holds the ends alone, one row for each branch.
+        *below, top, final = _trace(lm, partial(read_ends, lm.decoder, tree))
+        packed = [
+            [*(layer[rows] for layer in below), top[g : g + 1], final[g : g + 1]]
+            for g, rows in enumerate(tree.paths())
+        ]
+        return _compare(lm, plan, separate, packed)
+
+    paths = flat.paths()
+    return Report(
+        tokens=sum(map(len, prompts)),
+        groups=len(branches),
+        tolerance=tolerance,
+        engines={"dense": dense(flat.positions, flat.mask), "tree": merged()},
+        ablations={
+            "without_mask": dense(flat.positions, causal),
+            "without_positions": dense(in_order, flat.mask),
+        },
+    )
 
 
-def _trace(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-    """Hidden states after every layer and after the final norm: (layers + 1, T, D)."""
+def _trace(lm: LanguageModel, run: Callable[[], Tensor]) -> list[Tensor]:
+    """Hidden states (rows, D) after every layer, and after the final norm as `run` returns them."""
     with _recorded(lm.decoder.model.layers) as states:
-        final = hidden_states(lm, tokens, positions, mask)
-    return torch.stack([state[0] for state in states] + [final])
+        final = run()
+    return [*(state[0] for state in states), final]
 
 
 @contextmanager
@@ -120,21 +131,33 @@ def _recorded(layers: nn.ModuleList) -> Iterator[list[Tensor]]:
 
 
 def _compare(
-    lm: LanguageModel, plan: Plan, separate: list[Tensor], packed: list[Tensor]
+    lm: LanguageModel,
+    plan: Plan,
+    separate: Sequence[Sequence[Tensor]],
+    packed: Sequence[Sequence[Tensor]],
 ) -> Difference:
-    layers = torch.stack(
-        [(a - b).abs().amax(dim=(1, 2)) for a, b in zip(separate, packed, strict=True)]
-    ).amax(dim=0)
-    alone = lm.decoder.logits(torch.stack([trace[-1, -1] for trace in separate])).double()
-    together = lm.decoder.logits(torch.stack([trace[-1, -1] for trace in packed])).double()
+    """Per group and layer, the rows that the packed run holds, against the separate run's last."""
+    apart = [
+        [float((a[-len(b) :] - b).abs().max()) for a, b in zip(alone, together, strict=True)]
+        for alone, together in zip(separate, packed, strict=True)
+    ]
+    alone, together = (
+        lm.decoder.logits(torch.stack([trace[-1][-1] for trace in traces])).double()
+        for traces in (separate, packed)
+    )
     probabilities, changed = [], 0
     for a, b, ids in zip(alone, together, plan.prompts.label_ids, strict=True):
         p, q = a[ids].softmax(-1), b[ids].softmax(-1)
         probabilities.append(float((p - q).abs().max()))
         changed += int(p.argmax() != q.argmax())
     return Difference(
-        layers=[float(d) for d in layers],
+        layers=[_largest(layer) for layer in zip(*apart, strict=True)],
         logits=float((alone - together).abs().max()),
         probabilities=max(probabilities),
         changed=changed / len(separate),
     )
+
+
+def _largest(values: Sequence[float]) -> float:
+    # max() of a sequence with a NaN depends on its order.
+    return math.nan if any(map(math.isnan, values)) else max(values)

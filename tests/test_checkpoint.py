@@ -18,7 +18,7 @@ from torch import Tensor
 
 import minise
 from minise import InputError, Question
-from tests.published import PUBLISHED
+from minise.bench.shapes import PUBLISHED
 from tests.tiny import FAMILIES, write_checkpoint
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 
 from minise import Config, InputError
+from minise.bench.shapes import PUBLISHED
 from minise.config import RopeScaling
-from tests.published import PUBLISHED
 from tests.tiny import FAMILIES, LLAMA3, SIZES
 
 # Per checkpoint: head size, key/value heads, rotary scaling, window of every layer, positions.
 LLAMA3_BY_8, LLAMA3_BY_32 = (RopeScaling("llama3", by, 1.0, 4.0, 8192) for by in (8.0, 32.0))
 FACTS = {
-    "Meta-Llama-3-8B": (128, 8, RopeScaling(), None, 8192),
-    "Llama-3.2-1B": (64, 8, LLAMA3_BY_32, None, 131072),
-    "Llama-3.2-3B": (128, 8, LLAMA3_BY_32, None, 131072),
-    "Mistral-7B-v0.1": (128, 8, RopeScaling(), 4096, 32768),
-    "Qwen2-7B": (128, 4, RopeScaling(), None, 131072),
-    "Qwen2.5-1.5B": (128, 2, RopeScaling(), None, 32768),
-    "Qwen2.5-3B": (128, 2, RopeScaling(), None, 32768),
-    "Qwen2.5-7B": (128, 4, RopeScaling(), None, 32768),
-    "Qwen2.5-14B": (128, 8, RopeScaling(), None, 32768),
-    "DeepSeek-R1-Distill-Llama-8B": (128, 8, LLAMA3_BY_8, None, 131072),
-    "DeepSeek-R1-Distill-Qwen-7B": (128, 4, RopeScaling(), None, 131072),
+    "meta-llama/Meta-Llama-3-8B": (128, 8, RopeScaling(), None, 8192),
+    "meta-llama/Llama-3.2-1B": (64, 8, LLAMA3_BY_32, None, 131072),
+    "meta-llama/Llama-3.2-3B": (128, 8, LLAMA3_BY_32, None, 131072),
+    "mistralai/Mistral-7B-v0.1": (128, 8, RopeScaling(), 4096, 32768),
+    "Qwen/Qwen2-7B": (128, 4, RopeScaling(), None, 131072),
+    "Qwen/Qwen2.5-1.5B": (128, 2, RopeScaling(), None, 32768),
+    "Qwen/Qwen2.5-3B": (128, 2, RopeScaling(), None, 32768),
+    "Qwen/Qwen2.5-7B": (128, 4, RopeScaling(), None, 32768),
+    "Qwen/Qwen2.5-14B": (128, 8, RopeScaling(), None, 32768),
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": (128, 8, LLAMA3_BY_8, None, 131072),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": (128, 4, RopeScaling(), None, 131072),
 }
 
 

@@ -157,20 +157,24 @@ def test_branch_logits_of_columns_are_those_of_the_vocabulary(
     assert (every - separate).abs().max() <= 1e-10
 
 
-def test_each_engine_runs_what_it_says(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [("separate", [5, 5, 5, 6, 6, 6, 4, 4, 4]), ("dense", [9, 9, 9]), ("tree", [8, 8, 3])],
+)
+def test_each_engine_does_the_work_it_says(
+    lm: LanguageModel, engine: str, expected: list[int]
+) -> None:
+    """Tokens through the MLP of each layer. At the tree's top layer only the three ends remain."""
     prefix, branches = [40, 41, 42], [[50, 51], [50, 52, 53], [60]]
-    lengths: list[int] = []
-    real = lm.decoder.forward
-
-    def counted(tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        lengths.append(tokens.shape[-1])
-        return real(tokens, positions, mask)
-
-    monkeypatch.setattr(lm.decoder, "forward", counted)
-    for engine, expected in (("separate", [5, 6, 4]), ("dense", [9]), ("tree", [8])):
-        lengths.clear()
-        branch_logits(lm, prefix, branches, engine)
-        assert lengths == expected, engine
+    rows: list[int] = []
+    hooks = [
+        layer.mlp.register_forward_hook(lambda _, given, __: rows.append(given[0].shape[1]))
+        for layer in lm.decoder.model.layers
+    ]
+    branch_logits(lm, prefix, branches, engine)
+    for hook in hooks:
+        hook.remove()
+    assert rows == expected
 
 
 class TestAuthorsCode:

@@ -57,7 +57,7 @@ def test_every_hidden_state_of_every_token_of_every_group(
     together = packed(lm, layout)
     for number, branch in enumerate(prompts.branches):
         prompt = prompts.prefix + branch
-        rows = layout.path(number)
+        rows = layout.paths()[number]
         assert layout.tokens[rows].tolist() == prompt
         assert (together[:, rows] - alone(lm, prompt)).abs().max() <= HIDDEN
 
@@ -90,7 +90,7 @@ def test_the_order_of_groups_does_not_matter(
     shuffled = pack(prompts.prefix, [prompts.branches[i] for i in order], tree=tree)
     before, after = packed(lm, layout), packed(lm, shuffled)
     for place, number in enumerate(order.tolist()):
-        apart = before[:, layout.path(number)] - after[:, shuffled.path(place)]
+        apart = before[:, layout.paths()[number]] - after[:, shuffled.paths()[place]]
         assert apart.abs().max() <= HIDDEN
 
 
@@ -105,7 +105,7 @@ def test_another_groups_text_does_not_matter(
     other = pack(prompts.prefix, rewritten, tree=tree)
     before, after = packed(lm, layout), packed(lm, other)
     for number in range(len(rewritten)):
-        rows, others = layout.path(number), other.path(number)
+        rows, others = layout.paths()[number], other.paths()[number]
         if number == 2:
             assert (before[:, rows[-1]] - after[:, others[-1]]).abs().max() > 1e-2
         else:
@@ -117,7 +117,7 @@ def test_the_check_can_see(lm: LanguageModel, question: Question) -> None:
     group differ by far more than the tolerance."""
     prompts = plan(lm, question, 2, 3).prompts
     layout = pack(prompts.prefix, prompts.branches)
-    T, rows = len(layout.tokens), layout.path(len(prompts.branches) - 1)
+    T, rows = len(layout.tokens), layout.paths()[-1]
     expected = alone(lm, prompts.prefix + prompts.branches[-1])
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     leak = layout.mask.clone()

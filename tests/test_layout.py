@@ -68,7 +68,7 @@ def prompts_of(layout: Layout) -> list[list[int]]:
         rows = layout.mask[end].nonzero().flatten()
         rows = rows[layout.positions[rows].argsort()]
         assert layout.positions[rows].tolist() == list(range(len(rows)))
-        assert rows.tolist() == layout.path(branch)
+        assert rows.tolist() == layout.paths()[branch]
         prompts.append(layout.tokens[rows].tolist())
     return prompts
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from minise import Config, Decoder, LanguageModel
-from minise.model import Attention, RMSNorm
+from minise.model import Attention, RMSNorm, masked_attention
 from tests.tiny import FAMILIES, SIZES, randomise
 
 T = 24
@@ -39,9 +41,10 @@ def test_query_heads_share_key_value_heads_in_blocks() -> None:
     attention.v_proj.bias = torch.nn.Parameter(torch.arange(2.0).repeat_interleave(h).double())
     attention.o_proj.weight.data = torch.eye(32, dtype=torch.float64)
     x = torch.randn(1, 3, 32, dtype=torch.float64)
-    angle = torch.zeros(1, 3, h, dtype=torch.float64)
+    angle = torch.zeros(1, 3, 1, h, dtype=torch.float64)
     mask = torch.ones(1, 3, 3, dtype=torch.bool).tril()
-    read = attention(x, angle.cos(), angle.sin(), mask)[0, 0].view(4, h)
+    attend = partial(masked_attention, mask_BQT=mask)
+    read = attention(x, (angle.cos(), angle.sin()), attend)[0, 0].view(4, h)
     assert read[:, 0].tolist() == pytest.approx([0, 0, 1, 1])
 
 

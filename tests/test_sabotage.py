@@ -49,20 +49,20 @@ FAULTS = {
     ),
     "KV heads tiled instead of repeated": Fault(
         "model.py",
-        "k_BKTh.repeat_interleave(self.repeats, dim=1)",
-        "k_BKTh.repeat(1, self.repeats, 1, 1)",
+        "k_BTKh.repeat_interleave(repeats, dim=2)",
+        "k_BTKh.repeat(1, 1, repeats, 1)",
         (GOLDENS,),
     ),
     "value heads tiled instead of repeated": Fault(
         "model.py",
-        "v_BKTh.repeat_interleave(self.repeats, dim=1)",
-        "v_BKTh.repeat(1, self.repeats, 1, 1)",
+        "v_BTKh.repeat_interleave(repeats, dim=2)",
+        "v_BTKh.repeat(1, 1, repeats, 1)",
         (GOLDENS, "tests/test_model.py::test_query_heads_share_key_value_heads_in_blocks"),
     ),
     "inverted mask": Fault(
         "model.py",
-        "attn_mask=mask_BTT[:, None]",
-        "attn_mask=~mask_BTT[:, None] | torch.eye(mask_BTT.shape[-1], dtype=torch.bool)",
+        "attn_mask=mask_BQT[:, None]",
+        "attn_mask=~mask_BQT[:, None] | torch.eye(mask_BQT.shape[-1], dtype=torch.bool)",
         (GOLDENS,),
     ),
     "wrong epsilon": Fault(
@@ -131,6 +131,24 @@ FAULTS = {
         "if (row, token) in children:",
         ("tests/test_layout.py",),
     ),
+    "a tree that forgets windows": Fault(
+        "tree.py",
+        "if window is None:",
+        "if True:",
+        ("tests/test_tree.py",),
+    ),
+    "a tree that reads padding": Fault(
+        "tree.py",
+        "mask_GS = self.visible(window)[self.ends_G]",
+        "mask_GS = self.visible(window)[-1:].expand(len(self.ends_G), -1)",
+        ("tests/test_tree.py",),
+    ),
+    "a tree that mixes query heads": Fault(
+        "tree.py",
+        "unflatten(2, (K, r)).transpose(2, 3)",
+        "unflatten(2, (r, K))",
+        ("tests/test_tree.py",),
+    ),
     "null option outside the softmax": Fault(
         "ensemble.py",
         "torch.softmax(label_logits.cpu().double(), dim=-1)",
@@ -139,7 +157,7 @@ FAULTS = {
     ),
     "Eq. 3 read literally": Fault(
         "ensemble.py",
-        "scores = total / count.clamp(min=1)",
+        "scores = total / torch.where(weight > 0, weight, 1.0)",
         "scores = total / len(groups)",
         ("tests/test_ensemble.py",),
     ),

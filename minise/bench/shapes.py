@@ -57,10 +57,10 @@ _SMALL_LLAMA = {
 }
 _SMALL_QWEN = {"tie_word_embeddings": True, "vocab_size": 151936}
 PUBLISHED: dict[str, dict[str, Any]] = {
-    "Meta-Llama-3-8B": _llama(4096, 32, 32, 14336, max_position_embeddings=8192),
-    "Llama-3.2-1B": _llama(2048, 16, 32, 8192, head_dim=64, **_SMALL_LLAMA),
-    "Llama-3.2-3B": _llama(3072, 28, 24, 8192, head_dim=128, **_SMALL_LLAMA),
-    "Mistral-7B-v0.1": {
+    "meta-llama/Meta-Llama-3-8B": _llama(4096, 32, 32, 14336, max_position_embeddings=8192),
+    "meta-llama/Llama-3.2-1B": _llama(2048, 16, 32, 8192, head_dim=64, **_SMALL_LLAMA),
+    "meta-llama/Llama-3.2-3B": _llama(3072, 28, 24, 8192, head_dim=128, **_SMALL_LLAMA),
+    "mistralai/Mistral-7B-v0.1": {
         "model_type": "mistral",
         "hidden_size": 4096,
         "num_hidden_layers": 32,
@@ -74,20 +74,20 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
         "max_position_embeddings": 32768,
     },
-    "Qwen2-7B": _qwen2(
+    "Qwen/Qwen2-7B": _qwen2(
         *(3584, 28, 28, 4, 18944),
         sliding_window=131072,
         max_window_layers=28,
         max_position_embeddings=131072,
     ),
-    "Qwen2.5-1.5B": _qwen2(1536, 28, 12, 2, 8960, **_SMALL_QWEN),
-    "Qwen2.5-3B": _qwen2(2048, 36, 16, 2, 11008, **_SMALL_QWEN),
-    "Qwen2.5-7B": _qwen2(3584, 28, 28, 4, 18944),
-    "Qwen2.5-14B": _qwen2(5120, 48, 40, 8, 13824, rms_norm_eps=1e-5),
-    "DeepSeek-R1-Distill-Llama-8B": _llama(
+    "Qwen/Qwen2.5-1.5B": _qwen2(1536, 28, 12, 2, 8960, **_SMALL_QWEN),
+    "Qwen/Qwen2.5-3B": _qwen2(2048, 36, 16, 2, 11008, **_SMALL_QWEN),
+    "Qwen/Qwen2.5-7B": _qwen2(3584, 28, 28, 4, 18944),
+    "Qwen/Qwen2.5-14B": _qwen2(5120, 48, 40, 8, 13824, rms_norm_eps=1e-5),
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": _llama(
         4096, 32, 32, 14336, rope_scaling=_llama3(8.0), max_position_embeddings=131072
     ),
-    "DeepSeek-R1-Distill-Qwen-7B": _qwen2(
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": _qwen2(
         *(3584, 28, 28, 4, 18944),
         rope_theta=10000.0,
         sliding_window=4096,

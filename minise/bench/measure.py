@@ -1,0 +1,225 @@
+"""Time the engines and the peers on the same prompts and weights, alternating, in one process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import tokenizers
+import torch
+from torch import Tensor, nn
+
+from minise.bench.peers import library_model, peers
+from minise.checkpoint import LanguageModel
+from minise.config import Config
+from minise.ensemble import ENGINES, branch_logits
+from minise.errors import InputError
+from minise.grouping import make_groups
+from minise.layout import pack
+from minise.model import Decoder
+from minise.tokenizer import Tokenizer
+
+# The shape of the fixed workloads: small enough for two cores, with the proportions of real models.
+BENCH_SHAPE = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 8192,
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts by their lengths alone, in tokens: the question, each choice after its label, the
+    null option after its label, the answer cue. `choices` is K, `group_size` m, `trials` N."""
+
+    choices: int
+    group_size: int
+    trials: int
+    trunk: int
+    choice: int
+    null: int = 7
+    cue: int = 3
+
+    def prompts(self, vocabulary: int, seed: int) -> tuple[list[int], list[list[int]], list[int]]:
+        """Prefix, branches and label ids: random ids, the same text wherever the same choice is."""
+        draw = random.Random(f"bench/{seed}")
+        labels = draw.sample(range(vocabulary), self.group_size + 1)
+
+        def text(length: int) -> list[int]:
+            return [int(draw.random() * vocabulary) for _ in range(length)]
+
+        prefix, null, cue = text(self.trunk), text(self.null), text(self.cue)
+        choices = [text(self.choice) for _ in range(self.choices)]
+        branches = []
+        for group in make_groups(self.choices, self.group_size, self.trials, seed, "bench"):
+            listed = [*(choices[i] for i in group), null]
+            lines = [[label, *line] for label, line in zip(labels, listed, strict=False)]
+            branches.append([token for line in lines for token in line] + cue)
+        return prefix, branches, labels
+
+
+WORKLOADS = {
+    "qasc": Workload(choices=8, group_size=4, trials=20, trunk=22, choice=6),
+    "biology": Workload(choices=10, group_size=5, trials=40, trunk=60, choice=18),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of running the prompts: median seconds, tokens run (padding included), peak bytes
+    above what was held before (None where it cannot be measured), and the largest difference of a
+    label logit from the separate runs."""
+
+    name: str
+    seconds: float
+    tokens: int
+    peak_bytes: int | None
+    max_difference: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """`floor_seconds`: the floating-point operations of the linear layers on the tree's distinct
+    tokens, at the matrix-product rate measured in the same run at the model's own shapes."""
+
+    floor_seconds: float
+    rows: list[Row]
+
+
+def random_model(raw: dict[str, object], dtype: torch.dtype, device: torch.device) -> LanguageModel:
+    """A model of random weights, made where it will run: no file, and no copy on the way."""
+    config = Config.from_dict(raw)
+    with torch.device("meta"):
+        decoder = Decoder(config).to(dtype)
+    decoder.to_empty(device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    for parameter in decoder.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=0.02, generator=generator)
+        else:
+            nn.init.ones_(parameter)
+    unused = Tokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()), "none: prompts are ids")
+    return LanguageModel("random weights", config, decoder.requires_grad_(False).eval(), unused)
+
+
+@torch.inference_mode()
+def measure(
+    lm: LanguageModel, workload: Workload, rounds: int, seed: int, with_peers: bool = True
+) -> Report:
+    """Run every way `rounds` times in turn, after one run that warms up and checks the numbers."""
+    prefix, branches, labels = workload.prompts(lm.config.vocab_size, seed)
+    weight = lm.decoder.model.embed_tokens.weight
+    columns = torch.tensor(labels, device=weight.device)
+    counts = {
+        "separate": sum(len(prefix) + len(branch) for branch in branches),
+        "dense": len(pack(prefix, branches).tokens),
+        "tree": len(pack(prefix, branches, tree=True).tokens),
+    }
+    ways: dict[str, tuple[Callable[[], Tensor], int]] = {}
+    for engine in ENGINES:
+        ways[engine] = (
+            partial(branch_logits, lm, prefix, branches, engine, labels),
+            counts[engine],
+        )
+    model = library_model(lm.decoder) if with_peers else None
+    if model is not None:
+        for name, (peer, tokens) in peers(model, prefix, branches, columns).items():
+            ways[name] = (peer, tokens)
+
+    expected = ways["separate"][0]().double()
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    peaks: dict[str, int | None] = {}
+    differences: dict[str, float] = {}
+    for name, (way, _) in ways.items():
+        peaks[name], logits = peak_bytes(way, weight.device)
+        differences[name] = float((logits.double() - expected).abs().max())
+    rates = []
+    for _ in range(rounds):
+        rates.append(floor_seconds(lm, counts["tree"]))
+        for name, (way, _) in ways.items():
+            seconds[name].append(timed(way, weight.device))
+    rows = [
+        Row(name, statistics.median(seconds[name]), tokens, peaks[name], differences[name])
+        for name, (_, tokens) in ways.items()
+    ]
+    return Report(statistics.median(rates), rows)
+
+
+def floor_seconds(lm: LanguageModel, tokens: int) -> float:
+    """Seconds that the linear layers of all blocks take on `tokens` tokens, and nothing else."""
+    layer = lm.decoder.model.layers[0]
+    linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
+    weight = linears[0].weight
+    given = {
+        size: torch.randn(tokens, size, dtype=weight.dtype, device=weight.device)
+        for size in {linear.in_features for linear in linears}
+    }
+
+    def products() -> None:
+        for linear in linears:
+            linear(given[linear.in_features])
+
+    products()
+    return timed(products, weight.device) * len(lm.decoder.model.layers)
+
+
+def timed(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one run, to the end of the device's work."""
+    _wait(device)
+    began = time.perf_counter()
+    run()
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_bytes(run: Callable[[], Tensor], device: torch.device) -> tuple[int | None, Tensor]:
+    """The peak of memory during a run above what was held before it, and what the run returned:
+    allocated memory on CUDA, resident memory on a Linux CPU."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        result = run()
+        _wait(device)
+        return torch.cuda.max_memory_allocated(device) - before, result
+    try:
+        # What the allocator keeps for reuse would hide a run's memory: give it back, then set the
+        # kernel's mark of the highest resident size down to the present one.
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        result = run()
+        return _status("VmHWM") - before, result
+    except (OSError, AttributeError):
+        return None, run()
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def shape_named(name: str, shapes: dict[str, dict[str, object]]) -> dict[str, object]:
+    """The facts of a published checkpoint, or InputError naming those that are known."""
+    if name not in shapes:
+        raise InputError(f'shape "{name}" is unknown; use one of {", ".join(shapes)}')
+    return shapes[name]

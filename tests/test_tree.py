@@ -1,0 +1,124 @@
+"""The tree engine: the same numbers as separate runs, from the work that the mask allows."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from minise import LanguageModel, Layout, pack
+from minise.ensemble import hidden_states, run_alone
+from minise.tree import Branches, read_ends
+
+# Prefix and branches: each a shape that a tree can have.
+TREES: dict[str, tuple[list[int], list[list[int]]]] = {
+    "one trunk": ([5, 6, 7], [[8, 9], [10, 11, 12], [13]]),
+    "no trunk": ([], [[1, 2, 3], [4, 5], [6]]),
+    "a trunk longer than the prefix": ([5], [[6, 7, 8], [6, 7, 9, 10]]),
+    "deep sharing": ([5], [[6, 7, 8], [6, 7, 9], [6, 10, 8], [11, 7, 8], [6, 7, 8, 12]]),
+    "a branch that ends inside another": ([5], [[6, 7, 8], [6], [6, 7]]),
+    "equal branches": ([5, 6], [[7, 8], [7, 8], [9]]),
+    "an empty branch": ([5, 6, 7], [[], [8, 9]]),
+    "a single branch": ([5, 6], [[7, 8, 9]]),
+    "a single token": ([], [[7]]),
+    "a long trunk and short branches": (list(range(40, 100)), [[1], [2, 3]]),
+    "branches of very unequal length": ([5], [[6], list(range(100, 160)), [7, 8]]),
+}
+
+
+def forest(seed: int) -> tuple[list[int], list[list[int]]]:
+    """Branches over three tokens: many shared beginnings, at every depth."""
+    draw = random.Random(seed)
+    prefix = draw.choices(range(50, 53), k=draw.randrange(20))
+    branches = [
+        draw.choices(range(50, 53), k=draw.randrange(1, 40)) for _ in range(draw.randrange(1, 30))
+    ]
+    return prefix, branches
+
+
+@pytest.mark.parametrize("name", [*TREES, *(f"random {seed}" for seed in range(8))])
+def test_the_ends_are_those_of_separate_runs(lm: LanguageModel, name: str) -> None:
+    prefix, branches = TREES[name] if name in TREES else forest(int(name.split()[1]))
+    layout = pack(prefix, branches, tree=True)
+    ends = read_ends(lm.decoder, layout)
+    assert ends.shape == (len(branches), lm.config.hidden_size)
+    assert ends.dtype == torch.float64
+    for end, branch in zip(ends, branches, strict=True):
+        assert (end - run_alone(lm, prefix + branch)[-1]).abs().max() <= 1e-10
+    dense = hidden_states(lm, layout.tokens, layout.positions, layout.mask)[layout.ends]
+    assert (ends - dense).abs().max() <= 1e-10
+
+
+def test_every_row_below_the_top_layer_is_the_dense_ones(lm: LanguageModel) -> None:
+    prefix, branches = forest(3)
+    layout = pack(prefix, branches, tree=True)
+    states: list[torch.Tensor] = []
+    hooks = [
+        layer.register_forward_hook(lambda _, __, output: states.append(output[0]))
+        for layer in lm.decoder.model.layers
+    ]
+    read_ends(lm.decoder, layout)
+    hidden_states(lm, layout.tokens, layout.positions, layout.mask)
+    for hook in hooks:
+        hook.remove()
+    layers = len(hooks)
+    tree, dense = states[:layers], states[layers:]
+    for a, b in zip(tree[:-1], dense[:-1], strict=True):
+        assert (a - b).abs().max() <= 1e-10
+    assert (tree[-1] - dense[-1][layout.ends]).abs().max() <= 1e-10
+
+
+def test_no_mask_of_the_whole_sequence_is_built(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Layout) -> torch.Tensor:
+        raise AssertionError("the dense mask was asked for")
+
+    monkeypatch.setattr(Layout, "mask", property(refuse))
+    read_ends(lm.decoder, pack(*forest(0), tree=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "trunk"),
+    [
+        ("one trunk", 3),
+        ("no trunk", 0),
+        ("a trunk longer than the prefix", 3),
+        ("an empty branch", 2),  # a prompt that ends in the trunk still reads its own last token
+        ("a single branch", 4),
+        ("a single token", 0),
+    ],
+)
+def test_the_trunk_is_all_that_every_prompt_begins_with(name: str, trunk: int) -> None:
+    layout = pack(*TREES[name], tree=True)
+    assert Branches(layout, torch.device("cpu")).trunk == trunk
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_narrower_dtypes_keep_their_dtype(tmp_path, dtype: torch.dtype) -> None:
+    from tests.tiny import FAMILIES, load_tiny
+
+    lm = load_tiny(tmp_path, FAMILIES["qwen2"], dtype=dtype)
+    ends = read_ends(lm.decoder, pack(*forest(1), tree=True))
+    assert ends.dtype == dtype
+    assert ends.isfinite().all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_layers_never_wait_for_the_host(lm: LanguageModel) -> None:
+    prefix, branches = forest(2)
+    layout = pack(prefix, branches, tree=True)
+    expected = read_ends(lm.decoder, layout)
+    decoder = lm.decoder.cuda()
+    try:
+        branches_there = Branches(layout, torch.device("cuda"))
+        torch.cuda.set_sync_debug_mode("error")
+        x = decoder.model.embed_tokens.weight[:1]
+        q = torch.zeros(1, len(layout.tokens), 4, 8, device="cuda", dtype=x.dtype)
+        branches_there.attend(q, q[:, :, :2], q[:, :, :2], window=3)
+        torch.cuda.set_sync_debug_mode("default")
+        assert (read_ends(decoder, layout).cpu() - expected).abs().max() <= 1e-9
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        lm.decoder.cpu()
