@@ -51,7 +51,7 @@ def load(
     """
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype} is not one of {', '.join(map(str, DTYPES))}")
-    device = _usable(device)
+    device = usable_device(device)
     find = finder(str(source), revision)
     config_path = find("config.json")
     config = Config.from_file(config_path)
@@ -150,7 +150,8 @@ def _opened(path: Path) -> Iterator[Any]:  # a safe_open, which has no types
         ) from None
 
 
-def _usable(device: str | torch.device) -> torch.device:
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device, or InputError where no tensor can be made and read on it."""
     try:
         torch.zeros(1, device=device).item()  # "meta" makes tensors too, but they hold nothing
         return torch.device(device)

@@ -10,13 +10,17 @@ import io
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from minise import __version__
-from minise.checkpoint import LanguageModel, load
+from minise.bench.measure import WORKLOADS, measure, random_model
+from minise.bench.plot import plot_growth
+from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
+from minise.checkpoint import LanguageModel, load, usable_device
 from minise.ensemble import (
     ENGINES,
     MAX_TOKENS,
@@ -118,6 +122,39 @@ def _parser() -> argparse.ArgumentParser:
         "units of rounding at the size of the largest hidden state)",
     )
     check.set_defaults(command=_verify)
+
+    bench = commands.add_parser(
+        "bench",
+        help="time the engines and installed peers side by side",
+        description="Time the engines, and the reference library where it is installed, on the "
+        "same prompts and weights in one run; by default on random weights of a small LLaMA shape.",
+        epilog="example: minise bench --workload qasc --rounds 5",
+    )
+    bench.add_argument(
+        "--workload", choices=tuple(WORKLOADS), default="qasc", help="which prompts (default: qasc)"
+    )
+    _weights_options(bench, dtype="float32")
+    bench.add_argument("--model", metavar="PATH_OR_ID", help="a checkpoint's weights")
+    bench.add_argument(
+        "--shape",
+        choices=tuple(PUBLISHED),
+        metavar="ID",
+        help=f"a published checkpoint's shape with random weights: {', '.join(PUBLISHED)}",
+    )
+    bench.add_argument(
+        "--random-weights",
+        action="store_true",
+        help="draw weights on the device, load none (always so without --model)",
+    )
+    bench.add_argument(
+        "--rounds", type=int, default=5, metavar="R", help="runs of each, in turn (default: 5)"
+    )
+    bench.add_argument("--seed", type=int, default=0, help="of prompts and groups (default: 0)")
+    bench.add_argument("--no-peers", action="store_true", help="leave the reference library out")
+    bench.add_argument(
+        "--plot", type=Path, metavar="PNG", help="also draw the cost as trials and choices grow"
+    )
+    bench.set_defaults(command=_bench)
     return parser
 
 
@@ -128,6 +165,10 @@ def _model_options(parser: argparse.ArgumentParser, dtype: str) -> None:
         metavar="PATH_OR_ID",
         help=f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships)",
     )
+    _weights_options(parser, dtype)
+
+
+def _weights_options(parser: argparse.ArgumentParser, dtype: str) -> None:
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     parser.add_argument("--dtype", choices=DTYPES, default=dtype, help=f"default: {dtype}")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
@@ -363,3 +404,32 @@ def _verify_text(args: argparse.Namespace, report: Report) -> str:
     else:
         verdict = "FAILED: an ablation agrees too, so this question cannot show anything at"
     return "\n".join([*lines, "", f"{verdict} {report.tolerance:.1e}"])
+
+
+def _bench(args: argparse.Namespace) -> int:
+    if args.rounds < 1:
+        raise InputError(f"--rounds {args.rounds} is below 1; at least one is needed")
+    if args.model is not None and (args.shape is not None or args.random_weights):
+        raise InputError("--model has weights; give it, or --shape and --random-weights")
+    if args.plot is not None and not args.plot.absolute().parent.is_dir():
+        raise InputError(f"{args.plot}: no such folder to write to")
+    if args.model is not None:
+        lm = _load(args)
+    else:
+        shape = BENCH_SHAPE if args.shape is None else PUBLISHED[args.shape]
+        lm = random_model(shape, getattr(torch, args.dtype), usable_device(args.device))
+    report = measure(lm, WORKLOADS[args.workload], args.rounds, args.seed, not args.no_peers)
+    if args.json:
+        print(
+            json.dumps(
+                {"workload": args.workload, "device": args.device, "dtype": args.dtype}
+                | asdict(report)
+            )
+        )
+    else:
+        weights = args.model or f"random weights, {args.shape or 'the benchmark shape'}"
+        print(f"{args.workload}: {weights}, {args.dtype}, {args.device}, {args.rounds} rounds")
+        print(report.as_text())
+    if args.plot is not None:
+        plot_growth(lm, WORKLOADS[args.workload], args.seed, args.plot)
+    return 0

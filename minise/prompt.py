@@ -180,19 +180,20 @@ def estimate_exact_tokens(
     """About how many tokens the prompts of all ordered groups of `sizes` have, common prefixes
     merged; without writing them, since there may be millions.
 
-    At depth j of the tree of choices stand K! / (K - j)! choices, and every whole group has an end
-    of its own, the null option and the cue.
+    In the tree of choices K! / (K - j)! choices stand at depth j, those below one parent share
+    their label, and every whole group has an end of its own, the null option and the cue.
     """
     opening, K = template.opening(question.text), len(question.choices)
     lines = [template.choice.format(label="A", choice=choice) for choice in question.choices]
+    label = template.choice.format(label="A", choice="").rstrip()
     null = template.choice.format(label="A", choice=NULL_OPTION) if null_option else ""
-    texts = [opening, *(opening + line for line in lines), opening + null + template.cue]
-    trunk, *longer, ending = map(len, tokenizer.encode(texts))
-    line = sum(longer) / K - trunk
-    whole = {size for size, _ in sizes}
+    texts = ["", label, *lines, null + template.cue]
+    trunk, *ends = map(len, tokenizer.encode([opening + text for text in texts]))
+    shared, *each, end = (length - trunk for length in ends)
+    own, whole = sum(each) / K - shared, {size for size, _ in sizes}
     return trunk + round(
         sum(
-            perm(K, depth) * (line + (ending - trunk) * (depth in whole))
+            perm(K, depth - 1) * shared + perm(K, depth) * (own + end * (depth in whole))
             for depth in range(1, max(whole) + 1)
         )
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import permutations
+from math import factorial
 
 import pytest
 import torch
@@ -15,10 +18,12 @@ from minise import (
     LanguageModel,
     Question,
     branch_logits,
+    ensemble,
+    pack,
     self_ensemble,
     standard,
 )
-from minise.ensemble import combine
+from minise.ensemble import combine, plan_groups
 from minise.grouping import make_groups
 
 LETTERS = "ABCDEFGHIJ"
@@ -244,7 +249,81 @@ class TestAuthorsCode:
         assert (switched.scores - plain.scores).abs().max() > 1e-6
 
 
+class TestExact:
+    """Every ordered group, weighted: the limit of Eq. 3 for infinitely many trials."""
+
+    @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 7])
+    def test_it_is_the_mean_over_all_permutations(
+        self, lm: LanguageModel, question: Question, m: int
+    ) -> None:
+        """Brute force: each of the 5! orders of the choices is one equally likely trial."""
+        answer = self_ensemble(lm, question, group_size=m, grouping="exact")
+        seen = {group.choices: group.probabilities for group in answer.groups}
+        total = torch.zeros(5, dtype=torch.float64)
+        for order in permutations(range(5)):
+            for start in range(0, 5, m):
+                group = order[start : start + m]
+                total[list(group)] += seen[group]
+        assert (answer.scores - total / factorial(5)).abs().max() <= 1e-12
+
+    def test_sampled_scores_converge_to_it_at_the_rate_of_one_over_root_n(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        exact = self_ensemble(lm, question, 2, grouping="exact")
+        seen = {group.choices: group for group in exact.groups}
+
+        def error(trials: int) -> float:
+            """Root mean square over seeds, from the group probabilities already computed."""
+            squares = []
+            for seed in range(60):
+                groups = make_groups(5, 2, trials, seed, "convergence")
+                sampled = combine(5, [replace(seen[tuple(g)], weight=1.0) for g in groups])
+                squares.append((sampled.scores - exact.scores).square().mean())
+            return float(torch.stack(squares).mean().sqrt())
+
+        few, many = error(8), error(8 * 16)
+        assert many > 0
+        assert 3.0 < few / many < 5.2  # 4 = sqrt(16), within the noise of 60 seeds
+
+    @pytest.mark.parametrize("engine", ["separate", "dense"])
+    def test_every_engine_gives_it(
+        self, lm: LanguageModel, question: Question, engine: str
+    ) -> None:
+        tree = self_ensemble(lm, question, 2, grouping="exact")
+        other = self_ensemble(lm, question, 2, grouping="exact", engine=engine)
+        assert (tree.scores - other.scores).abs().max() <= 1e-12
+
+    def test_trials_and_seed_have_no_effect(self, lm: LanguageModel, question: Question) -> None:
+        one = self_ensemble(lm, question, 2, trials=1, seed=1, grouping="exact")
+        assert torch.equal(one.scores, self_ensemble(lm, question, 2, grouping="exact").scores)
+
+    def test_too_many_tokens_are_refused_with_their_number(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        plan = plan_groups(lm, question, 3, 1, 0, replace(PAPER, grouping="exact"))
+        tokens = len(pack(plan.prompts.prefix, plan.prompts.branches, tree=True).tokens)
+        with pytest.raises(InputError, match=r"takes about .* tokens, over the limit of 100") as e:
+            self_ensemble(lm, question, 3, grouping="exact", max_tokens=100)
+        said = int(re.findall(r"about ([\d,]+) tokens", str(e.value))[0].replace(",", ""))
+        assert said == pytest.approx(tokens, rel=0.1)
+        self_ensemble(lm, question, 3, grouping="exact", max_tokens=said)
+
+    def test_millions_of_prompts_are_refused_at_once(self, lm: LanguageModel) -> None:
+        many = Question("Q?", [f"choice {i}" for i in range(20)])
+        with pytest.raises(InputError, match=r"about [\d,]{15,} tokens"):
+            self_ensemble(lm, many, group_size=10, grouping="exact")
+
+
 class TestRefusals:
+    def test_a_dense_mask_that_does_not_fit_names_the_engine_that_will(
+        self, lm: LanguageModel, question: Question, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ensemble, "free_bytes", lambda device: 1_000_000)
+        with pytest.raises(InputError, match=r"packed tokens need a mask .* use the engine tree"):
+            self_ensemble(lm, question, engine="dense")
+        assert self_ensemble(lm, question, engine="tree")
+        assert ensemble.free_bytes(torch.device("cpu")) is not None
+
     def test_an_unknown_engine_preset_or_grouping(
         self, lm: LanguageModel, question: Question
     ) -> None:

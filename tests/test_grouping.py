@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import permutations
+from math import factorial
 
 import pytest
 
 from minise import InputError
-from minise.grouping import make_groups
+from minise.grouping import exact_groups, make_groups
 
 
 def test_the_first_groups_never_change() -> None:
@@ -65,6 +66,22 @@ def test_independent_draws_are_the_released_codes() -> None:
     coverage = Counter(choice for draw in draws for choice in draw)
     assert [coverage[choice] for choice in range(8)] == [11, 6, 8, 10, 14, 10, 8, 13]
     assert draws != make_groups(8, 4, 20, seed=0, question_id="q", grouping="independent")
+
+
+@pytest.mark.parametrize(("k", "m"), [(8, 4), (5, 2), (4, 1), (3, 3), (3, 7)])
+def test_exact_groups_are_what_partitions_hold_on_average(k: int, m: int) -> None:
+    """Over all k! orders: how often each ordered group is cut from one, and no other is."""
+    if k > 6:
+        assert len(exact_groups(k, m)) == 1680
+        return
+    cut: Counter[tuple[int, ...]] = Counter()
+    for order in permutations(range(k)):
+        for start in range(0, k, m):
+            cut[order[start : start + m]] += 1
+    weights = {tuple(group): weight for group, weight in exact_groups(k, m)}
+    assert set(weights) == set(cut)
+    for group, times in cut.items():
+        assert weights[group] == pytest.approx(times / factorial(k), rel=1e-12)
 
 
 @pytest.mark.parametrize(

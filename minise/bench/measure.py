@@ -15,30 +15,16 @@ from pathlib import Path
 import tokenizers
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from minise.bench.peers import library_model, peers
 from minise.checkpoint import LanguageModel
 from minise.config import Config
 from minise.ensemble import ENGINES, branch_logits
-from minise.errors import InputError
 from minise.grouping import make_groups
 from minise.layout import pack
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
-
-# The shape of the fixed workloads: small enough for two cores, with the proportions of real models.
-BENCH_SHAPE = {
-    "model_type": "llama",
-    "vocab_size": 32000,
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "rope_theta": 500000.0,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 8192,
-}
 
 
 @dataclass(frozen=True)
@@ -99,6 +85,32 @@ class Report:
     floor_seconds: float
     rows: list[Row]
 
+    def as_text(self) -> str:
+        """A table; times also as multiples of the tree engine's."""
+        tree = next(row for row in self.rows if row.name == "tree")
+        lines = [
+            f"torch {torch.__version__}, {torch.get_num_threads()} threads",
+            "",
+            f"{'':38}{'seconds':>9}{'/ tree':>8}{'tokens':>9}{'peak MiB':>10}{'max diff':>10}",
+        ]
+        for row in self.rows:
+            peak = "?" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.0f}"
+            lines.append(
+                f"{row.name:38}{row.seconds:9.3f}{row.seconds / tree.seconds:8.2f}{row.tokens:9,}"
+                f"{peak:>10}{row.max_difference:10.1e}"
+            )
+        rate = self.floor_seconds / tree.seconds
+        lines += [
+            f"{'floor: linear layers on the tree':38}{self.floor_seconds:9.3f}{rate:8.2f}"
+            f"{tree.tokens:9,}",
+            "",
+            "/ tree: multiples of the tree engine's time; for the floor, the share of its rate.",
+            "peak: memory above the weights. max diff: of a label logit, from the separate runs.",
+        ]
+        if not any(row.name.startswith("library") for row in self.rows):
+            lines.append("No peers: the reference library is not installed, or was left out.")
+        return "\n".join(lines)
+
 
 def random_model(raw: dict[str, object], dtype: torch.dtype, device: torch.device) -> LanguageModel:
     """A model of random weights, made where it will run: no file, and no copy on the way."""
@@ -147,16 +159,26 @@ def measure(
     for name, (way, _) in ways.items():
         peaks[name], logits = peak_bytes(way, weight.device)
         differences[name] = float((logits.double() - expected).abs().max())
-    rates = []
-    for _ in range(rounds):
-        rates.append(floor_seconds(lm, counts["tree"]))
+    floors = []
+    for _ in tqdm(range(rounds), desc="rounds", disable=None, leave=False):
+        floors.append(floor_seconds(lm, counts["tree"]))
         for name, (way, _) in ways.items():
             seconds[name].append(timed(way, weight.device))
     rows = [
         Row(name, statistics.median(seconds[name]), tokens, peaks[name], differences[name])
         for name, (_, tokens) in ways.items()
     ]
-    return Report(statistics.median(rates), rows)
+    return Report(statistics.median(floors), rows)
+
+
+@torch.inference_mode()
+def engine_seconds(
+    lm: LanguageModel, engine: str, prefix: list[int], branches: list[list[int]], labels: list[int]
+) -> float:
+    """The better of two runs of one engine."""
+    run = partial(branch_logits, lm, prefix, branches, engine, labels)
+    device = lm.decoder.model.embed_tokens.weight.device
+    return min(timed(run, device) for _ in range(2))
 
 
 def floor_seconds(lm: LanguageModel, tokens: int) -> float:
@@ -216,10 +238,3 @@ def peak_bytes(run: Callable[[], Tensor], device: torch.device) -> tuple[int | N
 def _status(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
-
-
-def shape_named(name: str, shapes: dict[str, dict[str, object]]) -> dict[str, object]:
-    """The facts of a published checkpoint, or InputError naming those that are known."""
-    if name not in shapes:
-        raise InputError(f'shape "{name}" is unknown; use one of {", ".join(shapes)}')
-    return shapes[name]

@@ -1,4 +1,4 @@
-"""The paper's eleven checkpoints: what their config.json say that bears on the numbers."""
+"""Shapes to benchmark with random weights: the paper's eleven checkpoints, and a small one."""
 
 from __future__ import annotations
 
@@ -93,4 +93,18 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         sliding_window=4096,
         max_position_embeddings=131072,
     ),
+}
+
+# The shape of the fixed workloads: small enough for two cores, with the proportions of real models.
+BENCH_SHAPE: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 8192,
 }

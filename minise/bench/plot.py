@@ -1,0 +1,63 @@
+"""Cost as the work grows: each engine's seconds against trials and choices, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from minise.bench.measure import Workload, engine_seconds
+from minise.checkpoint import LanguageModel
+from minise.ensemble import ENGINES
+from minise.errors import InputError
+
+TRIALS = (10, 20, 40, 80, 160, 320)
+CHOICES = (4, 8, 12, 16, 20)
+LONGEST_DENSE = 16_000  # packed tokens; beyond, a dense run takes minutes and shows nothing new
+
+
+def plot_growth(lm: LanguageModel, workload: Workload, seed: int, path: Path) -> None:
+    """Draw N = 10 ... 320 and K = 4 ... 20 to `path` (PNG, or what its ending says).
+
+    Raises InputError if matplotlib is not installed or the path cannot be written.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("--plot needs matplotlib; install minise[bench]") from None
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    sweeps: list[tuple[str, tuple[int, ...], Callable[[int], Workload]]] = [
+        ("trials N", TRIALS, lambda n: replace(workload, trials=n)),
+        ("choices K", CHOICES, lambda k: replace(workload, choices=k)),
+    ]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    bar = tqdm(total=len(ENGINES) * (len(TRIALS) + len(CHOICES)), desc="plot", disable=None)
+    for axis, (name, values, at) in zip(axes, sweeps, strict=True):
+        for engine in ENGINES:
+            points = []
+            for value in values:
+                prompts = at(value).prompts(lm.config.vocab_size, seed)
+                flat = len(prompts[0]) + sum(map(len, prompts[1]))
+                if engine != "dense" or flat <= LONGEST_DENSE:
+                    points.append((value, engine_seconds(lm, engine, *prompts)))
+                bar.update()
+            axis.plot(*zip(*points, strict=True), marker="o", label=engine)
+        axis.set(xlabel=name, xscale="log", yscale="log", xticks=values, xticklabels=values)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    bar.close()
+    fixed = f"K={workload.choices}", f"N={workload.trials}"
+    for axis, other in zip(axes, fixed, strict=True):
+        axis.set_title(f"m={workload.group_size}, {other}, question of {workload.trunk} tokens")
+    axes[0].set_ylabel("seconds a question")
+    axes[0].legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be written as a picture ({error})") from None
+    finally:
+        plt.close(figure)
