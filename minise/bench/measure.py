@@ -61,6 +61,8 @@ class Workload:
 WORKLOADS = {
     "qasc": Workload(choices=8, group_size=4, trials=20, trunk=22, choice=6),
     "biology": Workload(choices=10, group_size=5, trials=40, trunk=60, choice=18),
+    # As long as the longest real questions of the kind: some 20,000 packed tokens.
+    "longest": Workload(choices=10, group_size=5, trials=40, trunk=200, choice=48),
 }
 
 

@@ -34,7 +34,7 @@ def plot_growth(lm: LanguageModel, workload: Workload, seed: int, path: Path) ->
         ("trials N", TRIALS, lambda n: replace(workload, trials=n)),
         ("choices K", CHOICES, lambda k: replace(workload, choices=k)),
     ]
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
     bar = tqdm(total=len(ENGINES) * (len(TRIALS) + len(CHOICES)), desc="plot", disable=None)
     for axis, (name, values, at) in zip(axes, sweeps, strict=True):
         for engine in ENGINES:
@@ -47,6 +47,7 @@ def plot_growth(lm: LanguageModel, workload: Workload, seed: int, path: Path) ->
                 bar.update()
             axis.plot(*zip(*points, strict=True), marker="o", label=engine)
         axis.set(xlabel=name, xscale="log", yscale="log", xticks=values, xticklabels=values)
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     bar.close()
