@@ -106,7 +106,7 @@ def test_each_packed_branch_equals_the_library_on_that_prompt_alone(folder: Path
     layout = packed_layout()
     ours = our_logits(folder, layout.tokens, layout.positions, layout.mask, torch.float64)
     for branch in range(len(layout.ends)):
-        rows = layout.path(branch)
+        rows = layout.paths()[branch]
         with float64_islands():
             expected = reference_logits(
                 folder, layout.tokens[rows], torch.arange(len(rows)), None, torch.float64
