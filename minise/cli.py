@@ -12,7 +12,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -24,7 +24,6 @@ from minise.checkpoint import LanguageModel, load, usable_device
 from minise.ensemble import (
     ENGINES,
     MAX_TOKENS,
-    Answer,
     Plan,
     plan_groups,
     plan_standard,
@@ -33,10 +32,10 @@ from minise.ensemble import (
 )
 from minise.errors import InputError
 from minise.grouping import GROUPINGS
-from minise.layout import pack
 from minise.presets import PRESETS
 from minise.prompt import Question
-from minise.verify import Difference, Report, verify
+from minise.report import ask_report, ask_text, verify_report, verify_text
+from minise.verify import verify
 
 DEFAULT_MODEL = "weights/tiny-llama"
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -118,8 +117,8 @@ def _parser() -> argparse.ArgumentParser:
         "--tolerance",
         type=float,
         metavar="X",
-        help="the largest absolute difference that passes (default: 1e-10 in float64, else 32 "
-        "units of rounding at the size of the largest hidden state)",
+        help="the largest absolute difference that passes (default: 1e-10 in float64, else 64 "
+        "(float32) or 16 units of rounding at the size of the largest hidden state)",
     )
     check.set_defaults(command=_verify)
 
@@ -254,82 +253,13 @@ def _ask(args: argparse.Namespace) -> int:
     else:
         plan = _plan(lm, question, args)
     answer = run(lm, plan, args.engine)
-    report = _ask_report(args, plan, answer)
-    print(json.dumps(report) if args.json else _ask_text(report, args))
-    return 0
-
-
-def _ask_report(args: argparse.Namespace, plan: Plan, answer: Answer) -> dict[str, Any]:
-    prefix, branches = plan.prompts.prefix, plan.prompts.branches
-    return {
-        "model": args.model,
-        "method": args.method,
-        "engine": args.engine,
-        "group_size": args.group_size,
-        "trials": args.trials,
-        "seed": args.seed,
-        "question": plan.question.text,
-        "choices": [
-            {"text": text, "probability": float(p), "score": float(score)}
-            for text, p, score in zip(
-                plan.question.choices, answer.probabilities, answer.scores, strict=True
-            )
-        ],
-        "prediction": answer.prediction,
-        "groups": [
-            {
-                "choices": list(group.choices),
-                "probabilities": group.probabilities.tolist(),
-                "null": group.null,
-            }
-            for group in answer.groups
-        ],
-        "tokens": {
-            "separate": sum(len(prefix) + len(branch) for branch in branches),
-            "dense": len(pack(prefix, branches).tokens),
-            "tree": len(pack(prefix, branches, tree=True).tokens),
-        },
-    }
-
-
-def _ask_text(report: dict[str, Any], args: argparse.Namespace) -> str:
-    texts = [choice["text"] for choice in report["choices"]]
-    width = min(40, max(map(len, texts)))
-    block = "█" if _can_print("█") else "#"
-    lines = [report["question"], ""]
-    for index, choice in enumerate(report["choices"]):
-        mark = ">" if index == report["prediction"] else " "
-        bar = block * round(30 * choice["probability"])
-        lines.append(
-            f"{mark} {choice['text']:<{width}}  {choice['probability']:6.1%}  {bar}".rstrip()
-        )
-    lines += ["", f"Answer: {texts[report['prediction']]}", ""]
-    tokens = report["tokens"]
-    if report["method"] == "standard":
-        lines.append(
-            f"{args.model}, standard inference: all {len(texts)} choices in one prompt "
-            f"of {tokens['separate']:,} tokens"
-        )
+    names = ("model", "method", "engine", "group_size", "trials", "seed")
+    report = ask_report({name: getattr(args, name) for name in names}, plan, answer)
+    if args.json:
+        print(json.dumps(report))
     else:
-        drawn = f"{report['trials']} trials" if report["trials"] else "all orders"
-        lines.append(
-            f"{args.model}, Self-Ensemble: {drawn} of groups of "
-            f"{report['group_size']} = {len(report['groups'])} prompts"
-        )
-        lines.append(
-            f"tokens: {tokens['separate']:,} as separate prompts, {tokens['dense']:,} packed, "
-            f"{tokens['tree']:,} with common prefixes merged (this run: {report['engine']})"
-        )
-    if args.show_groups:
-        lines += ["", "groups:"]
-        for number, group in enumerate(report["groups"], 1):
-            shown = [
-                f"{texts[choice]} {p:.1%}"
-                for choice, p in zip(group["choices"], group["probabilities"], strict=True)
-            ]
-            shown += [] if group["null"] is None else [f"none of the above {group['null']:.1%}"]
-            lines.append(f"{number:4}  {', '.join(shown)}")
-    return "\n".join(lines)
+        print(ask_text(report, args.show_groups, "█" if _can_print("█") else "#"))
+    return 0
 
 
 def _can_print(text: str) -> bool:
@@ -347,63 +277,10 @@ def _verify(args: argparse.Namespace) -> int:
     lm = _load(args)
     report = verify(lm, _plan(lm, question, args), args.tolerance)
     if args.json:
-        print(json.dumps(_verify_report(args, report)))
+        print(json.dumps(verify_report(args.model, args.dtype, report)))
     else:
-        print(_verify_text(args, report))
+        print(verify_text(args.model, args.dtype, report))
     return 0 if report.passed else 1
-
-
-def _verify_report(args: argparse.Namespace, report: Report) -> dict[str, Any]:
-    def numbers(difference: Difference) -> dict[str, Any]:
-        return {
-            "logits": difference.logits,
-            "probabilities": difference.probabilities,
-            "changed": difference.changed,
-        }
-
-    return {
-        "model": args.model,
-        "dtype": args.dtype,
-        "tokens": report.tokens,
-        "groups": report.groups,
-        "tolerance": report.tolerance,
-        "passed": report.passed,
-        "engines": {name: {"layers": d.layers, **numbers(d)} for name, d in report.engines.items()},
-        "ablations": {name: numbers(d) for name, d in report.ablations.items()},
-    }
-
-
-def _verify_text(args: argparse.Namespace, report: Report) -> str:
-    columns = {**report.engines, **report.ablations}
-    names = [name.replace("_", " ") for name in columns]
-    head = f"{'largest difference from':24}" + "".join(f"{name:>20}" for name in names)
-    lines = [
-        f"{args.model}, {args.dtype}: {report.tokens:,} tokens of {report.groups} group prompts, "
-        "packed against separate",
-        "",
-        head,
-        "the separate runs, in",
-    ]
-
-    def row(name: str, values: list[float], form: str = ".1e") -> str:
-        return f"  {name:22}" + "".join(f"{value:>20{form}}" for value in values)
-
-    differences = list(columns.values())
-    *layers, _ = differences[0].layers
-    for layer in range(len(layers)):
-        lines.append(row(f"layer {layer}", [d.layers[layer] for d in differences]))
-    lines.append(row("final norm", [d.layers[-1] for d in differences]))
-    lines.append(row("logits", [d.logits for d in differences]))
-    lines.append(row("probabilities", [d.probabilities for d in differences]))
-    lines.append(row("groups decided anew", [d.changed for d in differences], ".1%"))
-    engines_hold = all(d.within(report.tolerance) for d in report.engines.values())
-    if not engines_hold:
-        verdict = "FAILED: a packed run differs from the separate runs by more than"
-    elif report.passed:
-        verdict = "passed: packed and separate agree within"
-    else:
-        verdict = "FAILED: an ablation agrees too, so this question cannot show anything at"
-    return "\n".join([*lines, "", f"{verdict} {report.tolerance:.1e}"])
 
 
 def _bench(args: argparse.Namespace) -> int:
