@@ -14,13 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-import torch
-
 from minise import __version__
 from minise.bench.measure import WORKLOADS, measure, random_model
 from minise.bench.plot import plot_growth
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
-from minise.checkpoint import LanguageModel, load, usable_device
+from minise.checkpoint import DTYPES, LanguageModel, load, usable_device
 from minise.ensemble import (
     ENGINES,
     MAX_TOKENS,
@@ -38,7 +36,7 @@ from minise.report import ask_report, ask_text, verify_report, verify_text
 from minise.verify import verify
 
 DEFAULT_MODEL = "weights/tiny-llama"
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 QUESTION = Question(
     "What is the capital of Peru?",
     ["Bogota", "Santiago", "Quito", "Lima", "Caracas", "Montevideo", "Havana", "Madrid"],
@@ -169,7 +167,9 @@ def _model_options(parser: argparse.ArgumentParser, dtype: str) -> None:
 
 def _weights_options(parser: argparse.ArgumentParser, dtype: str) -> None:
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
-    parser.add_argument("--dtype", choices=DTYPES, default=dtype, help=f"default: {dtype}")
+    parser.add_argument(
+        "--dtype", choices=tuple(DTYPE_NAMES), default=dtype, help=f"default: {dtype}"
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
@@ -218,7 +218,7 @@ def _question_options(parser: argparse.ArgumentParser) -> None:
 
 def _load(args: argparse.Namespace) -> LanguageModel:
     return load(
-        args.model, revision=args.revision, dtype=getattr(torch, args.dtype), device=args.device
+        args.model, revision=args.revision, dtype=DTYPE_NAMES[args.dtype], device=args.device
     )
 
 
@@ -294,7 +294,7 @@ def _bench(args: argparse.Namespace) -> int:
         lm = _load(args)
     else:
         shape = BENCH_SHAPE if args.shape is None else PUBLISHED[args.shape]
-        lm = random_model(shape, getattr(torch, args.dtype), usable_device(args.device))
+        lm = random_model(shape, DTYPE_NAMES[args.dtype], usable_device(args.device))
     report = measure(lm, WORKLOADS[args.workload], args.rounds, args.seed, not args.no_peers)
     if args.json:
         print(

@@ -164,8 +164,9 @@ def plan_standard(lm: LanguageModel, question: Question, preset: Preset) -> Plan
 
 def run(lm: LanguageModel, plan: Plan, engine: str) -> Answer:
     """Steps 2 and 3: the groups' probabilities and their means."""
-    columns, groups = sorted({i for ids in plan.prompts.label_ids for i in ids}), []
+    columns = sorted({i for ids in plan.prompts.label_ids for i in ids})
     logits = branch_logits(lm, plan.prompts.prefix, plan.prompts.branches, engine, columns)
+    groups = []
     for choices, weight, ids, row in zip(
         plan.groups, plan.weights, plan.prompts.label_ids, logits, strict=True
     ):

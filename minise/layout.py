@@ -104,3 +104,13 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
     if min(ends) < 0:
         raise ValueError("an empty prompt: no prefix and an empty branch")
     return Layout(*(torch.tensor(rows) for rows in (tokens, parents, positions, ends)))
+
+
+def token_counts(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> dict[str, int]:
+    """How many tokens each engine runs for these prompts, by its name."""
+    own = sum(map(len, branches))
+    return {
+        "separate": len(prefix) * len(branches) + own,
+        "dense": len(prefix) + own,
+        "tree": len(pack(prefix, branches, tree=True).tokens),
+    }

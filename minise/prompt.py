@@ -37,7 +37,8 @@ class Question:
             raise InputError(f"choices are {type(self.choices).__name__}; give a list of texts")
         # Frozen, so set through object: a caller's list must not be shared.
         object.__setattr__(self, "choices", tuple(self.choices))
-        for name, text in [("question", self.text), *_named(self.choices)]:
+        numbered = [(f"choice {number}", text) for number, text in enumerate(self.choices, 1)]
+        for name, text in [("question", self.text), *numbered]:
             if not isinstance(text, str):
                 raise InputError(f"the {name} is {json.dumps(text, default=str)}; it must be text")
             if not text.strip():
@@ -69,7 +70,7 @@ class Question:
             raw: Any = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"{path}: no such file") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: not readable as JSON ({error})") from None
         form = '{"question": "...", "choices": ["...", "..."]}'
         if not isinstance(raw, dict):
@@ -83,10 +84,6 @@ class Question:
             return cls(raw["question"], raw["choices"], raw.get("id", ""), raw.get("answer"))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-
-
-def _named(choices: Sequence[str]) -> list[tuple[str, str]]:
-    return [(f"choice {number}", text) for number, text in enumerate(choices, 1)]
 
 
 @dataclass(frozen=True)

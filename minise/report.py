@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from minise.ensemble import Answer, Plan
-from minise.layout import pack
+from minise.layout import token_counts
 from minise.verify import Difference, Report
 
 
 def ask_report(settings: dict[str, Any], plan: Plan, answer: Answer) -> dict[str, Any]:
     """The JSON object of `minise ask`. `settings` begin it: model, method, engine, sizes, seed."""
-    prefix, branches = plan.prompts.prefix, plan.prompts.branches
     return {
         **settings,
         "question": plan.question.text,
@@ -30,11 +29,7 @@ def ask_report(settings: dict[str, Any], plan: Plan, answer: Answer) -> dict[str
             }
             for group in answer.groups
         ],
-        "tokens": {
-            "separate": sum(len(prefix) + len(branch) for branch in branches),
-            "dense": len(pack(prefix, branches).tokens),
-            "tree": len(pack(prefix, branches, tree=True).tokens),
-        },
+        "tokens": token_counts(plan.prompts.prefix, plan.prompts.branches),
     }
 
 
@@ -57,7 +52,8 @@ def ask_text(report: dict[str, Any], show_groups: bool, block: str) -> str:
             f"of {tokens['separate']:,} tokens"
         )
     else:
-        drawn = f"{report['trials']} trials" if report["trials"] else "all orders"
+        trials = report["trials"]
+        drawn = f"{trials} trial{'s' * (trials > 1)}" if trials else "all orders"
         lines.append(
             f"{report['model']}, Self-Ensemble: {drawn} of groups of "
             f"{report['group_size']} = {len(report['groups'])} prompts"

@@ -21,8 +21,6 @@ from minise.ensemble import Plan, check_dense_fits, check_fit, hidden_states, ru
 from minise.layout import causal_mask, pack
 from minise.tree import read_ends
 
-PACKED = ("dense", "tree")
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -71,6 +69,7 @@ def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Rep
     """
     prefix, branches = plan.prompts.prefix, plan.prompts.branches
     check_fit(lm, prefix, branches)
+    check_dense_fits(lm, len(prefix) + sum(map(len, branches)))
     prompts = [[*prefix, *branch] for branch in branches]
     separate = [_trace(lm, partial(run_alone, lm, prompt)) for prompt in prompts]
     if tolerance is None:
@@ -80,8 +79,8 @@ def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Rep
         units = 64 if dtype == torch.float32 else 16
         tolerance = 1e-10 if dtype == torch.float64 else units * torch.finfo(dtype).eps * largest
 
-    check_dense_fits(lm, len(prefix) + sum(map(len, branches)))
     flat, tree = pack(prefix, branches), pack(prefix, branches, tree=True)
+    mask, paths = flat.mask, flat.paths()
     in_order, causal = torch.arange(len(flat.tokens)), causal_mask(len(flat.tokens))
 
     def dense(positions: Tensor, mask: Tensor) -> Difference:
@@ -97,15 +96,14 @@ def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Rep
         ]
         return _compare(lm, plan, separate, packed)
 
-    paths = flat.paths()
     return Report(
         tokens=sum(map(len, prompts)),
         groups=len(branches),
         tolerance=tolerance,
-        engines={"dense": dense(flat.positions, flat.mask), "tree": merged()},
+        engines={"dense": dense(flat.positions, mask), "tree": merged()},
         ablations={
             "without_mask": dense(flat.positions, causal),
-            "without_positions": dense(in_order, flat.mask),
+            "without_positions": dense(in_order, mask),
         },
     )
 
@@ -155,7 +153,7 @@ def _compare(
     return Difference(
         layers=[_largest(layer) for layer in zip(*apart, strict=True)],
         logits=float((alone - together).abs().max()),
-        probabilities=max(probabilities),
+        probabilities=_largest(probabilities),
         changed=changed / len(separate),
     )
 

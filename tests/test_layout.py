@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from minise import Layout, pack
+from minise.layout import token_counts
 
 
 def equation_4(trunk: int, lengths: list[int]) -> torch.Tensor:
@@ -113,6 +114,12 @@ def test_nothing_to_pack_is_an_error() -> None:
         pack([1], [])
     with pytest.raises(ValueError, match="empty prompt"):
         pack([], [[1], []])
+
+
+def test_token_counts_are_those_of_the_layouts() -> None:
+    prefix, branches = [5, 6], [[1, 2], [1, 3, 4], []]
+    flat, tree = (len(pack(prefix, branches, tree=tree).tokens) for tree in (False, True))
+    assert token_counts(prefix, branches) == {"separate": 11, "dense": flat, "tree": tree}
 
 
 def test_packing_leaves_its_arguments_alone() -> None:

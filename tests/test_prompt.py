@@ -196,6 +196,7 @@ class TestQuestion:
         ("content", "complaint"),
         [
             ("{", "not readable as JSON"),
+            ("[" * 100_000, "not readable as JSON"),
             ("[]", "holds no JSON object"),
             ('{"question": "Q"}', '"choices" is missing'),
             ('{"question": "Q", "choices": ["a", "b"], "anwser": 1}', 'unknown field "anwser"'),

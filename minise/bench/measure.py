@@ -22,7 +22,7 @@ from minise.checkpoint import LanguageModel
 from minise.config import Config
 from minise.ensemble import ENGINES, branch_logits
 from minise.grouping import make_groups
-from minise.layout import pack
+from minise.layout import token_counts
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
@@ -138,21 +138,14 @@ def measure(
     prefix, branches, labels = workload.prompts(lm.config.vocab_size, seed)
     weight = lm.decoder.model.embed_tokens.weight
     columns = torch.tensor(labels, device=weight.device)
-    counts = {
-        "separate": sum(len(prefix) + len(branch) for branch in branches),
-        "dense": len(pack(prefix, branches).tokens),
-        "tree": len(pack(prefix, branches, tree=True).tokens),
+    counts = token_counts(prefix, branches)
+    ways: dict[str, tuple[Callable[[], Tensor], int]] = {
+        engine: (partial(branch_logits, lm, prefix, branches, engine, labels), counts[engine])
+        for engine in ENGINES
     }
-    ways: dict[str, tuple[Callable[[], Tensor], int]] = {}
-    for engine in ENGINES:
-        ways[engine] = (
-            partial(branch_logits, lm, prefix, branches, engine, labels),
-            counts[engine],
-        )
     model = library_model(lm.decoder) if with_peers else None
     if model is not None:
-        for name, (peer, tokens) in peers(model, prefix, branches, columns).items():
-            ways[name] = (peer, tokens)
+        ways |= peers(model, prefix, branches, columns)
 
     expected = ways["separate"][0]().double()
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -231,10 +224,10 @@ def peak_bytes(run: Callable[[], Tensor], device: torch.device) -> tuple[int | N
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
-        result = run()
-        return _status("VmHWM") - before, result
-    except (OSError, AttributeError):
+    except (OSError, AttributeError):  # not Linux, or another C library
         return None, run()
+    result = run()
+    return _status("VmHWM") - before, result
 
 
 def _status(name: str) -> int:

@@ -12,6 +12,7 @@ from minise.bench.measure import Workload, engine_seconds
 from minise.checkpoint import LanguageModel
 from minise.ensemble import ENGINES
 from minise.errors import InputError
+from minise.layout import token_counts
 
 TRIALS = (10, 20, 40, 80, 160, 320)
 CHOICES = (4, 8, 12, 16, 20)
@@ -40,10 +41,11 @@ def plot_growth(lm: LanguageModel, workload: Workload, seed: int, path: Path) ->
         for engine in ENGINES:
             points = []
             for value in values:
-                prompts = at(value).prompts(lm.config.vocab_size, seed)
-                flat = len(prompts[0]) + sum(map(len, prompts[1]))
+                prefix, branches, labels = at(value).prompts(lm.config.vocab_size, seed)
+                flat = token_counts(prefix, branches)["dense"]
                 if engine != "dense" or flat <= LONGEST_DENSE:
-                    points.append((value, engine_seconds(lm, engine, *prompts)))
+                    seconds = engine_seconds(lm, engine, prefix, branches, labels)
+                    points.append((value, seconds))
                 bar.update()
             axis.plot(*zip(*points, strict=True), marker="o", label=engine)
         axis.set(xlabel=name, xscale="log", yscale="log", xticks=values, xticklabels=values)
