@@ -57,12 +57,26 @@ class Answer:
 @dataclass(frozen=True)
 class Plan:
     """What will be asked of the model for one question: groups, their weights in the mean, and
-    their prompts, one each."""
+    their prompts, one each. `grouping` says how the groups came about."""
 
     question: Question
     groups: list[list[int]]
     weights: list[float]
     prompts: Prompts
+    grouping: str = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Precision:
+    """How far the scores may be from those of infinitely many trials.
+
+    standard_errors: (K,) float64, of each choice's score; lead: by how much the predicted choice's
+    score exceeds the next one's; lead_error: the standard error of that difference. The errors are
+    None where the trials say nothing about them."""
+
+    standard_errors: Tensor | None
+    lead: float
+    lead_error: float | None
 
 
 def self_ensemble(
@@ -80,9 +94,11 @@ def self_ensemble(
     """Answer a question by Self-Ensemble (Section 3.2; packed as in Section 4).
 
     group_size is m, trials is N. `grouping` and `null_option` override the preset; with the default
-    preset they are "random" and True. grouping="exact" evaluates every ordered group that random
-    partitions can give, weighted by its probability: the limit of N -> infinity; trials and seed
-    then have no effect, and more than `max_tokens` merged tokens are refused.
+    preset they are "random" and True. grouping="balanced" takes partitions that make up for one
+    another (`minise.designs`): the same expectation with less variance. grouping="exact" evaluates
+    every ordered group that random partitions can give, weighted by its probability: the limit of
+    N -> infinity; trials and seed then have no effect, and more than `max_tokens` merged tokens are
+    refused.
 
     Raises InputError for sizes below 1, more choices than labels, labels that are not single
     tokens, or a prompt beyond the model's positions.
@@ -135,7 +151,7 @@ def plan_groups(
             raise InputError(
                 f"exact grouping of {K} choices in groups of {m} takes about {tokens:,} tokens, "
                 f"over the limit of {max_tokens:,}; raise it (--max-tokens), use smaller groups, "
-                "or sample them (--grouping random)"
+                "or sample them (--grouping balanced)"
             )
         groups, weights = map(list, zip(*exact_groups(K, m), strict=True))
     else:
@@ -151,7 +167,7 @@ def plan_groups(
         # The row before a prompt's end is the end of the prompt without its last token.
         *others, last = prompts.branches
         prompts = replace(prompts, branches=[*others, last[: -preset.last_group_early]])
-    return Plan(question, groups, weights, prompts)
+    return Plan(question, groups, weights, prompts, preset.grouping)
 
 
 def plan_standard(lm: LanguageModel, question: Question, preset: Preset) -> Plan:
@@ -164,14 +180,31 @@ def plan_standard(lm: LanguageModel, question: Question, preset: Preset) -> Plan
 
 def run(lm: LanguageModel, plan: Plan, engine: str) -> Answer:
     """Steps 2 and 3: the groups' probabilities and their means."""
-    columns = sorted({i for ids in plan.prompts.label_ids for i in ids})
+    columns = label_columns([plan])
     logits = branch_logits(lm, plan.prompts.prefix, plan.prompts.branches, engine, columns)
+    return answer(plan, label_logits(plan, columns, logits))
+
+
+def label_columns(plans: Sequence[Plan]) -> list[int]:
+    """The token ids of all labels of some plans, each once: the only logits that are read."""
+    return sorted({i for plan in plans for ids in plan.prompts.label_ids for i in ids})
+
+
+def label_logits(plan: Plan, columns: Sequence[int], logits: Tensor) -> list[Tensor]:
+    """Each prompt's label logits, float64, in the order of its choices; from `logits` (G, C), whose
+    columns are the token ids `columns`."""
+    place = {column: i for i, column in enumerate(columns)}
+    rows = logits.cpu().double()
+    return [
+        row[[place[i] for i in ids]] for ids, row in zip(plan.prompts.label_ids, rows, strict=True)
+    ]
+
+
+def answer(plan: Plan, logits: Sequence[Tensor]) -> Answer:
+    """The answer that each prompt's label logits make."""
     groups = []
-    for choices, weight, ids, row in zip(
-        plan.groups, plan.weights, plan.prompts.label_ids, logits, strict=True
-    ):
-        label_logits = row[[columns.index(i) for i in ids]]
-        p = torch.softmax(label_logits.cpu().double(), dim=-1)
+    for choices, weight, row in zip(plan.groups, plan.weights, logits, strict=True):
+        p = torch.softmax(row, dim=-1)
         m = len(choices)
         null = float(p[m]) if len(p) > m else None
         groups.append(Group(tuple(choices), p[:m], null, weight))
@@ -193,6 +226,32 @@ def combine(num_choices: int, groups: Sequence[Group]) -> Answer:
     # max() of a list gives the first of equals; torch.argmax promises no order among ties.
     prediction = max(range(num_choices), key=scores.tolist().__getitem__)
     return Answer(scores / scores.sum(), scores, prediction, tuple(groups))
+
+
+def precision(plan: Plan, answer: Answer) -> Precision:
+    """The sampling error of an answer's scores, from the spread over its trials.
+
+    Known for "random": its trials are independent partitions, each with one probability for every
+    choice, so the error of a mean is the standard deviation / sqrt(N). It is nothing for "exact"
+    and for a prompt with all choices. It is unknown for a single trial; for "balanced", whose
+    trials are chosen to make up for one another; and for "independent", where a trial holds only
+    some of the choices.
+    """
+    K = len(plan.question.choices)
+    first, second = sorted(range(K), key=lambda i: (-float(answer.scores[i]), i))[:2]
+    lead = float(answer.scores[first] - answer.scores[second])
+    if plan.grouping in ("exact", "all"):
+        return Precision(torch.zeros(K, dtype=torch.float64), lead, 0.0)
+    per_trial = -(-K // max(len(group.choices) for group in answer.groups))
+    N = len(answer.groups) // per_trial
+    if plan.grouping != "random" or N < 2:
+        return Precision(None, lead, None)
+    values_NK = torch.empty(N, K, dtype=torch.float64)
+    for number, group in enumerate(answer.groups):
+        values_NK[number // per_trial, list(group.choices)] = group.probabilities
+    errors = values_NK.std(dim=0) / N**0.5
+    lead_error = (values_NK[:, first] - values_NK[:, second]).std() / N**0.5
+    return Precision(errors, lead, float(lead_error))
 
 
 @torch.inference_mode()

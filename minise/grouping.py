@@ -7,9 +7,10 @@ import random
 from itertools import permutations
 from math import perm
 
+from minise.designs import check_sizes, design
 from minise.errors import InputError
 
-GROUPINGS = ("random", "independent", "exact")
+GROUPINGS = ("random", "balanced", "independent", "exact")
 
 
 def make_groups(
@@ -24,18 +25,20 @@ def make_groups(
 
     "random", the paper's: each trial permutes the K choices and cuts them into consecutive groups
     of m = `group_size`; the last may be smaller. N trials give N * ceil(K / m) groups.
-    "independent", the released code's: each trial is a single draw of m choices; a choice may come
-    up seldom or never.
+    "balanced", not in the paper: a fixed design of N partitions in which pairs of choices meet, and
+    choices take labels, as equally often as can be; one random permutation says which choice is
+    which in it. Each group alone is as random as the paper's, so Eq. 3 has the same mean, and a
+    smaller variance. "independent", the released code's: each trial is a single draw of m choices;
+    a choice may come up seldom or never.
 
-    The groups depend on (seed, question_id, trial) and nothing else: not on the order or number of
-    questions, the process, the platform or a library's version.
+    A random trial depends on (seed, question_id, trial) and nothing else, balanced groups on (seed,
+    question_id, `trials`): not on the order or number of questions, the process, the platform or a
+    library's version.
 
     >>> make_groups(5, 2, 2, seed=0, question_id="q1")
     [[3, 0], [2, 4], [1], [0, 2], [3, 1], [4]]
     """
-    check_sizes(num_choices, group_size)
-    if trials < 1:
-        raise InputError(f"number of trials {trials} is below 1; at least one is needed")
+    check_sizes(num_choices, group_size, trials)
     if grouping == "random":
         return [
             order[start : start + group_size]
@@ -43,6 +46,10 @@ def make_groups(
             for order in [_permutation(num_choices, f"{seed}/{question_id}/{trial}")]
             for start in range(0, num_choices, group_size)
         ]
+    if grouping == "balanced":
+        renamed = _permutation(num_choices, f"balanced/{seed}/{question_id}")
+        partitions = design(num_choices, group_size, trials).trials
+        return [[renamed[i] for i in group] for trial in partitions for group in trial]
     if grouping == "independent":
         # The released code's own generator, so that seed 0 gives its index sets. With an empty id
         # every question gets the same ones, as there.
@@ -77,14 +84,6 @@ def exact_sizes(num_choices: int, group_size: int) -> list[tuple[int, int]]:
     size = min(group_size, num_choices)
     full, rest = divmod(num_choices, size)
     return [(size, full)] + [(rest, 1)] * (rest > 0)
-
-
-def check_sizes(num_choices: int, group_size: int) -> None:
-    """Raise InputError for nothing to group or groups of nothing."""
-    if num_choices < 1:
-        raise InputError("there are no choices to group")
-    if group_size < 1:
-        raise InputError(f"group size {group_size} is below 1; a group needs at least one choice")
 
 
 def _permutation(n: int, key: str) -> list[int]:

@@ -17,7 +17,8 @@ class Preset:
     """All that group size, number of trials and seed leave open. The defaults are the paper's."""
 
     grouping: str = "random"
-    """"random": partitions of the choices (Section 3.2). "independent": one draw a trial."""
+    """"random": partitions of the choices (Section 3.2); "balanced": a design of such partitions.
+    "independent": one draw a trial."""
     groups_per_question: bool = True
     """Draw other groups for each question; False: every question gets the same index sets."""
     null_option: bool = True

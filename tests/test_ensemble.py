@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,15 @@ from minise import (
     self_ensemble,
     standard,
 )
-from minise.ensemble import combine, plan_groups
+from minise.ensemble import (
+    Precision,
+    combine,
+    plan_groups,
+    plan_standard,
+    precision,
+    resolve,
+    run,
+)
 from minise.grouping import make_groups
 
 LETTERS = "ABCDEFGHIJ"
@@ -362,3 +371,65 @@ class TestRefusals:
         with pytest.raises(InputError, match="only 26 labels"):
             self_ensemble(lm, many, group_size=26)
         assert len(self_ensemble(lm, many, group_size=25, trials=1).groups) == 2
+
+
+class TestPrecision:
+    """How far the scores may be from those of infinitely many trials."""
+
+    def ask(self, lm: LanguageModel, question: Question, trials: int, **options: Any) -> Precision:
+        preset = resolve(lm, "paper", **options)
+        plan = plan_groups(lm, question, 2, trials, 0, preset)
+        return precision(plan, run(lm, plan, "tree"))
+
+    def test_standard_errors_are_the_spread_of_single_trials(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        N, K = 12, len(question.choices)
+        found = self.ask(lm, question, N)
+        whole = self_ensemble(lm, question, 2, N)
+        per_trial = len(whole.groups) // N
+        single = torch.stack(
+            [combine(K, whole.groups[t * per_trial : (t + 1) * per_trial]).scores for t in range(N)]
+        )
+        assert found.standard_errors is not None
+        torch.testing.assert_close(found.standard_errors, single.std(dim=0) / N**0.5)
+        first, second = whole.scores.argsort(descending=True)[:2]
+        gaps = single[:, first] - single[:, second]
+        assert found.lead == pytest.approx(float(gaps.mean()))
+        assert found.lead_error == pytest.approx(float(gaps.std() / N**0.5))
+
+    def test_they_tell_how_far_the_exact_expectation_is(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        """Over many seeds, the squared distance in standard errors is about 1."""
+        exact = self_ensemble(lm, question, 2, grouping="exact").scores
+        squared = []
+        for seed in range(40):
+            plan = plan_groups(lm, question, 2, 30, seed, resolve(lm, "paper"))
+            said = run(lm, plan, "tree")
+            errors = precision(plan, said).standard_errors
+            assert errors is not None
+            squared.append(((said.scores - exact) / errors) ** 2)
+        assert 0.6 < float(torch.stack(squared).mean()) < 2
+
+    def test_nothing_is_sampled_by_exact_and_standard(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        found = self.ask(lm, question, 1, grouping="exact")
+        assert found.standard_errors is not None
+        assert not found.standard_errors.any()
+        assert found.lead_error == 0
+        plan = plan_standard(lm, question, resolve(lm, "paper"))
+        assert precision(plan, run(lm, plan, "tree")).lead_error == 0
+
+    @pytest.mark.parametrize(
+        ("trials", "options"),
+        [(1, {}), (6, {"grouping": "balanced"}), (6, {"grouping": "independent"})],
+    )
+    def test_it_says_so_where_the_trials_cannot_tell(
+        self, lm: LanguageModel, question: Question, trials: int, options: dict[str, Any]
+    ) -> None:
+        found = self.ask(lm, question, trials, **options)
+        assert found.standard_errors is None
+        assert found.lead_error is None
+        assert found.lead >= 0

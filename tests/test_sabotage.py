@@ -151,8 +151,8 @@ FAULTS = {
     ),
     "null option outside the softmax": Fault(
         "ensemble.py",
-        "torch.softmax(label_logits.cpu().double(), dim=-1)",
-        "torch.softmax(label_logits[: len(choices)].cpu().double(), dim=-1)",
+        "torch.softmax(row, dim=-1)",
+        "torch.softmax(row[: len(choices)], dim=-1)",
         ("tests/test_ensemble.py",),
     ),
     "Eq. 3 read literally": Fault(
@@ -163,7 +163,7 @@ FAULTS = {
     ),
     "labels of another order": Fault(
         "ensemble.py",
-        "[columns.index(i) for i in ids]",
+        "[place[i] for i in ids]",
         "list(range(len(ids)))",
         (
             "tests/test_ensemble.py::test_standard_inference_is_one_prompt_with_all_choices"

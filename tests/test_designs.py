@@ -1,0 +1,183 @@
+"""Balanced designs are partitions, as even as promised, and the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from minise import InputError
+from minise.designs import Design, design
+
+GRID = [(k, m, n) for k in (1, 2, 5, 8, 10) for m in (1, 2, 4, 6, 10) for n in (1, 3, 20)]
+# Where as many trials as labels make a Latin arrangement: exchanges alone get stuck there.
+LATIN = [(8, 4, 4), (12, 4, 4), (10, 5, 5), (11, 5, 5), (10, 4, 5), (6, 6, 6)]
+
+Trials = tuple[tuple[tuple[int, ...], ...], ...]
+
+
+def meetings(trials: Trials, together: int = 2) -> Counter[tuple[int, ...]]:
+    """How often each pair (or triple, ...) is in one group."""
+    return Counter(
+        found for trial in trials for g in trial for found in combinations(sorted(g), together)
+    )
+
+
+def labels(trials: Trials, choices: int, size: int) -> list[list[int]]:
+    """How often each choice takes each label in groups of this size."""
+    taken = [[0] * size for _ in range(choices)]
+    for group in (g for trial in trials for g in trial if len(g) == size):
+        for label, choice in enumerate(group):
+            taken[choice][label] += 1
+    return taken
+
+
+@pytest.mark.parametrize(("k", "m", "n"), GRID + LATIN)
+def test_every_trial_is_a_partition_and_its_labels_are_even(k: int, m: int, n: int) -> None:
+    trials = design(k, m, n).trials
+    assert len(trials) == n
+    sizes = [min(m, k)] * (k // min(m, k)) + [k % m] * (m < k and k % m > 0)
+    for trial in trials:
+        assert [len(group) for group in trial] == sizes
+        assert sorted(choice for group in trial for choice in group) == list(range(k))
+    for size in set(sizes):
+        taken = labels(trials, k, size)
+        assert all(max(row) - min(row) <= 1 for row in taken)
+        if len(set(sizes)) == 1:
+            assert {count for row in taken for count in row} <= {n // size, -(-n // size)}
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n", "times"),
+    [
+        (8, 4, 7, 3),  # the planes of the affine space AG(3, 2)
+        (8, 4, 14, 6),
+        (4, 2, 3, 1),  # one-factorizations
+        (10, 2, 9, 1),
+        (26, 2, 25, 1),
+        (9, 3, 4, 1),  # the lines of the affine plane AG(2, 3)
+        (16, 4, 5, 1),  # and of AG(2, 4)
+        (6, 3, 10, 4),  # all ten partitions
+        (10, 5, 18, 8),  # half of a Hadamard matrix of order 20; 9 trials would need one of 10
+        (12, 6, 11, 5),  # a Hadamard matrix of order 12
+        (5, 2, 5, 1),  # a smaller group in each: round robin with a bye
+        (5, 4, 5, 3),
+        (7, 6, 7, 5),
+    ],
+)
+def test_where_a_known_design_exists_pairs_meet_equally_often(
+    k: int, m: int, n: int, times: int
+) -> None:
+    found = design(k, m, n)
+    pairs = meetings(found.trials)
+    assert [pairs[pair] for pair in combinations(range(k), 2)] == [times] * (k * (k - 1) // 2)
+    rests = Counter(choice for trial in found.trials if k % m for choice in trial[-1])
+    assert not rests or set(rests.values()) == {n * (k % m) // k}
+
+
+def test_seven_trials_of_eight_choices_hold_every_triple_once() -> None:
+    triples = meetings(design(8, 4, 7).trials, 3)
+    assert len(triples) == 56
+    assert set(triples.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n", "share"),
+    [(10, 4, 20, 0.1), (11, 3, 20, 0.1), (9, 5, 20, 0.15), (12, 4, 11, 0.15), (26, 5, 80, 0.05)],
+)
+def test_pairs_meet_far_more_evenly_than_in_random_partitions(
+    k: int, m: int, n: int, share: float
+) -> None:
+    """Measured: four fifths of `share` at most."""
+
+    def spread(trials: Trials) -> float:
+        met = meetings(trials)
+        pairs = list(combinations(range(k), 2))
+        mean = sum(met.values()) / len(pairs)
+        return sum((met[pair] - mean) ** 2 for pair in pairs)
+
+    draw = random.Random(0)
+    orders = [[draw.sample(range(k), k) for _ in range(n)] for _ in range(20)]
+    cut = [
+        tuple(tuple(tuple(order[i : i + m]) for i in range(0, k, m)) for order in some)
+        for some in orders
+    ]
+    assert spread(design(k, m, n).trials) < share * sum(map(spread, cut)) / len(cut)
+
+
+def test_no_group_comes_again_before_all_others_have_been() -> None:
+    few = meetings(design(8, 4, 20).trials, 4)
+    assert len(few) == 40
+    many = meetings(design(8, 4, 40).trials, 4)
+    assert len(many) == 70
+    assert set(many.values()) == {1, 2}
+
+
+def test_each_choice_is_equally_often_in_the_smaller_group() -> None:
+    for n in (5, 20, 40):
+        rests = Counter(choice for trial in design(10, 4, n).trials for choice in trial[-1])
+        assert [rests[choice] for choice in range(10)] == [n // 5] * 10
+
+
+def test_each_choice_takes_each_label_about_as_often_beside_each_other_choice() -> None:
+    """The mean is 8.6 times; where only a choice's own labels are even, some come 13 times."""
+    beside = Counter(
+        (choice, label, mate)
+        for trial in design(8, 4, 80).trials
+        for group in trial
+        for label, choice in enumerate(group)
+        for mate in group
+    )
+    times = [
+        beside[i, label, j] for i in range(8) for j in range(8) for label in range(4) if i != j
+    ]
+    assert min(times) >= 6
+    assert max(times) <= 11
+
+
+def test_many_trials_are_as_even_as_few() -> None:
+    many = design(10, 4, 1000)
+    low, high = many.pair_range
+    assert high - low <= 2
+    low, high = many.label_range
+    assert high - low <= 2
+
+
+def test_the_designs_never_change() -> None:
+    """A golden: others than these, on any platform or version, would change every result."""
+    assert design(4, 2, 3).trials == FOUR
+    shown = repr([design(*sizes).trials for sizes in [(8, 4, 7), (8, 4, 20), (10, 4, 5)]])
+    assert hashlib.sha256(shown.encode()).hexdigest() == EIGHT_AND_TEN
+
+
+def test_the_balance_is_told_in_words_and_numbers() -> None:
+    uneven = Design((((0, 1, 2), (3, 4)), ((1, 0, 4), (2, 3)), ((1, 0, 3), (4, 2))))
+    assert uneven.pair_range == (1, 3)
+    assert uneven.label_range == (0, 2)
+    assert uneven.rest_label_range == (0, 1)
+    assert uneven.balance == (
+        "balance: pairs meet 1 to 3 times; each choice takes each label 0 to 2 times, "
+        "in the smaller group 0 or 1 time"
+    )
+    even = design(8, 4, 20)
+    assert even.rest_label_range is None
+    assert even.balance == (
+        "balance: pairs meet 8 or 9 times; each choice takes each label 5 times"
+    )
+    assert design(1, 1, 2).pair_range == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "complaint"),
+    [((0, 4, 1), "no choices"), ((8, 0, 1), "group size 0"), ((8, 4, 0), "number of trials 0")],
+)
+def test_impossible_designs_are_refused(sizes: tuple[int, int, int], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        design(*sizes)
+
+
+FOUR = (((3, 2), (1, 0)), ((0, 3), (1, 2)), ((2, 0), (3, 1)))
+EIGHT_AND_TEN = "798fed1c37e308998ad93fb6a59b455493f2c520733afb4b8494dec341878393"
