@@ -14,6 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
 from minise import __version__
 from minise.bench.measure import WORKLOADS, measure, random_model
 from minise.bench.plot import plot_growth
@@ -29,6 +31,9 @@ from minise.ensemble import (
     run,
 )
 from minise.errors import InputError
+from minise.evaluation.command import run_eval, run_report
+from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.methods import METHODS
 from minise.grouping import GROUPINGS
 from minise.presets import PRESETS
 from minise.prompt import Question
@@ -38,8 +43,8 @@ from minise.verify import verify
 DEFAULT_MODEL = "weights/tiny-llama"
 DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 QUESTION = Question(
-    "What is the capital of Peru?",
-    ["Bogota", "Santiago", "Quito", "Lima", "Caracas", "Montevideo", "Havana", "Madrid"],
+    "What is the capital of Spain?",
+    ["Paris", "Lisbon", "Rome", "Berlin", "Athens", "Madrid", "Tokyo", "London"],
     id="built-in",
 )
 
@@ -50,11 +55,18 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # any question on any terminal
     try:
         args = _parser().parse_args(arguments)
+        args.arguments = sys.argv[1:] if arguments is None else arguments
         status: int = args.command(args)
         sys.stdout.flush()
         return status
     except InputError as error:
         print(f"minise: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except torch.OutOfMemoryError as error:
+        first = str(error).splitlines()[0]
+        print(
+            f"minise: out of memory ({first}); use a smaller dtype or fewer trials", file=sys.stderr
+        )
         return 2
     except KeyboardInterrupt:
         return 130
@@ -97,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         help="how the group prompts are run; the numbers are the same (default: tree)",
     )
     ask.add_argument(
-        "--show-groups", action="store_true", help="print what each group's prompt said"
+        "--show-groups",
+        action="store_true",
+        help="print each choice's score and its standard error, and what each group's prompt said",
     )
     ask.set_defaults(command=_ask)
 
@@ -152,7 +166,97 @@ def _parser() -> argparse.ArgumentParser:
         "--plot", type=Path, metavar="PNG", help="also draw the cost as trials and choices grow"
     )
     bench.set_defaults(command=_bench)
+    _eval_parser(commands)
     return parser
+
+
+def _eval_parser(commands: argparse._SubParsersAction[_Parser]) -> None:
+    run = commands.add_parser(
+        "eval",
+        help="measure methods on data sets",
+        description="Run tasks x methods on a model and measure them, or one of the paper's "
+        "experiments by its name. Every answer is on disk as soon as it is there; --resume goes on "
+        "with a run that was cut off. Needs the extra `eval`.",
+        epilog="example: minise eval --task miniature --method standard,self-ensemble "
+        "--questions 200 --output-path runs/try",
+    )
+    run.add_argument(
+        "--task",
+        metavar="NAME_OR_FILE[,...]",
+        help="qasc, truthfulqa, mmlu_pro_biology, miniature, or a .jsonl, .json, .csv or .parquet "
+        "file of questions (question, choices, answer: an index; optional: id)",
+    )
+    run.add_argument(
+        "--method", metavar="NAME[,...]", help="; ".join(f"{k}: {v}" for k, v in METHODS.items())
+    )
+    run.add_argument(
+        "--preset",
+        choices=tuple(EXPERIMENTS),
+        help="an experiment of the paper, in place of --method; its tasks unless --task is given",
+    )
+    run.add_argument(
+        "--output-path", type=Path, required=True, metavar="DIR", help="where the run is kept"
+    )
+    run.add_argument("--resume", action="store_true", help="go on with the run in DIR")
+    run.add_argument("--limit", type=int, metavar="N", help="the first N questions only")
+    run.add_argument(
+        "--questions", type=int, metavar="N", help="how many of the miniature (default: 1000)"
+    )
+    run.add_argument(
+        "--num-choices",
+        type=_integers,
+        default=(),
+        metavar="K[,K...]",
+        help="the questions cut down to K choices, each within the larger ones",
+    )
+    run.add_argument("--choices", type=int, metavar="K", help="only questions of K choices")
+    run.add_argument("--data", type=Path, metavar="FILE", help="a data set's file at hand")
+    run.add_argument("--data-revision", metavar="REV", help="of the data set on the hub")
+    run.add_argument(
+        "--skip-bad-rows", action="store_true", help="list malformed rows and go on without them"
+    )
+    _model_options(run, dtype="float32")
+    run.add_argument(
+        "--seed",
+        type=_integers,
+        default=(),
+        metavar="S[,S...]",
+        help="of groups and of what a task draws; several are pooled, their spread reported",
+    )
+    run.add_argument(
+        "--group-size", type=int, metavar="M", help="default: the paper's for the task"
+    )
+    run.add_argument("--trials", type=int, metavar="N", help="default: the paper's for the task")
+    run.add_argument("--grouping", choices=GROUPINGS, help="default: the method preset's")
+    run.add_argument("--engine", choices=ENGINES, help="default: tree")
+    run.add_argument(
+        "--method-preset", choices=PRESETS, default="paper", help="as in `minise ask --preset`"
+    )
+    _no_null_option(run)
+    run.add_argument(
+        "--folds", type=int, default=5, metavar="F", help="of the fitted methods (default: 5)"
+    )
+    run.add_argument("--keep-groups", action="store_true", help="keep what each prompt said, too")
+    run.set_defaults(command=_eval)
+
+    show = commands.add_parser(
+        "report",
+        help="redraw the tables and figures of runs",
+        description="Print and draw again what finished runs say, without a model. Several folders "
+        "of one experiment, say one for each model, make one table.",
+        epilog="example: minise report runs/llama runs/qwen --output-path runs/both",
+    )
+    show.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="of `minise eval`")
+    show.add_argument("--output-path", type=Path, metavar="DIR", help="default: the first DIR")
+    show.add_argument("--json", action="store_true", help="print the results instead")
+    show.set_defaults(command=run_report)
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers") from None
 
 
 def _model_options(parser: argparse.ArgumentParser, dtype: str) -> None:
@@ -191,8 +295,8 @@ def _question_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grouping",
         choices=GROUPINGS,
-        help="random partitions; independent draws, as the released code; exact: every ordered "
-        "group, in place of sampling (default: the preset's)",
+        help="random partitions; balanced ones, for more precision from as many; independent "
+        "draws, as the released code; exact: every ordered group (default: the preset's)",
     )
     parser.add_argument(
         "--max-tokens",
@@ -207,6 +311,10 @@ def _question_options(parser: argparse.ArgumentParser) -> None:
         default="paper",
         help="paper: as written; authors-code: as its released code computes (default: paper)",
     )
+    _no_null_option(parser)
+
+
+def _no_null_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-null-option",
         dest="null_option",
@@ -283,11 +391,17 @@ def _verify(args: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
+def _eval(args: argparse.Namespace) -> int:
+    return run_eval(args, lambda: _load(args))
+
+
 def _bench(args: argparse.Namespace) -> int:
     if args.rounds < 1:
         raise InputError(f"--rounds {args.rounds} is below 1; at least one is needed")
     if args.model is not None and (args.shape is not None or args.random_weights):
         raise InputError("--model has weights; give it, or --shape and --random-weights")
+    if args.revision is not None and args.model is None:
+        raise InputError("--revision is of a --model on the hub; name one, or leave it out")
     if args.plot is not None and not args.plot.absolute().parent.is_dir():
         raise InputError(f"{args.plot}: no such folder to write to")
     if args.model is not None:

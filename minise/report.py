@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from minise.ensemble import Answer, Plan
+from minise.designs import design
+from minise.ensemble import Answer, Plan, precision
 from minise.layout import token_counts
 from minise.verify import Difference, Report
 
 
 def ask_report(settings: dict[str, Any], plan: Plan, answer: Answer) -> dict[str, Any]:
     """The JSON object of `minise ask`. `settings` begin it: model, method, engine, sizes, seed."""
+    precise = precision(plan, answer)
+    K = len(plan.question.choices)
+    errors = [None] * K if precise.standard_errors is None else precise.standard_errors.tolist()
     return {
         **settings,
         "question": plan.question.text,
         "choices": [
-            {"text": text, "probability": float(p), "score": float(score)}
-            for text, p, score in zip(
-                plan.question.choices, answer.probabilities, answer.scores, strict=True
+            {"text": text, "probability": float(p), "score": float(score), "standard_error": error}
+            for text, p, score, error in zip(
+                plan.question.choices, answer.probabilities, answer.scores, errors, strict=True
             )
         ],
         "prediction": answer.prediction,
+        "lead": {"score": precise.lead, "standard_error": precise.lead_error},
+        "balance": _balance(plan),
         "groups": [
             {
                 "choices": list(group.choices),
@@ -31,6 +37,14 @@ def ask_report(settings: dict[str, Any], plan: Plan, answer: Answer) -> dict[str
         ],
         "tokens": token_counts(plan.prompts.prefix, plan.prompts.branches),
     }
+
+
+def _balance(plan: Plan) -> str | None:
+    """How balanced a balanced grouping's partitions are, in words."""
+    if plan.grouping != "balanced":
+        return None
+    K, m = len(plan.question.choices), max(map(len, plan.groups))
+    return design(K, m, len(plan.groups) // -(-K // m)).balance
 
 
 def ask_text(report: dict[str, Any], show_groups: bool, block: str) -> str:
@@ -62,7 +76,21 @@ def ask_text(report: dict[str, Any], show_groups: bool, block: str) -> str:
             f"tokens: {tokens['separate']:,} as separate prompts, {tokens['dense']:,} packed, "
             f"{tokens['tree']:,} with common prefixes merged (this run: {report['engine']})"
         )
+        lead, error = report["lead"]["score"], report["lead"]["standard_error"]
+        if report["balance"]:
+            lines.append(report["balance"])
+        if error is None:
+            known = "its standard error cannot be told from these trials"
+        else:
+            verb = "exceeds" if lead > error else "is within"
+            known = f"the lead {verb} its standard error, {error:.3f}"
+        lines.append(f"precision: the first choice's score leads the next by {lead:.3f}; {known}")
     if show_groups:
+        lines += ["", "scores:"]
+        for text, choice in zip(texts, report["choices"], strict=True):
+            error = choice["standard_error"]
+            spread = "" if error is None else f", standard error {error:.4f}"
+            lines.append(f"      {text} {choice['score']:.4f}{spread}")
         lines += ["", "groups:"]
         for number, group in enumerate(report["groups"], 1):
             shown = [

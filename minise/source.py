@@ -1,4 +1,5 @@
-"""Where the files of a checkpoint are: a folder, the shipped weights, or the hub."""
+"""Where the files of a checkpoint are: a folder, the shipped weights, or the hub; and where those
+of a data set on the hub are."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
@@ -22,6 +24,33 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 class _Absent(InputError):
     """The source is there; this file of it is not."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of repository, and what is said of it where it fails."""
+
+    repo_type: str
+    page: str  # before its id in an address on the hub
+    not_here: str
+    instead: str
+    files: str
+
+
+_MODEL = _Kind(
+    "model",
+    "",
+    "no such folder here",
+    "give a folder",
+    "minise reads config.json, tokenizer.json and safetensors weights",
+)
+_DATASET = _Kind(
+    "dataset",
+    "datasets/",
+    "no file given by --data",
+    "give one by --data",
+    "give another revision, or a file by --data",
+)
 
 
 def finder(source: str, revision: str | None) -> Callable[[str], Path]:
@@ -41,12 +70,18 @@ def finder(source: str, revision: str | None) -> Callable[[str], Path]:
 
     def from_hub(name: str) -> Path:
         nonlocal pinned
-        path = _download(source, name, pinned)
+        path = _download(source, name, pinned, _MODEL)
         # The first file fixes the commit, so that all files are of one revision.
         pinned = path.parent.name
         return path
 
     return from_hub
+
+
+def dataset_file(repository: str, name: str, revision: str | None) -> tuple[Path, str]:
+    """A file of a data set on the hub, and the commit that it is of."""
+    path = _download(repository, name, revision, _DATASET)
+    return path, path.parents[name.count("/")].name
 
 
 # Where "weights/..." lies: beside the package in a checkout, inside it when installed from a wheel.
@@ -55,26 +90,27 @@ _SHIPPED = (Path(__file__).parents[1], Path(__file__).parent)
 
 def _in_folder(folder: Path, name: str) -> Path:
     if not (folder / name).is_file():
-        raise _Absent(
-            f"{folder / name}: no such file; minise reads config.json, tokenizer.json "
-            "and safetensors weights"
-        )
+        raise _Absent(f"{folder / name}: no such file; {_MODEL.files}")
     return folder / name
 
 
-def _download(repository: str, name: str, revision: str | None) -> Path:
+def _download(repository: str, name: str, revision: str | None, kind: _Kind) -> Path:
     at = f"{repository}" + (f" at {revision}" if revision else "")
     try:
         with _quiet_hub():
-            return Path(huggingface_hub.hf_hub_download(repository, name, revision=revision))
+            return Path(
+                huggingface_hub.hf_hub_download(
+                    repository, name, repo_type=kind.repo_type, revision=revision
+                )
+            )
     except hub.GatedRepoError:
         raise InputError(
-            f"{repository}: gated; accept its licence on https://huggingface.co/{repository}, then "
-            "set HF_TOKEN or run `hf auth login`"
+            f"{repository}: gated; accept its licence on https://huggingface.co/{kind.page}"
+            f"{repository}, then set HF_TOKEN or run `hf auth login`"
         ) from None
     except hub.RepositoryNotFoundError:
         raise InputError(
-            f"{repository}: no such folder here and no such repository on the hub (or it is "
+            f"{repository}: {kind.not_here} and no such repository on the hub (or it is "
             "private: set HF_TOKEN or run `hf auth login`)"
         ) from None
     except hub.RevisionNotFoundError:
@@ -86,13 +122,11 @@ def _download(repository: str, name: str, revision: str | None) -> Path:
         cause = one_line(error.__cause__ or error)
         why = "HF_HUB_OFFLINE is set" if offline else f"the hub did not serve it ({cause})"
         raise _Absent(
-            f"{at}: no such folder here, {why}, and {name} is not in the cache "
-            f"({huggingface_hub.constants.HF_HUB_CACHE}); go online once or give a folder"
+            f"{at}: {kind.not_here}, {why}, and {name} is not in the cache "
+            f"({huggingface_hub.constants.HF_HUB_CACHE}); go online once or {kind.instead}"
         ) from None
     except hub.EntryNotFoundError:
-        raise _Absent(
-            f"{at}: has no {name}; minise reads config.json, tokenizer.json and safetensors weights"
-        ) from None
+        raise _Absent(f"{at}: has no {name}; {kind.files}") from None
     except Exception as error:  # the HTTP client beneath has its own classes, and has changed
         raise InputError(
             f"{at}: {name} could not be fetched ({one_line(error)}); "

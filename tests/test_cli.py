@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from minise.cli import main
 from tests.tiny import make_tokenizer
+
+ROOT = Path(__file__).parents[1]
 
 Q = ["--question", "Which is a bird?", "--choice", "wren", "--choice", "trout", "--choice", "oak"]
 
@@ -55,6 +58,8 @@ class TestAsk:
             "question",
             "choices",
             "prediction",
+            "lead",
+            "balance",
             "groups",
             "tokens",
         }
@@ -73,6 +78,23 @@ class TestAsk:
             assert sum(group["probabilities"]) + group["null"] == pytest.approx(1)
         tokens = report["tokens"]
         assert tokens["separate"] > tokens["dense"] > tokens["tree"] > 0
+        first, second = sorted(scores, reverse=True)[:2]
+        assert report["lead"]["score"] == pytest.approx(first - second)
+        assert report["lead"]["standard_error"] > 0
+        assert all(choice["standard_error"] >= 0 for choice in report["choices"])
+
+    def test_it_says_how_precise_it_is(self, capsys, llama_folder) -> None:
+        asked = ("ask", "--model", llama_folder, *Q, "--group-size", 2)
+        _, out, _ = run(capsys, *asked, "--trials", 30)
+        assert re.search(
+            r"leads the next by 0\.\d+; the lead (exceeds|is within) its standard", out
+        )
+        _, out, _ = run(capsys, *asked, "--trials", 30, "--show-groups")
+        assert len(re.findall(r"^ +\S.* 0\.\d+, standard error 0\.\d+$", out, re.M)) == 3
+        for options in (("--trials", 1), ("--trials", 6, "--grouping", "balanced")):
+            _, out, _ = run(capsys, *asked, *options)
+            assert "its standard error cannot be told from these trials" in out
+        assert "balance: pairs meet 2 times; each choice takes each label" in out
 
     def test_text_shows_question_choices_answer_groups_and_tokens(
         self, capsys, llama_folder
@@ -100,7 +122,7 @@ class TestAsk:
     def test_without_a_question_a_built_in_one_is_asked(self, capsys, llama_folder) -> None:
         status, out, _ = run(capsys, "ask", "--model", llama_folder, "--trials", 1)
         assert status == 0
-        assert out.startswith("What is the capital of Peru?")
+        assert out.startswith("What is the capital of Spain?")
 
     def test_a_file_gives_the_same_as_the_options(self, capsys, llama_folder, tmp_path) -> None:
         path = tmp_path / "q.json"
@@ -366,3 +388,33 @@ def test_a_reader_that_goes_away_is_no_error(llama_folder: Path) -> None:
     command = f'"{sys.executable}" -m minise ask --model "{llama_folder}" --json | head -c 1'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_only_evaluations_need_the_extras() -> None:
+    """In a plain installation `ask` works, and `eval` says in one line what to install."""
+    extras = ("scipy", "sklearn", "matplotlib", "pyarrow")
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({extras}))"
+    start = f"{blocked}; from minise.cli import main; sys.exit(main())"
+    for arguments, status, said in [
+        (["ask", "--trials", "1"], 0, ""),
+        (["eval", "--preset", "main", "--output-path", "x"], 2, "pip install 'minise[eval]'"),
+        (["report", "x"], 2, "pip install 'minise[eval]'"),
+    ]:
+        done = subprocess.run(
+            [sys.executable, "-c", start, *arguments],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == status
+        assert said in done.stderr
+        assert done.stderr.count("\n") == (status == 2)
+
+
+def test_out_of_memory_is_one_line(capsys, monkeypatch, llama_folder) -> None:
+    def refuse(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee more")
+
+    monkeypatch.setattr("minise.cli.run", refuse)
+    status, out, err = run(capsys, "ask", "--model", llama_folder, *Q)
+    assert (status, out) == (2, "")
+    assert err.startswith("minise: out of memory (CUDA out of memory.")
+    assert err.count("\n") == 1

@@ -7,10 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from minise import config, grouping, prompt
+from minise import config, designs, grouping, prompt
+from minise.evaluation import tasks
 
 
-@pytest.mark.parametrize("module", [config, grouping, prompt], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [config, designs, grouping, prompt, tasks], ids=lambda module: module.__name__
+)
 def test_the_examples_are_true(module: ModuleType) -> None:
     failed, attempted = doctest.testmod(module)
     assert attempted > 0

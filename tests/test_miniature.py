@@ -1,106 +1,220 @@
-"""The shipped checkpoint and the world it was trained on."""
+"""The shipped checkpoints and the world they were trained on."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
-import subprocess
+import re
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minise import LanguageModel, load, self_ensemble, standard
 from minise.cli import QUESTION
-from minise.evaluation.miniature import evaluation_questions, held_out, load_facts
-from tools.train_miniature import multiple_choice
+from minise.errors import InputError
+from minise.evaluation.miniature import draw_wrong, evaluation_questions, held_out, load_facts
+from tools import train_miniature
+from tools.train_miniature import CHOICES, multiple_choice
 
 ROOT = Path(__file__).parents[1]
+SHIPPED = ("tiny-llama", "tiny-mistral", "tiny-qwen2")
 
 
-@pytest.fixture(scope="module")
-def tiny_llama() -> LanguageModel:
-    return load("weights/tiny-llama")
+@pytest.fixture(scope="module", params=SHIPPED)
+def shipped(request: pytest.FixtureRequest) -> LanguageModel:
+    return load(f"weights/{request.param}")
 
 
-def test_every_fact_has_one_right_answer_and_enough_wrong_ones() -> None:
-    facts = load_facts()
-    assert len(facts) > 500
-    assert len({fact.question for fact in facts}) == len(facts)
-    for fact in facts:
-        assert fact.answer not in fact.others
-        assert len(set(fact.others)) == len(fact.others) >= 13
-        assert fact.statement.endswith(f"{fact.answer}.")
+class TestTheWorld:
+    def test_every_fact_has_one_right_answer_and_enough_wrong_ones(self) -> None:
+        facts = load_facts()
+        assert len(facts) > 500
+        assert len({fact.question for fact in facts}) == len(facts)
+        for fact in facts:
+            assert fact.answer not in fact.others
+            assert len(set(fact.others)) == len(fact.others) >= 13
+            assert len(fact.plausibility) == len(fact.others)
+            assert fact.statement.endswith(f"{fact.answer}.")
+
+    def test_the_best_known_fact_of_a_kind_is_told_far_more_often_than_the_least(self) -> None:
+        capitals = [fact for fact in load_facts() if fact.kind == "capital"]
+        assert [fact.frequency for fact in capitals[:2]] == [1.0, pytest.approx(2**-1.25)]
+        assert capitals[-1].frequency < 0.01
+
+    def test_wrong_choices_near_the_answer_in_fame_come_more_often(self) -> None:
+        fact = next(fact for fact in load_facts() if fact.answer == "Madrid")
+        near, far = fact.others[:10], fact.others[-50:]
+        draw = random.Random("wrong")
+        drawn = Counter(w for _ in range(2000) for w in draw_wrong(fact, 3, draw))
+        assert min(drawn[w] for w in near) > 4 * max(drawn[w] for w in far)
+        assert sum(drawn.values()) == 6000
+        assert len(set(draw_wrong(fact, 7, draw))) == 7
 
 
-def test_evaluation_questions_are_the_same_everywhere_and_right() -> None:
-    answers = {fact.question: fact.answer for fact in load_facts()}
-    questions = evaluation_questions(100, 8, seed=0)
-    assert questions == evaluation_questions(200, 8, seed=0)[:100]
-    assert questions != evaluation_questions(100, 8, seed=1)
-    assert len({question.id for question in questions}) == 100
-    for question in questions:
-        assert len(set(question.choices)) == 8
-        assert question.answer is not None
-        assert question.choices[question.answer] == answers[question.text]
-    places = Counter(question.answer for question in evaluation_questions(800, 8, seed=0))
-    assert min(places.values()) > 60
-    assert questions[0].choices == FIRST
+class TestTheEvaluation:
+    def test_questions_are_the_same_everywhere_and_right(self) -> None:
+        answers = {fact.question: fact.answer for fact in load_facts()}
+        questions = evaluation_questions(100, 8, seed=0)
+        assert questions == evaluation_questions(200, 8, seed=0)[:100]
+        assert questions != evaluation_questions(100, 8, seed=1)
+        assert len({question.id for question in questions}) == 100
+        for question in questions:
+            assert len(set(question.choices)) == 8
+            assert question.answer is not None
+            assert question.choices[question.answer] == answers[question.text]
+        places = Counter(question.answer for question in evaluation_questions(800, 8, seed=0))
+        assert min(places.values()) > 60
+        assert questions[0].choices == FIRST
+
+    def test_fewer_choices_are_a_subset_in_the_same_order_with_the_same_answer(self) -> None:
+        versions = [evaluation_questions(50, k, seed=2) for k in range(2, 9)]
+        for nested in zip(*versions, strict=True):
+            for less, more in pairwise(nested):
+                assert (less.id, less.text) == (more.id, more.text)
+                assert [c for c in more.choices if c in less.choices] == list(less.choices)
+                assert less.choices[less.answer or 0] == more.choices[more.answer or 0]
+
+    def test_training_never_shows_one_in_any_order(self) -> None:
+        facts, draw = load_facts(), random.Random("test")
+        shares: Counter[int] = Counter()
+        for _ in range(3000):
+            prompt, label = multiple_choice(facts, draw)
+            question, *lines = prompt.split("\n")[:-1]
+            choices = [line.split(") ", 1)[1] for line in lines]
+            shown = [choice for choice in choices if choice != "None of the above"]
+            assert not held_out(question, shown)
+            assert label in [f" {line[1]}" for line in lines]
+            shares[len(shown)] += 1
+        for k, share in CHOICES.items():
+            assert shares[k] / 3000 == pytest.approx(share, abs=0.03)
+        for k in (2, 4, 8):
+            for question in evaluation_questions(50, k, seed=0):
+                assert held_out(question.text, question.choices)
+                assert held_out(question.text, question.choices[::-1])
+
+    @pytest.mark.parametrize("k", [1, 9])
+    def test_other_numbers_of_choices_are_refused(self, k: int) -> None:
+        with pytest.raises(InputError, match=f"2 to 8 choices, not {k}"):
+            evaluation_questions(1, k, 0)
 
 
-FIRST = ("Zagreb", "Stockholm", "Vienna", "Tallinn", "Rabat", "Paris", "Abuja", "Kingston")
+FIRST = ("flew", "stole", "caught", "slept", "chose", "froze", "fell", "hid")
 
 
-def test_training_never_shows_an_evaluation_question_in_any_order() -> None:
-    facts, draw = load_facts(), random.Random("test")
-    for _ in range(3000):
-        prompt, label = multiple_choice(facts, draw)
-        question, *lines = prompt.split("\n")[:-1]
-        choices = [line.split(") ", 1)[1] for line in lines]
-        shown = [choice for choice in choices if choice != "None of the above"]
-        assert not held_out(question, shown)
-        assert label in [f" {line[1]}" for line in lines]
-    for k in (2, 4, 8):
-        for question in evaluation_questions(50, k, seed=0):
-            assert held_out(question.text, question.choices)
-            assert held_out(question.text, question.choices[::-1])
+class TestTheCheckpoints:
+    def test_each_engages_what_sets_its_family_apart(self) -> None:
+        llama, mistral, qwen2 = (load(f"weights/{name}") for name in SHIPPED)
+        assert llama.config.rope_scaling.rope_type == "llama3"
+        assert llama.config.num_key_value_heads < llama.config.num_attention_heads
+        assert qwen2.config.qkv_bias
+        assert all(p.any() for n, p in qwen2.decoder.named_parameters() if n.endswith("_proj.bias"))
+        assert llama.config.tie_word_embeddings
+        assert qwen2.config.tie_word_embeddings
+        assert not mistral.config.tie_word_embeddings
+        (window,) = set(mistral.config.sliding_windows)
+        assert window is not None
+        (ids,) = mistral.tokenizer.encode(
+            [QUESTION.text + "".join(f"\n(A) {choice}" for choice in QUESTION.choices)]
+        )
+        assert window < len(ids)
+
+    def test_together_they_are_small(self) -> None:
+        files = [path for path in (ROOT / "weights").rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in files) < 20e6
+        assert {path.parent.name for path in files} == set(SHIPPED)
+
+    def test_each_answers_the_built_in_question(self, shipped: LanguageModel) -> None:
+        answer = self_ensemble(shipped, QUESTION)
+        assert QUESTION.choices[answer.prediction] == "Madrid"
+
+    def test_a_group_without_the_answer_says_none_of_the_above(
+        self, shipped: LanguageModel
+    ) -> None:
+        answer = self_ensemble(shipped, QUESTION)
+        madrid = QUESTION.choices.index("Madrid")
+        without = [group.null or 0 for group in answer.groups if madrid not in group.choices]
+        within = [group.null or 0 for group in answer.groups if madrid in group.choices]
+        assert sum(without) / len(without) > 0.5 > sum(within) / len(within)
+
+    def test_a_short_evaluation_agrees_with_the_card(self, shipped: LanguageModel) -> None:
+        """Within the card's interval, widened by what so few questions add."""
+        n = 80
+        questions = evaluation_questions(n, 8, seed=0)
+        card = (ROOT / shipped.name / "README.md").read_text()
+        for method, ask in (
+            ("standard", standard),
+            ("self-ensemble", lambda lm, q: self_ensemble(lm, q, seed=0)),
+        ):
+            right = sum(ask(shipped, q).prediction == q.answer for q in questions)
+            low, high = card_interval(card, method)
+            spread = 100 * 3 * (0.25 / n) ** 0.5
+            assert low - spread <= 100 * right / n <= high + spread
+
+    def test_the_card_names_the_files_by_their_hashes(self) -> None:
+        for name in SHIPPED:
+            folder = ROOT / "weights" / name
+            card = (folder / "README.md").read_text()
+            for file in ("config.json", "model.safetensors", "tokenizer.json"):
+                digest = hashlib.sha256((folder / file).read_bytes()).hexdigest()
+                assert f"`{file}` {digest}" in card
 
 
-def test_the_shipped_checkpoint_answers_the_built_in_question(tiny_llama: LanguageModel) -> None:
-    answer = self_ensemble(tiny_llama, QUESTION)
-    assert QUESTION.choices[answer.prediction] == "Lima"
-    assert float(answer.probabilities[answer.prediction]) > 0.5
+def card_interval(card: str, method: str) -> tuple[float, float]:
+    """Accuracy at eight choices as the card has it, in percent: the row's last cell."""
+    (row,) = re.findall(rf"^\| {method} .*\|$", card, re.MULTILINE)
+    low, high = re.findall(r"\[([\d.]+), ([\d.]+)\]", row)[-1]
+    return float(low), float(high)
 
 
-def test_the_shipped_checkpoint_knows_its_world(tiny_llama: LanguageModel) -> None:
-    """Far from the card's numbers only if something is broken; the card is measured on more."""
-    questions = evaluation_questions(60, 4, seed=0)
-    right = sum(standard(tiny_llama, q).prediction == q.answer for q in questions)
-    together = sum(
-        self_ensemble(tiny_llama, q, group_size=2, trials=6).prediction == q.answer
-        for q in questions
-    )
-    assert right >= 48
-    assert together >= 48
+class TestTheTraining:
+    @pytest.fixture(autouse=True)
+    def small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("QUESTIONS", "STATEMENTS", "OPEN"):
+            monkeypatch.setattr(train_miniature, name, 4)
+
+    @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2"])
+    def test_it_writes_a_checkpoint_like_the_shipped_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+    ) -> None:
+        train(monkeypatch, tmp_path, family)
+        lm = load(tmp_path)
+        assert float(standard(lm, QUESTION).probabilities.sum()) == pytest.approx(1)
+        for file in ("config.json", "tokenizer.json"):
+            there = ROOT / f"weights/tiny-{family}" / file
+            assert json.loads((tmp_path / file).read_text()) == json.loads(there.read_text())
+
+    def test_cut_off_it_goes_on_to_the_same_weights(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole, cut = tmp_path / "whole", tmp_path / "cut"
+        train(monkeypatch, whole, "qwen2")
+        monkeypatch.setattr(train_miniature, "SAVE_EVERY", 1)
+        advance = train_miniature.Training.advance
+
+        def stop(self: train_miniature.Training, parts: Any) -> None:
+            if self.step == 2:
+                raise KeyboardInterrupt
+            advance(self, parts)
+
+        monkeypatch.setattr(train_miniature.Training, "advance", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(monkeypatch, cut, "qwen2")
+        assert not (cut / "model.safetensors").exists()
+        monkeypatch.setattr(train_miniature.Training, "advance", advance)
+        with pytest.raises(SystemExit, match="belongs to the training"):
+            train(monkeypatch, cut, "qwen2", steps=4)
+        train(monkeypatch, cut, "qwen2")
+        assert not (cut / "training.pt").exists()
+        weights = [(folder / "model.safetensors").read_bytes() for folder in (whole, cut)]
+        assert weights[0] == weights[1]
 
 
-def test_a_group_without_the_answer_says_none_of_the_above(tiny_llama: LanguageModel) -> None:
-    answer = self_ensemble(tiny_llama, QUESTION)
-    lima = QUESTION.choices.index("Lima")
-    without = [group.null for group in answer.groups if lima not in group.choices]
-    within = [group.null for group in answer.groups if lima in group.choices]
-    assert sum(without) / len(without) > 0.5 > sum(within) / len(within)
-
-
-def test_the_training_program_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "tools/train_miniature.py", str(tmp_path), "--steps", "2"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    lm = load(tmp_path)
-    assert float(standard(lm, QUESTION).probabilities.sum()) == pytest.approx(1)
-    card = json.loads((tmp_path / "config.json").read_text())
-    assert card == json.loads((ROOT / "weights/tiny-llama/config.json").read_text())
+def train(monkeypatch: pytest.MonkeyPatch, folder: Path, family: str, steps: int = 3) -> None:
+    command = ["train_miniature.py", str(folder), "--family", family, "--steps", str(steps)]
+    monkeypatch.setattr(sys, "argv", command)
+    train_miniature.main()

@@ -1,12 +1,16 @@
 """Train a checkpoint of the miniature world from nothing, on a CPU.
 
-    python tools/train_miniature.py weights/tiny-llama --steps 1000 --seed 0
+    python tools/train_miniature.py weights/tiny-llama --family llama --steps 1000 --seed 0
 
 Writes config.json, tokenizer.json and model.safetensors (bfloat16) in the format of real
 checkpoints. A step shows the model three kinds of text: plain statements of facts ("The capital of
 Peru is Lima."), open questions ("What is the capital of Peru?\nAnswer: Lima"), and multiple-choice
-prompts in the default template, where the loss is on the label alone. Choices are few as a rule and
-many rarely; half of the prompts end in "None of the above", and in half of those it is right.
+prompts in the default template, where the loss is on the label alone. Facts come as often as their
+fame says. Choices are few as a rule and many rarely; half of the prompts end in "None of the
+above", and in half of those it is right.
+
+A training that was cut off goes on from its last save (every 50 steps, in training.pt) when the
+same command is given again; the result is the same.
 """
 
 from __future__ import annotations
@@ -14,9 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
@@ -27,15 +35,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from minise import Config, Decoder
-from minise.evaluation.miniature import Fact, held_out, load_facts
+from minise.evaluation.miniature import Fact, draw_wrong, held_out, load_facts
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
-BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
 VOCABULARY = 1024
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
+SHAPE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 192,
     "intermediate_size": 512,
@@ -44,32 +49,76 @@ CONFIG = {
     "num_key_value_heads": 2,
     "head_dim": 32,
     "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 4.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 128,
-    },
     "max_position_embeddings": 512,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": True,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
     "torch_dtype": "bfloat16",
 }
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one family's checkpoint has of its own. `bos`: None for a tokenizer that adds none."""
+
+    bos: str | None
+    eos: str
+    config: dict[str, Any]
+
+
+FAMILIES = {
+    # Few positions before scaling, so that llama3 rotary scaling turns within a prompt's length.
+    "llama": Family(
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    # A window shorter than prompts of eight choices (56 tokens and more) and than most groups'.
+    "mistral": Family(
+        "<s>",
+        "</s>",
+        {
+            "architectures": ["MistralForCausalLM"],
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "sliding_window": 40,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "qwen2": Family(
+        None,
+        "<|endoftext|>",
+        {
+            "architectures": ["Qwen2ForCausalLM"],
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1000000.0,
+            "use_sliding_window": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
 # How many choices a training question has. Fixed before any result was looked at.
-CHOICES = {2: 0.32, 3: 0.28, 4: 0.30, 5: 0.04, 6: 0.03, 7: 0.02, 8: 0.01}
+CHOICES = {2: 0.30, 3: 0.27, 4: 0.27, 5: 0.07, 6: 0.04, 7: 0.03, 8: 0.02}
 QUESTIONS, STATEMENTS, OPEN = 128, 48, 48  # texts of each kind in a step
 PARTS = 4  # a step's texts are sorted by length and padded in this many parts
+SAVE_EVERY = 50
 IGNORED = -100
 
 
-def train_tokenizer(facts: list[Fact]) -> tokenizers.Tokenizer:
-    """Byte-level BPE on the statements and one prompt per fact, with a beginning token."""
+def train_tokenizer(facts: list[Fact], family: Family) -> tokenizers.Tokenizer:
+    """Byte-level BPE on the statements and one prompt per fact; ids 0 and 1 are the beginning (or
+    a spare) and end token."""
     template = DEFAULT_TEMPLATE
     texts = [fact.statement for fact in facts]
     texts += [template.render(f.question, [f.answer, *f.others[:7]]) + " A" for f in facts]
@@ -79,26 +128,32 @@ def train_tokenizer(facts: list[Fact]) -> tokenizers.Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=[BOS, EOS],
+        special_tokens=[family.bos or "<|spare|>", family.eos],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
-    )
+    if family.bos is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{family.bos} $A", special_tokens=[(family.bos, 0)]
+        )
     return tokenizer
+
+
+def tell(facts: list[Fact], count: int, draw: random.Random) -> list[Fact]:
+    """Facts as texts would tell them: each as often as its fame says."""
+    return draw.choices(facts, [fact.frequency for fact in facts], k=count)
 
 
 def multiple_choice(facts: list[Fact], draw: random.Random) -> tuple[str, str]:
     """A prompt in the default template and the label that continues it."""
     template = DEFAULT_TEMPLATE
     while True:
-        fact = draw.choice(facts)
+        fact = tell(facts, 1, draw)[0]
         k = draw.choices(list(CHOICES), list(CHOICES.values()))[0]
         with_null = draw.random() < 0.5
         absent = with_null and draw.random() < 0.5
-        wrong = draw.sample(fact.others, k if absent else k - 1)
+        wrong = draw_wrong(fact, k if absent else k - 1, draw)
         choices = wrong if absent else [*wrong, fact.answer]
         if held_out(fact.question, choices) or held_out(fact.question, [*wrong, fact.answer]):
             continue
@@ -109,16 +164,16 @@ def multiple_choice(facts: list[Fact], draw: random.Random) -> tuple[str, str]:
 
 
 def batch(
-    facts: list[Fact], tokenizer: Tokenizer, draw: random.Random
+    facts: list[Fact], tokenizer: Tokenizer, eos: str, draw: random.Random
 ) -> list[tuple[Tensor, Tensor]]:
     """One step's texts as (tokens, targets) parts, (B, T) int64 each; IGNORED has no loss."""
     rows: list[tuple[list[int], list[int]]] = []
     prompts = [multiple_choice(facts, draw) for _ in range(QUESTIONS)]
     for ids in tokenizer.encode([prompt + label for prompt, label in prompts]):
         rows.append((ids[:-1], [IGNORED] * (len(ids) - 2) + [ids[-1]]))
-    told = draw.choices(facts, k=STATEMENTS + OPEN)
-    texts = [fact.statement + EOS for fact in told[:STATEMENTS]]
-    texts += [f"{fact.question}\nAnswer: {fact.answer}{EOS}" for fact in told[STATEMENTS:]]
+    told = tell(facts, STATEMENTS + OPEN, draw)
+    texts = [fact.statement + eos for fact in told[:STATEMENTS]]
+    texts += [f"{fact.question}\nAnswer: {fact.answer}{eos}" for fact in told[STATEMENTS:]]
     for ids in tokenizer.encode(texts):
         rows.append((ids[:-1], ids[1:]))
     rows.sort(key=lambda row: len(row[0]))
@@ -140,6 +195,8 @@ def initialise(decoder: Decoder, seed: int) -> None:
             deep = name.endswith(("o_proj.weight", "down_proj.weight"))
             std = 0.05 / math.sqrt(2 * decoder.config.num_hidden_layers) if deep else 0.05
             nn.init.normal_(parameter, std=std, generator=generator)
+        elif name.endswith(".bias"):
+            nn.init.zeros_(parameter)
 
 
 def losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,53 +212,106 @@ def losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> tuple[Tensor, T
     return sums, torch.stack([label.sum(), (~label).sum()])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the checkpoint is written")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    args = parser.parse_args()
-    facts, draw = load_facts(), random.Random(f"training/{args.seed}")
-    args.folder.mkdir(parents=True, exist_ok=True)
-    backend = train_tokenizer(facts)
-    backend.save(str(args.folder / "tokenizer.json"))
-    tokenizer = Tokenizer(backend, "tokenizer.json")
-    decoder = Decoder(Config.from_dict(CONFIG))
-    initialise(decoder, args.seed)
-    optimizer = torch.optim.AdamW(
-        decoder.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
-    )
-    warmup = max(1, min(100, args.steps // 10))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / args.steps))),
-    )
-    began, smooth = time.time(), torch.full((2,), float("nan"))
-    bar = tqdm(range(args.steps), unit="step", mininterval=10)
-    for step in bar:
-        parts = batch(facts, tokenizer, draw)
-        total, counts = torch.zeros(2), torch.zeros(2)
+class Training:
+    """A decoder and its optimizer, which can be saved and taken up again at any step."""
+
+    def __init__(self, config: dict[str, Any], settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.decoder = Decoder(Config.from_dict(config))
+        initialise(self.decoder, settings["seed"])
+        self.optimizer = torch.optim.AdamW(
+            self.decoder.parameters(), lr=settings["rate"], betas=(0.9, 0.98), weight_decay=0.01
+        )
+        self.step, self.seconds, self.smooth = 0, 0.0, torch.zeros(2)
+
+    def rate(self) -> float:
+        """The learning rate of this step: warm-up, then a cosine down to nothing."""
+        steps = self.settings["steps"]
+        warmup = max(1, min(100, steps // 10))
+        cosine = 0.5 * (1 + math.cos(math.pi * self.step / steps))
+        return self.settings["rate"] * min((self.step + 1) / warmup, cosine)
+
+    def advance(self, parts: list[tuple[Tensor, Tensor]]) -> None:
+        """One step on one batch."""
+        began, total, counts = time.time(), torch.zeros(2), torch.zeros(2)
         counted = [(targets != IGNORED).sum(1) for _, targets in parts]
         labels = sum(int((n == 1).sum()) for n in counted)
         words = sum(int(n[n > 1].sum()) for n in counted)
         for tokens, targets in parts:
-            sums, n = losses(decoder, tokens, targets)
+            sums, n = losses(self.decoder, tokens, targets)
             (sums[0] / labels + sums[1] / words).backward()
             total, counts = total + sums.detach(), counts + n
-        nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
+        nn.utils.clip_grad_norm_(self.decoder.parameters(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         mean = total / counts
-        smooth = mean if step == 0 else 0.95 * smooth + 0.05 * mean
-        bar.set_postfix(label=f"{smooth[0]:.3f}", text=f"{smooth[1]:.3f}", refresh=False)
-    state = {name: p.detach().to(torch.bfloat16) for name, p in decoder.state_dict().items()}
+        self.smooth = mean if self.step == 0 else 0.95 * self.smooth + 0.05 * mean
+        self.step += 1
+        self.seconds += time.time() - began
+
+    def save(self, path: Path) -> None:
+        """Written beside and then renamed, so that a cut leaves the last whole one."""
+        state = {
+            "settings": self.settings,
+            "decoder": self.decoder.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "progress": (self.step, self.seconds, self.smooth),
+        }
+        beside = path.with_suffix(".partial")
+        torch.save(state, beside)
+        os.replace(beside, path)
+
+    def restore(self, path: Path) -> None:
+        """Go on from a save. Exits if it is another training's."""
+        state = torch.load(path, weights_only=True)
+        if state["settings"] != self.settings:
+            sys.exit(f"{path} belongs to the training {state['settings']}; delete it to start anew")
+        self.decoder.load_state_dict(state["decoder"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds, self.smooth = state["progress"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the checkpoint is written")
+    parser.add_argument("--family", choices=tuple(FAMILIES), required=True)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--learning-rate", type=float, default=3e-3, dest="rate")
+    args = parser.parse_args()
+    facts, family = load_facts(), FAMILIES[args.family]
+    ids = {"bos_token_id": None if family.bos is None else 0, "eos_token_id": 1}
+    config = {"model_type": args.family, **SHAPE, **family.config, **ids}
+    args.folder.mkdir(parents=True, exist_ok=True)
+    backend = train_tokenizer(facts, family)
+    backend.save(str(args.folder / "tokenizer.json"))
+    tokenizer = Tokenizer(backend, "tokenizer.json")
+    training = Training(
+        config, {name: getattr(args, name) for name in ("family", "steps", "seed", "rate")}
+    )
+    saved = args.folder / "training.pt"
+    if saved.exists():
+        training.restore(saved)
+    bar = tqdm(total=args.steps, initial=training.step, unit="step", mininterval=10)
+    while training.step < args.steps:
+        # Each step draws from its own seed: a training taken up again sees the same texts.
+        draw = random.Random(f"training/{args.seed}/{training.step}")
+        training.advance(batch(facts, tokenizer, family.eos, draw))
+        label, text = training.smooth.tolist()
+        bar.update()
+        bar.set_postfix(label=f"{label:.3f}", text=f"{text:.3f}", refresh=False)
+        if training.step % SAVE_EVERY == 0:
+            training.save(saved)
+    bar.close()
+    state = {name: p.to(torch.bfloat16) for name, p in training.decoder.state_dict().items()}
     save_file(state, args.folder / "model.safetensors", metadata={"format": "pt"})
-    (args.folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
+    (args.folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    saved.unlink(missing_ok=True)
     print(
-        f"{args.steps} steps in {(time.time() - began) / 60:.1f} minutes; last losses (nats, "
-        f"smoothed): label {smooth[0]:.4f}, text {smooth[1]:.4f}"
+        f"{args.steps} steps in {training.seconds / 60:.1f} minutes; last losses (nats, "
+        f"smoothed): label {label:.4f}, text {text:.4f}"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import tokenizers
 import torch
@@ -25,6 +26,8 @@ from minise.grouping import make_groups
 from minise.layout import token_counts
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def peak_bytes(run: Callable[[], Tensor], device: torch.device) -> tuple[int | None, Tensor]:
+def peak_bytes(run: Callable[[], T], device: torch.device) -> tuple[int | None, T]:
     """The peak of memory during a run above what was held before it, and what the run returned:
     allocated memory on CUDA, resident memory on a Linux CPU."""
     gc.collect()
