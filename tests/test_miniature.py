@@ -166,7 +166,7 @@ class TestTheCheckpoints:
 
 def card_interval(card: str, method: str) -> tuple[float, float]:
     """Accuracy at eight choices as the card has it, in percent: the row's last cell."""
-    (row,) = re.findall(rf"^\| {method} .*\|$", card, re.MULTILINE)
+    (row,) = re.findall(rf"^\| {method} \|.*\|$", card, re.MULTILINE)
     low, high = re.findall(r"\[([\d.]+), ([\d.]+)\]", row)[-1]
     return float(low), float(high)
 

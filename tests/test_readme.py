@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
+from minise.cli import _parser
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -108,3 +111,14 @@ def test_every_file_it_names_exists() -> None:
     assert named
     for name in named:
         assert (ROOT / name).exists(), name
+
+
+def test_every_command_it_names_is_one() -> None:
+    """Options and their values are checked by the parser itself, as a shell would pass them."""
+    commands = re.findall(r"`(minise (?:ask|verify|eval|report|bench)\b[^`]*)`", README)
+    commands += re.findall(r"^(minise .*)$", README, flags=re.MULTILINE)
+    assert len(commands) > 12
+    for command in commands:
+        if "--help" not in command:
+            args = _parser().parse_args(shlex.split(command)[1:])
+            assert callable(args.command), command
