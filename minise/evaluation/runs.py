@@ -3,7 +3,8 @@
 A folder holds `run.json` (what the run is), `samples-TASK-METHOD.jsonl` and, at the end,
 `results.json`, which is made from the samples alone. A run cut off at any instant goes on where it
 stopped. Numbers do not depend on where that was: the questions of a forward pass are fixed by their
-order, and a pass of which some lines are missing is run whole, its missing lines added.
+order, and a pass of which some lines are missing is run whole, its missing lines added. (On the
+same machine, with as many threads: others round otherwise, in the last digits.)
 """
 
 from __future__ import annotations
