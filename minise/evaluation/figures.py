@@ -107,6 +107,9 @@ def _sensitivity(runs: Sequence[Results]) -> dict[str, Figure]:
             if (m, "exact") in cells:
                 ax.axhline(100 * cells[m, "exact"]["accuracy"], color=shade, ls=":", lw=1)
         ax.set(title=f"{run_name(run)}, {task}", xlabel="trials N", xscale="log")
+        counts = sorted({int(n[1:]) for _, n in cells if n != "exact"})
+        ax.set_xticks(counts, [str(count) for count in counts])
+        ax.minorticks_off()
     axes[0].set_ylabel("accuracy (%)")
     axes[0].legend(frameon=False)
     return {"sensitivity": figure}
