@@ -43,7 +43,7 @@ def report(runs: Sequence[Results]) -> str:
     parts = [_TABLES[preset](runs) if preset in _TABLES else _plain(runs)]
     if preset in _TABLES and preset not in ("sensitivity", "efficiency", "precision"):
         parts.append(_differences(runs))
-    return "\n\n".join([*parts, _notes(runs)]) + "\n"
+    return "\n\n".join(filter(None, [*parts, _notes(runs)])) + "\n"
 
 
 def _plain(runs: Sequence[Results]) -> str:
@@ -88,7 +88,7 @@ def _plain(runs: Sequence[Results]) -> str:
                     ]
                 )
         parts.append(f"{run_name(run)}\n\n{_table(head, rows)}")
-    return "\n\n".join([*parts, _differences(runs)])
+    return "\n\n".join(filter(None, [*parts, _differences(runs)]))
 
 
 def _choices(runs: Sequence[Results]) -> str:
