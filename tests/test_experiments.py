@@ -40,7 +40,7 @@ FIGURES = {
     "choices": {"accuracy-choices.png", "confidence-choices.png"},
     "sensitivity": {"sensitivity.png"},
     "precision": {"precision.png"},
-    "efficiency": set(),
+    "efficiency": {"efficiency.png"},
 }
 
 

@@ -43,14 +43,28 @@ def _figures(preset: str | None) -> Callable[[Sequence[Results]], dict[str, Figu
     special = {
         "choices": _choices,
         "sensitivity": _sensitivity,
-        "efficiency": _none,
+        "efficiency": _efficiency,
         "precision": _precision,
     }
     return special.get(str(preset), _methods)
 
 
-def _none(runs: Sequence[Results]) -> dict[str, Figure]:
-    return {}
+def _efficiency(runs: Sequence[Results]) -> dict[str, Figure]:
+    """Seconds a question, and peak memory where the system says it, for each way of running."""
+    panels = [(run, task) for run in runs for task in run["timing"]]
+    figure, rows = _new(len(panels), 2)
+    for column, (run, task) in enumerate(panels):
+        ways = list(run["timing"][task])
+        cells = run["timing"][task].values()
+        seconds = [cell["seconds_per_question"] for cell in cells]
+        memory = [(cell["peak_bytes"] or 0) / 2**20 for cell in cells]
+        for ax, values, label in zip(
+            rows[:, column], (seconds, memory), ("seconds a question", "peak MiB"), strict=True
+        ):
+            ax.bar(ways, values, color=["#888888", "#2f6f9f", "#c23b22"][: len(ways)])
+            ax.set_ylabel(label if column == 0 else "")
+        rows[0, column].set_title(f"{run_name(run)}, {task}")
+    return {"efficiency": figure}
 
 
 def _new(columns: int, rows: int = 1) -> tuple[Figure, Any]:
