@@ -43,11 +43,11 @@ def make_groups(
         return [
             order[start : start + group_size]
             for trial in range(trials)
-            for order in [_permutation(num_choices, f"{seed}/{question_id}/{trial}")]
+            for order in [permutation(num_choices, f"{seed}/{question_id}/{trial}")]
             for start in range(0, num_choices, group_size)
         ]
     if grouping == "balanced":
-        renamed = _permutation(num_choices, f"balanced/{seed}/{question_id}")
+        renamed = permutation(num_choices, f"balanced/{seed}/{question_id}")
         partitions = design(num_choices, group_size, trials).trials
         return [[renamed[i] for i in group] for trial in partitions for group in trial]
     if grouping == "independent":
@@ -86,7 +86,7 @@ def exact_sizes(num_choices: int, group_size: int) -> list[tuple[int, int]]:
     return [(size, full)] + [(rest, 1)] * (rest > 0)
 
 
-def _permutation(n: int, key: str) -> list[int]:
+def permutation(n: int, key: str) -> list[int]:
     """A uniform permutation of range(n), the same everywhere: each item draws 256 bits by hashing
     the key with its own index, and the draws are sorted."""
     return sorted(range(n), key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())

@@ -60,8 +60,13 @@ class Question:
         if not isinstance(self.id, str):
             raise InputError(f"the question's id is {self.id!r}; it must be text")
         if not self.id:
-            content = json.dumps([self.text, self.choices])
-            object.__setattr__(self, "id", hashlib.sha256(content.encode()).hexdigest()[:16])
+            object.__setattr__(self, "id", self.content_hash)
+
+    @property
+    def content_hash(self) -> str:
+        """The hash of text and choices, in their order."""
+        content = json.dumps([self.text, self.choices])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     @classmethod
     def from_file(cls, path: Path) -> Question:

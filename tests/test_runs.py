@@ -188,10 +188,8 @@ class TestACutRun:
             return ask(self, lm, plans)
 
         monkeypatch.setattr(Method, "logits", counted)
-        assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
+        assert_resumes(model, data, folder, whole)
         assert asked == [("self-ensemble", f"q{i}") for i in range(11, 30)]
-        assert samples(folder) == samples(whole)
-        assert results(folder) == results(whole)
 
     def test_a_pass_of_several_questions_torn_apart_is_completed(
         self, model: Path, data: Path, whole: Path, tmp_path: Path
@@ -199,9 +197,7 @@ class TestACutRun:
         folder = copy_of(whole, tmp_path)
         path = folder / "samples-words-standard.jsonl"
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:6]))
-        assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
-        assert samples(folder) == samples(whole)
-        assert results(folder) == results(whole)
+        assert_resumes(model, data, folder, whole)
 
     def test_a_finished_run_is_measured_again_without_asking(
         self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch
@@ -209,8 +205,7 @@ class TestACutRun:
         folder = copy_of(whole, tmp_path)
         (folder / "results.json").unlink()
         monkeypatch.setattr(Method, "logits", None)
-        assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
-        assert results(folder) == results(whole)
+        assert_resumes(model, data, folder, whole)
 
 
 class TestAFolder:
@@ -371,6 +366,13 @@ def test_no_progress_bar_where_there_is_no_terminal(
 ) -> None:
     assert main(arguments(model, data, tmp_path, "--method", "standard")) == 0
     assert capsys.readouterr().err == ""
+
+
+def assert_resumes(model: Path, data: Path, folder: Path, whole: Path) -> None:
+    """The run in `folder` goes on, to the files and results of the uninterrupted one."""
+    assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
+    assert samples(folder) == samples(whole)
+    assert results(folder) == results(whole)
 
 
 def copy_of(folder: Path, target: Path) -> Path:

@@ -7,8 +7,7 @@ through the same packed machinery and the same mean (Eq. 3).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -91,8 +90,7 @@ class Method:
             lm, question, self.group_size, self.trials, seed, preset, self.max_tokens
         )
         if self.kind == "cyclic-matched":
-            count = matching_rotations(lm, question, ensemble, seed, preset)
-            return plan_rotations(lm, question, count, seed, preset)
+            return plan_matching_rotations(lm, question, ensemble, seed, preset)
         return ensemble
 
     def tokens(self, plan: Plan) -> int:
@@ -120,13 +118,6 @@ class Method:
             label_logits(plan, columns, rows[[next(places) for _ in plan.groups]]) for plan in plans
         ]
 
-    def settings(self) -> dict[str, Any]:
-        """What the results record of it."""
-        fields = ["kind", "engine", "preset"]
-        if self.kind not in ("standard", "cyclic", *FITTED):
-            fields += ["group_size", "trials", "grouping", "null_option"]
-        return {name: getattr(self, name) for name in fields}
-
 
 def plan_rotations(
     lm: LanguageModel, question: Question, count: int, seed: int, preset: Preset
@@ -146,19 +137,26 @@ def plan_rotations(
     return Plan(question, groups, [1.0] * count, prompts)
 
 
-def matching_rotations(
+def plan_matching_rotations(
     lm: LanguageModel, question: Question, ensemble: Plan, seed: int, preset: Preset
-) -> int:
-    """How many rotations come nearest to the tokens of an ensemble's prompts, all merged; a few
+) -> Plan:
+    """As many rotations as come nearest to the tokens of an ensemble's prompts, all merged; a few
     choices may not have orders enough to reach them."""
     budget = token_counts(ensemble.prompts.prefix, ensemble.prompts.branches)["tree"]
     prompts = plan_standard(lm, question, preset).prompts
     own = len(prompts.prefix) + len(prompts.branches[0]) - len(ensemble.prompts.prefix)
     # What rotations share makes them cheaper than that; twice as many are always enough.
-    many = plan_rotations(lm, question, 2 * -(-budget // own), seed, preset).prompts
+    many = plan_rotations(lm, question, 2 * -(-budget // own), seed, preset)
     # A tree's rows are numbered as they come: after r branches there are as many as the last end.
-    tokens = pack(many.prefix, many.branches, tree=True).ends.cummax(0).values + 1
-    return int((tokens - budget).abs().argmin()) + 1
+    layout = pack(many.prompts.prefix, many.prompts.branches, tree=True)
+    tokens = layout.ends.cummax(0).values + 1
+    count = int((tokens - budget).abs().argmin()) + 1
+    prompts = replace(
+        many.prompts,
+        branches=many.prompts.branches[:count],
+        label_ids=many.prompts.label_ids[:count],
+    )
+    return replace(many, groups=many.groups[:count], weights=many.weights[:count], prompts=prompts)
 
 
 @torch.inference_mode()

@@ -7,7 +7,6 @@ so that many repetitions of every grouping and number of trials cost one exact e
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +18,10 @@ from tqdm import tqdm
 
 from minise.checkpoint import LanguageModel
 from minise.ensemble import answer, plan_groups, resolve
-from minise.errors import InputError
 from minise.evaluation.folder import open_folder, replace_file
 from minise.evaluation.methods import Method
 from minise.evaluation.runs import Run, machine
-from minise.evaluation.samples import drop_torn_line
+from minise.evaluation.samples import append_lines, drop_torn_line
 from minise.grouping import make_groups
 from minise.layout import token_counts
 from minise.prompt import Question
@@ -122,16 +120,7 @@ def measure_all(
             if question.id in done:
                 continue
             done[question.id] = measure_question(lm, question, group_size, seed)
-            try:
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(done[question.id]) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise InputError(
-                    f"{path}: could not be written ({error.strerror}); make room, then go on with "
-                    "--resume"
-                ) from None
+            append_lines(path, [json.dumps(done[question.id]) + "\n"])
             bar.update()
     return [done[question.id] for question in questions]
 

@@ -31,7 +31,7 @@ from minise.evaluation.calibration import REGULARISATION, dirichlet, vector_scal
 from minise.evaluation.folder import open_folder, replace_file
 from minise.evaluation.methods import FITTED, Method
 from minise.evaluation.metrics import difference, measure
-from minise.evaluation.samples import Sample, append_samples, drop_torn_line, read_samples
+from minise.evaluation.samples import Sample, append_lines, drop_torn_line, read_samples
 from minise.evaluation.tasks import Task
 from minise.prompt import LABELS, Question
 from minise.source import finder, weight_files
@@ -71,7 +71,7 @@ class Run:
         """What must be the same for a run to go on in a folder."""
         tasks = {}
         for name in self.names:
-            hashes = [[seed, q.id, question_hash(q), q.answer] for seed, q in self.questions(name)]
+            hashes = [[seed, q.id, q.content_hash, q.answer] for seed, q in self.questions(name)]
             tasks[name] = {
                 "questions": len(hashes),
                 "hash": hashlib.sha256(json.dumps(hashes).encode()).hexdigest()[:16],
@@ -88,12 +88,6 @@ class Run:
                 }
             )
         )
-
-
-def question_hash(question: Question) -> str:
-    """The hash of a question's text and choices, in their order."""
-    content = json.dumps([question.text, list(question.choices)])
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def weights_identity(lm: LanguageModel) -> dict[str, Any]:
@@ -117,7 +111,8 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, resume: bool = False) ->
     """
     began = time.time()
     _check_fitted(run)
-    with open_folder(folder, run.describe(), resume):
+    description = run.describe()
+    with open_folder(folder, description, resume):
         peaks: dict[tuple[str, str], int | None] = {}
         for task in run.names:
             for together in _passes(run.methods[task]):
@@ -126,7 +121,7 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, resume: bool = False) ->
                 if method.kind in FITTED:
                     _fit(run, task, method, folder)
         config = {
-            **run.describe(),
+            **description,
             **run.about,
             "prompts": {task: _prompt_facts(lm, run, task) for task in run.names},
             "regularisation": REGULARISATION,
@@ -150,8 +145,7 @@ def write_results(
     for task in run.names:
         cells = {}
         for method in run.methods[task]:
-            found = {s.key: s for s in read_samples(samples_path(folder, task, method.name))}
-            cells[method.name] = [found[seed, q.id] for seed, q in run.questions(task)]
+            cells[method.name] = _samples_in_order(run, folder, task, method.name)
         results[task] = {name: measure(samples) for name, samples in cells.items()}
         differences[task] = [
             {"a": a, "b": b, "changed": _changed(cells[a], cells[b])}
@@ -170,6 +164,12 @@ def write_results(
     report = {"config": config, "results": results, "differences": differences, "timing": timing}
     replace_file(folder / "results.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     return report
+
+
+def _samples_in_order(run: Run, folder: Path, task: str, method: str) -> list[Sample]:
+    """A method's samples on disk, in the order of the task's questions."""
+    found = {sample.key: sample for sample in read_samples(samples_path(folder, task, method))}
+    return [found[seed, question.id] for seed, question in run.questions(task)]
 
 
 def _measured_before(folder: Path) -> Callable[[str, str], int | None]:
@@ -207,7 +207,7 @@ def _answer_all(
     paths = {m.name: samples_path(folder, task, m.name) for m in methods}
     done: dict[str, set[tuple[int, str]]] = {}
     questions = run.questions(task)
-    wanted = {(seed, q.id): question_hash(q) for seed, q in questions}
+    wanted = {(seed, q.id): q.content_hash for seed, q in questions}
     for name, path in paths.items():
         drop_torn_line(path)
         found = read_samples(path)
@@ -239,7 +239,7 @@ def _answer_all(
             for name, samples in answers.items():
                 new = [s for s in samples if s.key not in done[name]]
                 if new:
-                    _append(paths[name], new)
+                    append_lines(paths[name], [sample.line() for sample in new])
             bar.update(len(chunk))
 
     device = lm.decoder.model.embed_tokens.weight.device
@@ -273,7 +273,7 @@ def _answer(
             Sample(
                 id=question.id,
                 seed=seed,
-                question_hash=question_hash(question),
+                question_hash=question.content_hash,
                 answer=question.answer,
                 prediction=said.prediction,
                 probabilities=said.probabilities.tolist(),
@@ -319,9 +319,7 @@ def _blank(seed: int, question: Question) -> Sample:
 def _fit(run: Run, task: str, method: Method, folder: Path) -> None:
     """A fitted method's samples, from those of standard inference; no model is asked."""
     standard = next(m.name for m in run.methods[task] if m.kind == "standard")
-    found = {s.key: s for s in read_samples(samples_path(folder, task, standard))}
-    ordered = [found[seed, q.id] for seed, q in run.questions(task)]
-    fitted = _FIT[method.kind](ordered, run.folds)
+    fitted = _FIT[method.kind](_samples_in_order(run, folder, task, standard), run.folds)
     replace_file(samples_path(folder, task, method.name), "".join(s.line() for s in fitted))
 
 
@@ -338,15 +336,6 @@ def _prompt_facts(lm: LanguageModel, run: Run, task: str) -> dict[str, Any]:
         "templates": templates,
         "template_hash": hashlib.sha256(json.dumps(templates).encode()).hexdigest()[:16],
     }
-
-
-def _append(path: Path, samples: Sequence[Sample]) -> None:
-    try:
-        append_samples(path, samples)
-    except OSError as error:
-        raise InputError(
-            f"{path}: could not be written ({error.strerror}); make room, then go on with --resume"
-        ) from None
 
 
 def _sha256(path: Path) -> str:

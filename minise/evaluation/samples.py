@@ -70,12 +70,20 @@ def drop_torn_line(path: Path) -> None:
         os.truncate(path, whole)
 
 
-def append_samples(path: Path, samples: Iterable[Sample]) -> None:
-    """Add lines at the end in one write, and have them on disk before returning."""
-    with path.open("ab") as file:
-        file.write("".join(sample.line() for sample in samples).encode())
-        file.flush()
-        os.fsync(file.fileno())
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Add whole lines at the end in one write, and have them on disk before returning.
+
+    Raises InputError for a disk that takes no more.
+    """
+    try:
+        with path.open("ab") as file:
+            file.write("".join(lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InputError(
+            f"{path}: could not be written ({error.strerror}); make room, then go on with --resume"
+        ) from None
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 from minise.errors import InputError
 from minise.evaluation.miniature import LARGEST, evaluation_questions
 from minise.evaluation.rows import KINDS, Row, Rows, brief, read_rows
+from minise.grouping import permutation
 from minise.prompt import Question
 from minise.source import dataset_file, one_line
 
@@ -167,7 +168,7 @@ def _with_fewer_choices(task: str, question: Question, K: int, seed: int) -> Que
             f'{task}: question "{question.id}" has {len(choices)} choices, not {K}; ask for fewer, '
             "or keep only the questions that have as many (--choices)"
         )
-    order = _permutation(len(choices), f"fewer/{seed}/{question.id}")
+    order = permutation(len(choices), f"fewer/{seed}/{question.id}")
     dropped = [i for i in order if i != question.answer][K - 1 :]
     kept = [i for i in range(len(choices)) if i not in dropped]
     answer = [i == question.answer for i in kept].index(True)
@@ -287,9 +288,9 @@ def _truthfulqa(question: str, best: str, incorrect: str, row: Row, seed: int) -
     if len(wrong) < WRONG:
         raise _NotAsked(f"{len(wrong)} incorrect answers, fewer than {WRONG}")
     whole = _question(text, [right, *wrong], 0)
-    drawn = _permutation(len(wrong), f"wrong/{seed}/{whole.id}")[:WRONG]
+    drawn = permutation(len(wrong), f"wrong/{seed}/{whole.id}")[:WRONG]
     choices = [right, *(wrong[i] for i in drawn)]
-    order = _permutation(len(choices), f"order/{seed}/{whole.id}")
+    order = permutation(len(choices), f"order/{seed}/{whole.id}")
     return replace(whole, choices=[choices[i] for i in order], answer=order.index(0))
 
 
@@ -325,11 +326,6 @@ _KINDS: dict[type, str] = {str: "text", int: "a whole number", list: "a list", d
 def _identity(row: Row, name: str) -> str:
     is_number = isinstance(row.get(name), int)
     return str(_field(row, name, int)) if is_number else _field(row, name, str)
-
-
-def _permutation(n: int, key: str) -> list[int]:
-    """A uniform permutation of range(n), the same everywhere."""
-    return sorted(range(n), key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())
 
 
 # The layouts, and where the data sets lie
