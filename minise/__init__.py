@@ -1,15 +1,54 @@
 """Self-Ensemble for many-choice questions, in code that can be read and checked token by token."""
 
-from minise.checkpoint import LanguageModel, load
-from minise.config import Config
-from minise.ensemble import Answer, Group, branch_logits, self_ensemble, standard
-from minise.errors import InputError
-from minise.layout import Layout, pack
-from minise.model import Decoder
-from minise.presets import AUTHORS_CODE, PAPER, Preset
-from minise.prompt import Question, Template
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minise.authors_code import AUTHORS_CODE
+    from minise.checkpoint import load
+    from minise.config import Config
+    from minise.engines import LanguageModel, branch_logits
+    from minise.ensemble import (
+        Answer,
+        Group,
+        Plan,
+        SelfEnsemble,
+        Standard,
+        ask,
+        self_ensemble,
+        standard,
+    )
+    from minise.errors import InputError
+    from minise.grouping import Groups
+    from minise.layout import Layout, Tree, pack
+    from minise.model import Decoder
+    from minise.presets import PAPER, Preset
+    from minise.prompt import Template
+    from minise.question import Question
+    from minise.recording import record
 
 __version__ = "0.1.0"
+
+# Where the public names live. They are imported when first used, so that `minise --help` does not
+# wait for torch.
+_HOMES = {
+    "authors_code": "AUTHORS_CODE",
+    "checkpoint": "load",
+    "config": "Config",
+    "engines": "LanguageModel branch_logits",
+    "ensemble": "Answer Group Plan SelfEnsemble Standard ask self_ensemble standard",
+    "errors": "InputError",
+    "grouping": "Groups",
+    "layout": "Layout Tree pack",
+    "model": "Decoder",
+    "presets": "PAPER Preset",
+    "prompt": "Template",
+    "question": "Question",
+    "recording": "record",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = [
     "AUTHORS_CODE",
     "PAPER",
@@ -17,15 +56,28 @@ __all__ = [
     "Config",
     "Decoder",
     "Group",
+    "Groups",
     "InputError",
     "LanguageModel",
     "Layout",
+    "Plan",
     "Preset",
     "Question",
+    "SelfEnsemble",
+    "Standard",
     "Template",
+    "Tree",
+    "ask",
     "branch_logits",
     "load",
     "pack",
+    "record",
     "self_ensemble",
     "standard",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(import_module(f"minise.{_HOME_OF[name]}"), name)
+    raise AttributeError(f"module 'minise' has no attribute '{name}'")

@@ -1,10 +1,9 @@
-"""A folder or a hub id becomes a model: config, weights and tokenizer. Strict, safetensors only."""
+"""Load a checkpoint: config, weights and tokenizer, from a folder or the hub. Safetensors only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minise.config import Config
-from minise.errors import InputError
+from minise.config_json import read_config
+from minise.engines import LanguageModel
+from minise.errors import InputError, one_line
 from minise.model import Decoder
-from minise.source import finder, one_line, weight_files
+from minise.names import DTYPES as DTYPE_NAMES
+from minise.source import finder, weight_files
 from minise.tokenizer import Tokenizer
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True, eq=False)
-class LanguageModel:
-    """A loaded checkpoint. `name` is what was asked for, `revision` the hub's commit hash."""
-
-    name: str
-    config: Config
-    decoder: Decoder
-    tokenizer: Tokenizer
-    revision: str | None = None
+DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in DTYPE_NAMES)
 
 
 def load(
@@ -42,19 +33,20 @@ def load(
 ) -> LanguageModel:
     """Load a checkpoint from a folder, the shipped "weights/...", or a hub id "owner/name".
 
-    Every tensor is read from a memory map and placed in the wanted dtype and device one by one, so
-    the peak is one copy of the weights and one tensor. Hub files go through huggingface-hub: its
-    cache, progress bars, offline mode (HF_HUB_OFFLINE=1) and token (HF_TOKEN, or `hf auth login`).
+    The tensors are read from a memory map and converted one by one, so the peak memory is one copy
+    of the weights plus one tensor. Hub files come through huggingface-hub, with its cache, progress
+    bars, offline mode (HF_HUB_OFFLINE=1) and token (HF_TOKEN, or `hf auth login`).
 
-    Raises InputError, naming file and tensor, for anything missing, unexpected, misshapen, corrupt
-    or not finite, for what the config asks and minise does not implement, and for hub troubles.
+    Raises InputError, naming file and tensor, if a tensor is missing, unexpected, corrupt, of the
+    wrong shape or not finite; if the config asks for something that minise does not implement; and
+    if the hub does not serve a file.
     """
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype} is not one of {', '.join(map(str, DTYPES))}")
     device = usable_device(device)
     find = finder(str(source), revision)
     config_path = find("config.json")
-    config = Config.from_file(config_path)
+    config = read_config(config_path)
     tokenizer = Tokenizer.from_file(find("tokenizer.json"))
     decoder = read_weights(config, weight_files(find, config_path.parent), dtype, device)
     commit = config_path.parent.name if config_path.parent.parent.name == "snapshots" else None
@@ -64,8 +56,8 @@ def load(
 def read_weights(
     config: Config, files: list[Path], dtype: torch.dtype, device: torch.device
 ) -> Decoder:
-    """A decoder with the tensors of `files`, each name exactly once and in its exact shape."""
-    with torch.device("meta"):  # shapes only: no memory is spent on initial values
+    """A decoder with the tensors of `files`. Each must occur once and have the expected shape."""
+    with torch.device("meta"):  # shapes only: no memory for initial values
         decoder = Decoder(config)
     expected = {name: tuple(tensor.shape) for name, tensor in decoder.state_dict().items()}
     state: dict[str, Tensor] = {}
@@ -75,7 +67,7 @@ def read_weights(
             if name in state:
                 raise InputError(f"{path}: tensor {name} is also in another file of the checkpoint")
             if name.endswith(".rotary_emb.inv_freq"):
-                continue  # old conversions store this table; it follows from the config
+                continue  # some old checkpoints store this table; the config determines it
             if name == "lm_head.weight" and config.tie_word_embeddings:
                 tied = _read(path, name, expected["model.embed_tokens.weight"], dtype, device)
                 continue
@@ -97,7 +89,7 @@ def read_weights(
     if tied is not None and not torch.equal(tied, state["model.embed_tokens.weight"]):
         raise InputError(
             f"{files[0].parent}: lm_head.weight differs from model.embed_tokens.weight, but "
-            "config.json says tie_word_embeddings; set it to false if they are meant to differ"
+            "config.json says tie_word_embeddings; set it to false if they should differ"
         )
     decoder.load_state_dict(state, strict=True, assign=True)
     return decoder.requires_grad_(False).eval()
@@ -114,8 +106,8 @@ def _tensor_names(files: list[Path]) -> Iterator[tuple[Path, str]]:
 def _read(
     path: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    # Opened anew for each tensor: closing drops the pages that were mapped for it, so the file's
-    # bytes never add up beside the converted copy.
+    # Open the file again for each tensor. Closing it releases the mapped pages; otherwise the whole
+    # file would stay in memory beside the converted copy.
     with _opened(path) as file:
         stored = file.get_slice(name)
         if tuple(stored.get_shape()) != shape:
@@ -135,12 +127,12 @@ def _read(
 
 
 def _finite(tensor: Tensor) -> bool:
-    # By the extremes, which are NaN if any value is. isfinite(tensor) would cost two more copies.
+    # The extremes are NaN if any value is NaN. isfinite(tensor) would need two more copies.
     return bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:  # a safe_open, which has no types
+def _opened(path: Path) -> Iterator[Any]:  # safe_open is untyped
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             yield file
@@ -151,9 +143,9 @@ def _opened(path: Path) -> Iterator[Any]:  # a safe_open, which has no types
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """The device, or InputError where no tensor can be made and read on it."""
+    """The device. Raises InputError if a tensor cannot be created on it and read back."""
     try:
-        torch.zeros(1, device=device).item()  # "meta" makes tensors too, but they hold nothing
+        torch.zeros(1, device=device).item()  # item() fails on "meta", whose tensors hold no values
         return torch.device(device)
     except (RuntimeError, AssertionError, ImportError) as error:
         raise InputError(

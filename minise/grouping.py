@@ -1,16 +1,71 @@
-"""Which choices share a group (Section 3.2, step 1). Knows nothing of text, tokens or the model."""
+"""Which choices share a group (Section 3.2, step 1). Knows nothing of text, tokens or the model.
+
+A grouping is a function (num_choices, group_size, trials, seed, question_id) -> Groups. One of your
+own goes wherever a grouping is named: `self_ensemble(..., grouping=mine)`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import random
-from itertools import permutations
-from math import perm
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
 
-from minise.designs import check_sizes, design
 from minise.errors import InputError
+from minise.plugin import find_object
 
-GROUPINGS = ("random", "balanced", "independent", "exact")
+Group = tuple[int, ...]  # indices of choices, in the order in which the prompt lists them
+Trial = tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of one question, trial by trial, and what is known of them.
+
+    weights: how much each group counts in the mean, in the order of `flat`; None: all the same.
+    independent: the trials were drawn independently of one another, so their spread tells the
+    sampling error. complete: nothing was sampled, so there is no sampling error. balance: how
+    balanced a design is, in words.
+    """
+
+    trials: tuple[Trial, ...]
+    weights: tuple[float, ...] | None = None
+    independent: bool = False
+    complete: bool = False
+    balance: str | None = None
+
+    @property
+    def flat(self) -> list[Group]:
+        """All groups, trial after trial."""
+        return [group for trial in self.trials for group in trial]
+
+
+Grouping = Callable[[int, int, int, int, str], Groups]
+
+
+def random_partitions(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
+    """The paper's: each trial permutes the K choices and cuts them into consecutive groups of m, of
+    which the last may be smaller.
+
+    A trial depends on (seed, question_id, trial) and nothing else: not on the order or number of
+    questions, the process, the platform or a library's version.
+
+    >>> random_partitions(5, 2, 2, seed=0, question_id="q1").trials
+    (((3, 0), (2, 4), (1,)), ((0, 2), (3, 1), (4,)))
+    """
+    orders = [permutation(K, f"{seed}/{question_id}/{trial}") for trial in range(trials)]
+    drawn = (tuple(tuple(o[i : i + m]) for i in range(0, K, m)) for o in orders)
+    return Groups(tuple(drawn), independent=True)
+
+
+# A name on the command line -> where its function is. A grouping of your own needs no entry:
+# "./mine.py:name" names it as well.
+GROUPINGS = {
+    "random": "minise.grouping:random_partitions",
+    "balanced": "minise.designs:balanced_partitions",
+    "independent": "minise.authors_code:independent_draws",
+    "exact": "minise.exact:all_ordered_groups",
+}
 
 
 def make_groups(
@@ -19,71 +74,33 @@ def make_groups(
     trials: int,
     seed: int,
     question_id: str,
-    grouping: str = "random",
-) -> list[list[int]]:
-    """Sampled groups of choice indices, trial after trial, in the order a prompt lists them.
+    grouping: str | Grouping = "random",
+) -> Groups:
+    """The groups by a grouping: a name in GROUPINGS, "./file.py:name", or a function.
 
-    "random", the paper's: each trial permutes the K choices and cuts them into consecutive groups
-    of m = `group_size`; the last may be smaller. N trials give N * ceil(K / m) groups.
-    "balanced", not in the paper: a fixed design of N partitions in which pairs of choices meet, and
-    choices take labels, as equally often as can be; one random permutation says which choice is
-    which in it. Each group alone is as random as the paper's, so Eq. 3 has the same mean, and a
-    smaller variance. "independent", the released code's: each trial is a single draw of m choices;
-    a choice may come up seldom or never.
-
-    A random trial depends on (seed, question_id, trial) and nothing else, balanced groups on (seed,
-    question_id, `trials`): not on the order or number of questions, the process, the platform or a
-    library's version.
-
-    >>> make_groups(5, 2, 2, seed=0, question_id="q1")
-    [[3, 0], [2, 4], [1], [0, 2], [3, 1], [4]]
+    Raises InputError for an unknown name, and for a size or number of trials below 1.
     """
-    check_sizes(num_choices, group_size, trials)
-    if grouping == "random":
-        return [
-            order[start : start + group_size]
-            for trial in range(trials)
-            for order in [permutation(num_choices, f"{seed}/{question_id}/{trial}")]
-            for start in range(0, num_choices, group_size)
-        ]
-    if grouping == "balanced":
-        renamed = permutation(num_choices, f"balanced/{seed}/{question_id}")
-        partitions = design(num_choices, group_size, trials).trials
-        return [[renamed[i] for i in group] for trial in partitions for group in trial]
-    if grouping == "independent":
-        # The released code's own generator, so that seed 0 gives its index sets. With an empty id
-        # every question gets the same ones, as there.
-        generator = random.Random(f"{seed}/{question_id}" if question_id else seed)
-        size = min(group_size, num_choices)
-        return [generator.sample(range(num_choices), size) for _ in range(trials)]
-    raise InputError(f'grouping "{grouping}" is unknown; use one of {", ".join(GROUPINGS)}')
-
-
-def exact_groups(num_choices: int, group_size: int) -> list[tuple[list[int], float]]:
-    """Every ordered group that a random partition can hold, with how many a trial holds on average.
-
-    In a trial each of the floor(K / m) full groups is uniform over the ordered m-subsets of the
-    choices, and the rest, if there is one, over the ordered subsets of its size. The weighted mean
-    over these groups is the limit of Eq. 3 for infinitely many trials.
-
-    >>> [(group, round(weight, 3)) for group, weight in exact_groups(3, 2)]
-    ... # doctest: +NORMALIZE_WHITESPACE
-    [([0, 1], 0.167), ([0, 2], 0.167), ([1, 0], 0.167), ([1, 2], 0.167), ([2, 0], 0.167),
-     ([2, 1], 0.167), ([0], 0.333), ([1], 0.333), ([2], 0.333)]
-    """
-    return [
-        (list(group), copies / perm(num_choices, size))
-        for size, copies in exact_sizes(num_choices, group_size)
-        for group in permutations(range(num_choices), size)
-    ]
-
-
-def exact_sizes(num_choices: int, group_size: int) -> list[tuple[int, int]]:
-    """The sizes of a partition's groups, each with how many groups of that size there are."""
     check_sizes(num_choices, group_size)
-    size = min(group_size, num_choices)
-    full, rest = divmod(num_choices, size)
-    return [(size, full)] + [(rest, 1)] * (rest > 0)
+    if isinstance(grouping, str):
+        if grouping not in GROUPINGS and ":" not in grouping:
+            raise InputError(f'grouping "{grouping}" is unknown; use one of {", ".join(GROUPINGS)}')
+        grouping = cast(Grouping, find_object(GROUPINGS.get(grouping, grouping)))
+    groups = grouping(num_choices, group_size, trials, seed, question_id)
+    if not isinstance(groups, Groups):
+        raise InputError(f"the grouping returned {type(groups).__name__}; it must return Groups")
+    if not groups.trials:
+        raise InputError(f"number of trials {trials} is below 1; at least one is needed")
+    return groups
+
+
+def check_sizes(num_choices: int, group_size: int, trials: int = 1) -> None:
+    """Raise InputError if a number is below 1."""
+    if num_choices < 1:
+        raise InputError("there are no choices to group")
+    if group_size < 1:
+        raise InputError(f"group size {group_size} is below 1; a group needs at least one choice")
+    if trials < 1:
+        raise InputError(f"number of trials {trials} is below 1; at least one is needed")
 
 
 def permutation(n: int, key: str) -> list[int]:

@@ -1,10 +1,10 @@
 """Prompts that begin alike, laid out as branches of one tree of tokens (Section 4 of the paper).
 
-A token attends to its ancestors and itself: the attention mask, Eq. 4.
-A token's position is its depth: the positional re-encoding, Eq. 6.
-A branch's last token reads out its labels: the row index_j.
+A token attends to its ancestors and itself: the attention mask (Eq. 3).
+A token's position is its depth: the positional re-encoding (the position list, Eq. 5).
+A branch's last token reads out its labels (index_j of the readout, Eq. 6).
 
-The paper's packed sequence [Q, G1, G2, ...] is the tree with one trunk Q and one leaf per group.
+The paper's packed sequence [Q, G1, G2, ...] is the tree with one prefix Q and one leaf per group.
 For Q = [7, 8], G1 = [1, 2], G2 = [1, 3]:
 
     pack([7, 8], [[1, 2], [1, 3]])              with tree=True, where G1 and G2 share their 1
@@ -25,7 +25,8 @@ For Q = [7, 8], G1 = [1, 2], G2 = [1, 3]:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -33,21 +34,43 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A tree of T tokens in an order in which parents come before their children.
+    """T tokens, where each stands, what each sees, and which rows are read.
 
-    tokens: (T,) int64 ids. parents: (T,) int64, the row of the token before this one in its prompt,
-    -1 for the first. positions: (T,) int64 position ids, a token's depth. ends: (G,) int64, the row
-    of each branch's last token, in the order given to `pack`.
+    tokens: (T,) int64 ids. positions: (T,) int64 position ids. mask: (T, T) bool, True = the row's
+    token may attend to the column's. ends: (G,) int64, the row of each branch's last token.
     """
 
     tokens: Tensor
-    parents: Tensor
     positions: Tensor
+    mask: Tensor
     ends: Tensor
 
-    @property
+    def replace(self, **changes: Tensor) -> Layout:
+        """The layout with other tokens, positions, mask or ends. An ablation is one of these.
+
+        The result is a plain Layout: with another mask it need not be a tree any more.
+        """
+        kept = {field.name for field in fields(Layout)} - changes.keys()
+        return Layout(**{name: getattr(self, name) for name in kept}, **changes)
+
+
+class Tree(Layout):
+    """A layout that follows from `parents`: (T,) int64, the row of the token before this one in its
+    prompt, -1 for the first. Parents come before their children. `ends` are in the order of `pack`.
+
+    The mask is built when it is first asked for: the tree engine never asks, and for 40,000 tokens
+    it would take 1.6 GiB.
+    """
+
+    parents: Tensor
+
+    def __init__(self, tokens: Tensor, parents: Tensor, positions: Tensor, ends: Tensor) -> None:
+        # The base class is frozen, so the fields are set this way.
+        self.__dict__.update(tokens=tokens, parents=parents, positions=positions, ends=ends)
+
+    @cached_property
     def mask(self) -> Tensor:
-        """(T, T) bool, True = the row's token may attend to the column's. Built when asked for."""
+        """(T, T) bool: a token attends to its ancestors and itself."""
         mask = torch.zeros(len(self.tokens), len(self.tokens), dtype=torch.bool)
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
@@ -56,7 +79,7 @@ class Layout:
         return mask
 
     def paths(self) -> list[list[int]]:
-        """Per branch, the rows of its whole prompt, first token to last."""
+        """For each branch the rows of its whole prompt, first token to last."""
         parents, paths = self.parents.tolist(), []
         for row in self.ends.tolist():
             path = []
@@ -72,12 +95,13 @@ def causal_mask(length: int) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool).tril()
 
 
-def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = False) -> Layout:
+def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = False) -> Tree:
     """Lay out the prompts `prefix + branch` in one sequence.
 
-    tree=False is the paper's: the prefix once, then every branch whole. tree=True merges every
-    common prefix of the prompts, so each distinct one is a single token; the numbers are the same.
-    The prefix may be empty; a prompt may not. Raises ValueError for no branches or an empty prompt.
+    tree=False is the paper's layout: the prefix once, then every branch whole. tree=True merges
+    every common beginning of two prompts, so that each distinct one is a single token; the numbers
+    are the same. The prefix may be empty; a prompt may not. Raises ValueError for no branches or an
+    empty prompt.
     """
     if not branches:
         raise ValueError("no branches to pack")
@@ -87,7 +111,7 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
     children: dict[tuple[int, int], int] = {}  # (parent row, token id) -> row
 
     def grow(row: int, ids: Sequence[int], merge: bool) -> int:
-        """Append `ids` below `row`, reusing what is already there if `merge`; the last row."""
+        """Append `ids` below `row`, reusing what is there if `merge`. Return the last row."""
         for token in ids:
             if merge and (row, token) in children:
                 row = children[row, token]
@@ -99,18 +123,8 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
             row = len(tokens) - 1
         return row
 
-    trunk = grow(-1, prefix, merge=False)
-    ends = [grow(trunk, branch, merge=tree) for branch in branches]
+    last = grow(-1, prefix, merge=False)
+    ends = [grow(last, branch, merge=tree) for branch in branches]
     if min(ends) < 0:
         raise ValueError("an empty prompt: no prefix and an empty branch")
-    return Layout(*(torch.tensor(rows) for rows in (tokens, parents, positions, ends)))
-
-
-def token_counts(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> dict[str, int]:
-    """How many tokens each engine runs for these prompts, by its name."""
-    own = sum(map(len, branches))
-    return {
-        "separate": len(prefix) * len(branches) + own,
-        "dense": len(prefix) + own,
-        "tree": len(pack(prefix, branches, tree=True).tokens),
-    }
+    return Tree(*(torch.tensor(rows) for rows in (tokens, parents, positions, ends)))

@@ -1,7 +1,7 @@
 """One decoder for LLaMA, Mistral and Qwen2. What each token sees and where it stands are arguments.
 
 Module and parameter names are the checkpoints' own, so that weights load with no table of names.
-Nothing here builds a mask or guesses a position: whoever calls says both.
+Nothing here builds a mask or guesses a position: the caller gives both.
 
 Dimension legend, used as name suffixes:
 B batch, T tokens, D hidden_size, H query heads, K key/value heads, h head_dim, V vocabulary.
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minise.config import Config
-from minise.rope import rotate, rotation
+from minise.rope import cos_sin, rotate
 
 
 class RMSNorm(nn.Module):
@@ -35,10 +35,12 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-# cos and sin of the tokens' angles, (B, T, 1, h) each: the same for every head.
-Rotation = tuple[Tensor, Tensor]
-# How Q queries read T keys and values: (B, Q, H, h), (B, T, K, h), (B, T, K, h) -> (B, Q, H, h).
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+# How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
+# for q (B, Q, H, h), k and v (B, T, K, h), queries and keys already rotated. Q is T, or in the top
+# layer the number of `rows`. The last dimension of the values need not be h (see recording.py).
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+Read = Callable[[Tensor, Tensor, Tensor], Tensor]  # the same, its layer filled in
+Angles = tuple[Tensor, Tensor]  # cos and sin, (B, T, 1, h) each
 
 
 def masked_attention(q_BQHh: Tensor, k_BTKh: Tensor, v_BTKh: Tensor, mask_BQT: Tensor) -> Tensor:
@@ -70,16 +72,15 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
         self.o_proj = nn.Linear(q_size, config.hidden_size, bias=False)
 
-    def forward(
-        self, x_BTD: Tensor, turn: Rotation, attend: Attend, rows: Tensor | None = None
-    ) -> Tensor:
-        """What the tokens in `rows` (all, if None) read from the others by way of `attend`."""
-        k_BTKh = rotate(self._heads(self.k_proj(x_BTD)), *turn)
+    def forward(self, x_BTD: Tensor, angles: Angles, read: Read, rows: Tensor | None) -> Tensor:
+        """What the tokens in `rows` (all, if None) read from the others by way of `read`."""
+        k_BTKh = rotate(self._heads(self.k_proj(x_BTD)), *angles)
         v_BTKh = self._heads(self.v_proj(x_BTD))
         if rows is not None:
-            x_BTD, turn = x_BTD[:, rows], (turn[0][:, rows], turn[1][:, rows])
-        q_BTHh = rotate(self._heads(self.q_proj(x_BTD)), *turn)
-        return self.o_proj(attend(q_BTHh, k_BTKh, v_BTKh).flatten(2))
+            x_BTD = x_BTD[..., rows, :]
+            angles = angles[0][..., rows, :, :], angles[1][..., rows, :, :]
+        q_BTHh = rotate(self._heads(self.q_proj(x_BTD)), *angles)
+        return self.o_proj(read(q_BTHh, k_BTKh, v_BTKh).flatten(-2))
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.unflatten(-1, (-1, self.head_dim))
@@ -95,11 +96,11 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        # In pieces of tokens: of a long packed sequence the wide activations would be the largest
+        # In pieces of tokens: for a long packed sequence the wide activations would be the largest
         # tensors by far, and fresh memory of that size costs more time than the products on it.
-        pieces = x_BTD.split(2048, dim=1)
+        pieces = x_BTD.split(2048, dim=-2)
         return torch.cat(
-            [self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)) for x in pieces], dim=1
+            [self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)) for x in pieces], dim=-2
         )
 
 
@@ -113,21 +114,19 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(
-        self, x_BTD: Tensor, turn: Rotation, attend: Attend, rows: Tensor | None = None
-    ) -> Tensor:
-        """The stream after this layer, of the tokens in `rows` alone if given."""
-        read_BTD = self.self_attn(self.input_layernorm(x_BTD), turn, attend, rows)
-        x_BTD = (x_BTD if rows is None else x_BTD[:, rows]) + read_BTD
+    def forward(self, x_BTD: Tensor, angles: Angles, read: Read, rows: Tensor | None) -> Tensor:
+        """The stream after this layer, of the tokens in `rows` only if given."""
+        read_BTD = self.self_attn(self.input_layernorm(x_BTD), angles, read, rows)
+        x_BTD = (x_BTD if rows is None else x_BTD[..., rows, :]) + read_BTD
         return x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
 
 
-class Stack(nn.Module):
-    """Embedding, layers and final norm: what a checkpoint files under "model."."""
+class Layers(nn.Module):
+    """Embedding, layers and final norm: the tensors that a checkpoint names "model."."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        # Zeros given, because drawing values on the meta device takes most of a second to import.
+        # Zeros are given because drawing values on the meta device takes most of a second.
         V, D = config.vocab_size, config.hidden_size
         self.embed_tokens = nn.Embedding(V, D, _weight=torch.zeros(V, D))
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
@@ -135,12 +134,12 @@ class Stack(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The whole model: calling it gives hidden states, `logits` reads them out."""
+    """The model: `run` drives it, `forward` is `run` with a dense mask, `logits` reads out."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.model = Stack(config)
+        self.model = Layers(config)
         # A tied checkpoint reads out with its embedding and has no tensor of this name.
         self.lm_head = (
             None
@@ -148,21 +147,45 @@ class Decoder(nn.Module):
             else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         )
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.embed_tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the embedding, and so of the activations."""
+        return self.model.embed_tokens.weight.dtype
+
+    def run(
+        self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None
+    ) -> Tensor:
+        """Embedding, layers and final norm: hidden states (..., T, D) in the weights' dtype.
+
+        The one driver of the layers. tokens, positions: (..., T) int64. `attend(layer, q, k, v)`
+        says how queries read keys: see `Attend`. With `rows` (R,) int64 the top layer computes
+        queries, output and MLP for these tokens only, and the result is (..., R, D). A caller that
+        reads no other row saves most of a layer.
+        """
+        x_BTD = self.model.embed_tokens(tokens)
+        # One axis more, so that the angles are the same for every head.
+        angles = cos_sin(self.config, positions[..., None], x_BTD.dtype)
+        top = len(self.model.layers) - 1
+        for index, layer in enumerate(self.model.layers):
+            x_BTD = layer(x_BTD, angles, partial(attend, index), rows if index == top else None)
+        return self.model.norm(x_BTD)
+
     def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Hidden states after the final norm, (..., T, D) in the weights' dtype.
 
         tokens: (..., T) int64 ids. positions: (..., T) int64 position ids. mask: (..., T, T) bool,
-        True = the row's token attends to the column's; each row must allow at least itself.
-        Leading batch dimensions broadcast. Sliding windows are narrowed here, by position, because
-        they are a fact of the model; everything else about the mask is the caller's.
-
-        Raises TypeError for a mask that is not bool (an additive mask would be read wrongly), and
-        ValueError for a wrong shape or a row that does not attend to itself (Eq. 4 never has one).
+        True = the row's token attends to the column's. Leading batch dimensions broadcast. Sliding
+        windows are applied here, because they are a fact of the model; the rest of the mask is the
+        caller's. Raises TypeError for a mask that is not bool (an additive mask would be misread),
+        and ValueError for a wrong shape or a row that does not attend to itself.
         """
         if mask.dtype != torch.bool:
-            raise TypeError(
-                f"mask is {mask.dtype}; pass torch.bool, True where attention is allowed"
-            )
+            raise TypeError(f"mask is {mask.dtype}; pass torch.bool, True = may attend")
         T = tokens.shape[-1]
         if positions.shape[-1] != T or mask.shape[-2:] != (T, T):
             raise ValueError(
@@ -170,33 +193,26 @@ class Decoder(nn.Module):
                 f"{tuple(mask.shape[-2:])}; expected T, T and (T, T)"
             )
         if not mask.diagonal(dim1=-2, dim2=-1).all():
-            raise ValueError(
-                "a row of the mask does not attend to its own token; its softmax is empty"
-            )
+            raise ValueError("a row of the mask does not attend to its own token")
         batch = torch.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
         tokens_BT = tokens.expand(*batch, T).reshape(-1, T)
         positions_BT = positions.expand(*batch, T).reshape(-1, T)
         # A mask without batch dimensions is broadcast by the attention, not copied.
         mask_BTT = mask[None] if mask.dim() == 2 else mask.expand(*batch, T, T).reshape(-1, T, T)
+        # By position, not by index: in a packed sequence a late group's index is thousands past its
+        # position. i - j < window, without a (T, T) tensor of distances.
+        masks: dict[int | None, Tensor] = {None: mask_BTT}
+        for window in {w for w in self.config.sliding_windows if w is not None}:
+            near_BTT = positions_BT[:, :, None] < (positions_BT + window)[:, None, :]
+            masks[window] = mask_BTT & near_BTT
 
-        x_BTD = self.model.embed_tokens(tokens_BT)
-        turn = rotation(self.config, positions_BT[..., None], x_BTD.dtype)
-        masks = self._windowed(positions_BT, mask_BTT)
-        for layer, window in zip(self.model.layers, self.config.sliding_windows, strict=True):
-            x_BTD = layer(x_BTD, turn, partial(masked_attention, mask_BQT=masks[window]))
-        return self.model.norm(x_BTD).reshape(*batch, T, -1)
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return masked_attention(q, k, v, masks[self.config.sliding_windows[layer]])
+
+        return self.run(tokens_BT, positions_BT, attend).reshape(*batch, T, -1)
 
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Logits of `hidden` (..., D): (..., V), or (..., C) for the token ids `columns` (C,)."""
         head = self.model.embed_tokens if self.lm_head is None else self.lm_head
         weight = head.weight if columns is None else head.weight[columns]
         return F.linear(hidden, weight)
-
-    def _windowed(self, positions_BT: Tensor, mask_BTT: Tensor) -> dict[int | None, Tensor]:
-        """The mask under each distinct window of the layers. By position, not by index: in a packed
-        sequence a late group's index is thousands past its position."""
-        masks: dict[int | None, Tensor] = {None: mask_BTT}
-        for window in {w for w in self.config.sliding_windows if w is not None}:
-            distance_BTT = positions_BT[:, :, None] - positions_BT[:, None, :]
-            masks[window] = mask_BTT & (distance_BTT < window)
-        return masks

@@ -6,21 +6,23 @@ and its effect can be measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minise.errors import InputError
+from minise.grouping import Grouping
+from minise.names import PRESETS
 from minise.prompt import DEFAULT_TEMPLATE, Template
 
 
 @dataclass(frozen=True)
 class Preset:
-    """All that group size, number of trials and seed leave open. The defaults are the paper's."""
+    """Everything that group size, number of trials and seed leave open. The defaults are the
+    paper's."""
 
-    grouping: str = "random"
-    """"random": partitions of the choices (Section 3.2); "balanced": a design of such partitions.
-    "independent": one draw a trial."""
+    grouping: str | Grouping = "random"
+    """A name in GROUPINGS, or a function like those."""
     groups_per_question: bool = True
-    """Draw other groups for each question; False: every question gets the same index sets."""
+    """Draw other groups for each question. False: every question gets the same index sets."""
     null_option: bool = True
     """Write "None of the above" as each group's last choice (appendix on normalization)."""
     null_in_softmax: bool = True
@@ -35,50 +37,25 @@ class Preset:
 
 PAPER = Preset()
 
-# The question ends in " \n", a group runs on one line, and its logits are read after the newline
-# that closes it; labels are looked up bare ("A", not " A").
-_LINE = Template("{question} \n", "({label}) {choice} ", "Answer: \n", "{label}", bare_labels=True)
-# Standard inference: the data set's formatted question and " Answer:".
-_FORMATTED = Template("{question} ", "({label}) {choice} ", "Answer:", "{label}", bare_labels=True)
-_CHAT = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 
-AUTHORS_CODE = {
-    "llama": Preset(
-        grouping="independent",
-        groups_per_question=False,
-        null_in_softmax=False,
-        template=_LINE,
-        # The one script that looks " A" up; after "Answer:" that is also how it continues.
-        standard_template=Template("{question} ", "({label}) {choice} ", "Answer:"),
-    ),
-    "mistral": Preset(
-        grouping="independent",
-        groups_per_question=False,
-        null_in_softmax=False,
-        template=_LINE,
-        standard_template=_FORMATTED,
-        # Its tokenizer splits " \n" in two and the offset for the last group counts one.
-        last_group_early=1,
-    ),
-    "qwen2": Preset(
-        grouping="independent",
-        groups_per_question=False,
-        null_option=False,
-        null_in_softmax=False,
-        template=Template(
-            _CHAT + "{question} \n", _LINE.choice, _LINE.cue, _LINE.label, bare_labels=True
-        ),
-        standard_template=_FORMATTED,
-    ),
-}
+def resolve(
+    preset: str | Preset,
+    model_type: str,
+    grouping: str | Grouping | None = None,
+    null_option: bool | None = None,
+) -> Preset:
+    """A preset, by its name for a family if need be, with the given fields replaced.
 
-PRESETS = ("paper", "authors-code")
+    The released code differs family by family. Raises InputError for an unknown name.
+    """
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise InputError(f'preset "{preset}" is unknown; use one of {", ".join(PRESETS)}')
+        # Imported here, because that module is written in terms of this one.
+        from minise.authors_code import AUTHORS_CODE
 
-
-def get_preset(name: str, model_type: str) -> Preset:
-    """The preset `name` for a family; the released code differs family by family."""
-    if name == "paper":
-        return PAPER
-    if name == "authors-code":
-        return AUTHORS_CODE[model_type]
-    raise InputError(f'preset "{name}" is unknown; use one of {", ".join(PRESETS)}')
+        if preset == "authors-code" and model_type not in AUTHORS_CODE:
+            raise InputError(f"preset authors-code has no {model_type} model; use preset paper")
+        preset = PAPER if preset == "paper" else AUTHORS_CODE[model_type]
+    changes = {"grouping": grouping, "null_option": null_option}
+    return replace(preset, **{k: v for k, v in changes.items() if v is not None})  # type: ignore[arg-type]

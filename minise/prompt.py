@@ -1,16 +1,11 @@
-"""A question and a list of choices become text, then token ids."""
+"""A question and lists of choices become texts, then token ids."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from math import perm
-from pathlib import Path
-from typing import Any
 
 from minise.errors import InputError
 from minise.tokenizer import Tokenizer
@@ -18,77 +13,8 @@ from minise.tokenizer import Tokenizer
 LABELS = string.ascii_uppercase
 NULL_OPTION = "None of the above"
 
-
-@dataclass(frozen=True)
-class Question:
-    """A K-choice question. `answer` is the index of the right choice, if known.
-
-    `id` seeds the grouping; without one it is a hash of text and choices. Raises InputError for
-    fewer than two choices, empty text or an answer that is no choice.
-    """
-
-    text: str
-    choices: Sequence[str]
-    id: str = ""
-    answer: int | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
-            raise InputError(f"choices are {type(self.choices).__name__}; give a list of texts")
-        # Frozen, so set through object: a caller's list must not be shared.
-        object.__setattr__(self, "choices", tuple(self.choices))
-        numbered = [(f"choice {number}", text) for number, text in enumerate(self.choices, 1)]
-        for name, text in [("question", self.text), *numbered]:
-            if not isinstance(text, str):
-                raise InputError(f"the {name} is {json.dumps(text, default=str)}; it must be text")
-            if not text.strip():
-                raise InputError(f"the {name} is empty; write its text")
-        if len(self.choices) < 2:
-            raise InputError(
-                f'the question "{self.text}" has {len(self.choices) or "no"} '
-                f"choice{'s' * (not self.choices)}; give at least two"
-            )
-        if self.answer is not None and (
-            isinstance(self.answer, bool)
-            or not isinstance(self.answer, int)
-            or not 0 <= self.answer < len(self.choices)
-        ):
-            raise InputError(
-                f"answer {self.answer!r} is no choice; "
-                f"give an index from 0 to {len(self.choices) - 1}"
-            )
-        if not isinstance(self.id, str):
-            raise InputError(f"the question's id is {self.id!r}; it must be text")
-        if not self.id:
-            object.__setattr__(self, "id", self.content_hash)
-
-    @property
-    def content_hash(self) -> str:
-        """The hash of text and choices, in their order."""
-        content = json.dumps([self.text, self.choices])
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-    @classmethod
-    def from_file(cls, path: Path) -> Question:
-        """Read {"question": text, "choices": [text, ...]}, optionally with "id" and "answer"."""
-        try:
-            raw: Any = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such file") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not readable as JSON ({error})") from None
-        form = '{"question": "...", "choices": ["...", "..."]}'
-        if not isinstance(raw, dict):
-            raise InputError(f"{path}: holds no JSON object; write {form}")
-        if unknown := sorted(set(raw) - {"question", "choices", "id", "answer"}):
-            raise InputError(f'{path}: unknown field "{unknown[0]}"; write {form}')
-        for name in ("question", "choices"):
-            if name not in raw:
-                raise InputError(f'{path}: field "{name}" is missing; write {form}')
-        try:
-            return cls(raw["question"], raw["choices"], raw.get("id", ""), raw.get("answer"))
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+# Prompts whose last tokens, this many, are equal continue with the same label tokens.
+_SAME_END = 4
 
 
 @dataclass(frozen=True)
@@ -103,7 +29,7 @@ class Template:
     (B) two
     Answer:
 
-    `bare_labels`: look a label's id up by encoding the label alone, as the released code does,
+    `bare_labels`: look up a label's id by encoding the label alone, as the released code does,
     instead of as it continues the prompt.
     """
 
@@ -113,7 +39,7 @@ class Template:
     label: str = " {label}"
     bare_labels: bool = False
 
-    def opening(self, question: str) -> str:
+    def prefix(self, question: str) -> str:
         """The text that all prompts of a question share."""
         return self.question.format(question=question)
 
@@ -131,71 +57,81 @@ class Template:
             self.choice.format(label=label, choice=choice)
             for label, choice in zip(LABELS, choices, strict=False)
         ]
-        return self.opening(question) + "".join(lines) + self.cue
+        return self.prefix(question) + "".join(lines) + self.cue
 
 
 DEFAULT_TEMPLATE = Template()
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """The prompts of one question as token ids: each is `prefix + branch`.
+class Prompt:
+    """The prompt of one group. `ids` are its token ids after the prefix that all prompts of the
+    question share. `label_ids` are the token ids of the labels of its choices, in their order."""
 
-    `label_ids` gives, per prompt, the id of the label token of each of its choices.
-    """
-
-    prefix: list[int]
-    branches: list[list[int]]
-    label_ids: list[list[int]]
+    text: str
+    ids: list[int]
+    label_ids: list[int]
 
 
 def write_prompts(
     tokenizer: Tokenizer, template: Template, question: str, choice_lists: Sequence[Sequence[str]]
-) -> Prompts:
-    """One prompt per list of choices, as ids.
+) -> tuple[list[int], list[Prompt]]:
+    """The shared prefix as ids, and one prompt per list of choices.
 
-    The ids are those of the whole text, as a run of that prompt alone would see them; the prefix is
-    what they really share of the question. Should a tokenizer merge a token across the question's
-    end, the prefix is shorter by that token and nothing else changes.
+    The ids are those of each whole text, as a separate run of that prompt would see them. The
+    prefix is what the prompts really share of the question: should a tokenizer merge a token across
+    the question's end, it is shorter by that token and nothing else changes.
 
-    Raises InputError where a label is not exactly one token, or two labels are the same one.
+    Raises InputError where a label is not exactly one token, or two labels are the same token.
     """
     texts = [template.render(question, choices) for choices in choice_lists]
-    labels = [
-        [template.label.format(label=label) for label in LABELS[: len(choices)]]
-        for choices in choice_lists
+    start, *whole = tokenizer.encode([template.prefix(question), *texts])
+    columns = zip(start, *whole, strict=False)
+    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    # What a label becomes depends on the end of the prompt. So of the prompts that end in the same
+    # tokens, one is looked up: the one with the most labels.
+    ends = [tuple(ids[-_SAME_END:]) for ids in whole]
+    most: dict[tuple[int, ...], int] = {}
+    for i, end in enumerate(ends):
+        if end not in most or len(choice_lists[i]) > len(choice_lists[most[end]]):
+            most[end] = i
+    labels = {
+        end: _label_ids(tokenizer, template, texts[i], whole[i], len(choice_lists[i]))
+        for end, i in most.items()
+    }
+    prompts = [
+        Prompt(text, ids[shared:], labels[end][: len(choices)])
+        for text, ids, end, choices in zip(texts, whole, ends, choice_lists, strict=True)
     ]
-    opening, *prompts = tokenizer.encode([template.opening(question), *texts])
-    columns = zip(opening, *prompts, strict=False)
-    shared = sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, columns))
-    find = tokenizer.bare_label_ids if template.bare_labels else tokenizer.label_ids
-    return Prompts(prompts[0][:shared], [p[shared:] for p in prompts], find(texts, labels))
+    return whole[0][:shared], prompts
 
 
-def estimate_exact_tokens(
-    tokenizer: Tokenizer,
-    template: Template,
-    question: Question,
-    sizes: Sequence[tuple[int, int]],
-    null_option: bool,
-) -> int:
-    """About how many tokens the prompts of all ordered groups of `sizes` have, common prefixes
-    merged; without writing them, since there may be millions.
+def _label_ids(
+    tokenizer: Tokenizer, template: Template, text: str, ids: list[int], count: int
+) -> list[int]:
+    """The ids of the first `count` labels, as they continue the prompt `text` with these `ids`.
 
-    In the tree of choices K! / (K - j)! choices stand at depth j, those below one parent share
-    their label, and every whole group has an end of its own, the null option and the cue.
+    The id of " A" after a prompt is the one token by which ids(prompt + " A") extends ids(prompt).
+    Encoding the label alone can give another: Mistral's tokenizer makes two tokens of " A" alone
+    and one of it after "Answer:". The released code takes the last id of the label encoded alone,
+    which may name a token that never follows the prompt.
     """
-    opening, K = template.opening(question.text), len(question.choices)
-    lines = [template.choice.format(label="A", choice=choice) for choice in question.choices]
-    label = template.choice.format(label="A", choice="").rstrip()
-    null = template.choice.format(label="A", choice=NULL_OPTION) if null_option else ""
-    texts = ["", label, *lines, null + template.cue]
-    trunk, *ends = map(len, tokenizer.encode([opening + text for text in texts]))
-    shared, *each, end = (length - trunk for length in ends)
-    own, whole = sum(each) / K - shared, {size for size, _ in sizes}
-    return trunk + round(
-        sum(
-            perm(K, depth - 1) * shared + perm(K, depth) * (own + end * (depth in whole))
-            for depth in range(1, max(whole) + 1)
-        )
+    labels = [template.label.format(label=label) for label in LABELS[:count]]
+    extended = tokenizer.encode(
+        [label if template.bare_labels else text + label for label in labels]
     )
+    for label, longer in zip(labels, extended, strict=True):
+        one_more = longer[:-1] == ids and longer[-1] != tokenizer.unknown_id
+        if not (template.bare_labels or one_more):
+            pieces = [tokenizer.backend.id_to_token(token) for token in longer[-3:]]
+            raise InputError(
+                f"{tokenizer.name}: label {label!r} after {text[-20:]!r} is not one token "
+                f"(the text ends in {pieces}); use a tokenizer or template in which it is"
+            )
+    found = [longer[-1] if longer else -1 for longer in extended]
+    if len(set(found)) < len(found) or -1 in found:
+        raise InputError(
+            f"{tokenizer.name}: labels {', '.join(map(repr, labels))} are not distinct tokens "
+            f"(ids {found}); use a tokenizer or template in which they are"
+        )
+    return found

@@ -1,9 +1,9 @@
-"""Rotary position embedding by explicit positions.
+"""Rotary position embedding by explicit position ids.
 
-Each pair of a head's dimensions turns by an angle position * frequency, so that the product of
-a query and a key depends on the distance of their positions alone. That is why a group's tokens,
-given the positions they would have right after the question, cannot tell that other groups lie in
-between (Section 4.2, Eq. 6: positional re-encoding).
+Each pair of a head's dimensions turns by an angle position * frequency, so the product of a query
+and a key depends only on the distance of their positions. That is why a group's tokens, given the
+positions they would have right after the question, cannot tell that other groups lie in between
+(Section 4.2, the position list, Eq. 5).
 
 Dimension legend: T tokens, h head_dim.
 """
@@ -21,7 +21,7 @@ from minise.config import Config
 def inverse_frequencies(config: Config, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Radians per position of each pair, fastest first: (head_dim / 2,) of `dtype`.
 
-    Computed when needed, never stored: a stored table would be cast along with the weights, and
+    Computed when needed, never stored. A stored table would be cast along with the weights, and
     bfloat16 cannot tell position 257 from 256.
     """
     pair = torch.arange(config.head_dim // 2, dtype=dtype, device=device)
@@ -30,8 +30,9 @@ def inverse_frequencies(config: Config, dtype: torch.dtype, device: torch.device
     if scaling.rope_type == "linear":
         frequency = frequency / scaling.factor
     elif scaling.rope_type == "llama3":
-        # Turns made within the original context decide: pairs with fewer than low_freq_factor are
-        # slowed by `factor`, pairs with more than high_freq_factor are kept, a ramp in between.
+        # The number of full turns within the original context decides. Pairs with fewer turns than
+        # low_freq_factor are slowed by `factor`, pairs with more than high_freq_factor are kept,
+        # and between the two lies a ramp.
         turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
         ramp = (turns - scaling.low_freq_factor) / (
             scaling.high_freq_factor - scaling.low_freq_factor
@@ -41,10 +42,10 @@ def inverse_frequencies(config: Config, dtype: torch.dtype, device: torch.device
     return frequency
 
 
-def rotation(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for int64 `positions` (..., T): two tensors (..., T, h).
+def cos_sin(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the angles at int64 `positions` (..., T): two tensors (..., T, h).
 
-    `dtype` is the model's; the angles are float32 at least, float64 in a float64 model.
+    `dtype` is the model's. The angles are at least float32, and float64 in a float64 model.
     """
     dtype = torch.promote_types(dtype, torch.float32)
     angle = positions[..., None] * inverse_frequencies(config, dtype, positions.device)

@@ -1,5 +1,5 @@
-"""Where the files of a checkpoint are: a folder, the shipped weights, or the hub; and where those
-of a data set on the hub are."""
+"""Find the files of a checkpoint (in a folder, the shipped weights or the hub) and of a data set
+on the hub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,24 +16,24 @@ import huggingface_hub
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import logging as hub_log
 
-from minise.errors import InputError
+from minise.errors import InputError, one_line
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class _Absent(InputError):
-    """The source is there; this file of it is not."""
+    """The source exists, but it has no such file, or the hub did not serve it."""
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of repository, and what is said of it where it fails."""
+    """A kind of repository, and the words for it in error messages."""
 
     repo_type: str
-    page: str  # before its id in an address on the hub
-    not_here: str
-    instead: str
-    files: str
+    page: str  # the part of a hub address before the id
+    not_here: str  # where else the user could have put it, and did not
+    instead: str  # what to do without the hub
+    files: str  # which files are needed
 
 
 _MODEL = _Kind(
@@ -54,13 +53,17 @@ _DATASET = _Kind(
 
 
 def finder(source: str, revision: str | None) -> Callable[[str], Path]:
-    """How to get a file of the checkpoint `source` by its name."""
+    """A function that finds a file of the checkpoint `source` by its name and returns its path.
+
+    Raises InputError if `source` is neither a folder nor a hub id, or if a folder has a revision.
+    The function raises it for a file that does not exist or cannot be fetched.
+    """
     shipped = [root / source for root in _SHIPPED if source.startswith("weights/")]
-    # os.path, because Path's own is_dir and expanduser raise for names that cannot be.
+    # os.path, because Path.is_dir and Path.expanduser raise for impossible names.
     for folder in [Path(os.path.expanduser(source)), *shipped]:
         if os.path.isdir(folder):
             if revision:
-                raise InputError(f"{folder}: is a folder; a revision is of a hub id, leave it out")
+                raise InputError(f"{folder}: is a folder; omit the revision, it is for hub ids")
             return lambda name: _in_folder(folder, name)
     if os.path.exists(source):
         raise InputError(f"{source}: is a file; give the folder that holds config.json")
@@ -71,7 +74,7 @@ def finder(source: str, revision: str | None) -> Callable[[str], Path]:
     def from_hub(name: str) -> Path:
         nonlocal pinned
         path = _download(source, name, pinned, _MODEL)
-        # The first file fixes the commit, so that all files are of one revision.
+        # The first file fixes the commit, so that all files come from the same one.
         pinned = path.parent.name
         return path
 
@@ -79,12 +82,12 @@ def finder(source: str, revision: str | None) -> Callable[[str], Path]:
 
 
 def dataset_file(repository: str, name: str, revision: str | None) -> tuple[Path, str]:
-    """A file of a data set on the hub, and the commit that it is of."""
+    """A file of a data set on the hub, and the hash of its commit."""
     path = _download(repository, name, revision, _DATASET)
     return path, path.parents[name.count("/")].name
 
 
-# Where "weights/..." lies: beside the package in a checkout, inside it when installed from a wheel.
+# Where "weights/..." may be: beside the package in a checkout, inside it in an installed wheel.
 _SHIPPED = (Path(__file__).parents[1], Path(__file__).parent)
 
 
@@ -127,7 +130,7 @@ def _download(repository: str, name: str, revision: str | None, kind: _Kind) -> 
         ) from None
     except hub.EntryNotFoundError:
         raise _Absent(f"{at}: has no {name}; {kind.files}") from None
-    except Exception as error:  # the HTTP client beneath has its own classes, and has changed
+    except Exception as error:  # the exceptions of the hub's HTTP client vary by version
         raise InputError(
             f"{at}: {name} could not be fetched ({one_line(error)}); "
             "check the connection and HF_TOKEN, then try again"
@@ -136,7 +139,7 @@ def _download(repository: str, name: str, revision: str | None, kind: _Kind) -> 
 
 @contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """Hold back the hub library's warnings of each retry: what comes of them is one line, ours."""
+    """Silence the hub library's warning for each retry. Our own message reports the outcome."""
     level = hub_log.get_verbosity()
     hub_log.set_verbosity(logging.ERROR)
     try:
@@ -146,16 +149,16 @@ def _quiet_hub() -> Iterator[None]:
 
 
 def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
-    """The files that hold the weights: all shards of the index if there is one."""
+    """The files that hold the weights: the shards of the index if there is one."""
     if (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
-        return [folder / SINGLE]  # not asking the hub for an index: it may be out of reach
+        return [folder / SINGLE]  # do not ask the hub for an index: it may be offline
     try:
         index_path = find(INDEX)
     except _Absent:
         return [find(SINGLE)]
     try:
         shards = set(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"].values())
-        # A shard is a name beside the index, never a path to somewhere else.
+        # Shards lie beside the index. A path to another place is refused.
         if not shards or not all(re.fullmatch(r"[\w.-]+\.safetensors", name) for name in shards):
             raise ValueError("weight_map names no shards beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -163,8 +166,3 @@ def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
             f"{index_path}: not an index of shards ({one_line(error)}); fetch it again"
         ) from None
     return [find(name) for name in sorted(shards)]
-
-
-def one_line(error: BaseException) -> str:
-    """A library's message, which may be a page or nothing, as part of one line."""
-    return textwrap.shorten(str(error) or type(error).__name__, 200)

@@ -8,17 +8,18 @@ the positional re-encoding left out must not, or the check would prove nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from minise.checkpoint import LanguageModel
-from minise.ensemble import Plan, check_dense_fits, check_fit, hidden_states, run_alone
-from minise.layout import causal_mask, pack
+from minise.engines import LanguageModel, hidden_states, run_alone
+from minise.ensemble import Plan
+from minise.layout import Layout, causal_mask, pack
+from minise.meter import check_fit, check_mask_fits
+from minise.recording import record
 from minise.tree import read_ends
 
 
@@ -39,7 +40,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Report:
+class Verification:
     """`tokens` counts the prompt tokens compared, the trunk once per group. `ablations` holds the
     packed run "without_mask" (plain causal) and "without_positions" (0, 1, 2, ...).
 
@@ -61,15 +62,16 @@ class Report:
 
 
 @torch.inference_mode()
-def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Report:
+def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Verification:
     """Compare the packed runs of a plan's prompts with separate runs of each.
 
     `tolerance` is absolute. By default it is 1e-10 in float64, which only rounding can stay below;
     in float32 64, in a half type 16 units of rounding at the size of the largest hidden state.
     """
-    prefix, branches = plan.prompts.prefix, plan.prompts.branches
-    check_fit(lm, prefix, branches)
-    check_dense_fits(lm, len(prefix) + sum(map(len, branches)))
+    prefix, branches = plan.prefix, plan.branches
+    check_fit(lm.name, lm.config, prefix, branches)
+    flat, tree = pack(prefix, branches), pack(prefix, branches, tree=True)
+    check_mask_fits(lm.decoder, len(flat.tokens))
     prompts = [[*prefix, *branch] for branch in branches]
     separate = [_trace(lm, partial(run_alone, lm, prompt)) for prompt in prompts]
     if tolerance is None:
@@ -79,12 +81,10 @@ def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Rep
         units = 64 if dtype == torch.float32 else 16
         tolerance = 1e-10 if dtype == torch.float64 else units * torch.finfo(dtype).eps * largest
 
-    flat, tree = pack(prefix, branches), pack(prefix, branches, tree=True)
-    mask, paths = flat.mask, flat.paths()
-    in_order, causal = torch.arange(len(flat.tokens)), causal_mask(len(flat.tokens))
+    paths, T = flat.paths(), len(flat.tokens)
 
-    def dense(positions: Tensor, mask: Tensor) -> Difference:
-        trace = _trace(lm, partial(hidden_states, lm, flat.tokens, positions, mask))
+    def dense(layout: Layout) -> Difference:
+        trace = _trace(lm, partial(hidden_states, lm, layout))
         return _compare(lm, plan, separate, [[layer[rows] for layer in trace] for rows in paths])
 
     def merged() -> Difference:
@@ -96,38 +96,23 @@ def verify(lm: LanguageModel, plan: Plan, tolerance: float | None = None) -> Rep
         ]
         return _compare(lm, plan, separate, packed)
 
-    return Report(
+    return Verification(
         tokens=sum(map(len, prompts)),
         groups=len(branches),
         tolerance=tolerance,
-        engines={"dense": dense(flat.positions, mask), "tree": merged()},
+        engines={"dense": dense(flat), "tree": merged()},
         ablations={
-            "without_mask": dense(flat.positions, causal),
-            "without_positions": dense(in_order, mask),
+            "without_mask": dense(flat.replace(mask=causal_mask(T))),
+            "without_positions": dense(flat.replace(positions=torch.arange(T))),
         },
     )
 
 
 def _trace(lm: LanguageModel, run: Callable[[], Tensor]) -> list[Tensor]:
     """Hidden states (rows, D) after every layer, and after the final norm as `run` returns them."""
-    with _recorded(lm.decoder.model.layers) as states:
+    with record(lm.decoder) as seen:
         final = run()
-    return [*(state[0] for state in states), final]
-
-
-@contextmanager
-def _recorded(layers: nn.ModuleList) -> Iterator[list[Tensor]]:
-    """Collect each layer's output while the block runs, with the model's forward left as it is."""
-    states: list[Tensor] = []
-    hooks = [
-        layer.register_forward_hook(lambda module, given, output: states.append(output))
-        for layer in layers
-    ]
-    try:
-        yield states
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return [*(seen.residual[layer][0] for layer in range(lm.config.num_hidden_layers)), final]
 
 
 def _compare(
@@ -146,8 +131,8 @@ def _compare(
         for traces in (separate, packed)
     )
     probabilities, changed = [], 0
-    for a, b, ids in zip(alone, together, plan.prompts.label_ids, strict=True):
-        p, q = a[ids].softmax(-1), b[ids].softmax(-1)
+    for a, b, prompt in zip(alone, together, plan.prompts, strict=True):
+        p, q = (row[prompt.label_ids].softmax(-1) for row in (a, b))
         probabilities.append(float((p - q).abs().max()))
         changed += int(p.argmax() != q.argmax())
     return Difference(

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from minise import pack
-from minise.bench.measure import WORKLOADS, Workload, measure, peak_bytes, random_model
+from minise.bench.measure import random_model, time_engines
 from minise.bench.plot import plot_growth
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
+from minise.bench.workloads import WORKLOADS, Workload
 from minise.cli import main
+from minise.meter import peak_bytes
 from tests.tiny import FAMILIES
 
-SMALL = Workload(choices=5, group_size=2, trials=3, trunk=9, choice=4)
+SMALL = Workload(choices=5, group_size=2, trials=3, question=9, choice=4)
 CPU = torch.device("cpu")
 
 
@@ -40,7 +42,7 @@ def test_the_fixed_workloads_have_the_stated_lengths(name: str, prompts: int, le
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_engine_gives_the_same_logits(family: str) -> None:
     lm = random_model(FAMILIES[family], torch.float64, CPU)
-    report = measure(lm, SMALL, rounds=1, seed=0, with_peers=False)
+    report = time_engines(lm, SMALL, rounds=1, seed=0, with_peers=False)
     assert [row.name for row in report.rows] == ["separate", "dense", "tree"]
     assert report.floor_seconds > 0
     for row in report.rows:
@@ -94,11 +96,12 @@ def test_the_growth_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_all_published_shapes_and_the_small_one_can_be_built() -> None:
-    from minise import Config, Decoder
+    from minise import Decoder
+    from minise.config_json import config_from_dict
 
     for raw in [BENCH_SHAPE, *PUBLISHED.values()]:
         with torch.device("meta"):
-            assert Decoder(Config.from_dict(raw))
+            assert Decoder(config_from_dict(raw))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,7 @@ def test_all_published_shapes_and_the_small_one_can_be_built() -> None:
         (["--shape", "gpt-2"], ["--shape", "gpt-2"]),
         (["--workload", "huge"], ["--workload", "huge"]),
         (["--model", "x/y", "--random-weights"], ["--model", "--random-weights"]),
+        (["--revision", "main"], ["--revision", "--model"]),
         (["--plot", "no/such/folder/x.png"], ["no/such/folder/x.png", "no such folder"]),
     ],
 )

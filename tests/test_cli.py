@@ -1,10 +1,9 @@
-"""The commands: what they print, the contract's JSON, and one clear line for anything unusable."""
+"""The command line: exit status, one clear line for anything unusable, and what is imported."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,215 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minise.cli import main
+import minise
+from minise.cli import COMMANDS
+from tests.commands import Q, assert_one_line, run
 from tests.tiny import make_tokenizer
 
 ROOT = Path(__file__).parents[1]
-
-Q = ["--question", "Which is a bird?", "--choice", "wren", "--choice", "trout", "--choice", "oak"]
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    status = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
-class TestAsk:
-    def test_json_is_the_contracts(self, capsys, llama_folder) -> None:
-        status, out, err = run(
-            capsys,
-            "ask",
-            "--model",
-            llama_folder,
-            *Q,
-            "--group-size",
-            2,
-            "--trials",
-            3,
-            "--seed",
-            5,
-            "--engine",
-            "dense",
-            "--json",
-        )
-        assert (status, err) == (0, "")
-        report = json.loads(out)
-        assert set(report) == {
-            "model",
-            "method",
-            "engine",
-            "group_size",
-            "trials",
-            "seed",
-            "question",
-            "choices",
-            "prediction",
-            "lead",
-            "balance",
-            "groups",
-            "tokens",
-        }
-        assert report["model"] == str(llama_folder)
-        assert report["method"] == "self-ensemble"
-        assert report["engine"] == "dense"
-        assert (report["group_size"], report["trials"], report["seed"]) == (2, 3, 5)
-        assert report["question"] == "Which is a bird?"
-        assert [choice["text"] for choice in report["choices"]] == ["wren", "trout", "oak"]
-        assert sum(choice["probability"] for choice in report["choices"]) == pytest.approx(1)
-        scores = [choice["score"] for choice in report["choices"]]
-        assert report["prediction"] == scores.index(max(scores))
-        assert len(report["groups"]) == 6
-        for group in report["groups"]:
-            assert set(group) == {"choices", "probabilities", "null"}
-            assert sum(group["probabilities"]) + group["null"] == pytest.approx(1)
-        tokens = report["tokens"]
-        assert tokens["separate"] > tokens["dense"] > tokens["tree"] > 0
-        first, second = sorted(scores, reverse=True)[:2]
-        assert report["lead"]["score"] == pytest.approx(first - second)
-        assert report["lead"]["standard_error"] > 0
-        assert all(choice["standard_error"] >= 0 for choice in report["choices"])
-
-    def test_it_says_how_precise_it_is(self, capsys, llama_folder) -> None:
-        asked = ("ask", "--model", llama_folder, *Q, "--group-size", 2)
-        _, out, _ = run(capsys, *asked, "--trials", 30)
-        assert re.search(
-            r"leads the next by 0\.\d+; the lead (exceeds|is within) its standard", out
-        )
-        _, out, _ = run(capsys, *asked, "--trials", 30, "--show-groups")
-        assert len(re.findall(r"^ +\S.* 0\.\d+, standard error 0\.\d+$", out, re.M)) == 3
-        for options in (("--trials", 1), ("--trials", 6, "--grouping", "balanced")):
-            _, out, _ = run(capsys, *asked, *options)
-            assert "its standard error cannot be told from these trials" in out
-        assert "balance: pairs meet 2 times; each choice takes each label" in out
-
-    def test_text_shows_question_choices_answer_groups_and_tokens(
-        self, capsys, llama_folder
-    ) -> None:
-        status, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--show-groups")
-        assert status == 0
-        assert out.startswith("Which is a bird?\n")
-        for choice in ("wren", "trout", "oak"):
-            assert f" {choice} " in out
-        assert "\nAnswer: " in out
-        assert "%" in out
-        assert "20 trials of groups of 4 = 20 prompts" in out
-        assert out.count("none of the above") == 20
-
-    def test_standard_inference_is_one_prompt(self, capsys, llama_folder) -> None:
-        status, out, _ = run(
-            capsys, "ask", "--model", llama_folder, *Q, "--method", "standard", "--json"
-        )
-        report = json.loads(out)
-        assert status == 0
-        assert report["method"] == "standard"
-        assert (report["group_size"], report["trials"]) == (3, 1)
-        assert [group["null"] for group in report["groups"]] == [None]
-
-    def test_without_a_question_a_built_in_one_is_asked(self, capsys, llama_folder) -> None:
-        status, out, _ = run(capsys, "ask", "--model", llama_folder, "--trials", 1)
-        assert status == 0
-        assert out.startswith("What is the capital of Spain?")
-
-    def test_a_file_gives_the_same_as_the_options(self, capsys, llama_folder, tmp_path) -> None:
-        path = tmp_path / "q.json"
-        path.write_text(
-            json.dumps({"question": "Which is a bird?", "choices": ["wren", "trout", "oak"]})
-        )
-        by_file = run(capsys, "ask", "--model", llama_folder, "--file", path, "--json")
-        assert by_file == run(capsys, "ask", "--model", llama_folder, *Q, "--json")
-
-    def test_no_null_option_and_presets_reach_the_method(self, capsys, llama_folder) -> None:
-        _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--no-null-option", "--json")
-        assert {group["null"] for group in json.loads(out)["groups"]} == {None}
-        _, out, _ = run(
-            capsys,
-            "ask",
-            "--model",
-            llama_folder,
-            *Q,
-            "--preset",
-            "authors-code",
-            "--group-size",
-            2,
-            "--json",
-        )
-        assert len(json.loads(out)["groups"]) == 20  # one draw a trial, not a partition
-
-    @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-    def test_every_dtype_answers(self, capsys, llama_folder, dtype: str) -> None:
-        status, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--dtype", dtype, "--json")
-        assert status == 0
-        total = sum(choice["probability"] for choice in json.loads(out)["choices"])
-        assert total == pytest.approx(1)
-
-    def test_bars_are_plain_where_the_terminal_is(self, llama_folder) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "minise", "ask", "--model", llama_folder, *Q],
-            capture_output=True,
-            env={**os.environ, "PYTHONIOENCODING": "ascii"},
-            check=True,
-        )
-        assert b"#" in done.stdout
-
-
-class TestVerify:
-    def test_json_is_the_contracts(self, capsys, llama_folder) -> None:
-        status, out, err = run(capsys, "verify", "--model", llama_folder, "--trials", 2, "--json")
-        assert (status, err) == (0, "")
-        report = json.loads(out)
-        assert set(report) == {
-            "model",
-            "dtype",
-            "tokens",
-            "groups",
-            "tolerance",
-            "passed",
-            "engines",
-            "ablations",
-        }
-        assert report["dtype"] == "float64"
-        assert report["passed"] is True
-        assert report["tolerance"] == 1e-10
-        for engine in ("dense", "tree"):
-            assert max(report["engines"][engine]["layers"]) <= 1e-10
-            assert report["engines"][engine]["probabilities"] <= 1e-12
-        for ablation in ("without_mask", "without_positions"):
-            assert report["ablations"][ablation]["logits"] > 1e-3
-
-    def test_text_has_a_row_a_layer_and_a_verdict(self, capsys, llama_folder) -> None:
-        status, out, _ = run(capsys, "verify", "--model", llama_folder, "--trials", 2)
-        assert status == 0
-        for row in ("layer 0", "layer 2", "final norm", "logits", "probabilities"):
-            assert f"\n  {row} " in out
-        assert "without mask" in out
-        assert "without positions" in out
-        assert out.endswith("passed: packed and separate agree within 1.0e-10\n")
-
-    def test_a_difference_beyond_the_tolerance_is_status_1(self, capsys, llama_folder) -> None:
-        status, out, err = run(
-            capsys,
-            "verify",
-            "--model",
-            llama_folder,
-            "--dtype",
-            "float32",
-            "--trials",
-            2,
-            "--tolerance",
-            1e-12,
-        )
-        assert (status, err) == (1, "")
-        assert "FAILED" in out
-
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-    def test_narrower_dtypes_pass_within_rounding(self, capsys, llama_folder, dtype) -> None:
-        status, out, _ = run(
-            capsys, "verify", "--model", llama_folder, "--dtype", dtype, "--trials", 2, "--json"
-        )
-        report = json.loads(out)
-        assert status == 0
-        assert report["tolerance"] > 1e-10
 
 
 @pytest.fixture
@@ -305,22 +101,14 @@ SPOILT = {
 }
 
 
-def assert_one_line(status: int, out: str, err: str, parts: list[str]) -> None:
-    assert status == 2
-    assert out == ""
-    assert err.startswith("minise: ")
-    assert err.count("\n") == 1
-    assert err.endswith("\n")
-    assert "Traceback" not in err
-    for part in parts:
-        assert part in err
-
-
 @pytest.mark.parametrize("name", SPOILT)
 def test_a_spoilt_checkpoint_is_one_line(capsys, broken: Path, name: str) -> None:
     spoil, parts = SPOILT[name]
     spoil(broken)
     assert_one_line(*run(capsys, "ask", "--model", broken, *Q), parts)
+
+
+WHY_9 = ["--question", "Why?", *["--choice", "x"] * 9]
 
 
 @pytest.mark.parametrize(
@@ -342,6 +130,13 @@ def test_a_spoilt_checkpoint_is_one_line(capsys, broken: Path, name: str) -> Non
         (["ask", "--file", "no/such.json"], ["no/such.json", "no such file"]),
         (["ask", "--file", "x.json", *Q], ["--file", "exclude"]),
         (["ask", "--model", "./no/such/folder"], ["./no/such/folder", "no such folder"]),
+        (["ask", "--max-tokens", "99"], ["--max-tokens: it is gone", "exact", "50,000"]),
+        (["ask", "--tri", "5"], ["--tri"]),  # no abbreviations
+        (
+            ["ask", *WHY_9, "--grouping", "exact", "--group-size", "7"],
+            ["exact", "181,512", "50,000"],
+        ),
+        (["verify", "--max-tokens=99"], ["--max-tokens: it is gone", "exact", "50,000"]),
         (["verify", "--tolerance", "-1"], ["--tolerance"]),
         (["verify", "--tolerance", "nan"], ["--tolerance"]),
         (["guess"], ["guess"]),
@@ -373,7 +168,7 @@ def test_a_hub_id_while_offline_is_one_line(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["ask", "verify"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "minise", command, "--help"],
@@ -397,7 +192,7 @@ def test_only_evaluations_need_the_extras() -> None:
     start = f"{blocked}; from minise.cli import main; sys.exit(main())"
     for arguments, status, said in [
         (["ask", "--trials", "1"], 0, ""),
-        (["eval", "--preset", "main", "--output-path", "x"], 2, "pip install 'minise[eval]'"),
+        (["eval", "--experiment", "main", "--output-path", "x"], 2, "pip install 'minise[eval]'"),
         (["report", "x"], 2, "pip install 'minise[eval]'"),
     ]:
         done = subprocess.run(
@@ -413,8 +208,64 @@ def test_out_of_memory_is_one_line(capsys, monkeypatch, llama_folder) -> None:
     def refuse(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee more")
 
-    monkeypatch.setattr("minise.cli.run", refuse)
+    monkeypatch.setattr("minise.ensemble.label_logits", refuse)
     status, out, err = run(capsys, "ask", "--model", llama_folder, *Q)
     assert (status, out) == (2, "")
     assert err.startswith("minise: out of memory (CUDA out of memory.")
     assert err.count("\n") == 1
+
+
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "safetensors", "huggingface_hub")
+
+
+def imported_by(*arguments: str) -> list[str]:
+    """The modules that a command in a process of its own has imported at its end."""
+    code = (
+        "import sys\nfrom minise.cli import main\n"
+        "try:\n    status = main()\nexcept SystemExit as error:\n    status = error.code\n"
+        "assert not status, status\nprint('\\n', *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()[-1].split()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--version"], ["--help"], *([command, "--help"] for command in COMMANDS)],
+    ids=" ".join,
+)
+def test_version_and_help_wait_for_nothing(arguments: list[str]) -> None:
+    assert not {module.split(".")[0] for module in imported_by(*arguments)} & set(HEAVY)
+
+
+def test_ask_imports_neither_bench_nor_evaluation() -> None:
+    imported = imported_by("ask", "--trials", "1")
+    assert "minise.ensemble" in imported
+    assert not [m for m in imported if m.startswith(("minise.bench", "minise.evaluation"))]
+
+
+def test_version_is_the_packages(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, "--version")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"minise {minise.__version__}\n"
+
+
+def test_an_interrupt_is_status_130(capsys, monkeypatch, llama_folder) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minise.ensemble.label_logits", interrupt)
+    assert run(capsys, "ask", "--model", llama_folder, *Q) == (130, "", "")
+
+
+def test_another_runtime_error_is_not_hidden(capsys, monkeypatch, llama_folder) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("minise.ensemble.label_logits", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(capsys, "ask", "--model", llama_folder, *Q)

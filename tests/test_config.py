@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from minise import Config, InputError
+from minise import InputError
 from minise.bench.shapes import PUBLISHED
 from minise.config import RopeScaling
+from minise.config_json import config_from_dict, read_config
 from tests.tiny import FAMILIES, LLAMA3, SIZES
 
 # Per checkpoint: head size, key/value heads, rotary scaling, window of every layer, positions.
@@ -44,7 +45,7 @@ def sizes(model_type: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_checkpoints_are_read_as_they_are(name: str) -> None:
     raw, (head_dim, kv_heads, scaling, window, positions) = PUBLISHED[name], FACTS[name]
-    config = Config.from_dict(raw)
+    config = config_from_dict(raw)
     assert (config.head_dim, config.num_key_value_heads) == (head_dim, kv_heads)
     assert config.rope_scaling == scaling
     assert config.sliding_windows == (window,) * raw["num_hidden_layers"]
@@ -62,7 +63,7 @@ def test_the_published_checkpoints_are_read_as_they_are(name: str) -> None:
 def test_what_a_config_leaves_out_is_its_familys_default(
     family: str, kv_heads: int, window: int | None, positions: int
 ) -> None:
-    config = Config.from_dict(sizes(family, num_attention_heads=32, hidden_size=64))
+    config = config_from_dict(sizes(family, num_attention_heads=32, hidden_size=64))
     assert (config.num_key_value_heads, config.head_dim) == (kv_heads, 2)
     assert config.sliding_windows == (window,) * 3
     assert config.max_position_embeddings == positions
@@ -75,7 +76,7 @@ def test_a_null_is_as_good_as_absent() -> None:
     names = ("head_dim", "rope_scaling", "rope_parameters", "rope_theta", "tie_word_embeddings")
     more = ("rms_norm_eps", "max_position_embeddings", "quantization_config", "attention_bias")
     nulls = dict.fromkeys((*names, *more, "num_key_value_heads"))
-    assert Config.from_dict(sizes("llama", **nulls)) == Config.from_dict(sizes("llama"))
+    assert config_from_dict(sizes("llama", **nulls)) == config_from_dict(sizes("llama"))
 
 
 LINEAR = {"factor": 4.0}
@@ -102,7 +103,7 @@ def test_every_spelling_of_the_rotary_facts_is_the_same(
         {"rope_parameters": {"rope_theta": 500.0, **scaling}, "rope_scaling": scaling},
         {"rope_parameters": scaling, "rope_theta": 500.0},
     ]
-    configs = [Config.from_dict(sizes("llama", **spelling)) for spelling in spellings]
+    configs = [config_from_dict(sizes("llama", **spelling)) for spelling in spellings]
     assert (configs[0].rope_theta, configs[0].rope_scaling) == (500.0, expected)
     assert all(config == configs[0] for config in configs)
 
@@ -139,7 +140,7 @@ def test_every_spelling_of_the_rotary_facts_is_the_same(
 def test_windows_are_per_layer(
     family: str, facts: dict[str, Any], windows: tuple[int | None, ...]
 ) -> None:
-    config = Config.from_dict(sizes(family, num_key_value_heads=2, **facts))
+    config = config_from_dict(sizes(family, num_key_value_heads=2, **facts))
     assert config.sliding_windows == windows
 
 
@@ -207,7 +208,7 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
 def test_what_is_not_implemented_or_not_sane_is_refused_by_field_and_value(
     family: str, facts: dict[str, Any], said: str
 ) -> None:
-    message = refusal(Config.from_dict, tiny(family, **facts), where="some/config.json")
+    message = refusal(config_from_dict, tiny(family, **facts), where="some/config.json")
     assert message.startswith("some/config.json: ")
     assert said in message
     assert " must " in message or "; it is implemented" in message
@@ -217,17 +218,17 @@ def test_what_is_not_implemented_or_not_sane_is_refused_by_field_and_value(
 def test_a_size_that_is_missing_is_named(name: str) -> None:
     raw = sizes("llama")
     del raw[name]
-    assert refusal(Config.from_dict, raw).startswith(f"config: {name} is missing; it must")
+    assert refusal(config_from_dict, raw).startswith(f"config: {name} is missing; it must")
 
 
 def test_null_key_value_heads_are_as_many_as_query_heads() -> None:
     for family in FAMILIES:
-        config = Config.from_dict(sizes(family, num_key_value_heads=None))
+        config = config_from_dict(sizes(family, num_key_value_heads=None))
         assert config.num_key_value_heads == config.num_attention_heads
 
 
 def test_a_model_type_that_is_missing_is_named() -> None:
-    assert "model_type is missing" in refusal(Config.from_dict, {})
+    assert "model_type is missing" in refusal(config_from_dict, {})
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,7 @@ def test_a_file_that_is_no_config_is_named(
     path = tmp_path / "config.json"
     if content is not None:
         path.write_bytes(content)
-    message = refusal(Config.from_file, path)
+    message = refusal(read_config, path)
     assert message.startswith(f"{path}: ")
     assert said in message
 
@@ -257,7 +258,7 @@ def test_a_file_that_is_no_config_is_named(
 def test_a_file_says_what_its_object_says(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(FAMILIES["qwen2"]))
-    assert Config.from_file(path) == Config.from_dict(FAMILIES["qwen2"])
+    assert read_config(path) == config_from_dict(FAMILIES["qwen2"])
 
 
 def refusal(parse: Any, *arguments: Any, **options: Any) -> str:

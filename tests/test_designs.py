@@ -1,19 +1,20 @@
-"""Balanced designs are partitions, as even as promised, and the same everywhere."""
+"""Balanced designs: they are partitions, as even as promised, and the same on every platform."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
 
 from minise import InputError
-from minise.designs import Design, design
+from minise.designs import Design, _search, design
 
 GRID = [(k, m, n) for k in (1, 2, 5, 8, 10) for m in (1, 2, 4, 6, 10) for n in (1, 3, 20)]
-# Where as many trials as labels make a Latin arrangement: exchanges alone get stuck there.
+# Here even labels form a Latin square. Exchanges alone do not find one.
 LATIN = [(8, 4, 4), (12, 4, 4), (10, 5, 5), (11, 5, 5), (10, 4, 5), (6, 6, 6)]
 
 Trials = tuple[tuple[tuple[int, ...], ...], ...]
@@ -60,6 +61,7 @@ def test_every_trial_is_a_partition_and_its_labels_are_even(k: int, m: int, n: i
         (26, 2, 25, 1),
         (9, 3, 4, 1),  # the lines of the affine plane AG(2, 3)
         (16, 4, 5, 1),  # and of AG(2, 4)
+        (6, 2, 5, 1),
         (6, 3, 10, 4),  # all ten partitions
         (10, 5, 18, 8),  # half of a Hadamard matrix of order 20; 9 trials would need one of 10
         (12, 6, 11, 5),  # a Hadamard matrix of order 12
@@ -78,6 +80,70 @@ def test_where_a_known_design_exists_pairs_meet_equally_often(
     assert not rests or set(rests.values()) == {n * (k % m) // k}
 
 
+def sums_of_squares(k: int, size: int, trials: Sequence[Sequence[Sequence[int]]]) -> list[int]:
+    """Counted from the partitions alone: of how often each pair meets and each choice is in the
+    smaller group, and of how often the same choices form a group."""
+    pairs, rests, same = Counter(), Counter(), Counter()
+    for trial in trials:
+        assert sorted(choice for group in trial for choice in group) == list(range(k))
+        for group in trial:
+            pairs.update(combinations(sorted(group), 2))
+            rests.update(group if len(group) < size else ())
+            same[len(group) < size, tuple(sorted(group))] += 1
+    squares = [sum(n * n for n in counts.values()) for counts in (pairs, rests, same)]
+    return [squares[0] + squares[1], squares[2]]
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n"), [(8, 4, 7), (8, 4, 20), (10, 4, 5), (7, 4, 6), (7, 6, 3), (6, 2, 5), (5, 4, 8)]
+)
+def test_the_search_keeps_count_of_its_partitions_and_never_makes_them_worse(
+    k: int, m: int, n: int
+) -> None:
+    """From the same start, ever more tries. No try is left out: the least sums are out of reach."""
+    before, exchanged = None, 0
+    for tries in [*range(60), 500, 5000]:
+        sums, partitions = _search(k, m, n, random.Random(7).random, tries, least=(0, 0))
+        assert list(sums) == sums_of_squares(k, m, partitions)
+        assert before is None or sums <= before[0]
+        exchanged += before is not None and partitions != before[1]
+        before = sums, partitions
+    assert exchanged > 2
+
+
+def test_the_search_ends_at_the_least_sums() -> None:
+    """In one trial of groups of 4, every exchange leaves both sums as they are."""
+
+    def partitions(tries: int, least: tuple[int, int]) -> list[list[list[int]]]:
+        sums, found = _search(8, 4, 1, random.Random(7).random, tries, least)
+        assert sums == (12, 2)
+        return found
+
+    start = partitions(0, (12, 2))
+    assert partitions(100, (12, 2)) == start
+    for out_of_reach in [(12, 1), (11, 2)]:
+        assert partitions(100, out_of_reach) != start
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n", "least"),
+    [
+        (8, 4, 7, [28 * 3**2, 14]),
+        (9, 3, 4, [36, 12]),
+        (6, 2, 5, [15, 15]),
+        (6, 3, 10, [15 * 4**2, 20]),
+        (8, 4, 14, [28 * 6**2, 28]),  # repeated groups are avoided, too
+        (5, 2, 5, [10 + 5, 15]),  # each choice is alone once
+        (5, 4, 5, [10 * 3**2 + 5, 10]),
+        (7, 4, 7, [21 * 3**2 + 7 * 3**2, 14]),  # the planes and lines of the Fano plane
+    ],
+)
+def test_known_designs_reach_the_least_possible_sums(
+    k: int, m: int, n: int, least: list[int]
+) -> None:
+    assert sums_of_squares(k, m, design(k, m, n).trials) == least
+
+
 def test_seven_trials_of_eight_choices_hold_every_triple_once() -> None:
     triples = meetings(design(8, 4, 7).trials, 3)
     assert len(triples) == 56
@@ -91,7 +157,7 @@ def test_seven_trials_of_eight_choices_hold_every_triple_once() -> None:
 def test_pairs_meet_far_more_evenly_than_in_random_partitions(
     k: int, m: int, n: int, share: float
 ) -> None:
-    """Measured: four fifths of `share` at most."""
+    """`share` is the limit. The measured values are at most four fifths of it."""
 
     def spread(trials: Trials) -> float:
         met = meetings(trials)
@@ -108,7 +174,7 @@ def test_pairs_meet_far_more_evenly_than_in_random_partitions(
     assert spread(design(k, m, n).trials) < share * sum(map(spread, cut)) / len(cut)
 
 
-def test_no_group_comes_again_before_all_others_have_been() -> None:
+def test_no_group_is_repeated_before_all_others_were_used() -> None:
     few = meetings(design(8, 4, 20).trials, 4)
     assert len(few) == 40
     many = meetings(design(8, 4, 40).trials, 4)
@@ -123,7 +189,7 @@ def test_each_choice_is_equally_often_in_the_smaller_group() -> None:
 
 
 def test_each_choice_takes_each_label_about_as_often_beside_each_other_choice() -> None:
-    """The mean is 8.6 times; where only a choice's own labels are even, some come 13 times."""
+    """The mean is 8.6 times. With only a choice's own labels even, the maximum would be 13."""
     beside = Counter(
         (choice, label, mate)
         for trial in design(8, 4, 80).trials
@@ -142,32 +208,66 @@ def test_many_trials_are_as_even_as_few() -> None:
     many = design(10, 4, 1000)
     low, high = many.pair_range
     assert high - low <= 2
-    low, high = many.label_range
-    assert high - low <= 2
+    for low, high in many.label_ranges:
+        assert high - low <= 2
 
 
 def test_the_designs_never_change() -> None:
-    """A golden: others than these, on any platform or version, would change every result."""
+    """Golden values. A different design, on any platform or version, would change all results."""
     assert design(4, 2, 3).trials == FOUR
     shown = repr([design(*sizes).trials for sizes in [(8, 4, 7), (8, 4, 20), (10, 4, 5)]])
     assert hashlib.sha256(shown.encode()).hexdigest() == EIGHT_AND_TEN
 
 
-def test_the_balance_is_told_in_words_and_numbers() -> None:
+def test_the_balance_is_stated_in_words_and_numbers() -> None:
     uneven = Design((((0, 1, 2), (3, 4)), ((1, 0, 4), (2, 3)), ((1, 0, 3), (4, 2))))
     assert uneven.pair_range == (1, 3)
-    assert uneven.label_range == (0, 2)
-    assert uneven.rest_label_range == (0, 1)
+    assert uneven.label_ranges == [(0, 2), (0, 1)]
     assert uneven.balance == (
         "balance: pairs meet 1 to 3 times; each choice takes each label 0 to 2 times, "
         "in the smaller group 0 or 1 time"
     )
     even = design(8, 4, 20)
-    assert even.rest_label_range is None
+    assert even.label_ranges == [(5, 5)]
     assert even.balance == (
         "balance: pairs meet 8 or 9 times; each choice takes each label 5 times"
     )
     assert design(1, 1, 2).pair_range == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        (
+            (7, 4, 7),
+            "pairs meet 3 times; each choice takes each label 1 time, in the smaller group 1 time",
+        ),
+        (
+            (11, 4, 1),
+            "pairs meet 0 or 1 time; each choice takes each label 0 or 1 time, "
+            "in the smaller group 0 or 1 time",
+        ),
+        ((8, 4, 1), "pairs meet 0 or 1 time; each choice takes each label 0 or 1 time"),
+        ((3, 3, 1), "pairs meet 1 time; each choice takes each label 0 or 1 time"),
+        ((1, 1, 1), "pairs meet 0 times; each choice takes each label 1 time"),
+    ],
+    ids=str,
+)
+def test_the_balance_of_a_smaller_group_of_three_and_of_a_single_trial(
+    sizes: tuple[int, int, int], text: str
+) -> None:
+    assert design(*sizes).balance == f"balance: {text}"
+
+
+@pytest.mark.parametrize(("k", "m", "n"), [*GRID, (7, 4, 5), (11, 4, 3), (9, 5, 1)])
+def test_the_ranges_are_those_counted_from_the_groups(k: int, m: int, n: int) -> None:
+    found = design(k, m, n)
+    pairs = meetings(found.trials)
+    times = [pairs[pair] for pair in combinations(range(k), 2)] or [0]
+    assert found.pair_range == (min(times), max(times))
+    sizes = [min(m, k)] + [k % m] * (m < k and k % m > 0)
+    taken = [labels(found.trials, k, size) for size in sizes]
+    assert found.label_ranges == [(min(map(min, rows)), max(map(max, rows))) for rows in taken]
 
 
 @pytest.mark.parametrize(

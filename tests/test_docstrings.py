@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import doctest
-from types import ModuleType
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from minise import config, designs, grouping, prompt
-from minise.evaluation import tasks
-
-
-@pytest.mark.parametrize(
-    "module", [config, designs, grouping, prompt, tasks], ids=lambda module: module.__name__
+ROOT = Path(__file__).parents[1]
+WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "minise").rglob("*.py")
+    if ">>> " in path.read_text(encoding="utf-8")
 )
-def test_the_examples_are_true(module: ModuleType) -> None:
-    failed, attempted = doctest.testmod(module)
+
+
+def test_the_modules_with_examples_are_found() -> None:
+    expected = {"config_json", "designs", "grouping", "prompt"}
+    assert {f"minise.{name}" for name in expected} <= set(WITH_EXAMPLES)
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_the_examples_are_true(name: str) -> None:
+    failed, attempted = doctest.testmod(import_module(name))
     assert attempted > 0
     assert failed == 0

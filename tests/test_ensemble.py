@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
@@ -18,22 +17,19 @@ from minise import (
     InputError,
     LanguageModel,
     Question,
+    SelfEnsemble,
+    Standard,
+    ask,
     branch_logits,
-    ensemble,
+    meter,
     pack,
     self_ensemble,
     standard,
 )
-from minise.ensemble import (
-    Precision,
-    combine,
-    plan_groups,
-    plan_standard,
-    precision,
-    resolve,
-    run,
-)
-from minise.grouping import make_groups
+from minise.ensemble import combine, label_logits, plan_orders
+from minise.grouping import Groups, make_groups
+from minise.meter import free_bytes
+from minise.uncertainty import Uncertainty, uncertainty
 
 LETTERS = "ABCDEFGHIJ"
 
@@ -58,8 +54,8 @@ def test_self_ensemble_is_its_definition(
         lm, question, group_size=m, trials=trials, seed=seed, null_option=null_option
     )
     seen: list[list[float]] = [[] for _ in question.choices]
-    groups = make_groups(len(question.choices), m, trials, seed, question.id)
-    assert [list(group.choices) for group in answer.groups] == groups
+    groups = make_groups(len(question.choices), m, trials, seed, question.id).flat
+    assert [group.choices for group in answer.groups] == groups
     for group, result in zip(groups, answer.groups, strict=True):
         listed = [question.choices[i] for i in group] + ["None of the above"] * null_option
         prompt = f"{question.text}\n"
@@ -95,7 +91,7 @@ def test_standard_inference_is_one_prompt_with_all_choices_and_no_null_option(
 
 
 def test_a_score_is_the_mean_over_the_groups_a_choice_appears_in() -> None:
-    """Eq. 3 as meant: the conditional mean, not the sum times the chance of being drawn."""
+    """The mean (Eq. 2) as meant: a conditional mean, not a sum times the chance of being drawn."""
 
     def group(choices: list[int], p: list[float], null: float | None = None) -> Group:
         return Group(tuple(choices), torch.tensor(p, dtype=torch.float64), null)
@@ -199,8 +195,8 @@ class TestAuthorsCode:
     ) -> None:
         preset = AUTHORS_CODE[lm.config.model_type]
         answer = self_ensemble(lm, question, group_size=2, trials=20, preset="authors-code")
-        groups = make_groups(5, 2, 20, 0, "", "independent")
-        assert [list(group.choices) for group in answer.groups] == groups
+        groups = make_groups(5, 2, 20, 0, "", "independent").flat
+        assert [group.choices for group in answer.groups] == groups
         backend = lm.tokenizer.backend
         labels = [backend.encode(letter).ids[-1] for letter in "AB"]
         seen: list[list[float]] = [[] for _ in question.choices]
@@ -259,7 +255,7 @@ class TestAuthorsCode:
 
 
 class TestExact:
-    """Every ordered group, weighted: the limit of Eq. 3 for infinitely many trials."""
+    """Every ordered group, weighted: the limit of the mean (Eq. 2) for infinitely many trials."""
 
     @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 7])
     def test_it_is_the_mean_over_all_permutations(
@@ -285,8 +281,8 @@ class TestExact:
             """Root mean square over seeds, from the group probabilities already computed."""
             squares = []
             for seed in range(60):
-                groups = make_groups(5, 2, trials, seed, "convergence")
-                sampled = combine(5, [replace(seen[tuple(g)], weight=1.0) for g in groups])
+                groups = make_groups(5, 2, trials, seed, "convergence").flat
+                sampled = combine(5, [replace(seen[g], weight=1.0) for g in groups])
                 squares.append((sampled.scores - exact.scores).square().mean())
             return float(torch.stack(squares).mean().sqrt())
 
@@ -306,32 +302,62 @@ class TestExact:
         one = self_ensemble(lm, question, 2, trials=1, seed=1, grouping="exact")
         assert torch.equal(one.scores, self_ensemble(lm, question, 2, grouping="exact").scores)
 
-    def test_too_many_tokens_are_refused_with_their_number(
+    def test_too_many_groups_are_refused_at_once_with_their_number(self, lm: LanguageModel) -> None:
+        many = Question("Q?", [f"choice {i}" for i in range(20)])
+        with pytest.raises(InputError, match=r"has [\d,]{15,} ordered groups, over the limit of"):
+            self_ensemble(lm, many, group_size=10, grouping="exact")
+
+
+class TestSeams:
+    """What a fork plugs in without touching the core."""
+
+    def test_a_grouping_of_ones_own(self, lm: LanguageModel, question: Question) -> None:
+        def neighbours(k: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
+            """Every choice with the m - 1 after it."""
+            trial = tuple(tuple((i + j) % k for j in range(m)) for i in range(k))
+            return Groups((trial,) * trials, independent=True)
+
+        answer = self_ensemble(lm, question, 2, 1, grouping=neighbours)
+        assert [group.choices for group in answer.groups] == [(i, (i + 1) % 5) for i in range(5)]
+        assert float(answer.probabilities.sum()) == pytest.approx(1)
+
+    def test_a_method_of_ones_own(self, lm: LanguageModel, question: Question) -> None:
+        """Here standard inference on the choices in reverse order."""
+
+        class Reversed(Standard):
+            def plan(self, lm, question, seed=0):
+                order = tuple(reversed(range(len(question.choices))))
+                return plan_orders(lm, question, PAPER.standard_template, [order])
+
+        mine = ask(lm, Reversed(), question)
+        turned = Question(question.text, question.choices[::-1])
+        assert torch.equal(mine.scores.flip(0), standard(lm, turned).scores)
+
+    def test_a_layout_of_ones_own_is_run_as_it_is(
         self, lm: LanguageModel, question: Question
     ) -> None:
-        plan = plan_groups(lm, question, 3, 1, 0, replace(PAPER, grouping="exact"))
-        tokens = len(pack(plan.prompts.prefix, plan.prompts.branches, tree=True).tokens)
-        with pytest.raises(InputError, match=r"takes about .* tokens, over the limit of 100") as e:
-            self_ensemble(lm, question, 3, grouping="exact", max_tokens=100)
-        said = int(re.findall(r"about ([\d,]+) tokens", str(e.value))[0].replace(",", ""))
-        assert said == pytest.approx(tokens, rel=0.1)
-        self_ensemble(lm, question, 3, grouping="exact", max_tokens=said)
-
-    def test_millions_of_prompts_are_refused_at_once(self, lm: LanguageModel) -> None:
-        many = Question("Q?", [f"choice {i}" for i in range(20)])
-        with pytest.raises(InputError, match=r"about [\d,]{15,} tokens"):
-            self_ensemble(lm, many, group_size=10, grouping="exact")
+        method = SelfEnsemble(2, 2)
+        plan = method.plan(lm, question, 0)
+        layout = pack(plan.prefix, plan.branches)
+        as_packed = replace(plan, layout=layout)
+        assert as_packed.tokens("tree") == len(layout.tokens)
+        for mine, dense in zip(
+            label_logits(lm, as_packed, "tree"), label_logits(lm, plan, "dense"), strict=True
+        ):
+            assert torch.equal(mine, dense)
+        blind = replace(plan, layout=layout.replace(mask=torch.eye(len(layout.tokens)).bool()))
+        assert not torch.equal(label_logits(lm, blind)[0], label_logits(lm, plan)[0])
 
 
 class TestRefusals:
     def test_a_dense_mask_that_does_not_fit_names_the_engine_that_will(
         self, lm: LanguageModel, question: Question, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ensemble, "free_bytes", lambda device: 1_000_000)
+        monkeypatch.setattr(meter, "free_bytes", lambda device: 1_000_000)
         with pytest.raises(InputError, match=r"packed tokens need a mask .* use the engine tree"):
             self_ensemble(lm, question, engine="dense")
         assert self_ensemble(lm, question, engine="tree")
-        assert ensemble.free_bytes(torch.device("cpu")) is not None
+        assert free_bytes(torch.device("cpu")) is not None
 
     def test_an_unknown_engine_preset_or_grouping(
         self, lm: LanguageModel, question: Question
@@ -373,13 +399,15 @@ class TestRefusals:
         assert len(self_ensemble(lm, many, group_size=25, trials=1).groups) == 2
 
 
-class TestPrecision:
+class TestUncertainty:
     """How far the scores may be from those of infinitely many trials."""
 
-    def ask(self, lm: LanguageModel, question: Question, trials: int, **options: Any) -> Precision:
-        preset = resolve(lm, "paper", **options)
-        plan = plan_groups(lm, question, 2, trials, 0, preset)
-        return precision(plan, run(lm, plan, "tree"))
+    def ask(
+        self, lm: LanguageModel, question: Question, trials: int, seed: int = 0, **options: Any
+    ) -> Uncertainty:
+        method = SelfEnsemble(2, trials, **options)
+        plan = method.plan(lm, question, seed)
+        return uncertainty(plan.groups, method.answer(plan, label_logits(lm, plan)))
 
     def test_standard_errors_are_the_spread_of_single_trials(
         self, lm: LanguageModel, question: Question
@@ -405,11 +433,10 @@ class TestPrecision:
         exact = self_ensemble(lm, question, 2, grouping="exact").scores
         squared = []
         for seed in range(40):
-            plan = plan_groups(lm, question, 2, 30, seed, resolve(lm, "paper"))
-            said = run(lm, plan, "tree")
-            errors = precision(plan, said).standard_errors
+            scores = self_ensemble(lm, question, 2, 30, seed).scores
+            errors = self.ask(lm, question, 30, seed).standard_errors
             assert errors is not None
-            squared.append(((said.scores - exact) / errors) ** 2)
+            squared.append(((scores - exact) / errors) ** 2)
         assert 0.6 < float(torch.stack(squared).mean()) < 2
 
     def test_nothing_is_sampled_by_exact_and_standard(
@@ -419,8 +446,8 @@ class TestPrecision:
         assert found.standard_errors is not None
         assert not found.standard_errors.any()
         assert found.lead_error == 0
-        plan = plan_standard(lm, question, resolve(lm, "paper"))
-        assert precision(plan, run(lm, plan, "tree")).lead_error == 0
+        plan = Standard().plan(lm, question)
+        assert uncertainty(plan.groups, standard(lm, question)).lead_error == 0
 
     @pytest.mark.parametrize(
         ("trials", "options"),

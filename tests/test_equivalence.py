@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minise import PAPER, LanguageModel, Layout, Question, pack, self_ensemble
-from minise.ensemble import Plan, plan_groups
+from minise import LanguageModel, Layout, Plan, Question, SelfEnsemble, pack, record, self_ensemble
+from minise.layout import causal_mask
 from tests.tiny import FAMILIES, load_tiny
 
 HIDDEN, PROBABILITY = 1e-10, 1e-12
@@ -20,27 +20,19 @@ SPLITS = [(1, 1), (2, 1), (2, 8), (3, 5), (4, 20), (5, 1), (5, 6), (9, 2)]
 
 
 def plan(lm: LanguageModel, question: Question, size: int, trials: int) -> Plan:
-    return plan_groups(lm, question, size, trials, seed=0, preset=PAPER)
+    return SelfEnsemble(size, trials).plan(lm, question)
 
 
 def states(lm: LanguageModel, *inputs: torch.Tensor) -> torch.Tensor:
     """Embedding excluded: each layer's output and the final norm's, (layers + 1, T, D)."""
-    seen: list[torch.Tensor] = []
-    hooks = [
-        layer.register_forward_hook(lambda _, __, output: seen.append(output[0]))
-        for layer in lm.decoder.model.layers
-    ]
-    final = lm.decoder(*inputs)
-    for hook in hooks:
-        hook.remove()
-    assert len(seen) == lm.config.num_hidden_layers
-    return torch.stack([*seen, final])
+    with record(lm.decoder) as seen:
+        final = lm.decoder(*inputs)
+    return torch.stack([*(seen.residual[layer][0] for layer in range(len(seen.residual))), final])
 
 
 def alone(lm: LanguageModel, prompt: list[int]) -> torch.Tensor:
     T = len(prompt)
-    causal = torch.ones(T, T, dtype=torch.bool).tril()
-    return states(lm, torch.tensor(prompt), torch.arange(T), causal)
+    return states(lm, torch.tensor(prompt), torch.arange(T), causal_mask(T))
 
 
 def packed(lm: LanguageModel, layout: Layout) -> torch.Tensor:
@@ -52,11 +44,11 @@ def packed(lm: LanguageModel, layout: Layout) -> torch.Tensor:
 def test_every_hidden_state_of_every_token_of_every_group(
     lm: LanguageModel, question: Question, size: int, trials: int, tree: bool
 ) -> None:
-    prompts = plan(lm, question, size, trials).prompts
-    layout = pack(prompts.prefix, prompts.branches, tree=tree)
+    asked = plan(lm, question, size, trials)
+    layout = pack(asked.prefix, asked.branches, tree=tree)
     together = packed(lm, layout)
-    for number, branch in enumerate(prompts.branches):
-        prompt = prompts.prefix + branch
+    for number, branch in enumerate(asked.branches):
+        prompt = asked.prefix + branch
         rows = layout.paths()[number]
         assert layout.tokens[rows].tolist() == prompt
         assert (together[:, rows] - alone(lm, prompt)).abs().max() <= HIDDEN
@@ -84,10 +76,10 @@ def test_every_engine_gives_the_same_probabilities(
 def test_the_order_of_groups_does_not_matter(
     lm: LanguageModel, question: Question, tree: bool
 ) -> None:
-    prompts = plan(lm, question, 2, 6).prompts
-    order = torch.randperm(len(prompts.branches), generator=torch.Generator().manual_seed(0))
-    layout = pack(prompts.prefix, prompts.branches, tree=tree)
-    shuffled = pack(prompts.prefix, [prompts.branches[i] for i in order], tree=tree)
+    asked = plan(lm, question, 2, 6)
+    order = torch.randperm(len(asked.branches), generator=torch.Generator().manual_seed(0))
+    layout = pack(asked.prefix, asked.branches, tree=tree)
+    shuffled = pack(asked.prefix, [asked.branches[i] for i in order], tree=tree)
     before, after = packed(lm, layout), packed(lm, shuffled)
     for place, number in enumerate(order.tolist()):
         apart = before[:, layout.paths()[number]] - after[:, shuffled.paths()[place]]
@@ -98,11 +90,11 @@ def test_the_order_of_groups_does_not_matter(
 def test_another_groups_text_does_not_matter(
     lm: LanguageModel, question: Question, tree: bool
 ) -> None:
-    prompts = plan(lm, question, 2, 4).prompts
-    rewritten = [list(branch) for branch in prompts.branches]
+    asked = plan(lm, question, 2, 4)
+    rewritten = [list(branch) for branch in asked.branches]
     rewritten[2] = [(token * 7 + 3) % lm.config.vocab_size for token in rewritten[2]] + [50, 60]
-    layout = pack(prompts.prefix, prompts.branches, tree=tree)
-    other = pack(prompts.prefix, rewritten, tree=tree)
+    layout = pack(asked.prefix, asked.branches, tree=tree)
+    other = pack(asked.prefix, rewritten, tree=tree)
     before, after = packed(lm, layout), packed(lm, other)
     for number in range(len(rewritten)):
         rows, others = layout.paths()[number], other.paths()[number]
@@ -115,19 +107,18 @@ def test_another_groups_text_does_not_matter(
 def test_the_check_can_see(lm: LanguageModel, question: Question) -> None:
     """Without the mask, without re-encoding, or with one cell of the mask wrong, states of the last
     group differ by far more than the tolerance."""
-    prompts = plan(lm, question, 2, 3).prompts
-    layout = pack(prompts.prefix, prompts.branches)
+    asked = plan(lm, question, 2, 3)
+    layout = pack(asked.prefix, asked.branches)
     T, rows = len(layout.tokens), layout.paths()[-1]
-    expected = alone(lm, prompts.prefix + prompts.branches[-1])
-    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    expected = alone(lm, asked.prefix + asked.branches[-1])
     leak = layout.mask.clone()
-    leak[-2, len(prompts.prefix) + 3] = True  # one token of the first group, at a near position
-    for name, inputs in {
-        "no mask": (layout.tokens, layout.positions, causal),
-        "no re-encoding": (layout.tokens, torch.arange(T), layout.mask),
-        "one leaking cell": (layout.tokens, layout.positions, leak),
+    leak[-2, len(asked.prefix) + 3] = True  # one token of the first group, at a near position
+    for name, wrong in {
+        "no mask": layout.replace(mask=causal_mask(T)),
+        "no re-encoding": layout.replace(positions=torch.arange(T)),
+        "one leaking cell": layout.replace(mask=leak),
     }.items():
-        apart = (states(lm, *inputs)[:, rows] - expected).abs().max()
+        apart = (packed(lm, wrong)[:, rows] - expected).abs().max()
         if name == "one leaking cell" and lm.config.model_type != "llama":
             continue  # that token lies outside the others' windows
         assert apart > 1e-4, name

@@ -1,30 +1,24 @@
-"""Every preset runs end to end on a shipped checkpoint and prints its table."""
+"""Every experiment runs end to end on a shipped checkpoint and prints its table."""
 
 from __future__ import annotations
 
-import json
 import re
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from minise.cli import main
-from minise.evaluation import tables
 from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.tasks import Task
+from minise.methods.registry import METHODS, build
+from tests.commands import assert_one_line, run
 
-for module in ("scipy", "sklearn", "matplotlib"):
+for module in ("scipy", "sklearn", "matplotlib", "filelock"):
     pytest.importorskip(module)
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
-    assert main([str(argument) for argument in arguments]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
-
-
-# How many questions make each preset quick here, and what its table must show.
+# How many questions make each experiment quick here, and what its table must show.
 CASES = {
     "choices": (6, ["miniature-k2", "miniature-k8", "standard", "self-ensemble"]),
     "main": (60, ["vector-scaling", "dirichlet", "cyclic-matched", "NLL", "ECE", "McNemar"]),
@@ -34,137 +28,107 @@ CASES = {
     "seeds": (4, ["±", "each seed"]),
     "confidence": (8, ["under", "over", "score"]),
     "efficiency": (4, ["multi-pass", "single-pass", "peak MiB", "decisions changed"]),
-    "precision": (1, ["worth random trials", "balanced: tokens", "exact"]),
+    "groupings": (1, ["worth random trials", "balanced: tokens", "exact"]),
 }
 FIGURES = {
     "choices": {"accuracy-choices.png", "confidence-choices.png"},
     "sensitivity": {"sensitivity.png"},
-    "precision": {"precision.png"},
+    "groupings": {"groupings.png"},
     "efficiency": {"efficiency.png"},
 }
 
 
-@pytest.mark.parametrize("preset", EXPERIMENTS)
-def test_a_preset_prints_its_table_and_report_redraws_it(
-    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_prints_its_table_and_report_redraws_it(
+    experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions, shown = CASES[preset]
+    questions, shown = CASES[experiment]
     folder = tmp_path / "run"
-    out = run(
-        capsys, "eval", "--preset", preset, "--task", "miniature", "--questions", questions,
-        "--output-path", folder,
-    )  # fmt: skip
+    options = ("--task", "miniature", "--questions", questions, "--output-path", folder)
+    status, out, err = run(capsys, "eval", "--experiment", experiment, *options)
+    assert (status, err) == (0, "")
     for text in ["tiny-llama", *shown]:
         assert text in out
     figures = {path.name for path in folder.glob("*.png")}
-    assert figures == FIGURES.get(preset, {"confidence-miniature.png"})
+    assert figures == FIGURES.get(experiment, {"confidence-miniature.png"})
     table = (folder / "report.md").read_text()
     assert all(f"]({name})" in table for name in figures)
 
     for path in [*folder.glob("*.png"), folder / "report.md"]:
         path.unlink()
-    again = run(capsys, "report", folder)
-    assert again == out
+    assert run(capsys, "report", folder) == (0, out, "")
     assert (folder / "report.md").read_text() == table
     assert {path.name for path in folder.glob("*.png")} == figures
 
 
 def test_the_engines_decide_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Multi-pass and single-pass, the paper's efficiency experiment: the same answers."""
-    options = ("--questions", 12, "--output-path", tmp_path)
-    out = run(capsys, "eval", "--preset", "efficiency", "--task", "miniature", *options)
+    options = ("--task", "miniature", "--questions", 12, "--output-path", tmp_path)
+    _, out, _ = run(capsys, "eval", "--experiment", "efficiency", *options)
     assert len(re.findall(r"\| 0 of 12 ", out)) == 2
 
 
 def test_runs_of_several_models_make_one_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = []
-    for name in ("tiny-llama", "tiny-qwen2"):
-        folders.append(tmp_path / name)
-        run(
-            capsys, "eval", "--preset", "scale", "--task", "miniature", "--questions", 3,
-            "--model", f"weights/{name}", "--output-path", folders[-1],
-        )  # fmt: skip
-    both = run(capsys, "report", *folders, "--output-path", tmp_path)
+    def measure(experiment: str, model: str) -> Path:
+        folder = tmp_path / f"{experiment}-{model}"
+        task = ("--task", "miniature", "--questions", 3, "--model", f"weights/{model}")
+        status, _, _ = run(
+            capsys, "eval", "--experiment", experiment, *task, "--output-path", folder
+        )
+        assert status == 0
+        return folder
+
+    folders = [measure("scale", model) for model in ("tiny-llama", "tiny-qwen2")]
+    _, both, _ = run(capsys, "report", *folders, "--output-path", tmp_path)
     (row_llama, row_qwen) = re.findall(r"^\| tiny-\w+ +\| miniature \|.*\d \[.*$", both, re.M)[:2]
     assert "tiny-llama" in row_llama
     assert "tiny-qwen2" in row_qwen
-    other = tmp_path / "other"
-    run(
-        capsys, "eval", "--preset", "confidence", "--task", "miniature", "--questions", 3,
-        "--output-path", other,
-    )  # fmt: skip
-    assert main(["report", str(folders[0]), str(other)]) == 2
-    assert "different experiments (confidence, scale)" in capsys.readouterr().err
+    other = measure("confidence", "tiny-llama")
+    parts = ["different experiments (confidence, scale)"]
+    assert_one_line(*run(capsys, "report", folders[0], other), parts)
 
 
-def test_the_papers_number_stands_beside_a_comparable_one_alone() -> None:
-    cell = {"accuracy": 0.8, "accuracy_interval": [0.7, 0.9], "n": 926}
-    config = {
-        "preset": "ablation",
-        "model": "meta-llama/Meta-Llama-3-8B-Instruct",
-        "full_run": True,
-        "as_in_paper": True,
-        "limit": None,
-        "dtype": "bfloat16",
-        "device": "cuda",
-        "seeds": [0],
-        "tasks": {"qasc": {"questions": 926}},
-    }
-    methods = {"self-ensemble": cell, "without-mask": cell}
-    results = {"config": config, "results": {"qasc": methods}, "differences": {}, "timing": {}}
-    assert "80.0 [70.0, 90.0] (paper 80.67)" in tables.report([results])
-    assert "(paper 19.22)" in tables.report([results])
-    for other in (
-        {"model": "weights/tiny-llama"},
-        {"full_run": False, "limit": 5},
-        {"as_in_paper": False},
-    ):
-        assert "paper" not in tables.report([{**results, "config": {**config, **other}}])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("dataset", ["miniature", "qasc"])
+def test_the_variants_can_be_built(name: str, dataset: str) -> None:
+    """They follow from the task's facts, whatever the task is called."""
+    tasks = [Task(called, dataset, [], {}, group_size=3, trials=6) for called in ("x", "qasc-k4")]
+    variants, same = (EXPERIMENTS[name].variants(task) for task in tasks)
+    assert variants == same
+    assert len({variant.name for variant in variants}) == len(variants)
+    for variant in variants:
+        assert variant.method in METHODS
+        for setting, value in variant.settings.items():
+            assert getattr(build(variant), setting, value) == value
+    if name == "sensitivity":
+        return
+    for variant in variants:
+        assert variant.settings.get("group_size", 3) == 3
+        assert variant.settings.get("trials", 6) == 6
 
 
-def test_the_spread_over_seeds_stands_beside_self_ensembles_alone() -> None:
-    cell = {
-        "seeds": {"0": 0.7, "1": 0.8},
-        "accuracy": 0.75,
-        "accuracy_interval": [0.7, 0.8],
-        "accuracy_seeds_mean": 0.75,
-        "accuracy_seeds_std": 0.0707,
-    }
-    config = {
-        "preset": "seeds",
-        "model": "mistralai/Mistral-7B-Instruct-v0.1",
-        "full_run": True,
-        "as_in_paper": True,
-        "limit": None,
-        "dtype": "bfloat16",
-        "device": "cuda",
-        "seeds": [0, 1],
-        "tasks": {"qasc": {"questions": 1852}},
-    }
-    methods = {"standard": cell, "self-ensemble": cell}
-    text = tables.report(
-        [{"config": config, "results": {"qasc": methods}, "differences": {}, "timing": {}}]
-    )
-    assert text.count("75.00 ± 7.07") == 2
-    # Mistral's row, which the paper prints as Qwen2's.
-    assert text.count("(paper 65.87 ± 0.36)") == 1
+def test_sensitivity_runs_the_most_trials_and_takes_the_others_from_them() -> None:
+    variants = {v.name: v for v in EXPERIMENTS["sensitivity"].variants(Task("x", "qasc", [], {}))}
+    assert len(variants) == 3 * 4
+    asked = [v for v in variants.values() if v.method == "self-ensemble"]
+    assert [v.settings for v in asked] == [{"group_size": m, "trials": 80} for m in (3, 4, 5)]
+    for variant in variants.values():
+        if variant.method == "first-trials":
+            most = variants[variant.settings["of"]]
+            assert most.settings["group_size"] == variant.settings["group_size"]
+            assert most.settings["trials"] == 80
+    task = Task("x", "miniature", [], {})
+    exact = [
+        variant.settings["group_size"]
+        for variant in EXPERIMENTS["sensitivity"].variants(task)
+        if variant.settings.get("grouping") == "exact"
+    ]
+    assert exact == [2, 3, 4]
 
 
-def test_the_papers_numbers_are_shares_of_its_questions() -> None:
-    """926 questions of QASC, 277 of TruthfulQA, 450 of Biology: what a percentage can be. The two
-    cells that cannot (docs/paper.md names them) are copied as printed."""
-    paper = json.loads(Path(tables.__file__).with_name("paper.json").read_text())
-    sizes = {"truthfulqa": 277, "mmlu_pro_biology": 450}
-    odd = []
-    for task, methods in paper["accuracy"].items():
-        n = sizes.get(task, 926)
-        for method, models in methods.items():
-            for model, value in models.items():
-                if abs(round(value * n / 100) * 100 / n - value) > 0.0101:
-                    odd.append((task, method, model, value))
-    assert [value for *_, value in odd] == ODD
-
-
-ODD = [74.96, 62.24]
+def test_tables_need_no_torch() -> None:
+    code = "import sys; from minise.evaluation import {}; sys.exit('torch' in sys.modules)"
+    for module in ("experiments", "results", "tables", "figures"):
+        subprocess.run([sys.executable, "-c", code.format(module)], check=True)

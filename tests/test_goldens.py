@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from minise import Config
 from minise.checkpoint import read_weights
+from minise.config_json import read_config
 
 GOLDENS = Path(__file__).parent / "goldens"
 CASES = [
@@ -40,7 +40,7 @@ def test_logits_equal_the_reference_librarys_on_frozen_checkpoints(
 ) -> None:
     folder = GOLDENS / case
     golden = load_file(folder / "golden.safetensors")
-    config = Config.from_file(folder / "config.json")
+    config = read_config(folder / "config.json")
     decoder = read_weights(config, [folder / "model.safetensors"], dtype, torch.device("cpu"))
     with torch.no_grad():
         hidden = decoder(golden[f"{run}.tokens"], golden[f"{run}.positions"], golden[f"{run}.mask"])

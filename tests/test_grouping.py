@@ -12,14 +12,26 @@ from statistics import mean, stdev, variance
 import pytest
 
 from minise import InputError
-from minise.grouping import exact_groups, make_groups
+from minise.exact import MAX_EXACT_GROUPS
+from minise.grouping import GROUPINGS, Group, Groups, make_groups
+
+
+def flat(*arguments: object, **options: object) -> list[list[int]]:
+    """The groups of all trials, one after the other."""
+    return [list(group) for group in make_groups(*arguments, **options).flat]
+
+
+def exact_groups(k: int, m: int) -> list[tuple[Group, float]]:
+    found = make_groups(k, m, 0, 0, "", "exact")
+    assert found.weights is not None
+    return list(zip(found.flat, found.weights, strict=True))
 
 
 def test_the_first_groups_never_change() -> None:
     """A golden: other groups than these, on any platform or version, would change every result."""
-    assert make_groups(8, 4, 2, seed=0, question_id="built-in") == BUILT_IN
-    assert make_groups(10, 4, 1, seed=7, question_id="q-3") == Q_3
-    assert make_groups(8, 4, 2, seed=0, question_id="built-in", grouping="balanced") == BALANCED
+    assert flat(8, 4, 2, seed=0, question_id="built-in") == BUILT_IN
+    assert flat(10, 4, 1, seed=7, question_id="q-3") == Q_3
+    assert flat(8, 4, 2, seed=0, question_id="built-in", grouping="balanced") == BALANCED
 
 
 BUILT_IN = [[5, 4, 0, 2], [1, 3, 7, 6], [6, 5, 1, 0], [3, 7, 4, 2]]
@@ -37,29 +49,27 @@ def test_every_trial_is_a_partition_into_consecutive_groups_of_m(
     trials = 7
     groups = make_groups(k, m, trials, seed=3, question_id="x", grouping=grouping)
     per_trial = -(-k // m)
-    assert len(groups) == trials * per_trial
-    for t in range(trials):
-        trial = groups[t * per_trial : (t + 1) * per_trial]
+    assert len(groups.trials) == trials
+    assert len(groups.flat) == trials * per_trial
+    for trial in groups.trials:
         assert sorted(choice for group in trial for choice in group) == list(range(k))
         assert [len(group) for group in trial[:-1]] == [m] * (per_trial - 1)
         assert len(trial[-1]) == (k - 1) % m + 1
 
 
 def test_a_trial_depends_on_seed_question_and_number_alone() -> None:
-    few = make_groups(8, 4, 3, seed=0, question_id="x")
-    assert make_groups(8, 4, 9, seed=0, question_id="x")[: len(few)] == few
-    assert make_groups(8, 4, 3, seed=1, question_id="x") != few
-    assert make_groups(8, 4, 3, seed=0, question_id="y") != few
+    few = flat(8, 4, 3, seed=0, question_id="x")
+    assert flat(8, 4, 9, seed=0, question_id="x")[: len(few)] == few
+    assert flat(8, 4, 3, seed=1, question_id="x") != few
+    assert flat(8, 4, 3, seed=0, question_id="y") != few
     # One permutation whatever the group size: m only says where it is cut.
-    flat = [choice for group in make_groups(8, 2, 3, seed=0, question_id="x") for choice in group]
-    assert flat == [choice for group in few for choice in group]
+    pairs = [choice for group in flat(8, 2, 3, seed=0, question_id="x") for choice in group]
+    assert pairs == [choice for group in few for choice in group]
 
 
 def test_every_ordered_group_is_equally_likely() -> None:
     n = 12_000
-    counts = Counter(
-        tuple(make_groups(4, 2, 1, seed=seed, question_id="u")[0]) for seed in range(n)
-    )
+    counts = Counter(tuple(flat(4, 2, 1, seed=seed, question_id="u")[0]) for seed in range(n))
     pairs = list(permutations(range(4), 2))
     assert set(counts) == set(pairs)
     expected = n / len(pairs)
@@ -68,7 +78,7 @@ def test_every_ordered_group_is_equally_likely() -> None:
 
 
 def balanced(k: int, m: int, trials: int, seed: int) -> list[list[int]]:
-    return make_groups(k, m, trials, seed, "u", "balanced")
+    return flat(k, m, trials, seed, "u", "balanced")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +94,7 @@ def test_every_ordered_group_of_a_balanced_trial_is_equally_likely(
     questions; of 8 choices in groups of 4, the first two labels."""
     n = 4000
     draws = [balanced(k, m, 3, seed) for seed in range(n // 2)]
-    draws += [make_groups(k, m, 3, 0, f"q{i}", "balanced") for i in range(n // 2)]
+    draws += [flat(k, m, 3, 0, f"q{i}", "balanced") for i in range(n // 2)]
     cells = list(permutations(range(k), listed))
     places = [i for i, g in enumerate(draws[0]) if len(g) == (listed if listed < 2 else m)]
     assert places
@@ -96,7 +106,7 @@ def test_every_ordered_group_of_a_balanced_trial_is_equally_likely(
 
 def test_balanced_groups_are_one_design_renamed_by_seed_and_question() -> None:
     groups = balanced(8, 4, 7, seed=0)
-    for other in (balanced(8, 4, 7, seed=1), make_groups(8, 4, 7, 0, "v", "balanced")):
+    for other in (balanced(8, 4, 7, seed=1), flat(8, 4, 7, 0, "v", "balanced")):
         assert other != groups
         pairs = [
             pair
@@ -107,9 +117,39 @@ def test_balanced_groups_are_one_design_renamed_by_seed_and_question() -> None:
         assert [[new_name[i] for i in group] for group in groups] == other
 
 
+def test_what_is_known_of_the_groups_is_a_field() -> None:
+    """Nobody has to ask a name what it means."""
+    known = {
+        name: (g.independent, g.complete, g.balance is not None, g.weights is not None)
+        for name in GROUPINGS
+        for g in [make_groups(6, 3, 5, 0, "x", name)]
+    }
+    assert known == {
+        "random": (True, False, False, False),
+        "balanced": (False, False, True, False),
+        "independent": (True, False, False, False),
+        "exact": (False, True, False, True),
+    }
+
+
+def test_a_function_of_ones_own_is_a_grouping() -> None:
+    def halves(k: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
+        return Groups((tuple(tuple(range(i, min(i + m, k))) for i in range(0, k, m)),) * trials)
+
+    assert make_groups(5, 3, 2, 0, "x", halves).flat == [(0, 1, 2), (3, 4)] * 2
+    with pytest.raises(InputError, match="group size 0"):
+        make_groups(5, 0, 2, 0, "x", halves)
+
+
+def test_too_many_exact_groups_are_counted_and_refused_at_once() -> None:
+    with pytest.raises(InputError, match=r"has 670,442,572,800 ordered groups, over the limit"):
+        make_groups(20, 10, 0, 0, "", "exact")
+    assert len(make_groups(10, 5, 0, 0, "", "exact").flat) == 30_240 <= MAX_EXACT_GROUPS
+
+
 def test_the_renaming_tells_nothing_about_the_random_trials() -> None:
     n = 2400
-    same = sum(balanced(4, 4, 1, seed) == make_groups(4, 4, 1, seed, "u") for seed in range(n))
+    same = sum(balanced(4, 4, 1, seed) == flat(4, 4, 1, seed, "u") for seed in range(n))
     assert abs(same - n / 24) < 4 * sqrt(n / 24)
 
 
@@ -173,10 +213,7 @@ def test_balanced_scores_vary_less(k: int, m: int, trials: int, times: float) ->
     """Measured: 4.8, 10.7 and 5.7 times less."""
 
     def spread(grouping: str) -> float:
-        runs = [
-            scores(by_mates, k, make_groups(k, m, trials, seed, "u", grouping))
-            for seed in range(60)
-        ]
+        runs = [scores(by_mates, k, flat(k, m, trials, seed, "u", grouping)) for seed in range(60)]
         return mean(variance(run[choice] for run in runs) for choice in range(k))
 
     assert times * spread("balanced") < spread("random")
@@ -184,11 +221,11 @@ def test_balanced_scores_vary_less(k: int, m: int, trials: int, times: float) ->
 
 def test_independent_draws_are_the_released_codes() -> None:
     """PAPER: 20 draws of 4 of 8 with seed 0 cover A...H 11, 6, 8, 10, 14, 10, 8, 13 times."""
-    draws = make_groups(8, 4, 20, seed=0, question_id="", grouping="independent")
+    draws = flat(8, 4, 20, seed=0, question_id="", grouping="independent")
     assert all(len(set(draw)) == 4 for draw in draws)
     coverage = Counter(choice for draw in draws for choice in draw)
     assert [coverage[choice] for choice in range(8)] == [11, 6, 8, 10, 14, 10, 8, 13]
-    assert draws != make_groups(8, 4, 20, seed=0, question_id="q", grouping="independent")
+    assert draws != flat(8, 4, 20, seed=0, question_id="q", grouping="independent")
 
 
 @pytest.mark.parametrize(("k", "m"), [(8, 4), (5, 2), (4, 1), (3, 3), (3, 7)])

@@ -21,7 +21,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import minise
-from minise.cli import QUESTION, main
+from minise.cli import main
+from minise.commands.options import QUESTION
 from tests.tiny import FAMILIES, write_checkpoint
 
 COMMIT, OLDER = "c" * 40, "0" * 40

@@ -7,14 +7,15 @@ import random
 import pytest
 import torch
 
-from minise import Layout, pack
-from minise.layout import token_counts
+from minise import Layout, Tree, pack
+from minise.engines import token_counts
+from minise.layout import causal_mask
 
 
-def equation_4(trunk: int, lengths: list[int]) -> torch.Tensor:
-    """The paper's mask, written out cell by cell: 1 if Tk_j is in Q, or Tk_i and Tk_j are in the
+def mask_equation(prefix: int, lengths: list[int]) -> torch.Tensor:
+    """The paper's mask (Eq. 3), cell by cell: 1 if Tk_j is in Q, or Tk_i and Tk_j are in the
     same group; 0 for j > i."""
-    owner = [0] * trunk + [n for n, length in enumerate(lengths, 1) for _ in range(length)]
+    owner = [0] * prefix + [n for n, length in enumerate(lengths, 1) for _ in range(length)]
     T = len(owner)
     cells = [
         [j <= i and (owner[j] == 0 or owner[i] == owner[j]) for j in range(T)] for i in range(T)
@@ -22,21 +23,23 @@ def equation_4(trunk: int, lengths: list[int]) -> torch.Tensor:
     return torch.tensor(cells)
 
 
-def equation_6(trunk: int, lengths: list[int]) -> list[int]:
-    """The paper's position index: 0 ... |Q|-1, then |Q| ... |Q|+|G_n|-1 for each group."""
-    return [*range(trunk), *(trunk + i for length in lengths for i in range(length))]
+def position_list(prefix: int, lengths: list[int]) -> list[int]:
+    """The paper's position list (Eq. 5): 0 ... |Q|-1, then |Q| ... |Q|+|G_n|-1 for each group."""
+    return [*range(prefix), *(prefix + i for length in lengths for i in range(length))]
 
 
-@pytest.mark.parametrize(("trunk", "lengths"), [(3, [2, 4, 1]), (1, [1]), (0, [3, 2]), (5, [6])])
-def test_the_flat_layout_is_equations_4_and_6(trunk: int, lengths: list[int]) -> None:
-    prefix = list(range(100, 100 + trunk))
+@pytest.mark.parametrize(("prefix", "lengths"), [(3, [2, 4, 1]), (1, [1]), (0, [3, 2]), (5, [6])])
+def test_the_flat_layout_is_the_papers_mask_and_position_list(
+    prefix: int, lengths: list[int]
+) -> None:
+    question = list(range(100, 100 + prefix))
     branches = [list(range(length)) for length in lengths]  # alike, and yet not merged
-    layout = pack(prefix, branches)
-    assert layout.tokens.tolist() == prefix + [token for branch in branches for token in branch]
-    assert torch.equal(layout.mask, equation_4(trunk, lengths))
-    assert layout.positions.tolist() == equation_6(trunk, lengths)
+    layout = pack(question, branches)
+    assert layout.tokens.tolist() == question + [token for branch in branches for token in branch]
+    assert torch.equal(layout.mask, mask_equation(prefix, lengths))
+    assert layout.positions.tolist() == position_list(prefix, lengths)
     # index_j, with the sum to j: the paper's j - 1 is a misprint.
-    assert layout.ends.tolist() == [trunk + sum(lengths[: j + 1]) - 1 for j in range(len(lengths))]
+    assert layout.ends.tolist() == [prefix + sum(lengths[: j + 1]) - 1 for j in range(len(lengths))]
 
 
 def test_the_worked_example_of_the_module() -> None:
@@ -62,7 +65,7 @@ def test_dtypes_and_shapes_are_the_contracts(tree: bool) -> None:
     assert layout.ends.shape == (2,)
 
 
-def prompts_of(layout: Layout) -> list[list[int]]:
+def prompts_of(layout: Tree) -> list[list[int]]:
     """What each branch's end can read, in the order of positions."""
     prompts = []
     for branch, end in enumerate(layout.ends.tolist()):
@@ -105,7 +108,7 @@ def test_equal_branches_share_their_end_and_a_prefix_of_another_branch_ends_insi
     assert layout.ends.tolist() == [3, 3, 2]
 
 
-def test_an_empty_branch_reads_out_at_the_trunk() -> None:
+def test_an_empty_branch_reads_out_at_the_end_of_the_prefix() -> None:
     assert pack([4, 5], [[], [6]]).ends.tolist() == [1, 2]
 
 
@@ -126,3 +129,28 @@ def test_packing_leaves_its_arguments_alone() -> None:
     prefix, branches = [1, 2], [[3], [4, 5]]
     pack(prefix, branches, tree=True)
     assert (prefix, branches) == ([1, 2], [[3], [4, 5]])
+
+
+def test_the_mask_is_built_once() -> None:
+    layout = pack([1, 2], [[3], [4]])
+    assert layout.mask is layout.mask
+
+
+def test_an_ablation_is_a_plain_layout_with_one_thing_replaced() -> None:
+    layout = pack([5, 6], [[1, 2], [1, 3, 4]])
+    changed = layout.replace(mask=causal_mask(7))
+    assert type(changed) is Layout
+    assert torch.equal(changed.mask, causal_mask(7))
+    for name in ("tokens", "positions", "ends"):
+        assert getattr(changed, name) is getattr(layout, name)
+    in_order = changed.replace(positions=torch.arange(7))
+    assert in_order.mask is changed.mask
+    assert not torch.equal(in_order.positions, layout.positions)
+
+
+def test_replacing_the_mask_does_not_build_the_trees_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Tree) -> torch.Tensor:
+        raise AssertionError("the mask was built")
+
+    monkeypatch.setattr(Tree, "mask", property(refuse))
+    assert pack([5], [[1], [2]]).replace(mask=causal_mask(3)).mask.shape == (3, 3)

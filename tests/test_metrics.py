@@ -1,4 +1,4 @@
-"""The numbers are those of their definitions and of scikit-learn, their intervals of scipy."""
+"""The numbers agree with their definitions and with scikit-learn, the intervals with scipy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sklearn import metrics
 from sklearn.calibration import calibration_curve
 
 from minise import InputError
-from minise.evaluation.metrics import confidence_curve, difference, measure
+from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.samples import Sample
 
 K = 5
@@ -31,7 +31,6 @@ INTERVALS = [
     "nll",
     "brier",
     "ece_width",
-    "ece_mass",
     "auroc",
     "under_confidence",
     "over_confidence",
@@ -46,7 +45,7 @@ def sample(
 
 
 def draw_cell(questions: int, sharpness: float = 1.5, seed: int = 0) -> list[Sample]:
-    """Seeded samples whose confidence is too high where `sharpness` is above 1."""
+    """Seeded samples whose confidence is too high if `sharpness` is above 1."""
     draw = np.random.default_rng(seed)
     cell = []
     for i in range(questions):
@@ -60,18 +59,18 @@ def draw_cell(questions: int, sharpness: float = 1.5, seed: int = 0) -> list[Sam
 
 
 def paired_to(cell: list[Sample], other: list[Sample]) -> list[Sample]:
-    """`other`'s probabilities as answers to the questions of `cell`."""
+    """The probabilities of `other` as answers to the questions of `cell`."""
     return [replace(b, answer=a.answer) for a, b in zip(cell, other, strict=True)]
 
 
 def columns(cell: list[Sample]) -> tuple[np.ndarray, np.ndarray]:
-    """Whether right, and the confidence."""
+    """Whether each prediction is right, and its confidence."""
     right = np.array([one.prediction == one.answer for one in cell])
     return right, np.array([one.probabilities[one.prediction] for one in cell])
 
 
 def in_bins(f: np.ndarray, edges: np.ndarray) -> list[np.ndarray]:
-    """Which samples lie in each bin (low, high] that holds any; the first has its low edge too."""
+    """The samples of each non-empty bin (low, high]; the first bin includes its low edge."""
     masks = [((f > low) | (low == edges[0])) & (f <= high) for low, high in pairwise(edges)]
     return [mask for mask in masks if mask.any()]
 
@@ -89,7 +88,7 @@ def test_the_numbers_are_those_of_scikit_learn() -> None:
     right, f = columns(cell)
     answers, p = [one.answer for one in cell], [one.probabilities for one in cell]
     assert len(set(f)) < 600
-    found = measure(cell, resamples=1)
+    found = summarise(cell)
     assert found["accuracy"] == metrics.accuracy_score(answers, [one.prediction for one in cell])
     assert found["nll"] == pytest.approx(metrics.log_loss(answers, p, labels=range(K)))
     brier = metrics.brier_score_loss(answers, p, labels=list(range(K)), scale_by_half=False)
@@ -98,26 +97,24 @@ def test_the_numbers_are_those_of_scikit_learn() -> None:
     assert found["confidence"] == pytest.approx(f.mean())
 
 
-@pytest.mark.parametrize(("name", "strategy"), [("ece_width", "uniform"), ("ece_mass", "quantile")])
-def test_the_calibration_errors_have_scikit_learns_bins(name: str, strategy: str) -> None:
+def test_the_calibration_error_has_scikit_learns_bins() -> None:
     cell = draw_cell(700)
     right, f = columns(cell)
-    grid = np.linspace(0, 1, 11)
-    edges = grid if strategy == "uniform" else np.quantile(f, grid)
-    accuracies, confidences = calibration_curve(right, f, n_bins=10, strategy=strategy)
-    filled = np.array([inside.sum() for inside in in_bins(f, edges)])
+    accuracies, confidences = calibration_curve(right, f, n_bins=15, strategy="uniform")
+    filled = np.array([inside.sum() for inside in in_bins(f, np.linspace(0, 1, 16))])
     expected = (filled * abs(accuracies - confidences)).sum() / len(cell)
-    assert measure(cell, bins=10, resamples=1)[name] == pytest.approx(expected)
+    assert summarise(cell)["ece_width"] == pytest.approx(expected)
 
 
-def test_a_cell_worked_by_hand() -> None:
+def test_a_cell_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = [
         sample([0.8, 0.2], 0, "a", 0, tokens=10),
         sample([0.4, 0.3, 0.3], 0, "b", 0, tokens=20),
         sample([0.1, 0.9], 0, "a", 1, tokens=30),
         sample([0.5, 0.5], 1, "b", 1, tokens=40),
     ]
-    found = measure(cell, bins=2)
+    monkeypatch.setattr("minise.evaluation.metrics.BINS", 2)
+    found = summarise(cell)
     assert (found["n"], found["questions"], found["tokens"]) == (4, 2, 25)
     assert found["accuracy"] == 0.5
     assert found["nll"] == pytest.approx(-math.log(0.8 * 0.4 * 0.1 * 0.5) / 4)
@@ -135,71 +132,76 @@ def test_a_cell_worked_by_hand() -> None:
 
 def test_tau_itself_is_neither_under_nor_over_confident() -> None:
     cell = [sample([0.5, 0.5], 0, "a"), sample([0.5, 0.5], 1, "b")]
-    found = measure(cell, resamples=1)
+    found = summarise(cell)
     assert (found["under_confidence"], found["over_confidence"]) == (0, 0)
-    assert measure(cell, tau=0.51, resamples=1)["under_confidence"] == 1
-    assert measure(cell, tau=0.49, resamples=1)["over_confidence"] == 1
+    cell = [sample([0.49, 0.3, 0.21], 0, "a"), sample([0.51, 0.49], 1, "b")]
+    found = summarise(cell)
+    assert (found["under_confidence"], found["over_confidence"]) == (1, 1)
 
 
-def test_equal_mass_bins_keep_equal_confidences_together() -> None:
-    # Half right at one confidence of 0.5: calibrated, but only if no edge divides them.
-    half = [sample([0.5, 0.5], i % 2, f"q{i:02}") for i in range(40)]
-    assert measure(half, bins=3, resamples=1)["ece_mass"] == 0
-    assert measure(sorted(half, key=lambda one: one.answer), bins=3, resamples=1)["ece_mass"] == 0
+def test_the_scores_have_ratios_of_their_own() -> None:
+    cell = [
+        replace(sample([0.6, 0.4], 0, "a"), scores=[0.4, 0.3]),
+        replace(sample([0.4, 0.3, 0.3], 1, "b"), scores=[0.7, 0.5, 0.5]),
+    ]
+    found = summarise(cell)
+    assert (found["under_confidence"], found["over_confidence"]) == (0, 0)
+    assert (found["under_confidence_scores"], found["over_confidence_scores"]) == (1, 1)
 
 
-def test_a_choice_that_scored_nothing_costs_a_finite_loss() -> None:
-    assert measure([sample([1.0, 0.0], 1)])["nll"] == pytest.approx(12 * math.log(10))
+def test_an_answer_of_probability_zero_costs_a_finite_loss() -> None:
+    assert summarise([sample([1.0, 0.0], 1)])["nll"] == pytest.approx(12 * math.log(10))
 
 
-def test_what_is_undefined_is_none_and_the_rest_is_json() -> None:
-    found = measure([sample([0.7, 0.3], 0)])
+def test_what_is_not_defined_is_none_and_the_rest_is_json() -> None:
+    found = summarise([sample([0.7, 0.3], 0)])
     for name in ("auroc", "auroc_interval", "over_confidence", "over_confidence_interval"):
         assert found[name] is None
     assert found["accuracy_seeds_std"] is None
     assert found["confidence_curve"]["incorrect"] is None
     assert found["under_confidence"] == 0
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert measure([sample([0.7, 0.3], 1)])["under_confidence"] is None
+    assert summarise([sample([0.7, 0.3], 1)])["under_confidence"] is None
 
 
 def test_the_confidence_curve_is_the_share_above_tau() -> None:
     cell = draw_cell(300)
-    curve = confidence_curve(cell)
+    curve = summarise(cell)["confidence_curve"]
     right, f = columns(cell)
     assert curve["tau"] == [i / 50 for i in range(51)]
     assert curve["correct"] == [float((f[right] > i / 50).mean()) for i in range(51)]
     assert curve["incorrect"] == [float((f[~right] > i / 50).mean()) for i in range(51)]
-    assert curve == measure(cell, resamples=1)["confidence_curve"]
 
 
 def test_a_number_lies_in_its_interval_and_the_interval_narrows_with_more_questions() -> None:
-    few, many = measure(draw_cell(200)), measure(draw_cell(3200))
+    few, many = summarise(draw_cell(200)), summarise(draw_cell(3200))
     for name in INTERVALS:
         (low, high), (inner_low, inner_high) = few[f"{name}_interval"], many[f"{name}_interval"]
-        if not name.startswith("ece"):  # biased upwards, see measure()
+        if not name.startswith("ece"):  # biased upwards, see `summarise`
             assert low < few[name] < high
             assert (high - low) / (inner_high - inner_low) == pytest.approx(4, rel=0.35)
 
 
 @pytest.mark.parametrize("name", INTERVALS)
-def test_the_intervals_are_scipys_percentile_bootstrap(name: str) -> None:
+def test_the_intervals_are_scipys_percentile_bootstrap(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 4000)
     cell = draw_cell(300)
     right, f = columns(cell)
     p = np.array([one.probabilities for one in cell])
     truth = np.eye(K)[[one.answer for one in cell]]
-    width, mass = np.linspace(0, 1, 16), np.quantile(f, np.linspace(0, 1, 16))
+    edges = np.linspace(0, 1, 16)
     definitions: dict[str, Callable[[Any], float]] = {
         "accuracy": lambda i: right[i].mean(),
         "nll": lambda i: -np.log((p * truth).sum(axis=1)[i]).mean(),
         "brier": lambda i: ((p - truth) ** 2).sum(axis=1)[i].mean(),
-        "ece_width": lambda i: ece([cell[j] for j in i], width),
-        "ece_mass": lambda i: ece([cell[j] for j in i], mass),
+        "ece_width": lambda i: ece([cell[j] for j in i], edges),
         "auroc": lambda i: metrics.roc_auc_score(right[i], f[i]),
         "under_confidence": lambda i: (f[i][right[i]] < 0.5).mean(),
         "over_confidence": lambda i: (f[i][~right[i]] > 0.5).mean(),
     }
-    low, high = measure(cell, resamples=4000)[f"{name}_interval"]
+    low, high = summarise(cell)[f"{name}_interval"]
     expected = stats.bootstrap(
         [np.arange(len(cell))],
         definitions[name],
@@ -215,7 +217,7 @@ def test_the_intervals_are_scipys_percentile_bootstrap(name: str) -> None:
 def test_a_question_under_five_seeds_is_not_five_questions() -> None:
     once = draw_cell(150)
     copies = [replace(one, seed=seed) for seed in range(5) for one in once]
-    one, five = measure(once), measure(copies)
+    one, five = summarise(once), summarise(copies)
     assert (five["n"], five["questions"]) == (750, 150)
     for name in INTERVALS:
         assert five[f"{name}_interval"] == pytest.approx(one[f"{name}_interval"], abs=1e-12)
@@ -227,19 +229,24 @@ def test_a_question_under_five_seeds_is_not_five_questions() -> None:
     assert paired["n"] == 5 * alone["n"]
 
 
-def test_the_numbers_depend_on_the_seed_and_not_on_the_order_of_samples() -> None:
+def test_all_seeds_of_a_question_are_drawn_together() -> None:
+    cell = [sample([0.9, 0.1], 0, "a", seed) for seed in range(4)] + [sample([0.9, 0.1], 1, "b", 4)]
+    # Two questions: a resample has only a, only b, or each once.
+    assert summarise(cell)["accuracy"] == 0.8
+    assert summarise(cell)["accuracy_interval"] == [0, 1]
+
+
+def test_the_numbers_do_not_depend_on_the_order_of_samples() -> None:
     cell = draw_cell(100)
-    assert measure(cell) == measure(cell[::-1])
+    assert summarise(cell) == summarise(cell[::-1])
     assert difference(cell, cell[::-1])["interval"] == [0, 0]
-    assert measure(cell, seed=1)["nll_interval"] != measure(cell)["nll_interval"]
-    assert measure(cell, seed=1)["nll"] == measure(cell)["nll"]
 
 
 def test_a_difference_is_that_of_the_common_samples() -> None:
     a = draw_cell(400)
     b = paired_to(a, draw_cell(400, sharpness=0.5, seed=1))
     found = difference([*a, sample([0.9, 0.1], 0, "only in a")], b[:300])
-    left, right = measure(a[:300], resamples=1), measure(b[:300], resamples=1)
+    left, right = summarise(a[:300]), summarise(b[:300])
     assert found["n"] == found["questions"] == 300
     for name in ("accuracy", "nll", "under_confidence", "over_confidence"):
         assert found[name] == pytest.approx(left[name] - right[name])
@@ -247,14 +254,15 @@ def test_a_difference_is_that_of_the_common_samples() -> None:
         assert low < found[name] < high
 
 
-def test_the_interval_of_a_difference_is_paired() -> None:
+def test_the_interval_of_a_difference_is_paired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 4000)
     a = draw_cell(400)
     b = [
         replace(one, prediction=(one.prediction + 1) % K) if i < 8 else one
         for i, one in enumerate(a)
     ]
     right_a, right_b = columns(a)[0], columns(b)[0]
-    low, high = difference(a, b, resamples=4000)["interval"]
+    low, high = difference(a, b)["interval"]
     expected = stats.bootstrap(
         [right_a, right_b],
         lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis),
@@ -264,8 +272,8 @@ def test_the_interval_of_a_difference_is_paired() -> None:
         rng=np.random.default_rng(1),
     ).confidence_interval
     assert (low, high) == pytest.approx((expected.low, expected.high), abs=0.1 * (high - low))
-    # Unpaired, it would be far wider.
-    whole = measure(a)["accuracy_interval"]
+    # An unpaired interval would be much wider.
+    whole = summarise(a)["accuracy_interval"]
     assert high - low < (whole[1] - whole[0]) / 3
 
 
@@ -273,13 +281,14 @@ def test_mcnemar_counts_each_question_once_under_its_lowest_common_seed() -> Non
     right, wrong = [0.9, 0.1], [0.1, 0.9]
     a = [sample(right, 0, f"q{i}", seed) for i in range(9) for seed in (0, 1, 2)]
     b = [
-        # Seed 0 is not common; under seed 1 b alone misses q0 to q6; seed 2 must not count.
+        # b has no seed 0. Under seed 1 only b is wrong on q0 to q6. Seed 2 must not count.
         sample(wrong if (i < 7) == (seed == 1) else right, 0, f"q{i}", seed)
         for i in range(9)
         for seed in (1, 2)
     ]
     found = difference(a, b)
-    assert (found["only_a"], found["only_b"], found["n"]) == (7, 0, 18)
+    assert (found["only_a"], found["only_b"]) == (7, 0)
+    assert (found["n"], found["questions"]) == (18, 9)
     assert found["mcnemar_p"] == pytest.approx(2 * 0.5**7)
     assert difference(b, a)["only_b"] == 7
     assert difference(b, a)["mcnemar_p"] == found["mcnemar_p"]
@@ -304,24 +313,21 @@ def test_mcnemar_is_the_binomial_test_of_the_disagreements() -> None:
         ({"answer": 2}, "question q, seed 3: answer 2"),
         ({"answer": -1}, "answer -1"),
         ({"prediction": 2}, "prediction 2"),
-        ({"probabilities": [0.5, 0.4]}, r"\[0.5, 0.4\] sum to 1"),
+        ({"probabilities": [0.5, 0.4]}, r"\[0.5, 0.4\] must sum to 1"),
         ({"probabilities": [1.5, -0.5]}, "sum to 1"),
         ({"probabilities": [float("nan"), 0.5]}, "sum to 1"),
     ],
 )
 def test_a_sample_that_contradicts_itself_is_refused(change: dict, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        measure([replace(sample([0.5, 0.5], 0, seed=3), **change)])
+        summarise([replace(sample([0.5, 0.5], 0, seed=3), **change)])
 
 
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        (lambda cell: measure([]), "no samples"),
-        (lambda cell: measure(cell + cell), "2 samples, but only 1 pairs"),
-        (lambda cell: measure(cell, bins=0), "number of bins 0 is below 1"),
-        (lambda cell: measure(cell, tau=1.5), "tau 1.5 is no probability"),
-        (lambda cell: measure(cell, resamples=0), "number of resamples 0 is below 1"),
+        (lambda cell: summarise([]), "0 samples for 0 pairs"),
+        (lambda cell: summarise(cell + cell), "2 samples for 1 pairs"),
         (lambda cell: difference(cell, [replace(cell[0], seed=1)]), "share no question"),
         (
             lambda cell: difference(cell, [replace(cell[0], question_hash="x")]),
@@ -336,10 +342,10 @@ def test_unusable_cells_are_refused_in_one_line(call: Callable, complaint: str) 
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_extra_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     a = [sample([0.9, 0.1], 0)]
     b = [sample([0.1, 0.9], 0)]
     monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    assert measure(a, resamples=1)["n"] == 1  # needs none
+    assert summarise(a)["n"] == 1  # does not need scipy
     with pytest.raises(InputError, match=r"needs scipy.*pip install 'minise\[eval\]'"):
         difference(a, b)

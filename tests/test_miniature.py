@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from minise import LanguageModel, load, self_ensemble, standard
-from minise.cli import QUESTION
+from minise.commands.options import QUESTION
 from minise.errors import InputError
-from minise.evaluation.miniature import draw_wrong, evaluation_questions, held_out, load_facts
+from minise.miniature import draw_wrong, evaluation_questions, held_out, load_facts
 from tools import train_miniature
 from tools.train_miniature import CHOICES, multiple_choice
 
@@ -41,12 +41,14 @@ class TestTheWorld:
             assert len(fact.plausibility) == len(fact.others)
             assert fact.statement.endswith(f"{fact.answer}.")
 
-    def test_the_best_known_fact_of_a_kind_is_told_far_more_often_than_the_least(self) -> None:
+    def test_the_best_known_fact_of_a_kind_is_told_far_more_often_than_the_least_known(
+        self,
+    ) -> None:
         capitals = [fact for fact in load_facts() if fact.kind == "capital"]
         assert [fact.frequency for fact in capitals[:2]] == [1.0, pytest.approx(2**-1.25)]
         assert capitals[-1].frequency < 0.01
 
-    def test_wrong_choices_near_the_answer_in_fame_come_more_often(self) -> None:
+    def test_wrong_choices_near_the_answer_in_fame_are_drawn_more_often(self) -> None:
         fact = next(fact for fact in load_facts() if fact.answer == "Madrid")
         near, far = fact.others[:10], fact.others[-50:]
         draw = random.Random("wrong")
@@ -57,7 +59,7 @@ class TestTheWorld:
 
 
 class TestTheEvaluation:
-    def test_questions_are_the_same_everywhere_and_right(self) -> None:
+    def test_questions_are_the_same_everywhere_and_their_answers_are_right(self) -> None:
         answers = {fact.question: fact.answer for fact in load_facts()}
         questions = evaluation_questions(100, 8, seed=0)
         assert questions == evaluation_questions(200, 8, seed=0)[:100]
@@ -79,7 +81,7 @@ class TestTheEvaluation:
                 assert [c for c in more.choices if c in less.choices] == list(less.choices)
                 assert less.choices[less.answer or 0] == more.choices[more.answer or 0]
 
-    def test_training_never_shows_one_in_any_order(self) -> None:
+    def test_training_never_shows_an_evaluation_question_in_any_order(self) -> None:
         facts, draw = load_facts(), random.Random("test")
         shares: Counter[int] = Counter()
         for _ in range(3000):
@@ -107,7 +109,7 @@ FIRST = ("flew", "stole", "caught", "slept", "chose", "froze", "fell", "hid")
 
 
 class TestTheCheckpoints:
-    def test_each_engages_what_sets_its_family_apart(self) -> None:
+    def test_each_uses_the_features_of_its_family(self) -> None:
         llama, mistral, qwen2 = (load(f"weights/{name}") for name in SHIPPED)
         assert llama.config.rope_scaling.rope_type == "llama3"
         assert llama.config.num_key_value_heads < llama.config.num_attention_heads
@@ -142,7 +144,7 @@ class TestTheCheckpoints:
         assert sum(without) / len(without) > 0.5 > sum(within) / len(within)
 
     def test_a_short_evaluation_agrees_with_the_card(self, shipped: LanguageModel) -> None:
-        """Within the card's interval, widened by what so few questions add."""
+        """Within the card's interval, plus three standard errors of so few questions."""
         n = 80
         questions = evaluation_questions(n, 8, seed=0)
         card = (ROOT / shipped.name / "README.md").read_text()
@@ -165,7 +167,8 @@ class TestTheCheckpoints:
 
 
 def card_interval(card: str, method: str) -> tuple[float, float]:
-    """Accuracy at eight choices as the card has it, in percent: the row's last cell."""
+    """The interval of the accuracy at eight choices on the card, in percent: the last cell of
+    the method's row."""
     (row,) = re.findall(rf"^\| {method} \|.*\|$", card, re.MULTILINE)
     low, high = re.findall(r"\[([\d.]+), ([\d.]+)\]", row)[-1]
     return float(low), float(high)
@@ -188,7 +191,7 @@ class TestTheTraining:
             there = ROOT / f"weights/tiny-{family}" / file
             assert json.loads((tmp_path / file).read_text()) == json.loads(there.read_text())
 
-    def test_cut_off_it_goes_on_to_the_same_weights(
+    def test_an_interrupted_training_continues_to_the_same_weights(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole, cut = tmp_path / "whole", tmp_path / "cut"

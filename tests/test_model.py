@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
-from minise import Config, Decoder, LanguageModel
+from minise import Decoder, LanguageModel, pack, record
+from minise.config_json import config_from_dict
+from minise.layout import causal_mask
 from minise.model import Attention, RMSNorm, masked_attention
+from minise.tree import read_ends
 from tests.tiny import FAMILIES, SIZES, randomise
 
 T = 24
@@ -18,7 +19,7 @@ CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
 
 
 def decoder(family: str, dtype: torch.dtype = torch.float64, **changes) -> Decoder:
-    model = Decoder(Config.from_dict({**FAMILIES[family], **changes})).to(dtype)
+    model = Decoder(config_from_dict({**FAMILIES[family], **changes})).to(dtype)
     randomise(model, seed=1)
     return model.requires_grad_(False)
 
@@ -33,7 +34,7 @@ def test_rms_norm_is_its_formula() -> None:
 
 def test_query_heads_share_key_value_heads_in_blocks() -> None:
     """Query heads 0, 1 read key/value head 0; 2, 3 read head 1."""
-    config = Config.from_dict({**SIZES, "model_type": "llama"})
+    config = config_from_dict({**SIZES, "model_type": "llama"})
     attention = Attention(config).to(torch.float64)
     h = config.head_dim
     # Values are the head's number, the output is passed through: what each query head has read.
@@ -43,9 +44,13 @@ def test_query_heads_share_key_value_heads_in_blocks() -> None:
     x = torch.randn(1, 3, 32, dtype=torch.float64)
     angle = torch.zeros(1, 3, 1, h, dtype=torch.float64)
     mask = torch.ones(1, 3, 3, dtype=torch.bool).tril()
-    attend = partial(masked_attention, mask_BQT=mask)
-    read = attention(x, (angle.cos(), angle.sin()), attend)[0, 0].view(4, h)
-    assert read[:, 0].tolist() == pytest.approx([0, 0, 1, 1])
+    said = attention(
+        x,
+        (angle.cos(), angle.sin()),
+        lambda q, k, v: masked_attention(q, k, v, mask),
+        None,
+    )
+    assert said[0, 0].view(4, h)[:, 0].tolist() == pytest.approx([0, 0, 1, 1])
 
 
 def test_one_masked_out_token_changes_nothing_it_is_hidden_from(lm: LanguageModel) -> None:
@@ -97,12 +102,12 @@ def test_a_window_is_measured_by_position_not_by_index() -> None:
 def test_only_qwens_upper_layers_have_its_window() -> None:
     windowed = decoder("qwen2", sliding_window=2, max_window_layers=2)
     full = decoder("qwen2", use_sliding_window=False)
-    states: dict[str, list[torch.Tensor]] = {"windowed": [], "full": []}
-    for name, model in (("windowed", windowed), ("full", full)):
-        for layer in model.model.layers:
-            layer.register_forward_hook(lambda _, __, out, name=name: states[name].append(out))
-        model(TOKENS, POSITIONS, CAUSAL)
-    apart = [(a - b).abs().max() for a, b in zip(*states.values(), strict=True)]
+    states = []
+    for model in (windowed, full):
+        with record(model) as seen:
+            model(TOKENS, POSITIONS, CAUSAL)
+        states.append(seen.residual)
+    apart = [(states[0][layer] - states[1][layer]).abs().max() for layer in range(3)]
     assert apart[0] == apart[1] == 0
     assert apart[2] > 1e-3
 
@@ -212,6 +217,98 @@ def test_nothing_is_hidden(lm: LanguageModel) -> None:
     lm.decoder(TOKENS.flip(0), POSITIONS * 3, CAUSAL)
     assert torch.equal(first, lm.decoder(TOKENS, POSITIONS, CAUSAL))
     assert not list(lm.decoder.buffers())
+
+
+def test_forward_is_the_one_driver_with_a_dense_mask(lm: LanguageModel) -> None:
+    """`run` with an `attend` of one's own: here softmax written out, windows left to the caller."""
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        repeats = q.shape[2] // k.shape[2]
+        k, v = (x.repeat_interleave(repeats, dim=2) for x in (k, v))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
+        window = lm.config.sliding_windows[layer]
+        near = POSITIONS[:, None] - POSITIONS < (T if window is None else window)
+        weights = scores.masked_fill(~(CAUSAL & near), -torch.inf).softmax(-1)
+        return torch.einsum("bhqk,bkhd->bqhd", weights, v)
+
+    mine = lm.decoder.run(TOKENS[None], POSITIONS[None], attend)[0]
+    assert (mine - lm.decoder(TOKENS, POSITIONS, CAUSAL)).abs().max() <= 1e-10
+
+
+def test_the_driver_computes_only_the_wanted_rows_in_the_top_layer(lm: LanguageModel) -> None:
+    rows = torch.tensor([3, 23, 7])
+    top = lm.config.num_hidden_layers - 1
+    asked = []
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        asked.append((layer, q.shape[1], k.shape[1]))
+        window = lm.config.sliding_windows[layer]
+        near = POSITIONS[:, None] - POSITIONS < (T if window is None else window)
+        mask = (CAUSAL & near)[None]
+        return masked_attention(q, k, v, mask if layer < top else mask[:, rows])
+
+    some = lm.decoder.run(TOKENS[None], POSITIONS[None], attend, rows=rows)[0]
+    assert asked == [(layer, T if layer < top else 3, T) for layer in range(top + 1)]
+    assert (some - lm.decoder(TOKENS, POSITIONS, CAUSAL)[rows]).abs().max() <= 1e-10
+
+
+def test_the_decoder_says_where_and_in_what_it_computes(lm: LanguageModel) -> None:
+    assert (lm.decoder.device, lm.decoder.dtype) == (torch.device("cpu"), torch.float64)
+
+
+class TestRecord:
+    def test_it_sees_what_ran_and_changes_nothing(self, lm: LanguageModel) -> None:
+        before = lm.decoder(TOKENS, POSITIONS, CAUSAL)
+        with record(lm.decoder, attention=True) as seen:
+            during = lm.decoder(TOKENS, POSITIONS, CAUSAL)
+        assert torch.equal(before, during)
+        assert torch.equal(lm.decoder.model.norm(seen.residual[2])[0], during)
+        assert set(seen.residual) == set(seen.attention) == {0, 1, 2}
+        kept = dict(seen.residual)
+        lm.decoder(TOKENS + 1, POSITIONS, CAUSAL)
+        assert seen.residual == kept  # nothing of it stays on the decoder
+        for module in lm.decoder.modules():
+            assert not module._forward_hooks
+            assert not module._forward_pre_hooks
+
+    def test_hooks_go_also_when_the_run_fails(self, lm: LanguageModel) -> None:
+        with pytest.raises(ValueError, match="expected"), record(lm.decoder, attention=True):
+            lm.decoder(TOKENS, POSITIONS[:-1], CAUSAL)
+        for module in lm.decoder.modules():
+            assert not module._forward_hooks
+            assert not module._forward_pre_hooks
+
+    def test_attention_weights_are_the_softmax_of_the_scores(self, lm: LanguageModel) -> None:
+        """Each row sums to 1, is 0 where the mask and the layer's window hide, and gives back what
+        the layer read when it is applied to the values by hand."""
+        with record(lm.decoder, attention=True) as seen:
+            lm.decoder(TOKENS, POSITIONS, CAUSAL)
+        for layer, window in enumerate(lm.config.sliding_windows):
+            weights = seen.attention[layer]
+            assert weights.shape == (1, lm.config.num_attention_heads, T, T)
+            near = POSITIONS[:, None] - POSITIONS < (T if window is None else window)
+            assert torch.equal(weights[0, 0] > 0, causal_mask(T) & near)
+            assert (weights.sum(-1) - 1).abs().max() <= 1e-12
+        block = lm.decoder.model.layers[1]
+        x = block.input_layernorm(seen.residual[0])
+        v = block.self_attn.v_proj(x).unflatten(-1, (-1, lm.config.head_dim))
+        v = v.repeat_interleave(lm.config.num_attention_heads // v.shape[2], dim=2)
+        read = torch.einsum("bhqk,bkhd->bqhd", seen.attention[1], v).flatten(2)
+        middle = seen.residual[0] + block.self_attn.o_proj(read)
+        after = middle + block.mlp(block.post_attention_layernorm(middle))
+        assert (after - seen.residual[1]).abs().max() <= 1e-10
+
+    def test_the_tree_engine_is_recorded_too(self, lm: LanguageModel) -> None:
+        """Its weights are those of the dense run on the same tree."""
+        tree = pack([40, 41, 42], [[50, 51], [50, 52, 53], [60]], tree=True)
+        with record(lm.decoder, attention=True) as fast:
+            read_ends(lm.decoder, tree)
+        with record(lm.decoder, attention=True) as dense:
+            lm.decoder(tree.tokens, tree.positions, tree.mask)
+        for layer in (0, 1):
+            assert (fast.attention[layer] - dense.attention[layer]).abs().max() <= 1e-12
+        ends = dense.attention[2][:, :, tree.ends]
+        assert (fast.attention[2] - ends).abs().max() <= 1e-12
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

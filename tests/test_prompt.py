@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tokenizers
@@ -58,20 +57,22 @@ def test_braces_in_a_question_are_text() -> None:
 def test_ids_are_those_of_the_whole_prompt_and_the_beginning_token_comes_once() -> None:
     tokenizer = byte_tokenizer()
     lists = [["one", "two"], ["three"], ["four", "five", NULL_OPTION]]
-    prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "How many?", lists)
-    for choices, branch in zip(lists, prompts.branches, strict=True):
+    prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "How many?", lists)
+    for choices, prompt in zip(lists, prompts, strict=True):
         whole = tokenizer.encode([DEFAULT_TEMPLATE.render("How many?", choices)])[0]
-        assert prompts.prefix + branch == whole
+        assert prompt.text == DEFAULT_TEMPLATE.render("How many?", choices)
+        assert prefix + prompt.ids == whole
         assert whole.count(0) == 1
-    assert tokenizer.decode(prompts.prefix) == "<s>How many?\n"
+    assert tokenizer.decode(prefix) == "<s>How many?\n"
 
 
 def test_without_a_beginning_token_none_is_added() -> None:
-    prompts = write_prompts(byte_tokenizer(bos=False), DEFAULT_TEMPLATE, "Q", [["a"], ["b"]])
-    assert 0 not in prompts.prefix + prompts.branches[0]
+    tokenizer = byte_tokenizer(bos=False)
+    prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["a"], ["b"]])
+    assert 0 not in prefix + prompts[0].ids
 
 
-def test_a_merge_across_the_questions_end_shortens_the_trunk_and_changes_nothing_else() -> None:
+def test_a_merge_across_the_questions_end_shortens_the_prefix_and_changes_nothing_else() -> None:
     backend = make_tokenizer()
     model = json.loads(backend.to_str())
     newline, bracket = "Ċ", "("
@@ -81,29 +82,29 @@ def test_a_merge_across_the_questions_end_shortens_the_trunk_and_changes_nothing
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).__getstate__()
     )
     merging = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(model)), "merging")
-    prompts = write_prompts(merging, DEFAULT_TEMPLATE, "Q?", [["a", "b"], ["c", "d"]])
-    assert merging.decode(prompts.prefix) == "<s>Q?"
-    assert prompts.branches[0][0] == 287
+    prefix, prompts = write_prompts(merging, DEFAULT_TEMPLATE, "Q?", [["a", "b"], ["c", "d"]])
+    assert merging.decode(prefix) == "<s>Q?"
+    assert prompts[0].ids[0] == 287
     whole = merging.encode([DEFAULT_TEMPLATE.render("Q?", ["c", "d"])])[0]
-    assert prompts.prefix + prompts.branches[1] == whole
+    assert prefix + prompts[1].ids == whole
 
 
 def test_a_labels_id_is_the_one_that_continues_the_prompt() -> None:
     tokenizer = sentencepiece_tokenizer()
     piece = tokenizer.backend.token_to_id
-    context = write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["x", "y"]])
-    assert context.label_ids == [[piece("▁A"), piece("▁B")]]
+
+    def label_ids(template: Template) -> list[int]:
+        _, (prompt,) = write_prompts(tokenizer, template, "Q", [["x", "y"]])
+        return prompt.label_ids
+
+    assert label_ids(DEFAULT_TEMPLATE) == [piece("▁A"), piece("▁B")]
     # Alone, " A" is two pieces, since a space is prepended: the last is not the label's.
     assert tokenizer.encode([" A"])[0][1:] == [piece("▁"), piece("▁A")]
     after_newline = replace(DEFAULT_TEMPLATE, cue="Answer: \n", label="{label}")
-    assert write_prompts(tokenizer, after_newline, "Q", [["x", "y"]]).label_ids == [
-        [piece("A"), piece("B")]
-    ]
+    assert label_ids(after_newline) == [piece("A"), piece("B")]
     # The released code looks the label up alone, and finds a piece that never follows a newline.
     bare = replace(after_newline, bare_labels=True)
-    assert write_prompts(tokenizer, bare, "Q", [["x", "y"]]).label_ids == [
-        [piece("▁A"), piece("▁B")]
-    ]
+    assert label_ids(bare) == [piece("▁A"), piece("▁B")]
 
 
 def test_a_label_of_two_tokens_is_refused_with_the_prompts_end_and_the_tokenizer() -> None:
@@ -115,10 +116,29 @@ def test_a_label_of_two_tokens_is_refused_with_the_prompts_end_and_the_tokenizer
 def test_labels_that_collide_are_refused() -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({"w": 0, "[UNK]": 1}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    unknowing = Tokenizer(backend, "unknowing")
     with pytest.raises(InputError, match="not one token"):
-        Tokenizer(backend, "unknowing").label_ids(["w"], [[" A", " B"]])
+        write_prompts(unknowing, DEFAULT_TEMPLATE, "w", [["w", "w"]])
     with pytest.raises(InputError, match="not distinct"):
-        Tokenizer(backend, "unknowing").bare_label_ids(["w"], [["A", "B"]])
+        write_prompts(unknowing, replace(DEFAULT_TEMPLATE, bare_labels=True), "w", [["w", "w"]])
+
+
+def test_labels_are_looked_up_at_the_end_of_every_kind_of_prompt() -> None:
+    """Here "x" and the label after it merge into one token: in the prompts that end in "x" a label
+    is no token of its own, however the others end."""
+    backend = make_tokenizer()
+    model = json.loads(backend.to_str())
+    model["model"]["vocab"]["xA"] = 287
+    model["model"]["merges"].append(["x", "A"])
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(model)), "merging")
+    bare_ends = Template(choice="({label}) {choice}", cue="", label="{label}")
+    _, prompts = write_prompts(
+        tokenizer, bare_ends, "Q", [["a", "by"], ["a", "b", "by"], ["b", "a"]]
+    )
+    assert [len(prompt.label_ids) for prompt in prompts] == [2, 3, 2]
+    assert prompts[1].label_ids[:2] == prompts[0].label_ids
+    with pytest.raises(InputError, match=r"label 'A' after .*x' is not one token"):
+        write_prompts(tokenizer, bare_ends, "Q", [["a", "b"], ["a", "x"]])
 
 
 def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:
@@ -172,10 +192,6 @@ class TestQuestion:
         with pytest.raises(InputError, match="id is 7; it must be text"):
             Question("Q", ["a", "b"], id=7)
 
-    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"none\.json: no such file"):
-            Question.from_file(tmp_path / "none.json")
-
     def test_its_id_follows_its_content_unless_given(self) -> None:
         assert Question("Q", ["a", "b"]).id == Question("Q", ("a", "b")).id
         assert Question("Q", ["a", "b"]).id != Question("Q", ["b", "a"]).id
@@ -186,30 +202,6 @@ class TestQuestion:
         question = Question("Q", choices)
         choices.append("c")
         assert question.choices == ("a", "b")
-
-    def test_it_is_read_from_a_file(self, tmp_path: Path) -> None:
-        path = tmp_path / "q.json"
-        path.write_text('{"question": "Où?", "choices": ["ici", "là"], "answer": 1, "id": "x"}')
-        assert Question.from_file(path) == Question("Où?", ["ici", "là"], id="x", answer=1)
-
-    @pytest.mark.parametrize(
-        ("content", "complaint"),
-        [
-            ("{", "not readable as JSON"),
-            ("[" * 100_000, "not readable as JSON"),
-            ("[]", "holds no JSON object"),
-            ('{"question": "Q"}', '"choices" is missing'),
-            ('{"question": "Q", "choices": ["a", "b"], "anwser": 1}', 'unknown field "anwser"'),
-            ('{"question": "Q", "choices": ["a"]}', "has 1 choice"),
-        ],
-    )
-    def test_an_unusable_file_is_named(self, tmp_path: Path, content: str, complaint: str) -> None:
-        path = tmp_path / "q.json"
-        path.write_text(content)
-        with pytest.raises(InputError, match=complaint) as error:
-            Question.from_file(path)
-        assert str(error.value).startswith(str(path))
-        assert "\n" not in str(error.value)
 
 
 class TestAuthorsCode:

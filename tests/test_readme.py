@@ -1,4 +1,4 @@
-"""The README's commands, run as they are written, and its drawing, drawn anew."""
+"""The README's commands, drawing and example, run; and whatever README, docs and cards name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from minise.cli import _parser
+from minise.cli import parser
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("weights/*/README.md")]
 
 
 @pytest.fixture(scope="module")
@@ -106,19 +107,39 @@ def test_its_python_example_runs() -> None:
     subprocess.run([sys.executable, "-c", example], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_every_file_it_names_exists() -> None:
-    named = set(re.findall(r"`((?:minise|tests|tools|docs|weights)/[\w./-]+)`", README))
+def test_it_is_a_front_page() -> None:
+    assert len(README.splitlines()) <= 160
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    top = "minise|tests|tools|docs|weights"
+    named = [ROOT / name for name in re.findall(rf"`((?:{top})/[\w./-]+)`", text)]
+    named += [page.parent / name for name in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
+    if page.name == "README.md" and page.parent == ROOT:
+        # "Read it" names files by their names alone.
+        start = text.index("## Read it")
+        rows = re.findall(r"`(\w+\.py)`", text[start : text.index("\n## ", start)])
+        assert len(rows) > 12
+        named += [ROOT / "minise" / name for name in rows]
     assert named
-    for name in named:
-        assert (ROOT / name).exists(), name
+    for path in named:
+        assert path.exists(), path
 
 
-def test_every_command_it_names_is_one() -> None:
+def test_every_command_that_a_page_names_is_one() -> None:
     """Options and their values are checked by the parser itself, as a shell would pass them."""
-    commands = re.findall(r"`(minise (?:ask|verify|eval|report|bench)\b[^`]*)`", README)
-    commands += re.findall(r"^(minise .*)$", README, flags=re.MULTILINE)
-    assert len(commands) > 12
-    for command in commands:
-        if "--help" not in command:
-            args = _parser().parse_args(shlex.split(command)[1:])
-            assert callable(args.command), command
+    names = "ask|verify|eval|report|bench"
+    commands = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found = re.findall(rf"`(minise (?:{names})\b[^`]*)`", text)  # also over the end of a line
+        found += re.findall(r"^(minise .*)$", text, flags=re.MULTILINE)
+        commands += [(page, command) for command in found]
+    assert len(commands) > 25
+    for page, command in commands:
+        arguments = shlex.split(command)[1:]
+        if arguments[1:] != ["--help"] and "..." not in arguments:
+            args = parser().parse_args(arguments)
+            assert callable(args.command), (page, command)

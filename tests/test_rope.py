@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from minise import Config
-from minise.rope import inverse_frequencies, rotate, rotation
+from minise.config_json import config_from_dict
+from minise.rope import cos_sin, inverse_frequencies, rotate
 from tests.tiny import SIZES
 
 CPU = torch.device("cpu")
 
 
 def config(**changes) -> Config:
-    return Config.from_dict({**SIZES, "model_type": "llama", "rope_theta": 500.0, **changes})
+    return config_from_dict({**SIZES, "model_type": "llama", "rope_theta": 500.0, **changes})
 
 
 def test_each_pair_i_and_i_plus_half_turns_as_a_complex_number() -> None:
@@ -24,7 +25,7 @@ def test_each_pair_i_and_i_plus_half_turns_as_a_complex_number() -> None:
     h = c.head_dim
     x = torch.randn(5, h, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     positions = torch.tensor([0, 1, 7, 100, 4000])
-    turned = rotate(x, *rotation(c, positions, torch.float64))
+    turned = rotate(x, *cos_sin(c, positions, torch.float64))
     for row, position in enumerate(positions.tolist()):
         for i in range(h // 2):
             angle = position * 500.0 ** (-2 * i / h)
@@ -37,7 +38,7 @@ def test_the_product_of_query_and_key_depends_on_their_distance_alone() -> None:
     q, k = torch.randn(2, c.head_dim, dtype=torch.float64)
 
     def product(i: int, j: int) -> float:
-        cos, sin = rotation(c, torch.tensor([i, j]), torch.float64)
+        cos, sin = cos_sin(c, torch.tensor([i, j]), torch.float64)
         return float(rotate(q, cos[0], sin[0]) @ rotate(k, cos[1], sin[1]))
 
     assert product(5, 2) == pytest.approx(product(905, 902), abs=1e-11)
@@ -80,7 +81,7 @@ def test_llama3_scaling_keeps_fast_pairs_slows_slow_ones_and_blends_between() ->
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_angles_are_float32_even_in_a_half_precision_model(dtype: torch.dtype) -> None:
-    cos, sin = rotation(config(), torch.tensor([256, 257]), dtype)
+    cos, sin = cos_sin(config(), torch.tensor([256, 257]), dtype)
     assert cos.dtype == sin.dtype == torch.float32
     # bfloat16 holds 256 and 258 but not 257: angles made in it would give both the same turn.
     assert abs(float(cos[0, 0] - cos[1, 0])) > 0.1
@@ -88,7 +89,7 @@ def test_angles_are_float32_even_in_a_half_precision_model(dtype: torch.dtype) -
 
 
 def test_everything_stays_float64_in_a_float64_model() -> None:
-    cos, _ = rotation(config(), torch.tensor([977]), torch.float64)
+    cos, _ = cos_sin(config(), torch.tensor([977]), torch.float64)
     assert cos.dtype == torch.float64
     assert float(cos[0, 1]) == pytest.approx(math.cos(977 * 500.0 ** (-2 / 8)), abs=1e-12)
 
@@ -97,4 +98,4 @@ def test_everything_stays_float64_in_a_float64_model() -> None:
 def test_rotating_keeps_the_dtype(dtype: torch.dtype) -> None:
     c = config()
     x = torch.ones(1, c.head_dim, dtype=dtype)
-    assert rotate(x, *rotation(c, torch.tensor([3]), dtype)).dtype == dtype
+    assert rotate(x, *cos_sin(c, torch.tensor([3]), dtype)).dtype == dtype

@@ -7,22 +7,22 @@ import random
 import pytest
 import torch
 
-from minise import LanguageModel, Layout, pack
-from minise.ensemble import hidden_states, run_alone
+from minise import LanguageModel, Tree, pack, record
+from minise.engines import hidden_states, run_alone
 from minise.tree import Branches, read_ends
 
 # Prefix and branches: each a shape that a tree can have.
 TREES: dict[str, tuple[list[int], list[list[int]]]] = {
-    "one trunk": ([5, 6, 7], [[8, 9], [10, 11, 12], [13]]),
-    "no trunk": ([], [[1, 2, 3], [4, 5], [6]]),
-    "a trunk longer than the prefix": ([5], [[6, 7, 8], [6, 7, 9, 10]]),
+    "one prefix": ([5, 6, 7], [[8, 9], [10, 11, 12], [13]]),
+    "no prefix": ([], [[1, 2, 3], [4, 5], [6]]),
+    "a shared part longer than the prefix": ([5], [[6, 7, 8], [6, 7, 9, 10]]),
     "deep sharing": ([5], [[6, 7, 8], [6, 7, 9], [6, 10, 8], [11, 7, 8], [6, 7, 8, 12]]),
     "a branch that ends inside another": ([5], [[6, 7, 8], [6], [6, 7]]),
     "equal branches": ([5, 6], [[7, 8], [7, 8], [9]]),
     "an empty branch": ([5, 6, 7], [[], [8, 9]]),
     "a single branch": ([5, 6], [[7, 8, 9]]),
     "a single token": ([], [[7]]),
-    "a long trunk and short branches": (list(range(40, 100)), [[1], [2, 3]]),
+    "a long prefix and short branches": (list(range(40, 100)), [[1], [2, 3]]),
     "branches of very unequal length": ([5], [[6], list(range(100, 160)), [7, 8]]),
 }
 
@@ -46,53 +46,51 @@ def test_the_ends_are_those_of_separate_runs(lm: LanguageModel, name: str) -> No
     assert ends.dtype == torch.float64
     for end, branch in zip(ends, branches, strict=True):
         assert (end - run_alone(lm, prefix + branch)[-1]).abs().max() <= 1e-10
-    dense = hidden_states(lm, layout.tokens, layout.positions, layout.mask)[layout.ends]
+    dense = hidden_states(lm, layout)[layout.ends]
     assert (ends - dense).abs().max() <= 1e-10
 
 
 def test_every_row_below_the_top_layer_is_the_dense_ones(lm: LanguageModel) -> None:
     prefix, branches = forest(3)
     layout = pack(prefix, branches, tree=True)
-    states: list[torch.Tensor] = []
-    hooks = [
-        layer.register_forward_hook(lambda _, __, output: states.append(output[0]))
-        for layer in lm.decoder.model.layers
-    ]
-    read_ends(lm.decoder, layout)
-    hidden_states(lm, layout.tokens, layout.positions, layout.mask)
-    for hook in hooks:
-        hook.remove()
-    layers = len(hooks)
-    tree, dense = states[:layers], states[layers:]
-    for a, b in zip(tree[:-1], dense[:-1], strict=True):
-        assert (a - b).abs().max() <= 1e-10
-    assert (tree[-1] - dense[-1][layout.ends]).abs().max() <= 1e-10
+    with record(lm.decoder) as tree:
+        read_ends(lm.decoder, layout)
+    with record(lm.decoder) as dense:
+        hidden_states(lm, layout)
+    top = lm.config.num_hidden_layers - 1
+    for layer in range(top):
+        assert (tree.residual[layer] - dense.residual[layer]).abs().max() <= 1e-10
+    ends = dense.residual[top][:, layout.ends]
+    assert (tree.residual[top] - ends).abs().max() <= 1e-10
 
 
 def test_no_mask_of_the_whole_sequence_is_built(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Layout) -> torch.Tensor:
+    def refuse(self: Tree) -> torch.Tensor:
         raise AssertionError("the dense mask was asked for")
 
-    monkeypatch.setattr(Layout, "mask", property(refuse))
+    monkeypatch.setattr(Tree, "mask", property(refuse))
     read_ends(lm.decoder, pack(*forest(0), tree=True))
 
 
 @pytest.mark.parametrize(
-    ("name", "trunk"),
+    ("name", "shared"),
     [
-        ("one trunk", 3),
-        ("no trunk", 0),
-        ("a trunk longer than the prefix", 3),
-        ("an empty branch", 2),  # a prompt that ends in the trunk still reads its own last token
+        ("one prefix", 3),
+        ("no prefix", 0),
+        ("a shared part longer than the prefix", 3),
+        (
+            "an empty branch",
+            2,
+        ),  # a prompt that ends in the shared part still reads its own last token
         ("a single branch", 4),
         ("a single token", 0),
     ],
 )
-def test_the_trunk_is_all_that_every_prompt_begins_with(name: str, trunk: int) -> None:
+def test_the_common_prefix_is_all_that_every_prompt_begins_with(name: str, shared: int) -> None:
     layout = pack(*TREES[name], tree=True)
-    assert Branches(layout, torch.device("cpu")).trunk == trunk
+    assert Branches(layout, (None,), torch.device("cpu")).prefix == shared
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -112,11 +110,13 @@ def test_on_cuda_the_layers_never_wait_for_the_host(lm: LanguageModel) -> None:
     expected = read_ends(lm.decoder, layout)
     decoder = lm.decoder.cuda()
     try:
-        branches_there = Branches(layout, torch.device("cuda"))
+        branches_there = Branches(layout, (3, 3), torch.device("cuda"))
         torch.cuda.set_sync_debug_mode("error")
         x = decoder.model.embed_tokens.weight[:1]
         q = torch.zeros(1, len(layout.tokens), 4, 8, device="cuda", dtype=x.dtype)
-        branches_there.attend(q, q[:, :, :2], q[:, :, :2], window=3)
+        branches_there.attend(0, q, q[:, :, :2], q[:, :, :2])
+        ends = q[:, : len(branches)]
+        branches_there.attend(1, ends, q[:, :, :2], q[:, :, :2])
         torch.cuda.set_sync_debug_mode("default")
         assert (read_ends(decoder, layout).cpu() - expected).abs().max() <= 1e-9
     finally:

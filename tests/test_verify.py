@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from minise import PAPER, LanguageModel, Layout, Question, verify
-from minise.ensemble import Plan, plan_groups
+from minise import LanguageModel, Plan, Question, SelfEnsemble, Tree, verify
 from tests.tiny import FAMILIES, load_tiny
 
 
 def plan(lm: LanguageModel, question: Question, size: int = 2, trials: int = 3) -> Plan:
-    return plan_groups(lm, question, size, trials, seed=0, preset=PAPER)
+    return SelfEnsemble(size, trials).plan(lm, question)
 
 
 def test_packed_equals_separate_and_the_ablations_do_not(
@@ -19,7 +18,7 @@ def test_packed_equals_separate_and_the_ablations_do_not(
     assert report.passed
     assert report.tolerance == 1e-10
     assert report.groups == 9
-    assert report.tokens == sum(len(p.prompts.prefix) + len(b) for b in p.prompts.branches)
+    assert report.tokens == sum(len(p.prefix) + len(b) for b in p.branches)
     assert set(report.engines) == {"dense", "tree"}
     for difference in report.engines.values():
         assert len(difference.layers) == lm.config.num_hidden_layers + 1
@@ -37,7 +36,7 @@ def test_packed_equals_separate_and_the_ablations_do_not(
 def test_one_wrong_position_fails_it(lm, question, monkeypatch) -> None:
     real = verify.pack
 
-    def shifted(prefix: list[int], branches: list[list[int]], tree: bool = False) -> Layout:
+    def shifted(prefix: list[int], branches: list[list[int]], tree: bool = False) -> Tree:
         layout = real(prefix, branches, tree)
         if prefix:
             layout.positions[-1] += 1

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from minise import Config, Decoder, LanguageModel, load
+from minise import Decoder, LanguageModel, load
+from minise.config_json import config_from_dict
 
 SIZES = {
     "vocab_size": 288,
@@ -81,7 +82,7 @@ def write_checkpoint(
 ) -> Path:
     """A checkpoint folder for the config `raw`: config.json, tokenizer.json, model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    decoder = Decoder(Config.from_dict(raw))
+    decoder = Decoder(config_from_dict(raw))
     randomise(decoder, seed)
     state = {name: tensor.to(dtype).contiguous() for name, tensor in decoder.state_dict().items()}
     save_file(state, folder / "model.safetensors")

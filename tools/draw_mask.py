@@ -1,25 +1,25 @@
-"""Draw the packed sequence of a small real question: tokens, positions and attention mask.
+"""Draw the packed sequence of a small question: tokens, positions and attention mask.
 
     python tools/draw_mask.py                       the paper's layout, as in the README
     python tools/draw_mask.py --tree                with common prefixes merged
 
-A row attends to the columns marked with a block. Read it top to bottom: every group sees the
-question and itself, and its positions go on where the question ended.
+A row attends to the columns marked with a block. The drawing leaves "None of the above" out of the
+groups, to keep it small.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from minise import PAPER, Layout, Question, load, pack
-from minise.ensemble import plan_groups
+from minise import Layout, Question, SelfEnsemble, load, pack
 from minise.tokenizer import Tokenizer
 
-QUESTION = Question("What is the capital of Peru?", ["Lima", "Quito", "Oslo"], id="drawing")
+QUESTION = Question("The capital of Spain?", ["Paris", "Rome", "Madrid"], id="drawing")
 
 
 def draw(layout: Layout, tokenizer: Tokenizer) -> str:
-    """One line per token: its text, position and row of the mask; the ends read out."""
+    """One line per token: its text, position and row of the mask. The ends of the groups read out
+    the probabilities."""
     ends = set(layout.ends.tolist())
     lines = ["token      position  attends to"]
     for row, token in enumerate(layout.tokens.tolist()):
@@ -37,8 +37,8 @@ def main() -> None:
     parser.add_argument("--tree", action="store_true", help="merge common prefixes")
     args = parser.parse_args()
     lm = load(args.model)
-    prompts = plan_groups(lm, QUESTION, group_size=2, trials=1, seed=0, preset=PAPER).prompts
-    print(draw(pack(prompts.prefix, prompts.branches, tree=args.tree), lm.tokenizer))
+    plan = SelfEnsemble(group_size=2, trials=1, null_option=False).plan(lm, QUESTION)
+    print(draw(pack(plan.prefix, plan.branches, tree=args.tree), lm.tokenizer))
 
 
 if __name__ == "__main__":

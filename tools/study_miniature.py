@@ -1,4 +1,4 @@
-"""Where Self-Ensemble helps on the miniature, from the samples of `minise eval --preset main` runs.
+"""Where Self-Ensemble helps on the miniature: from runs of `minise eval --experiment main`.
 
     python tools/study_miniature.py runs/llama-main runs/mistral-main runs/qwen2-main
 
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from minise.evaluation.miniature import LARGEST, evaluation_questions, load_facts
 from minise.evaluation.samples import Sample, read_samples
+from minise.miniature import LARGEST, evaluation_questions, load_facts
 
 RANKS = (1, 4, 8, 16, 32, 64)  # where each range begins
 METHODS = ("standard", "dirichlet", "cyclic-matched", "self-ensemble")

@@ -34,8 +34,9 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from minise import Config, Decoder
-from minise.evaluation.miniature import Fact, draw_wrong, held_out, load_facts
+from minise import Decoder
+from minise.config_json import config_from_dict
+from minise.miniature import Fact, draw_wrong, held_out, load_facts
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
@@ -217,7 +218,7 @@ class Training:
 
     def __init__(self, config: dict[str, Any], settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.decoder = Decoder(Config.from_dict(config))
+        self.decoder = Decoder(config_from_dict(config))
         initialise(self.decoder, settings["seed"])
         self.optimizer = torch.optim.AdamW(
             self.decoder.parameters(), lr=settings["rate"], betas=(0.9, 0.98), weight_decay=0.01

@@ -1,1 +1,1 @@
-"""`minise bench`: the engines and whatever peers are installed, side by side in one run."""
+"""`minise bench`: time the engines, and the peers that are installed, side by side."""

@@ -1,7 +1,7 @@
-"""What people would use instead, by the reference library: five ways to the same logits.
+"""The peers of the engines: five ways to the same logits with the reference library.
 
 Each peer computes the logits after every prompt `prefix + branch`. The library's model shares the
-decoder's tensors, so that both run on one copy of the weights.
+decoder's tensors, so that there is one copy of the weights.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def library_model(decoder: Decoder) -> Any | None:
     if decoder.config.tie_word_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True, assign=True)
-    # The rotary table is no parameter: made on meta, it is made again where the weights are.
-    with decoder.model.embed_tokens.weight.device:
+    # The rotary table is not a parameter. It was created on meta, so create it again.
+    with decoder.device:
         model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model.eval().requires_grad_(False)
 
 
 def library_config(config: Config) -> dict[str, object]:
-    """The facts of a config in the library's spelling."""
+    """A config's facts under the library's names."""
     windows = [window for window in config.sliding_windows if window is not None]
     rope: dict[str, object] = {
         "rope_type": config.rope_scaling.rope_type,
@@ -79,8 +79,11 @@ def library_config(config: Config) -> dict[str, object]:
 def peers(
     model: Any, prefix: Sequence[int], branches: Sequence[Sequence[int]], columns: Tensor
 ) -> dict[str, tuple[Peer, int]]:
-    """Each peer by name, with the number of tokens it runs, padding included. A peer returns the
-    logits of the token ids `columns`, picked from the whole vocabulary that the library gives."""
+    """Each peer by name, with the number of tokens it runs, padding included.
+
+    A peer returns logits (G, len(columns)) for the token ids `columns`. The library computes the
+    whole vocabulary first.
+    """
     weight = model.model.embed_tokens.weight
     device, dtype = weight.device, weight.dtype
     lowest = torch.finfo(dtype).min

@@ -1,4 +1,4 @@
-"""Cost as the work grows: each engine's seconds against trials and choices, as a picture."""
+"""Draw how each engine's time grows with the number of trials and of choices."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from minise.bench.measure import Workload, engine_seconds
-from minise.checkpoint import LanguageModel
-from minise.ensemble import ENGINES
+from minise.bench.measure import engine_seconds
+from minise.bench.workloads import Workload
+from minise.engines import LanguageModel, token_counts
 from minise.errors import InputError
-from minise.layout import token_counts
+from minise.names import ENGINES
+from minise.plugin import load_extra
 
 TRIALS = (10, 20, 40, 80, 160, 320)
 CHOICES = (4, 8, 12, 16, 20)
-LONGEST_DENSE = 16_000  # packed tokens; beyond, a dense run takes minutes and shows nothing new
+LONGEST_DENSE = 16_000  # packed tokens; a longer dense run takes minutes and shows nothing new
 
 
 def plot_growth(lm: LanguageModel, workload: Workload, seed: int, path: Path) -> None:
-    """Draw N = 10 ... 320 and K = 4 ... 20 to `path` (PNG, or what its ending says).
+    """Draw N = 10 ... 320 and K = 4 ... 20 to `path`, whose ending names the picture's format.
 
     Raises InputError if matplotlib is not installed or the path cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("--plot needs matplotlib; install minise[bench]") from None
-    matplotlib.use("agg")
+    load_extra("matplotlib", "bench").use("agg")
     import matplotlib.pyplot as plt
 
     sweeps: list[tuple[str, tuple[int, ...], Callable[[int], Workload]]] = [
@@ -55,7 +52,7 @@ def plot_growth(lm: LanguageModel, workload: Workload, seed: int, path: Path) ->
     bar.close()
     fixed = f"K={workload.choices}", f"N={workload.trials}"
     for axis, other in zip(axes, fixed, strict=True):
-        axis.set_title(f"m={workload.group_size}, {other}, question of {workload.trunk} tokens")
+        axis.set_title(f"m={workload.group_size}, {other}, question of {workload.question} tokens")
     axes[0].set_ylabel("seconds a question")
     axes[0].legend()
     try:

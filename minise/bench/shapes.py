@@ -95,7 +95,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     ),
 }
 
-# The shape of the fixed workloads: small enough for two cores, with the proportions of real models.
+# The default shape: small enough for two cores, with the proportions of real models.
 BENCH_SHAPE: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 32000,

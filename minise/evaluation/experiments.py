@@ -1,91 +1,85 @@
-"""The paper's experiments as presets: methods, tasks, numbers of choices, seeds."""
+"""The paper's experiments as data: variants, data sets, numbers of choices, seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from minise.evaluation.methods import Method
+from minise.methods.registry import Variant
 
-Sizes = tuple[int, int]  # m and N
+if TYPE_CHECKING:
+    from minise.evaluation.tasks import Task
+
+Variants = Callable[["Task"], list[Variant]]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`methods` gives a task's methods from its name and its (m, N). `questions`: how many of the
-    miniature it takes unless told."""
+    """What an experiment runs, unless options say otherwise.
+
+    `variants` gives the variants for a task. No option overrides their settings; m and N, where
+    left open, are the task's. `cut_to`: the numbers of choices to which questions are cut, () for
+    none. `questions`: how many the miniature makes. `extra`: what else is measured, as key in
+    results.json and "module:function" of a task's samples.
+    """
 
     about: str
-    methods: Callable[[str, Sizes], list[Method]]
-    tasks: tuple[str, ...] = ("qasc",)
-    num_choices: tuple[int, ...] = ()
+    variants: Variants
+    datasets: tuple[str, ...] = ("qasc",)
+    cut_to: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
     questions: int = 1000
+    extra: dict[str, str] = field(default_factory=dict)
 
 
-def plain(kinds: Sequence[str]) -> Callable[[str, Sizes], list[Method]]:
-    """Methods by their kinds, at the task's (m, N)."""
-    return lambda task, sizes: [Method(kind, kind, *sizes) for kind in kinds]
+def _methods(*names: str) -> Variants:
+    return lambda task: [Variant(name, name) for name in names]
 
 
-def _sensitivity(task: str, sizes: Sizes) -> list[Method]:
-    """The paper's table; on the miniature more of both, and the exact expectation, but for m = 5,
-    whose 7,056 ordered groups of 8 choices would take most of the time."""
-    small = task.startswith("miniature")
-    methods = []
-    for m in (2, 3, 4, 5) if small else (3, 4, 5):
-        for n in (1, 5, 10, 20, 40, 80) if small else (10, 20, 40, 80):
-            methods.append(Method(f"m{m}-n{n}", "self-ensemble", m, n, share=f"m{m}"))
-        if small and m < 5:
-            exact = Method(f"m{m}-exact", "self-ensemble", m, 0, grouping="exact", share=f"m{m}")
-            methods.append(exact)
-    return methods
-
-
-def _efficiency(task: str, sizes: Sizes) -> list[Method]:
+def _engines(task: Task) -> list[Variant]:
     engines = {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
-    return [Method(name, "self-ensemble", *sizes, engine) for name, engine in engines.items()]
+    return [Variant(name, "self-ensemble", engine=engines[name]) for name in engines]
 
+
+def _sensitivity(task: Task) -> list[Variant]:
+    """Group sizes m by trials N. The first N of 80 random trials are those of a run with N trials,
+    so each m runs once. The miniature gets more of both and the exact expectation, except for
+    m = 5: 8 choices have 7,056 ordered groups of 5 and 3, which would take most of the time."""
+    small = task.dataset == "miniature"
+    variants = []
+    for m in (2, 3, 4, 5) if small else (3, 4, 5):
+        most = Variant(f"m{m}-n80", "self-ensemble", {"group_size": m, "trials": 80})
+        for n in (1, 5, 10, 20, 40) if small else (10, 20, 40):
+            settings = {"group_size": m, "trials": n, "of": most.name}
+            variants.append(Variant(f"m{m}-n{n}", "first-trials", settings))
+        variants.append(most)
+        if small and m < 5:
+            settings = {"group_size": m, "trials": 0, "grouping": "exact"}
+            variants.append(Variant(f"m{m}-exact", "self-ensemble", settings))
+    return variants
+
+
+_BOTH = _methods("standard", "self-ensemble")
+_ABLATED = _methods("standard", "without-mask", "without-positions", "self-ensemble")
+_FITTED = ("vector-scaling", "dirichlet")
+_ALL = _methods("standard", *_FITTED, "self-ensemble", "cyclic", "cyclic-matched")
+_STUDY = {"groupings": "minise.evaluation.grouping_study:summarise_study"}
+_DATASETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 
 EXPERIMENTS = {
-    "choices": Experiment(
-        "accuracy against the number of choices",
-        plain(("standard", "self-ensemble")),
-        num_choices=(2, 4, 6, 8),
-    ),
-    "main": Experiment(
-        "all methods on all data sets",
-        plain(
-            (
-                "standard",
-                "vector-scaling",
-                "dirichlet",
-                "self-ensemble",
-                "cyclic",
-                "cyclic-matched",
-            )
-        ),
-        tasks=("qasc", "truthfulqa", "mmlu_pro_biology"),
-    ),
-    "scale": Experiment(
-        "models of several sizes, one run each", plain(("standard", "self-ensemble"))
-    ),
-    "ablation": Experiment(
-        "without the mask, without positional re-encoding",
-        plain(("standard", "without-mask", "without-positions", "self-ensemble")),
-    ),
+    "choices": Experiment("accuracy against the number of choices", _BOTH, cut_to=(2, 4, 6, 8)),
+    "main": Experiment("all methods on all data sets", _ALL, _DATASETS),
+    "scale": Experiment("models of several sizes, one run each", _BOTH),
+    "ablation": Experiment("without the mask, without positional re-encoding", _ABLATED),
     "sensitivity": Experiment("group size against number of trials", _sensitivity, questions=100),
-    "seeds": Experiment(
-        "five seeds of the groups", plain(("standard", "self-ensemble")), seeds=(0, 1, 2, 3, 4)
-    ),
-    "confidence": Experiment(
-        "under- and over-confidence, confidence curves", plain(("standard", "self-ensemble"))
-    ),
-    "efficiency": Experiment(
-        "multi-pass against single-pass: time, memory, decisions", _efficiency
-    ),
-    # Not the paper's, and not a matter of methods: see precision.py.
-    "precision": Experiment(
-        "random and balanced groupings against the exact expectation", plain(()), questions=100
+    "seeds": Experiment("five seeds of the groups", _BOTH, seeds=(0, 1, 2, 3, 4)),
+    "confidence": Experiment("under- and over-confidence, confidence curves", _BOTH),
+    "efficiency": Experiment("multi-pass against single-pass: time, memory, decisions", _engines),
+    "groupings": Experiment(  # not in the paper
+        "random and balanced groupings against the exact expectation",
+        lambda task: [Variant("exact", "grouping-study")],
+        questions=100,
+        extra=_STUDY,
     ),
 }

@@ -1,416 +1,199 @@
-"""Results as Markdown, in the paper's layout, with the paper's number where one is comparable."""
+"""Results as Markdown tables in the paper's layout, with the paper's number where it compares.
+
+An experiment has a list of sources, each of which turns a run into parts of tables.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from minise.errors import InputError
+from minise.evaluation.results import Cell, Results
 
-Results = dict[str, Any]  # what a results.json holds
-
-_PAPER = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
-_MODELS = {source: name for name, sources in _PAPER["models"].items() for source in sources}
-
-
-def read_results(folder: Path) -> Results:
-    """A finished run's results. Raises InputError for a folder without them."""
-    path = folder / "results.json"
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-        if not {"config", "results", "differences", "timing"} <= set(results):
-            raise ValueError("not the results of a run")
-        return results
-    except FileNotFoundError:
-        raise InputError(
-            f"{path}: no such file; finish the run with minise eval --resume"
-        ) from None
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: not readable as results ({error})") from None
+Texts = dict[str, str]  # heading -> text
+Part = tuple[str, Texts, Texts]  # a title, the texts that name a row, and texts that stand in it
+Source = Callable[[Results], Iterator[Part]]
 
 
-def report(runs: Sequence[Results]) -> str:
-    """The tables of one or more runs of one experiment (usually one for each model)."""
-    presets = {run["config"]["preset"] for run in runs}
-    if len(presets) > 1:
-        raise InputError(
-            f"these folders hold different experiments ({', '.join(sorted(map(str, presets)))}); "
-            "report each by itself"
-        )
-    (preset,) = presets
-    parts = [_TABLES[preset](runs) if preset in _TABLES else _plain(runs)]
-    if preset in _TABLES and preset not in ("sensitivity", "efficiency", "precision"):
-        parts.append(_differences(runs))
-    return "\n\n".join(filter(None, [*parts, _notes(runs)])) + "\n"
+def render(runs: Sequence[Results]) -> str:
+    """The tables of one or more runs of one experiment, usually one run for each model. Different
+    titles make different tables, different runs different rows. Raises InputError where the runs
+    are of different experiments."""
+    names = {str(run.experiment) for run in runs}
+    if len(names) > 1:
+        which = ", ".join(sorted(names))
+        raise InputError(f"these folders hold different experiments ({which}); report each alone")
+    tables: dict[str, dict[Any, Texts]] = {}
+    for source in _TABLES.get(runs[0].experiment, _TABLES[None]):
+        for number, run in enumerate(runs):
+            for title, named, filled in source(run):
+                rows = tables.setdefault(title, {})
+                rows.setdefault((number, *named.values()), named).update(filled)
+    parts = [_markdown(title, rows.values()) for title, rows in tables.items()]
+    return "\n\n".join([*parts, _notes(runs)]) + "\n"
 
 
-def _plain(runs: Sequence[Results]) -> str:
-    """Every task and method with its metrics."""
-    head = [
-        "task",
-        "method",
-        "n",
-        "accuracy",
-        "NLL",
-        "Brier",
-        "ECE",
-        "AUROC",
-        "under",
-        "over",
-        "tokens",
-        "s/question",
-        "peak MiB",
-    ]
-    parts = []
-    for run in runs:
-        rows = []
-        for task, methods in run["results"].items():
-            for method, cell in methods.items():
-                seconds = run["timing"][task][method]["seconds_per_question"]
-                peak = run["timing"][task][method]["peak_bytes"]
-                rows.append(
-                    [
-                        task,
-                        method,
-                        f"{cell['n']:,}",
-                        _percent(cell, "accuracy", _paper("accuracy", run, task, method)),
-                        _number(cell, "nll"),
-                        _number(cell, "brier"),
-                        _number(cell, "ece_width"),
-                        _number(cell, "auroc"),
-                        _percent(cell, "under_confidence"),
-                        _percent(cell, "over_confidence"),
-                        f"{cell['tokens']:,.0f}",
-                        "" if seconds is None else f"{seconds:.4f}",
-                        "" if peak is None else f"{peak / 2**20:,.0f}",
-                    ]
-                )
-        parts.append(f"{run_name(run)}\n\n{_table(head, rows)}")
-    return "\n\n".join(filter(None, [*parts, _differences(runs)]))
+# Columns: what is shown of a cell; "-" for what is undefined or was not measured
 
 
-def _choices(runs: Sequence[Results]) -> str:
-    """Accuracy against K."""
-    tasks = list(runs[0]["results"])
-    rows = [
-        [run_name(run), method]
-        + [
-            _percent(run["results"][t][method], "accuracy", _paper("accuracy", run, t, method))
-            for t in tasks
-        ]
-        for run in runs
-        for method in run["results"][tasks[0]]
-    ]
-    return "Accuracy\n\n" + _table(["model", "method", *tasks], rows)
+def _interval(value: float, interval: Sequence[float], scale: float, form: str) -> str:
+    shown, low, high = (format(scale * x, form) for x in (value, *interval))
+    return f"{shown} [{low}, {high}]"
 
 
-def _main(runs: Sequence[Results]) -> str:
-    """Methods by tasks, and what each method makes of the confidence."""
-    tasks = list(dict.fromkeys(task for run in runs for task in run["results"]))
-    methods = list(
-        dict.fromkeys(m for run in runs for cells in run["results"].values() for m in cells)
-    )
-    parts = []
-    shows: dict[str, Callable[[Results, str, str, Results], str]] = {
-        "Accuracy": lambda run, t, m, c: _percent(c, "accuracy", _paper("accuracy", run, t, m)),
-        "NLL (nats)": lambda run, t, m, c: _number(c, "nll"),
-        "ECE (15 bins of equal width)": lambda run, t, m, c: _number(c, "ece_width"),
-        "Under-confidence": lambda run, t, m, c: _percent(c, "under_confidence"),
-        "Over-confidence": lambda run, t, m, c: _percent(c, "over_confidence"),
-        "Tokens a question": lambda run, t, m, c: f"{c['tokens']:,.0f}",
-    }
-    for title, show in shows.items():
-        rows = [
-            [run_name(run), method]
-            + [
-                show(run, t, method, run["results"][t][method])
-                if method in run["results"].get(t, {})
-                else "-"
-                for t in tasks
-            ]
-            for run in runs
-            for method in methods
-        ]
-        parts.append(f"{title}\n\n{_table(['model', 'method', *tasks], rows)}")
-    return "\n\n".join(parts)
+def _beside(text: str, form: str, *paper: Any) -> str:
+    """The text, and beside it the paper's numbers, if it prints them."""
+    return text if None in paper else f"{text} (paper{form.format(*paper)})"
 
 
-def _methods_across(runs: Sequence[Results]) -> str:
-    """One row for each model and task, one column for each method."""
-    methods = list(next(iter(runs[0]["results"].values())))
-    rows = [
-        [run_name(run), task]
-        + [_percent(cells[m], "accuracy", _paper("accuracy", run, task, m)) for m in methods]
-        for run in runs
-        for task, cells in run["results"].items()
-    ]
-    return "Accuracy\n\n" + _table(["model", "task", *methods], rows)
+def _metric(name: str, scale: float, form: str, cell: Cell) -> str:
+    if cell.metrics[name] is None:
+        return "-"
+    text = _interval(cell.metrics[name], cell.metrics[f"{name}_interval"], scale, form)
+    return _beside(text, " {:.2f}", cell.paper(name))
 
 
-def _sensitivity(runs: Sequence[Results]) -> str:
-    """Trials down, group sizes across."""
-    parts = []
-    for run in runs:
-        for task, cells in run["results"].items():
-            names = [name.split("-") for name in cells]
-            sizes = list(dict.fromkeys(m for m, _ in names))
-            trials = list(dict.fromkeys(n for _, n in names))
-            rows = [
-                [n.replace("n", "N=", 1) if n != "exact" else "exact"]
-                + [
-                    _percent(
-                        cells[f"{m}-{n}"],
-                        "accuracy",
-                        _paper("accuracy", run, task, f"{m}-{n}"),
-                    )
-                    if f"{m}-{n}" in cells
-                    else "-"
-                    for m in sizes
-                ]
-                for n in trials
-            ]
-            head = ["", *(m.replace("m", "m=") for m in sizes)]
-            parts.append(f"{run_name(run)}, {task}: accuracy\n\n{_table(head, rows)}")
-    return "\n\n".join(parts)
+def _seconds(cell: Cell) -> str:
+    seconds = cell.timing["seconds_per_question"]
+    text = "-" if seconds is None else f"{seconds:.4f}"
+    return _beside(text, ", {}: {}", cell.paper("device"), cell.paper("seconds_per_question"))
 
 
-def _seeds(runs: Sequence[Results]) -> str:
-    """Mean and standard deviation over the seeds."""
-    rows = []
-    for run in runs:
-        for task, cells in run["results"].items():
-            for method, cell in cells.items():
-                mean, std = cell["accuracy_seeds_mean"], cell["accuracy_seeds_std"]
-                known = _comparable(run) and (task, method) == ("qasc", "self-ensemble")
-                paper = _PAPER["seeds"].get(_model(run)) if known else None
-                beside = f" (paper {paper[0]:.2f} ± {paper[1]:.2f})" if paper else ""
-                spread = "" if std is None else f" ± {100 * std:.2f}"
-                each = ", ".join(f"{100 * a:.2f}" for a in cell["seeds"].values())
-                rows.append(
-                    [run_name(run), task, method, f"{100 * mean:.2f}{spread}{beside}", each]
-                )
-    return "Accuracy over seeds, mean and standard deviation\n\n" + _table(
-        ["model", "task", "method", "mean", "each seed"], rows
-    )
+def _over_seeds(cell: Cell) -> str:
+    mean, std = (cell.metrics[f"accuracy_seeds_{name}"] for name in ("mean", "std"))
+    text = f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}")
+    paper = (cell.paper(f"accuracy_seeds_{name}") for name in ("mean", "std"))
+    return _beside(text, " {:.2f} ± {:.2f}", *paper)
 
 
-def _confidence(runs: Sequence[Results]) -> str:
-    """Under- and over-confidence at tau."""
-    rows = [
-        [run_name(run), task, method]
-        + [
-            _percent(cell, f"{side}_confidence", _paper(f"{side}_confidence", run, task, method))
-            for side in ("under", "over")
-        ]
-        + [_percent(cell, f"{side}_confidence_scores") for side in ("under", "over")]
-        for run in runs
-        for task, cells in run["results"].items()
-        for method, cell in cells.items()
-    ]
-    tau = next(iter(next(iter(runs[0]["results"].values())).values()))["tau"]
-    return (
-        f"Under-confidence: share of the rightly answered with f < {tau}; over-confidence: share "
-        f"of the wrongly answered with f > {tau}. f: the probability of the predicted choice; in "
-        "the last two columns its score (Eq. 3), which is not normalised over the choices\n\n"
-        + _table(["model", "task", "method", "under", "over", "under, score", "over, score"], rows)
-    )
-
-
-def _efficiency(runs: Sequence[Results]) -> str:
-    """Multi-pass against single-pass."""
-    rows = []
-    for run in runs:
-        for task, cells in run["results"].items():
-            for method, cell in cells.items():
-                timing = run["timing"][task][method]
-                peak = timing["peak_bytes"]
-                paper = _PAPER["efficiency"].get(_model(run), {})
-                beside = paper.get(method) if _comparable(run) else None
-                seconds = f"{timing['seconds_per_question']:.4f}"
-                if beside:
-                    seconds += f" (paper, {paper['device']}: {beside['seconds_per_question']})"
-                changed = [
-                    d["changed"]
-                    for d in run["differences"][task]
-                    if {d["a"], d["b"]} == {method, "multi-pass"}
-                ]
-                rows.append(
-                    [
-                        run_name(run),
-                        method,
-                        f"{cell['tokens']:,.0f}",
-                        seconds,
-                        "?" if peak is None else f"{peak / 2**20:,.0f}",
-                        _percent(cell, "accuracy", _paper("accuracy", run, task, method)),
-                        f"{changed[0]:,} of {cell['n']:,}" if changed else "",
-                    ]
-                )
-    head = ["model", "method", "tokens", "s/question", "peak MiB", "accuracy", "decisions changed"]
-    return "Multi-pass (separate) against single-pass (dense), and the tree\n\n" + _table(
-        head, rows
-    )
-
-
-def _precision(runs: Sequence[Results]) -> str:
-    """Random and balanced groupings at equal N, and what a balanced N is worth in random trials."""
-    parts = []
-    for run in runs:
-        for task, found in run["precision"].items():
-            cells = found["cells"]
-            rows = []
-            for name, cell in cells.items():
-                if not name.startswith("random-"):
-                    continue
-                n = name.removeprefix("random-")
-                balanced = cells[f"balanced-{n}"]
-                low, high = balanced["worth_interval"]
-                row = [n]
-                for one in (cell, balanced):
-                    row += [
-                        f"{one['tokens']:,.0f}",
-                        f"{one['variance']:.2e}",
-                        f"{100 * one['accuracy']:.1f}",
-                        f"{one['nll']:.3f}",
-                    ]
-                worth = f"{balanced['worth']:.1f} [{low:.1f}, {high:.1f}]"
-                take = balanced["tokens_of_worth"]
-                most = max(c["tokens"] for other, c in cells.items() if other.startswith("random"))
-                rows.append([*row, worth, f"over {most:,.0f}" if take is None else f"{take:,.0f}"])
-            exact = cells["exact"]
-            rows.append(
-                [
-                    "exact",
-                    f"{exact['tokens']:,.0f}",
-                    "0",
-                    f"{100 * exact['accuracy']:.1f}",
-                    f"{exact['nll']:.3f}",
-                    *[""] * 6,
-                ]
-            )
-            head = ["N"]
-            for grouping in ("random", "balanced"):
-                head += [f"{grouping}: tokens", "variance", "accuracy", "NLL"]
-            head += ["worth random trials", "which take tokens"]
-            m = run["config"]["group_sizes"][task]
-            parts.append(
-                f"{run_name(run)}, {task}, m = {m}, {found['questions']} questions x "
-                f"{found['repetitions']} repetitions: mean squared distance of the scores from the "
-                f"exact expectation\n\n{_table(head, rows)}"
-            )
-    return "\n\n".join(parts)
-
-
-_TABLES: dict[str | None, Callable[[Sequence[Results]], str]] = {
-    "choices": _choices,
-    "main": _main,
-    "scale": _methods_across,
-    "ablation": _methods_across,
-    "sensitivity": _sensitivity,
-    "seeds": _seeds,
-    "confidence": _confidence,
-    "efficiency": _efficiency,
-    "precision": _precision,
+_RATIOS = {"under": "under_confidence", "over": "over_confidence"}
+_RATIOS |= {"under, score": "under_confidence_scores", "over, score": "over_confidence_scores"}
+_NUMBERS = {"NLL": "nll", "Brier": "brier", "ECE": "ece_width", "AUROC": "auroc"}
+_COLUMNS: dict[str, Callable[[Cell], str]] = {
+    "accuracy": partial(_metric, "accuracy", 100, ".1f"),
+    **{heading: partial(_metric, name, 100, ".1f") for heading, name in _RATIOS.items()},
+    **{heading: partial(_metric, name, 1, ".3f") for heading, name in _NUMBERS.items()},
+    "model": lambda cell: cell.model,
+    "task": lambda cell: cell.task,
+    "method": lambda cell: cell.name,
+    "group size": lambda cell: f"m={cell.settings['group_size']}",
+    "trials": lambda cell: (
+        "exact" if cell.settings.get("grouping") == "exact" else f"N={cell.settings['trials']}"
+    ),
+    "n": lambda cell: f"{cell.metrics['n']:,}",
+    "tokens": lambda cell: f"{cell.metrics['tokens']:,.0f}",
+    "s/question": _seconds,
+    "peak MiB": lambda cell: f"{peak / 2**20:,.0f}" if (peak := cell.timing["peak_bytes"]) else "-",
+    "mean": _over_seeds,
+    "each seed": lambda cell: ", ".join(f"{100 * x:.2f}" for x in cell.metrics["seeds"].values()),
+    "decisions changed": lambda cell: (  # compared with the first variant
+        f"{d[0]['changed']:,} of {cell.metrics['n']:,}" if (d := cell.differences) else "-"
+    ),
 }
 
 
-def _differences(runs: Iterable[Results]) -> str:
+def _cells(
+    title: str, columns: Sequence[str], across: str | None = None, shown: str = "accuracy"
+) -> Source:
+    """A row for each different text of `columns`. With `across` there is one more column for each
+    text of `across`, in which a cell shows `shown`."""
+
+    def parts(run: Results) -> Iterator[Part]:
+        for cell in run.cells:
+            named = {heading: _COLUMNS[heading](cell) for heading in columns}
+            filled = {_COLUMNS[across](cell): _COLUMNS[shown](cell)} if across else {}
+            yield title.format(cell=cell), named, filled
+
+    return parts
+
+
+def _groupings(run: Results) -> Iterator[Part]:
+    """Random and balanced groupings at equal N, and what a balanced N is worth in random trials."""
+    for task, study in run.extra["groupings"].items():
+        what = f"m = {study['group_size']}, {study['questions']} questions x"
+        what += f" {study['repetitions']} repetitions: mean squared distance of the scores from"
+        title = f"{run.model}, {task}, {what} the exact expectation"
+        most = max(cell["tokens"] for cell in study["cells"] if cell["grouping"] == "random")
+        for cell in study["cells"]:
+            name, side = str(cell["trials"]), cell["grouping"]
+            if side == "exact":
+                name, side = "exact", "random"  # it stands in the left columns
+            filled = {
+                f"{side}: tokens": f"{cell['tokens']:,.0f}",
+                f"{side}: variance": f"{cell['variance']:.2e}" if cell["variance"] else "0",
+                f"{side}: accuracy": f"{100 * cell['accuracy']:.1f}",
+                f"{side}: NLL": f"{cell['nll']:.3f}",
+            }
+            if "worth" in cell:
+                worth, take = cell["worth"], cell["tokens_of_worth"]
+                filled["worth random trials"] = _interval(worth, cell["worth_interval"], 1, ".1f")
+                filled["which take tokens"] = f"{take:,.0f}" if take else f"over {most:,.0f}"
+            yield title, {"N": name}, filled
+
+
+def _differences(run: Results) -> Iterator[Part]:
     """Paired differences, each method against those before it."""
-    rows = []
-    for run in runs:
-        for task, pairs in run["differences"].items():
-            for d in pairs:
-                low, high = d["interval"]
-                rows.append(
-                    [
-                        run_name(run),
-                        task,
-                        f"{d['a']} - {d['b']}",
-                        f"{100 * d['accuracy']:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]",
-                        f"{d['only_a']} / {d['only_b']}",
-                        f"{d['mcnemar_p']:.2g}",
-                    ]
-                )
-    if not rows:
-        return ""
-    head = [
-        "model",
-        "task",
-        "difference",
-        "points of accuracy",
-        "only first / second right",
-        "McNemar p",
-    ]
-    return "Paired differences\n\n" + _table(head, rows)
+    for cell in run.cells:
+        for d in cell.differences:
+            row = {"model": cell.model, "task": cell.task, "difference": f"{d['a']} - {d['b']}"}
+            row["points of accuracy"] = _interval(d["accuracy"], d["interval"], 100, "+.2f")
+            row["only first / second right"] = f"{d['only_a']} / {d['only_b']}"
+            row["McNemar p"] = f"{d['mcnemar_p']:.2g}"
+            yield "Paired differences", row, {}
+
+
+_CONFIDENCE = (
+    "Under-confidence: share of the right answers with f < {cell.metrics[tau]}. Over-confidence: "
+    "share of the wrong answers with f > {cell.metrics[tau]}. f is the probability of the "
+    "predicted choice. In the last two columns f is its score (Eq. 2), which is not normalised "
+    "over the choices"
+)
+_MAIN = {"Accuracy": "accuracy", "NLL (nats)": "NLL", "ECE (15 bins of equal width)": "ECE"}
+_MAIN |= {"Under-confidence": "under", "Over-confidence": "over", "Tokens a question": "tokens"}
+_BY_TASK = [_cells(title, ("model", "method"), "task", shown) for title, shown in _MAIN.items()]
+_BY_METHOD = _cells("Accuracy", ("model", "task"), across="method")
+_BY_SIZES = _cells("{cell.model}, {cell.task}: accuracy", ["trials"], across="group size")
+_EACH, _TIMES = ("model", "task", "method"), ("s/question", "peak MiB")
+_ALL = ("task", "method", "n", "accuracy", *_NUMBERS, "under", "over", "tokens", *_TIMES)
+_SEEDS = "Accuracy over seeds, mean and standard deviation"
+_ENGINES = "Multi-pass (separate) against single-pass (dense), and the tree"
+_TABLES: dict[str | None, list[Source]] = {
+    None: [_cells("{cell.model}", _ALL), _differences],
+    "choices": [_BY_TASK[0], _differences],
+    "main": [*_BY_TASK, _differences],
+    "scale": [_BY_METHOD, _differences],
+    "ablation": [_BY_METHOD, _differences],
+    "sensitivity": [_BY_SIZES],
+    "seeds": [_cells(_SEEDS, (*_EACH, "mean", "each seed")), _differences],
+    "confidence": [_cells(_CONFIDENCE, (*_EACH, *_RATIOS)), _differences],
+    "efficiency": [_cells(_ENGINES, (*_EACH, "tokens", *_TIMES, "accuracy", "decisions changed"))],
+    "groupings": [_groupings],
+}
 
 
 def _notes(runs: Sequence[Results]) -> str:
-    lines = []
+    """How to read the tables, and what was run."""
+    brackets = "Brackets: 95% bootstrap intervals over questions (percentile, 1,000 resamples)."
+    lines = [f"{brackets} Percent unless said.\n"]
     for run in runs:
-        config = run["config"]
-        what = ", ".join(
-            f"{task}: {facts['questions']:,} questions" for task, facts in config["tasks"].items()
-        )
+        config = run.config
+        what = ", ".join(f"{t}: {q['questions']:,} questions" for t, q in config["tasks"].items())
         if len(config["seeds"]) > 1:
             what += f" over seeds {', '.join(map(str, config['seeds']))}"
-        short = (
-            "" if config["full_run"] else f" Not a full run: the first {config['limit']} questions."
-        )
-        lines.append(f"- {run_name(run)} ({config['dtype']}, {config['device']}): {what}.{short}")
-    return (
-        "Brackets: 95% bootstrap intervals over questions (percentile, 1,000 resamples). Percent "
-        "unless said.\n\n" + "\n".join(lines)
-    )
+        if not config["full_run"]:
+            what += f". Not a full run: the first {config['limit']} questions"
+        lines.append(f"- {run.model} ({config['dtype']}, {config['device']}): {what}.")
+    return "\n".join(lines)
 
 
-def run_name(run: Results) -> str:
-    name = str(run["config"]["model"]).rstrip("/")
-    return Path(name).name if Path(name).is_dir() or name.startswith("weights/") else name
-
-
-def _model(run: Results) -> str | None:
-    return _MODELS.get(run["config"]["model"])
-
-
-def _comparable(run: Results) -> bool:
-    """Whether the paper's number is comparable: the published data, whole, and the paper's own
-    settings."""
-    config = run["config"]
-    return bool(config["full_run"] and config["as_in_paper"])
-
-
-def _paper(what: str, run: Results, task: str, method: str) -> float | None:
-    table = _PAPER[what]
-    if what == "accuracy":
-        table = table.get(task, {})
-    elif task != "qasc":
-        return None
-    value = table.get(method, {}).get(_model(run))
-    return value if _comparable(run) else None
-
-
-def _percent(cell: Results, name: str, paper: float | None = None) -> str:
-    return _value(cell, name, 100, 1) + ("" if paper is None else f" (paper {paper:.2f})")
-
-
-def _number(cell: Results, name: str) -> str:
-    return _value(cell, name, 1, 3)
-
-
-def _value(cell: Results, name: str, scale: float, digits: int) -> str:
-    if cell[name] is None:
-        return "-"
-    low, high = (scale * bound for bound in cell[f"{name}_interval"])
-    return f"{scale * cell[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown(title: str, rows: Collection[Texts]) -> str:
     """A Markdown table whose columns line up as plain text too."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)) + " |"
-
-    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
-    return "\n".join([line(head), rule, *map(line, rows)])
+    headings = list(dict.fromkeys(heading for row in rows for heading in row))
+    table = [headings, *([row.get(heading, "-") for heading in headings] for row in rows)]
+    table = [[text.replace("|", "\\|") for text in line] for line in table]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [f"| {' | '.join(map(str.ljust, line, widths))} |" for line in table]
+    rule = "|".join(["", *("-" * (width + 2) for width in widths), ""])
+    return "\n".join([f"{title}\n", lines[0], rule, *lines[1:]])

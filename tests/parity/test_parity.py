@@ -16,8 +16,9 @@ pytest.importorskip("transformers", reason="the reference library, extra [parity
 import transformers
 from transformers.models.llama import modeling_llama
 
-from minise import Config, Decoder
+from minise import Decoder
 from minise.checkpoint import read_weights
+from minise.config_json import config_from_dict, read_config
 from minise.model import RMSNorm
 from tests.reference import (
     CASES,
@@ -56,7 +57,7 @@ def folder(name: str, folders: dict[str, Path]) -> Path:
 
 
 def our_decoder(folder: Path, dtype: torch.dtype) -> Decoder:
-    config = Config.from_file(folder / "config.json")
+    config = read_config(folder / "config.json")
     return read_weights(config, [folder / "model.safetensors"], dtype, torch.device("cpu"))
 
 
@@ -115,7 +116,7 @@ def test_each_packed_branch_equals_the_library_on_that_prompt_alone(folder: Path
 
 
 def test_every_layer_has_the_window_the_library_gives_it(name: str, folder: Path) -> None:
-    ours = Config.from_file(folder / "config.json").sliding_windows
+    ours = read_config(folder / "config.json").sliding_windows
     assert list(ours) == library_windows(folder)
     expected = {"mistral-window": (5, 5, 5), "qwen2-tied-mixed-windows": (None, 5, 5)}
     assert ours == expected.get(name, (None, None, None))
@@ -212,8 +213,8 @@ def test_old_and_new_spelling_of_config_json_give_equal_configs(
     old["rope_theta"] = scaling.pop("rope_theta")
     old["rope_scaling"] = None if kind == "default" else {kind_key: kind, **scaling}
     (tmp_path / "config.json").write_text(json.dumps(old))
-    ours = Config.from_file(folder / "config.json")
-    assert Config.from_file(tmp_path / "config.json") == ours
+    ours = read_config(folder / "config.json")
+    assert read_config(tmp_path / "config.json") == ours
     assert (ours.rope_scaling.rope_type, ours.rope_theta) == (kind, old["rope_theta"])
 
 
@@ -221,8 +222,8 @@ def test_the_frozen_logits_are_those_of_the_installed_library(name: str) -> None
     """Ties tests/goldens to CASES and to this library version; if not, run tools.make_goldens."""
     frozen = Path(__file__).parents[1] / "goldens" / name
     golden = load_file(frozen / "golden.safetensors")
-    expected = Config.from_dict(transformers.AutoConfig.for_model(**CASES[name]).to_dict())
-    assert Config.from_file(frozen / "config.json") == expected
+    expected = config_from_dict(transformers.AutoConfig.for_model(**CASES[name]).to_dict())
+    assert read_config(frozen / "config.json") == expected
     for run in RUNS:
         tokens, positions, mask = (golden[f"{run}.{part}"] for part in INPUTS)
         with float64_islands():

@@ -1,4 +1,4 @@
-"""`minise eval`: every answer kept, a cut run taken up where it stopped, nothing mixed up."""
+"""`minise eval`: every answer is kept, a cut run goes on where it stopped, nothing is mixed up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from minise.cli import main
-from minise.evaluation.methods import Method
+from minise.evaluation import run
 from minise.evaluation.samples import read_samples
 from tests.tiny import FAMILIES, write_checkpoint
 
@@ -87,14 +87,19 @@ class TestTheFiles:
         assert config["prompts"]["words"]["templates"]["group"]["cue"] == "Answer:"
         assert {"torch", "python", "minise", "scipy"} <= set(config["versions"])
         assert config["wall_seconds"] > 0
-        assert [method["engine"] for method in config["methods"]["words"]] == ["tree"] * 4
+        assert [variant["engine"] for variant in config["variants"]["words"]] == ["tree"] * 4
         assert "w" in config["regularisation"]["vector-scaling"]
+        facts = {"questions": 30, "dataset": "own", "choices": 4}
+        assert facts.items() <= config["tasks"]["words"].items()
 
     def test_results_are_the_contracts(self, whole: Path) -> None:
         cells, differences = results(whole)
         assert list(cells["words"]) == METHODS.split(",")
-        for cell in cells["words"].values():
-            assert cell["n"] == 30
+        sizes = {"group_size": 2, "trials": 3}
+        assert sizes.items() <= cells["words"]["self-ensemble"]["settings"].items()
+        assert cells["words"]["standard"]["settings"] == {"preset": "paper"}
+        for name, cell in cells["words"].items():
+            assert (cell["method"], cell["engine"], cell["n"]) == (name, "tree", 30)
             low, high = cell["accuracy_interval"]
             assert low <= cell["accuracy"] <= high
             assert cell["nll"] > 0
@@ -114,6 +119,16 @@ class TestTheFiles:
                 assert sum(line["probabilities"]) == pytest.approx(1)
                 assert line["prediction"] == line["scores"].index(max(line["scores"]))
                 assert ("logits" in line) == (path.name == "samples-words-standard.jsonl")
+                assert ("seconds" in line) == (path.name != "samples-words-vector-scaling.jsonl")
+
+    def test_time_and_memory_are_those_of_asking(self, whole: Path) -> None:
+        timing = json.loads((whole / "results.json").read_text())["timing"]["words"]
+        for name in METHODS.split(","):
+            seconds = [s.seconds for s in read_samples(whole / f"samples-words-{name}.jsonl")]
+            if name == "vector-scaling":
+                assert timing[name] == {"seconds_per_question": None, "peak_bytes": None}
+            else:
+                assert timing[name]["seconds_per_question"] == pytest.approx(sum(seconds) / 30)
 
     def test_groups_are_kept_if_asked_for(self, model: Path, data: Path, tmp_path: Path) -> None:
         options = ("--method", "self-ensemble", "--limit", 2, "--keep-groups")
@@ -121,7 +136,14 @@ class TestTheFiles:
         (sample, _) = read_samples(tmp_path / "samples-words-self-ensemble.jsonl")
         assert sample.groups is not None
         assert len(sample.groups) == 6
-        assert set(sample.groups[0]) == {"choices", "probabilities", "null"}
+        assert set(sample.groups[0]) == {"choices", "probabilities", "null", "trial", "tokens"}
+        assert [group["trial"] for group in sample.groups] == [0, 0, 1, 1, 2, 2]
+        assert sample.groups[-1]["tokens"] == sample.tokens
+
+    def test_what_a_fitted_method_needs_keeps_its_groups(self, whole: Path) -> None:
+        for name in METHODS.split(","):
+            kept = [sample.groups for sample in read_samples(whole / f"samples-words-{name}.jsonl")]
+            assert all((groups is not None) == (name == "standard") for groups in kept)
 
     def test_a_limited_run_is_marked(self, model: Path, data: Path, tmp_path: Path, capsys) -> None:
         options = ("--method", "standard", "--limit", 3)
@@ -181,22 +203,24 @@ class TestACutRun:
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:11]) + lines[11][:20])
         asked = []
-        ask = Method.logits
+        logits = run.label_logits
 
-        def counted(self: Method, lm: Any, plans: Any) -> Any:
-            asked.extend((self.name, plan.question.id) for plan in plans)
-            return ask(self, lm, plans)
+        def counted(lm: Any, plan: Any, engine: str) -> Any:
+            asked.append((len(plan.groups.trials), plan.question.id))
+            return logits(lm, plan, engine)
 
-        monkeypatch.setattr(Method, "logits", counted)
+        monkeypatch.setattr(run, "label_logits", counted)
         assert_resumes(model, data, folder, whole)
-        assert asked == [("self-ensemble", f"q{i}") for i in range(11, 30)]
+        assert asked == [(3, f"q{i}") for i in range(11, 30)]
 
-    def test_a_pass_of_several_questions_torn_apart_is_completed(
+    def test_fitted_methods_follow_what_they_need(
         self, model: Path, data: Path, whole: Path, tmp_path: Path
     ) -> None:
         folder = copy_of(whole, tmp_path)
         path = folder / "samples-words-standard.jsonl"
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:6]))
+        fitted = folder / "samples-words-vector-scaling.jsonl"
+        fitted.write_text("".join(fitted.read_text().splitlines(keepends=True)[:9]))
         assert_resumes(model, data, folder, whole)
 
     def test_a_finished_run_is_measured_again_without_asking(
@@ -204,8 +228,16 @@ class TestACutRun:
     ) -> None:
         folder = copy_of(whole, tmp_path)
         (folder / "results.json").unlink()
-        monkeypatch.setattr(Method, "logits", None)
+        monkeypatch.setattr(run, "label_logits", None)
         assert_resumes(model, data, folder, whole)
+
+    def test_its_memory_is_the_one_measured_when_it_asked(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        assert_resumes(model, data, folder, whole)
+        again, first = (json.loads((at / "results.json").read_text()) for at in (folder, whole))
+        assert again["timing"] == first["timing"]
 
 
 class TestAFolder:
@@ -215,7 +247,7 @@ class TestAFolder:
         before = samples(whole)
         options = ("--method", METHODS, "--resume")
         for changed, named in [
-            (("--seed", 1), "seeds[0] is 0 there and 1 here"),
+            (("--seed", 1), "seeds.0 is 0 there and 1 here"),
             (("--dtype", "float64"), 'dtype is "float32" there and "float64" here'),
             (("--limit", 5), "limit is null there and 5 here"),
             (("--engine", "dense"), 'engine is "tree" there and "dense" here'),
@@ -311,11 +343,11 @@ class TestTheReport:
         ((), "--task and --method say what to run"),
         (("--method", "magic"), 'method "magic" is unknown'),
         (("--method", "standard,standard"), "names a method twice"),
-        (("--method", "standard", "--preset", "main"), "leave --method out"),
+        (("--method", "standard", "--experiment", "main"), "leave --method out"),
         (("--method", "standard", "--seed", "0,0"), "names a seed twice"),
         (("--method", "standard", "--seed", "x"), "'x' is no list of whole numbers"),
         (("--method", "standard", "--limit", "0"), "limit"),
-        (("--method", "standard", "--num-choices", "5"), "4"),
+        (("--method", "standard", "--cut-to", "5"), "4"),
         (("--method", "dirichlet", "--folds", "31"), "fold"),
         (("--method", "self-ensemble", "--trials", "0"), "--trials 0 is below 1"),
         (("--method", "self-ensemble", "--group-size", "0"), "--group-size 0 is below 1"),

@@ -1,10 +1,10 @@
-"""The miniature: the small world of facts that the shipped checkpoints were trained on.
+"""The miniature: a small world of facts, on which the shipped checkpoints were trained.
 
-Three things make it like a large world. Facts differ in fame: a text tells the r-th best known fact
-of its kind in proportion to r ** -1.25, so that what a model knows is partial. Wrong choices are
-answers to other facts of the same kind, the more often the nearer they stand to the right one in
-fame. And which sets of choices a model may see in training, and which are kept for evaluation, is
-decided by a hash, so that no evaluation question was ever shown, in any order of its choices.
+It resembles a large world in three ways. Facts differ in fame: texts tell the r-th best known fact
+of its kind in proportion to r ** -1.25, so a model knows some facts better than others. Wrong
+choices are answers to other facts of the same kind, and those near the right answer in fame come
+more often. A hash decides which sets of choices are kept for evaluation, so training never shows an
+evaluation question, in any order of its choices.
 """
 
 from __future__ import annotations
@@ -17,32 +17,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minise.errors import InputError
-from minise.prompt import Question
+from minise.question import Question
 
-LARGEST = 8  # choices of an evaluation question; the smaller ones are subsets of it
+LARGEST = 8  # choices of an evaluation question; fewer are a subset of these
 _FAME = 1.25
+FACTS = Path(__file__).with_name("facts.json")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact as question, answer and statement. `frequency`: how often texts tell it, relative to
-    the best known of its kind. `others`: the kind's wrong answers; `plausibility`: the weight of
-    each as a wrong choice, 1 / (distance in fame from the right answer)."""
+    """A fact as question, answer and statement."""
 
     kind: str
     question: str
     answer: str
     statement: str
-    frequency: float
-    others: tuple[str, ...]
-    plausibility: tuple[float, ...]
+    frequency: float  # how often texts tell it; 1 for the best known fact of the kind
+    others: tuple[str, ...]  # the wrong answers: all other answers of the kind
+    plausibility: tuple[float, ...]  # of each as a wrong choice: 1 / (distance in fame)
 
 
 def load_facts() -> list[Fact]:
     """All facts, in the order of facts.json: by kind, best known first."""
-    world = json.loads(Path(__file__).with_name("facts.json").read_text(encoding="utf-8"))
     facts = []
-    for kind in world["kinds"]:
+    for kind in json.loads(FACTS.read_text(encoding="utf-8"))["kinds"]:
         answers = list(dict.fromkeys(kind["facts"].values()))
         for rank, (subject, answer) in enumerate(kind["facts"].items(), 1):
             place = answers.index(answer)
@@ -61,13 +59,13 @@ def load_facts() -> list[Fact]:
 
 
 def draw_wrong(fact: Fact, count: int, draw: random.Random) -> list[str]:
-    """`count` different wrong choices, each next one in proportion to its plausibility."""
+    """`count` different wrong choices; each next one is drawn in proportion to its plausibility."""
     return _weighted_order(fact.others, fact.plausibility, draw)[:count]
 
 
 def held_out(question: str, choices: Sequence[str]) -> bool:
-    """Whether this question with this set of choices, in any order, is kept for evaluation: one
-    set in eight."""
+    """Whether the question with this set of choices, in any order, is kept for evaluation. One set
+    in eight is."""
     content = json.dumps([question, sorted(choices)])
     return hashlib.sha256(content.encode()).digest()[0] < 32
 
@@ -75,9 +73,10 @@ def held_out(question: str, choices: Sequence[str]) -> bool:
 def evaluation_questions(n: int, num_choices: int, seed: int) -> list[Question]:
     """`n` held-out questions of `num_choices` choices, the same for the same seed everywhere.
 
-    Facts are drawn evenly, whatever their fame. The i-th question of fewer choices keeps the fact
-    and a subset of the choices, in their order, of the i-th of more; each such subset is held out.
-    Raises InputError for fewer than 2 or more than 8 choices.
+    Facts are drawn uniformly, whatever their fame. For another `num_choices` the i-th question is
+    of the same fact; the choices of the smaller one are among those of the larger, in the same
+    order, and each of these sets is held out. Raises InputError for fewer than 2 or more than 8
+    choices.
     """
     if not 2 <= num_choices <= LARGEST:
         raise InputError(
@@ -87,26 +86,21 @@ def evaluation_questions(n: int, num_choices: int, seed: int) -> list[Question]:
     questions: list[Question] = []
     while len(questions) < n:
         draw = random.Random(f"evaluation/{seed}/{number}")
-        number += 1
+        name, number = f"miniature-{seed}-{number}", number + 1
         fact = facts[int(draw.random() * len(facts))]
-        chosen = _held_out_chain(fact, draw)
-        if chosen is None:
-            continue
-        kept = set(chosen[:num_choices])
-        choices = [c for c in _weighted_order(chosen, [1.0] * LARGEST, draw) if c in kept]
-        name = f"miniature-{seed}-{number - 1}"
-        answer = choices.index(fact.answer)
-        questions.append(Question(fact.question, choices, id=name, answer=answer))
+        if chosen := _held_out_chain(fact, draw):
+            kept = set(chosen[:num_choices])
+            choices = [c for c in _weighted_order(chosen, [1.0] * LARGEST, draw) if c in kept]
+            questions.append(Question(fact.question, choices, name, choices.index(fact.answer)))
     return questions
 
 
 def _held_out_chain(fact: Fact, draw: random.Random) -> list[str] | None:
-    """The answer and seven wrong choices, every beginning of which is a held-out set; None if the
-    draws lead to a set that none extends."""
+    """The answer and seven wrong choices, such that the first 2, 3, ..., 8 are each a held-out set;
+    None where no next choice gives one."""
     chosen = [fact.answer]
     order = _weighted_order(fact.others, fact.plausibility, draw)
     while len(chosen) < LARGEST:
-        # The likeliest to come next is the first that still can.
         left = (c for c in order if c not in chosen and held_out(fact.question, [*chosen, c]))
         if (following := next(left, None)) is None:
             return None
@@ -118,7 +112,7 @@ def _weighted_order(
     items: Sequence[str], weights: Sequence[float], draw: random.Random
 ) -> list[str]:
     """A random order in which each next item is drawn in proportion to its weight."""
-    # By sorting draws (Efraimidis and Spirakis): random() is the one method whose sequence Python
-    # promises to keep.
+    # By sorting draws (Efraimidis and Spirakis): Python promises to keep the sequence of random()
+    # alone.
     keys = [draw.random() ** (1 / weight) for weight in weights]
     return [item for _, item in sorted(zip(keys, items, strict=True), reverse=True)]

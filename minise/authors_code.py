@@ -1,0 +1,55 @@
+"""What the authors' released code does differently, family by family (docs/paper.md)."""
+
+from __future__ import annotations
+
+import random
+
+from minise.grouping import Groups
+from minise.presets import Preset
+from minise.prompt import Template
+
+# The question ends in " \n", a group runs on one line, and its logits are read after the newline
+# that closes it. Labels are looked up bare ("A", not " A").
+_LINE = Template("{question} \n", "({label}) {choice} ", "Answer: \n", "{label}", bare_labels=True)
+# Standard inference: the data set's formatted question and " Answer:".
+_FORMATTED = Template("{question} ", "({label}) {choice} ", "Answer:", "{label}", bare_labels=True)
+_CHAT = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+
+AUTHORS_CODE = {
+    "llama": Preset(
+        grouping="independent",
+        groups_per_question=False,
+        null_in_softmax=False,
+        template=_LINE,
+        # The one script that looks " A" up; after "Answer:" that is also how it continues.
+        standard_template=Template("{question} ", "({label}) {choice} ", "Answer:"),
+    ),
+    "mistral": Preset(
+        grouping="independent",
+        groups_per_question=False,
+        null_in_softmax=False,
+        template=_LINE,
+        standard_template=_FORMATTED,
+        # Its tokenizer splits " \n" in two and the offset for the last group counts one.
+        last_group_early=1,
+    ),
+    "qwen2": Preset(
+        grouping="independent",
+        groups_per_question=False,
+        null_option=False,
+        null_in_softmax=False,
+        template=Template(
+            _CHAT + "{question} \n", _LINE.choice, _LINE.cue, _LINE.label, bare_labels=True
+        ),
+        standard_template=_FORMATTED,
+    ),
+}
+
+
+def independent_draws(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
+    """The released code's: each trial is one draw of m choices. A choice may come up seldom or
+    never. With an empty question_id all questions get the same draws, as they do there."""
+    # Its own generator, so that seed 0 gives its index sets.
+    generator = random.Random(f"{seed}/{question_id}" if question_id else seed)
+    drawn = ((tuple(generator.sample(range(K), min(m, K))),) for _ in range(trials))
+    return Groups(tuple(drawn), independent=True)

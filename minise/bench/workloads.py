@@ -1,0 +1,52 @@
+"""The fixed workloads of `minise bench`: prompts as long as real ones, of random token ids."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from minise.grouping import make_groups
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The sizes of one question's group prompts.
+
+    `choices` is K, `group_size` m, `trials` N. The rest are lengths in tokens: the question, the
+    text of a choice, the text of the null option, the answer cue. A label is one token more.
+    """
+
+    choices: int
+    group_size: int
+    trials: int
+    question: int
+    choice: int
+    null: int = 7
+    cue: int = 3
+
+    def prompts(self, vocabulary: int, seed: int) -> tuple[list[int], list[list[int]], list[int]]:
+        """Prefix, branches and label ids. A choice has the same random ids in every group, so that
+        prompts share prefixes as real ones do."""
+        draw = random.Random(f"bench/{seed}")
+        labels = draw.sample(range(vocabulary), self.group_size + 1)
+
+        def text(length: int) -> list[int]:
+            return [int(draw.random() * vocabulary) for _ in range(length)]
+
+        prefix, null, cue = text(self.question), text(self.null), text(self.cue)
+        choices = [text(self.choice) for _ in range(self.choices)]
+        groups = make_groups(self.choices, self.group_size, self.trials, seed, "bench")
+        branches = []
+        for group in groups.flat:
+            listed = [*(choices[i] for i in group), null]
+            lines = [[label, *line] for label, line in zip(labels, listed, strict=False)]
+            branches.append([token for line in lines for token in line] + cue)
+        return prefix, branches, labels
+
+
+WORKLOADS = {
+    "qasc": Workload(choices=8, group_size=4, trials=20, question=22, choice=6),
+    "biology": Workload(choices=10, group_size=5, trials=40, question=60, choice=18),
+    # Long: 20,680 packed tokens. The longest real question of Biology packs to twice as many.
+    "longest": Workload(choices=10, group_size=5, trials=40, question=200, choice=48),
+}

@@ -1,0 +1,179 @@
+"""Measure methods on data sets, or run an experiment of the paper.
+
+Every answer is on the disk at once, and --resume goes on with a run that was cut off. Needs the
+extra `eval`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minise.commands import options
+from minise.commands.report import need_extras, show
+from minise.errors import InputError
+from minise.evaluation.experiments import EXPERIMENTS, Experiment
+from minise.methods.registry import METHODS, OFFERED, Variant, build, complete, make_variants
+from minise.names import ENGINES
+from minise.plugin import find_object
+
+if TYPE_CHECKING:
+    from minise.evaluation.tasks import Task
+    from minise.question import Question
+
+EXAMPLE = "minise eval --task miniature --method standard,self-ensemble --output-path runs/try"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    tasks = (
+        "qasc, truthfulqa, mmlu_pro_biology, miniature, or a .jsonl, .json, .csv or .parquet file "
+        "of questions (question, choices, answer: an index; optional: id)"
+    )
+    add("--task", metavar="NAME_OR_FILE[,...]", help=tasks)
+    methods = "; ".join(f"{name}: {METHODS[name][1]}" for name in OFFERED)
+    add("--method", metavar="NAME[,...]", help=f"{methods}; or a class of your own, FILE.py:CLASS")
+    known = "; ".join(f"{name}: {EXPERIMENTS[name].about}" for name in EXPERIMENTS)
+    paper = f"in place of --method; its tasks unless --task is given. {known}"
+    add("--experiment", choices=tuple(EXPERIMENTS), metavar="NAME", help=paper)
+    add("--output-path", type=Path, required=True, metavar="DIR", help="where the run is kept")
+    add("--resume", action="store_true", help="go on with the run in DIR")
+    add("--limit", type=int, metavar="N", help="the first N questions only")
+    add("--questions", type=int, metavar="N", help="how many of the miniature (default: 1000)")
+    add("--only-choices", type=int, metavar="K", help="only the questions of K choices")
+    cut = "questions with K of their choices; those of a smaller K are among those of a larger K"
+    add("--cut-to", type=_integers, default=(), metavar="K[,K...]", help=cut)
+    add("--data", type=Path, metavar="FILE", help="a local file of the data set")
+    add("--data-revision", metavar="REV", help="of the data set on the hub")
+    add("--skip-bad-rows", action="store_true", help="list malformed rows; go on without them")
+    options.add_model(parser, dtype="float32")
+    seeds = "of groups and of what a task draws; several are pooled, their spread reported"
+    add("--seed", type=_integers, default=(), metavar="S[,S...]", help=seeds)
+    add("--group-size", type=int, metavar="M", help="default: the paper's for the data set")
+    add("--trials", type=int, metavar="N", help="default: the paper's for the data set")
+    options.add_prompts(parser, preset=_preset)
+    add("--engine", choices=ENGINES, help="default: tree")
+    add("--folds", type=int, default=5, metavar="F", help="of the fitted methods (default: 5)")
+    add("--keep-groups", action="store_true", help="keep what each prompt said, too")
+    options.gone(parser, "--method-preset", "write --preset instead")
+    options.gone(parser, "--choices", "write --only-choices instead")
+    options.gone(parser, "--num-choices", "write --cut-to instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Everything that can be refused is refused before the model is loaded."""
+    need_extras()
+    from minise.evaluation.results import Results
+    from minise.evaluation.run import Run, evaluate
+    from minise.identity import weights_identity
+
+    for name in ("group_size", "trials", "questions", "limit"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} {value} is below 1")
+    if args.experiment is None and (args.task is None or args.method is None):
+        raise InputError("--task and --method say what to run; or give an --experiment")
+    if args.experiment is not None and args.method is not None:
+        raise InputError("--experiment has its methods; leave --method out, or the experiment")
+    experiment = EXPERIMENTS.get(args.experiment, Experiment("", lambda task: []))
+    seeds = args.seed or experiment.seeds
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"--seed {','.join(map(str, seeds))} names a seed twice")
+    tasks = {seed: _tasks(args, experiment, seed) for seed in seeds}
+    first = tasks[seeds[0]]
+    asked = Run(tasks, {}, {})
+    variants = {t.name: _variants(args, experiment, t, asked.questions(t.name)) for t in first}
+    skipped = sorted({row for ts in tasks.values() for task in ts for row in task.skipped})
+    lm = options.load_model(args)
+    changed = (args.group_size, args.trials, args.grouping, args.null_option, args.only_choices)
+    names = ("experiment", "model", "dtype", "device", "limit")
+    todo = replace(
+        asked,
+        variants=variants,
+        identity={name: getattr(args, name) for name in names} | weights_identity(lm),
+        keep_groups=args.keep_groups,
+        about={
+            "full_run": args.limit is None,
+            "as_in_paper": all(x is None for x in changed) and args.preset == "paper",
+            "command": "minise " + shlex.join(args.arguments),
+            "sources": {task.name: task.source for task in first},
+            "skipped_rows": skipped,
+        },
+        extra={key: find_object(where) for key, where in experiment.extra.items()},
+    )
+    for row in skipped:
+        print(f"minise: left out: {row}", file=sys.stderr)
+    try:
+        results = evaluate(lm, todo, args.output_path, args.resume)
+    except KeyboardInterrupt:
+        print("minise: stopped; the same command with --resume goes on", file=sys.stderr)
+        raise
+    show([Results.from_json(results)], args.output_path, args.json)
+    return 0
+
+
+def _tasks(args: argparse.Namespace, experiment: Experiment, seed: int) -> list[Task]:
+    from minise.evaluation.tasks import load_tasks
+
+    return load_tasks(
+        experiment.datasets if args.task is None else args.task.split(","),
+        data=args.data,
+        revision=args.data_revision,
+        cut_to=args.cut_to or experiment.cut_to,
+        only_choices=args.only_choices,
+        seed=seed,
+        limit=args.limit,
+        questions=args.questions or experiment.questions,
+        skip_bad_rows=args.skip_bad_rows,
+    )
+
+
+def _variants(
+    args: argparse.Namespace, experiment: Experiment, task: Task, asked: list[tuple[int, Question]]
+) -> list[Variant]:
+    """What runs on a task: the methods, or those variants of the experiment that can be fitted.
+    Options set what the experiment leaves open."""
+    m, n = args.group_size or task.group_size, args.trials or task.trials
+    names = ("grouping", "null_option", "preset", "folds")
+    settings = {"group_size": m, "trials": n} | {name: getattr(args, name) for name in names}
+    if args.experiment is None:
+        return make_variants(args.method.split(","), settings, args.engine or "tree")
+    task = replace(task, group_size=m, trials=n)
+    planned = experiment.variants(task)
+    if args.preset != "paper" or args.grouping not in (None, "random", "independent"):
+        # The groups of fewer trials are then not the first ones of more: each is a run of its own.
+        asking = {"first-trials": "self-ensemble"}
+        planned = [replace(v, method=asking.get(v.method, v.method)) for v in planned]
+    variants = [complete(variant, settings) for variant in planned]
+    if args.engine is not None and len({variant.engine for variant in variants}) == 1:
+        variants = [replace(variant, engine=args.engine) for variant in variants]
+    refused: dict[str, InputError] = {}
+    for variant in variants:
+        method = build(variant)
+        if hasattr(method, "fit") and hasattr(method, "check"):
+            try:
+                method.check(asked)
+            except InputError as error:
+                refused[variant.name] = error
+    if refused:
+        why = next(iter(refused.values()))
+        print(f"minise: {task.name}: left out: {', '.join(refused)} ({why})", file=sys.stderr)
+    return [variant for variant in variants if variant.name not in refused]
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers") from None
+
+
+def _preset(text: str) -> str:
+    """A preset. Experiments had their names here before."""
+    experiment = {"precision": "groupings"}.get(text, text)
+    if experiment in EXPERIMENTS:
+        raise argparse.ArgumentTypeError(f"for an experiment write --experiment {experiment}")
+    return text

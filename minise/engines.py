@@ -1,0 +1,101 @@
+"""Three ways to the logits after each prompt of a question.
+
+separate: every prompt alone, plain causal; the definition. dense: the packed sequence with an
+explicit mask and positions; the paper's single pass. tree: common prefixes merged, and only the
+work that the mask allows; the fast one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minise.config import Config
+from minise.errors import InputError
+from minise.layout import Layout, causal_mask, pack
+from minise.meter import check_fit, check_mask_fits
+from minise.model import Decoder
+from minise.names import ENGINES
+from minise.tokenizer import Tokenizer
+from minise.tree import read_ends
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A loaded checkpoint. `name` is what was asked for, `revision` the hub's commit hash."""
+
+    name: str
+    config: Config
+    decoder: Decoder
+    tokenizer: Tokenizer
+    revision: str | None = None
+
+
+@torch.inference_mode()
+def branch_logits(
+    lm: LanguageModel,
+    prefix: Sequence[int],
+    branches: Sequence[Sequence[int]],
+    engine: str = "tree",
+    columns: Sequence[int] | None = None,
+) -> Tensor:
+    """The logits after each prompt `prefix + branch`: (G, V), or (G, len(columns)) for those token
+    ids, in the weights' dtype and on their device. The primitive under every method.
+
+    The engines' numbers are equal up to rounding. Raises InputError for an unknown engine, a prompt
+    beyond the model's positions, or token ids beyond its vocabulary.
+    """
+    if engine not in ENGINES:
+        raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
+    check_fit(lm.name, lm.config, prefix, branches)
+    if engine == "dense":
+        return layout_logits(lm, pack(prefix, branches), columns)
+    if engine == "tree":
+        ends = read_ends(lm.decoder, pack(prefix, branches, tree=True))
+    else:
+        ends = torch.stack([run_alone(lm, [*prefix, *branch])[-1] for branch in branches])
+    return _logits(lm, ends, columns)
+
+
+@torch.inference_mode()
+def layout_logits(
+    lm: LanguageModel, layout: Layout, columns: Sequence[int] | None = None
+) -> Tensor:
+    """The logits at the ends of any layout, run with its mask as it is: (G, V) or (G, C)."""
+    hidden = hidden_states(lm, layout)
+    return _logits(lm, hidden[layout.ends.to(hidden.device)], columns)
+
+
+def hidden_states(lm: LanguageModel, layout: Layout) -> Tensor:
+    """Hidden states (T, D) of a layout, on the weights' device. Raises InputError if its mask would
+    not fit in memory."""
+    check_mask_fits(lm.decoder, len(layout.tokens))
+    given = (layout.tokens, layout.positions, layout.mask)
+    hidden: Tensor = lm.decoder(*(tensor.to(lm.decoder.device) for tensor in given))
+    return hidden
+
+
+def run_alone(lm: LanguageModel, prompt: Sequence[int]) -> Tensor:
+    """Hidden states (T, D) of one prompt in a plain causal run: what every engine must equal."""
+    T, device = len(prompt), lm.decoder.device
+    tokens = torch.tensor(prompt, device=device)
+    hidden: Tensor = lm.decoder(tokens, torch.arange(T, device=device), causal_mask(T).to(device))
+    return hidden
+
+
+def token_counts(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> dict[str, int]:
+    """How many tokens each engine runs for these prompts, by its name."""
+    own = sum(map(len, branches))
+    return {
+        "separate": len(prefix) * len(branches) + own,
+        "dense": len(prefix) + own,
+        "tree": len(pack(prefix, branches, tree=True).tokens),
+    }
+
+
+def _logits(lm: LanguageModel, hidden: Tensor, columns: Sequence[int] | None) -> Tensor:
+    wanted = None if columns is None else torch.tensor(list(columns), device=hidden.device)
+    return lm.decoder.logits(hidden, wanted)

@@ -1,0 +1,44 @@
+"""Every ordered group in place of a sample: the limit of infinitely many trials."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from math import perm
+
+from minise.errors import InputError
+from minise.grouping import Groups
+
+MAX_EXACT_GROUPS = 50_000
+
+
+def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
+    """Every ordered group that a random partition can hold, weighted by how many of it a trial
+    holds on average. `trials`, `seed` and `question_id` have no effect.
+
+    In a trial each of the floor(K / m) full groups is uniform over the ordered m-subsets of the
+    choices, and the rest, if there is one, over the ordered subsets of its size. The weighted mean
+    over these groups is the limit of the mean (Eq. 2) for infinitely many trials.
+
+    Raises InputError for more than MAX_EXACT_GROUPS groups.
+
+    >>> found = all_ordered_groups(3, 2, 0, 0, "")
+    >>> [(group, round(weight, 3)) for group, weight in zip(found.flat, found.weights)]
+    ... # doctest: +NORMALIZE_WHITESPACE
+    [((0, 1), 0.167), ((0, 2), 0.167), ((1, 0), 0.167), ((1, 2), 0.167), ((2, 0), 0.167),
+     ((2, 1), 0.167), ((0,), 0.333), ((1,), 0.333), ((2,), 0.333)]
+    """
+    size = min(m, K)
+    full, rest = divmod(K, size)
+    sizes = [(size, full)] + [(rest, 1)] * (rest > 0)
+    if (count := sum(perm(K, size) for size, _ in sizes)) > MAX_EXACT_GROUPS:
+        raise InputError(
+            f"exact grouping of {K} choices in groups of {m} has {count:,} ordered groups, over "
+            f"the limit of {MAX_EXACT_GROUPS:,}; use smaller groups, or sample them with balanced"
+        )
+    found = [
+        (group, copies / perm(K, size))
+        for size, copies in sizes
+        for group in permutations(range(K), size)
+    ]
+    groups, weights = zip(*found, strict=True)
+    return Groups((groups,), weights, complete=True)

@@ -1,0 +1,105 @@
+"""What a run costs and what still fits: seconds, peak memory, free memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from minise.config import Config
+from minise.errors import InputError
+from minise.model import Decoder
+
+T = TypeVar("T")
+
+
+def timed(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one run, to the end of the device's work."""
+    _wait(device)
+    began = time.perf_counter()
+    run()
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def peak_bytes(run: Callable[[], T], device: torch.device) -> tuple[int | None, T]:
+    """The peak of memory during a run above what was held before it, and what the run returned.
+
+    It is allocated memory on CUDA and resident memory on a Linux CPU; None where the system does
+    not say.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        result = run()
+        _wait(device)
+        return torch.cuda.max_memory_allocated(device) - before, result
+    try:
+        # Memory that the allocator keeps for reuse would hide what a run takes: give it back. Then
+        # set the kernel's mark of the highest resident size down to the present one.
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+    except (OSError, AttributeError):  # not Linux, or another C library
+        return None, run()
+    result = run()
+    return _status("VmHWM") - before, result
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that a new tensor can still take on a device; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")), None)
+
+
+def check_fit(
+    name: str, config: Config, prefix: Sequence[int], branches: Sequence[Sequence[int]]
+) -> None:
+    """Raise InputError for a prompt beyond the model's positions or vocabulary."""
+    longest, limit = len(prefix) + max(map(len, branches)), config.max_position_embeddings
+    if longest > limit:
+        raise InputError(
+            f"a prompt has {longest} tokens, but {name} has positions for {limit}; "
+            "shorten the question or its choices, or use smaller groups"
+        )
+    largest = max(max(ids, default=0) for ids in [prefix, *branches])
+    if largest >= config.vocab_size:
+        raise InputError(
+            f"token id {largest} is beyond the vocabulary of {name} ({config.vocab_size}); "
+            "its tokenizer.json belongs to another model"
+        )
+
+
+def check_mask_fits(decoder: Decoder, tokens: int) -> None:
+    """Raise InputError if a dense mask of `tokens` squared cells would not fit in memory."""
+    # One byte a cell for the mask and for each window's copy of it, and the attention kernel's own
+    # copy in the weights' dtype.
+    windows = len({window for window in decoder.config.sliding_windows if window is not None})
+    needed = tokens**2 * (1 + windows + decoder.dtype.itemsize)
+    free = free_bytes(decoder.device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{tokens:,} packed tokens need a mask of {tokens**2:,} cells, with its copies "
+            f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free; use the engine tree"
+        )
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))

@@ -1,0 +1,1 @@
+"""Ways to ask a question, beside those of the core: one file for each, named in registry.py."""

@@ -1,0 +1,57 @@
+"""What is found by its name while the program runs: optional packages, and code of your own."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from minise.errors import InputError
+
+
+def load_extra(module: str, extra: str = "eval") -> Any:
+    """A module that only an optional extra of this package installs.
+
+    Raises InputError that names the extra if the module is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"this needs {error.name}, which is not installed: pip install 'minise[{extra}]'"
+        ) from None
+
+
+def find_object(where: str) -> Any:
+    """The object "package.module:Name", or "./file.py:Name" from a file of your own.
+
+    The file is run like any Python program, so give only files that you trust. Raises InputError
+    for a file or name that is not there, and for a file that fails when it is run.
+    """
+    source, _, name = where.rpartition(":")
+    if not source or not name:
+        raise InputError(f'"{where}" names no object; write FILE.py:NAME')
+    if not source.endswith(".py"):
+        try:
+            return getattr(import_module(source), name)
+        except (ImportError, AttributeError) as error:
+            raise InputError(f"{where}: not found ({error}); write FILE.py:NAME") from None
+    path = Path(source)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give the path of a Python file")
+    module_name = f"minise_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their own module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the file raises
+        kind = type(error).__name__
+        raise InputError(f"{path}: could not be run ({kind}: {error}); mend the file") from None
+    if not hasattr(module, name):
+        raise InputError(f"{path}: defines no {name}; give one of the names it defines")
+    return getattr(module, name)

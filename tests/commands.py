@@ -1,0 +1,28 @@
+"""Run a command in this process, and what every refusal looks like."""
+
+from __future__ import annotations
+
+import pytest
+
+from minise.cli import main
+
+Q = ["--question", "Which is a bird?", "--choice", "wren", "--choice", "trout", "--choice", "oak"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """The command's exit status, what it printed, and what it said on stderr."""
+    status = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def assert_one_line(status: int, out: str, err: str, parts: list[str]) -> None:
+    """Status 2, nothing printed, and one line on stderr that has all `parts` and no traceback."""
+    assert status == 2
+    assert out == ""
+    assert err.startswith("minise: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert "Traceback" not in err
+    for part in parts:
+        assert part in err

@@ -1,0 +1,167 @@
+"""`minise eval`: what options mean beside experiments, and what became of older spellings."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minise.commands.eval import _variants
+from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.tasks import Task
+from tests.commands import assert_one_line, run
+
+OLD_SPELLINGS = [
+    *((["--preset", name], f"write --experiment {name};") for name in EXPERIMENTS),
+    (["--preset", "precision"], "write --experiment groupings;"),
+    (["--preset=main"], "write --experiment main;"),
+    (["--method-preset", "authors-code"], "--method-preset: write --preset instead"),
+    (["--choices", "4"], "--choices: write --only-choices instead"),
+    (["--choices=4"], "--choices: write --only-choices instead"),
+    (["--num-choices", "2,4"], "--num-choices: write --cut-to instead"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), OLD_SPELLINGS, ids=lambda value: "".join(value))
+def test_an_older_spelling_names_the_new_one(capsys, options: list[str], said: str) -> None:
+    assert_one_line(*run(capsys, "eval", *options, "--output-path", "x"), [said])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--preset", "papers"], "--preset: invalid choice: 'papers'"),
+        (["--experiment", "mains"], "--experiment: invalid choice: 'mains'"),
+        (["--grouping", "fair"], "--grouping: fair is unknown; use one of random, balanced"),
+        (["--engine", "fast"], "--engine: invalid choice: 'fast'"),
+        (["--experiment", "main", "--meth", "standard"], "unrecognized arguments: --meth"),
+    ],
+)
+def test_an_unknown_value_is_one_line(capsys, options: list[str], said: str) -> None:
+    assert_one_line(*run(capsys, "eval", *options, "--output-path", "x"), [said])
+
+
+def test_help_shows_the_new_spellings_alone(capsys) -> None:
+    with pytest.raises(SystemExit):
+        run(capsys, "eval", "--help")
+    shown = capsys.readouterr().out
+    for new in ("--experiment", "--preset", "--only-choices", "--cut-to"):
+        assert f"  {new} " in shown
+    for old in ("--method-preset", "--num-choices", " --choices"):
+        assert old not in shown
+
+
+@pytest.fixture
+def evaluate(capsys, llama_folder: Path, tmp_path: Path) -> Any:
+    """Run an experiment on a few questions of the miniature: its variants, results and stderr."""
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+
+    def run_it(*options: object) -> tuple[dict[str, Any], dict[str, Any], str]:
+        fixed = ("eval", "--model", llama_folder, "--task", "miniature", "--output-path", tmp_path)
+        status, _, err = run(capsys, *fixed, *options)
+        assert status == 0
+        results = json.loads((tmp_path / "results.json").read_text())
+        (variants,) = results["config"]["variants"].values()
+        return {variant["name"]: variant for variant in variants}, results, err
+
+    return run_it
+
+
+def test_options_set_what_an_experiment_leaves_open(evaluate) -> None:
+    options = ("--grouping", "balanced", "--no-null-option", "--engine", "separate")
+    sizes = ("--group-size", 3, "--trials", 2)
+    variants, results, err = evaluate("--experiment", "scale", "--questions", 2, *options, *sizes)
+    ensemble = variants["self-ensemble"]
+    assert ensemble["engine"] == variants["standard"]["engine"] == "separate"
+    assert ensemble["settings"] == {
+        "group_size": 3, "trials": 2, "grouping": "balanced", "null_option": False,
+        "preset": "paper",
+    }  # fmt: skip
+    assert results["config"]["experiment"] == "scale"
+    assert results["config"]["as_in_paper"] is False
+    assert err == ""
+
+
+def test_without_options_an_experiment_is_the_papers(evaluate) -> None:
+    variants, results, _ = evaluate("--experiment", "scale", "--questions", 2)
+    settings = variants["self-ensemble"]["settings"]
+    assert (settings["group_size"], settings["trials"]) == (4, 20)
+    assert results["config"]["as_in_paper"] is True
+
+
+def test_an_experiment_keeps_the_engines_that_it_varies(evaluate) -> None:
+    sizes = ("--group-size", 2, "--trials", 1)
+    variants, _, _ = evaluate(
+        "--experiment", "efficiency", "--questions", 1, "--engine", "tree", *sizes
+    )
+    engines = {name: variant["engine"] for name, variant in variants.items()}
+    assert engines == {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
+
+
+def test_an_experiment_keeps_the_settings_that_it_varies(evaluate) -> None:
+    options = ("--limit", 1, "--group-size", 2, "--trials", 3, "--grouping", "random")
+    variants, _, _ = evaluate("--experiment", "sensitivity", *options)
+    assert {v["settings"]["group_size"] for v in variants.values()} == {2, 3, 4, 5}
+    assert variants["m2-n80"]["settings"]["trials"] == 80
+    assert variants["m2-n80"]["settings"]["grouping"] == "random"
+    assert variants["m2-exact"]["settings"]["grouping"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("options", "nested"),
+    [
+        ({}, True),
+        ({"grouping": "independent"}, True),
+        ({"grouping": "balanced"}, False),
+        ({"preset": "authors-code"}, False),
+    ],
+)
+def test_first_trials_stand_for_a_smaller_run_only_where_groups_are_nested(
+    options: dict[str, str], nested: bool
+) -> None:
+    """A design of 20 is not the beginning of one of 80; nor is a run whose last group is read
+    elsewhere."""
+    names = ("method", "group_size", "trials", "grouping", "null_option", "engine", "folds")
+    fixed = {**dict.fromkeys(names), "preset": "paper", "experiment": "sensitivity"}
+    task = Task("x", "miniature", [], {})
+    planned = _variants(Namespace(**{**fixed, **options}), EXPERIMENTS["sensitivity"], task, [])
+    variants = {variant.name: variant for variant in planned}
+    assert variants["m2-n10"].method == ("first-trials" if nested else "self-ensemble")
+    assert {"group_size": 2, "trials": 10}.items() <= variants["m2-n10"].settings.items()
+    assert variants["m2-n80"].method == variants["m2-exact"].method == "self-ensemble"
+    if not nested:
+        assert options.items() <= variants["m2-n10"].settings.items()
+        assert variants["m2-exact"].settings["grouping"] == "exact"
+
+
+def test_methods_that_cannot_be_fitted_are_left_out_of_an_experiment(evaluate) -> None:
+    sizes = ("--group-size", 2, "--trials", 1, "--folds", 5)
+    variants, results, err = evaluate("--experiment", "main", "--questions", 4, *sizes)
+    kept = ["standard", "self-ensemble", "cyclic", "cyclic-matched"]
+    assert list(variants) == list(results["results"]["miniature"]) == kept
+    assert err.startswith("minise: miniature: left out: vector-scaling, dirichlet (")
+    assert "4 questions for 5 folds" in err
+    assert err.count("\n") == 1
+
+
+def test_a_grouping_of_ones_own(evaluate, tmp_path: Path) -> None:
+    """Every pair of neighbours, as a file outside the package."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from minise import Groups\n\n"
+        "def neighbours(num_choices, group_size, trials, seed, question_id):\n"
+        "    pairs = [(i, (i + 1) % num_choices) for i in range(num_choices)]\n"
+        "    return Groups((tuple(pairs),), complete=True)\n"
+    )
+    grouping = ("--grouping", f"{mine}:neighbours")
+    variants, _, _ = evaluate(
+        "--method", "self-ensemble", "--questions", 1, "--keep-groups", *grouping
+    )
+    assert variants["self-ensemble"]["settings"]["grouping"] == f"{mine}:neighbours"
+    (line,) = (tmp_path / "samples-miniature-self-ensemble.jsonl").read_text().splitlines()
+    groups = [tuple(group["choices"]) for group in json.loads(line)["groups"]]
+    assert groups == [(i, (i + 1) % 8) for i in range(8)]

@@ -1,0 +1,150 @@
+"""Sampled groupings are compared with the exact expectation by looking their groups up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minise import LanguageModel, Question, self_ensemble
+from minise.ensemble import label_logits
+from minise.evaluation import grouping_study
+from minise.evaluation.grouping_study import GroupingStudy, summarise_study
+from minise.evaluation.run import Run, evaluate
+from minise.evaluation.samples import Sample
+from minise.evaluation.tasks import Task
+from minise.methods.registry import Variant
+
+Cells = dict[tuple[str, int], dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping_study, "TRIALS", (1, 3))
+    monkeypatch.setattr(grouping_study, "REPETITIONS", 4)
+
+
+@pytest.fixture
+def asked(question: Question) -> Question:
+    return Question(question.text, question.choices, id="q", answer=3)
+
+
+def by_kind(cells: list[dict[str, Any]]) -> Cells:
+    return {(cell["grouping"], cell["trials"]): cell for cell in cells}
+
+
+def test_looked_up_scores_are_those_of_running_the_groups(
+    lm: LanguageModel, asked: Question
+) -> None:
+    method = GroupingStudy(2)
+    plan = method.plan(lm, asked, 5)
+    answer = method.answer(plan, label_logits(lm, plan))
+    notes = method.notes(lm, plan, answer, 5)
+    assert (notes["group_size"], notes["repetitions"]) == (2, 4)
+    cells = by_kind(notes["cells"])
+    assert list(cells) == [
+        ("random", 1),
+        ("random", 3),
+        ("balanced", 1),
+        ("balanced", 3),
+        ("exact", 0),
+    ]
+    exact = self_ensemble(lm, asked, 2, grouping="exact")
+    assert torch.equal(answer.scores, exact.scores)
+    assert cells["exact", 0]["nll"] == pytest.approx(-float(exact.probabilities[3].log()))
+    assert cells["exact", 0]["variance"] == 0
+    for grouping in ("random", "balanced"):
+        variance, nll, right = [], [], []
+        for repetition in range(4):
+            q = Question(asked.text, asked.choices, id=f"q/{repetition}")
+            said = self_ensemble(lm, q, 2, 3, seed=5, grouping=grouping)
+            variance.append(((said.scores - exact.scores) ** 2).mean())
+            nll.append(-said.probabilities[3].log())
+            right.append(float(said.prediction == 3))
+        cell = cells[grouping, 3]
+        assert cell["variance"] == pytest.approx(float(torch.stack(variance).mean()))
+        assert cell["nll"] == pytest.approx(float(torch.stack(nll).mean()))
+        assert cell["accuracy"] == pytest.approx(sum(right) / 4)
+
+
+def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> None:
+    def sample(number: int, seed: int = 0) -> Sample:
+        spread = 1 + number % 3
+        cells = [
+            {"grouping": grouping, "trials": trials, "variance": variance * spread}
+            | {"tokens": tokens, "accuracy": 0.5, "nll": 1.0}
+            for grouping, trials, variance, tokens in [
+                ("random", 1, 6.0, 10),
+                ("random", 3, 2.0, 30),
+                ("balanced", 1, 3.0, 11),
+                ("balanced", 3, 0.5, 33),
+                ("exact", 0, 0.0, 99),
+            ]
+        ]
+        notes = {"group_size": 2, "repetitions": 4, "cells": cells}
+        return Sample(str(number), seed, "", 0, 0, [0.5, 0.5], [0.5, 0.5], 99, notes=notes)
+
+    samples = [sample(number) for number in range(30)]
+    found = summarise_study({"exact": samples}, resamples=50)
+    assert (found["group_size"], found["questions"], found["repetitions"]) == (2, 30, 4)
+    cells = by_kind(found["cells"])
+    assert cells["balanced", 1]["worth"] == pytest.approx(2)
+    assert cells["balanced", 1]["worth_interval"] == pytest.approx([2, 2])
+    assert cells["balanced", 1]["tokens_of_worth"] == pytest.approx(20)
+    assert cells["balanced", 3]["worth"] == pytest.approx(12)
+    assert cells["balanced", 3]["tokens_of_worth"] is None
+    assert cells["random", 3]["variance"] == pytest.approx(4)
+    assert cells["exact", 0]["tokens"] == 99
+    for kind in (("random", 1), ("exact", 0)):
+        assert set(cells[kind]) == {
+            "grouping",
+            "trials",
+            "variance",
+            "accuracy",
+            "nll",
+            "tokens",
+        }
+    # Another seed has other samples of groups: it does not make more questions.
+    again = [sample(number, seed=1) for number in range(7)]
+    assert summarise_study({"exact": samples + again}, resamples=50) == found
+
+
+def test_a_cut_run_goes_on_and_redoes_a_torn_line_alone(
+    lm: LanguageModel, asked: Question, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("filelock")
+    pytest.importorskip("scipy")
+    questions = [Question(f"{asked.text} {n}", asked.choices, answer=n) for n in range(3)]
+    task = Task("birds", "birds", questions, {}, choices=5)
+    run = Run(
+        {0: [task]},
+        {"birds": [Variant("exact", "grouping-study", {"group_size": 2})]},
+        {"model": "tiny"},
+        extra={"groupings": summarise_study},
+    )
+    whole = evaluate(lm, run, tmp_path)
+    assert whole["groupings"]["birds"]["questions"] == 3
+    assert whole["results"]["birds"]["exact"]["settings"] == {"group_size": 2}
+    path = tmp_path / "samples-birds-exact.jsonl"
+    text = path.read_text()
+    path.write_text(text[:-9])
+    asked_again = []
+    once = GroupingStudy.notes
+
+    def counted(self, lm, plan, answer, seed):
+        asked_again.append(plan.question.id)
+        return once(self, lm, plan, answer, seed)
+
+    monkeypatch.setattr(GroupingStudy, "notes", counted)
+    again = evaluate(lm, run, tmp_path, resume=True)
+    assert again["groupings"] == whole["groupings"]
+    assert again["results"] == whole["results"]
+    assert asked_again == [questions[2].id]
+
+    def without_time(text: str) -> list[Any]:
+        return [json.loads(line) | {"seconds": None} for line in text.splitlines()]
+
+    assert without_time(path.read_text()) == without_time(text)

@@ -1,0 +1,147 @@
+"""Tables from results made by hand."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from minise.errors import InputError
+from tests.made_results import DIFFERENCE, LLAMA, M4, STUDY, cell, make, ours, table
+
+
+def rows(text: str) -> list[list[str]]:
+    """The texts in each line of all tables, without the lines below the headings."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[part.strip() for part in line.strip("|").split(" | ")] for line in lines]
+
+
+class TestTables:
+    def test_without_an_experiment_every_metric_stands_beside_its_method(self) -> None:
+        run = make(None, {"mine": {"standard": cell(auroc=None)}}, {"mine": ("mine", None)})
+        run["timing"]["mine"]["standard"] = {"seconds_per_question": None, "peak_bytes": None}
+        text = table(run)
+        assert text.startswith(f"{LLAMA}\n\n| task | method ")
+        found = dict(zip(*rows(text), strict=True))
+        assert found["n"] == "926"
+        assert found["accuracy"] == "80.0 [70.0, 90.0]"
+        assert found["NLL"] == "0.800 [0.700, 0.900]"
+        assert found["tokens"] == "1,234"
+        assert found["AUROC"] == found["s/question"] == found["peak MiB"] == "-"
+        assert "Paired differences" not in text
+        assert text.endswith(f"\n- {LLAMA} (bfloat16, cuda): mine: 926 questions.\n")
+
+    def test_choices_stand_across(self) -> None:
+        tasks = {"few": {"standard": cell(), "mine": ours()}, "many": {"standard": cell()}}
+        text = table(make("choices", tasks, {"few": ("qasc", 2), "many": ("qasc", 4)}))
+        head, standard, mine = rows(text)
+        assert head == ["model", "method", "few", "many"]
+        shown = "80.0 [70.0, 90.0]"
+        assert standard[2:] == [f"{shown} (paper 91.90)", f"{shown} (paper 86.29)"]
+        assert mine == [LLAMA, "mine", "80.0 [70.0, 90.0]", "-"]
+
+    def test_main_has_a_table_for_each_metric(self) -> None:
+        text = table(make("main", {"qasc": {"standard": cell(), "self-ensemble": ours()}}))
+        titles = ("Accuracy", "NLL (nats)", "ECE (15 bins of equal width)", "Under-confidence")
+        for title in (*titles, "Over-confidence", "Tokens a question"):
+            assert re.search(rf"^{re.escape(title)}\n\n\| model ", text, re.MULTILINE)
+        assert ["model", "method", "qasc"] in rows(text)
+
+    @pytest.mark.parametrize("experiment", ["scale", "ablation"])
+    def test_methods_stand_across(self, experiment: str) -> None:
+        cells = {"without-mask": cell("without-mask", settings=M4), "self-ensemble": ours()}
+        found = rows(table(make(experiment, {"qasc": cells})))
+        assert found[0] == ["model", "task", "without-mask", "self-ensemble"]
+        assert [text[-14:] for text in found[1][2:]] == [" (paper 19.22)", " (paper 80.67)"]
+
+    def test_sensitivity_reads_sizes_from_settings_and_not_from_names(self) -> None:
+        cells = {
+            "a": cell("first-trials", settings={"group_size": 3, "trials": 10, "of": "b"}),
+            "b": cell("self-ensemble", settings={"group_size": 3, "trials": 80}, accuracy=0.6),
+            "m9-n9": cell("first-trials", settings=M4, accuracy=0.5),
+            "c": cell("self-ensemble", settings={**M4, "trials": 0, "grouping": "exact"}),
+        }
+        model = "Qwen/Qwen2.5-7B-Instruct"
+        text = table(make("sensitivity", {"qasc": cells}, model=model))
+        assert text.startswith(f"{model}, qasc: accuracy\n\n")
+        assert rows(text) == [
+            ["trials", "m=3", "m=4"],
+            ["N=10", "80.0 [70.0, 90.0] (paper 78.73)", "-"],
+            ["N=80", "60.0 [70.0, 90.0] (paper 80.45)", "-"],
+            ["N=20", "-", "50.0 [70.0, 90.0] (paper 80.67)"],
+            ["exact", "-", "80.0 [70.0, 90.0]"],
+        ]
+
+    def test_seeds_show_their_spread_beside_the_papers(self) -> None:
+        model = "mistralai/Mistral-7B-Instruct-v0.1"
+        cells = {"standard": cell(), "self-ensemble": ours()}
+        text = table(make("seeds", {"qasc": cells}, model=model, seeds=[0, 1]))
+        head, standard, mine = rows(text)
+        assert head == ["model", "task", "method", "mean", "each seed"]
+        assert standard[3:] == ["75.00 ± 7.07", "70.00, 80.00"]
+        # Mistral's row, which the paper prints as Qwen2's.
+        assert mine[3] == "75.00 ± 7.07 (paper 65.87 ± 0.36)"
+        assert "926 questions over seeds 0, 1." in text
+
+    def test_confidence_shows_both_sides(self) -> None:
+        text = table(make("confidence", {"qasc": {"standard": cell(), "self-ensemble": ours()}}))
+        head, standard, mine = rows(text)
+        assert head[3:] == ["under", "over", "under, score", "over, score"]
+        assert [text[-13:] for text in standard[3:5]] == ["(paper 43.45)", "(paper 25.09)"]
+        assert [text[-13:] for text in mine[3:5]] == ["(paper 35.33)", "(paper 20.53)"]
+        assert "with f < 0.5." in text
+
+    def test_efficiency_compares_engines(self) -> None:
+        engines = {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
+        cells = {name: ours(engine=engine) for name, engine in engines.items()}
+        text = table(make("efficiency", {"qasc": cells}, differences={"qasc": [DIFFERENCE]}))
+        head, *lines = rows(text)
+        found = {line[2]: dict(zip(head, line, strict=True)) for line in lines}
+        assert found["multi-pass"]["s/question"] == "0.2500 (paper, A40: 0.78)"
+        assert found["multi-pass"]["accuracy"].endswith("(paper 78.62)")
+        assert found["single-pass"]["accuracy"].endswith("(paper 80.67)")
+        assert "paper" not in str(found["tree"])
+        assert found["tree"]["decisions changed"] == "3 of 926"
+        assert found["tree"]["peak MiB"] == "3"
+
+    def test_groupings_stand_side_by_side(self) -> None:
+        found = rows(
+            table(make("groupings", {"q": {"exact": cell()}}, extra={"groupings": {"q": STUDY}}))
+        )
+        columns = ("tokens", "variance", "accuracy", "NLL")
+        assert found[0] == [
+            *["N", *(f"random: {c}" for c in columns), *(f"balanced: {c}" for c in columns)],
+            *["worth random trials", "which take tokens"],
+        ]
+        numbers = ["100", "1.00e-03", "50.0", "0.700"]
+        assert found[1] == ["1", *numbers, "110", *numbers[1:], "2.5 [2.0, 3.0]", "250"]
+        assert found[2][-2:] == ["2.5 [2.0, 3.0]", "over 300"]
+        assert found[3] == ["exact", "9,999", "0", "50.0", "0.700", *["-"] * 6]
+
+    def test_paired_differences(self) -> None:
+        cells = {"multi-pass": cell(), "tree": cell()}
+        run = make("main", {"qasc": cells}, differences={"qasc": [DIFFERENCE]})
+        assert rows(table(run))[-1] == [
+            *[LLAMA, "qasc", "tree - multi-pass", "+5.00 [-1.00, +11.00]", "7 / 2", "0.18"]
+        ]
+
+    def test_several_runs_make_one_table(self) -> None:
+        one = make("main", {"qasc": {"standard": cell()}})
+        two = make("main", {"mine": {"standard": cell(), "other": cell("x:Y")}}, model="weights/b")
+        head, *lines = rows(table(one, two, one))[:5]
+        assert head == ["model", "method", "qasc", "mine"]
+        assert [line[0] for line in lines] == [LLAMA, "b", "b", LLAMA]
+        assert lines[1] == ["b", "standard", "-", "80.0 [70.0, 90.0]"]
+
+    def test_runs_of_different_experiments_are_refused(self) -> None:
+        runs = [make(name, {"qasc": {"standard": cell()}}) for name in ("scale", None, "seeds")]
+        with pytest.raises(InputError, match=r"different experiments \(None, scale, seeds\)"):
+            table(*runs)
+
+    def test_a_bar_in_a_name_does_not_end_a_column(self) -> None:
+        text = table(make("main", {"a|b": {"standard": cell()}}))
+        assert rows(text)[0] == ["model", "method", "a\\|b"]
+
+    def test_what_is_not_a_full_run_says_so(self) -> None:
+        run = make("main", {"qasc": {"standard": cell()}}, full_run=False, limit=5)
+        assert table(run).endswith("926 questions. Not a full run: the first 5 questions.\n")

@@ -1,0 +1,222 @@
+"""Show that a change of the code leaves every number as it was, to the last bit.
+
+    python -m tools.same_numbers record                 before the change: write the golden
+    python -m tools.same_numbers check                  after it: compare
+    python -m tools.same_numbers check --data DIR       also on real questions, files of the three
+                                                        published data sets in DIR
+
+For each shipped checkpoint, set of questions and way of asking, the golden
+(tests/numbers.json) holds two hashes over all questions: `ids`, of the groups, weights,
+token ids and label ids; and `bits`, of all probabilities and scores as float64. It also holds the
+probabilities of the first questions. `ids` must be equal everywhere. `bits` must be equal on the
+machine that recorded them; another processor or another number of threads may round the last
+digits differently, and there the first probabilities are compared within 1e-4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minise import InputError, LanguageModel, Question, load
+from minise.ensemble import label_logits
+from minise.evaluation.samples import Sample
+from minise.evaluation.tasks import load_tasks
+from minise.methods.registry import Variant, build
+
+GOLDEN = Path(__file__).parents[1] / "tests" / "numbers.json"
+MODELS = ("tiny-llama", "tiny-mistral", "tiny-qwen2")
+FILES = {
+    "qasc": "qasc-validation-sample.parquet",
+    "truthfulqa": "TruthfulQA-sample.csv",
+    "mmlu_pro_biology": "mmlu-pro-biology-test-sample.parquet",
+}
+SIZES = {
+    "miniature": (4, 20),
+    "qasc": (4, 20),
+    "truthfulqa": (3, 6),
+    "mmlu_pro_biology": (5, 10),  # the paper's 40 trials would take minutes
+}
+REAL_QUESTIONS = 20
+
+
+def ways(group_size: int, trials: int) -> dict[str, Variant]:
+    """Every way of asking, by its name in the golden."""
+
+    def ensemble(engine: str = "tree", **settings: Any) -> Variant:
+        sizes = {"group_size": group_size, "trials": trials}
+        return Variant("x", "self-ensemble", {**sizes, **settings}, engine)
+
+    sizes = {"group_size": group_size, "trials": trials}
+    return {
+        "standard": Variant("x", "standard"),
+        "standard separate": Variant("x", "standard", {}, "separate"),
+        "standard authors-code": Variant("x", "standard", {"preset": "authors-code"}),
+        "self-ensemble": ensemble(),
+        "self-ensemble dense": ensemble("dense"),
+        "self-ensemble separate": ensemble("separate"),
+        "self-ensemble balanced": ensemble(grouping="balanced"),
+        "self-ensemble independent": ensemble(grouping="independent"),
+        "self-ensemble exact": ensemble(group_size=2, grouping="exact"),
+        "self-ensemble no null option": ensemble(null_option=False),
+        "self-ensemble authors-code": ensemble(preset="authors-code"),
+        "without-mask": Variant("x", "without-mask", sizes),
+        "without-positions": Variant("x", "without-positions", sizes),
+        "cyclic": Variant("x", "cyclic"),
+        "cyclic-matched": Variant("x", "cyclic-matched", sizes),
+    }
+
+
+SLOW_ON_REAL = (
+    "self-ensemble dense",
+    "self-ensemble exact",
+    "without-mask",
+    "without-positions",
+)
+
+
+def numbers(
+    lm: LanguageModel, way: Variant, questions: Sequence[Question], answered: int | None = None
+) -> tuple[dict[str, Any], list[Sample]]:
+    """What the golden holds for one way of asking, and the samples for the fitted methods. With
+    `answered` only the first questions are run on the model, and `bits` are of those."""
+    method = build(way)
+    ids, bits, tokens = hashlib.sha256(), hashlib.sha256(), 0
+    samples: list[Sample] = []
+    for number, question in enumerate(questions):
+        plan = method.plan(lm, question, 0)
+        flat = [list(group) for group in plan.groups.flat]
+        asked = [
+            question.id,
+            len(plan.prefix),
+            [[*plan.prefix, *branch] for branch in plan.branches],
+            [prompt.label_ids for prompt in plan.prompts],
+            flat,
+            list(plan.groups.weights or [1.0] * len(flat)),
+        ]
+        ids.update(json.dumps(asked).encode())
+        tokens += plan.tokens(way.engine)
+        if answered is not None and number >= answered:
+            continue
+        logits = label_logits(lm, plan, way.engine)
+        answer = method.answer(plan, logits)
+        values = [*answer.probabilities.tolist(), *answer.scores.tolist()]
+        bits.update(struct.pack(f"<{len(values)}d", *values))
+        assert question.answer is not None
+        samples.append(
+            Sample(
+                id=question.id,
+                seed=0,
+                question_hash=question.content_hash,
+                answer=question.answer,
+                prediction=answer.prediction,
+                probabilities=answer.probabilities.tolist(),
+                scores=answer.scores.tolist(),
+                tokens=0,
+                seconds=None,
+                logits=logits[0].tolist(),
+            )
+        )
+    found = {
+        "questions": len(questions),
+        "ids": ids.hexdigest()[:16],
+        "bits": bits.hexdigest()[:16],
+        "tokens": tokens,
+        "first": rounded(samples[:2]),
+    }
+    return found, samples
+
+
+def rounded(samples: Sequence[Sample]) -> list[list[float]]:
+    return [[round(p, 6) for p in sample.probabilities] for sample in samples]
+
+
+def fitted(samples: list[Sample]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The same for the two methods that are fitted on standard inference."""
+    for name in ("vector-scaling", "dirichlet"):
+        made = build(Variant(name, name)).fit({"standard": samples})
+        packed = b"".join(struct.pack("<d", p) for sample in made for p in sample.probabilities)
+        yield (
+            name,
+            {
+                "questions": len(made),
+                "bits": hashlib.sha256(packed).hexdigest()[:16],
+                "first": rounded(made[:2]),
+            },
+        )
+
+
+def real_questions(lm: LanguageModel, task: str, path: Path) -> list[Question]:
+    """The first questions that fit into the model's positions in both presets."""
+    kept = []
+    for question in load_tasks([task], data=path)[0].questions:
+        try:
+            for preset in ("paper", "authors-code"):
+                way = Variant("x", "standard", {"preset": preset})
+                numbers(lm, way, [question])  # refuses what is too long
+        except InputError:
+            continue
+        kept.append(question)
+        if len(kept) == REAL_QUESTIONS:
+            break
+    return kept
+
+
+def all_cases(data: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every case by its name in the golden."""
+    for model in MODELS:
+        lm = load(f"weights/{model}")
+        for task, (group_size, trials) in SIZES.items():
+            if task == "miniature":
+                questions = load_tasks([task], questions=60)[0].questions
+            elif data is not None:
+                questions = real_questions(lm, task, data / FILES[task])
+            else:
+                continue
+            for name, way in ways(group_size, trials).items():
+                if task != "miniature" and name in SLOW_ON_REAL:
+                    continue
+                if task == "mmlu_pro_biology" and name == "self-ensemble separate":
+                    continue
+                found, samples = numbers(lm, way, questions)
+                yield f"{model} / {task} / {name}", found
+                if (task, name) == ("miniature", "standard"):
+                    for kind, refit in fitted(samples):
+                        yield f"{model} / {task} / {kind}", refit
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("record", "check"))
+    parser.add_argument("--data", type=Path, metavar="DIR", help="with the real samples")
+    parser.add_argument("--golden", type=Path, default=GOLDEN)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.command == "record":
+        cases = dict(all_cases(args.data))
+        args.golden.write_text(json.dumps({"cases": cases}, indent=1) + "\n")
+        print(f"{args.golden}: {len(cases)} cases")
+        return 0
+    golden = json.loads(args.golden.read_text())["cases"]
+    different = checked = 0
+    for name, found in all_cases(args.data):
+        checked += 1
+        wrong = [key for key in golden[name] if golden[name][key] != found[key]]
+        different += bool(wrong)
+        print(f"{name}: {', '.join(wrong) + ' differ' if wrong else 'equal'}", flush=True)
+    print(f"{checked} cases, {different} differ")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
