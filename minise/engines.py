@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from minise.attention import Reader, tree_calls
 from minise.config import Config
 from minise.errors import InputError
-from minise.layout import Layout, causal_mask, pack
+from minise.layout import Layout, Tree, causal_mask, pack
 from minise.meter import check_fit, check_mask_fits
 from minise.model import Decoder
 from minise.names import ENGINES
 from minise.tokenizer import Tokenizer
-from minise.tree import read_ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,8 @@ def branch_logits(
     """The logits after each prompt `prefix + branch`: (G, V), or (G, len(columns)) for those token
     ids, in the weights' dtype and on their device. The primitive under every method.
 
-    The engines' numbers are equal up to rounding. Raises InputError for an unknown engine, a prompt
-    beyond the model's positions, or token ids beyond its vocabulary.
+    On a CPU the engines' numbers are equal bit for bit. Raises InputError for an unknown engine, a
+    prompt beyond the model's positions, or token ids beyond its vocabulary.
     """
     if engine not in ENGINES:
         raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
@@ -69,12 +69,21 @@ def layout_logits(
     return _logits(lm, hidden[layout.ends.to(hidden.device)], columns)
 
 
+def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
+    """Hidden states after the final norm at the tree's ends: (G, D). Everything but attention is
+    done once for each distinct token, and in the top layer for the ends only."""
+    device, windows = decoder.device, decoder.config.sliding_windows
+    ends, tokens, positions = (x.to(device) for x in (tree.ends, tree.tokens, tree.positions))
+    reader = Reader(tree_calls(tree, windows, device), len(tokens), windows, ends)
+    return decoder.run(tokens[None], positions[None], reader.attend, rows=ends)[0]
+
+
 def hidden_states(lm: LanguageModel, layout: Layout) -> Tensor:
     """Hidden states (T, D) of a layout, on the weights' device. Raises InputError if its mask would
     not fit in memory."""
-    check_mask_fits(lm.decoder, len(layout.tokens))
-    given = (layout.tokens, layout.positions, layout.mask)
-    hidden: Tensor = lm.decoder(*(tensor.to(lm.decoder.device) for tensor in given))
+    check_mask_fits(len(layout.tokens))
+    tokens, positions = (x.to(lm.decoder.device) for x in (layout.tokens, layout.positions))
+    hidden: Tensor = lm.decoder(tokens, positions, layout.mask)
     return hidden
 
 
@@ -82,7 +91,7 @@ def run_alone(lm: LanguageModel, prompt: Sequence[int]) -> Tensor:
     """Hidden states (T, D) of one prompt in a plain causal run: what every engine must equal."""
     T, device = len(prompt), lm.decoder.device
     tokens = torch.tensor(prompt, device=device)
-    hidden: Tensor = lm.decoder(tokens, torch.arange(T, device=device), causal_mask(T).to(device))
+    hidden: Tensor = lm.decoder(tokens, torch.arange(T, device=device), causal_mask(T))
     return hidden
 
 

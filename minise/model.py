@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minise.attention import BLOCK, mask_reader
 from minise.config import Config
 from minise.rope import cos_sin, rotate
 
@@ -41,22 +43,6 @@ class RMSNorm(nn.Module):
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Read = Callable[[Tensor, Tensor, Tensor], Tensor]  # the same, its layer filled in
 Angles = tuple[Tensor, Tensor]  # cos and sin, (B, T, 1, h) each
-
-
-def masked_attention(q_BQHh: Tensor, k_BTKh: Tensor, v_BTKh: Tensor, mask_BQT: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(h)) v with masked scores at -inf before the softmax: (B, Q, H, h)."""
-    # [K1, K1, K2, K2], not [K1, K2, K1, K2]. Repeated by hand because on CUDA enable_gqa and a mask
-    # together fall to the slow kernel.
-    repeats = q_BQHh.shape[2] // k_BTKh.shape[2]
-    k_BTHh = k_BTKh.repeat_interleave(repeats, dim=2)
-    v_BTHh = v_BTKh.repeat_interleave(repeats, dim=2)
-    out_BHQh = F.scaled_dot_product_attention(
-        q_BQHh.transpose(1, 2),
-        k_BTHh.transpose(1, 2),
-        v_BTHh.transpose(1, 2),
-        attn_mask=mask_BQT[:, None],
-    )
-    return out_BHQh.transpose(1, 2)
 
 
 class Attention(nn.Module):
@@ -167,13 +153,24 @@ class Decoder(nn.Module):
         queries, output and MLP for these tokens only, and the result is (..., R, D). A caller that
         reads no other row saves most of a layer.
         """
-        x_BTD = self.model.embed_tokens(tokens)
+        # Linear layers get a multiple of 64 rows. Then a row's bits do not depend on how many rows
+        # there are, on its place, or on the others: tests/test_bits.py holds that.
+        T, top = tokens.shape[-1], len(self.model.layers) - 1
+        x_BTD = self.model.embed_tokens(F.pad(tokens, (0, -T % BLOCK)))
         # One axis more, so that the angles are the same for every head.
-        angles = cos_sin(self.config, positions[..., None], x_BTD.dtype)
-        top = len(self.model.layers) - 1
+        positions = F.pad(positions, (0, -T % BLOCK))[..., None]
+        angles = cos_sin(self.config, positions, x_BTD.dtype)
+        wanted = T if rows is None else len(rows)
+        padded = None if rows is None else F.pad(rows, (0, -wanted % BLOCK))
+
+        def read(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            Q = wanted if layer == top else T
+            out = attend(layer, q[..., :Q, :, :], k[..., :T, :, :], v[..., :T, :, :])
+            return F.pad(out, (0, 0, 0, 0, 0, q.shape[-3] - Q))
+
         for index, layer in enumerate(self.model.layers):
-            x_BTD = layer(x_BTD, angles, partial(attend, index), rows if index == top else None)
-        return self.model.norm(x_BTD)
+            x_BTD = layer(x_BTD, angles, partial(read, index), padded if index == top else None)
+        return self.model.norm(x_BTD)[..., :wanted, :]
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Hidden states after the final norm, (..., T, D) in the weights' dtype.
@@ -194,25 +191,29 @@ class Decoder(nn.Module):
             )
         if not mask.diagonal(dim1=-2, dim2=-1).all():
             raise ValueError("a row of the mask does not attend to its own token")
-        batch = torch.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
-        tokens_BT = tokens.expand(*batch, T).reshape(-1, T)
+        batch = np.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
+        masks_BTT = mask.expand(*batch, T, T).reshape(-1, T, T)
         positions_BT = positions.expand(*batch, T).reshape(-1, T)
-        # A mask without batch dimensions is broadcast by the attention, not copied.
-        mask_BTT = mask[None] if mask.dim() == 2 else mask.expand(*batch, T, T).reshape(-1, T, T)
-        # By position, not by index: in a packed sequence a late group's index is thousands past its
-        # position. i - j < window, without a (T, T) tensor of distances.
-        masks: dict[int | None, Tensor] = {None: mask_BTT}
-        for window in {w for w in self.config.sliding_windows if w is not None}:
-            near_BTT = positions_BT[:, :, None] < (positions_BT + window)[:, None, :]
-            masks[window] = mask_BTT & near_BTT
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return masked_attention(q, k, v, masks[self.config.sliding_windows[layer]])
-
-        return self.run(tokens_BT, positions_BT, attend).reshape(*batch, T, -1)
+        reader = mask_reader(masks_BTT, positions_BT, self.config.sliding_windows, tokens.device)
+        # The items of a batch stand one after the other in one sequence: no item sees another.
+        sequence = tokens.expand(*batch, T).reshape(1, -1)
+        hidden = self.run(sequence, positions_BT.reshape(1, -1), reader.attend)
+        return hidden.reshape(*batch, T, -1)
 
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Logits of `hidden` (..., D): (..., V), or (..., C) for the token ids `columns` (C,)."""
-        head = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        weight = head.weight if columns is None else head.weight[columns]
-        return F.linear(hidden, weight)
+        weight = (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        if columns is None:
+            logits = F.linear(F.pad(rows, (0, 0, 0, -len(rows) % BLOCK)), weight)[: len(rows)]
+        else:
+            # Dot products, one by one: in a matrix product a column's bits depend on its place.
+            wide = torch.promote_types(rows.dtype, torch.float32)
+            parts = weight[columns].to(wide).split(BLOCK)
+            logits = torch.cat(
+                [
+                    torch.cat([(x[:, None] * part).sum(dim=-1) for part in parts], dim=-1)
+                    for x in rows.to(wide).split(BLOCK)
+                ]
+            ).to(rows.dtype)
+        return logits.reshape(*hidden.shape[:-1], -1)

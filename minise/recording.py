@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minise.model import Decoder
+from minise.model import Attend, Decoder
 
 
 @dataclass
@@ -34,34 +34,32 @@ def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
     unit vector, what a query reads is its row of weights. So they are those of the very function
     that ran, whatever it is, at the price of one more call of it for each layer.
     """
-    seen = Recording()
+    seen, real = Recording(), decoder.run
 
-    def keep_weights(layer: int, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        x, angles, read, rows = given
-
-        def recorded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def run(
+        tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None
+    ) -> Tensor:
+        def recorded(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             T = k.shape[-3]
-            units = torch.eye(T, dtype=v.dtype, device=v.device)[:, None]
-            seen.attention[layer] = read(q, k, units.expand(*v.shape[:-1], T)).transpose(-3, -2)
-            return read(q, k, v)
+            units = torch.eye(T, dtype=v.dtype, device=v.device)[:, None].expand(*v.shape[:-1], T)
+            seen.attention[layer] = attend(layer, q, k, units).transpose(-3, -2)
+            return attend(layer, q, k, v)
 
-        return x, angles, recorded, rows
+        hidden = real(tokens, positions, recorded if attention else attend, rows)
+        for layer, stream in seen.residual.items():
+            top = layer == decoder.config.num_hidden_layers - 1
+            wanted = tokens.shape[-1] if rows is None or not top else len(rows)
+            seen.residual[layer] = stream[..., :wanted, :]  # without the padding of `run`
+        return hidden
 
-    hooks = []
-    for index, layer in enumerate(decoder.model.layers):
-        hooks.append(
-            layer.register_forward_hook(
-                lambda _, given, output, index=index: seen.residual.update({index: output})
-            )
-        )
-        if attention:
-            hooks.append(
-                layer.get_submodule("self_attn").register_forward_pre_hook(
-                    lambda _, given, index=index: keep_weights(index, given)
-                )
-            )
+    def keep(layer: int) -> Any:
+        return lambda _, given, output: seen.residual.update({layer: output})
+
+    hooks = [x.register_forward_hook(keep(i)) for i, x in enumerate(decoder.model.layers)]
+    decoder.run = run  # type: ignore[method-assign]  # for this object only
     try:
         yield seen
     finally:
+        del decoder.run
         for hook in hooks:
             hook.remove()

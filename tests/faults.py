@@ -12,10 +12,12 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -84,7 +86,7 @@ fault("dropped key bias", "model", "Attention.forward")(without_bias("k_proj"))
 fault("dropped value bias", "model", "Attention.forward")(without_bias("v_proj"))
 
 
-@fault("key heads tiled instead of repeated", "model", "masked_attention")
+@fault("key heads tiled instead of repeated", "attention", "masked_attention")
 def tiled_keys(real: Any) -> Any:
     def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         repeats = q.shape[2] // k.shape[2]
@@ -94,7 +96,7 @@ def tiled_keys(real: Any) -> Any:
     return attention
 
 
-@fault("value heads tiled instead of repeated", "model", "masked_attention")
+@fault("value heads tiled instead of repeated", "attention", "masked_attention")
 def tiled_values(real: Any) -> Any:
     def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         repeats = q.shape[2] // k.shape[2]
@@ -104,11 +106,11 @@ def tiled_values(real: Any) -> Any:
     return attention
 
 
-@fault("inverted mask", "model", "masked_attention")
+@fault("inverted mask", "attention", "masked_attention")
 def inverted_mask(real: Any) -> Any:
     def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        own = torch.eye(mask.shape[-2], mask.shape[-1], dtype=torch.bool)
-        return real(q, k, v, ~mask | own)
+        hidden = ~mask
+        return real(q, k, v, hidden | ~hidden.any(dim=-1, keepdim=True))  # no empty softmax
 
     return attention
 
@@ -210,31 +212,34 @@ def always_merged(real: Any) -> Any:
     return lambda prefix, branches, tree=False: real(prefix, branches, tree=True)
 
 
-@fault("a tree that forgets windows", "tree", "Branches.__init__")
+@fault("a tree that forgets windows", "attention", "tree_calls")
 def no_windows(real: Any) -> Any:
-    def init(self: Any, tree: Any, windows: Any, device: Any) -> None:
-        real(self, tree, (None,) * len(windows), device)
+    def calls(tree: Any, windows: Any, device: Any) -> Any:
+        found = real(tree, (*windows, None), device)
+        return [replace(c, masks=dict.fromkeys(c.masks, c.masks[None])) for c in found]
 
-    return init
-
-
-@fault("a tree that reads padding", "tree", "Branches.__init__")
-def padding(real: Any) -> Any:
-    def init(self: Any, *given: Any) -> None:
-        real(self, *given)
-        self.ends_G = torch.full_like(self.ends_G, self.keys_GS.shape[1] - 1)
-
-    return init
+    return calls
 
 
-@fault("a tree that mixes query heads", "tree", "Branches.attend")
+@fault("a tree that reads what comes after", "attention", "tree_calls")
+def reads_on(real: Any) -> Any:
+    def calls(*given: Any) -> Any:
+        return [
+            replace(c, masks={w: torch.ones_like(m) for w, m in c.masks.items()})
+            for c in real(*given)
+        ]
+
+    return calls
+
+
+@fault("query heads of other key/value heads", "attention", "masked_attention")
 def mixed_heads(real: Any) -> Any:
-    def attend(self: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         heads, groups = q.shape[2], k.shape[2]
         mixed = torch.arange(heads).view(heads // groups, groups).T.flatten()
-        return real(self, layer, q[:, :, mixed], k, v)
+        return real(q[:, :, mixed], k, v, mask)
 
-    return attend
+    return attention
 
 
 @fault("null option outside the softmax", "ensemble", "mean_answer")
@@ -265,6 +270,15 @@ def sorted_labels(real: Any) -> Any:
         return real(lm, replace(plan, prompts=prompts), *given)
 
     return label_logits
+
+
+def run_planted(name: str, test: str, output: str) -> None:
+    """Run one test with a fault planted, in a process of its own; what it prints goes to a file."""
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    plant(name)
+    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", test]))
 
 
 if "MINISE_FAULT" in os.environ:

@@ -133,7 +133,19 @@ def test_the_windows_of_these_models_bite(family: str, tmp_path, question: Quest
     assert (a.scores - b.scores).abs().max() > 1e-3
 
 
-def test_in_bfloat16_only_rounding_separates_them(tmp_path, question: Question) -> None:
-    lm = load_tiny(tmp_path, FAMILIES["llama"], dtype=torch.bfloat16)
-    one, other = (self_ensemble(lm, question, engine=engine) for engine in ("separate", "dense"))
-    assert 0 < (one.scores - other.scores).abs().max() < 0.1
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_every_dtype_the_engines_are_equal_to_the_last_bit(
+    tmp_path, question: Question, family: str, dtype: torch.dtype
+) -> None:
+    lm = load_tiny(tmp_path, FAMILIES[family], dtype=dtype)
+    separate, dense, tree = (
+        self_ensemble(lm, question, engine=engine) for engine in ("separate", "dense", "tree")
+    )
+    for packed in (dense, tree):
+        assert torch.equal(packed.probabilities, separate.probabilities)
+        for a, b in zip(packed.groups, separate.groups, strict=True):
+            assert torch.equal(a.probabilities, b.probabilities)
+            assert a.null == b.null

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from minise import LanguageModel, Tree, pack, record
-from minise.engines import hidden_states, run_alone
-from minise.tree import Branches, read_ends
+from minise.attention import BLOCK, Reader, tree_calls
+from minise.engines import hidden_states, read_ends, run_alone
 
 # Prefix and branches: each a shape that a tree can have.
 TREES: dict[str, tuple[list[int], list[list[int]]]] = {
@@ -74,23 +74,32 @@ def test_no_mask_of_the_whole_sequence_is_built(
     read_ends(lm.decoder, pack(*forest(0), tree=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "shared"),
-    [
-        ("one prefix", 3),
-        ("no prefix", 0),
-        ("a shared part longer than the prefix", 3),
-        (
-            "an empty branch",
-            2,
-        ),  # a prompt that ends in the shared part still reads its own last token
-        ("a single branch", 4),
-        ("a single token", 0),
-    ],
-)
-def test_the_common_prefix_is_all_that_every_prompt_begins_with(name: str, shared: int) -> None:
-    layout = pack(*TREES[name], tree=True)
-    assert Branches(layout, (None,), torch.device("cpu")).prefix == shared
+@pytest.mark.parametrize("name", [*TREES, *(f"random {seed}" for seed in range(8))])
+def test_every_token_reads_once_its_own_prompt(name: str) -> None:
+    """Each row is a query in exactly one call, and its keys there are its ancestors and itself in
+    the order of positions, whatever stands behind the mask."""
+    tree = pack(*(TREES[name] if name in TREES else forest(int(name.split()[1]))), tree=True)
+    read = []
+    for call in tree_calls(tree, (None, 7), torch.device("cpu")):
+        assert call.queries.shape[1] == BLOCK
+        assert call.keys.shape[1] % BLOCK == 0
+        for n, (queries, keys) in enumerate(zip(call.queries.tolist(), call.keys, strict=True)):
+            for place, row in enumerate(queries):
+                if row < 0:
+                    continue
+                read.append(row)
+                for window, masks in call.masks.items():
+                    seen = keys[masks[min(n, len(masks) - 1), place]].tolist()
+                    ancestors = tree.mask[row].nonzero().flatten().tolist()
+                    assert seen == (ancestors if window is None else ancestors[-window:])
+    assert sorted(read) == list(range(len(tree.tokens)))
+
+
+def test_shared_beginnings_are_read_in_one_call() -> None:
+    """Forty prompts of one prefix of 70 tokens: the first 64 are a call of their own."""
+    tree = pack(list(range(70)), [[100 + i] for i in range(40)], tree=True)
+    calls = tree_calls(tree, (None,), torch.device("cpu"))
+    assert [call.keys.shape for call in calls] == [(1, 64), (40, 128)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -110,13 +119,14 @@ def test_on_cuda_the_layers_never_wait_for_the_host(lm: LanguageModel) -> None:
     expected = read_ends(lm.decoder, layout)
     decoder = lm.decoder.cuda()
     try:
-        branches_there = Branches(layout, (3, 3), torch.device("cuda"))
-        torch.cuda.set_sync_debug_mode("error")
+        calls = tree_calls(layout, (3, 3), torch.device("cuda"))
+        ends = layout.ends.cuda()
+        reader = Reader(calls, len(layout.tokens), (3, 3), ends)
         x = decoder.model.embed_tokens.weight[:1]
         q = torch.zeros(1, len(layout.tokens), 4, 8, device="cuda", dtype=x.dtype)
-        branches_there.attend(0, q, q[:, :, :2], q[:, :, :2])
-        ends = q[:, : len(branches)]
-        branches_there.attend(1, ends, q[:, :, :2], q[:, :, :2])
+        torch.cuda.set_sync_debug_mode("error")
+        reader.attend(0, q, q[:, :, :2], q[:, :, :2])
+        reader.attend(1, q[:, : len(branches)], q[:, :, :2], q[:, :, :2])
         torch.cuda.set_sync_debug_mode("default")
         assert (read_ends(decoder, layout).cpu() - expected).abs().max() <= 1e-9
     finally:

@@ -1,66 +1,378 @@
-"""`verify` measures what it says, and can fail."""
+"""`verify` measures what it says, passes what is sound in every dtype, and can fail."""
 
 from __future__ import annotations
 
-from minise import LanguageModel, Plan, Question, SelfEnsemble, Tree, verify
-from tests.tiny import FAMILIES, load_tiny
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import minise.engines as engines
+import minise.influence as influence
+import minise.verify as verify_module
+from minise import LanguageModel, Plan, Question, SelfEnsemble, load
+from minise.commands.options import QUESTION
+from minise.layout import Tree
+from minise.verify import Bounds, Difference, Verification, verify
+from tests.faults import FAULTS
+from tests.tiny import FAMILIES, load_tiny, write_checkpoint
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+SHIPPED = Path(__file__).parents[1] / "weights" / "tiny-llama"
+BIRD = Question("Which is a bird?", ["wren", "a trout", "oak", "the red ant", "quartz"])
+
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+each_model = pytest.mark.parametrize("name", ["shipped", "llama", "mistral"])
+Models = Callable[[str, torch.dtype], tuple[LanguageModel, Plan]]
 
 
-def plan(lm: LanguageModel, question: Question, size: int = 2, trials: int = 3) -> Plan:
-    return SelfEnsemble(size, trials).plan(lm, question)
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A freshly loaded model of the name, and a plan with a few groups."""
+    folders = {
+        name: write_checkpoint(tmp_path_factory.mktemp(name), raw) for name, raw in FAMILIES.items()
+    }
+
+    def make(name: str, dtype: torch.dtype) -> tuple[LanguageModel, Plan]:
+        lm = load(folders.get(name, SHIPPED), dtype=dtype)
+        if name == "shipped":
+            return lm, SelfEnsemble(4, 1).plan(lm, QUESTION)
+        return lm, SelfEnsemble(2, 1).plan(lm, BIRD)
+
+    return make
 
 
-def test_packed_equals_separate_and_the_ablations_do_not(
-    lm: LanguageModel, question: Question
-) -> None:
-    p = plan(lm, question)
-    report = verify.verify(lm, p)
-    assert report.passed
-    assert report.tolerance == 1e-10
-    assert report.groups == 9
-    assert report.tokens == sum(len(p.prefix) + len(b) for b in p.branches)
-    assert set(report.engines) == {"dense", "tree"}
-    for difference in report.engines.values():
-        assert len(difference.layers) == lm.config.num_hidden_layers + 1
-        assert max(difference.layers) <= 1e-10
-        assert difference.logits <= 1e-10
-        assert difference.probabilities <= 1e-12
-        assert difference.changed == 0
-    assert set(report.ablations) == {"without_mask", "without_positions"}
-    for difference in report.ablations.values():
-        assert max(difference.layers) > 1e-2
-        assert difference.logits > 1e-3
-        assert difference.probabilities > 1e-4
+def everywhere(monkeypatch: pytest.MonkeyPatch, real: Any, planted: Any) -> None:
+    """Put `planted` in the place of a function, in every module that imported it."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("minise"):
+            for attribute, value in list(vars(module).items()):
+                if value is real:
+                    monkeypatch.setattr(module, attribute, planted)
 
 
-def test_one_wrong_position_fails_it(lm, question, monkeypatch) -> None:
-    real = verify.pack
+def plant(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A fault of tests/faults.py in this process."""
+    module_name, path, make = FAULTS[name]
+    owner: Any = importlib.import_module(module_name)
+    *parts, last = path.split(".")
+    for part in parts:
+        owner = getattr(owner, part)
+    real = vars(owner)[last]
+    if parts:
+        monkeypatch.setattr(owner, last, make(real))
+    else:
+        everywhere(monkeypatch, real, make(real))
 
-    def shifted(prefix: list[int], branches: list[list[int]], tree: bool = False) -> Tree:
+
+def every_group_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = engines.pack
+
+    def pack(prefix: list[int], branches: list[list[int]], tree: bool = False) -> Tree:
         layout = real(prefix, branches, tree)
-        if prefix:
-            layout.positions[-1] += 1
+        if len(branches) > 1:
+            layout.positions[len(prefix) :] += 1
         return layout
 
-    monkeypatch.setattr(verify, "pack", shifted)
-    assert not verify.verify(lm, plan(lm, question)).passed
+    everywhere(monkeypatch, real, pack)
 
 
-def test_a_model_that_cannot_tell_fails_it(tmp_path, question) -> None:
-    """If the ablations agree too, agreement of the engines shows nothing."""
-    blind = load_tiny(tmp_path, FAMILIES["llama"])
-    blind.decoder.model.embed_tokens.weight.zero_()  # every hidden state is then zero
-    report = verify.verify(blind, plan(blind, question))
-    assert all(difference.within(0.0) for difference in report.engines.values())
-    assert not report.passed
+def a_tree_window_of_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = engines.tree_calls
+
+    def calls(tree: Tree, windows: Any, device: torch.device) -> Any:
+        wider = {w: None if w is None else w + 1 for w in windows}
+        found = real(tree, tuple(wider.values()), device)
+        return [replace(c, masks={w: c.masks[wider[w]] for w in wider}) for c in found]
+
+    everywhere(monkeypatch, real, calls)
 
 
-def test_a_single_group_passes_on_its_engines_alone(lm, question) -> None:
-    report = verify.verify(lm, plan(lm, question, size=5, trials=1))
-    assert report.groups == 1
-    assert report.passed
+def a_tree_that_mixes_query_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mixed(engines.Reader):
+        def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            heads, groups = q.shape[2], k.shape[2]
+            mixed = torch.arange(heads).view(heads // groups, groups).T.flatten()
+            return super().attend(layer, q[:, :, mixed], k, v)
+
+    monkeypatch.setattr(engines, "Reader", Mixed)
 
 
-def test_a_nan_is_never_within(lm) -> None:
-    nan = verify.Difference([0.0], float("nan"), 0.0, 0.0)
-    assert not nan.within(1e9)
+def rounding_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that sums in another order: in the packed engines what attention and MLP put out is
+    wrong by up to one unit of rounding."""
+    real, generator = verify_module.branch_logits, torch.Generator().manual_seed(0)
+
+    def noise(_: object, given: object, output: Tensor) -> Tensor:
+        wide = output.to(torch.promote_types(output.dtype, torch.float32))
+        unit = torch.rand(wide.shape, generator=generator, dtype=wide.dtype) * 2 - 1
+        return (wide * (1 + torch.finfo(output.dtype).eps * unit)).to(output.dtype)
+
+    def branch_logits(lm: LanguageModel, prefix: Any, branches: Any, engine: str) -> Tensor:
+        noisy = [] if engine == "separate" else list(lm.decoder.model.layers)
+        parts = [part for layer in noisy for part in (layer.self_attn, layer.mlp)]
+        hooks = [part.register_forward_hook(noise) for part in parts]
+        try:
+            return real(lm, prefix, branches, engine)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    monkeypatch.setattr(verify_module, "branch_logits", branch_logits)
+
+
+def agree(report: Verification) -> bool:
+    """The verdict of the bounds alone. They know nothing of equal bits."""
+    return all(report.bounds.allow(difference) for difference in report.engines.values())
+
+
+class TestWhatIsSoundPasses:
+    @each_dtype
+    @each_model
+    def test_it_is_equal_bit_for_bit(self, model: Models, name: str, dtype: torch.dtype) -> None:
+        lm, plan = model(name, dtype)
+        report = verify(lm, plan)
+        assert report.passed
+        assert report.bitwise
+        assert report.influence.scrambled.equal
+        assert report.influence.runs > 0
+        assert report.groups == len(plan.prompts)
+        assert report.tokens == sum(len(plan.prefix) + len(b) for b in plan.branches)
+        assert set(report.engines) == {"dense", "tree"}
+        for difference in report.engines.values():
+            assert difference.layers == [0.0] * (lm.config.num_hidden_layers + 1)
+            assert difference.logits == difference.probabilities == difference.changed == 0
+        assert set(report.ablations) == {"without_mask", "without_positions"}
+        for difference in report.ablations.values():
+            assert max(difference.layers) > 1e-2
+            assert difference.logits > 1e-3
+            assert difference.probabilities > 1e-5
+
+    @each_dtype
+    @each_model
+    def test_a_huge_activation_on_the_first_token(
+        self, model: Models, monkeypatch, name: str, dtype: torch.dtype
+    ) -> None:
+        """As published checkpoints have. It must blind nothing and reject nothing."""
+        lm, plan = model(name, dtype)
+        lm.decoder.model.embed_tokens.weight.data[plan.prefix[0], 5] = 300
+        assert verify(lm, plan).passed
+        with monkeypatch.context() as planted:
+            every_group_position_off_by_one(planted)
+            assert not agree(verify(lm, plan))
+        rounding_noise(monkeypatch)
+        report = verify(lm, plan)
+        assert report.passed
+        assert not report.bitwise
+
+    @each_dtype
+    @each_model
+    def test_rounding_of_another_device(
+        self, model: Models, monkeypatch, name: str, dtype: torch.dtype
+    ) -> None:
+        rounding_noise(monkeypatch)
+        report = verify(*model(name, dtype))
+        assert report.passed
+        assert not report.bitwise
+        assert all(x > 0 for d in report.engines.values() for x in d.layers)
+
+    def test_a_single_group_passes_on_its_engines_alone(self, model: Models) -> None:
+        lm, _ = model("llama", torch.float64)
+        report = verify(lm, SelfEnsemble(5, 1).plan(lm, BIRD))
+        assert report.groups == 1
+        assert report.influence.runs == 0
+        assert report.passed
+
+
+class TestWhatIsWrongFails:
+    @each_dtype
+    @pytest.mark.parametrize(
+        ("name", "fault"),
+        [
+            ("shipped", "positions not re-encoded"),
+            ("llama", "positions not re-encoded"),
+            ("shipped", "no block mask"),
+            ("llama", "no block mask"),
+            ("shipped", "the paper's misprinted index_j"),
+            ("llama", "the paper's misprinted index_j"),
+            ("llama", "a flat layout that merges"),
+            ("mistral", "windows by index"),
+            ("mistral", "a tree that forgets windows"),
+            ("shipped", "a tree that reads what comes after"),
+            ("llama", "a tree that reads what comes after"),
+        ],
+    )
+    def test_a_fault_of_the_suite(
+        self, model: Models, monkeypatch, name: str, fault: str, dtype: torch.dtype
+    ) -> None:
+        lm, plan = model(name, dtype)
+        plant(monkeypatch, fault)
+        report = verify(lm, plan)
+        assert not report.passed
+        assert not agree(report)
+
+    @each_dtype
+    @pytest.mark.parametrize(
+        ("name", "fault"),
+        [
+            ("shipped", every_group_position_off_by_one),
+            ("llama", every_group_position_off_by_one),
+            ("mistral", every_group_position_off_by_one),
+            ("mistral", a_tree_window_of_one_more),
+            ("shipped", a_tree_that_mixes_query_heads),
+            ("llama", a_tree_that_mixes_query_heads),
+        ],
+    )
+    def test_a_fault_of_one_engine(
+        self, model: Models, monkeypatch, name: str, fault: Any, dtype: torch.dtype
+    ) -> None:
+        lm, plan = model(name, dtype)
+        fault(monkeypatch)
+        report = verify(lm, plan)
+        assert not report.passed
+        assert not agree(report)
+
+    def test_one_wrong_position(self, lm: LanguageModel, question: Question, monkeypatch) -> None:
+        real = engines.pack
+
+        def shifted(prefix: list[int], branches: list[list[int]], tree: bool = False) -> Tree:
+            layout = real(prefix, branches, tree)
+            if len(branches) > 1:
+                layout.positions[-1] += 1
+            return layout
+
+        everywhere(monkeypatch, real, shifted)
+        assert not agree(verify(lm, SelfEnsemble(2, 1).plan(lm, question)))
+
+    @each_dtype
+    def test_a_nan_in_the_weights(self, model: Models, dtype: torch.dtype) -> None:
+        lm, plan = model("llama", dtype)
+        lm.decoder.model.layers[1].mlp.down_proj.weight.data[0, 0] = math.nan
+        assert not verify(lm, plan).passed
+
+    @each_dtype
+    @pytest.mark.parametrize("tolerance", [None, 1e30])
+    def test_a_nan_in_one_row_of_an_engine(
+        self, model: Models, monkeypatch, dtype: torch.dtype, tolerance: float | None
+    ) -> None:
+        lm, plan = model("llama", dtype)
+        real = verify_module.branch_logits
+
+        def branch_logits(lm: LanguageModel, *given: Any) -> Tensor:
+            logits = real(lm, *given).clone()
+            if given[-1] == "tree":
+                logits[1, 7] = math.nan
+            return logits
+
+        monkeypatch.setattr(verify_module, "branch_logits", branch_logits)
+        assert not verify(lm, plan, tolerance).passed
+
+    def test_a_model_that_cannot_tell(self, tmp_path: Path, question: Question) -> None:
+        """If the ablations agree too, agreement of the engines shows nothing."""
+        blind = load_tiny(tmp_path, FAMILIES["llama"])
+        blind.decoder.model.embed_tokens.weight.zero_()  # every hidden state is then zero
+        report = verify(blind, SelfEnsemble(2, 1).plan(blind, question))
+        assert report.engines_agree
+        assert not report.ablations_differ
+        assert not report.passed
+
+    def test_a_certificate_that_does_not_hold(self, model: Models, monkeypatch) -> None:
+        """Equal engines are not enough."""
+        lm, plan = model("llama", torch.float64)
+        real = verify_module.influence
+
+        def leaky(*given: Any, **named: Any) -> influence.Influence:
+            found = real(*given, **named)
+            found.scrambled.equal = False
+            return found
+
+        monkeypatch.setattr(verify_module, "influence", leaky)
+        report = verify(lm, plan)
+        assert report.bitwise
+        assert not report.passed
+
+
+class TestBounds:
+    def difference(self, **changed: Any) -> Difference:
+        fields = {"layers": [9.0, 9.0], "logits": 9.0, "probabilities": 0.01, "changed": 0.0}
+        relative = {"relative_layers": [0.1, 0.2], "relative_logits": 0.3, "equal": False}
+        return Difference(**{**fields, **relative, **changed})
+
+    def test_each_layer_logits_and_probabilities_have_their_own(self) -> None:
+        bounds = Bounds([0.1, 0.2], 0.3, 0.01)
+        assert bounds.allow(self.difference())
+        assert not bounds.allow(self.difference(relative_layers=[0.11, 0.0]))
+        assert not bounds.allow(self.difference(relative_layers=[0.0, 0.21]))
+        assert not bounds.allow(self.difference(relative_logits=0.31))
+        assert not bounds.allow(self.difference(probabilities=0.02))
+
+    def test_a_tolerance_is_absolute_and_holds_for_everything(self, model: Models) -> None:
+        report = verify(*model("llama", torch.bfloat16), tolerance=0.5)
+        assert report.bounds == Bounds([0.5] * 4, 0.5, 0.5, relative=False)
+        assert report.tolerance == 0.5
+        assert not report.bounds.allow(self.difference(layers=[0.4, 0.4, 0.4, 0.6], logits=0.0))
+        assert report.bounds.allow(self.difference(layers=[0.4, 0.4, 0.4, 0.5], logits=0.0))
+
+    @pytest.mark.parametrize("wrong", [math.nan, math.inf])
+    def test_what_is_not_a_number_is_never_within(self, wrong: float) -> None:
+        bounds = Bounds([math.inf, 1.0], 1.0, 1.0)
+        assert not bounds.allow(self.difference())
+        bounds = Bounds([1.0, 1.0], 1.0, 1.0)
+        assert bounds.allow(self.difference())
+        assert not bounds.allow(self.difference(relative_layers=[0.0, wrong]))
+        assert not bounds.allow(self.difference(relative_logits=wrong))
+        assert not bounds.allow(self.difference(probabilities=wrong))
+
+    def test_float64_has_fixed_ones(self, model: Models) -> None:
+        report = verify(*model("llama", torch.float64))
+        assert report.bounds == Bounds([1e-10] * 4, 1e-10, 1e-10)
+
+    def test_others_follow_the_rounding_of_the_dtype(self, model: Models) -> None:
+        of = {d: verify(*model("shipped", d)).bounds for d in DTYPES[1:]}
+        for dtype, bounds in of.items():
+            eps = torch.finfo(dtype).eps
+            for bound in (*bounds.layers, bounds.logits):
+                assert eps < bound < 100 * eps
+
+
+class TestItLeavesNothingBehind:
+    def state(self, lm: LanguageModel) -> list[Any]:
+        modules = list(lm.decoder.modules())
+        return [
+            "run" in vars(lm.decoder),
+            [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules],
+            [(p.data_ptr(), p.dtype, p.requires_grad, p.grad) for p in lm.decoder.parameters()],
+        ]
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_after_a_run(self, model: Models, dtype: torch.dtype) -> None:
+        lm, plan = model("llama", dtype)
+        before = self.state(lm)
+        weights = {name: x.clone() for name, x in lm.decoder.state_dict().items()}
+        assert verify(lm, plan, gradients=True).passed
+        assert self.state(lm) == before
+        for name, x in lm.decoder.state_dict().items():
+            assert torch.equal(x, weights[name])
+
+    @pytest.mark.parametrize("calls", [1, 5, 9, 13, 20])
+    def test_after_a_failure_midway(self, model: Models, monkeypatch, calls: int) -> None:
+        lm, plan = model("llama", torch.bfloat16)
+        before, real, left = self.state(lm), engines.Reader.attend, [3 * calls]
+
+        def attend(self: Any, *given: Any) -> Tensor:
+            left[0] -= 1
+            if left[0] == 0:
+                raise RuntimeError("the device is lost")
+            return real(self, *given)
+
+        monkeypatch.setattr("minise.attention.Reader.attend", attend)
+        with pytest.raises(RuntimeError, match="lost"):
+            verify(lm, plan, gradients=True)
+        assert self.state(lm) == before

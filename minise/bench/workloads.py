@@ -47,6 +47,6 @@ class Workload:
 WORKLOADS = {
     "qasc": Workload(choices=8, group_size=4, trials=20, question=22, choice=6),
     "biology": Workload(choices=10, group_size=5, trials=40, question=60, choice=18),
-    # Long: 20,680 packed tokens. The longest real question of Biology packs to twice as many.
-    "longest": Workload(choices=10, group_size=5, trials=40, question=200, choice=48),
+    # As the longest real question of Biology with LLaMA-3's tokenizer: 40,813 packed tokens.
+    "longest": Workload(choices=10, group_size=5, trials=40, question=333, choice=98),
 }

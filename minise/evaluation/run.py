@@ -2,8 +2,8 @@
 
 A folder holds `run.json` (what the run is), `samples-TASK-VARIANT.jsonl` with one line for each
 seed and question, and at the end `results.json`, which is made from the samples. A run that was cut
-off at any instant goes on and ends with the same results. (On the same machine with the same number
-of threads: otherwise the last digits may be rounded differently.)
+off at any instant goes on and ends with the same results. (On the same machine: another processor
+may round the last digits differently.)
 """
 
 from __future__ import annotations

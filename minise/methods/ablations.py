@@ -37,5 +37,5 @@ def _packed(lm: LanguageModel, plan: Plan, **plain: Callable[[int], Tensor]) -> 
     """The plan as one packed sequence, with the named parts of its layout made from its length."""
     layout = pack(plan.prefix, plan.branches)
     T = len(layout.tokens)
-    check_mask_fits(lm.decoder, T)  # before a mask is built
+    check_mask_fits(T)  # before a mask is built
     return replace(plan, layout=layout.replace(**{part: plain[part](T) for part in plain}))

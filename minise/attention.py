@@ -1,0 +1,176 @@
+"""Attention in calls of fixed shapes, so that a row's bits do not depend on what runs beside it.
+
+A sum of floating-point numbers depends on their order, and a kernel chooses the order by the shapes
+it is given. So every query reads its keys in one way, in a prompt that runs alone as in a packed
+sequence or a tree: the tokens it may see in the order of their positions, in a call of 64 queries
+by 64, 128, ... keys. What it may not see lies in other calls, in other items of the batch, or
+behind the mask, where its weight is exactly 0. So no call holds a mask of the whole sequence.
+
+This rests on kernels that do the same for the same shapes (and, in model.py, on linear layers of a
+multiple of 64 rows); tests/test_bits.py holds it. Known to break it: MKL in float64 with eight or
+more threads. It has not been tried on CUDA.
+
+Dimension legend, beside model.py's: N calls of one shape, Q queries and S keys of a call,
+L = Q * H / K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minise.layout import Tree, causal_mask
+
+BLOCK = 64  # queries of a call; its keys are a multiple
+Windows = Sequence[int | None]  # of each layer, in positions
+
+
+def masked_attention(q_NQHh: Tensor, k_NSKh: Tensor, v_NSKh: Tensor, mask_NQS: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(h)) v with masked scores at -inf before the softmax: (N, Q, H, h)."""
+    # Query head i reads key/value head i // (H / K). The query heads of a key/value head are more
+    # queries for the same keys: side by side in the length they need no copy of the keys.
+    Q, H, K = q_NQHh.shape[1], q_NQHh.shape[2], k_NSKh.shape[2]
+    q_NKLh = q_NQHh.unflatten(2, (K, H // K)).permute(0, 2, 1, 3, 4).flatten(2, 3)
+    mask_NLS = mask_NQS.repeat_interleave(H // K, dim=1)
+    k_NKSh, v_NKSh = k_NSKh.transpose(1, 2), v_NSKh.transpose(1, 2)
+    out_NKLh = F.scaled_dot_product_attention(q_NKLh, k_NKSh, v_NKSh, mask_NLS[:, None])
+    return out_NKLh.unflatten(2, (Q, H // K)).permute(0, 2, 1, 3, 4).flatten(2, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """N calls of one shape. queries: (N, 64) rows of the sequence, -1 where a place stays empty.
+    keys: (N, S) rows. masks: for each window, what a query sees, (N or 1, 64, S) bool."""
+
+    queries: Tensor
+    keys: Tensor
+    masks: dict[int | None, Tensor]
+
+
+class Reader:
+    """How the T rows of a sequence read one another: `attend` for Decoder.run. Each row is a query
+    in one of the calls. With `ends` (G,) only these rows read in the top layer."""
+
+    def __init__(
+        self, calls: Sequence[Calls], T: int, windows: Windows, ends: Tensor | None = None
+    ) -> None:
+        self.T, self.windows, self.ends = T, windows, ends
+        self.calls, self.top = calls, calls if ends is None else _only(calls, ends)
+        self.places, self.top_places = _places(self.calls, T), _places(self.top, T)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """(1, T, H, h), or in the top layer with `ends` (1, G, H, h)."""
+        calls, places, window = self.calls, self.places, self.windows[layer]
+        if self.ends is not None and layer == len(self.windows) - 1:
+            calls, places = self.top, self.top_places[self.ends]
+            q = q.new_zeros(1, self.T, *q.shape[2:]).index_copy(1, self.ends, q)
+        q, k, v = q[0], k[0], v[0]
+        read = [
+            masked_attention(q[call.queries], k[call.keys], v[call.keys], call.masks[window])
+            for call in calls
+        ]
+        return torch.cat([out.flatten(0, 1) for out in read])[places][None]
+
+
+def tree_calls(tree: Tree, windows: Windows, device: torch.device) -> list[Calls]:
+    """The calls of a tree. Its paths are the prompts, in which a token sees all that come before
+    it. What several prompts share is read once, in the first of them."""
+    found: dict[int, list[tuple[list[int], list[int]]]] = {}  # by number of keys
+    read: set[int] = set()
+    for path in tree.paths():
+        for start in range(0, len(path), BLOCK):
+            own, S = path[start : start + BLOCK], start + BLOCK
+            if not read.issuperset(own):
+                queries = [-1 if row in read else row for row in own]
+                keys = path[:S] + path[-1:] * (S - len(path))
+                found.setdefault(S, []).append((queries + [-1] * (BLOCK - len(own)), keys))
+                read.update(own)
+    calls = []
+    for S, pairs in found.items():
+        asked, read_by = (torch.tensor(rows, device=device) for rows in zip(*pairs, strict=True))
+        seen, index = causal_mask(S)[None, -BLOCK:].to(device), torch.arange(S, device=device)
+        # In a prompt, index is position.
+        masks = {w: _near(seen, index[-BLOCK:], index, w) for w in set(windows)}
+        calls.append(Calls(asked, read_by, masks))
+    return calls
+
+
+def mask_reader(
+    masks_BTT: Tensor, positions_BT: Tensor, windows: Windows, device: torch.device
+) -> Reader:
+    """A reader of B sequences under any masks, laid one after the other in one of B * T rows."""
+    calls, T = [], masks_BTT.shape[-1]
+    for item, (mask, at) in enumerate(zip(masks_BTT.cpu(), positions_BT.cpu(), strict=True)):
+        for call in mask_calls(mask, at, windows):
+            queries = torch.where(call.queries < 0, -1, call.queries + item * T).to(device)
+            masks = {window: mask.to(device) for window, mask in call.masks.items()}
+            calls.append(Calls(queries, (call.keys + item * T).to(device), masks))
+    return Reader(calls, masks_BTT.shape[0] * T, windows)
+
+
+def mask_calls(mask: Tensor, positions: Tensor, windows: Windows) -> list[Calls]:
+    """The calls of any mask (T, T), True = may attend, with position ids (T,).
+
+    A path is what one row sees, in the order of positions. The rows on it that see nothing beyond
+    it are read along it, each under its own part of the mask. In a packed sequence the paths are
+    the prompts again.
+    """
+    left = torch.ones(len(mask), dtype=torch.bool)  # rows that are on no path yet
+    found: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}  # by number of keys
+    for row in reversed(range(len(mask))):
+        if not left[row]:
+            continue
+        seen = mask[row].nonzero().flatten()
+        path = seen[positions[seen].argsort(stable=True)]
+        mine = left[path] & ~mask[path][:, ~mask[row]].any(dim=1)
+        left[path[mine]] = False
+        for start in range(0, len(path), BLOCK):
+            own, asked = path[start : start + BLOCK], mine[start : start + BLOCK]
+            if not asked.any():
+                continue
+            visible = mask[own][:, path] & asked[:, None]
+            reach = int(visible.any(dim=0).nonzero().max()) + 1
+            S, empty = reach + -reach % BLOCK, BLOCK - len(own)
+            keys = F.pad(path[:S], (0, S - len(path[:S])), value=int(path[-1]))
+            cells = F.pad(visible[:, :S], (0, S - len(path[:S]), 0, empty))
+            queries = F.pad(own.masked_fill(~asked, -1), (0, empty), value=-1)
+            found.setdefault(S, []).append((queries, keys, cells))
+    calls = []
+    for rows in found.values():
+        queries, keys, cells = (torch.stack(part) for part in zip(*rows, strict=True))
+        # An empty place sees everything: the softmax of nothing is NaN.
+        no_query = (queries < 0)[..., None]
+        at = positions[queries], positions[keys]
+        masks = {w: _near(cells, *at, w) | no_query for w in set(windows)}
+        calls.append(Calls(queries, keys, masks))
+    return calls
+
+
+def _near(seen: Tensor, query_at: Tensor, key_at: Tensor, window: int | None) -> Tensor:
+    """What is seen (N, Q, S), narrowed to positions i - j < window. By position, not by index: in a
+    packed sequence a late group's index is thousands past its position."""
+    if window is None:
+        return seen
+    return seen & (query_at[..., :, None] < key_at[..., None, :] + window)
+
+
+def _only(calls: Sequence[Calls], rows: Tensor) -> list[Calls]:
+    """The calls in which these rows are queries, without other queries."""
+    kept = []
+    for call in calls:
+        queries = call.queries.masked_fill(~torch.isin(call.queries, rows), -1)
+        if (items := (queries >= 0).any(dim=1)).any():
+            masks = {w: m if len(m) == 1 else m[items] for w, m in call.masks.items()}
+            kept.append(Calls(queries[items], call.keys[items], masks))
+    return kept
+
+
+def _places(calls: Sequence[Calls], T: int) -> Tensor:
+    """(T,): where each row's result stands among those of the calls, one after the other."""
+    rows = torch.cat([call.queries.flatten() for call in calls])
+    slots = (rows >= 0).nonzero().flatten()
+    return rows.new_zeros(T).index_copy(0, rows[slots], slots)
