@@ -1,6 +1,6 @@
 """Faults that such code really has, each planted on purpose: a pytest plugin.
 
-    MINISE_FAULT="swapped norms" python -m pytest -p tests.faults tests/test_goldens.py
+    MINISE_FAULT="swapped norms" python -m pytest -n0 -p tests.faults tests/test_goldens.py
 
 A fault wraps a function or class of the package from the outside and says nothing about how it is
 written inside: a fork that renames a variable, or writes a formula in another way, keeps them all.
@@ -278,7 +278,7 @@ def run_planted(name: str, test: str, output: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     plant(name)
-    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", test]))
+    sys.exit(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", test]))
 
 
 if "MINISE_FAULT" in os.environ:

@@ -74,7 +74,7 @@ def test_the_first_command_answers_a_real_question(clone: Path, borrowed: str) -
 
 def test_the_second_command_passes_the_tests(clone: Path, borrowed: str) -> None:
     """Of the suite only a few tests, or this one would run itself."""
-    shown = paste(BLOCKS[1], clone, borrowed, PYTEST_ADDOPTS="-k test_layout")
+    shown = paste(BLOCKS[1], clone, borrowed, PYTEST_ADDOPTS="-k test_layout -n0")
     assert re.search(r"\b\d+ passed", shown)
     assert "failed" not in shown
 

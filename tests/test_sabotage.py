@@ -89,7 +89,7 @@ def test_a_planted_fault_is_caught(name: str, processes: BaseContext, tmp_path: 
 
 def test_without_a_fault_the_plugin_changes_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.faults", "tests/test_layout.py"],
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "tests.faults", "tests/test_layout.py"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
