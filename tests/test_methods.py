@@ -14,11 +14,11 @@ from minise import InputError, LanguageModel, Question, self_ensemble, standard
 from minise import ask as ask_method
 from minise.engines import branch_logits, token_counts
 from minise.ensemble import Answer, Plan, label_logits
-from minise.evaluation.first_trials import FirstTrials, group_records, tokens_so_far
+from minise.evaluation.first_trials import FirstTrials, group_records
 from minise.evaluation.samples import Sample
 from minise.layout import pack
 from minise.methods.registry import METHODS, OFFERED, Variant, build, complete, make_variants
-from minise.methods.rotations import rotations
+from minise.methods.rotations import rotations, tokens_so_far
 from minise.names import ENGINES
 from minise.verify import verify
 from tests.tiny import FAMILIES, load_tiny

@@ -7,7 +7,6 @@ trials, and one run gives a whole column of the paper's table of m against N.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from minise.ensemble import Answer, Group, Plan, combine
 from minise.errors import InputError
 from minise.evaluation.samples import Sample
-from minise.layout import pack
+from minise.methods.rotations import tokens_so_far
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,3 @@ def group_records(plan: Plan, answer: Answer, engine: str) -> list[dict[str, Any
         | {"trial": trial, "tokens": tokens}
         for g, trial, tokens in each
     ]
-
-
-def tokens_so_far(plan: Plan, engine: str) -> list[int]:
-    """For each prompt of a plan how many tokens an engine runs for it and those before it."""
-    if engine == "separate" and plan.layout is None:
-        return list(accumulate(len(plan.prefix) + len(ids) for ids in plan.branches))
-    layout = plan.layout or pack(plan.prefix, plan.branches, tree=engine == "tree")
-    # New rows are numbered in order, so there are as many as the largest end so far says.
-    return [int(row) + 1 for row in layout.ends.cummax(0).values]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import ClassVar
 
 from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
-from minise.evaluation.first_trials import tokens_so_far
-from minise.grouping import Group, Groups, make_groups
+from minise.grouping import Group, make_groups
+from minise.layout import pack
 from minise.presets import Preset, resolve
 from minise.question import Question
 
@@ -58,6 +59,14 @@ class CyclicMatched(SelfEnsemble):
         many = plan_orders(lm, question, template, rotations(question, count, seed))
         distance = [abs(tokens - budget) for tokens in tokens_so_far(many, "tree")]
         count = distance.index(min(distance)) + 1
-        return replace(
-            many, groups=Groups(many.groups.trials[:count]), prompts=many.prompts[:count]
-        )
+        groups = replace(many.groups, trials=many.groups.trials[:count])
+        return replace(many, groups=groups, prompts=many.prompts[:count])
+
+
+def tokens_so_far(plan: Plan, engine: str) -> list[int]:
+    """For each prompt of a plan how many tokens an engine runs for it and those before it."""
+    if engine == "separate" and plan.layout is None:
+        return list(accumulate(len(plan.prefix) + len(ids) for ids in plan.branches))
+    layout = plan.layout or pack(plan.prefix, plan.branches, tree=engine == "tree")
+    # New rows are numbered in order, so there are as many as the largest end so far says.
+    return [int(row) + 1 for row in layout.ends.cummax(0).values]
