@@ -6,8 +6,8 @@ sequence or a tree: the tokens it may see in the order of their positions, in a 
 by 64, 128, ... keys. What it may not see lies in other calls, in other items of the batch, or
 behind the mask, where its weight is exactly 0. So no call holds a mask of the whole sequence.
 
-This rests on kernels that do the same for the same shapes (and, in model.py, on linear layers of a
-multiple of 64 rows); tests/test_bits.py holds it. Known to break it: MKL in float64 with eight or
+This rests on kernels that do the same for the same shapes (and, in model.py, on linear layers with
+a multiple of 8 rows); tests/test_bits.py holds it. Known to break it: MKL in float64 with eight or
 more threads. It has not been tried on CUDA.
 
 Dimension legend, beside model.py's: N calls of one shape, Q queries and S keys of a call,
@@ -26,6 +26,7 @@ from torch import Tensor
 from minise.layout import Tree, causal_mask
 
 BLOCK = 64  # queries of a call; its keys are a multiple
+FEW = 8  # queries of a call for a token that comes alone
 Windows = Sequence[int | None]  # of each layer, in positions
 
 
@@ -60,20 +61,19 @@ class Reader:
     ) -> None:
         self.T, self.windows, self.ends = T, windows, ends
         self.calls, self.top = calls, calls if ends is None else _only(calls, ends)
-        self.places, self.top_places = _places(self.calls, T), _places(self.top, T)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """(1, T, H, h), or in the top layer with `ends` (1, G, H, h)."""
-        calls, places, window = self.calls, self.places, self.windows[layer]
-        if self.ends is not None and layer == len(self.windows) - 1:
-            calls, places = self.top, self.top_places[self.ends]
-            q = q.new_zeros(1, self.T, *q.shape[2:]).index_copy(1, self.ends, q)
+        ends = self.ends if layer == len(self.windows) - 1 else None
+        if ends is not None:
+            q = q.new_zeros(1, self.T, *q.shape[2:]).index_copy(1, ends, q)
         q, k, v = q[0], k[0], v[0]
-        read = [
-            masked_attention(q[call.queries], k[call.keys], v[call.keys], call.masks[window])
-            for call in calls
-        ]
-        return torch.cat([out.flatten(0, 1) for out in read])[places][None]
+        # One row more: an empty place is row -1, and what it reads goes there.
+        out = q.new_empty(self.T + 1, q.shape[1], v.shape[2])
+        for call in self.calls if ends is None else self.top:
+            mask = call.masks[self.windows[layer]]
+            out[call.queries] = masked_attention(q[call.queries], k[call.keys], v[call.keys], mask)
+        return out[None, :-1] if ends is None else out[None, ends]
 
 
 def tree_calls(tree: Tree, windows: Windows, device: torch.device) -> list[Calls]:
@@ -99,40 +99,64 @@ def tree_calls(tree: Tree, windows: Windows, device: torch.device) -> list[Calls
     return calls
 
 
+def next_calls(paths: Tensor, lengths: Tensor, windows: Windows) -> list[Calls]:
+    """The calls in which G prompts grow by a token each: query g is the last token of path g.
+
+    paths: (G, P) rows of a cache in the order of positions, the new row last; behind the first
+    `lengths` (G,) of a path any rows may stand.
+    """
+    calls, steps = [], lengths + -lengths % BLOCK
+    for S in steps.unique().tolist():
+        own = (steps == S).nonzero().flatten()
+        at, index = lengths[own, None, None] - 1, torch.arange(S, device=paths.device)
+        # In a prompt, index is position.
+        seen = (index <= at).expand(-1, FEW, -1)
+        masks = {w: _near(seen, at[..., 0], index, w) for w in set(windows)}
+        keys = F.pad(paths[own, :S], (0, max(0, S - paths.shape[1])))
+        calls.append(Calls(F.pad(own[:, None], (0, FEW - 1), value=-1), keys, masks))
+    return calls
+
+
 def mask_reader(
-    masks_BTT: Tensor, positions_BT: Tensor, windows: Windows, device: torch.device
+    masks_BTU: Tensor, positions_BU: Tensor, windows: Windows, device: torch.device
 ) -> Reader:
-    """A reader of B sequences under any masks, laid one after the other in one of B * T rows."""
-    calls, T = [], masks_BTT.shape[-1]
-    for item, (mask, at) in enumerate(zip(masks_BTT.cpu(), positions_BT.cpu(), strict=True)):
+    """A reader of B sequences under any masks, laid one after the other in one of B * T rows. Each
+    has U tokens, of which the last T are rows of its mask."""
+    calls, (T, U) = [], masks_BTU.shape[1:]
+    for item, (mask, at) in enumerate(zip(masks_BTU.cpu(), positions_BU.cpu(), strict=True)):
         for call in mask_calls(mask, at, windows):
             queries = torch.where(call.queries < 0, -1, call.queries + item * T).to(device)
             masks = {window: mask.to(device) for window, mask in call.masks.items()}
-            calls.append(Calls(queries, (call.keys + item * T).to(device), masks))
-    return Reader(calls, masks_BTT.shape[0] * T, windows)
+            calls.append(Calls(queries, (call.keys + item * U).to(device), masks))
+    return Reader(calls, masks_BTU.shape[0] * T, windows)
 
 
 def mask_calls(mask: Tensor, positions: Tensor, windows: Windows) -> list[Calls]:
-    """The calls of any mask (T, T), True = may attend, with position ids (T,).
+    """The calls of any mask (T, U), True = may attend, with position ids (U,). Its rows are the
+    last T of U tokens; those before them, if any, are cached.
 
     A path is what one row sees, in the order of positions. The rows on it that see nothing beyond
     it are read along it, each under its own part of the mask. In a packed sequence the paths are
     the prompts again.
     """
-    left = torch.ones(len(mask), dtype=torch.bool)  # rows that are on no path yet
+    T, U = mask.shape
+    cached = U - T
+    left = torch.arange(U) >= cached  # rows that are on no path yet
     found: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}  # by number of keys
-    for row in reversed(range(len(mask))):
-        if not left[row]:
+    for row in reversed(range(T)):
+        if not left[cached + row]:
             continue
         seen = mask[row].nonzero().flatten()
         path = seen[positions[seen].argsort(stable=True)]
-        mine = left[path] & ~mask[path][:, ~mask[row]].any(dim=1)
+        rows_PU = mask[(path - cached).clamp(min=0)]
+        mine = left[path] & ~rows_PU[:, ~mask[row]].any(dim=1)
         left[path[mine]] = False
         for start in range(0, len(path), BLOCK):
-            own, asked = path[start : start + BLOCK], mine[start : start + BLOCK]
+            here = slice(start, start + BLOCK)
+            own, asked = path[here], mine[here]
             if not asked.any():
                 continue
-            visible = mask[own][:, path] & asked[:, None]
+            visible = rows_PU[here, path] & asked[:, None]
             reach = int(visible.any(dim=0).nonzero().max()) + 1
             S, empty = reach + -reach % BLOCK, BLOCK - len(own)
             keys = F.pad(path[:S], (0, S - len(path[:S])), value=int(path[-1]))
@@ -146,7 +170,7 @@ def mask_calls(mask: Tensor, positions: Tensor, windows: Windows) -> list[Calls]
         no_query = (queries < 0)[..., None]
         at = positions[queries], positions[keys]
         masks = {w: _near(cells, *at, w) | no_query for w in set(windows)}
-        calls.append(Calls(queries, keys, masks))
+        calls.append(Calls((queries - cached).clamp(min=-1), keys, masks))
     return calls
 
 
@@ -167,10 +191,3 @@ def _only(calls: Sequence[Calls], rows: Tensor) -> list[Calls]:
             masks = {w: m if len(m) == 1 else m[items] for w, m in call.masks.items()}
             kept.append(Calls(queries[items], call.keys[items], masks))
     return kept
-
-
-def _places(calls: Sequence[Calls], T: int) -> Tensor:
-    """(T,): where each row's result stands among those of the calls, one after the other."""
-    rows = torch.cat([call.queries.flatten() for call in calls])
-    slots = (rows >= 0).nonzero().flatten()
-    return rows.new_zeros(T).index_copy(0, rows[slots], slots)

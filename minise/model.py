@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minise.attention import BLOCK, mask_reader
+from minise.cache import Cache, Growing
 from minise.config import Config
 from minise.rope import cos_sin, rotate
 
@@ -43,6 +44,8 @@ class RMSNorm(nn.Module):
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Read = Callable[[Tensor, Tensor, Tensor], Tensor]  # the same, its layer filled in
 Angles = tuple[Tensor, Tensor]  # cos and sin, (B, T, 1, h) each
+
+ROWS = 8  # linear layers get a multiple
 
 
 class Attention(nn.Module):
@@ -120,7 +123,7 @@ class Layers(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The model: `run` drives it, `forward` is `run` with a dense mask, `logits` reads out."""
+    """The model. `run` drives it; `forward` and `extend` are `run` under a mask; `logits` reads."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -153,15 +156,15 @@ class Decoder(nn.Module):
         queries, output and MLP for these tokens only, and the result is (..., R, D). A caller that
         reads no other row saves most of a layer.
         """
-        # Linear layers get a multiple of 64 rows. Then a row's bits do not depend on how many rows
+        # Linear layers get a multiple of 8 rows. Then a row's bits do not depend on how many rows
         # there are, on its place, or on the others: tests/test_bits.py holds that.
         T, top = tokens.shape[-1], len(self.model.layers) - 1
-        x_BTD = self.model.embed_tokens(F.pad(tokens, (0, -T % BLOCK)))
+        x_BTD = self.model.embed_tokens(F.pad(tokens, (0, -T % ROWS)))
         # One axis more, so that the angles are the same for every head.
-        positions = F.pad(positions, (0, -T % BLOCK))[..., None]
+        positions = F.pad(positions, (0, -T % ROWS))[..., None]
         angles = cos_sin(self.config, positions, x_BTD.dtype)
         wanted = T if rows is None else len(rows)
-        padded = None if rows is None else F.pad(rows, (0, -wanted % BLOCK))
+        padded = None if rows is None else F.pad(rows, (0, -wanted % ROWS))
 
         def read(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             Q = wanted if layer == top else T
@@ -181,31 +184,57 @@ class Decoder(nn.Module):
         caller's. Raises TypeError for a mask that is not bool (an additive mask would be misread),
         and ValueError for a wrong shape or a row that does not attend to itself.
         """
+        return self._masked(tokens, positions, mask, None)
+
+    def extend(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
+    ) -> tuple[Tensor, Cache]:
+        """`forward` for tokens that come after those of a cache: their hidden states (..., T, D),
+        and the cache of all. The columns of the mask (..., T, S + T) are the S cached tokens, then
+        these. Raises as `forward` does, and ValueError where the cache has other batch dimensions.
+        """
+        batch = np.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
+        if cache is not None and cache.positions.shape[:-1] != batch:
+            raise ValueError(f"the cache is of {tuple(cache.positions.shape[:-1])}, not of {batch}")
+        growing = Growing(cache, positions.expand(*batch, -1))
+        hidden = self._masked(tokens, positions, mask, growing)
+        return hidden, growing.cache
+
+    def _masked(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, growing: Growing | None
+    ) -> Tensor:
         if mask.dtype != torch.bool:
             raise TypeError(f"mask is {mask.dtype}; pass torch.bool, True = may attend")
         T = tokens.shape[-1]
-        if positions.shape[-1] != T or mask.shape[-2:] != (T, T):
+        U = T if growing is None else growing.cache.positions.shape[-1]
+        if positions.shape[-1] != T or mask.shape[-2:] != (T, U):
             raise ValueError(
                 f"tokens end in {T}, positions in {positions.shape[-1]}, mask in "
-                f"{tuple(mask.shape[-2:])}; expected T, T and (T, T)"
+                f"{tuple(mask.shape[-2:])}; expected T, T and ({T}, {U})"
             )
-        if not mask.diagonal(dim1=-2, dim2=-1).all():
+        if not mask.diagonal(U - T, dim1=-2, dim2=-1).all():
             raise ValueError("a row of the mask does not attend to its own token")
         batch = np.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
-        masks_BTT = mask.expand(*batch, T, T).reshape(-1, T, T)
-        positions_BT = positions.expand(*batch, T).reshape(-1, T)
-        reader = mask_reader(masks_BTT, positions_BT, self.config.sliding_windows, tokens.device)
+        known = positions.expand(*batch, T) if growing is None else growing.cache.positions
+        masks_BTU, positions_BU = mask.expand(*batch, T, U).reshape(-1, T, U), known.reshape(-1, U)
+        reader = mask_reader(masks_BTU, positions_BU, self.config.sliding_windows, tokens.device)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if growing is not None:
+                k, v = (new.reshape(*batch, T, *new.shape[-2:]) for new in (k, v))
+                k, v = (all_.reshape(1, -1, *all_.shape[-2:]) for all_ in growing.add(layer, k, v))
+            return reader.attend(layer, q, k, v)
+
         # The items of a batch stand one after the other in one sequence: no item sees another.
-        sequence = tokens.expand(*batch, T).reshape(1, -1)
-        hidden = self.run(sequence, positions_BT.reshape(1, -1), reader.attend)
-        return hidden.reshape(*batch, T, -1)
+        sequence, at = (x.expand(*batch, T).reshape(1, -1) for x in (tokens, positions))
+        return self.run(sequence, at, attend).reshape(*batch, T, -1)
 
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Logits of `hidden` (..., D): (..., V), or (..., C) for the token ids `columns` (C,)."""
         weight = (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight
         rows = hidden.reshape(-1, hidden.shape[-1])
         if columns is None:
-            logits = F.linear(F.pad(rows, (0, 0, 0, -len(rows) % BLOCK)), weight)[: len(rows)]
+            logits = F.linear(F.pad(rows, (0, 0, 0, -len(rows) % ROWS)), weight)[: len(rows)]
         else:
             # Dot products, one by one: in a matrix product a column's bits depend on its place.
             wide = torch.promote_types(rows.dtype, torch.float32)

@@ -1,7 +1,7 @@
 """What the equality of bits rests on: kernels that give a row the same bits wherever it stands.
 
 A kernel may sum in any order, but it must choose the order by what minise fixes: the number of rows
-is a multiple of 64, a call of attention has 64 queries. Where a kernel breaks this, a test here
+is a multiple of 8, a call of attention has 64 queries or 8. Where a kernel breaks this, a test here
 says which. The last tests hold what follows from it for the models that ship.
 """
 
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minise import Decoder, SelfEnsemble, branch_logits, load
-from minise.attention import BLOCK, masked_attention
+from minise.attention import BLOCK, FEW, masked_attention
 from minise.commands.options import QUESTION
 from minise.config_json import config_from_dict
 from minise.layout import causal_mask
@@ -33,7 +33,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Inputs and outputs of linear layers: tiny ones, the shipped models', and those of Qwen2-0.5B.
 SHAPES = [(32, 32), (32, 16), (48, 32), (36, 24), (192, 64), (192, 512), (512, 192), (896, 128)]
 LARGE = [(896, 4864), (4864, 896)]
-MANY = (64, 128, 192, 320, 640, 1024, 2048)  # numbers of rows
+MANY = (8, 24, 40, 64, 72, 192, 336, 640, 1232, 2048)  # numbers of rows
 
 
 @pytest.fixture(params=DTYPES, ids=lambda dtype: str(dtype).split(".")[1])
@@ -54,14 +54,14 @@ def rows_stay(
     *shape: int,
     many: tuple[int, ...] = MANY,
 ) -> None:
-    """64 rows of `shape` give the same bits in random places among other rows."""
+    """64 rows of `shape`, or some of them, give the same bits in random places among others."""
     rows = draw(BLOCK, *shape)
     expected = compute(rows)
     for number in many:
         places = torch.randperm(number, generator=torch.Generator().manual_seed(number))[:BLOCK]
-        among = draw(number, *shape).index_copy(0, places, rows)
-        assert torch.equal(compute(among)[places], expected), number
-        assert torch.equal(compute(among[None])[0, places], expected), number
+        among = draw(number, *shape).index_copy(0, places, rows[: len(places)])
+        assert torch.equal(compute(among)[places], expected[: len(places)]), number
+        assert torch.equal(compute(among[None])[0, places], expected[: len(places)]), number
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
@@ -76,7 +76,7 @@ def test_a_row_of_a_linear_layer(
 @pytest.mark.parametrize("shape", LARGE, ids=str)
 def test_a_row_of_a_large_linear_layer(draw: Callable[..., Tensor], shape: tuple[int, int]) -> None:
     weight = draw(*reversed(shape))
-    rows_stay(lambda x: F.linear(x, weight), draw, shape[0], many=(64, 192))
+    rows_stay(lambda x: F.linear(x, weight), draw, shape[0], many=(64, 80, 192))
 
 
 def test_a_row_of_the_norm(draw: Callable[..., Tensor], dtype: torch.dtype) -> None:
@@ -100,10 +100,10 @@ def test_a_row_of_the_rotation(draw: Callable[..., Tensor], dtype: torch.dtype) 
     expected = rotate(rows, *cos_sin(config, at[:, None], dtype))
     for number in MANY:
         places = torch.randperm(number, generator=torch.Generator().manual_seed(1))[:BLOCK]
-        positions = torch.full((number,), 900).index_copy(0, places, at)
-        among = draw(number, 4, 16).index_copy(0, places, rows)
+        positions = torch.full((number,), 900).index_copy(0, places, at[: len(places)])
+        among = draw(number, 4, 16).index_copy(0, places, rows[: len(places)])
         turned = rotate(among, *cos_sin(config, positions[:, None], dtype))
-        assert torch.equal(turned[places], expected)
+        assert torch.equal(turned[places], expected[: len(places)])
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -149,6 +149,17 @@ class TestAttention:
             q[:, ~kept], mask = draw(*q.shape)[:, ~kept], mask.clone()
             mask[:, ~kept] = True
             assert torch.equal(masked_attention(q, k, v, mask)[:, kept], expected[:, kept]), S
+
+    def test_few_queries(self, draw: Callable[..., Tensor], heads: tuple[int, int, int]) -> None:
+        """One of 64 queries, in a call of 8: how a token that comes alone reads."""
+        for S in self.KEYS:
+            q, k, v = self.call(draw, heads, S)
+            mask = causal_mask(S)[None, -BLOCK:]
+            expected = masked_attention(q, k, v, mask)
+            for place in (0, 5, 33, 63):
+                few = draw(1, FEW, *q.shape[2:])
+                few[:, 0], own = q[:, place], mask[:, place, None].expand(-1, FEW, -1)
+                assert torch.equal(masked_attention(few, k, v, own)[:, 0], expected[:, place]), S
 
     def test_masked_keys(self, draw: Callable[..., Tensor], heads: tuple[int, int, int]) -> None:
         """What is masked may be anything, huge numbers too. Its weight is exactly 0."""
