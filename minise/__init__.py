@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # for type checkers it is true; to import typing would take long (stop.py)
 if TYPE_CHECKING:
+    from typing import Any
+
     from minise.authors_code import AUTHORS_CODE
     from minise.checkpoint import load
     from minise.config import Config
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         standard,
     )
     from minise.errors import InputError
+    from minise.generation import Generation, generate
     from minise.grouping import Groups
     from minise.layout import Layout, Tree, pack
     from minise.model import Decoder
@@ -40,6 +41,7 @@ _HOMES = {
     "engines": "LanguageModel branch_logits",
     "ensemble": "Answer Group Plan SelfEnsemble Standard ask self_ensemble standard",
     "errors": "InputError",
+    "generation": "Generation generate",
     "grouping": "Groups",
     "layout": "Layout Tree pack",
     "model": "Decoder",
@@ -55,6 +57,7 @@ __all__ = [
     "Answer",
     "Config",
     "Decoder",
+    "Generation",
     "Group",
     "Groups",
     "InputError",
@@ -69,6 +72,7 @@ __all__ = [
     "Tree",
     "ask",
     "branch_logits",
+    "generate",
     "load",
     "pack",
     "record",
@@ -79,5 +83,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
+        from importlib import import_module
+
         return getattr(import_module(f"minise.{_HOME_OF[name]}"), name)
     raise AttributeError(f"module 'minise' has no attribute '{name}'")

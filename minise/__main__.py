@@ -1,8 +1,28 @@
-"""`python -m minise`, the same as `minise`."""
+"""`python -m minise`, and the command `minise`."""
 
+import os
 import sys
 
-from minise.cli import main
+from minise import stop
+
+stop.install()  # before the imports below, which take a while
+
+from minise.cli import main  # noqa: E402
+
+
+def run() -> int:
+    """Run the command line of this process and return its exit status."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: a file of a run would take the number, and get what is printed
+            os.open(os.devnull, os.O_RDWR)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        print("minise: standard output is closed; redirect it to a file", file=sys.stderr)
+        return 2
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

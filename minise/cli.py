@@ -1,7 +1,7 @@
 """The command line.
 
 Exit status: 0 done; 1 a check failed; 2 unusable input, with one line on stderr and no traceback;
-130 interrupted; 141 the reader of the output is gone.
+130 interrupted, 143 terminated; 141 the reader of the output is gone.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from minise import __version__
-from minise.errors import InputError
+from minise.errors import InputError, one_line, printable, say, shorten
 
 # Each is a file of minise/commands/.
-COMMANDS = ("ask", "verify", "bench", "eval", "report")
+COMMANDS = ("ask", "verify", "bench", "eval", "report", "tasks")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,30 +29,46 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # any question on any terminal
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        args = parser(given[:1] if given and given[0] in COMMANDS else COMMANDS).parse_args(given)
-        args.arguments = given
-        status: int = args.command(args)
-        sys.stdout.flush()
+        try:
+            top = parser(given[:1] if given and given[0] in COMMANDS else COMMANDS)
+            if "_ARGCOMPLETE" in os.environ:  # the shell asks how the command could go on
+                import_module("argcomplete").autocomplete(top)
+            if not given:  # nothing was asked, so nothing is wrong: the help, and status 0
+                top.print_help()
+                return 0
+            args = top.parse_args(given)
+            args.arguments = given
+            status: int = args.command(args)
+        finally:
+            sys.stdout.flush()
         return status
     except InputError as error:
         return _refuse(str(error))
-    except RuntimeError as error:
-        torch = sys.modules.get("torch")
-        if torch is None or not isinstance(error, torch.OutOfMemoryError):
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
             raise
-        first = str(error).splitlines()[0]
+        first = shorten((str(error).splitlines() or ["no memory is left"])[0], 200)
         return _refuse(f"out of memory ({first}); use a smaller dtype or fewer trials")
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader is gone, as in `minise ask | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(sys.stdout)
         return 141
+    except OSError as error:
+        _leave(sys.stdout)
+        where = "" if error.filename is None else f"{error.filename}: "
+        remedy = "check disk, permissions and where the output goes"
+        return _refuse(f"{where}{error.strerror or one_line(error)}; {remedy}")
 
 
 def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """The parser of these commands. No other command's file is imported."""
     top = _Parser(
-        prog="minise", description="Self-Ensemble for many-choice questions.", allow_abbrev=False
+        prog="minise",
+        description="Self-Ensemble for many-choice questions.",
+        epilog="Completion in the shell: pip install argcomplete, and once in each shell, or in "
+        'its startup file: eval "$(register-python-argcomplete minise)".',
+        allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"minise {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -70,10 +88,38 @@ def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        # Here and not at the top, where it would not be known whose options they are.
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            names = [name for name in self._option_string_actions if name.startswith("--")]
+            near = get_close_matches(unknown[0].partition("=")[0], names, 1, 0.75)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}"[:200] + hint)
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; see {self.prog} --help")
+        raise InputError(f"{shorten(printable(message), 250)}; see {self.prog} --help")
 
 
 def _refuse(message: str) -> int:
-    print(f"minise: {' '.join(message.split())}", file=sys.stderr)
+    try:
+        say(message)
+    except OSError:
+        _leave(sys.stderr)
     return 2
+
+
+def _is_memory(error: BaseException) -> bool:
+    torch = sys.modules.get("torch")
+    if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
+        return True
+    # What torch says in a plain RuntimeError.
+    said = ("out of memory", "not enough memory", "allocate memory", "unable to mmap")
+    return any(words in str(error) for words in said)
+
+
+def _leave(stream: TextIO) -> None:
+    """Send what a stream still holds to nowhere, or Python would try again at its end and fail."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from minise.config import FAMILIES, Config, Family, RopeScaling
-from minise.errors import InputError
+from minise.errors import InputError, one_line, quote
+
+# More than any model has. Without limits, building what a damaged file describes takes minutes.
+MOST = {
+    "vocab_size": 10**7,
+    "hidden_size": 10**6,
+    "intermediate_size": 10**7,
+    "num_hidden_layers": 500,
+    "num_attention_heads": 10**4,
+    "head_dim": 10**4,
+}
+# Further away the angles overflow, or every token has the same.
+ROTARY = (1e-3, 1e12)
 
 
 def read_config(path: Path) -> Config:
@@ -20,7 +32,8 @@ def read_config(path: Path) -> Config:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; a checkpoint folder needs one") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not readable as JSON ({error}); fetch it again") from None
+        why = one_line(error)
+        raise InputError(f"{path}: not readable as JSON ({why}); fetch it again") from None
     if not isinstance(raw, dict):
         raise InputError(f"{path}: holds {type(raw).__name__}, expected a JSON object")
     return config_from_dict(raw, where=str(path))
@@ -65,7 +78,7 @@ def config_from_dict(raw: dict[str, Any], where: str = "config") -> Config:
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=read.number("rms_norm_eps", 1e-6),
+        rms_norm_eps=read.number("rms_norm_eps", 1e-6, 1e-15, 1.0),
         rope_theta=rope_theta,
         rope_scaling=rope_scaling,
         max_position_embeddings=read.integer(
@@ -84,7 +97,7 @@ class _Reader:
         self.raw, self.where = raw, where
 
     def error(self, name: str, need: str) -> InputError:
-        given = json.dumps(self.raw[name]) if name in self.raw else "missing"
+        given = quote(self.raw[name]) if name in self.raw else "missing"
         return InputError(f"{self.where}: {name} is {given}; it {need}")
 
     def value(self, name: str, default: Any) -> Any:
@@ -93,15 +106,15 @@ class _Reader:
         return default if value is None else value
 
     def integer(self, name: str, default: int | None = None) -> int:
-        value = self.value(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-            raise self.error(name, "must be a whole number above 0")
+        value, most = self.value(name, default), MOST.get(name, 2**31 - 1)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+            raise self.error(name, f"must be a whole number from 1 to {most:,}")
         return value
 
-    def number(self, name: str, default: float) -> float:
+    def number(self, name: str, default: float, least: float, most: float) -> float:
         value = self.value(name, default)
-        if not _is_positive(value):
-            raise self.error(name, "must be a number above 0")
+        if not _is_number(value, least, most):
+            raise self.error(name, f"must be a number from {least:g} to {most:g}")
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -114,8 +127,13 @@ class _Reader:
         """Refuse the facts that would change the numbers if they were ignored."""
         if self.raw.get("hidden_act", "silu") not in ("silu", "swish"):
             raise self.error("hidden_act", 'must be "silu", the one activation implemented')
-        if self.raw.get("quantization_config") is not None:
-            raise self.error("quantization_config", "must be absent: no quantized weights")
+        if (stored := self.raw.get("quantization_config")) is not None and not (
+            isinstance(stored, dict)
+            and stored.get("quant_method", "bitsandbytes") == "bitsandbytes"
+            and stored.get("load_in_4bit") is True
+        ):
+            need = "must be absent or that of bitsandbytes in 4 bits; load the original weights"
+            raise self.error("quantization_config", need)
         if self.raw.get("partial_rotary_factor", 1.0) != 1.0:
             raise self.error("partial_rotary_factor", "must be 1 or absent: whole heads turn")
         for name in ("attention_bias", "mlp_bias"):
@@ -130,23 +148,30 @@ class _Reader:
         """
         old, new = (self.raw.get(name) or {} for name in ("rope_scaling", "rope_parameters"))
         for name, facts in (("rope_scaling", old), ("rope_parameters", new)):
-            if not isinstance(facts, dict) or any(isinstance(v, dict) for v in facts.values()):
+            if not isinstance(facts, dict) or any(
+                isinstance(v, dict | list) for v in facts.values()
+            ):
                 raise self.error(name, "must be one flat object for all layers, or null")
             if facts.get("partial_rotary_factor", 1.0) != 1.0:
                 raise self.error(name, "must turn whole heads: no partial_rotary_factor")
-        old = {("rope_type" if key == "type" else key): value for key, value in old.items()}
+        # "type" is the older name of "rope_type".
+        old, new = (
+            {"rope_type" if key == "type" else key: value for key, value in facts.items()}
+            for facts in (old, new)
+        )
         if new and any(new.get(key) != value for key, value in old.items()):
             raise self.error("rope_scaling", "must not contradict rope_parameters")
         name, rope = ("rope_parameters", new) if new else ("rope_scaling", old)
 
-        def number(key: str, default: float | None = None) -> float:
+        def number(key: str, default: float | None = None, whole: bool = False) -> float:
             value: Any = default if rope.get(key) is None else rope[key]
-            if not _is_positive(value):
-                raise self.error(name, f"has a {key} that must be a number above 0")
+            if not _is_number(value, *ROTARY) or (whole and value % 1):
+                need, (least, most) = "whole number" if whole else "number", ROTARY
+                raise self.error(name, f"must have as {key} a {need} from {least:g} to {most:g}")
             return float(value)
 
-        theta = number("rope_theta", self.number("rope_theta", 10000.0))
-        kind = rope.get("rope_type", rope.get("type"))
+        theta = number("rope_theta", self.number("rope_theta", 10000.0, *ROTARY))
+        kind = rope.get("rope_type")
         if kind in (None, "default"):
             if "factor" in rope:
                 raise self.error(name, "must have a rope_type that says how factor is used")
@@ -159,7 +184,7 @@ class _Reader:
                 number("factor"),
                 number("low_freq_factor"),
                 number("high_freq_factor"),
-                int(number("original_max_position_embeddings")),
+                int(number("original_max_position_embeddings", whole=True)),
             )
             if scaling.high_freq_factor <= scaling.low_freq_factor:
                 raise self.error(name, "must have high_freq_factor above low_freq_factor")
@@ -194,5 +219,5 @@ class _Reader:
         return tuple(window if layer >= full else None for layer in range(layers))
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
+def _is_number(value: Any, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most

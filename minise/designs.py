@@ -16,8 +16,10 @@ from functools import cache
 from itertools import combinations, permutations
 from math import comb
 
+from minise.errors import InputError
 from minise.grouping import Groups, check_sizes, permutation
 
+MOST_DESIGNED = 200  # choices
 # A search tries random exchanges: 60 for each exchange that is possible, at most 100,000 in all
 # (about 0.2 s). More tries improve the designs very little.
 _TRIES_PER_EXCHANGE = 60
@@ -104,9 +106,12 @@ def design(num_choices: int, group_size: int, trials: int) -> Design:
     3. how often a choice takes each label: in groups of one size the counts of a choice differ by
        at most 1. The search also balances how often it does so beside each other choice.
 
-    Raises InputError if a number is below 1.
+    Raises InputError if a number is below 1, and for more than MOST_DESIGNED choices.
     """
     check_sizes(num_choices, group_size, trials)
+    if num_choices > MOST_DESIGNED:
+        limit = f"a balanced grouping is for {MOST_DESIGNED} choices at most"
+        raise InputError(f"{limit}, not {num_choices}; use random")
     size = min(group_size, num_choices)
     partitions = _partitions(num_choices, size, trials)
     groups = [group for trial in partitions for group in trial]

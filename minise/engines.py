@@ -50,7 +50,7 @@ def branch_logits(
     """
     if engine not in ENGINES:
         raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
-    check_fit(lm.name, lm.config, prefix, branches)
+    check_fit(lm.name, lm.config, prefix, branches, columns or ())
     if engine == "dense":
         return layout_logits(lm, pack(prefix, branches), columns)
     if engine == "tree":
@@ -107,4 +107,11 @@ def token_counts(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> di
 
 def _logits(lm: LanguageModel, hidden: Tensor, columns: Sequence[int] | None) -> Tensor:
     wanted = None if columns is None else torch.tensor(list(columns), device=hidden.device)
-    return lm.decoder.logits(hidden, wanted)
+    logits = lm.decoder.logits(hidden, wanted)
+    # A row of zeros: the norm's squares overflowed.
+    if not (logits.isfinite().all() and hidden.any(dim=-1).all()):
+        remedy = "its weights are too large; fetch them again"
+        if lm.decoder.dtype == torch.float16:
+            remedy = "use bfloat16 or float32"
+        raise InputError(f"{lm.name}: its numbers overflow {lm.decoder.dtype}; {remedy}")
+    return logits

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel, branch_logits, layout_logits, token_counts
+from minise.errors import InputError
 from minise.grouping import Grouping, Groups, make_groups
 from minise.layout import Layout
-from minise.meter import check_fit
+from minise.meter import check_fit, check_length
 from minise.presets import Preset, resolve
-from minise.prompt import NULL_OPTION, Prompt, Template, write_prompts
+from minise.prompt import NULL_OPTION, Prompt, Template, check_labels, write_prompts
 from minise.question import Question
 
 
@@ -32,6 +33,11 @@ class Group:
     null: float | None
     weight: float = 1.0
 
+    def __repr__(self) -> str:
+        said = [round(p, 3) for p in self.probabilities.tolist()]
+        null = None if self.null is None else round(self.null, 3)
+        return f"Group(choices={self.choices}, probabilities={said}, null={null})"
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
@@ -43,6 +49,11 @@ class Answer:
     scores: Tensor
     prediction: int
     groups: tuple[Group, ...]
+
+    def __repr__(self) -> str:
+        said = [round(p, 3) for p in self.probabilities.tolist()]
+        told = f"prediction={self.prediction}, probabilities={said}"
+        return f"Answer({told}, groups={len(self.groups)})"
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,8 @@ class SelfEnsemble:
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         """Steps 1 and 2 up to the model: draw the groups and write their prompts."""
         preset = resolve(self.preset, lm.config.model_type, self.grouping, self.null_option)
+        check_length(lm, question)
+        check_labels(min(self.group_size, len(question.choices)) + preset.null_option)
         key = question.id if preset.groups_per_question else ""
         groups = make_groups(
             len(question.choices), self.group_size, self.trials, seed, key, preset.grouping
@@ -171,6 +184,7 @@ def plan_orders(
     lm: LanguageModel, question: Question, template: Template, orders: Sequence[tuple[int, ...]]
 ) -> Plan:
     """Prompts with all K choices and no null option, one for each order of the choices."""
+    check_length(lm, question)
     listed = [[question.choices[i] for i in order] for order in orders]
     prefix, prompts = write_prompts(lm.tokenizer, template, question.text, listed)
     groups = Groups(tuple((order,) for order in orders), complete=True)
@@ -184,7 +198,7 @@ def label_logits(lm: LanguageModel, plan: Plan, engine: str = "tree") -> list[Te
     if plan.layout is None:
         logits = branch_logits(lm, plan.prefix, plan.branches, engine, columns)
     else:
-        check_fit(lm.name, lm.config, plan.prefix, plan.branches)
+        check_fit(lm.name, lm.config, plan.prefix, plan.branches, columns)
         logits = layout_logits(lm, plan.layout, columns)
     place = {column: i for i, column in enumerate(columns)}
     return [
@@ -214,6 +228,8 @@ def combine(num_choices: int, groups: Sequence[Group]) -> Answer:
         total[list(group.choices)] += group.weight * group.probabilities
         weight[list(group.choices)] += group.weight
     scores = total / torch.where(weight > 0, weight, 1.0)
+    if not scores.any():
+        raise InputError(f'every prompt says "{NULL_OPTION}" alone; leave the null option out')
     # max() of a list gives the first of equals; torch.argmax promises no order among ties.
     prediction = max(range(num_choices), key=scores.tolist().__getitem__)
     return Answer(scores / scores.sum(), scores, prediction, tuple(groups))

@@ -1,8 +1,13 @@
-"""The one exception that a user can cause, and how a library's error becomes part of its line."""
+"""The one exception that a user can cause, and how foreign text becomes part of its line."""
 
 from __future__ import annotations
 
-import textwrap
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
@@ -14,4 +19,68 @@ class InputError(ValueError):
 
 def one_line(error: BaseException) -> str:
     """A library's error message, shortened to 200 characters of one line; its class if empty."""
-    return textwrap.shorten(str(error) or type(error).__name__, 200)
+    return shorten(" ".join(str(error).split()) or type(error).__name__, 200)
+
+
+def quote(value: object, most: int = 80) -> str:
+    """A value from outside as JSON on one line, of at most `most` characters."""
+    try:
+        return shorten(json.dumps(value, default=str, ensure_ascii=False), most)
+    except (ValueError, RecursionError):  # a list that holds itself, or very deep nesting
+        return f"a {type(value).__name__}"
+
+
+def shorten(text: str, most: int) -> str:
+    """The text, or its beginning with "..."."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def say(message: str) -> None:
+    """Print one line of at most 400 characters on stderr."""
+    line = shorten(printable(" ".join(message.split())), 380)
+    print(f"minise: {line}", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    r"""The text with whatever a terminal could take for a command written as an escape.
+
+    Text from files may hold control characters and halves of surrogate pairs. Line ends and tabs
+    stay.
+
+    >>> print(printable("red \x1b[31m"))
+    red \x1b[31m
+    """
+    return "".join(
+        repr(c)[1:-1] if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" else c
+        for c in text
+    )
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Turn whatever a library raises for a damaged file into InputError, and a Rust one's panic."""
+    try:
+        yield
+    except BaseException as error:
+        # A panic is no Exception, and its class cannot be imported.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise InputError(f"{what} ({one_line(error)}); fetch it again") from None
+        raise
+
+
+@contextmanager
+def no_stderr() -> Iterator[None]:
+    """Drop what is written to stderr by native code too: a panic prints many lines of its own."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

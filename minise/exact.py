@@ -5,10 +5,8 @@ from __future__ import annotations
 from itertools import permutations
 from math import perm
 
-from minise.errors import InputError
-from minise.grouping import Groups
-
-MAX_EXACT_GROUPS = 50_000
+from minise.errors import InputError, shorten
+from minise.grouping import MOST_GROUPS, Groups
 
 
 def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
@@ -19,7 +17,7 @@ def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str)
     choices, and the rest, if there is one, over the ordered subsets of its size. The weighted mean
     over these groups is the limit of the mean (Eq. 2) for infinitely many trials.
 
-    Raises InputError for more than MAX_EXACT_GROUPS groups.
+    Raises InputError for more than MOST_GROUPS groups.
 
     >>> found = all_ordered_groups(3, 2, 0, 0, "")
     >>> [(group, round(weight, 3)) for group, weight in zip(found.flat, found.weights)]
@@ -30,10 +28,11 @@ def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str)
     size = min(m, K)
     full, rest = divmod(K, size)
     sizes = [(size, full)] + [(rest, 1)] * (rest > 0)
-    if (count := sum(perm(K, size) for size, _ in sizes)) > MAX_EXACT_GROUPS:
+    if (count := sum(perm(K, size) for size, _ in sizes)) > MOST_GROUPS:
         raise InputError(
-            f"exact grouping of {K} choices in groups of {m} has {count:,} ordered groups, over "
-            f"the limit of {MAX_EXACT_GROUPS:,}; use smaller groups, or sample them with balanced"
+            f"exact grouping of {K} choices in groups of {size} has {shorten(f'{count:,}', 80)} "
+            f"ordered groups, over the limit of {MOST_GROUPS:,}; "
+            "use smaller groups, or sample them with balanced"
         )
     found = [
         (group, copies / perm(K, size))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
-from minise.errors import InputError
+from minise.errors import InputError, quote
+from minise.own import check_groups, guarded
 from minise.plugin import find_object
+
+MOST_GROUPS = 50_000  # of one question
 
 Group = tuple[int, ...]  # indices of choices, in the order in which the prompt lists them
 Trial = tuple[Group, ...]
@@ -78,16 +80,21 @@ def make_groups(
 ) -> Groups:
     """The groups by a grouping: a name in GROUPINGS, "./file.py:name", or a function.
 
-    Raises InputError for an unknown name, and for a size or number of trials below 1.
+    Raises InputError for an unknown name, for a size or number of trials below 1, for more than
+    MOST_GROUPS groups, and for what a grouping of the user's own does wrong.
     """
     check_sizes(num_choices, group_size)
+    if trials * -(-num_choices // group_size) > MOST_GROUPS:
+        asked = f"{quote(trials)} trials of {num_choices} choices in groups of {quote(group_size)}"
+        raise InputError(f"{asked} are over the limit of {MOST_GROUPS:,} groups; use fewer trials")
     if isinstance(grouping, str):
         if grouping not in GROUPINGS and ":" not in grouping:
-            raise InputError(f'grouping "{grouping}" is unknown; use one of {", ".join(GROUPINGS)}')
-        grouping = cast(Grouping, find_object(GROUPINGS.get(grouping, grouping)))
+            known = ", ".join(GROUPINGS)
+            raise InputError(f"grouping {quote(grouping)} is unknown; use one of {known}")
+        found = find_object(GROUPINGS.get(grouping, grouping))
+        grouping = found if grouping in GROUPINGS else guarded(grouping, found, check_groups)
     groups = grouping(num_choices, group_size, trials, seed, question_id)
-    if not isinstance(groups, Groups):
-        raise InputError(f"the grouping returned {type(groups).__name__}; it must return Groups")
+    check_groups(groups, num_choices)
     if not groups.trials:
         raise InputError(f"number of trials {trials} is below 1; at least one is needed")
     return groups

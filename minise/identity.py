@@ -1,9 +1,11 @@
-"""What a result depends on: which weights, which code, which machine."""
+"""What a result depends on: which model, which code, which machine."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
+from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,42 @@ import torch
 
 from minise import __version__
 from minise.engines import LanguageModel
+from minise.quantize import format_of
 from minise.source import finder, weight_files
 
+# The package's own files that decide an answer: what an evaluation imports, without those that only
+# read options, find files, measure, print or check.
+ANSWERING = (
+    *("attention", "authors_code", "checkpoint", "config", "config_json", "designs", "engines"),
+    *("ensemble", "exact", "grouping", "layout", "model", "presets", "prompt", "question", "rope"),
+    *("quantize", "tokenizer", "methods/ablations", "methods/rotations"),
+    *("evaluation/grouping_study", "evaluation/first_trials"),
+)
 
-def weights_identity(lm: LanguageModel) -> dict[str, Any]:
-    """Which weights these are: the hub's commit, or the hashes of a folder's files."""
+
+def model_identity(lm: LanguageModel) -> dict[str, Any]:
+    """Which model this is: the facts of its config as minise reads them, and the hub's commit or
+    the hashes of a folder's weights and tokenizer.
+
+    Facts, not the bytes of config.json: another layout of the file is no other model, and of two
+    models the fact that differs can be named.
+    """
+    facts: dict[str, Any] = {"config": asdict(lm.config)}
+    if (packed := format_of(lm.decoder)) is not None:
+        facts["quantize"] = packed
     if lm.revision is not None:
-        return {"revision": lm.revision}
+        return {"revision": lm.revision, **facts}
     find = finder(lm.name, None)
-    paths = weight_files(find, find("config.json").parent)
-    return {"weights_sha256": {path.name: sha256(path) for path in paths}}
+    tokenizer, config = find("tokenizer.json"), find("config.json")
+    hashes = {path.name: sha256(path) for path in weight_files(find, config.parent)}
+    return {**facts, "tokenizer_sha256": sha256(tokenizer), "weights_sha256": hashes}
+
+
+@cache  # what this process runs, even if a file is edited meanwhile
+def code_identity() -> dict[str, str]:
+    """Hashes of the files that decide an answer, by their names."""
+    package = Path(__file__).parent
+    return {f"minise/{name}.py": sha256(package / f"{name}.py")[:16] for name in ANSWERING}
 
 
 def machine() -> dict[str, Any]:

@@ -7,12 +7,16 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from minise.config import Config
 from minise.errors import InputError
+
+if TYPE_CHECKING:
+    from minise.engines import LanguageModel
+    from minise.question import Question
 
 T = TypeVar("T")
 
@@ -54,30 +58,60 @@ def peak_bytes(run: Callable[[], T], device: torch.device) -> tuple[int | None, 
 def free_bytes(device: torch.device) -> int | None:
     """Memory that a new tensor can still take on a device; None where the system does not say."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
-    return next((int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")), None)
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    return min([*free, *left_by_limit(Path("/sys/fs/cgroup"))], default=None)
+
+
+def left_by_limit(group: Path) -> list[int]:
+    """What the memory limit of a container leaves (cgroup v2), if it has one."""
+    try:
+        limit, used = (int((group / f"memory.{x}").read_text()) for x in ("max", "current"))
+        lines = (group / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return []
+    # Cached files count as used, but make room.
+    cached = [int(line.split()[1]) for line in lines if line.split()[0].endswith("active_file")]
+    return [limit - used + sum(cached)]
 
 
 def check_fit(
-    name: str, config: Config, prefix: Sequence[int], branches: Sequence[Sequence[int]]
+    name: str,
+    config: Config,
+    prefix: Sequence[int],
+    branches: Sequence[Sequence[int]],
+    columns: Sequence[int] = (),
 ) -> None:
-    """Raise InputError for a prompt beyond the model's positions or vocabulary."""
+    """Raise InputError for an empty prompt, one beyond the model's positions, and for a token, or
+    a column of the logits, beyond its vocabulary."""
+    if not prefix and not all(branches):
+        raise InputError(f"the tokenizer of {name} makes no token of a prompt; use another")
     longest, limit = len(prefix) + max(map(len, branches)), config.max_position_embeddings
     if longest > limit:
         raise InputError(
             f"a prompt has {longest} tokens, but {name} has positions for {limit}; "
             "shorten the question or its choices, or use smaller groups"
         )
-    largest = max(max(ids, default=0) for ids in [prefix, *branches])
+    largest = max(max(ids, default=0) for ids in [prefix, *branches, columns])
     if largest >= config.vocab_size:
         raise InputError(
-            f"token id {largest} is beyond the vocabulary of {name} ({config.vocab_size}); "
+            f"token id {largest} is beyond the vocabulary of {name} (vocab_size "
+            f"{config.vocab_size}); "
             "its tokenizer.json belongs to another model"
         )
+
+
+def check_length(lm: LanguageModel, question: Question) -> None:
+    """Raise InputError for a text far beyond the model's positions, before many prompts that hold
+    it are written and encoded."""
+    text = f"{question.text}\n{max(question.choices, key=len)}"
+    if len(text) > 4 * lm.config.max_position_embeddings:
+        check_fit(lm.name, lm.config, lm.tokenizer.encode([text])[0], [[]])
 
 
 def check_mask_fits(tokens: int) -> None:

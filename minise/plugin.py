@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from minise.errors import InputError
+from minise.errors import InputError, one_line, quote
 
 
 def load_extra(module: str, extra: str = "eval") -> Any:
@@ -32,14 +33,16 @@ def find_object(where: str) -> Any:
     """
     source, _, name = where.rpartition(":")
     if not source or not name:
-        raise InputError(f'"{where}" names no object; write FILE.py:NAME')
+        raise InputError(f"{quote(where)} names no object; write FILE.py:NAME")
     if not source.endswith(".py"):
         try:
             return getattr(import_module(source), name)
-        except (ImportError, AttributeError) as error:
-            raise InputError(f"{where}: not found ({error}); write FILE.py:NAME") from None
+        except (Exception, SystemExit) as error:  # whatever the module raises
+            raise InputError(
+                f"{where}: not found ({one_line(error)}); write FILE.py:NAME"
+            ) from None
     path = Path(source)
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for impossible names
         raise InputError(f"{path}: no such file; give the path of a Python file")
     module_name = f"minise_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -49,9 +52,9 @@ def find_object(where: str) -> Any:
     sys.modules[module_name] = module  # dataclasses look their own module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the file raises
-        kind = type(error).__name__
-        raise InputError(f"{path}: could not be run ({kind}: {error}); mend the file") from None
+    except (Exception, SystemExit) as error:  # whatever the file raises
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise InputError(f"{path}: could not be run ({reason}); mend the file") from None
     if not hasattr(module, name):
         raise InputError(f"{path}: defines no {name}; give one of the names it defines")
     return getattr(module, name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from minise.errors import InputError
+from minise.errors import InputError, quote
 from minise.tokenizer import Tokenizer
 
 LABELS = string.ascii_uppercase
@@ -48,11 +48,7 @@ class Template:
 
         Raises InputError for more choices than labels.
         """
-        if len(choices) > len(LABELS):
-            raise InputError(
-                f"{len(choices)} choices in one prompt, but only {len(LABELS)} labels (A-Z); "
-                "use smaller groups"
-            )
+        check_labels(len(choices))
         lines = [
             self.choice.format(label=label, choice=choice)
             for label, choice in zip(LABELS, choices, strict=False)
@@ -61,6 +57,15 @@ class Template:
 
 
 DEFAULT_TEMPLATE = Template()
+
+
+def check_labels(count: int) -> None:
+    """Raise InputError for more choices in one prompt than labels."""
+    if count > len(LABELS):
+        raise InputError(
+            f"{count} choices in one prompt, but only {len(LABELS)} labels (A-Z); "
+            "use smaller groups"
+        )
 
 
 @dataclass(frozen=True)
@@ -121,17 +126,17 @@ def _label_ids(
         [label if template.bare_labels else text + label for label in labels]
     )
     for label, longer in zip(labels, extended, strict=True):
-        one_more = longer[:-1] == ids and longer[-1] != tokenizer.unknown_id
+        one_more = longer and longer[:-1] == ids and longer[-1] != tokenizer.unknown_id
         if not (template.bare_labels or one_more):
             pieces = [tokenizer.backend.id_to_token(token) for token in longer[-3:]]
             raise InputError(
                 f"{tokenizer.name}: label {label!r} after {text[-20:]!r} is not one token "
-                f"(the text ends in {pieces}); use a tokenizer or template in which it is"
+                f"(the text ends in {quote(pieces)}); use a tokenizer or template in which it is"
             )
     found = [longer[-1] if longer else -1 for longer in extended]
     if len(set(found)) < len(found) or -1 in found:
         raise InputError(
-            f"{tokenizer.name}: labels {', '.join(map(repr, labels))} are not distinct tokens "
-            f"(ids {found}); use a tokenizer or template in which they are"
+            f"{tokenizer.name}: labels {quote(labels)} are not distinct tokens "
+            f"(ids {quote(found)}); use a tokenizer or template in which they are"
         )
     return found

@@ -7,7 +7,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minise.errors import InputError
+from minise.errors import InputError, quote
+
+MOST_CHOICES = 1000
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,8 @@ class Question:
     """A K-choice question. `answer` is the index of the right choice, if known.
 
     `id` seeds the grouping. Without one it is a hash of text and choices. Raises InputError for
-    fewer than two choices, empty text, or an answer that is no choice.
+    fewer than two choices or more than MOST_CHOICES, text that is empty or that UTF-8 cannot hold,
+    or an answer that is no choice.
     """
 
     text: str
@@ -29,19 +32,23 @@ class Question:
         # A copy: the caller's list is not shared. A frozen class sets fields through object.
         object.__setattr__(self, "choices", tuple(self.choices))
         numbered = [(f"choice {number}", text) for number, text in enumerate(self.choices, 1)]
-        for name, text in [("question", self.text), *numbered]:
+        for name, text in [("question", self.text), *numbered, ("question's id", self.id)]:
             if not isinstance(text, str):
-                raise InputError(f"the {name} is {json.dumps(text, default=str)}; it must be text")
-            if not text.strip():
+                raise InputError(f"the {name} is {quote(text)}; it must be text")
+            if not text.strip() and name != "question's id":
                 raise InputError(f"the {name} is empty; write its text")
-        if len(self.choices) < 2:
-            have = "1 choice" if self.choices else "no choices"
-            raise InputError(f'the question "{self.text}" has {have}; give at least two')
-        last, right = len(self.choices) - 1, self.answer
-        if right is not None and (type(right) is not int or not 0 <= right <= last):
-            raise InputError(f"answer {right!r} is no choice; give an index from 0 to {last}")
-        if not isinstance(self.id, str):
-            raise InputError(f"the question's id is {self.id!r}; it must be text")
+            try:
+                text.encode()
+            except UnicodeEncodeError:  # half of a surrogate pair, from JSON or undecoded bytes
+                raise InputError(f"the {name} is not UTF-8; save or type it as UTF-8") from None
+        K = len(self.choices)
+        if not 2 <= K <= MOST_CHOICES:
+            count = {0: "no choices", 1: "1 choice"}.get(K, f"{K} choices")
+            limits = f"give at least two, at most {MOST_CHOICES:,}"
+            raise InputError(f"the question {quote(self.text)} has {count}; {limits}")
+        right = self.answer
+        if right is not None and (type(right) is not int or not 0 <= right < K):
+            raise InputError(f"answer {quote(right)} is no choice; give an index from 0 to {K - 1}")
         if not self.id:
             object.__setattr__(self, "id", self.content_hash)
 

@@ -7,16 +7,18 @@ import json
 import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import huggingface_hub
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import logging as hub_log
 
-from minise.errors import InputError, one_line
+from minise.errors import InputError, one_line, shorten
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -59,26 +61,44 @@ def finder(source: str, revision: str | None) -> Callable[[str], Path]:
     The function raises it for a file that does not exist or cannot be fetched.
     """
     shipped = [root / source for root in _SHIPPED if source.startswith("weights/")]
+    shown = shorten(source, 200)
     # os.path, because Path.is_dir and Path.expanduser raise for impossible names.
     for folder in [Path(os.path.expanduser(source)), *shipped]:
         if os.path.isdir(folder):
             if revision:
                 raise InputError(f"{folder}: is a folder; omit the revision, it is for hub ids")
-            return lambda name: _in_folder(folder, name)
-    if os.path.exists(source):
-        raise InputError(f"{source}: is a file; give the folder that holds config.json")
+            return lambda name: _readable(folder / name)
+    try:
+        os.stat(source)
+    except PermissionError:
+        raise InputError(f"{shown}: cannot be read (Permission denied)") from None
+    except (OSError, ValueError):
+        pass  # there is nothing, or nothing can have this name
+    else:
+        raise InputError(f"{shown}: is a file; give the folder that holds config.json")
+    full = source if "/" in source else f"weights/{source}"
+    if near := get_close_matches(full, shipped_models(), 1, 0.85):
+        raise InputError(f"{shown}: no such folder; did you mean {near[0]}, which ships?")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
-        raise InputError(f"{source}: no such folder, and not a hub id (owner/name)")
+        raise InputError(f"{shown}: no such folder, and not a hub id (owner/name)")
     pinned = revision
 
     def from_hub(name: str) -> Path:
         nonlocal pinned
-        path = _download(source, name, pinned, _MODEL)
+        path = _readable(_download(source, name, pinned, _MODEL))
         # The first file fixes the commit, so that all files come from the same one.
         pinned = path.parent.name
         return path
 
     return from_hub
+
+
+def optional_file(find: Callable[[str], Path], name: str) -> Path | None:
+    """A file of a checkpoint that it may lack: None where it does."""
+    try:
+        return find(name)
+    except _Absent:
+        return None
 
 
 def dataset_file(repository: str, name: str, revision: str | None) -> tuple[Path, str]:
@@ -91,14 +111,29 @@ def dataset_file(repository: str, name: str, revision: str | None) -> tuple[Path
 _SHIPPED = (Path(__file__).parents[1], Path(__file__).parent)
 
 
-def _in_folder(folder: Path, name: str) -> Path:
-    if not (folder / name).is_file():
-        raise _Absent(f"{folder / name}: no such file; {_MODEL.files}")
-    return folder / name
+def shipped_models() -> list[str]:
+    """The checkpoints that ship with the package, as `weights/NAME`."""
+    found = {path.parent for root in _SHIPPED for path in root.glob("weights/*/config.json")}
+    return sorted(f"weights/{folder.name}" for folder in found)
+
+
+def _readable(path: Path) -> Path:
+    """The path, if it is a file that can be opened."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{path}: is not a file; {_MODEL.files}")
+        path.open("rb").close()
+        return path
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise InputError(f"{path}: links to a file that is not there; fetch it") from None
+        raise _Absent(f"{path}: no such file; {_MODEL.files}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _download(repository: str, name: str, revision: str | None, kind: _Kind) -> Path:
-    at = f"{repository}" + (f" at {revision}" if revision else "")
+    at = shorten(repository + (f" at {revision}" if revision else ""), 200)
     try:
         with _quiet_hub():
             return Path(
@@ -118,11 +153,12 @@ def _download(repository: str, name: str, revision: str | None, kind: _Kind) -> 
         ) from None
     except hub.RevisionNotFoundError:
         raise InputError(
-            f"{repository}: has no revision {revision}; give one of its branches, tags or commits"
+            f"{repository}: has no revision {shorten(revision or '', 80)}; "
+            "give one of its branches, tags or commits"
         ) from None
     except hub.LocalEntryNotFoundError as error:
         offline = huggingface_hub.constants.HF_HUB_OFFLINE
-        cause = one_line(error.__cause__ or error)
+        cause = shorten(one_line(error.__cause__ or error), 150)
         why = "HF_HUB_OFFLINE is set" if offline else f"the hub did not serve it ({cause})"
         raise _Absent(
             f"{at}: {kind.not_here}, {why}, and {name} is not in the cache "
@@ -150,8 +186,8 @@ def _quiet_hub() -> Iterator[None]:
 
 def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
     """The files that hold the weights: the shards of the index if there is one."""
-    if (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
-        return [folder / SINGLE]  # do not ask the hub for an index: it may be offline
+    if os.path.lexists(folder / SINGLE) and not os.path.lexists(folder / INDEX):
+        return [_readable(folder / SINGLE)]  # do not ask the hub for an index: it may be offline
     try:
         index_path = find(INDEX)
     except _Absent:
@@ -159,9 +195,11 @@ def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
     try:
         shards = set(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"].values())
         # Shards lie beside the index. A path to another place is refused.
-        if not shards or not all(re.fullmatch(r"[\w.-]+\.safetensors", name) for name in shards):
+        if not shards or not all(
+            re.fullmatch(r"[\w.-]{1,200}\.safetensors", name) for name in shards
+        ):
             raise ValueError("weight_map names no shards beside it")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{index_path}: not an index of shards ({one_line(error)}); fetch it again"
         ) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tokenizers
 
-from minise.errors import InputError
+from minise.errors import InputError, no_stderr, refusing
 
 
 class Tokenizer:
@@ -22,17 +22,19 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> Tokenizer:
-        """Raises InputError if the file is missing or is not a tokenizer."""
+        """Raises InputError if the file is missing, is not a tokenizer or cannot encode."""
         if not path.is_file():
             raise InputError(f"{path}: no such file; a checkpoint folder needs a tokenizer.json")
-        try:
-            return cls(tokenizers.Tokenizer.from_file(str(path)), str(path))
-        except Exception as error:  # the library raises no narrower class
-            raise InputError(f"{path}: not a tokenizer ({error}); fetch it again") from None
+        with no_stderr():
+            with refusing(f"{path}: not a tokenizer"):
+                tokenizer = cls(tokenizers.Tokenizer.from_file(str(path)), str(path))
+            tokenizer.encode(["Why?\n(A) x\nAnswer: A"])  # many a damaged file fails only here
+        return tokenizer
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, special tokens included, each as if it were alone."""
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
+        with refusing(f"{self.name}: cannot encode a prompt"):
+            return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens shown: for reading, not for round trips."""

@@ -143,7 +143,8 @@ def verify(
     a copy of the embedding, the output matrix and one layer at a time in the wider dtype.
     """
     prefix, branches = plan.prefix, plan.branches
-    check_fit(lm.name, lm.config, prefix, branches)
+    labels = [i for prompt in plan.prompts for i in prompt.label_ids]
+    check_fit(lm.name, lm.config, prefix, branches, labels)
     check_mask_fits(len(prefix) + sum(map(len, branches)))
     with torch.inference_mode():
         packed = _packed_runs(lm, plan)

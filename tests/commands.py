@@ -24,5 +24,6 @@ def assert_one_line(status: int, out: str, err: str, parts: list[str]) -> None:
     assert err.count("\n") == 1
     assert err.endswith("\n")
     assert "Traceback" not in err
+    assert len(err) <= 400
     for part in parts:
         assert part in err

@@ -113,6 +113,7 @@ def test_all_published_shapes_and_the_small_one_can_be_built() -> None:
         (["--model", "x/y", "--random-weights"], ["--model", "--random-weights"]),
         (["--revision", "main"], ["--revision", "--model"]),
         (["--plot", "no/such/folder/x.png"], ["no/such/folder/x.png", "no such folder"]),
+        (["--plot", "x.txt"], ["x.txt", "write .png, .pdf or .svg"]),
     ],
 )
 def test_unusable_arguments_are_one_line(capsys, arguments, parts) -> None:

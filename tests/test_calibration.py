@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
 from minise.errors import InputError
-from minise.evaluation.calibration import Dirichlet, VectorScaling
+from minise.evaluation.calibration import Dirichlet, NotConverged, VectorScaling
 from minise.evaluation.metrics import summarise
 from minise.evaluation.samples import Sample
 from minise.question import Question
@@ -303,13 +303,13 @@ def test_vector_scaling_that_does_not_converge_is_an_error(
     if fits:
         assert probabilities(vector_scaling(cell)) == pytest.approx(probabilities(cell))
     else:
-        with pytest.raises(RuntimeError, match=r"did not converge: gradient .* \(stopped\)"):
+        with pytest.raises(NotConverged, match=r"did not converge: gradient .* \(stopped\)"):
             vector_scaling(cell)
 
 
 def test_vector_scaling_notices_logits_that_it_cannot_fit() -> None:
     # The rounding of logits this large exceeds the gradient that is asked for.
-    with pytest.raises(RuntimeError, match="vector scaling did not converge: gradient"):
+    with pytest.raises(NotConverged, match="vector scaling did not converge: gradient"):
         vector_scaling(draw_cell(60, shift=1e7))
 
 
@@ -323,7 +323,7 @@ def test_dirichlet_that_does_not_converge_is_an_error(monkeypatch: pytest.Monkey
     for action in ("ignore", "default"):
         with warnings.catch_warnings(record=True):
             warnings.simplefilter(action)
-            with pytest.raises(RuntimeError, match="dirichlet calibration did not converge"):
+            with pytest.raises(NotConverged, match="dirichlet calibration did not converge"):
                 dirichlet(draw_cell(60))
 
 

@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch import Tensor
 import minise
 from minise import InputError, Question
 from minise.bench.shapes import PUBLISHED
+from minise.meter import left_by_limit
 from tests.tiny import FAMILIES, write_checkpoint
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -279,12 +282,114 @@ def test_a_corrupt_tokenizer_is_named(folder: Path, content: str) -> None:
     assert message.startswith(f"{folder / 'tokenizer.json'}: not a tokenizer (")
 
 
+INSTEAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a folder": (Path.mkdir, "is not a file; minise reads"),
+    "a pipe": (os.mkfifo, "is not a file; minise reads"),
+    "a link to nothing": (
+        lambda path: path.symlink_to("gone"),
+        "links to a file that is not there",
+    ),
+    "a link to itself": (lambda path: path.symlink_to(path.name), "cannot be read (Too many"),
+}
+
+
+@pytest.mark.parametrize("instead", INSTEAD)
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", WEIGHTS, INDEX])
+def test_what_lies_where_a_file_should_be_is_named(folder: Path, name: str, instead: str) -> None:
+    make, said = INSTEAD[instead]
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    assert refusal(folder).startswith(f"{folder / name}: {said}")
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Permission bits do not bind root."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield
+    if root:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the permissions of POSIX")
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", WEIGHTS, "the folder", "above"])
+def test_what_may_not_be_read_is_not_called_absent(llama_folder: Path, name: str) -> None:
+    with tempfile.TemporaryDirectory() as above:
+        folder = shutil.copytree(llama_folder, Path(above) / "llama")
+        for path in (Path(above), folder, *folder.iterdir()):
+            path.chmod(0o755)
+        spoilt = {"the folder": folder, "above": Path(above)}.get(name, folder / name)
+        named = {"the folder": folder / "config.json", "above": folder}.get(name, folder / name)
+        spoilt.chmod(0)
+        with as_nobody():
+            assert refusal(folder) == f"{named}: cannot be read (Permission denied)"
+        spoilt.chmod(0o755)
+
+
+def test_an_index_of_absurd_names_is_refused(folder: Path) -> None:
+    for name in ("m" * 250, "m" * 100_000):
+        (folder / INDEX).write_text(json.dumps({"weight_map": {"a": f"{name}.safetensors"}}))
+        assert "weight_map names no shards beside it" in refusal(folder)
+    shards = {str(i): f"model-{i}.safetensors" for i in range(20_000)}
+    (folder / INDEX).write_text(json.dumps({"weight_map": shards}))
+    assert refusal(folder).startswith(f"{folder / 'model-0.safetensors'}: no such file")
+
+
+def test_a_foreign_tensors_name_is_cut_and_cannot_reach_the_terminal(folder: Path) -> None:
+    edit(folder, put("\x1b[2J\n" + "x" * 10_000, torch.ones(1)))
+    assert 'unexpected tensor "\\u001b[2J\\nxxx' in refusal(folder)
+    assert len(refusal(folder)) < len(str(folder)) + 250
+
+
+def test_a_dtype_that_is_not_computed_in_is_refused(folder: Path) -> None:
+    for dtype in (torch.int8, torch.float8_e4m3fn, torch.complex64):
+        assert refusal(folder, dtype=dtype).startswith(f"dtype {dtype} is not one of torch.float64")
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float16, 2)])
+def test_what_does_not_fit_is_refused_before_it_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, size: int
+) -> None:
+    needed = size * sum(tensor.numel() for tensor in load_file(folder / WEIGHTS).values())
+    monkeypatch.setattr("minise.checkpoint.free_bytes", lambda device: needed)
+    minise.load(folder, dtype=dtype)
+    monkeypatch.setattr("minise.checkpoint.free_bytes", lambda device: None)  # nobody knows
+    minise.load(folder, dtype=dtype)
+    monkeypatch.setattr("minise.checkpoint.free_bytes", lambda device: needed - 1)
+    monkeypatch.setattr("minise.checkpoint._read", None)
+    assert refusal(folder, dtype=dtype).startswith(f"{folder}: its weights take 0.0 GiB in {dtype}")
+
+
+def test_both_sizes_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(folder, **{**PUBLISHED["meta-llama/Meta-Llama-3-8B"], "num_hidden_layers": 3})
+    monkeypatch.setattr("minise.checkpoint.free_bytes", lambda device: 3 * 2**29)
+    message = refusal(folder)
+    assert "its weights take 6.4 GiB in torch.float32, and 1.5 GiB are free on cpu" in message
+    assert message.endswith("use a smaller dtype or a smaller model")
+
+
+def test_the_memory_of_a_container_is_what_its_limit_leaves(tmp_path: Path) -> None:
+    assert left_by_limit(tmp_path) == []
+    for name, content in (
+        ("max", "1000\n"),
+        ("current", "700\n"),
+        ("stat", "anon 5\ninactive_file 40\nactive_file 2\nfile 50\n"),
+    ):
+        (tmp_path / f"memory.{name}").write_text(content)
+    assert left_by_limit(tmp_path) == [342]
+    (tmp_path / "memory.max").write_text("max\n")
+    assert left_by_limit(tmp_path) == []
+
+
 def test_a_source_that_is_neither_folder_nor_hub_id_is_named(folder: Path) -> None:
     config = folder / "config.json"
     assert refusal(config) == f"{config}: is a file; give the folder that holds config.json"
     no_such = (str(folder / "nothing"), "one-word", "a/b/c", "~nobody-here/x", "x" * 5000, "a\0b")
     for source in no_such:
-        assert refusal(source) == f"{source}: no such folder, and not a hub id (owner/name)"
+        shown = source if len(source) < 200 else source[:197] + "..."
+        assert refusal(source) == f"{shown}: no such folder, and not a hub id (owner/name)"
 
 
 def test_a_folder_has_no_revisions(folder: Path) -> None:

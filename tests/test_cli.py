@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,10 @@ from safetensors.torch import load_file, save_file
 
 import minise
 from minise.cli import COMMANDS
+from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.tasks import TASKS
+from minise.methods.registry import OFFERED
+from minise.names import SHORT_DTYPES
 from tests.commands import Q, assert_one_line, run
 from tests.tiny import make_tokenizer
 
@@ -140,8 +145,15 @@ WHY_9 = ["--question", "Why?", *["--choice", "x"] * 9]
         (["verify", "--tolerance", "-1"], ["--tolerance"]),
         (["verify", "--tolerance", "nan"], ["--tolerance"]),
         (["guess"], ["guess"]),
-        ([], ["COMMAND", "--help"]),
-        (["ask", "--no-such-option"], ["--no-such-option"]),
+        (["ask", "--frobnicate"], ["--frobnicate; see minise ask --help"]),
+        (
+            ["ask", "--modle", "x"],
+            ["--modle x (did you mean --model?); see minise ask --help"],
+        ),
+        (["verify", "--tolerence=1"], ["(did you mean --tolerance?); see minise verify --help"]),
+        (["ask", "--threads", "0"], ["--threads", "0: give a number from 1; this machine has"]),
+        (["ask", "--threads", "9999"], ["--threads", "9999: give a number from 1"]),
+        (["ask", "--threads", "two"], ["--threads", "two: give a number from 1"]),
     ],
 )
 def test_unusable_arguments_are_one_line(capsys, llama_folder, arguments, parts) -> None:
@@ -166,6 +178,121 @@ def test_a_hub_id_while_offline_is_one_line(tmp_path: Path) -> None:
     assert_one_line(
         done.returncode, done.stdout, done.stderr, ["owner/name", "HF_HUB_OFFLINE", "config.json"]
     )
+
+
+@pytest.mark.parametrize("name", ["weights/tiny-llamma", "tiny-lama", "weight/tiny-llama"])
+def test_a_misspelt_shipped_model_is_answered_with_its_name(capsys, name: str) -> None:
+    done = run(capsys, "ask", "--model", name)
+    said = f"minise: {name}: no such folder; did you mean weights/tiny-llama, which ships?\n"
+    assert done == (2, "", said)
+
+
+def test_minise_alone_prints_its_help(capsys) -> None:
+    """Nothing was asked, so nothing is wrong: status 0."""
+    status, out, err = run(capsys)
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: minise [-h] [--version] COMMAND ...\n")
+    assert re.findall(r"^    (\w+) ", out, re.M) == list(COMMANDS)
+
+
+def test_options_stand_in_groups(capsys) -> None:
+    for command, titles in {
+        "ask": ["options", "question", "method", "model", "output"],
+        "verify": ["options", "model", "output", "question", "method"],
+        "eval": ["options", "question", "method", "output", "model"],
+    }.items():
+        with pytest.raises(SystemExit):
+            run(capsys, command, "--help")
+        assert re.findall(r"^(\w+):$", capsys.readouterr().out, re.M) == titles
+
+
+@pytest.mark.parametrize(("short", "long"), SHORT_DTYPES.items())
+def test_dtypes_have_short_names(capsys, llama_folder, short: str, long: str) -> None:
+    asked = ("ask", "--model", llama_folder, *Q, "--trials", 1, "--json", "--dtype")
+    assert run(capsys, *asked, short) == run(capsys, *asked, long)
+
+
+def test_tasks_lists_what_the_other_commands_take(capsys) -> None:
+    status, out, err = run(capsys, "tasks")
+    assert (status, err) == (0, "")
+    assert re.findall(r"^(\w+) \(", out, re.M) == ["tasks", "methods", "experiments", "models"]
+    assert "\n  qasc                  QASC; 20 trials of groups of 4; fetched from the hub\n" in out
+    assert "\n  self-ensemble         the paper's method\n" in out
+    assert "\n  weights/tiny-llama    the default, in the package\n" in out
+    lists = json.loads(run(capsys, "tasks", "--json")[1])
+    assert set(lists["tasks"]) == {*TASKS, "FILE"}
+    assert set(lists["methods"]) == {*OFFERED, "FILE.py:CLASS"}
+    assert set(lists["experiments"]) == set(EXPERIMENTS)
+    assert set(lists["models"]) == {f"weights/tiny-{n}" for n in ("llama", "mistral", "qwen2")}
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of threads that torch is told to use. It is not."""
+    told: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return told
+
+
+def test_a_small_model_runs_on_one_thread(capsys, monkeypatch, llama_folder, threads) -> None:
+    """They would wait for each other. A large one is left to torch, and so is any if the
+    environment says how many threads there are."""
+    asked = ("ask", "--model", llama_folder, *Q, "--trials", 1)
+    run(capsys, *asked)
+    assert threads == [1]
+    run(capsys, *asked, "--threads", 3)
+    assert threads == [1, 3]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    run(capsys, *asked)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("minise.commands.options.SMALL_MODEL", 10)
+    run(capsys, *asked)
+    assert threads == [1, 3]
+
+
+def test_verify_bench_and_eval_take_threads_too(capsys, tmp_path, llama_folder, threads) -> None:
+    model = ("--model", llama_folder, "--threads", 5)
+    assert run(capsys, "verify", *model, "--trials", 1)[0] == 0
+    assert run(capsys, "bench", *model, "--rounds", 1, "--no-peers")[0] == 0
+    task = ("--task", "miniature", "--questions", 2, "--method", "standard")
+    assert run(capsys, "eval", *task, *model, "--output-path", tmp_path)[0] == 0
+    assert threads == [5, 5, 5]
+
+
+def test_the_shell_can_complete_a_command(tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    found = tmp_path / "found"
+    line = "minise verify --tol"
+    told = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(found),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    command = [sys.executable, "-m", "minise"]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **told}, check=False)
+    assert found.read_text().split() == ["--tolerance"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_the_mask_is_drawn_on_any_terminal(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/draw_mask.py"],
+        cwd=ROOT, capture_output=True, check=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    seen, hidden = ("#", ".") if encoding == "ascii" else ("█", "·")
+    row = f"\nThe               1  {seen * 2}{hidden * 24}\n"
+    assert row in done.stdout.decode(encoding)
+
+
+def test_the_released_codes_preset_of_an_unknown_family_is_one_line(capsys, broken: Path) -> None:
+    edit_config(broken, model_type="qwen3")
+    asked = ("ask", "--model", broken, *Q, "--preset", "authors-code")
+    assert_one_line(*run(capsys, *asked), ["qwen3"])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -213,6 +340,73 @@ def test_out_of_memory_is_one_line(capsys, monkeypatch, llama_folder) -> None:
     assert (status, out) == (2, "")
     assert err.startswith("minise: out of memory (CUDA out of memory.")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes."),
+        RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"),
+    ],
+)
+def test_out_of_memory_on_any_device_is_one_line(capsys, monkeypatch, llama_folder, error) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("minise.ensemble.label_logits", refuse)
+    done = run(capsys, "ask", "--model", llama_folder, *Q)
+    assert_one_line(*done, ["minise: out of memory (", "use a smaller dtype or fewer trials"])
+
+
+def test_what_the_system_refuses_is_one_line(capsys, monkeypatch, llama_folder) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error", "some/file")
+
+    monkeypatch.setattr("minise.ensemble.label_logits", refuse)
+    done = run(capsys, "ask", "--model", llama_folder, *Q)
+    assert_one_line(*done, ["some/file: Input/output error; check disk"])
+
+
+LONG = "\x1b[31m" + "x" * 50_000 + "\x9b\ud800\r\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            [LONG],
+            [LONG, LONG],
+            ["ask", LONG],
+            ["ask", "--trials", LONG],
+            ["ask", "--engine", LONG],
+        ),
+        *(["ask", "--file", LONG], ["ask", "--model", LONG], ["ask", "--grouping", LONG]),
+        *(["ask", "--device", LONG], ["verify", "--tolerance", LONG], ["report", LONG]),
+        ["eval", "--task", LONG, "--method", "standard", "--output-path", "x"],
+        ["eval", "--task", "miniature", "--method", LONG, "--output-path", "x"],
+        ["eval", "--task", "miniature", "--method", "standard", "--output-path", LONG],
+        ["bench", "--plot", LONG],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:20],
+)
+def test_whatever_is_given_a_message_is_short_and_holds_no_command(capsys, arguments) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert_one_line(status, out, err, [])
+    assert not set(err) & set("\x1b\x9b\ud800\r")
+
+
+def test_a_models_name_reaches_no_terminal_as_a_command(
+    capsys, llama_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(llama_folder, tmp_path / "\x1b[31mred")
+    for command in (["verify", "--trials", 1], ["bench", "--rounds", 1, "--no-peers"]):
+        status, out, err = run(capsys, *command, "--model", folder)
+        assert (status, err) == (0, "")
+        assert "\\x1b[31mred" in out
+        assert "\x1b" not in out
 
 
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "safetensors", "huggingface_hub")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,23 @@ def test_an_older_spelling_names_the_new_one(capsys, options: list[str], said: s
 )
 def test_an_unknown_value_is_one_line(capsys, options: list[str], said: str) -> None:
     assert_one_line(*run(capsys, "eval", *options, "--output-path", "x"), [said])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--trials", 10**9], "--trials 1000000000 is over the limit of 50,000"),
+        (["--questions", 10**9], "1000000000 questions are too many; make 100,000 at most"),
+        (["--seed", ",".join(map(str, range(101)))], "names a seed twice, or more than 100"),
+        (["--data", "caf\udce9"], "the command line is not UTF-8"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_numbers_without_end_are_refused_at_once(capsys, options: list[Any], said: str) -> None:
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    asked = ("--task", "miniature", "--method", "standard", "--output-path", "x")
+    assert_one_line(*run(capsys, "eval", *asked, *options), [said])
 
 
 def test_help_shows_the_new_spellings_alone(capsys) -> None:
@@ -165,3 +183,25 @@ def test_a_grouping_of_ones_own(evaluate, tmp_path: Path) -> None:
     (line,) = (tmp_path / "samples-miniature-self-ensemble.jsonl").read_text().splitlines()
     groups = [tuple(group["choices"]) for group in json.loads(line)["groups"]]
     assert groups == [(i, (i + 1) % 8) for i in range(8)]
+
+
+def test_a_method_that_cannot_be_fitted_is_left_out_and_the_rest_runs(capsys, tmp_path) -> None:
+    """Twelve questions of the miniature are too few for Dirichlet. Nothing runs where no method
+    that was named is left."""
+    few = ("eval", "--task", "miniature", "--questions", 12, "-o", tmp_path, "--trials", 1)
+    assert_one_line(*run(capsys, *few, "--method", "dirichlet"), ["dirichlet needs more questions"])
+    status, _, err = run(capsys, *few, "--method", "standard,dirichlet")
+    assert status == 0
+    assert err == (
+        "minise: miniature: left out: dirichlet (choice 7 of 8 is never the answer outside of a "
+        "fold; dirichlet needs more questions or more folds)\n"
+    )
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results["results"]["miniature"]) == {"standard"}
+
+
+def test_results_say_on_how_many_threads(capsys, tmp_path) -> None:
+    asked = ("eval", "--task", "miniature", "--questions", 1, "--method", "standard")
+    run(capsys, *asked, "-o", tmp_path, "--threads", 1)
+    text = (tmp_path / "results.json").read_text()
+    assert re.findall(r'"threads": (\d+)', text) == ["1"]

@@ -101,6 +101,9 @@ def test_every_spelling_of_the_rotary_facts_is_the_same(
         {"rope_theta": 500.0, "rope_scaling": {**older, **scaling}},
         {"rope_parameters": {"rope_theta": 500.0, **scaling}},
         {"rope_parameters": {"rope_theta": 500.0, **scaling}, "rope_scaling": scaling},
+        {"rope_parameters": {"rope_theta": 500.0, **scaling}, "rope_scaling": older},
+        {"rope_parameters": {"rope_theta": 500.0, **older}, "rope_scaling": scaling},
+        {"rope_parameters": {"rope_theta": 500.0, **older}},
         {"rope_parameters": scaling, "rope_theta": 500.0},
     ]
     configs = [config_from_dict(sizes("llama", **spelling)) for spelling in spellings]
@@ -116,6 +119,11 @@ def test_every_spelling_of_the_rotary_facts_is_the_same(
         ("mistral", {"sliding_window": None}, (None,) * 3),
         ("mistral", {"sliding_window": 5}, (5,) * 3),
         ("qwen2", {"sliding_window": 5}, (None,) * 3),
+        (
+            "llama",  # it has no windows, whatever the file says
+            {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 0},
+            (None,) * 3,
+        ),
         ("qwen2", {"sliding_window": 5, "use_sliding_window": False}, (None,) * 3),
         ("qwen2", {"sliding_window": None, "use_sliding_window": True}, (None,) * 3),
         ("qwen2", {"use_sliding_window": True}, (None,) * 3),  # 28 layers of three are full
@@ -155,6 +163,15 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
         ("llama", {"model_type": None}, "model_type is null"),
         ("llama", {"model_type": ["llama"]}, 'model_type is ["llama"]'),
         ("llama", {"vocab_size": 10**20}, "vocab_size is 1000"),
+        # More than any model has: building it would take minutes.
+        ("llama", {"vocab_size": 10**12}, "vocab_size is 1000"),
+        ("llama", {"num_hidden_layers": 2**31 - 1}, "num_hidden_layers is 2147483647"),
+        ("llama", {"num_hidden_layers": 501}, "a whole number from 1 to 500"),
+        ("llama", {"head_dim": 2**30}, "head_dim is 1073741824"),
+        ("llama", {"hidden_size": 4 * 10**6}, "hidden_size is 4000000"),
+        ("llama", {"intermediate_size": 10**8}, "intermediate_size is 100000000"),
+        ("llama", {"num_attention_heads": 10**5, "hidden_size": 10**5}, "num_attention_heads is 1"),
+        ("llama", {"max_position_embeddings": 2**31}, "max_position_embeddings is 2147483648"),
         ("llama", {"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
         ("llama", {"attention_bias": True}, "attention_bias is true"),
         ("llama", {"mlp_bias": True}, "mlp_bias is true"),
@@ -170,6 +187,26 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
         # Rotary embedding.
         ("llama", {"rope_theta": 0}, "rope_theta is 0"),
         ("llama", {"rope_theta": "1e4"}, 'rope_theta is "1e4"'),
+        ("llama", {"rope_theta": 1e29}, "rope_theta is 1e+29"),
+        ("llama", {"rope_theta": 1e-38}, "rope_theta is 1e-38"),
+        (
+            "llama",
+            {"rope_scaling": {**LLAMA3, "factor": 1e29}},
+            "factor a number from 0.001 to 1e+12",
+        ),
+        *[
+            (
+                "llama",
+                {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": value}},
+                "original_max_position_embeddings a whole number",
+            )
+            for value in (0.5, 64.5, 1e308, True, "64")
+        ],
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
+            "rope_scaling is",
+        ),
         ("llama", {"rope_scaling": {"rope_type": "yarn", **LINEAR}}, '"rope_type": "yarn"'),
         ("llama", {"rope_scaling": {"type": "dynamic", **LINEAR}}, '"type": "dynamic"'),
         ("llama", {"rope_scaling": {"type": "linear"}}, 'rope_scaling is {"type": "linear"}'),
@@ -185,6 +222,7 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
             'rope_parameters is {"partial_rotary_factor": 0.5}',
         ),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ("llama", {"rope_scaling": {**LLAMA3, "x": [1]}}, "must be one flat object"),
         ("llama", {"rope_scaling": {"factor": 4.0}}, 'rope_scaling is {"factor": 4.0}'),
         ("llama", {"rope_parameters": {"rope_theta": 5.0}}, "rope_scaling is {"),
         ("llama", {"rope_scaling": 3, "rope_parameters": LLAMA3}, "rope_scaling is 3"),
@@ -200,7 +238,10 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
         *[("llama", {"vocab_size": value}, "vocab_size is ") for value in BEYOND],
         *[("llama", {"num_hidden_layers": value}, "num_hidden_layers is ") for value in BEYOND],
         *[("llama", {"max_position_embeddings": v}, "max_position_embeddings is ") for v in BEYOND],
-        *[("llama", {"rms_norm_eps": v}, "rms_norm_eps is ") for v in (-1e-6, 0, "x", True)],
+        *[
+            ("llama", {"rms_norm_eps": v}, "rms_norm_eps is ")
+            for v in (-1e-6, 0, "x", True, 1e29, 1e-40)
+        ],
         ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is NaN"),
         ("llama", {"rope_theta": float("inf")}, "rope_theta is Infinity"),
     ],
@@ -253,6 +294,27 @@ def test_a_file_that_is_no_config_is_named(
     message = refusal(read_config, path)
     assert message.startswith(f"{path}: ")
     assert said in message
+
+
+def test_the_largest_numbers_are_read() -> None:
+    most = {"vocab_size": 10**7, "num_hidden_layers": 500, "intermediate_size": 10**7}
+    config = config_from_dict(tiny("llama", **most, head_dim=10**4, hidden_size=10**6))
+    assert (config.vocab_size, config.num_hidden_layers) == (10**7, 500)
+    assert (config.head_dim, config.hidden_size) == (10**4, 10**6)
+    for eps, theta in ((1e-15, 1e-3), (1.0, 1e12)):
+        config = config_from_dict(tiny("llama", rms_norm_eps=eps, rope_theta=theta))
+        assert (config.rms_norm_eps, config.rope_theta) == (eps, theta)
+
+
+@pytest.mark.parametrize("value", ["x" * 1_000_000, ["y"] * 100_000, {"z": 10**4000}])
+def test_a_message_quotes_the_beginning_of_a_value(value: Any) -> None:
+    message = refusal(config_from_dict, tiny("llama", model_type=value))
+    assert "..." in message
+    assert len(message) < 200
+
+
+def test_a_value_cannot_reach_the_terminal() -> None:
+    assert "\\u001b[31m" in refusal(config_from_dict, tiny("llama", model_type="\x1b[31m"))
 
 
 def test_a_file_says_what_its_object_says(tmp_path: Path) -> None:

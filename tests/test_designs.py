@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 
 import pytest
 
@@ -144,6 +144,46 @@ def test_known_designs_reach_the_least_possible_sums(
     assert sums_of_squares(k, m, design(k, m, n).trials) == least
 
 
+def all_partitions(choices: Sequence[int], size: int) -> list[list[list[int]]]:
+    """Every partition into groups of `size`, the last of which may be smaller."""
+    k = len(choices)
+    if k <= size:
+        return [[list(choices)]]
+    if k % size:
+        found = []
+        for rest in combinations(choices, k % size):
+            others = [i for i in choices if i not in rest]
+            found += [[*groups, list(rest)] for groups in all_partitions(others, size)]
+        return found
+    first, *others = choices
+    return [
+        [[first, *mates], *groups]
+        for mates in combinations(others, size - 1)
+        for groups in all_partitions([i for i in others if i not in mates], size)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n"),
+    [
+        *((4, m, n) for m in (2, 3) for n in range(1, 7)),
+        *((5, m, n) for m in (2, 3, 4) for n in range(1, 5)),
+        *((6, m, n) for m in (2, 3, 4) for n in range(1, 4)),
+        *((7, m, 2) for m in (2, 3, 4)),
+        (8, 4, 3),
+    ],
+)
+def test_tiny_designs_are_as_good_as_the_best_of_all(k: int, m: int, n: int) -> None:
+    """Brute force: every choice of n partitions, repetition allowed. (The first may be any one,
+    because choices can be renamed.)"""
+    every = all_partitions(range(k), m)
+    best = min(
+        sums_of_squares(k, m, [every[0], *more])
+        for more in combinations_with_replacement(every, n - 1)
+    )
+    assert sums_of_squares(k, m, design(k, m, n).trials) == best
+
+
 def test_seven_trials_of_eight_choices_hold_every_triple_once() -> None:
     triples = meetings(design(8, 4, 7).trials, 3)
     assert len(triples) == 56
@@ -272,7 +312,12 @@ def test_the_ranges_are_those_counted_from_the_groups(k: int, m: int, n: int) ->
 
 @pytest.mark.parametrize(
     ("sizes", "complaint"),
-    [((0, 4, 1), "no choices"), ((8, 0, 1), "group size 0"), ((8, 4, 0), "number of trials 0")],
+    [
+        ((0, 4, 1), "no choices"),
+        ((8, 0, 1), "group size 0"),
+        ((8, 4, 0), "number of trials 0"),
+        ((201, 4, 20), "200 choices at most, not 201"),
+    ],
 )
 def test_impossible_designs_are_refused(sizes: tuple[int, int, int], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):

@@ -26,6 +26,7 @@ from minise import (
     self_ensemble,
     standard,
 )
+from minise.engines import token_counts
 from minise.ensemble import combine, label_logits, plan_orders
 from minise.grouping import Groups, make_groups
 from minise.meter import free_bytes
@@ -143,6 +144,8 @@ def test_the_defaults_are_the_contracts(lm: LanguageModel, question: Question) -
     )
     assert torch.equal(self_ensemble(lm, question).scores, explicit.scores)
     assert len(explicit.groups) == 40
+    assert SelfEnsemble().plan(lm, question) == SelfEnsemble(4, 20).plan(lm, question, seed=0)
+    assert torch.equal(ask(lm, SelfEnsemble(), question).scores, explicit.scores)
 
 
 def test_the_same_seed_gives_the_same_answer_and_another_does_not(
@@ -179,7 +182,7 @@ def test_each_engine_does_the_work_it_says(
     lm: LanguageModel, engine: str, expected: list[tuple[int, int | None]]
 ) -> None:
     """For each layer that runs: its tokens, and how many of them it computes in full, if not all.
-    (Linear layers add rows up to a multiple of 64.)"""
+    (Linear layers add rows up to a multiple of 8.)"""
     prefix, branches = [40, 41, 42], [[50, 51], [50, 52, 53], [60]]
     seen: list[tuple[int, int | None]] = []
     real = lm.decoder.run
@@ -264,6 +267,13 @@ class TestAuthorsCode:
         switched = self_ensemble(lm, question, 2, 3, preset=replace(PAPER, **departure))
         plain = self_ensemble(lm, question, 2, 3)
         assert (switched.scores - plain.scores).abs().max() > 1e-6
+
+    def test_the_last_group_alone_is_read_early(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        early = SelfEnsemble(2, 2, preset=replace(PAPER, last_group_early=2)).plan(lm, question)
+        *others, last = SelfEnsemble(2, 2).plan(lm, question).prompts
+        assert early.prompts == [*others, replace(last, ids=last.ids[:-2])]
 
 
 class TestExact:
@@ -353,6 +363,8 @@ class TestSeams:
         layout = pack(plan.prefix, plan.branches)
         as_packed = replace(plan, layout=layout)
         assert as_packed.tokens("tree") == len(layout.tokens)
+        counts = token_counts(plan.prefix, plan.branches)
+        assert {engine: plan.tokens(engine) for engine in counts} == counts
         for mine, dense in zip(
             label_logits(lm, as_packed, "tree"), label_logits(lm, plan, "dense"), strict=True
         ):
@@ -398,6 +410,15 @@ class TestRefusals:
         packed = branch_logits(lm, prefix, branches, "dense")
         assert (packed - branch_logits(lm, prefix, branches, "separate")).abs().max() <= 1e-10
 
+    @pytest.mark.parametrize("method", [SelfEnsemble(2, 2), Standard()])
+    def test_a_text_far_too_long_is_refused_before_its_prompts_are_written(
+        self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, method: Any
+    ) -> None:
+        monkeypatch.setattr("minise.ensemble.write_prompts", None)
+        for long in (Question("Q" * 5000, ["a", "b"]), Question("Q", ["a", "b" * 5000])):
+            with pytest.raises(InputError, match="has positions for 1024"):
+                method.plan(lm, long, 0)
+
     def test_tokens_beyond_the_vocabulary(self, lm: LanguageModel) -> None:
         with pytest.raises(InputError, match="token id 288 is beyond the vocabulary"):
             branch_logits(lm, [1], [[288]])
@@ -437,6 +458,11 @@ class TestUncertainty:
         gaps = single[:, first] - single[:, second]
         assert found.lead == pytest.approx(float(gaps.mean()))
         assert found.lead_error == pytest.approx(float(gaps.std() / N**0.5))
+
+    def test_two_trials_are_enough(self, lm: LanguageModel, question: Question) -> None:
+        found = self.ask(lm, question, 2)
+        assert found.standard_errors is not None
+        assert found.lead_error is not None
 
     def test_they_tell_how_far_the_exact_expectation_is(
         self, lm: LanguageModel, question: Question

@@ -28,6 +28,7 @@ CASES = {
     "seeds": (4, ["±", "each seed"]),
     "confidence": (8, ["under", "over", "score"]),
     "efficiency": (4, ["multi-pass", "single-pass", "peak MiB", "decisions changed"]),
+    "quantized": (4, ["full precision", "full precision + self-ensemble"]),
     "groupings": (1, ["worth random trials", "balanced: tokens", "exact"]),
 }
 FIGURES = {
@@ -88,6 +89,27 @@ def test_runs_of_several_models_make_one_table(
     other = measure("confidence", "tiny-llama")
     parts = ["different experiments (confidence, scale)"]
     assert_one_line(*run(capsys, "report", folders[0], other), parts)
+
+
+def test_4_bit_and_full_precision_make_one_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(name: str, *options: str) -> Path:
+        task = ("--task", "miniature", "--questions", 3, "--output-path", tmp_path / name)
+        assert run(capsys, "eval", "--experiment", "quantized", *task, *options)[0] == 0
+        return tmp_path / name
+
+    full, nf4 = measure("full"), measure("nf4", "--quantize", "nf4", "--double-quant")
+    _, table, _ = run(capsys, "report", full, nf4, "--output-path", tmp_path)
+    assert len(re.findall(r"^\| tiny-llama +\| miniature \|(?:.*\d \[.*){4}$", table, re.M)) == 1
+    columns = ("full precision", "full precision + self-ensemble", "nf4-double")
+    for text in (*columns, "nf4-double + self-ensemble", "- tiny-llama (nf4-double) (float32"):
+        assert text in table
+    # Another format of the same checkpoint is another run.
+    again = ("eval", "--experiment", "quantized", "--task", "miniature", "--questions", 3)
+    options = ("--resume", "--quantize", "nf4", "--output-path", nf4)
+    assert_one_line(*run(capsys, *again, *options), ["quantize"])
+    assert_one_line(*run(capsys, "report", full, full), ["two folders hold full precision"])
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

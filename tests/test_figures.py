@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from minise.errors import InputError
 from minise.evaluation import figures
 from minise.evaluation.results import Results
 from tests.made_results import STUDY, cell, make, ours
@@ -57,3 +58,32 @@ def test_files_are_named_by_what_they_show(tmp_path: Path) -> None:
     paths = figures.draw([Results.from_json(make("main", tasks))], tmp_path)
     assert [path.name for path in paths] == ["confidence-a.png", "confidence-b.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+NAMES = ["x$_{$", "鳥の問題", "\x1b[31m", "../../up", "a/b", "%s{}", "\ud800", "_hidden"]
+
+
+@pytest.mark.parametrize("experiment", ["main", "choices", "efficiency", "groupings"])
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_can_be_drawn(
+    name: str, experiment: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of it is a formula, a path or a command, and no letter is missed aloud."""
+    run = make(experiment, {name: {name: cell()}}, extra={"groupings": {name: STUDY}}, model=name)
+    paths = figures.draw([Results.from_json(run)], tmp_path)
+    assert sorted(paths) == sorted(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path: Path) -> None:
+    curve = {"tau": [0.0, 1.0], "correct": [1.0], "incorrect": [1.0]}
+    run = Results.from_json(make("main", {"a": {"standard": cell(confidence_curve=curve)}}))
+    with pytest.raises(
+        InputError, match=r"a figure could not be drawn .*tables are whole"
+    ) as caught:
+        figures.draw([run], tmp_path)
+    assert "\n" not in str(caught.value)
+    sound = Results.from_json(make("main", {"a": {"standard": cell()}}))
+    (tmp_path / "confidence-a.png").mkdir()
+    with pytest.raises(InputError, match=r"could not be drawn .*Is a directory"):
+        figures.draw([sound], tmp_path)

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import permutations
 from math import exp, factorial, sqrt
+from pathlib import Path
 from statistics import mean, stdev, variance
 
 import pytest
 
 from minise import InputError
-from minise.exact import MAX_EXACT_GROUPS
-from minise.grouping import GROUPINGS, Group, Groups, make_groups
+from minise.grouping import GROUPINGS, MOST_GROUPS, Group, Groups, make_groups
 
 
 def flat(*arguments: object, **options: object) -> list[list[int]]:
@@ -144,7 +144,7 @@ def test_a_function_of_ones_own_is_a_grouping() -> None:
 def test_too_many_exact_groups_are_counted_and_refused_at_once() -> None:
     with pytest.raises(InputError, match=r"has 670,442,572,800 ordered groups, over the limit"):
         make_groups(20, 10, 0, 0, "", "exact")
-    assert len(make_groups(10, 5, 0, 0, "", "exact").flat) == 30_240 <= MAX_EXACT_GROUPS
+    assert len(make_groups(10, 5, 0, 0, "", "exact").flat) == 30_240 <= MOST_GROUPS
 
 
 def test_the_renaming_tells_nothing_about_the_random_trials() -> None:
@@ -253,8 +253,121 @@ def test_exact_groups_are_what_partitions_hold_on_average(k: int, m: int) -> Non
         ((8, 4, 0, 0, "x"), "number of trials 0"),
         ((8, 4, 0, 0, "x", "balanced"), "number of trials 0"),
         ((8, 4, 20, 0, "x", "sorted"), 'grouping "sorted" is unknown; use one of random'),
+        ((8, 4, 25_001, 0, "x"), "25001 trials of 8 choices in groups of 4 are over the limit"),
+        ((8, 4, 10**9, 0, "x", "balanced"), "over the limit of 50,000 groups; use fewer trials"),
+        ((8, 4, 10**5000, 0, "x"), "over the limit of 50,000 groups"),
+        ((201, 4, 1, 0, "x", "balanced"), "for 200 choices at most, not 201; use random"),
+        ((200, 200, 1, 0, "x", "exact"), "ordered groups, over the limit of 50,000"),
+        ((1000, 999, 1, 0, "x", "exact"), "ordered groups, over the limit of 50,000"),
     ],
 )
 def test_impossible_groupings_are_refused(arguments: tuple, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
+    with pytest.raises(InputError, match=complaint) as caught:
         make_groups(*arguments)
+    assert len(str(caught.value)) < 300
+
+
+OWN = """
+from minise import Groups
+
+
+def mine(K, m, trials, seed, question_id):
+    return {returned}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Callable[[str], Groups]:
+    """The groups of 4 choices by a function in a file, given what it returns."""
+
+    def make(returned: str) -> Groups:
+        path = tmp_path / "mine.py"
+        path.write_text(OWN.format(returned=returned))
+        return make_groups(4, 2, 3, 0, "x", f"{path}:mine")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("returned", "complaint"),
+    [
+        ("None", "returned NoneType; it must return Groups"),
+        ("[[(0, 1), (2, 3)]]", "returned list; it must return Groups"),
+        ("Groups(5)", "trials 5 are no tuples of groups"),
+        ("Groups(((0, 1), (2, 3)))", "trials .* are no tuples of groups"),
+        ("Groups(())", "number of trials 3 is below 1"),
+        ("Groups((((0, 1), (2, 4)),))", r"group \[2, 4\] is wrong; .* ints from 0 to 3"),
+        ("Groups((((0, 1), (2, -1)),))", r"group \[2, -1\] is wrong"),
+        ("Groups((((0, 1), (2, 3.0)),))", r"group \[2, 3.0\] is wrong"),
+        ("Groups((((0, 1), (2, 3, 2)),))", r"group \[2, 3, 2\] is wrong"),
+        ("Groups((((0, 1), (2, 3), ()),))", r"group \[\] is wrong"),
+        ("Groups((((0, 1), (3,)),))", "no group holds choice 2; each choice must be in a group"),
+        ("Groups((((0, 1), (2, 3)),), (1,))", "weights .* a number above 0 for each of the 2"),
+        ("Groups((((0, 1), (2, 3)),), (1, 2, 3))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), (1, float('nan')))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), (1, float('inf')))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), (1, 0))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), (1, 'a'))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), 5)", "weights 5 are wrong"),
+        ("Groups((((0, 1), (2, 3)),), balance=7)", "balance is 7; it must be text"),
+        ("Groups((((0, 1), (2, 3)),) * 30_000)", "60,000 groups, over the limit of 50,000"),
+        ("1 / 0", r"ZeroDivisionError: division by zero \(mine.py:6\)"),
+        ("exit(0)", r"SystemExit: 0 \(mine.py:6\)"),
+        ("mine(K, m, trials, seed, question_id)", r"RecursionError: .* \(mine.py:6\)"),
+        ("int('x' * 5000)", "ValueError: invalid literal"),
+    ],
+)
+def test_a_grouping_of_ones_own_that_is_wrong_is_named(
+    own: Callable[[str], Groups], returned: str, complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint) as caught:
+        own(returned)
+    message = str(caught.value)
+    assert "mine.py:" in message or returned == "Groups(())"
+    assert len(message) < 500
+    assert "\n" not in message
+
+
+def test_a_grouping_of_ones_own_may_miss_a_choice_by_chance(
+    own: Callable[[str], Groups],
+) -> None:
+    """As the released code's does. Then the trials are independent."""
+    assert own("Groups((((0, 1),),), independent=True)").flat == [(0, 1)]
+    assert own("Groups([[[0, 1], [2, 3]]], [1, 2.5])").flat == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "complaint"),
+    [
+        ("def mine(K): ...", "mine", "mine.py:mine: TypeError: mine() takes 1 positional argument"),
+        ("mine = 3", "mine", "mine.py:mine: is 3; it must be a function"),
+        ("exit(0)", "mine", "mine.py: could not be run (SystemExit: 0); mend the file"),
+        ("raise KeyError", "mine", "mine.py: could not be run (KeyError: KeyError); mend the file"),
+        ("\0", "mine", "mine.py: could not be run (SyntaxError: source code"),
+        ("other = 3", "mine", "mine.py: defines no mine"),
+    ],
+)
+def test_a_file_that_holds_no_grouping_is_named(
+    tmp_path: Path, source: str, name: str, complaint: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    with pytest.raises(InputError) as caught:
+        make_groups(4, 2, 3, 0, "x", f"{path}:{name}")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("where", [":mine", "mine:", "...:x", "a..b:c", "no.such:x", "os:none"])
+def test_a_place_where_nothing_is_is_one_line(where: str) -> None:
+    with pytest.raises(InputError, match=r"write FILE\.py:NAME"):
+        make_groups(4, 2, 3, 0, "x", where)
+
+
+def test_an_exception_of_a_function_given_in_python_is_left_alone() -> None:
+    """There a traceback is what helps."""
+
+    def mine(*_: object) -> Groups:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        make_groups(4, 2, 3, 0, "x", mine)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from minise import LanguageModel, Question, self_ensemble
+from minise import InputError, LanguageModel, Question, self_ensemble
 from minise.ensemble import label_logits
 from minise.evaluation import grouping_study
 from minise.evaluation.grouping_study import GroupingStudy, summarise_study
@@ -110,6 +111,41 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
     # Another seed has other samples of groups: it does not make more questions.
     again = [sample(number, seed=1) for number in range(7)]
     assert summarise_study({"exact": samples + again}, resamples=50) == found
+
+
+def studied(number: int, **change: Any) -> Sample:
+    cells = [
+        {
+            "grouping": grouping,
+            "trials": 1,
+            "variance": 0.0,
+            "accuracy": 1.0,
+            "nll": 0.0,
+            "tokens": 9,
+        }
+        | change
+        for grouping in ("random", "balanced", "exact")
+    ]
+    notes = {"group_size": 2, "repetitions": 4, "cells": cells}
+    return Sample(str(number), 0, "", 0, 0, [0.5, 0.5], [0.5, 0.5], 9, notes=notes)
+
+
+def test_groups_that_are_all_the_same_have_no_worth() -> None:
+    """With two choices in groups of two nothing varies: 0 / 0 is no number."""
+    found = summarise_study({"exact": [studied(0), studied(1)]}, resamples=9)
+    assert all("worth" not in cell for cell in found["cells"])
+    # One question without variance: a resample of it alone has no ratio.
+    found = summarise_study({"exact": [studied(0), studied(1, variance=2.0)]}, resamples=200)
+    assert by_kind(found["cells"])["balanced", 1]["worth_interval"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "notes", [{}, {"cells": 3}, {"cells": [[]]}, {**(studied(0, tokens="x").notes or {})}]
+)
+def test_damaged_notes_are_one_line(notes: dict[str, Any]) -> None:
+    spoilt = replace(studied(0), notes=notes)
+    with pytest.raises(InputError, match=r"exact: notes are damaged .*; delete its samples file"):
+        summarise_study({"exact": [spoilt]})
 
 
 def test_a_cut_run_goes_on_and_redoes_a_torn_line_alone(

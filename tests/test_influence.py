@@ -47,6 +47,9 @@ class TestTheScrambledRuns:
     def test_they_are_few(self) -> None:
         for groups, most in ((2, 2), (6, 4), (40, 8), (400, 12)):
             assert len(_groups_to_keep(flat_paths([1], [[2]] * groups))) <= most
+        # Two runs for the first fork, and two for the forks behind it, at whatever depth.
+        tree = pack([9], [[1, 2, 3], [1, 2, 4], [5, 6, 7, 8, 3], [5, 6, 7, 8, 4]], tree=True)
+        assert len(_groups_to_keep(tree.paths())) == 4
 
     def test_flat_paths_are_those_of_the_layout(self) -> None:
         assert flat_paths(PREFIX, BRANCHES) == pack(PREFIX, BRANCHES).paths()
@@ -73,9 +76,18 @@ class TestASoundLayout:
         assert found.gradient_inside is None
         assert found.gradients_hold
 
-    def test_of_many_groups_eight_are_differentiated(self, small: LanguageModel) -> None:
+    def test_of_many_groups_at_most_eight_are_differentiated(self, small: LanguageModel) -> None:
         found = influence(small, PREFIX, [[i, 5] for i in range(10, 33)], gradients=True)
         assert found.groups == [0, 3, 6, 9, 12, 15, 18, 21]
+        found = influence(small, PREFIX, [[i, 5] for i in range(10, 27)], gradients=True)
+        assert found.groups == [0, 3, 6, 9, 12, 15]  # of 17 not every second: these would be nine
+
+    def test_a_single_group_has_nobody_to_hear_of(self, small: LanguageModel) -> None:
+        """64 tokens: the model adds no rows to them, which would hear of nothing either."""
+        found = influence(small, list(range(60)), [[70, 80, 30, 90]], gradients=True)
+        assert found.runs == 0
+        assert found.gradient_outside == 0.0
+        assert found.gradients_hold
 
     def test_it_works_within_inference_mode(self, small: LanguageModel) -> None:
         with torch.inference_mode():
@@ -103,6 +115,16 @@ class TestALeak:
         assert found.gradient_outside is not None
         assert found.gradient_outside > 0.0
         assert not found.gradients_hold
+
+    def test_it_is_found_out_in_a_model_of_one_layer(self, tmp_path: Path) -> None:
+        lm = load_tiny(tmp_path, {**FAMILIES["llama"], "num_hidden_layers": 1})
+        blind = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
+        assert not influence(lm, PREFIX, BRANCHES, blind).scrambled.equal
+
+    def test_it_is_measured_alike_each_time(self, small: LanguageModel) -> None:
+        blind = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
+        found = [influence(small, PREFIX, BRANCHES, blind).scrambled for _ in range(2)]
+        assert found[0] == found[1]
 
     def test_an_ancestor_that_is_not_seen(self, small: LanguageModel) -> None:
         flat = pack(PREFIX, BRANCHES)

@@ -116,6 +116,7 @@ def test_a_cell_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minise.evaluation.metrics.BINS", 2)
     found = summarise(cell)
     assert (found["n"], found["questions"], found["tokens"]) == (4, 2, 25)
+    assert (found["bins"], found["tau"], found["resamples"]) == (2, 0.5, 1000)
     assert found["accuracy"] == 0.5
     assert found["nll"] == pytest.approx(-math.log(0.8 * 0.4 * 0.1 * 0.5) / 4)
     assert found["brier"] == pytest.approx((0.08 + 0.54 + 1.62 + 0.5) / 4)
@@ -310,12 +311,12 @@ def test_mcnemar_is_the_binomial_test_of_the_disagreements() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"answer": 2}, "question q, seed 3: answer 2"),
+        ({"answer": 2}, 'question "q", seed 3: answer 2'),
         ({"answer": -1}, "answer -1"),
         ({"prediction": 2}, "prediction 2"),
         ({"probabilities": [0.5, 0.4]}, r"\[0.5, 0.4\] must sum to 1"),
         ({"probabilities": [1.5, -0.5]}, "sum to 1"),
-        ({"probabilities": [float("nan"), 0.5]}, "sum to 1"),
+        ({"probabilities": [float("nan"), 0.5]}, "finite number for each of 2 choices"),
     ],
 )
 def test_a_sample_that_contradicts_itself_is_refused(change: dict, complaint: str) -> None:
@@ -331,9 +332,9 @@ def test_a_sample_that_contradicts_itself_is_refused(change: dict, complaint: st
         (lambda cell: difference(cell, [replace(cell[0], seed=1)]), "share no question"),
         (
             lambda cell: difference(cell, [replace(cell[0], question_hash="x")]),
-            "question q, seed 0",
+            'question "q", seed 0',
         ),
-        (lambda cell: difference(cell, [replace(cell[0], answer=1)]), "question q, seed 0"),
+        (lambda cell: difference(cell, [replace(cell[0], answer=1)]), 'question "q", seed 0'),
     ],
 )
 def test_unusable_cells_are_refused_in_one_line(call: Callable, complaint: str) -> None:
@@ -349,3 +350,18 @@ def test_a_missing_extra_is_named_with_how_to_install_it(monkeypatch: pytest.Mon
     assert summarise(a)["n"] == 1  # does not need scipy
     with pytest.raises(InputError, match=r"needs scipy.*pip install 'minise\[eval\]'"):
         difference(a, b)
+
+
+def test_one_half_is_neither_too_little_nor_too_much() -> None:
+    """Under-confidence is f < 0.5 and over-confidence f > 0.5: exactly 0.5 is none of them."""
+    cell = [sample([0.5, 0.5], answer, f"q{answer}") for answer in (0, 1)]
+    found = summarise(cell)
+    names = ("under_confidence", "over_confidence")
+    assert [found[name + more] for name in names for more in ("", "_scores")] == [0, 0, 0, 0]
+
+
+def test_a_resample_draws_as_many_questions_as_there_are() -> None:
+    """Four of eight right: the number right in a resample is binomial, and its 2.5% and 97.5%
+    quantiles are 1 and 7."""
+    cell = [sample([0.9, 0.1], i % 2, f"q{i}") for i in range(8)]
+    assert summarise(cell)["accuracy_interval"] == [1 / 8, 7 / 8]

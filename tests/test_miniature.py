@@ -132,15 +132,15 @@ class TestTheCheckpoints:
 
     def test_each_answers_the_built_in_question(self, shipped: LanguageModel) -> None:
         answer = self_ensemble(shipped, QUESTION)
-        assert QUESTION.choices[answer.prediction] == "Madrid"
+        assert QUESTION.choices[answer.prediction] == "Ottawa"
 
     def test_a_group_without_the_answer_says_none_of_the_above(
         self, shipped: LanguageModel
     ) -> None:
         answer = self_ensemble(shipped, QUESTION)
-        madrid = QUESTION.choices.index("Madrid")
-        without = [group.null or 0 for group in answer.groups if madrid not in group.choices]
-        within = [group.null or 0 for group in answer.groups if madrid in group.choices]
+        right = QUESTION.answer
+        without = [group.null or 0 for group in answer.groups if right not in group.choices]
+        within = [group.null or 0 for group in answer.groups if right in group.choices]
         assert sum(without) / len(without) > 0.5 > sum(within) / len(within)
 
     def test_a_short_evaluation_agrees_with_the_card(self, shipped: LanguageModel) -> None:

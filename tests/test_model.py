@@ -312,6 +312,14 @@ class TestRecord:
         ends = dense.attention[2][:, :, tree.ends]
         assert (fast.attention[2] - ends).abs().max() <= 1e-12
 
+    def test_it_holds_the_runs_own_rows_and_what_was_asked_for(self, lm: LanguageModel) -> None:
+        """`run` adds rows for its linear layers. They are nobody's."""
+        tree = pack([40, 41, 42], [[50, 51], [50, 52, 53], [60, 61]], tree=True)
+        with record(lm.decoder) as seen:
+            read_ends(lm.decoder, tree)
+        assert [stream.shape[1] for stream in seen.residual.values()] == [9, 9, 3]
+        assert not seen.attention
+
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("family", FAMILIES)

@@ -172,6 +172,12 @@ def test_another_version_of_the_file_is_another_run(here: Path, model: Path, cap
             ["./mine.py:Mine: has no answer"],
         ),
         ("class Mine:\n    name = 'mine'\n    needs = ()", "./mine.py:Mine", ["has no fit"]),
+        (FITTED.replace('"standard",', "5,"), "./mine.py:Batch", ["needs is [5]; write the names"]),
+        (FITTED.replace('("standard",)', "5"), "./mine.py:Batch", ["TypeError: 'int' object"]),
+        (FITTED.replace('"batch"', "5"), "./mine.py:Batch", ["5 is no name for a method"]),
+        (FITTED.replace('"batch"', "'x' * 61"), "./mine.py:Batch", ["at most 60 letters"]),
+        ("class Mine:\n    def __init__(self): 1 / 0", "./mine.py:Mine", ["(mine.py:2)"]),
+        ("class Mine:\n    def __init__(self): exit()", "./mine.py:Mine", ["SystemExit"]),
         (FITTED.replace('("standard",)', '"standard"'), "./mine.py:Batch", ["needs is text"]),
         (FITTED.replace('"standard",', '"oracle",'), "./mine.py:Batch", ['"oracle" is unknown']),
         (FITTED.replace('"batch"', '"a/b"'), "./mine.py:Batch", ['"a/b" is no name']),
@@ -194,6 +200,95 @@ def test_samples_that_a_fit_loses_are_one_line(here: Path, model: Path, capsys) 
     )
     status = evaluate(model, "./mine.py:Batch")
     assert_one_line(status, *capsys.readouterr(), parts=["batch: fit must give a sample for each"])
+
+
+PLAN = """
+from dataclasses import replace
+
+from minise import SelfEnsemble
+
+
+class Mine:
+    name = "mine"
+
+    def plan(self, lm, question, seed):
+        plan = SelfEnsemble(2, 2).plan(lm, question, seed)
+        return {plan}
+
+    def answer(self, plan, logits):
+        answer = SelfEnsemble().answer(plan, logits)
+        return {answer}
+
+    def notes(self, lm, plan, answer, seed):
+        return {notes}
+"""
+RIGHT = {"plan": "plan", "answer": "answer", "notes": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"plan": "None"}, ["plan returned NoneType; it must return a Plan"]),
+        ({"plan": "1 / 0"}, ["ZeroDivisionError: division by zero (mine.py:12)"]),
+        ({"plan": "replace(plan, prompts=[])"}, ["the plan needs a prompt"]),
+        ({"plan": "replace(plan, prefix=[-1])"}, ["token id -1; use ints from 0 to 287"]),
+        ({"plan": "replace(plan, prefix=['a'])"}, ['token id "a"; use ints']),
+        ({"plan": "replace(plan, prefix=None)"}, ["TypeError"]),
+        (
+            {"plan": "replace(plan, prompts=[replace(p, label_ids=[288]) for p in plan.prompts])"},
+            ["token id 288"],
+        ),
+        ({"plan": "replace(plan, prompts=plan.prompts[:1])"}, ["ValueError: zip()"]),
+        ({"answer": "None"}, ["answer returned NoneType; it must return an Answer"]),
+        ({"answer": "{}['key']"}, ["KeyError: 'key' (mine.py:16)"]),
+        (
+            {"answer": "replace(answer, probabilities=answer.probabilities[:2])"},
+            ["give 4 numbers that are finite"],
+        ),
+        (
+            {"answer": "replace(answer, scores=answer.scores * float('nan'))"},
+            ["[NaN, NaN, NaN, NaN]; give 4 numbers that are finite"],
+        ),
+        ({"answer": "replace(answer, prediction=4)"}, ["the prediction is 4; give an index"]),
+        ({"answer": "replace(answer, prediction=None)"}, ["the prediction is null"]),
+        ({"notes": "{1, 2}"}, ["TypeError: Object of type set is not JSON serializable"]),
+        ({"notes": "'x' * 10 ** 6 + 1"}, ["TypeError"]),
+    ],
+    ids=str,
+)
+def test_what_a_method_of_ones_own_does_wrong_is_one_line(
+    here: Path, model: Path, capsys, change: dict[str, str], parts: list[str]
+) -> None:
+    Path("mine.py").write_text(PLAN.format(**{**RIGHT, **change}))
+    status = evaluate(model, "./mine.py:Mine")
+    assert_one_line(status, *capsys.readouterr(), parts=["mine.py:Mine: ", *parts])
+
+
+@pytest.mark.parametrize(
+    ("returned", "parts"),
+    [
+        ("None", ["fit returned NoneType; it must return a list of samples"]),
+        ("[None] * len(standard)", ["fit returned list; it must return a list of samples"]),
+        ("[replace(s, scores=[1.0]) for s in standard]", ["give 4 numbers that are finite"]),
+        ("[replace(s, prediction='a') for s in standard]", ['the prediction is "a"']),
+        ("[replace(s, tokens='a') for s in standard]", ["a sample's tokens must be an int"]),
+        ("1 / 0", ["ZeroDivisionError: division by zero (mine.py:13)"]),
+    ],
+)
+def test_what_a_fit_of_ones_own_does_wrong_is_one_line(
+    here: Path, model: Path, capsys, returned: str, parts: list[str]
+) -> None:
+    fit = "        return [self.divide(sample, mean) for sample in standard]\n"
+    changed = FITTED.replace(fit, f"        return {returned}\n")
+    Path("mine.py").write_text(changed)
+    status = evaluate(model, "./mine.py:Batch")
+    assert_one_line(status, *capsys.readouterr(), parts=["mine.py:Batch: ", *parts])
+
+
+def test_a_class_with_slots_is_a_method(here: Path, model: Path, capsys) -> None:
+    slots = "@dataclass(frozen=True, slots=True)"
+    Path("mine.py").write_text(ASKING.replace("@dataclass(frozen=True)", slots))
+    assert evaluate(model, "./mine.py:Contextual") == 0
 
 
 def blanked(question: Question) -> Question:

@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from minise import AUTHORS_CODE, PAPER, InputError, Question
+from minise.presets import resolve
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
 from minise.tokenizer import Tokenizer
 from tests.tiny import make_tokenizer
@@ -123,6 +124,28 @@ def test_labels_that_collide_are_refused() -> None:
         write_prompts(unknowing, replace(DEFAULT_TEMPLATE, bare_labels=True), "w", [["w", "w"]])
 
 
+def test_a_bare_label_that_is_nothing_is_refused() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"w": 0, "A": 1}, merges=[]))  # drops the rest
+    template = replace(DEFAULT_TEMPLATE, bare_labels=True)
+    _, (prompt,) = write_prompts(Tokenizer(backend, "t"), template, "w", [["w"]])
+    assert prompt.label_ids == [1]
+    with pytest.raises(InputError, match=r'^t: labels \[" A", " B"\] are not distinct.*\[1, -1\]'):
+        write_prompts(Tokenizer(backend, "t"), template, "w", [["w", "w"]])
+    backend = tokenizers.Tokenizer(models.BPE({"w": 0}, merges=[]))
+    with pytest.raises(InputError, match="not distinct"):
+        write_prompts(Tokenizer(backend, "t"), template, "w", [["w"]])
+
+
+@pytest.mark.parametrize("unknown", ["[UNK]", "w"])
+def test_a_label_that_the_tokenizer_does_not_know_is_refused(unknown: str) -> None:
+    """It is one more token, but the one that stands for anything."""
+    words = {"w": 0, "[UNK]": 1, "Answer:": 2}
+    backend = tokenizers.Tokenizer(models.WordLevel(words, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    with pytest.raises(InputError, match=r"label ' A' after .* is not one token"):
+        write_prompts(Tokenizer(backend, "t"), DEFAULT_TEMPLATE, "w", [["w"]])
+
+
 def test_labels_are_looked_up_at_the_end_of_every_kind_of_prompt() -> None:
     """Here "x" and the label after it merge into one token: in the prompts that end in "x" a label
     is no token of its own, however the others end."""
@@ -157,6 +180,27 @@ def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
     assert len(Tokenizer(backend, "t").encode(["a long text"])[0]) == 1 + len("a long text")
 
 
+def test_reading_ids_back_shows_special_tokens() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.backend.add_special_tokens(["<s>", "<|end|>"])
+    ids = tokenizer.encode(["Yes<|end|>"])[0]
+    assert tokenizer.decode(ids) == "<s>Yes<|end|>"
+
+
+def test_the_one_label_that_is_unknown_is_refused() -> None:
+    """After a prompt, and beside a label, that the tokenizer knows."""
+    words = ["<unk>", "Q", "(", ")", "A", "x", "y", "Answer", ":"]
+    known = {word: i for i, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(InputError, match=r"label ' B' after .* is not one token"):
+        write_prompts(Tokenizer(backend, "words"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+
+
+def test_there_are_26_labels() -> None:
+    assert "(Z) last" in Template().render("Q", ["a"] * 25 + ["last"])
+
+
 def test_more_choices_than_labels_are_refused() -> None:
     with pytest.raises(InputError, match="27 choices in one prompt, but only 26 labels"):
         DEFAULT_TEMPLATE.render("Q", ["x"] * 27)
@@ -179,6 +223,14 @@ class TestQuestion:
     def test_what_cannot_be_asked_is_refused(self, text, choices, complaint) -> None:
         with pytest.raises(InputError, match=complaint):
             Question(text, choices)
+
+    def test_an_id_of_its_own_never_changes(self) -> None:
+        """It seeds the groups: another id would change all results of a question without one."""
+        assert Question("Which is a bird?", ["wren", "trout"]).id == "6cf70344d59ac2a8"
+
+    def test_two_choices_are_enough_and_a_thousand_not_too_many(self) -> None:
+        for number in (2, 1000):
+            assert len(Question("Q", [f"choice {i}" for i in range(number)]).choices) == number
 
     @pytest.mark.parametrize("answer", [-1, 2, "a", 0.5, True])
     def test_an_answer_that_is_no_choice_is_refused(self, answer) -> None:
@@ -247,3 +299,8 @@ class TestAuthorsCode:
         assert PAPER.null_in_softmax
         assert PAPER.template == PAPER.standard_template == Template()
         assert PAPER.last_group_early == 0
+
+    def test_a_family_that_it_does_not_have(self) -> None:
+        assert resolve("paper", "gemma") == PAPER
+        with pytest.raises(InputError, match="has no gemma model; use preset paper"):
+            resolve("authors-code", "gemma")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,8 @@ def test_a_wrong_choice_may_stand_twice_as_in_published_data(tmp_path: Path) -> 
         ({"choices": []}, "at least 2 are needed"),
         ({"choices": ["a", "b", " a"]}, 'two choices are "a"'),
         ({"answer": None}, "answer is missing"),
-        ({"answer": "A"}, 'answer is "A"; it must be a whole number'),
+        ({"answer": "D"}, 'answer "D" is not one of A-C'),
+        ({"answer": "wren"}, "write a letter A-C, the choice's text, or an index from 0 to 2"),
         ({"answer": True}, "answer is true; it must be a whole number"),
         ({"answer": 1.0}, "answer is 1.0; it must be a whole number"),
         ({"answer": 3}, "answer 3 is no choice; give an index from 0 to 2"),
@@ -154,9 +156,9 @@ def test_rows_are_counted_from_1_without_a_header(tmp_path: Path, kind: str) -> 
         (b"Which?,a,,c,0", "choice 2 is empty"),
         (b"Which?,a,,,0", "at least 2 are needed"),
         (b"Which?,,,,0", "at least 2 are needed"),
-        (b"Which?,a,b,,2", "answer 2 is no choice"),
+        (b"Which?,a,b,,3", "answer 3 is no choice"),
         (b"Which?,a,b,c,", "answer is empty"),
-        (b"Which?,a,b,c,1.0", 'answer is "1.0"; it must be a whole number'),
+        (b"Which?,a,b,c,1.0", 'answer "1.0" is no choice; write a letter'),
         (b"Caf\xe9?,a,b,c,0", "not UTF-8"),
     ],
 )
@@ -202,12 +204,20 @@ def test_where_no_row_is_good_there_is_nothing_to_skip_to(tmp_path: Path) -> Non
         ("mine.csv", b"question,choice_1,choice_3,answer\nq,a,b,1\n", ["choice_1, choice_2, ..."]),
         (
             "mine.csv",
-            b"question;choice_1;choice_2;answer\nq;a;b;1\n",
-            ["columns question;choice_1;choice_2;answer;", "question, choices, answer", "QASC"],
+            b"prompt;choice_1;choice_2;answer\nq;a;b;1\n",
+            ['no column is called "question"; its columns are prompt, choice_1, choice_2, answer'],
         ),
-        ("mine.json", b"[{}]", ["columns missing", "question, choices, answer"]),
-        ("mine.json", b'[{"question": "q", "answer": 1}]', ["columns question, answer;"]),
-        ("mine.txt", b"question", ["is not a .jsonl, .json, .csv or .parquet file"]),
+        ("mine.csv", b"question,A,B,D,answer\nq,a,b,c,A\n", ["its choices are A, B, D; call them"]),
+        ("mine.csv", b"question,A,B,option_a\nq,a,b,c\n", ["its choices are A, B, option_a;"]),
+        ("mine.csv", b"question,A,B,a\nq,a,b,c\n", ['its columns "a" and "A" are both a choice']),
+        ("mine.csv", b"question,n,q\nq,a,b\n", ["no column holds choices; call them"]),
+        ("mine.json", b"[{}]", ['no column is called "question"; its columns are missing']),
+        (
+            "mine.json",
+            b'[{"question": "q", "answer": 1}]',
+            ["no column holds choices", "choice_1, choice_2, ...", "columns are question, answer"],
+        ),
+        ("mine.txt", b"question", ["is not a .jsonl, .json, .csv, .tsv or .parquet file"]),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_in_one_line(
@@ -227,8 +237,41 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert refusal("nothing.csv") == "nothing.csv: no such file"
     (tmp_path / "folder.json").mkdir()
-    assert "not readable as JSON" in refusal(str(tmp_path / "folder.json"))
+    message = refusal(str(tmp_path / "folder.json"))
+    assert "not readable as JSON (it is a folder or a device; give a file)" in message
     assert "not readable as CSV" in refusal("\0.csv")
+    assert "not readable as CSV" in refusal("x" * 5000 + ".csv")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="the system has no such device")
+def test_a_device_that_never_ends_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "endless.jsonl").symlink_to("/dev/zero")
+    assert "it is a folder or a device" in refusal(str(tmp_path / "endless.jsonl"))
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.jsonl"
+    with path.open("wb") as file:
+        file.truncate(300 << 20)  # a file of 300 MiB that takes no room
+    assert "it holds 300 MiB, over the limit of 256" in refusal(str(path))
+
+
+def test_values_are_quoted_in_part_and_escape_sequences_as_text(tmp_path: Path) -> None:
+    """In the message, and in the list of skipped rows, which results.json keeps."""
+    path = tmp_path / "mine.jsonl"
+    rows = [SOUND, {**SOUND, "answer": "9" * 5000}, {**SOUND, "question": ["\x1b[2J", "\ud800"]}]
+    write(path, rows)
+    assert len(refusal(str(path))) < 300 + len(str(path))
+    skipped = load(path, skip_bad_rows=True).skipped
+    assert all(len(row) < 200 + len(str(path)) for row in skipped)
+    assert "\\u001b[2J" in skipped[1]
+    "".join(skipped).encode()  # no half of a surrogate pair
+
+
+def test_a_csv_with_very_many_columns_is_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(f"c{i}" for i in range(60_000)) + "\n" + "," * 59_999 + "\n")
+    assert "columns are c0, c1" in refusal(str(path))
 
 
 def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -237,6 +280,73 @@ def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     table = pyarrow.table([["q"], [0], [1]], names=["question", "answer", "answer"])
     parquet.write_table(table, tmp_path / "mine.parquet")
     assert '"answer" is there twice' in refusal(str(tmp_path / "mine.parquet"))
+
+
+class TestParquet:
+    """Small files that are large in memory, and damaged ones."""
+
+    def refused(self, tmp_path: Path, table: Any, **options: Any) -> str:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        path = tmp_path / "mine.parquet"
+        parquet.write_table(table, path, compression="zstd", **options)
+        assert path.stat().st_size < 50_000
+        return refusal(str(path))
+
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_one_text_that_stands_in_a_thousand_places_is_counted_as_often(
+        self, tmp_path: Path, nested: bool
+    ) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        large = "x" * 2_000_000
+        table = pyarrow.table(
+            {
+                "question": pyarrow.array(["q" if nested else large] * 500),
+                "choices": pyarrow.array([[large if nested else "a", "b"]] * 500),
+                "answer": [0] * 500,
+            }
+        )
+        # One page of the dictionary: the file then says nothing of the size.
+        message = self.refused(tmp_path, table, dictionary_pagesize_limit=1 << 24)
+        assert "it holds 95" in message
+        assert "MiB, over the limit of 256" in message
+
+    def test_texts_that_a_page_compresses_well_are_counted(self, tmp_path: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        table = pyarrow.table({"question": ["x" * 1_000_000] * 300, "answer": [0] * 300})
+        message = self.refused(tmp_path, table, use_dictionary=False)
+        assert "over the limit of 256" in message
+
+    def test_more_than_a_million_rows_are_refused(self, tmp_path: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        nothing = pyarrow.nulls(1_000_001)
+        table = pyarrow.table({"question": nothing, "choices": nothing, "answer": nothing})
+        assert "it holds 1,000,001 rows; at most 1,000,000" in self.refused(tmp_path, table)
+
+    def test_columns_that_are_not_needed_are_not_read(self, tmp_path: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        columns = {name: [row[name] for row in OWN] for name in OWN[0]}
+        other = ["x" * 200_000_000] * 2
+        path = tmp_path / "mine.parquet"
+        parquet.write_table(pyarrow.table({**columns, "other": other}), path, compression="zstd")
+        assert load(path).questions == QUESTIONS
+
+    def test_a_damaged_file_is_one_line_wherever_the_damage_is(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "mine.parquet", OWN)
+        sound, draw, refused = path.read_bytes(), random.Random("damage"), 0
+        for _ in range(150):
+            content = bytearray(sound)
+            for _ in range(draw.randrange(1, 4)):
+                content[draw.randrange(len(content))] = draw.randrange(256)
+            path.write_bytes(content[: draw.choice([len(content), draw.randrange(len(content))])])
+            messages = []
+            try:
+                load(path)
+            except InputError as error:
+                messages.append(str(error))
+            refused += len(messages)
+            assert all(len(message.splitlines()) == 1 for message in messages)
+        assert refused > 50
 
 
 class TestOneQuestion:
@@ -274,7 +384,7 @@ class TestOneQuestion:
             ("[7]", "holds no object"),
             ('[{"question": "Q"}, {"question": "R"}]', "holds 2 rows; give one question"),
             ('{"question": "Q"}', "choices is missing"),
-            ('{"question": "Q", "choices": ["a", "b"], "anwser": 1}', 'unknown field "anwser"'),
+            ('{"question": "Q", "choices": ["a", "b"], "answer": "C"}', "is not one of A-B"),
             ('{"question": "Q", "choices": ["a"]}', "at least 2 are needed"),
             ('{"question": "Q", "choices": ["a", "b"], "answer": 2}', "answer 2 is no choice"),
         ],

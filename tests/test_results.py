@@ -59,8 +59,11 @@ class TestPaper:
 
     def test_no_two_numbers_are_for_the_same_cell(self) -> None:
         paper = json.loads(Path(results.__file__).with_name("paper.json").read_text())
-        facts = ("experiment", "dataset", "choices", "method", "settings", "engine", "model")
-        keys = [json.dumps([number.get(fact) for fact in facts]) for number in paper["numbers"]]
+        facts = ("experiment", "four_bit", "dataset", "choices", "method", "settings", "engine")
+        keys = [
+            json.dumps([number.get(fact) for fact in (*facts, "model")])
+            for number in paper["numbers"]
+        ]
         assert len(set(keys)) == len(keys)
 
 
@@ -94,6 +97,11 @@ class TestReading:
             ('{"config": []}', "not readable as results"),
             ('{"config": {"experiment": null}}', "is missing"),
             (b"\xff\xfe", "not readable as results"),
+            ("[" * 100_000, "minise eval --resume writes it again"),
+            ("1" * 10_000, "minise eval --resume writes it again"),
+            ('{"config": {"model": NaN}}', "it holds NaN"),
+            ('{"config": {"model": 1e999}}', "it holds 1e999"),
+            ('{"config": {"model": 3, "experiment": null}}', "not readable as results"),
         ],
     )
     def test_what_is_no_results_is_refused(

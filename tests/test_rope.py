@@ -99,3 +99,9 @@ def test_rotating_keeps_the_dtype(dtype: torch.dtype) -> None:
     c = config()
     x = torch.ones(1, c.head_dim, dtype=dtype)
     assert rotate(x, *cos_sin(c, torch.tensor([3]), dtype)).dtype == dtype
+
+
+def test_angles_are_made_where_the_positions_are() -> None:
+    """The meta device refuses to mix with the CPU, as an accelerator does."""
+    for angle in cos_sin(config(), torch.arange(3, device="meta"), torch.float32):
+        assert angle.device == torch.device("meta")

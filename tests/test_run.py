@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import random
-import signal
+import re
+import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minise import identity
 from minise.cli import main
-from minise.evaluation import run
-from minise.evaluation.samples import read_samples
-from tests.tiny import FAMILIES, write_checkpoint
+from minise.evaluation import figures, run
+from minise.evaluation.calibration import NotConverged, VectorScaling
+from minise.evaluation.run import Run
+from minise.evaluation.samples import Sample, read_samples
+from minise.identity import ANSWERING, sha256
+from minise.methods.registry import METHODS as METHODS_KNOWN
+from minise.methods.registry import Variant
+from tests.tiny import FAMILIES, make_tokenizer, write_checkpoint
 
 for module in ("scipy", "sklearn", "matplotlib"):
     pytest.importorskip(module)
 
-ROOT = Path(__file__).parents[1]
 METHODS = "standard,self-ensemble,cyclic,vector-scaling"
 WORDS = ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay", "moss", "fern", "lime"]
 
@@ -79,6 +84,10 @@ class TestTheFiles:
         config = found["config"]
         assert config["model"] == str(model)
         assert set(config["weights_sha256"]) == {"model.safetensors"}
+        assert config["config"]["rope_theta"] == 500.0
+        assert config["tokenizer_sha256"] == sha256(model / "tokenizer.json")
+        assert set(config["code_sha256"]) == {f"minise/{name}.py" for name in ANSWERING}
+        assert config["left_out"] == {"words": {}}
         assert config["command"].startswith("minise eval --model")
         assert config["seeds"] == [0]
         assert (config["dtype"], config["device"], config["full_run"]) == ("float32", "cpu", True)
@@ -155,45 +164,7 @@ class TestTheFiles:
 
 
 class TestACutRun:
-    def test_killed_at_random_instants_it_ends_in_the_same_results(
-        self, model: Path, data: Path, whole: Path, tmp_path: Path
-    ) -> None:
-        """kill -9, again and again; each time the run gets a little further."""
-        command = [sys.executable, "-m", "minise"]
-        command += arguments(model, data, tmp_path, "--method", METHODS, "--resume")
-        # As many threads as this process has: another number would round otherwise.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        draw, kills = random.Random("kills"), 0
-        files = {path.name: path.stat().st_size for path in whole.glob("samples-*.jsonl")}
-
-        def written() -> int:
-            return sum(path.stat().st_size for path in tmp_path.glob("samples-*.jsonl"))
-
-        for share in (0.0, 0.2, 0.5, 0.8):
-            target = share * sum(files.values()) * draw.uniform(0.8, 1.2)
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            while process.poll() is None and written() <= target:
-                time.sleep(0.001)
-            time.sleep(draw.random() * 0.02)
-            process.send_signal(signal.SIGKILL)
-            kills += process.wait() == -signal.SIGKILL
-            # What a cut in the middle of a write would leave.
-            for path in tmp_path.glob("samples-*.jsonl"):
-                if draw.random() < 0.5 and path.stat().st_size > 10:
-                    os.truncate(path, path.stat().st_size - 7)
-        assert kills >= 3
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert samples(tmp_path) == samples(whole)
-        assert results(tmp_path) == results(whole)
+    """Real kills are in tests/test_kill.py."""
 
     def test_no_finished_question_is_asked_again(
         self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch
@@ -266,6 +237,64 @@ class TestAFolder:
         assert main(arguments(other, data, whole, "--method", METHODS, "--resume")) == 2
         assert "holds another run (model is" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("change", "named"),
+        [
+            (
+                lambda f: edit_config(f, rope_theta=501.0),
+                "config.rope_theta is 500.0 there and 501.0",
+            ),
+            (lambda f: edit_config(f, rms_norm_eps=1e-6), "config.rms_norm_eps is 1e-05 there"),
+            (
+                lambda f: make_tokenizer(bos=False).save(str(f / "tokenizer.json")),
+                "tokenizer_sha256",
+            ),
+            (
+                lambda f: write_checkpoint(f, FAMILIES["llama"], seed=1),
+                "weights_sha256.model.safetensors is",
+            ),
+        ],
+    )
+    def test_of_a_changed_model_is_refused(
+        self, model: Path, data: Path, tmp_path: Path, capsys, change: Any, named: str
+    ) -> None:
+        """Its path is the same, and two models would be mixed in one result."""
+        copy = shutil.copytree(model, tmp_path / "model")
+        options = (copy, data, tmp_path / "run", "--method", "standard", "--limit", 2, "--resume")
+        assert main(arguments(*options)) == 0
+        before = samples(tmp_path / "run")
+        # Another layout of the same facts is no other model.
+        (copy / "config.json").write_text(
+            json.dumps(json.loads((copy / "config.json").read_text()), indent=3)
+        )
+        assert main(arguments(*options)) == 0
+        capsys.readouterr()
+        change(copy)
+        assert main(arguments(*options)) == 2
+        out, err = capsys.readouterr()
+        assert f"run holds another run ({named}" in err
+        assert (out, err.count("\n")) == ("", 1)
+        assert samples(tmp_path / "run") == before
+
+    def test_of_changed_code_is_refused(
+        self, model: Path, data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    ) -> None:
+        changed = {**identity.code_identity(), "minise/rope.py": "0"}
+        monkeypatch.setattr(run, "code_identity", lambda: changed)
+        assert main(arguments(model, data, whole, "--method", METHODS, "--resume")) == 2
+        assert "another run (code_sha256.minise/rope.py is" in capsys.readouterr().err
+
+    def test_of_another_machine_goes_on_and_says_so(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        monkeypatch.setattr(run, "machine", lambda: {**identity.machine(), "threads": 64})
+        assert_resumes(model, data, folder, whole)
+        err = capsys.readouterr().err
+        assert err.startswith("minise: threads is 1 there and 64 here")
+        assert "the last digits may be rounded otherwise" in err
+        assert err.count("\n") == 1
+
     def test_of_other_questions_is_refused(
         self, model: Path, data: Path, whole: Path, tmp_path: Path, capsys
     ) -> None:
@@ -306,6 +335,46 @@ class TestAFolder:
             other.kill()
         assert main(arguments(model, data, tmp_path, "--method", "standard")) == 0
 
+    @pytest.mark.parametrize(
+        "content",
+        [
+            *(b"", b"{", b"[]", b"[" * 100_000, b"\xff", b'{"timing": 3}', None),
+            b'{"timing": {"words": {"standard": {"peak_bytes": "x\\u001b"}}}}',
+        ],
+    )
+    def test_with_damaged_results_gets_new_ones_from_the_samples(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, capsys, content: bytes | None
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        path = folder / "results.json"
+        path.unlink()
+        if content is None:
+            path.symlink_to("nowhere")
+        else:
+            path.write_bytes(content)
+        assert_resumes(model, data, folder, whole)
+        err = capsys.readouterr().err
+        assert err.count("\n") == (content is not None)
+        if content is not None:
+            assert f"{path}: damaged (" in err
+            assert "it is written anew from the samples" in err
+
+    def test_with_a_long_name_is_refused_at_once(
+        self, model: Path, data: Path, tmp_path: Path, capsys
+    ) -> None:
+        longest = shutil.copy(data, tmp_path / f"{'a' * 240}.jsonl")
+        folder = tmp_path / "run"
+        assert main(arguments(model, longest, folder, "--method", "standard")) == 2
+        assert "too long for the name of a file" in capsys.readouterr().err
+        assert not folder.exists()
+
+    def test_is_refused_before_the_model_is_loaded(
+        self, data: Path, tmp_path: Path, capsys
+    ) -> None:
+        (tmp_path / "file").write_text("")
+        assert main(arguments("no/such", data, tmp_path / "file", "--method", "standard")) == 2
+        assert "file is a file" in capsys.readouterr().err
+
     def test_that_cannot_be_written_is_one_line(
         self, model: Path, data: Path, tmp_path: Path, capsys
     ) -> None:
@@ -313,6 +382,79 @@ class TestAFolder:
         blocked.write_text("")
         assert main(arguments(model, data, blocked, "--method", "standard")) == 2
         assert capsys.readouterr().err.startswith(f"minise: {blocked}: could not be")
+
+
+class TestAQuestionThatFails:
+    """It is named, and what was answered before it is kept."""
+
+    def fail(self, monkeypatch: pytest.MonkeyPatch, id: str, method: str, value: float) -> None:
+        logits = run.label_logits
+
+        def spoilt(lm: Any, plan: Any, engine: str) -> Any:
+            found = logits(lm, plan, engine)
+            standard = plan.groups.flat == [(0, 1, 2, 3)]
+            if plan.question.id == id and standard == (method == "standard"):
+                found[0][0] = value
+            return found
+
+        monkeypatch.setattr(run, "label_logits", spoilt)
+
+    @pytest.mark.parametrize("method", ["standard", "self-ensemble"])
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_at_first_leaves_nothing_behind(
+        self,
+        model: Path,
+        data: Path,
+        tmp_path: Path,
+        monkeypatch,
+        capsys,
+        method: str,
+        value: float,
+    ) -> None:
+        self.fail(monkeypatch, "q0", method, value)
+        folder = tmp_path / "a" / "b"
+        assert main(arguments(model, data, folder, "--method", "standard,self-ensemble")) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith(f'minise: question "q0", {method}: ')
+        assert (out, err.count("\n")) == ("", 1)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_midway_loses_nothing(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
+    ) -> None:
+        with monkeypatch.context() as patched:
+            self.fail(patched, "q7", "self-ensemble", math.nan)
+            assert main(arguments(model, data, tmp_path, "--method", METHODS)) == 2
+        err = capsys.readouterr().err
+        assert err.startswith('minise: question "q7", self-ensemble: ')
+        assert "answers so far are kept, the same command with --resume goes on" in err
+        kept = {name: len(lines) for name, lines in samples(tmp_path).items()}
+        assert kept == {"samples-words-self-ensemble.jsonl": 7, "samples-words-standard.jsonl": 30}
+        assert_resumes(model, data, tmp_path, whole)
+
+
+class TestAFitThatDoesNotConverge:
+    def test_is_left_out_and_named_everywhere(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
+    ) -> None:
+        def stop(*_: Any) -> None:
+            raise NotConverged("vector scaling did not converge: stopped")
+
+        folder = copy_of(whole, tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(VectorScaling, "_predict", stop)
+            patched.setattr(VectorScaling, "check", lambda *_: None)
+            assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
+        out, err = capsys.readouterr()
+        said = "vector-scaling is left out of the results: vector scaling did not converge: stopped"
+        assert err == f"minise: words: {said}\n"
+        assert "vector-scaling of words is left out: vector scaling did not converge" in out
+        assert "| vector-scaling" not in out
+        found = json.loads((folder / "results.json").read_text())
+        assert list(found["results"]["words"]) == ["standard", "self-ensemble", "cyclic"]
+        assert set(found["config"]["left_out"]["words"]) == {"vector-scaling"}
+        assert not (folder / "samples-words-vector-scaling.jsonl").exists()
+        assert_resumes(model, data, folder, whole)
 
 
 class TestTheReport:
@@ -325,6 +467,67 @@ class TestTheReport:
         assert text.split("\n\n")[0] in out
         assert "![confidence-words](confidence-words.png)" in text
         assert (tmp_path / "confidence-words.png").read_bytes()[:4] == b"\x89PNG"
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_runs_of_different_tasks_and_methods_stand_together(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, capsys, order: int
+    ) -> None:
+        other = shutil.copy(data, tmp_path / "x$_{$ 鳥.jsonl")
+        second = tmp_path / "run"
+        options = ("--method", "standard,cyclic-matched", "--limit", 2)
+        assert main(arguments(model, other, second, *options)) == 0
+        capsys.readouterr()
+        at = tmp_path / "both"
+        folders = [str(whole), str(second)][::order]
+        assert main(["report", *folders, "--output-path", str(at)]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        for name in (*METHODS.split(","), "cyclic-matched", "words", "x$_{$ 鳥"):
+            assert f"| {name} " in out
+        drawn = {path.name for path in at.iterdir()}
+        assert drawn == {"report.md", "confidence-words.png", "confidence-x$_{$ 鳥.png"}
+        assert "](confidence-x%24_%7B%24%20%E9%B3%A5.png)" in (at / "report.md").read_text()
+
+    def test_a_figure_that_fails_loses_nothing(
+        self, whole: Path, tmp_path: Path, monkeypatch, capsys
+    ) -> None:
+        def fail(*_: Any) -> None:
+            raise ZeroDivisionError("a font")
+
+        monkeypatch.setattr(figures, "make_figures", fail)
+        assert main(["report", str(whole), "--output-path", str(tmp_path)]) == 2
+        out, err = capsys.readouterr()
+        assert "a figure could not be drawn (a font); results and tables are whole" in err
+        assert "Paired differences" in out
+        assert "Paired differences" in (tmp_path / "report.md").read_text()
+
+    @pytest.mark.parametrize(
+        ("where", "value"),
+        [
+            (("results", "words", "standard", "accuracy"), "80"),
+            (("results", "words", "standard", "accuracy"), math.nan),
+            (("results", "words", "standard", "nll_interval"), [1]),
+            (("timing", "words", "standard", "seconds_per_question"), "x" * 9000),
+            (("differences", "words"), [{"a": "standard"}]),
+            (("config", "seeds"), None),
+            (("config", "experiment"), []),
+        ],
+    )
+    def test_damaged_results_are_one_line(
+        self, whole: Path, tmp_path: Path, capsys, where: tuple[str, ...], value: Any
+    ) -> None:
+        found = json.loads((whole / "results.json").read_text())
+        inner = found
+        for key in where[:-1]:
+            inner = inner[key]
+        inner[where[-1]] = value
+        (tmp_path / "results.json").write_text(json.dumps(found))
+        assert main(["report", str(tmp_path)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith(f"minise: {tmp_path / 'results.json'}: ")
+        assert "minise eval --resume writes it again" in err
+        assert len(err) < 400
 
     def test_it_says_so_where_it_cannot_write(self, whole: Path, tmp_path: Path, capsys) -> None:
         blocked = tmp_path / "file"
@@ -345,7 +548,7 @@ class TestTheReport:
         (("--method", "standard,standard"), "names a method twice"),
         (("--method", "standard", "--experiment", "main"), "leave --method out"),
         (("--method", "standard", "--seed", "0,0"), "names a seed twice"),
-        (("--method", "standard", "--seed", "x"), "'x' is no list of whole numbers"),
+        (("--method", "standard", "--seed", "x"), '"x" is no list of whole numbers'),
         (("--method", "standard", "--limit", "0"), "limit"),
         (("--method", "standard", "--cut-to", "5"), "4"),
         (("--method", "dirichlet", "--folds", "31"), "fold"),
@@ -393,6 +596,36 @@ def test_seeds_are_pooled_and_their_spread_reported(
     assert cell["seeds"]["1"] == pytest.approx(sum(right) / 8)
 
 
+@pytest.mark.parametrize(("variants", "pairs"), [(8, 28), (9, 8)])
+def test_many_variants_are_compared_with_the_first_alone(variants: int, pairs: int) -> None:
+    named = [Variant(f"v{i}", "standard") for i in range(variants)]
+    one = Sample("q", 0, "", 0, 0, [1.0, 0.0], [1.0, 0.0], 3)
+    asked = {variant.name: ([one], None) for variant in named}
+    found = run._measure(Run({}, {"t": named}, {}), "t", asked, {})["differences"]
+    assert len(found) == pairs
+    assert {d["b"] for d in found} == {f"v{i}" for i in range(variants - 1 if pairs > 8 else 1)}
+
+
+def test_every_file_that_decides_an_answer_is_in_the_identity() -> None:
+    """What the methods import, one from the other, is hashed, or decides nothing."""
+    harmless = {"__init__", "cache", "errors", "generation", "meter", "names", "own", "plugin"}
+    harmless |= {"uncertainty", "source", "recording", "chat", "identity"}
+    harmless |= {"evaluation/samples", "evaluation/metrics", "evaluation/calibration"}
+    harmless |= {"evaluation/__init__", "methods/__init__", "methods/registry"}
+    package, seen = Path(identity.__file__).parent, set()
+    todo = [where.partition(":")[0] for where, _ in METHODS_KNOWN.values()]
+    todo += ["minise.authors_code", "minise.checkpoint"]
+    while todo:
+        path = package.parent / (todo.pop().replace(".", "/") + ".py")
+        name = str(path.relative_to(package).with_suffix(""))
+        if path.is_file() and name not in seen:
+            seen.add(name)
+            # Imported, or named as "minise.module:object".
+            named = r"(?:from |\"(?=minise\.))(minise[\w.]*)(?: import|:)"
+            todo += re.findall(named, path.read_text())
+    assert seen - harmless == set(ANSWERING)
+
+
 def test_no_progress_bar_where_there_is_no_terminal(
     model: Path, data: Path, tmp_path: Path, capsys
 ) -> None:
@@ -405,6 +638,11 @@ def assert_resumes(model: Path, data: Path, folder: Path, whole: Path) -> None:
     assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
     assert samples(folder) == samples(whole)
     assert results(folder) == results(whole)
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def copy_of(folder: Path, target: Path) -> Path:

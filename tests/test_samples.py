@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import math
+import os
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -27,12 +29,14 @@ from minise.evaluation.samples import (
 )
 
 ONE = Sample("q1", 0, "hash", 1, 0, [0.1 + 0.2, 0.7], [1 / 3, 2e-310], 17, 0.25)
+GROUP = {"choices": [0, 1], "probabilities": [0.5, 0.5], "null": None, "trial": 0, "tokens": 17}
 TWO = replace(
     ONE,
     id="ü\u2028",
     logits=[-1.5, 3e300],
-    groups=[{"choices": [0, 1], "probabilities": [0.5, 0.5], "null": None}],
+    groups=[GROUP],
     notes={"why": "because", "lead": None},
+    text={"question": "Où?", "choices": ["ici", "là"], "answer": None},
 )
 DESCRIPTION = {"model": "m", "seeds": [0, 1], "tasks": {"words": {"hash": "a", "n": 3}}}
 
@@ -56,6 +60,7 @@ class TestTheFile:
         assert list(json.loads(ONE.line())) == names[:9]
         assert list(json.loads(TWO.line())) == names
         assert "seconds" not in json.loads(replace(ONE, seconds=None).line())
+        assert json.loads(replace(ONE, answer=None).line())["answer"] is None
         assert "ü" in TWO.line()
         assert ONE.line().endswith("}\n")
         assert ONE.line().count("\n") == TWO.line().count("\n") == 1
@@ -89,6 +94,46 @@ class TestTheFile:
             ONE.line().encode()[:-9],
             ONE.line().encode().replace(b'"seed"', b'"sead"'),
             ONE.line().encode().replace(b"q1", b"\xff"),
+            b"[" * 100_000,
+            b"1" * 10_000,
+            b'{"' + b"a" * 10_000 + b'": 1}',
+            *(
+                json.dumps({**json.loads(TWO.line()), **change}).encode()
+                for change in (
+                    {"id": 1},
+                    {"id": []},
+                    {"question_hash": None},
+                    {"seed": True},
+                    {"seed": 2**63},
+                    {"answer": 2},
+                    {"answer": -1},
+                    {"prediction": 2},
+                    {"prediction": 0.0},
+                    {"tokens": "17"},
+                    {"probabilities": [math.nan, 1.0]},
+                    {"probabilities": [0.5, 0.4]},
+                    {"probabilities": [1.5, -0.5]},
+                    {"probabilities": [1.0]},
+                    {"probabilities": "11"},
+                    {"scores": []},
+                    {"scores": [1.0, math.inf]},
+                    {"scores": [1.0, 10**400]},
+                    {"logits": [1.0]},
+                    {"logits": [1.0, None]},
+                    {"seconds": math.nan},
+                    {"notes": []},
+                    {"text": []},
+                    {"text": {"question": "Où?"}},
+                    {"text": {"question": "Où?", "choices": ["ici"]}},
+                    {"text": {"question": 1, "choices": ["ici", "là"]}},
+                    {"groups": [3]},
+                    {"groups": [{"choices": [0]}]},
+                    {"groups": [{**GROUP, "choices": [0, 2]}]},
+                    {"groups": [{**GROUP, "choices": [0]}]},
+                    {"groups": [{**GROUP, "null": "x"}]},
+                    {"groups": [{**GROUP, "trial": None}]},
+                )
+            ),
         ],
     )
     def test_a_broken_line_is_named(self, tmp_path: Path, line: bytes) -> None:
@@ -97,11 +142,13 @@ class TestTheFile:
         with pytest.raises(InputError, match=r"samples.jsonl, line 2: not a sample") as caught:
             read_samples(path)
         assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400
+        assert "delete the line, then go on with --resume" in str(caught.value)
 
     def test_a_sample_that_is_there_twice_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "samples.jsonl"
         append_lines(path, [ONE.line(), replace(ONE, seed=1).line(), replace(ONE, answer=0).line()])
-        with pytest.raises(InputError, match=r"samples.jsonl, line 3: question q1 is there twice"):
+        with pytest.raises(InputError, match=r'line 3: .*question "q1" is there twice'):
             read_samples(path)
 
     def test_lines_are_on_the_disk_before_it_returns(
@@ -176,7 +223,8 @@ class TestTheFolder:
             ),
             ({"limit": None}, 'limit is "missing" there and null here'),
             ({"tasks": {"words": {"hash": "a"}}}, 'tasks.words.n is 3 there and "missing" here'),
-            ({"limit": 5, "seeds": None}, 'seeds.0 is 0 there and "missing" here'),
+            ({"limit": 5, "seeds": None}, "seeds is [0, 1] there and null here"),
+            ({"seeds": ["0" * 99, 1]}, f'seeds.0 is 0 there and "{"0" * 66}... here'),
         ],
     )
     def test_another_run_is_refused_by_its_first_difference(
@@ -204,8 +252,50 @@ class TestTheFolder:
 
     def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        assert_refused(tmp_path / "file", "could not be created")
-        assert_refused(tmp_path / "file" / "inside", "could not be created")
+        assert_refused(tmp_path / "file", "could not be written")
+        assert_refused(tmp_path / "file" / "inside", "could not be written")
+
+    @pytest.mark.parametrize("text", [b"[" * 100_000, b"[]", b"3", b"null", b"[1e999]", b"\xff"])
+    def test_a_damaged_description_is_refused(self, tmp_path: Path, text: bytes) -> None:
+        (tmp_path / "run.json").write_bytes(text)
+        assert_refused(tmp_path, "run.json: not readable|holds another run")
+
+    @pytest.mark.parametrize("name", [".lock", "run.json", "results.json", "samples-a-b.jsonl"])
+    @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+    def test_what_is_no_file_is_named(self, tmp_path: Path, name: str, make: Any) -> None:
+        make(tmp_path / name)
+        assert_refused(tmp_path, f"{name} in it is no file")
+
+    @pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "nul\0byte", "\ud800"])
+    def test_a_name_that_cannot_be_is_refused(self, tmp_path: Path, name: str) -> None:
+        assert_refused(tmp_path / name, "could not be written")
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("inside", ["", "new", "new/er"])
+    def test_a_folder_without_permission_is_refused_before_it_is_touched(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+    ) -> None:
+        # For root every folder is writable.
+        monkeypatch.setattr(samples.os, "access", lambda path, _: Path(path) != tmp_path)
+        assert_refused(tmp_path / inside, f"{tmp_path} may not be written")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_another_machine_is_told_and_does_not_stop_a_run(self, tmp_path: Path) -> None:
+        old = {"versions": {"torch": "2.6.0"}, "threads": 2}
+        new = {"versions": {"torch": "2.7.1"}, "threads": 2}
+        for machine, said in [
+            (old, ""),
+            (new, 'versions.torch is "2.6.0" there and "2.7.1" here'),
+            (old, ""),
+            (None, ""),
+        ]:
+            with open_folder(tmp_path, DESCRIPTION, True, machine) as moved:
+                assert moved == said
+
+    def test_half_a_surrogate_pair_is_an_escape_of_json(self, tmp_path: Path) -> None:
+        path = tmp_path / "results.json"
+        replace_file(path, json.dumps({"é": "\udcff"}, ensure_ascii=False))
+        assert json.loads(path.read_text(encoding="utf-8")) == {"é": "\udcff"}
 
     def test_only_one_process_writes_and_a_killed_one_lets_go(self, tmp_path: Path) -> None:
         hold = (
@@ -242,3 +332,4 @@ def assert_refused(folder: Path, complaint: str, description: dict[str, Any] | N
     ):
         raise AssertionError
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400

@@ -133,6 +133,34 @@ class TestTables:
         assert [line[0] for line in lines] == [LLAMA, "b", "b", LLAMA]
         assert lines[1] == ["b", "standard", "-", "80.0 [70.0, 90.0]"]
 
+    @pytest.mark.parametrize(
+        "experiment", [None, "choices", "main", "scale", "seeds", "confidence"]
+    )
+    def test_runs_of_different_tasks_make_one_table_in_any_order(self, experiment: str) -> None:
+        a = make(experiment, {"a": {"standard": cell()}, "both": {"standard": cell()}})
+        b = make(experiment, {"both": {"standard": cell()}, "b": {"mine": cell("x:Y")}}, model="b")
+        found = []
+        for runs in ((a, b), (b, a)):
+            text = table(*runs)
+            parts = [rows(part) for part in text.split("\n\n") if part.startswith("| ")]
+            dicts = [dict(zip(head, line, strict=True)) for head, *lines in parts for line in lines]
+            found.append(sorted(tuple(sorted(row.items())) for row in dicts))
+        assert found[0] == found[1]
+        for name in ("a", "b", "both"):
+            assert f" {name} " in text
+
+    def test_a_fit_that_was_left_out_is_named(self) -> None:
+        left_out = {"qasc": {"vector-scaling": "it did not converge"}}
+        text = table(make("main", {"qasc": {"standard": cell()}}, left_out=left_out))
+        said = ": qasc: 926 questions. vector-scaling of qasc is left out: it did not converge.\n"
+        assert text.endswith(said)
+
+    def test_names_reach_no_terminal_as_commands(self) -> None:
+        run = make("main", {"a\x1b[2Jb\nc": {"stan\x07dard": cell()}}, model="x/\x9b31mred\ud800")
+        text = table(run)
+        assert "a\\x1b[2Jb c" in text
+        assert not set(text) & set("\x1b\x07\x9b\ud800")
+
     def test_runs_of_different_experiments_are_refused(self) -> None:
         runs = [make(name, {"qasc": {"standard": cell()}}) for name in ("scale", None, "seeds")]
         with pytest.raises(InputError, match=r"different experiments \(None, scale, seeds\)"):

@@ -156,6 +156,8 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     assert "give QASC's: id, question, choices, answerKey" in refusal("qasc", data=path)
     assert "limit 0 is below 1" in refusal(str(path), limit=0)
     assert "number of questions 0 is below 1" in refusal("miniature", questions=0)
+    assert "make 100,000 at most" in refusal("miniature", questions=10**9)
+    assert '"q1" has 3 choices, not 1000000000' in refusal(str(path), cut_to=[10**9])
     assert "give 2 or more" in refusal(str(path), cut_to=[1])
     again = write(tmp_path / "mine.csv", OWN)
     assert 'two tasks are called "mine"' in refusal(str(path), str(again))

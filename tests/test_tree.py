@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from minise import LanguageModel, Tree, pack, record
+import minise.engines as engines
+from minise import Decoder, LanguageModel, Tree, branch_logits, pack, record
 from minise.attention import BLOCK, Reader, tree_calls
 from minise.engines import hidden_states, read_ends, run_alone
 
@@ -100,6 +103,37 @@ def test_shared_beginnings_are_read_in_one_call() -> None:
     tree = pack(list(range(70)), [[100 + i] for i in range(40)], tree=True)
     calls = tree_calls(tree, (None,), torch.device("cpu"))
     assert [call.keys.shape for call in calls] == [(1, 64), (40, 128)]
+
+
+def test_calls_are_made_where_the_model_is() -> None:
+    """The meta device refuses to mix with the CPU, as an accelerator does."""
+    meta = torch.device("meta")
+    tree = pack(*forest(1), tree=True)
+    calls, T = tree_calls(tree, (None, 7), meta), len(tree.tokens)
+    for call in calls:
+        for made in (call.queries, call.keys, *call.masks.values()):
+            assert made.device == meta
+    q, k = torch.empty(1, T, 4, 8, device=meta), torch.empty(1, T, 2, 8, device=meta)
+    assert Reader(calls, T, (None, 7)).attend(1, q, k, k).shape == q.shape
+
+
+@pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
+def test_the_model_is_given_tokens_and_positions_where_it_is(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    seen: list[str] = []
+
+    def watch(_: Decoder, *given: object, rows: object = None) -> None:
+        seen.extend(x.device.type for x in (*given[:2], rows) if isinstance(x, torch.Tensor))
+        raise InterruptedError
+
+    there = replace(lm, decoder=Decoder(lm.config).to("meta"))
+    monkeypatch.setattr(Decoder, "forward", watch)
+    monkeypatch.setattr(Decoder, "run", watch)
+    monkeypatch.setattr(engines, "Reader", Mock())  # a real one asks what is where
+    with pytest.raises(InterruptedError):
+        branch_logits(there, [5, 6], [[7], [8, 9]], engine)
+    assert seen == ["meta"] * (3 if engine == "tree" else 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 import sys
@@ -17,9 +18,9 @@ from torch import Tensor
 import minise.engines as engines
 import minise.influence as influence
 import minise.verify as verify_module
-from minise import LanguageModel, Plan, Question, SelfEnsemble, load
+from minise import InputError, LanguageModel, Plan, Question, SelfEnsemble, load, pack, record
 from minise.commands.options import QUESTION
-from minise.layout import Tree
+from minise.layout import Layout, Tree
 from minise.verify import Bounds, Difference, Verification, verify
 from tests.faults import FAULTS
 from tests.tiny import FAMILIES, load_tiny, write_checkpoint
@@ -191,6 +192,82 @@ class TestWhatIsSoundPasses:
         assert report.passed
 
 
+class TestTheNumbersAreWhatTheySay:
+    """Computed again from the definitions, with plain runs of the decoder."""
+
+    def states(self, lm: LanguageModel, layout: Layout) -> list[Tensor]:
+        """Of every row after each layer, then after the final norm."""
+        with record(lm.decoder) as seen:
+            final = lm.decoder(layout.tokens, layout.positions, layout.mask)
+        return [*(seen.residual[layer][0] for layer in sorted(seen.residual)), final]
+
+    def alone(self, lm: LanguageModel, plan: Plan) -> list[list[Tensor]]:
+        """The states of each prompt, and the logits at its end."""
+        found = []
+        for branch in plan.branches:
+            states = self.states(lm, pack(plan.prefix, [branch]))
+            found.append([*states, lm.decoder.logits(states[-1][-1:])])
+        return found
+
+    def size(self, rows: Tensor) -> Tensor:
+        return rows.double().pow(2).mean(-1).sqrt()
+
+    def test_of_an_ablation(self, model: Models) -> None:
+        lm, _ = model("llama", torch.float64)
+        plan = SelfEnsemble(2, 4).plan(lm, BIRD)
+        flat = pack(plan.prefix, plan.branches)
+        wrong = flat.replace(positions=torch.arange(len(flat.tokens)))
+        packed, alone = self.states(lm, wrong), self.alone(lm, plan)
+        absolute, relative, probabilities, changed = [], [], [], []
+        for prompt, path, theirs in zip(plan.prompts, flat.paths(), alone, strict=True):
+            mine = [*(layer[path] for layer in packed), lm.decoder.logits(packed[-1][path[-1:]])]
+            pairs = list(zip(theirs, mine, strict=True))
+            absolute.append([float((a - b).abs().max()) for a, b in pairs])
+            relative.append([float((self.size(a - b) / self.size(a)).max()) for a, b in pairs])
+            p, q = (x[-1][0, prompt.label_ids].softmax(0) for x in (theirs, mine))
+            probabilities.append(float((p - q).abs().max()))
+            changed.append(int(p.argmax()) != int(q.argmax()))
+        assert 1 < sum(changed) < len(changed)
+        *layers, logits = (max(column) for column in zip(*absolute, strict=True))
+        *relative_layers, relative_logits = (max(column) for column in zip(*relative, strict=True))
+        report = verify(lm, plan)
+        found = report.ablations["without_positions"]
+        assert found.layers == pytest.approx(layers, rel=1e-9)
+        assert found.logits == pytest.approx(logits, rel=1e-9)
+        assert found.relative_layers == pytest.approx(relative_layers, rel=1e-9)
+        assert found.relative_logits == pytest.approx(relative_logits, rel=1e-9)
+        assert found.probabilities == pytest.approx(max(probabilities), rel=1e-9)
+        assert found.changed == sum(changed) / len(changed)
+        assert not found.equal
+        sizes = [torch.cat([self.size(x) for x in rows]) for rows in zip(*alone, strict=True)]
+        ranges = [(float(x.min()), float(x.max())) for x in sizes]
+        assert report.sizes == [pytest.approx(both, rel=1e-9) for both in ranges]
+
+    @pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda dtype: str(dtype)[6:])
+    def test_of_the_bounds(self, model: Models, dtype: torch.dtype) -> None:
+        """Each is FACTOR times how far the model is from itself in a wider dtype."""
+        lm, plan = model("shipped", dtype)
+        wide = replace(lm, decoder=copy.deepcopy(lm.decoder).to(verify_module.WIDER[dtype]))
+        largest, labels = [0.0] * (lm.config.num_hidden_layers + 2), 0.0
+        for branch, prompt in zip(plan.branches, plan.prompts, strict=True):
+            layout = pack(plan.prefix, [branch])
+            narrow, exact = self.states(lm, layout), self.states(wide, layout)
+            read, wide_read = (
+                x.decoder.logits(rows[-1][-verify_module.READ_ROWS :]).double()
+                for x, rows in ((lm, narrow), (wide, exact))
+            )
+            pairs = [*zip(exact, narrow, strict=True), (wide_read, read)]
+            gaps = [self.size(a.double() - b.double()) / self.size(a) for a, b in pairs]
+            apart = [float(gap.max()) for gap in gaps]
+            largest = [max(both) for both in zip(largest, apart, strict=True)]
+            off = (wide_read - read)[:, prompt.label_ids].abs().max()
+            labels = max(labels, float(off))
+        bounds, factor = verify(lm, plan).bounds, verify_module.FACTOR
+        assert [*bounds.layers, bounds.logits] == pytest.approx([factor * x for x in largest])
+        assert bounds.probabilities == pytest.approx(math.tanh(factor * labels / 2))
+        assert bounds.relative
+
+
 class TestWhatIsWrongFails:
     @each_dtype
     @pytest.mark.parametrize(
@@ -255,7 +332,8 @@ class TestWhatIsWrongFails:
     def test_a_nan_in_the_weights(self, model: Models, dtype: torch.dtype) -> None:
         lm, plan = model("llama", dtype)
         lm.decoder.model.layers[1].mlp.down_proj.weight.data[0, 0] = math.nan
-        assert not verify(lm, plan).passed
+        with pytest.raises(InputError, match="overflow"):
+            verify(lm, plan)
 
     @each_dtype
     @pytest.mark.parametrize("tolerance", [None, 1e30])
@@ -277,7 +355,7 @@ class TestWhatIsWrongFails:
     def test_a_model_that_cannot_tell(self, tmp_path: Path, question: Question) -> None:
         """If the ablations agree too, agreement of the engines shows nothing."""
         blind = load_tiny(tmp_path, FAMILIES["llama"])
-        blind.decoder.model.embed_tokens.weight.zero_()  # every hidden state is then zero
+        blind.decoder.model.embed_tokens.weight.fill_(1.0)  # every token is the same
         report = verify(blind, SelfEnsemble(2, 1).plan(blind, question))
         assert report.engines_agree
         assert not report.ablations_differ
@@ -340,6 +418,27 @@ class TestBounds:
             eps = torch.finfo(dtype).eps
             for bound in (*bounds.layers, bounds.logits):
                 assert eps < bound < 100 * eps
+
+
+class TestRefusals:
+    """Before any run of the model."""
+
+    @pytest.fixture
+    def asked(self, model: Models, monkeypatch: pytest.MonkeyPatch) -> tuple[LanguageModel, Plan]:
+        lm, plan = model("llama", torch.float64)
+        monkeypatch.setattr(lm.decoder, "run", None)
+        return lm, plan
+
+    def test_a_mask_that_does_not_fit(self, asked: tuple[LanguageModel, Plan], monkeypatch) -> None:
+        monkeypatch.setattr("minise.meter.free_bytes", lambda device: 1000)
+        with pytest.raises(InputError, match="packed tokens need a mask"):
+            verify(*asked)
+
+    def test_a_prompt_beyond_the_models_positions(self, asked: tuple[LanguageModel, Plan]) -> None:
+        lm, plan = asked
+        longer = replace(plan, prefix=plan.prefix * lm.config.max_position_embeddings)
+        with pytest.raises(InputError, match="has positions for 1024"):
+            verify(lm, longer)
 
 
 class TestItLeavesNothingBehind:

@@ -10,6 +10,7 @@ groups, to keep it small.
 from __future__ import annotations
 
 import argparse
+import sys
 
 from minise import Layout, Question, SelfEnsemble, load, pack
 from minise.tokenizer import Tokenizer
@@ -38,7 +39,11 @@ def main() -> None:
     args = parser.parse_args()
     lm = load(args.model)
     plan = SelfEnsemble(group_size=2, trials=1, null_option=False).plan(lm, QUESTION)
-    print(draw(pack(plan.prefix, plan.branches, tree=args.tree), lm.tokenizer))
+    text = draw(pack(plan.prefix, plan.branches, tree=args.tree), lm.tokenizer)
+    encoding = sys.stdout.encoding or "ascii"
+    if "█·".encode(encoding, "replace") == b"??":  # a terminal of ASCII alone
+        text = text.replace("█", "#").replace("·", ".")
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from pathlib import Path
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
 from minise.bench.workloads import WORKLOADS
 from minise.commands import options
-from minise.errors import InputError
+from minise.errors import InputError, printable, quote
 
+MOST_ROUNDS = 1000
 EXAMPLE = "minise bench --workload qasc --rounds 5"
 
 
@@ -40,19 +41,22 @@ def run(args: argparse.Namespace) -> int:
     from minise.bench.plot import plot_growth
     from minise.checkpoint import usable_device
 
-    if args.rounds < 1:
-        raise InputError(f"--rounds {args.rounds} is below 1; at least one is needed")
+    if not 1 <= args.rounds <= MOST_ROUNDS:
+        raise InputError(f"--rounds {quote(args.rounds)}; give 1 to {MOST_ROUNDS:,}")
     if args.model is not None and (args.shape is not None or args.random_weights):
         raise InputError("--model has weights; give it, or --shape and --random-weights")
     if args.revision is not None and args.model is None:
         raise InputError("--revision is of a --model on the hub; name one, or leave it out")
     if args.plot is not None and not args.plot.absolute().parent.is_dir():
         raise InputError(f"{args.plot}: no such folder to write to")
+    if args.plot is not None and args.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"{args.plot}: its ending names no picture; write .png, .pdf or .svg")
     if args.model is not None:
         lm = options.load_model(args)
     else:
         shape = BENCH_SHAPE if args.shape is None else PUBLISHED[args.shape]
         lm = random_model(shape, getattr(torch, args.dtype), usable_device(args.device))
+        options.set_threads(args, lm)
     workload = WORKLOADS[args.workload]
     timings = time_engines(lm, workload, args.rounds, args.seed, not args.no_peers)
     if args.json:
@@ -60,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(about | asdict(timings)))
     else:
         weights = args.model or f"random weights, {args.shape or 'the benchmark shape'}"
-        print(f"{args.workload}: {weights}, {args.dtype}, {args.device}, {args.rounds} rounds")
+        head = f"{args.workload}: {weights}, {args.dtype}, {args.device}, {args.rounds} rounds"
+        print(printable(head))
         print(timings.as_text())
     if args.plot is not None:
         plot_growth(lm, workload, args.seed, args.plot)

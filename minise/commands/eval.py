@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from minise import stop
 from minise.commands import options
 from minise.commands.report import need_extras, show
-from minise.errors import InputError
+from minise.errors import InputError, quote, say
 from minise.evaluation.experiments import EXPERIMENTS, Experiment
+from minise.grouping import MOST_GROUPS
 from minise.methods.registry import METHODS, OFFERED, Variant, build, complete, make_variants
 from minise.names import ENGINES
 from minise.plugin import find_object
@@ -25,40 +26,49 @@ if TYPE_CHECKING:
     from minise.evaluation.tasks import Task
     from minise.question import Question
 
+MOST_SEEDS = 100
 EXAMPLE = "minise eval --task miniature --method standard,self-ensemble --output-path runs/try"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    tasks = (
-        "qasc, truthfulqa, mmlu_pro_biology, miniature, or a .jsonl, .json, .csv or .parquet file "
-        "of questions (question, choices, answer: an index; optional: id)"
+    question, method, output = (
+        options.group(parser, title).add_argument for title in ("question", "method", "output")
     )
-    add("--task", metavar="NAME_OR_FILE[,...]", help=tasks)
+    tasks = (
+        "qasc, truthfulqa, mmlu_pro_biology, miniature, or a .jsonl, .json, .csv, .tsv or .parquet "
+        "file of questions, - for standard input (question; choices, or columns A, B, ...; "
+        "answer: a letter, the text or an index from 0, or none to predict only; optional: id)"
+    )
+    question("--task", metavar="NAME_OR_FILE[,...]", help=tasks)
     methods = "; ".join(f"{name}: {METHODS[name][1]}" for name in OFFERED)
-    add("--method", metavar="NAME[,...]", help=f"{methods}; or a class of your own, FILE.py:CLASS")
+    method(
+        "--method", metavar="NAME[,...]", help=f"{methods}; or a class of your own, FILE.py:CLASS"
+    )
     known = "; ".join(f"{name}: {EXPERIMENTS[name].about}" for name in EXPERIMENTS)
     paper = f"in place of --method; its tasks unless --task is given. {known}"
-    add("--experiment", choices=tuple(EXPERIMENTS), metavar="NAME", help=paper)
-    add("--output-path", type=Path, required=True, metavar="DIR", help="where the run is kept")
-    add("--resume", action="store_true", help="go on with the run in DIR")
-    add("--limit", type=int, metavar="N", help="the first N questions only")
-    add("--questions", type=int, metavar="N", help="how many of the miniature (default: 1000)")
-    add("--only-choices", type=int, metavar="K", help="only the questions of K choices")
+    method("--experiment", choices=tuple(EXPERIMENTS), metavar="NAME", help=paper)
+    kept = "where the run is kept"
+    output("-o", "--output-path", type=Path, required=True, metavar="DIR", help=kept)
+    output("--resume", action="store_true", help="go on with the run in DIR")
+    question("--limit", type=int, metavar="N", help="the first N questions only")
+    question("--questions", type=int, metavar="N", help="how many of the miniature (default: 1000)")
+    question("--only-choices", type=int, metavar="K", help="only the questions of K choices")
     cut = "questions with K of their choices; those of a smaller K are among those of a larger K"
-    add("--cut-to", type=_integers, default=(), metavar="K[,K...]", help=cut)
-    add("--data", type=Path, metavar="FILE", help="a local file of the data set")
-    add("--data-revision", metavar="REV", help="of the data set on the hub")
-    add("--skip-bad-rows", action="store_true", help="list malformed rows; go on without them")
+    question("--cut-to", type=_integers, default=(), metavar="K[,K...]", help=cut)
+    question("--data", type=Path, metavar="FILE", help="a local file of the data set")
+    question("--data-revision", metavar="REV", help="of the data set on the hub")
+    question("--skip-bad-rows", action="store_true", help="list unusable rows; go on without them")
     options.add_model(parser, dtype="float32")
     seeds = "of groups and of what a task draws; several are pooled, their spread reported"
-    add("--seed", type=_integers, default=(), metavar="S[,S...]", help=seeds)
-    add("--group-size", type=int, metavar="M", help="default: the paper's for the data set")
-    add("--trials", type=int, metavar="N", help="default: the paper's for the data set")
+    method("--seed", type=_integers, default=(), metavar="S[,S...]", help=seeds)
+    method("--group-size", type=int, metavar="M", help="default: the paper's for the data set")
+    method("--trials", type=int, metavar="N", help="default: the paper's for the data set")
     options.add_prompts(parser, preset=_preset)
-    add("--engine", choices=ENGINES, help="default: tree")
-    add("--folds", type=int, default=5, metavar="F", help="of the fitted methods (default: 5)")
-    add("--keep-groups", action="store_true", help="keep what each prompt said, too")
+    method("--engine", choices=ENGINES, help="default: tree")
+    method("--folds", type=int, default=5, metavar="F", help="of the fitted methods (default: 5)")
+    output("--keep-groups", action="store_true", help="keep what each prompt said, too")
+    secret = "keep no text of questions and choices in the folder, as for secret data"
+    output("--no-text", action="store_true", help=secret)
     options.gone(parser, "--method-preset", "write --preset instead")
     options.gone(parser, "--choices", "write --only-choices instead")
     options.gone(parser, "--num-choices", "write --cut-to instead")
@@ -69,48 +79,65 @@ def run(args: argparse.Namespace) -> int:
     need_extras()
     from minise.evaluation.results import Results
     from minise.evaluation.run import Run, evaluate
-    from minise.identity import weights_identity
+    from minise.evaluation.samples import check_folder
+    from minise.evaluation.usable import usable
+    from minise.identity import model_identity
 
     for name in ("group_size", "trials", "questions", "limit"):
         if (value := getattr(args, name)) is not None and value < 1:
-            raise InputError(f"--{name.replace('_', '-')} {value} is below 1")
+            raise InputError(f"--{name.replace('_', '-')} {quote(value)} is below 1")
+    if (args.trials or 0) > MOST_GROUPS:
+        raise InputError(f"--trials {quote(args.trials)} is over the limit of {MOST_GROUPS:,}")
+    try:
+        " ".join(args.arguments).encode()  # results.json keeps them
+    except UnicodeEncodeError:
+        raise InputError("the command line is not UTF-8; type options and names in UTF-8") from None
     if args.experiment is None and (args.task is None or args.method is None):
         raise InputError("--task and --method say what to run; or give an --experiment")
     if args.experiment is not None and args.method is not None:
         raise InputError("--experiment has its methods; leave --method out, or the experiment")
     experiment = EXPERIMENTS.get(args.experiment, Experiment("", lambda task: []))
     seeds = args.seed or experiment.seeds
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"--seed {','.join(map(str, seeds))} names a seed twice")
+    if len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
+        reason = f"names a seed twice, or more than {MOST_SEEDS}"
+        raise InputError(f"--seed {quote(','.join(map(str, seeds)))} {reason}")
     tasks = {seed: _tasks(args, experiment, seed) for seed in seeds}
     first = tasks[seeds[0]]
+    for notice in dict.fromkeys(notice for task in first for notice in task.notices):
+        say(notice)
+    if args.experiment and any(q.answer is None for task in first for q in task.questions):
+        raise InputError("an experiment needs answers; without them give --method")
     asked = Run(tasks, {}, {})
     variants = {t.name: _variants(args, experiment, t, asked.questions(t.name)) for t in first}
-    skipped = sorted({row for ts in tasks.values() for task in ts for row in task.skipped})
+    check_folder(args.output_path)
     lm = options.load_model(args)
+    tasks = usable(lm, tasks, variants, args.skip_bad_rows)
+    skipped = sorted({row for ts in tasks.values() for task in ts for row in task.skipped})
     changed = (args.group_size, args.trials, args.grouping, args.null_option, args.only_choices)
     names = ("experiment", "model", "dtype", "device", "limit")
     todo = replace(
         asked,
+        tasks=tasks,
         variants=variants,
-        identity={name: getattr(args, name) for name in names} | weights_identity(lm),
+        identity={name: getattr(args, name) for name in names} | model_identity(lm),
         keep_groups=args.keep_groups,
+        keep_text=not args.no_text,
         about={
             "full_run": args.limit is None,
             "as_in_paper": all(x is None for x in changed) and args.preset == "paper",
             "command": "minise " + shlex.join(args.arguments),
             "sources": {task.name: task.source for task in first},
-            "skipped_rows": skipped,
+            # A reason quotes the row.
+            "skipped_rows": [s.partition(": ")[0] for s in skipped] if args.no_text else skipped,
         },
         extra={key: find_object(where) for key, where in experiment.extra.items()},
     )
-    for row in skipped:
-        print(f"minise: left out: {row}", file=sys.stderr)
-    try:
-        results = evaluate(lm, todo, args.output_path, args.resume)
-    except KeyboardInterrupt:
-        print("minise: stopped; the same command with --resume goes on", file=sys.stderr)
-        raise
+    for row in skipped[:20]:
+        say(f"left out: {row}")
+    if len(skipped) > 1:
+        say(f"left out: {len(skipped):,} rows in all")
+    stop.words = "stopped; the same command with --resume goes on"
+    results = evaluate(lm, todo, args.output_path, args.resume)
     show([Results.from_json(results)], args.output_path, args.json)
     return 0
 
@@ -140,7 +167,8 @@ def _variants(
     names = ("grouping", "null_option", "preset", "folds")
     settings = {"group_size": m, "trials": n} | {name: getattr(args, name) for name in names}
     if args.experiment is None:
-        return make_variants(args.method.split(","), settings, args.engine or "tree")
+        variants = make_variants(args.method.split(","), settings, args.engine or "tree")
+        return _that_fit(variants, task, asked, args.method)
     task = replace(task, group_size=m, trials=n)
     planned = experiment.variants(task)
     if args.preset != "paper" or args.grouping not in (None, "random", "independent"):
@@ -150,6 +178,14 @@ def _variants(
     variants = [complete(variant, settings) for variant in planned]
     if args.engine is not None and len({variant.engine for variant in variants}) == 1:
         variants = [replace(variant, engine=args.engine) for variant in variants]
+    return _that_fit(variants, task, asked)
+
+
+def _that_fit(
+    variants: list[Variant], task: Task, asked: list[tuple[int, Question]], named: str = ""
+) -> list[Variant]:
+    """The variants without those that cannot be fitted on these questions, which are named on
+    stderr. Raises InputError where none is left that the user `named`."""
     refused: dict[str, InputError] = {}
     for variant in variants:
         method = build(variant)
@@ -160,7 +196,9 @@ def _variants(
                 refused[variant.name] = error
     if refused:
         why = next(iter(refused.values()))
-        print(f"minise: {task.name}: left out: {', '.join(refused)} ({why})", file=sys.stderr)
+        if named and not any(v.method in named for v in variants if v.name not in refused):
+            raise why
+        say(f"{task.name}: left out: {', '.join(refused)} ({why})")
     return [variant for variant in variants if variant.name not in refused]
 
 
@@ -168,7 +206,7 @@ def _integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers") from None
+        raise argparse.ArgumentTypeError(f"{quote(text)} is no list of whole numbers") from None
 
 
 def _preset(text: str) -> str:

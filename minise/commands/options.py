@@ -3,48 +3,76 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from minise.errors import InputError
-from minise.grouping import GROUPINGS
-from minise.names import DEFAULT_MODEL, DTYPES, PRESETS
+from minise.errors import InputError, shorten
+from minise.grouping import GROUPINGS, make_groups
+from minise.names import DEFAULT_MODEL, DTYPES, FOUR_BIT, PRESETS, SHORT_DTYPES
 from minise.question import Question
 
 if TYPE_CHECKING:
     from minise.engines import LanguageModel
     from minise.ensemble import SelfEnsemble
 
-# What `minise ask` and `minise verify` ask if no question is given.
+# What `minise ask` and `minise verify` ask if no question is given. Chosen by a rule: the first of
+# the miniature's evaluation questions (8 choices, seed 0) that tiny-llama answers wrongly by
+# standard inference and rightly by Self-Ensemble, with the default options. A test finds it again.
 QUESTION = Question(
-    "What is the capital of Spain?",
-    ["Paris", "Lisbon", "Rome", "Berlin", "Athens", "Madrid", "Tokyo", "London"],
-    id="built-in",
+    "What is the capital of Canada?",
+    ["New Delhi", "Riyadh", "Ottawa", "Kingston", "Baghdad", "Athens", "Tokyo", "Nairobi"],
+    id="miniature-0-3",
+    answer=2,
 )
+SMALL_MODEL = 20_000_000  # parameters; below it, threads wait for each other more than they help
+
+
+def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """The group of this title in the help, made if it is not there."""
+    there = [one for one in parser._action_groups if one.title == title]
+    return there[0] if there else parser.add_argument_group(title)
 
 
 def add_model(parser: argparse.ArgumentParser, dtype: str) -> None:
     """--model, by default one that ships, and how it is loaded."""
     shipped = f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships)"
-    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="PATH_OR_ID", help=shipped)
+    add = group(parser, "model").add_argument
+    add("--model", default=DEFAULT_MODEL, metavar="PATH_OR_ID", help=shipped)
     add_weights(parser, dtype)
+    packed = "pack the linear layers in 4 bits, as bitsandbytes does (a model stored so needs none)"
+    add("--quantize", choices=FOUR_BIT, help=packed)
+    twice = "with --quantize: keep the scales in 8 bits"
+    add("--double-quant", action="store_true", help=twice)
 
 
 def add_weights(parser: argparse.ArgumentParser, dtype: str) -> None:
-    """How weights are loaded, and --json."""
-    add = parser.add_argument
+    """How weights are loaded and run, and --json."""
+    add = group(parser, "model").add_argument
     add("--revision", help="branch, tag or commit of a hub id")
-    add("--dtype", choices=DTYPES, default=dtype, help=f"default: {dtype}")
+    short = ", ".join(SHORT_DTYPES)
+    kinds = f"default: {dtype}; short names: {short}"
+    add("--dtype", type=_dtype, choices=DTYPES, default=dtype, help=kinds)
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    threads = (
+        "of the CPU (default: 1 for a model of fewer than 20 million parameters, unless "
+        "OMP_NUM_THREADS is set; else torch's own choice)"
+    )
+    add("--threads", type=_threads, metavar="N", help=threads)
+    add = group(parser, "output").add_argument
     add("--json", action="store_true", help="print one JSON object instead")
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
     """One question from a file, and how its groups are formed."""
-    add = parser.add_argument
-    form = '{"question": "...", "choices": ["...", ...]}; optional: "id", "answer" (an index)'
-    add("--file", type=Path, metavar="Q.json", help=form)
+    add = group(parser, "question").add_argument
+    form = (
+        'one question, as minise eval --task reads it: {"question": "...", "choices": ["...", ...]}'
+        "; - for standard input"
+    )
+    add("--file", type=Path, metavar="FILE", help=form)
+    add = group(parser, "method").add_argument
     add("--group-size", type=int, default=4, metavar="M", help="choices in a group (default: 4)")
     add("--trials", type=int, default=20, metavar="N", help="splits into groups (default: 20)")
     add("--seed", type=int, default=0, help="seed of the groups (default: 0)")
@@ -54,7 +82,7 @@ def add_question(parser: argparse.ArgumentParser) -> None:
 
 def add_prompts(parser: argparse.ArgumentParser, preset: Callable[[str], str] = str) -> None:
     """--grouping, --preset and --no-null-option."""
-    add = parser.add_argument
+    add = group(parser, "method").add_argument
     groupings = (
         "random: random partitions; balanced: partitions that are chosen together, more precise at "
         "the same cost; independent: draws, as in the released code; exact: every ordered group; "
@@ -67,10 +95,24 @@ def add_prompts(parser: argparse.ArgumentParser, preset: Callable[[str], str] = 
     add("--no-null-option", dest="null_option", action="store_const", const=False, help=alone)
 
 
+def _dtype(text: str) -> str:
+    return SHORT_DTYPES.get(text, text)
+
+
+def _threads(text: str) -> int:
+    most = os.cpu_count() or 1
+    if not (text.isdecimal() and 1 <= int(text[:9]) <= most):
+        has = f"this machine has {most}"
+        raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number from 1; {has}")
+    return int(text)
+
+
 def _grouping(text: str) -> str:
     if text not in GROUPINGS and ":" not in text:
         known = ", ".join(GROUPINGS)
-        raise argparse.ArgumentTypeError(f"{text} is unknown; use one of {known}, or FILE.py:NAME")
+        raise argparse.ArgumentTypeError(
+            f"{shorten(text, 80)} is unknown; use one of {known}, or FILE.py:NAME"
+        )
     return text
 
 
@@ -99,14 +141,42 @@ def read_question(args: argparse.Namespace) -> Question:
     return Question(text, choices or [])
 
 
+def check_groups(args: argparse.Namespace, question: Question) -> None:
+    """Form the groups once, so that what is wrong is said before a large model is loaded."""
+    from minise.prompt import check_labels
+
+    K, m = len(question.choices), args.group_size
+    check_labels(min(K, m))
+    make_groups(K, m, args.trials, args.seed, question.id, args.grouping or "random")
+
+
 def load_model(args: argparse.Namespace) -> LanguageModel:
     """The checkpoint of --model."""
     import torch
 
     from minise.checkpoint import load
 
-    dtype = getattr(torch, args.dtype)
-    return load(args.model, revision=args.revision, dtype=dtype, device=args.device)
+    lm = load(
+        args.model,
+        revision=args.revision,
+        dtype=getattr(torch, args.dtype),
+        device=args.device,
+        quantize=getattr(args, "quantize", None),  # no option of minise bench
+        double_quant=getattr(args, "double_quant", False),
+    )
+    set_threads(args, lm)
+    return lm
+
+
+def set_threads(args: argparse.Namespace, lm: LanguageModel) -> None:
+    """As many threads as --threads says, or one for a small model. results.json records them."""
+    import torch
+
+    size = sum(parameter.numel() for parameter in lm.decoder.parameters())
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    elif size < SMALL_MODEL and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
 
 
 def self_ensemble(args: argparse.Namespace) -> SelfEnsemble:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from minise.errors import InputError
+from minise.errors import InputError, one_line, printable
 from minise.plugin import load_extra
 
 if TYPE_CHECKING:
@@ -23,48 +26,100 @@ EXAMPLE = "minise report runs/llama runs/qwen --output-path runs/both"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="of `minise eval`")
-    parser.add_argument("--output-path", type=Path, metavar="DIR", help="default: the first DIR")
+    where = "default: the first DIR"
+    parser.add_argument("-o", "--output-path", type=Path, metavar="DIR", help=where)
     parser.add_argument("--json", action="store_true", help="print the results instead")
+    two = "list the questions on which two methods disagree, and write them to differences.md"
+    parser.add_argument("--differences", nargs=2, metavar=("A", "B"), help=two)
 
 
 def run(args: argparse.Namespace) -> int:
     need_extras()
     from minise.evaluation.results import read_results
+    from minise.evaluation.samples import DAMAGE
 
-    runs = [read_results(folder) for folder in args.folders]
-    show(runs, args.output_path or args.folders[0], args.json)
+    runs = []
+    for folder in args.folders:
+        runs.append(read_results(folder))
+        try:  # the file may hold anything: see whether it can be told
+            as_text(runs[-1:])
+        except DAMAGE as error:
+            problem = (
+                f"{folder / 'results.json'}: damaged ({type(error).__name__}: {one_line(error)})"
+            )
+            raise InputError(f"{problem}; minise eval --resume writes it again") from None
+    folder = args.output_path or args.folders[0]
+    if args.differences:
+        _show_differences(list(zip(args.folders, runs, strict=True)), folder, args)
+    else:
+        show(runs, folder, args.json)
     return 0
+
+
+def _show_differences(
+    runs: Sequence[tuple[Path, Results]], folder: Path, args: argparse.Namespace
+) -> None:
+    from minise.evaluation.predictions import disagreements
+    from minise.evaluation.samples import check_folder
+
+    found = disagreements(runs, *args.differences)
+    check_folder(folder)
+    path = folder / "differences.md"
+    _write(path, "\n".join(one.as_markdown() for one in found))
+    if args.json:
+        print(json.dumps([{"task": one.task, "questions": one.rows()} for one in found]))
+        return
+    print("\n\n".join(one.as_text() for one in found))
+    print(f"\nwritten: {printable(str(path))}")
 
 
 def need_extras() -> None:
     """Raise InputError, before any work, if a package that evaluations need is not installed."""
+    # Matplotlib tells of its font cache and its folders on stderr.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for module in ("scipy", "sklearn", "matplotlib", "filelock"):
         load_extra(module)
 
 
 def show(runs: Sequence[Results], folder: Path, as_json: bool) -> None:
-    """Write report.md and the figures, and print the tables, or the results as JSON."""
+    """Write report.md, and print the tables, or the results as JSON. Then draw the figures: what
+    goes wrong there loses nothing."""
     from minise.evaluation.figures import draw
+    from minise.evaluation.samples import check_folder
     from minise.evaluation.tables import render
 
-    text = render(runs)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        figures = draw(runs, folder)
-        pictures = "".join(f"\n![{path.stem}]({path.name})\n" for path in figures)
-        (folder / "report.md").write_text(text + pictures, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{folder}: could not be written ({error.strerror})") from None
-    if as_json:
-        raw = [run.raw for run in runs]
-        print(json.dumps(raw[0] if len(raw) == 1 else raw))
-        return
-    print(text)
+    tables = render(runs)
+    check_folder(folder)
+    report = folder / "report.md"
+    _write(report, tables)
+    raw = [run.raw for run in runs]
+    print(json.dumps(raw[0] if len(raw) == 1 else raw) if as_json else as_text(runs))
+    figures = draw(runs, folder)
+    pictures = "".join(f"\n![{path.stem}]({quote(os.fsencode(path.name))})\n" for path in figures)
+    _write(report, tables + printable(pictures))
+    if not as_json:
+        print(f"written: {printable(', '.join(map(str, [report, *figures])))}")
+        if there := sorted(folder.glob("predictions-*.csv")):
+            print(f"predictions, for a spreadsheet: {printable(', '.join(map(str, there)))}")
+
+
+def as_text(runs: Sequence[Results]) -> str:
+    """The tables, and how fast each task went."""
+    from minise.evaluation.tables import render
+
+    lines = [render(runs)]
     for run in runs:
         rates: dict[str, list[str]] = {}
         for cell in run.cells:
             if seconds := cell.timing["seconds_per_question"]:
                 rates.setdefault(cell.task, []).append(f"{cell.name} {1 / seconds:.3g}")
-        for task, each in rates.items():
-            print(f"{task}: questions a second: {', '.join(each)}")
-    print(f"written: {', '.join(map(str, [folder / 'report.md', *figures]))}")
+        lines += [f"{task}: questions a second: {', '.join(each)}" for task, each in rates.items()]
+    return printable("\n".join(lines))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: could not be written ({error.strerror})") from None

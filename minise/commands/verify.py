@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from minise.commands import options
-from minise.errors import InputError
+from minise.errors import InputError, printable
 
 if TYPE_CHECKING:
     from minise.verify import Difference, Verification
@@ -40,11 +40,12 @@ def run(args: argparse.Namespace) -> int:
     if args.tolerance is not None and not args.tolerance >= 0:
         raise InputError(f"--tolerance {args.tolerance} is below 0 or not a number")
     question = options.read_question(args)
+    options.check_groups(args, question)
     lm = options.load_model(args)
     plan = options.self_ensemble(args).plan(lm, question, args.seed)
     found = verify(lm, plan, args.tolerance, args.gradients)
     told = as_json if args.json else as_text
-    print(told(args.model, args.dtype, found))
+    print(printable(told(args.model, args.dtype, found)))
     return 0 if found.passed else 1
 
 

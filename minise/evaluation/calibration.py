@@ -24,6 +24,11 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
+class NotConverged(RuntimeError):
+    """A fit did not end at a minimum. Its probabilities are not used: an evaluation leaves the
+    method out of its results and says so."""
+
+
 @dataclass(frozen=True)
 class _Calibration:
     """A method that is fitted on samples of standard inference."""
@@ -36,7 +41,9 @@ class _Calibration:
         """Raises InputError if `fit` cannot work on these questions, each with its seed."""
         blank = []  # only folds and answers matter, so the logits can be anything
         for seed, q in questions:
-            assert q.answer is not None, "the questions of a task have answers"
+            if q.answer is None:
+                need = f"{self.name} is fitted on answers"
+                raise InputError(f"{need}, and these questions have none; leave it out")
             zeros = [0.0] * len(q.choices)
             blank.append(Sample(q.id, seed, "", q.answer, 0, zeros, zeros, 0, logits=zeros))
         self.fit({"standard": blank})
@@ -46,7 +53,7 @@ class _Calibration:
         prediction. Their tokens stay; seconds, logits, groups and notes become None.
 
         Raises InputError for fewer than 2 folds, fewer questions than folds, samples without finite
-        logits and unequal numbers of choices, and RuntimeError for a fit that does not converge.
+        logits and unequal numbers of choices, and NotConverged.
         """
         given = samples["standard"]
         for s in given:
@@ -70,7 +77,10 @@ class _Calibration:
             inside = np.isin(question, own)
             new[inside] = self._predict(logits[~inside], answers[~inside], logits[inside])
         return [
-            Sample(s.id, s.seed, s.question_hash, s.answer, row.index(max(row)), row, row, s.tokens)
+            Sample(
+                *(s.id, s.seed, s.question_hash, s.answer, row.index(max(row)), row, row, s.tokens),
+                text=s.text,
+            )
             for s, row in zip(given, new.tolist(), strict=True)
         ]
 
@@ -115,7 +125,7 @@ class VectorScaling(_Calibration):
         gradient = float(np.abs(found.jac).max())
         if not (found.success and gradient < 1e-5):
             problem = f"gradient {gradient:.1e} ({found.message})"
-            raise RuntimeError(f"vector scaling did not converge: {problem}")
+            raise NotConverged(f"vector scaling did not converge: {problem}")
         w, b = found.x.reshape(2, K)
         return np.exp(log_softmax(w * new + b, axis=1))
 
@@ -148,5 +158,5 @@ class Dirichlet(_Calibration):
             try:
                 regression.fit(log_softmax(logits, axis=1), answers)
             except warning as error:
-                raise RuntimeError(f"dirichlet calibration did not converge: {error}") from None
+                raise NotConverged(f"dirichlet calibration did not converge: {error}") from None
         return regression.predict_proba(log_softmax(new, axis=1))

@@ -1,6 +1,6 @@
 """The paper's data sets: where their files lie on the hub, and how their rows become ours.
 
-A new data set is a function from its row to a row of our format (question_file.py), and an entry
+A new data set is a function from its row to a row of our format (rows.py), and an entry
 of DATASETS.
 """
 
@@ -11,10 +11,20 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from textwrap import shorten
 
-from minise.errors import InputError, one_line
+from minise.errors import InputError, one_line, printable, quote
 from minise.grouping import permutation
 from minise.question import Question
-from minise.question_file import Row, Rows, brief, field, to_question
+from minise.question_file import Rows
+from minise.rows import (
+    FIELDS,
+    Row,
+    choice_columns,
+    counted_from_1,
+    field,
+    own_columns,
+    own_row,
+    to_question,
+)
 
 WRONG = 5  # incorrect answers of a TruthfulQA question
 Columns = tuple[str, ...]
@@ -50,14 +60,14 @@ def _qasc(row: Row, columns: Columns, seed: int) -> Row:
     if len(texts) != len(labels):
         raise InputError(f"there are {len(texts)} choices.text, but {len(labels)} choices.label")
     if labels.count(key) != 1:
-        raise InputError(f"answerKey {brief(key)} is not one of the labels {brief(labels)}")
+        raise InputError(f"answerKey {quote(key)} is not one of the labels {quote(labels)}")
     return {**row, "id": field(row, "id", str, int), "choices": texts, "answer": labels.index(key)}
 
 
 def _mmlu_pro(row: Row, columns: Columns, seed: int) -> Row:
     options, index = field(row, "options", list), field(row, "answer_index", int)
     if (letter := field(row, "answer", str)) != ascii_uppercase[index : index + 1]:
-        raise InputError(f"answer is {brief(letter)}, but answer_index {index}")
+        raise InputError(f"answer is {quote(letter)}, but answer_index {index}")
     identity = field(row, "question_id", str, int)
     return {**row, "id": identity, "choices": options, "answer": index}
 
@@ -71,7 +81,7 @@ def _truthfulqa(row: Row, columns: Columns, seed: int) -> Row:
     found = row.get(incorrect)
     listed = found.split(";") if isinstance(found, str) else field(row, incorrect, list)
     if odd := [answer for answer in listed if not isinstance(answer, str)]:
-        raise InputError(f"{incorrect} holds {brief(odd[0])}; it must hold texts")
+        raise InputError(f"{incorrect} holds {quote(odd[0])}; it must hold texts")
     wrong = list(dict.fromkeys(answer.strip() for answer in listed if answer.strip()))
     if len(wrong) < WRONG:
         raise NotAsked(f"{len(wrong)} incorrect answers, fewer than {WRONG}")
@@ -84,7 +94,7 @@ def _truthfulqa(row: Row, columns: Columns, seed: int) -> Row:
 
 
 # Files in our own format. They are not on the hub, and take QASC's group size and trials.
-OWN = Dataset("minise", "", "", (("question", "choices", "answer"),), lambda row, *_: row)
+OWN = Dataset("minise", "", "", ((),), lambda row, *_: own_row(row))
 
 _PART = "-00000-of-00001.parquet"
 _QASC = ("id", "question", "choices", "answerKey")
@@ -115,51 +125,87 @@ DATASETS = {
         trials=40,
     ),
 }
+# All that any row is read for.
+COLUMNS = {
+    *FIELDS,
+    *(name for data in DATASETS.values() for names in data.layouts for name in names),
+}
 
 
-def to_questions(label: str, rows: Rows, name: str, seed: int) -> tuple[list[Question], list[str]]:
-    """The questions of the sound rows, and the malformed rows, each as "FILE, row 3: reason".
+def to_questions(
+    label: str, rows: Rows, name: str, seed: int
+) -> tuple[dict[str, Question], list[str], list[str]]:
+    """The questions of the sound rows by their places ("FILE, row 3"); the malformed rows, each as
+    "FILE, row 3: reason"; and what a user should hear about the file.
 
-    The rows have a layout of the data set `name`; or, where `name` is a file's, our own or one of
-    any data set, whose categories are then all asked. Raises InputError where they have none of
-    these layouts, and where all rows are sound but none is asked.
+    The rows have a layout of the data set `name`; or, where `name` is a file's, one of any data
+    set, whose categories are then all asked, or our own. Ours may have no answers: then all rows
+    have none. Raises InputError where the rows have none of these layouts, where all rows are sound
+    but none is asked, and for answers that are counted from 1.
     """
-    known = [DATASETS[name]] if name in DATASETS else [OWN, *DATASETS.values()]
-    dataset, columns = _find_layout(label, rows, known)
+    dataset, columns = _find_layout(label, rows, DATASETS.get(name))
     category = dataset.category if name in DATASETS else None
-    questions: dict[str, tuple[str, Question]] = {}
+    notices, needs_answer = _look_at_answers(label, rows) if dataset is OWN else ([], True)
+    questions: dict[str, Question] = {}
+    places: dict[str, str] = {}  # by id
     bad, not_asked = [], "no rows"
     for place, row in rows:
         try:
             if not isinstance(row, dict):
                 unread = isinstance(row, InputError)
-                raise row if unread else InputError(f"is {brief(row)}, not an object")
+                raise row if unread else InputError(f"is {quote(row)}, not an object")
             if category and field(row, "category", str) != category:
-                raise NotAsked(f"category {brief(row['category'])}, not {category}")
-            question = to_question(dataset.convert(row, columns, seed))
-            if question.id in questions:
-                first, _ = questions[question.id]
-                raise InputError(f'question "{question.id}" is in {first} already')
-            questions[question.id] = place, question
+                raise NotAsked(f"category {quote(row['category'])}, not {category}")
+            question = to_question(dataset.convert(row, columns, seed), needs_answer)
+            if question.id in places:
+                raise InputError(
+                    f"question {quote(question.id)} is in {places[question.id]} already"
+                )
+            places[question.id] = place
+            questions[f"{label}, {place}"] = question
         except NotAsked as reason:
             not_asked = f"{place}: {reason}"
         except InputError as error:
-            bad.append(f"{label}, {place}: {one_line(error)}")
+            bad.append(printable(f"{label}, {place}: {one_line(error)}"))
     if not questions and not bad:
         raise InputError(f"{label}: holds no question that can be asked ({not_asked})")
-    return [question for _, question in questions.values()], bad
+    return questions, bad, notices
 
 
-def _find_layout(label: str, rows: Rows, known: list[Dataset]) -> tuple[Dataset, Columns]:
-    """Which of these data sets the rows are of, and which of its layouts they have."""
+def _look_at_answers(label: str, rows: Rows) -> tuple[list[str], bool]:
+    """What to say about the answers of our own rows, and whether there are any."""
+    found = [row for _, row in rows if isinstance(row, dict)]
+    given = (row.get(own_columns(tuple(row))["answer"] or "") for row in found)
+    if found and all(answer is None or not str(answer).strip() for answer in given):
+        return [f"{label}: has no answers, so nothing can be scored"], False
+    try:
+        notice = counted_from_1(rows)
+    except InputError as error:
+        raise InputError(f"{label}: {error}") from None
+    return [f"{label}: {notice}"] * bool(notice), True
+
+
+def _find_layout(label: str, rows: Rows, only: Dataset | None) -> tuple[Dataset, Columns]:
+    """Which data set the rows are of, and which of its layouts they have."""
     found = dict.fromkeys(column for _, row in rows if isinstance(row, dict) for column in row)
+    known = [only] if only else list(DATASETS.values())
     layouts = [(dataset, columns) for dataset in known for columns in dataset.layouts]
     for dataset, columns in layouts:
         if found.keys() >= set(columns):
             return dataset, columns
     if not any(isinstance(row, dict) for _, row in rows):
-        return layouts[0]  # any will do: each row has its own reason
-    wanted = ", or ".join(f"{data.title}'s: {', '.join(columns)}" for data, columns in layouts)
-    in_csv = "; in CSV choices are choice_1, choice_2, ..." if OWN in known else ""
+        return layouts[0] if only else (OWN, ())  # any will do: each row has its own reason
     have = shorten(", ".join(found), 200) or "missing"
-    raise InputError(f"{label}: columns {have}; give {wanted}{in_csv}")
+    if only:
+        wanted = ", or ".join(f"{data.title}'s: {', '.join(columns)}" for data, columns in layouts)
+        raise InputError(f"{label}: columns {have}; give {wanted}")
+    names = own_columns(tuple(found))
+    if names["question"] is None:
+        raise InputError(f'{label}: no column is called "question"; its columns are {have}')
+    try:
+        if names["choices"] is None and not choice_columns(tuple(found)):
+            wanted = "call them choice_1, choice_2, ... or A, B, ..., or write a list, choices"
+            raise InputError(f"no column holds choices; {wanted} (its columns are {have})")
+    except InputError as error:
+        raise InputError(f"{label}: {error}") from None
+    return OWN, ()

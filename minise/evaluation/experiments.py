@@ -76,6 +76,7 @@ EXPERIMENTS = {
     "seeds": Experiment("five seeds of the groups", _BOTH, seeds=(0, 1, 2, 3, 4)),
     "confidence": Experiment("under- and over-confidence, confidence curves", _BOTH),
     "efficiency": Experiment("multi-pass against single-pass: time, memory, decisions", _engines),
+    "quantized": Experiment("4-bit weights and full precision, one run each", _BOTH),
     "groupings": Experiment(  # not in the paper
         "random and balanced groupings against the exact expectation",
         lambda task: [Variant("exact", "grouping-study")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minise.errors import InputError, one_line, printable, shorten
 from minise.evaluation.results import Cell, Results
 from minise.plugin import load_extra
 
@@ -23,13 +25,27 @@ _SHADES = ("#f2b8a0", "#e08163", _RED, "#6e1a0c", "#2b0a04")  # of K and m, from
 _CURVES = ("% of correct with f > τ", "% of incorrect with f > τ")
 
 
+# Names are text, whatever a user's matplotlibrc says: "x$_{$" is no formula.
+_AS_TEXT = {"text.parse_math": False, "text.usetex": False}
+
+
 def draw(runs: Sequence[Results], folder: Path) -> list[Path]:
     """Write the figures of one experiment's runs as PNG files and return their paths. Raises
-    InputError without matplotlib, OSError where a file cannot be written."""
-    paths = []
-    for name, figure in make_figures(runs).items():
-        paths.append(folder / f"{name}.png")
-        figure.savefig(paths[-1], dpi=120)
+    InputError without matplotlib, and for whatever keeps a figure from being drawn or written."""
+    paths: list[Path] = []
+    with load_extra("matplotlib").rc_context(_AS_TEXT), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that the font does not have
+        try:
+            for name, figure in make_figures(runs).items():
+                paths.append(folder / f"{name.translate({ord('/'): '_', 92: '_'})}.png")
+                figure.savefig(paths[-1], dpi=120)
+        except InputError:
+            raise
+        except Exception as error:  # a picture must not end an evaluation without its numbers
+            where = f"{folder}: a figure could not be drawn"
+            raise InputError(
+                f"{where} ({one_line(error)}); results and tables are whole"
+            ) from error
     return paths
 
 
@@ -74,7 +90,7 @@ def _figure(
         for ax in column:
             ax.spines[["top", "right"]].set_visible(False)
             ax.grid(alpha=0.25)
-        column[0].set_title(title)
+        column[0].set_title(printable(shorten(title, 80)))
         column[-1].set_xlabel(xlabel)
         paint(cells, *column)
     # The first panel may be empty: where no answer is right, or none is wrong.

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer
-from minise.evaluation.samples import Sample
+from minise.errors import InputError, one_line
+from minise.evaluation.metrics import SMALLEST_PROBABILITY
+from minise.evaluation.samples import DAMAGE, Sample
 from minise.grouping import Group, make_groups
 from minise.question import Question
 
@@ -50,7 +52,8 @@ class GroupingStudy:
         K, right = len(question.choices), question.answer
         assert right is not None, "the questions of a task have answers"
         said = {group.choices: group.probabilities.numpy() for group in answer.groups}
-        nll = -float(answer.probabilities[right].log())
+        least = SMALLEST_PROBABILITY
+        nll = -float(answer.probabilities[right].clamp_min(least).log())
         exact = ("exact", 0, 0.0, float(answer.prediction == right), nll, plan.tokens("tree"))
         found: list[tuple[Any, ...]] = []
         for grouping, trials in product(GROUPINGS, TRIALS):
@@ -59,7 +62,7 @@ class GroupingStudy:
             scores = np.stack([_scores(groups.flat, said, K) for groups in drawn])
             variance = float(np.mean((scores - answer.scores.numpy()) ** 2))
             accuracy = float(np.mean(scores.argmax(1) == right))
-            nll = float(np.mean(-np.log(scores[:, right] / scores.sum(1))))
+            nll = float(np.mean(-np.log(np.maximum(scores[:, right] / scores.sum(1), least))))
             one = SelfEnsemble(self.group_size, trials, grouping).plan(lm, question, seed)
             found.append((grouping, trials, variance, accuracy, nll, one.tokens("tree")))
         cells = [dict(zip(_CELL, values, strict=True)) for values in [*found, exact]]
@@ -72,9 +75,20 @@ def summarise_study(samples: dict[str, list[Sample]], resamples: int = 1000) -> 
     A balanced number of trials also gets "worth": how many random trials have its variance, with a
     95% bootstrap interval over questions ("worth_interval"), and how many tokens they take
     ("tokens_of_worth", None beyond the largest number measured). The variance of N random trials is
-    that of one, divided by N: that one number is fitted on all N.
+    that of one, divided by N: that one number is fitted on all N. Where no number of trials has a
+    variance, because all groups are the same, a balanced number has no worth.
+
+    Raises InputError for notes that are not those of GroupingStudy.
     """
-    (given,) = samples.values()
+    ((name, given),) = samples.items()
+    try:
+        return _summarise(given, resamples)
+    except DAMAGE as error:
+        remedy = "delete its samples file, then go on with --resume"
+        raise InputError(f"{name}: notes are damaged ({one_line(error)}); {remedy}") from error
+
+
+def _summarise(given: list[Sample], resamples: int) -> dict[str, Any]:
     notes = [s.notes for s in given if s.notes is not None and s.seed == given[0].seed]
     records = list(zip(*(note["cells"] for note in notes), strict=True))  # by cell, then question
     means = [{name: float(np.mean([r[name] for r in of])) for name in _CELL[2:]} for of in records]
@@ -86,9 +100,10 @@ def summarise_study(samples: dict[str, list[Sample]], resamples: int = 1000) -> 
     generator = np.random.Generator(np.random.PCG64(0))
     drawn = generator.integers(len(notes), size=(resamples, len(notes)))
     for cell, own in zip(cells, variance, strict=True):
-        if cell["grouping"] == "balanced":
-            worth = float(of_one.mean() / own.mean())
-            interval = np.quantile(of_one[drawn].mean(1) / own[drawn].mean(1), [0.025, 0.975])
+        if cell["grouping"] == "balanced" and own.mean() > 0:
+            worth, resampled = float(of_one.mean() / own.mean()), own[drawn].mean(1)
+            ratios = of_one[drawn].mean(1)[resampled > 0] / resampled[resampled > 0]
+            interval = np.quantile(ratios, [0.025, 0.975])
             cell["worth"], cell["worth_interval"] = worth, interval.tolist()
             inside = worth <= trials[-1]
             cell["tokens_of_worth"] = float(np.interp(worth, trials, tokens)) if inside else None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minise.errors import InputError
+from minise.errors import InputError, quote
 from minise.evaluation.samples import Sample
 from minise.plugin import load_extra
 
@@ -118,7 +118,7 @@ def difference(a: Sequence[Sample], b: Sequence[Sample]) -> dict[str, Any]:
         raise InputError("the two methods share no question under one seed; run both on the same")
     for one, other in pairs:
         if (one.question_hash, one.answer) != (other.question_hash, other.answer):
-            where = f"question {one.id}, seed {one.seed}"
+            where = f"question {quote(one.id)}, seed {one.seed}"
             raise InputError(f"{where}: it is not the same for both methods; run both on one task")
     a_ratios, b_ratios = (_read(side)[1] for side in zip(*pairs, strict=True))
 
@@ -160,13 +160,11 @@ def _read(samples: Sequence[Sample]) -> tuple[Array, Ratios]:
     """The confidence of each sample (n,), and the columns (n,) of each ratio."""
     rows = []
     for sample in samples:
+        if problem := sample.problem():
+            raise InputError(f"question {quote(sample.id)}, seed {sample.seed}: {problem}")
         p, answer, best = sample.probabilities, sample.answer, sample.prediction
-        in_range = 0 <= answer < len(p) and 0 <= best < len(p)
-        # Written so that NaN fails, too.
-        if not (in_range and min(p) >= 0 and abs(sum(p) - 1) < 1e-6):
-            where = f"question {sample.id}, seed {sample.seed}"
-            choices = f"answer {answer} and prediction {best} must be choices"
-            raise InputError(f"{where}: {choices}, and the probabilities {p} must sum to 1")
+        if answer is None:
+            raise InputError(f"question {quote(sample.id)} has no answer, so nothing is measured")
         square = sum((x - (k == answer)) ** 2 for k, x in enumerate(p))
         rows.append((p[best], sample.scores[best], p[answer], best == answer, square))
     f, scores, p_answer, right, brier = np.array(list(zip(*rows, strict=True)), dtype=np.float64)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from minise.errors import InputError
+from minise.errors import InputError, one_line, printable
 from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.samples import DAMAGE
 
 _PAPER = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
 _CONFIG = ("dtype", "device", "limit", "full_run", "seeds", "tasks")
@@ -28,7 +30,8 @@ class Cell:
     number K of every question, None where it varies. `metrics`: those of `metrics.summarise` that
     are shown, shares from 0 to 1. `timing`: seconds_per_question and peak_bytes, None where not
     measured. `differences`: this cell minus each one before it, or minus the first where cells are
-    many. `comparable`: the whole task under the paper's settings."""
+    many. `comparable`: the whole task under the paper's settings. `quantize`: how the weights are
+    packed, as in `quantize.Packed.format`, None for full precision."""
 
     model: str
     experiment: str | None
@@ -43,6 +46,12 @@ class Cell:
     timing: dict[str, Any]
     differences: list[dict[str, Any]]
     comparable: bool
+    quantize: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The model and how its weights are packed."""
+        return f"{self.model} ({self.quantize})" if self.quantize else self.model
 
     def paper(self, what: str) -> Any:
         """What the paper prints for this cell, in percent or seconds. None where it prints nothing
@@ -52,6 +61,7 @@ class Cell:
         for number in own or [number for number in numbers if "experiment" not in number]:
             facts = number.keys() & {"dataset", "choices", "method", "engine"}
             same = all(number[fact] == getattr(self, fact) for fact in facts)
+            same = same and number.get("four_bit", False) == (self.quantize is not None)
             same = same and number.get("settings", {}).items() <= self.settings.items()
             if same and self.model in _PAPER["models"][number["model"]]:
                 return number[what]
@@ -75,39 +85,64 @@ class Results:
     def from_json(cls, raw: dict[str, Any]) -> Results:
         """The typed view of a results.json. Raises KeyError for what is missing in it."""
         config = raw["config"]
-        model, experiment = model_name(config["model"]), config["experiment"]
+        model, experiment = printable(model_name(config["model"])), config["experiment"]
         timed = ("seconds_per_question", "peak_bytes")
         cells = [
             Cell(
-                **{"model": model, "experiment": experiment, "task": task, "name": name},
+                **{"model": model, "experiment": experiment, "task": printable(task)},
+                name=printable(name),
                 **{fact: config["tasks"][task][fact] for fact in ("dataset", "choices")},
                 **{fact: found[fact] for fact in ("method", "settings", "engine")},
                 metrics={metric: found[metric] for metric in _METRICS},
                 timing={fact: raw["timing"][task][name][fact] for fact in timed},
                 differences=[d for d in raw["differences"][task] if d["a"] == name],
                 comparable=config["full_run"] and config["as_in_paper"],
+                quantize=config.get("quantize"),
             )
             for task, variants in raw["results"].items()
             for name, found in variants.items()
         ]
         more = EXPERIMENTS[experiment].extra if experiment in EXPERIMENTS else {}
-        shown = {key: config[key] for key in _CONFIG}
+        shown = {key: config[key] for key in _CONFIG} | {"left_out": config.get("left_out", {})}
+        if config.get("quantize"):
+            model = f"{model} ({config['quantize']})"
         return cls(model, experiment, shown, cells, {key: raw[key] for key in more}, raw)
 
 
 def read_results(folder: Path) -> Results:
     """A finished run's results. Raises InputError for a folder without them."""
-    path = folder / "results.json"
+    path, again = folder / "results.json", "minise eval --resume writes it again"
     try:
-        return Results.from_json(json.loads(path.read_text(encoding="utf-8")))
+        if path.exists() and not path.is_file():  # to read a pipe would wait for ever
+            raise OSError("it is no file")
+        text = path.read_text(encoding="utf-8")
+        return Results.from_json(json.loads(text, parse_float=_finite, parse_constant=_finite))
     except FileNotFoundError:
         reason = "no such file; finish the run with minise eval --resume"
     except KeyError as error:
-        reason = f"{error} is missing, so it is incomplete or of another version of minise; "
-        reason += "run it again in another folder"
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        reason = f"not readable as results ({error})"
+        reason = f"{error} is missing, so it is damaged or of another version of minise; {again}"
+    except (OSError, *DAMAGE) as error:
+        reason = f"not readable as results ({one_line(error)}); {again}"
     raise InputError(f"{path}: {reason}")
+
+
+def peaks_so_far(path: Path) -> tuple[dict[tuple[str, str], int], str]:
+    """The peaks of memory (bytes) in a results.json, by task and variant; and why it cannot be
+    read, else empty. Samples are what counts: such a file is written anew."""
+    try:
+        timing = json.loads(path.read_text(encoding="utf-8"))["timing"]
+        named = {(t, v): one["peak_bytes"] for t in timing for v, one in timing[t].items()}
+        return {key: int(peak) for key, peak in named.items() if peak is not None}, ""
+    except FileNotFoundError:
+        return {}, ""
+    except (OSError, *DAMAGE) as error:
+        return {}, one_line(error)
+
+
+def _finite(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise ValueError(f"it holds {text}, which no run writes")
+    return value
 
 
 def model_name(model: str) -> str:

@@ -1,9 +1,10 @@
 """A run: tasks x variants x seeds on one model, with every answer on the disk at once.
 
 A folder holds `run.json` (what the run is), `samples-TASK-VARIANT.jsonl` with one line for each
-seed and question, and at the end `results.json`, which is made from the samples. A run that was cut
-off at any instant goes on and ends with the same results. (On the same machine: another processor
-may round the last digits differently.)
+seed and question, and at the end `results.json` and `predictions-TASK.csv`, which are made from
+the samples. A task without answers has predictions alone, and no part in results.json. A run that
+was cut off at any instant goes on and ends with the same results. (On the same machine: another
+processor may round the last digits differently.)
 """
 
 from __future__ import annotations
@@ -12,25 +13,29 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from tqdm import tqdm
 
 from minise.engines import LanguageModel
 from minise.ensemble import Answer, Plan, label_logits
-from minise.errors import InputError
+from minise.errors import InputError, one_line, printable, quote, say, shorten
 from minise.evaluation import samples as files
+from minise.evaluation.calibration import NotConverged
 from minise.evaluation.first_trials import group_records
 from minise.evaluation.metrics import difference, summarise
+from minise.evaluation.predictions import predictions_csv
+from minise.evaluation.results import peaks_so_far
 from minise.evaluation.samples import Sample
 from minise.evaluation.tasks import Task
-from minise.identity import machine, sha256
+from minise.identity import code_identity, machine, sha256
 from minise.meter import peak_bytes, timed
 from minise.methods.registry import Variant, build
 from minise.presets import resolve
+from minise.progress import progress
 from minise.prompt import LABELS
 from minise.question import Question
 
@@ -47,6 +52,7 @@ class Run:
     variants: dict[str, list[Variant]]  # by task
     identity: dict[str, Any]  # what else makes it another run: model, dtype, limit, ...
     keep_groups: bool = False  # in all samples, not only in those that a fitted method needs
+    keep_text: bool = True  # of questions, in samples and predictions; it makes no other run
     about: dict[str, Any] = field(default_factory=dict)  # more that results.json says
     # More that is measured, by its key in results.json: a function of a task's samples by variant.
     extra: dict[str, Callable[[dict[str, list[Sample]]], Any]] = field(default_factory=dict)
@@ -61,7 +67,9 @@ class Run:
         for task in next(iter(self.tasks.values())):
             asked = [[s, q.id, q.content_hash, q.answer] for s, q in self.questions(task.name)]
             digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
-            facts = {"dataset": task.dataset, "choices": task.choices}
+            facts: dict[str, Any] = {"dataset": task.dataset, "choices": task.choices}
+            if any(question.answer is None for question in task.questions):
+                facts["answered"] = False
             tasks[task.name] = {"questions": len(asked), "hash": digest, **facts}
         every = [v for variants in self.variants.values() for v in variants]
         named = {text for v in every for text in (v.method, str(v.settings.get("grouping")))}
@@ -71,7 +79,7 @@ class Run:
             "seeds": list(self.tasks),
             "tasks": tasks,
             "variants": {t: [asdict(v) for v in vs] for t, vs in self.variants.items()},
-            "code_sha256": {file: sha256(Path(file)) for file in own},
+            "code_sha256": code_identity() | {file: sha256(Path(file)) for file in own},
             "keep_groups": self.keep_groups,
         }
 
@@ -80,16 +88,36 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, resume: bool = False) ->
     """Ask what is not asked yet, then fit and measure. Returns what results.json holds.
 
     Raises InputError, before any question is asked, for what a method cannot do and for a folder
-    that is not this run's (`open_folder`); later for a full disk.
+    that is not this run's (`open_folder`). Later for a full disk, and for a question that cannot be
+    answered, which is named. A new folder is not created if a method cannot answer its first
+    question, for example because the model's numbers overflow. A fit that does not converge is left
+    out of the results, which say so under "left_out".
     """
     began = time.time()
     made = {task: _make_methods(run, task) for task in run.variants}
-    description = run.describe()
-    path = folder / "results.json"
-    with files.open_folder(folder, description, resume):
-        asked = {task: _run_task(lm, run, task, made[task], folder) for task in made}
-        before = json.loads(path.read_text(encoding="utf-8"))["timing"] if path.exists() else {}
-        found = {task: _measure(run, task, asked[task], before.get(task, {})) for task in made}
+    description, here = run.describe(), machine()
+    files.check_folder(folder)
+    path, is_new = folder / "results.json", not (folder / "run.json").exists()
+    for task in made:
+        seed, question = run.questions(task)[0]
+        for variant, method in made[task]:
+            files.samples_path(folder, task, variant.name)  # refuses a name that is too long
+            if is_new and not hasattr(method, "fit"):
+                _ask(lm, method, variant, False, question, seed)
+    with files.open_folder(folder, description, resume, here) as moved:
+        if moved:
+            say(f"{moved}: the last digits may be rounded otherwise, but the run goes on")
+        asked, left_out = {}, {}
+        for task in made:
+            asked[task], left_out[task] = _run_task(lm, run, task, made[task], folder)
+        before, damage = peaks_so_far(path)
+        if damage:
+            say(f"{path}: damaged ({damage}), so left out; it is written anew from the samples")
+        for task, each in asked.items():
+            table = predictions_csv({name: samples for name, (samples, _) in each.items()})
+            files.replace_file(folder / f"predictions-{task}.csv", table)
+        known = [task for task in made if description["tasks"][task].get("answered", True)]
+        found = {task: _measure(run, task, asked[task], before) for task in known}
         methods = {variant.name: method for each in made.values() for variant, method in each}
         config = {
             **description,
@@ -98,7 +126,8 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, resume: bool = False) ->
             "regularisation": {
                 n: m.regularisation for n, m in methods.items() if hasattr(m, "regularisation")
             },
-            **machine(),
+            "left_out": left_out,
+            **here,
             "wall_seconds": round(time.time() - began, 1),
         }
         keys = ("results", "differences", "timing", *run.extra)
@@ -127,29 +156,47 @@ def _make_methods(run: Run, task: str) -> Made:
     return made
 
 
-def _run_task(lm: LanguageModel, run: Run, task: str, made: Made, folder: Path) -> dict[str, Asked]:
-    """What each variant answers, by its name."""
+def _run_task(
+    lm: LanguageModel, run: Run, task: str, made: Made, folder: Path
+) -> tuple[dict[str, Asked], dict[str, str]]:
+    """What each variant answers, by its name; and the fits that did not converge, each with the
+    reason."""
     asked: dict[str, Asked] = {}
+    left_out: dict[str, str] = {}
     questions = run.questions(task)
     needed = {need for _, method in made for need in getattr(method, "needs", ())}
     for variant, method in made:
         name, path = variant.name, files.samples_path(folder, task, variant.name)
         if not hasattr(method, "fit"):
             keep_groups = run.keep_groups or name in needed
-            asked[name] = _ask_all(lm, method, variant.engine, keep_groups, questions, path)
+            asked[name] = _ask_all(lm, method, variant, keep_groups, questions, path, run.keep_text)
             continue
-        fitted: list[Sample] = method.fit({need: asked[need][0] for need in method.needs})
+        try:
+            if missing := [need for need in method.needs if need in left_out]:
+                raise NotConverged(f"it is fitted on {missing[0]}, which is left out")
+            fitted: list[Sample] = method.fit({need: asked[need][0] for need in method.needs})
+        except NotConverged as error:
+            left_out[name] = one_line(error)
+            say(f"{task}: {name} is left out of the results: {left_out[name]}")
+            path.unlink(missing_ok=True)  # of an earlier fit
+            continue
         if [sample.key for sample in fitted] != [
             (seed, question.id) for seed, question in questions
         ]:
             raise InputError(f"{name}: fit must give a sample for each question, in order")
         files.replace_file(path, "".join(sample.line() for sample in fitted))
         asked[name] = fitted, None
-    return asked
+    return asked, left_out
 
 
 def _ask_all(
-    lm: LanguageModel, method: Any, engine: str, keep_groups: bool, questions: Seeded, path: Path
+    lm: LanguageModel,
+    method: Any,
+    variant: Variant,
+    keep_groups: bool,
+    questions: Seeded,
+    path: Path,
+    keep_text: bool,
 ) -> Asked:
     """The samples of a method that asks the model: those of its file, and those that it lacks."""
     files.drop_torn_line(path)
@@ -158,13 +205,18 @@ def _ask_all(
     if any(hashes.get(key) != sample.question_hash for key, sample in found.items()):
         raise InputError(f"{path}: holds answers to other questions; choose another folder")
     pending = [(seed, question) for seed, question in questions if (seed, question.id) not in found]
-    what = path.stem.removeprefix("samples-")
+    what = printable(shorten(path.stem.removeprefix("samples-"), 60))
 
     def ask_pending() -> None:
-        # disable=None: no bar where there is no terminal.
-        with tqdm(pending, what, unit="question", leave=False, disable=None) as bar:
-            for seed, question in bar:
-                sample = _ask(lm, method, engine, keep_groups, question, seed)
+        with closing(progress(pending, what, "question")) as asking:
+            for seed, question in asking:
+                try:
+                    sample = _ask(lm, method, variant, keep_groups, question, seed)
+                except InputError as error:
+                    remedy = "answers so far are kept, the same command with --resume goes on"
+                    raise InputError(f"{shorten(str(error), 250)} ({remedy})") from error
+                if keep_text:
+                    sample = replace(sample, text=_text(question))
                 files.append_lines(path, [sample.line()])
                 found[sample.key] = sample
 
@@ -173,37 +225,54 @@ def _ask_all(
 
 
 def _ask(
-    lm: LanguageModel, method: Any, engine: str, keep_groups: bool, question: Question, seed: int
+    lm: LanguageModel,
+    method: Any,
+    variant: Variant,
+    keep_groups: bool,
+    question: Question,
+    seed: int,
 ) -> Sample:
-    """One question: plan its prompts, run them in one forward pass, read the answer."""
-    plan: Plan = method.plan(lm, question, seed)
-    logits: list[Tensor] = []
-    seconds = timed(lambda: logits.extend(label_logits(lm, plan, engine)), lm.decoder.device)
-    answer: Answer = method.answer(plan, logits)
-    assert question.answer is not None, "the questions of a task have answers"
-    K = len(question.choices)
-    alone = plan.groups.flat == [tuple(range(K))] and len(logits[0]) == K
-    return Sample(
-        id=question.id,
-        seed=seed,
-        question_hash=question.content_hash,
-        answer=question.answer,
-        prediction=answer.prediction,
-        probabilities=answer.probabilities.tolist(),
-        scores=answer.scores.tolist(),
-        tokens=plan.tokens(engine),
-        seconds=seconds,
-        logits=logits[0].tolist() if alone else None,
-        groups=group_records(plan, answer, engine) if keep_groups else None,
-        notes=method.notes(lm, plan, answer, seed) if hasattr(method, "notes") else None,
-    )
+    """One question: plan its prompts, run them in one forward pass, read the answer. Raises
+    InputError that names the question."""
+    engine, logits = variant.engine, list[Tensor]()
+    try:
+        plan: Plan = method.plan(lm, question, seed)
+        seconds = timed(lambda: logits.extend(label_logits(lm, plan, engine)), lm.decoder.device)
+        answer: Answer = method.answer(plan, logits)
+        K = len(question.choices)
+        alone = plan.groups.flat == [tuple(range(K))] and len(logits[0]) == K
+        sample = Sample(
+            id=question.id,
+            seed=seed,
+            question_hash=question.content_hash,
+            answer=question.answer,
+            prediction=answer.prediction,
+            probabilities=answer.probabilities.tolist(),
+            scores=answer.scores.tolist(),
+            tokens=plan.tokens(engine),
+            seconds=seconds,
+            logits=logits[0].tolist() if alone else None,
+            groups=group_records(plan, answer, engine) if keep_groups else None,
+            notes=method.notes(lm, plan, answer, seed) if hasattr(method, "notes") else None,
+        )
+        if problem := sample.problem():
+            raise InputError(problem)
+        return sample
+    except InputError as error:
+        raise InputError(f"question {quote(question.id, 40)}, {variant.name}: {error}") from error
+
+
+def _text(question: Question) -> dict[str, Any]:
+    right = None if question.answer is None else question.choices[question.answer]
+    return {"question": question.text, "choices": list(question.choices), "answer": right}
 
 
 def _measure(
-    run: Run, task: str, asked: dict[str, Asked], before: dict[str, Any]
+    run: Run, task: str, asked: dict[str, Asked], before: dict[tuple[str, str], Any]
 ) -> dict[str, Any]:
-    """The numbers of a task, by their keys in results.json. `before`: its timing so far."""
-    samples = {variant.name: asked[variant.name][0] for variant in run.variants[task]}
+    """The numbers of a task, by their keys in results.json. `before`: the peaks so far."""
+    variants = [variant for variant in run.variants[task] if variant.name in asked]
+    samples = {variant.name: asked[variant.name][0] for variant in variants}
     names = list(samples)
     # Each with those before it; of many variants, with the first alone.
     others = {b: names[: i if len(names) <= 8 else min(i, 1)] for i, b in enumerate(names)}
@@ -212,13 +281,13 @@ def _measure(
         seconds = [sample.seconds for sample in samples[name] if sample.seconds is not None]
         mean = sum(seconds) / len(seconds) if seconds else None
         # A run that has nothing left to ask keeps the peak that was measured before.
-        peak = asked[name][1] or before.get(name, {}).get("peak_bytes")
+        peak = asked[name][1] or before.get((task, name))
         timing[name] = {"seconds_per_question": mean, "peak_bytes": peak}
     return {
         "results": {
             v.name: {"method": v.method, "settings": v.settings, "engine": v.engine}
             | summarise(samples[v.name])
-            for v in run.variants[task]
+            for v in variants
         },
         "differences": [
             {"a": a, "b": b, **difference(samples[a], samples[b])} for a in names for b in others[a]

@@ -11,10 +11,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
-from minise.errors import InputError
+from minise.errors import InputError, one_line, quote, shorten
 from minise.plugin import load_extra
+
+# What wrong types and values in a file lead to, before anything can say what is wrong.
+DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_PARTS = (dict, list, tuple)
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Sample:
     id: str
     seed: int
     question_hash: str  # of its text and choices
-    answer: int  # the index of the right choice
+    answer: int | None  # the index of the right choice; None if it is not known
     prediction: int  # the index of a choice
     probabilities: list[float]  # one for each choice
     scores: list[float]  # one for each choice
@@ -33,21 +38,67 @@ class Sample:
     logits: list[float] | None = None  # of the labels, if one prompt lists all choices
     groups: list[dict[str, Any]] | None = None  # each prompt's probabilities, if the run keeps them
     notes: dict[str, Any] | None = None  # whatever else the method keeps (JSON)
+    text: dict[str, Any] | None = None  # question, choices and answer, for people
 
     @property
     def key(self) -> tuple[int, str]:
         """Seed and question id, which are unique in a file."""
         return self.seed, self.id
 
+    def problem(self) -> str:
+        """What cannot be in a sample, whoever wrote it; empty if all is well."""
+        p, K = self.probabilities, len(self.scores)
+        answer = 0 if self.answer is None else self.answer
+        whole = (self.seed, answer, self.prediction, self.tokens)
+        if not (type(self.id) is type(self.question_hash) is str and all(map(_whole, whole))):
+            return "id and question_hash must be text; seed, answer, prediction, tokens integers"
+        if not (0 <= answer < K and 0 <= self.prediction < K):
+            return f"answer {self.answer} and prediction {self.prediction} must be choices"
+        for numbers in (p, self.scores, self.logits):
+            if not (numbers is None or (_numbers(numbers) and len(numbers) == K)):
+                return f"{quote(numbers)} must be a finite number for each of {K} choices"
+        if min(p) < 0 or abs(sum(p) - 1) > 1e-6:
+            return f"the probabilities {quote(p)} must sum to 1"
+        if not (_numbers([self.seconds or 0]) and isinstance(self.notes, (dict, type(None)))):
+            return "seconds must be a number, notes an object"
+        if self.text is not None:
+            texts = [self.text["question"], *self.text["choices"]]
+            if len(texts) != K + 1 or not all(isinstance(text, str) for text in texts):
+                return f"text must hold a question and {K} choices"
+        for group in self.groups or ():
+            choices, shares = group["choices"], group["probabilities"]
+            facts = (group["trial"], group["tokens"], *choices)
+            sound = all(map(_whole, facts)) and all(0 <= choice < K for choice in choices)
+            if not (sound and _numbers([*shares, group["null"] or 0])):
+                return f"the group {quote(group)} must hold choices and numbers"
+            if len(shares) != len(choices):
+                return f"the group {quote(group)} must hold a probability for each choice"
+        return ""
+
     def line(self) -> str:
-        """The sample as a line of its file. JSON keeps every bit of a float; None is left out."""
-        fields = {name: value for name, value in vars(self).items() if value is not None}
+        """The sample as a line of its file. JSON keeps every bit of a float; None is left out,
+        but for an answer that is not known."""
+        kept = vars(self).items()
+        fields = {name: value for name, value in kept if value is not None or name == "answer"}
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
+def _whole(value: Any) -> bool:
+    return type(value) is int and abs(value) < 2**63
+
+
+def _numbers(values: Iterable[Any]) -> bool:
+    """Finite ones. Written so that NaN fails, too."""
+    return all(type(x) in (int, float) and abs(x) <= float_info.max for x in values)
+
+
 def samples_path(folder: Path, task: str, name: str) -> Path:
-    """The samples file of one task under the variant `name`."""
-    return folder / f"samples-{task}-{name}.jsonl"
+    """The samples file of one task under the variant `name`. Raises InputError for a name that no
+    file can have: file systems allow 255 bytes, and files get an ending while they are written."""
+    path = folder / f"samples-{task}-{name}.jsonl"
+    if len(os.fsencode(path.name)) > 240:
+        raise InputError(f"{quote(task)} is too long for the name of a file; shorten it")
+    return path
 
 
 def read_samples(path: Path) -> list[Sample]:
@@ -60,10 +111,14 @@ def read_samples(path: Path) -> list[Sample]:
     for number, line in enumerate(lines, 1):
         try:
             sample = Sample(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{path}, line {number}: not a sample ({error}); delete it") from None
-        if sample.key in samples:
-            raise InputError(f"{path}, line {number}: question {sample.id} is there twice")
+            if problem := sample.problem():
+                raise ValueError(problem)
+            if sample.key in samples:
+                raise ValueError(f"question {quote(sample.id)} is there twice")
+        except DAMAGE as error:
+            remedy = "delete the line, then go on with --resume"
+            problem = f"line {number}: not a sample ({one_line(error)}); {remedy}"
+            raise InputError(f"{path}, {problem}") from None
         samples[sample.key] = sample
     return list(samples.values())
 
@@ -93,7 +148,8 @@ def replace_file(path: Path, text: str) -> None:
 def _write(written: Path, mode: str, text: str, path: Path) -> None:
     try:
         with written.open(mode) as file:
-            file.write(text.encode())
+            # Half a surrogate pair, from a file name that is not UTF-8, becomes JSON's escape.
+            file.write(text.encode(errors="backslashreplace"))
             file.flush()
             os.fsync(file.fileno())
         if written != path:
@@ -103,52 +159,104 @@ def _write(written: Path, mode: str, text: str, path: Path) -> None:
         raise InputError(f"{path}: {problem}; make room, then go on with --resume") from None
 
 
+def check_folder(folder: Path) -> None:
+    """Raise InputError for a folder that could not be created or written. Creates nothing, so that
+    it can be asked before a model is loaded."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if _exists(path))
+        if any(len(os.fsencode(part)) > 255 for part in folder.parts):
+            problem = "File name too long"
+        elif not there.is_dir():
+            problem = f"{there} is a file"
+        elif not os.access(there, os.W_OK | os.X_OK):
+            problem = f"{there} may not be written"
+        else:
+            found = there.iterdir() if there == folder else ()
+            problem = next((f"{path.name} in it is no file" for path in found if _odd(path)), "")
+    except (OSError, ValueError) as error:  # a name too long, or one that no system allows
+        problem = one_line(error)
+    if problem:
+        named = f"{shorten(str(folder), 150)}: could not be written ({shorten(problem, 150)})"
+        raise InputError(f"{named}; choose another folder")
+
+
+def _exists(path: Path) -> bool:
+    """Unlike Path.exists, raises OSError or ValueError for a name that cannot be."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _odd(path: Path) -> bool:
+    """A folder or pipe in the place of a file: opening it would fail, or wait for ever."""
+    kept = path.name in (".lock", "report.md") or path.suffix in (
+        ".csv",
+        ".json",
+        ".jsonl",
+        ".partial",
+    )
+    return kept and path.exists() and not path.is_file()
+
+
 @contextmanager
-def open_folder(folder: Path, description: dict[str, Any], resume: bool) -> Iterator[None]:
+def open_folder(
+    folder: Path, description: dict[str, Any], resume: bool, machine: dict[str, Any] | None = None
+) -> Iterator[str]:
     """Lock a run's folder. Create it, or check that its run.json equals `description` (JSON: all
     that makes a run this run). The system releases the lock even if the process is killed.
+
+    `machine` is kept beside it and may change: the context is the first difference, or empty.
 
     Raises InputError for a folder that cannot be created, that another process is writing, that
     holds another run (its first difference is named), or that holds this run without `resume`.
     """
     filelock = load_extra("filelock")
+    check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / ".lock").acquire(timeout=0)
     except filelock.Timeout:
         raise InputError(f"{folder}: another run is writing here; choose another folder") from None
-    except OSError as error:
-        raise InputError(f"{folder}: could not be created ({error.strerror})") from None
+    except (OSError, NotImplementedError) as error:  # some file systems have no locks
+        raise InputError(f"{folder}: could not be locked ({one_line(error)})") from None
     mark = folder / "run.json"
     with lock:
+        moved = ""
         if not (mark.exists() or any(folder.glob("samples-*.jsonl"))):
-            replace_file(mark, json.dumps(description, indent=1) + "\n")
-        elif difference := _first_difference(mark, _flat(description)):
-            raise InputError(f"{folder} holds another run ({difference}); choose another folder")
-        elif not resume:
-            raise InputError(f"{folder} holds this run; go on with --resume or use another folder")
-        yield
+            kept = description | ({} if machine is None else {"machine": machine})
+            replace_file(mark, json.dumps(kept, indent=1) + "\n")
+        else:
+            try:
+                there = json.loads(mark.read_text(encoding="utf-8"))
+                before = there.pop("machine", machine)
+                moved = _first_difference(before, machine) if machine else ""
+                difference = _first_difference(there, description)
+            except (OSError, *DAMAGE) as error:
+                problem = f"not readable ({one_line(error)})"
+                raise InputError(f"{mark}: {problem}; choose another folder") from None
+            if difference:
+                problem = f"{folder} holds another run ({difference})"
+                raise InputError(f"{problem}; choose another folder")
+            if not resume:
+                problem = f"{folder} holds this run"
+                raise InputError(f"{problem}; go on with --resume or use another folder")
+        yield moved
 
 
-def _first_difference(mark: Path, here: dict[str, Any]) -> str:
-    """Where the description in the file `mark` first differs from `here`, and how; else empty."""
-    try:
-        there = _flat(json.loads(mark.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{mark}: not readable ({error}); choose another folder") from None
-    for place in {**there, **here}:
-        a, b = (json.dumps(values.get(place, "missing")) for values in (there, here))
-        if a != b:
-            return f"{place} is {a} there and {b} here"
-    return ""
-
-
-def _flat(value: Any, place: str = "") -> dict[str, Any]:
-    """The values in a JSON value by their places, such as "tasks.words.hash" and "seeds.0"."""
-    if not value or not isinstance(value, (dict, list, tuple)):
-        return {place.lstrip("."): value}
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    found: dict[str, Any] = {}
-    for key, one in items:
-        found |= _flat(one, f"{place}.{key}")
-    return found
+def _first_difference(there: Any, here: Any, place: str = "") -> str:
+    """Where two JSON values first differ, such as "tasks.words.hash" or "seeds.0", and how; empty
+    if they are equal."""
+    if there and here and isinstance(there, _PARTS) and isinstance(here, _PARTS):
+        pair = [dict(x) if isinstance(x, dict) else dict(enumerate(x)) for x in (there, here)]
+        for key in {**pair[0], **pair[1]}:
+            a, b = (values.get(key, "missing") for values in pair)
+            if found := _first_difference(a, b, f"{place}.{key}"):
+                return found
+        return ""
+    texts = [json.dumps(value) for value in (there, here)]
+    if texts[0] == texts[1]:
+        return ""
+    a, b = (shorten(text, 70) for text in texts)
+    return f"{shorten(place.lstrip('.'), 80)} is {a} there and {b} here"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from minise.errors import InputError
+from minise.errors import InputError, printable
 from minise.evaluation.results import Cell, Results
 
 Texts = dict[str, str]  # heading -> text
@@ -25,14 +25,19 @@ def render(runs: Sequence[Results]) -> str:
     if len(names) > 1:
         which = ", ".join(sorted(names))
         raise InputError(f"these folders hold different experiments ({which}); report each alone")
+    # A checkpoint in 4 bits and in full precision: two runs make one row.
+    joined = runs[0].experiment == "quantized"
     tables: dict[str, dict[Any, Texts]] = {}
     for source in _TABLES.get(runs[0].experiment, _TABLES[None]):
         for number, run in enumerate(runs):
             for title, named, filled in source(run):
                 rows = tables.setdefault(title, {})
-                rows.setdefault((number, *named.values()), named).update(filled)
+                row = rows.setdefault((0 if joined else number, *named.values()), named)
+                if twice := filled.keys() & row.keys():
+                    raise InputError(f"two folders hold {', '.join(sorted(twice))}; report one")
+                row.update(filled)
     parts = [_markdown(title, rows.values()) for title, rows in tables.items()]
-    return "\n\n".join([*parts, _notes(runs)]) + "\n"
+    return printable("\n\n".join([*parts, _notes(runs)]) + "\n")
 
 
 # Columns: what is shown of a cell; "-" for what is undefined or was not measured
@@ -75,7 +80,11 @@ _COLUMNS: dict[str, Callable[[Cell], str]] = {
     "accuracy": partial(_metric, "accuracy", 100, ".1f"),
     **{heading: partial(_metric, name, 100, ".1f") for heading, name in _RATIOS.items()},
     **{heading: partial(_metric, name, 1, ".3f") for heading, name in _NUMBERS.items()},
-    "model": lambda cell: cell.model,
+    "model": lambda cell: cell.label,
+    "checkpoint": lambda cell: cell.model,
+    "weights": lambda cell: " + ".join(
+        [cell.quantize or "full precision", *([] if cell.method == "standard" else [cell.name])]
+    ),
     "task": lambda cell: cell.task,
     "method": lambda cell: cell.name,
     "group size": lambda cell: f"m={cell.settings['group_size']}",
@@ -137,7 +146,7 @@ def _differences(run: Results) -> Iterator[Part]:
     """Paired differences, each method against those before it."""
     for cell in run.cells:
         for d in cell.differences:
-            row = {"model": cell.model, "task": cell.task, "difference": f"{d['a']} - {d['b']}"}
+            row = {"model": cell.label, "task": cell.task, "difference": f"{d['a']} - {d['b']}"}
             row["points of accuracy"] = _interval(d["accuracy"], d["interval"], 100, "+.2f")
             row["only first / second right"] = f"{d['only_a']} / {d['only_b']}"
             row["McNemar p"] = f"{d['mcnemar_p']:.2g}"
@@ -154,13 +163,13 @@ _MAIN = {"Accuracy": "accuracy", "NLL (nats)": "NLL", "ECE (15 bins of equal wid
 _MAIN |= {"Under-confidence": "under", "Over-confidence": "over", "Tokens a question": "tokens"}
 _BY_TASK = [_cells(title, ("model", "method"), "task", shown) for title, shown in _MAIN.items()]
 _BY_METHOD = _cells("Accuracy", ("model", "task"), across="method")
-_BY_SIZES = _cells("{cell.model}, {cell.task}: accuracy", ["trials"], across="group size")
+_BY_SIZES = _cells("{cell.label}, {cell.task}: accuracy", ["trials"], across="group size")
 _EACH, _TIMES = ("model", "task", "method"), ("s/question", "peak MiB")
 _ALL = ("task", "method", "n", "accuracy", *_NUMBERS, "under", "over", "tokens", *_TIMES)
 _SEEDS = "Accuracy over seeds, mean and standard deviation"
 _ENGINES = "Multi-pass (separate) against single-pass (dense), and the tree"
 _TABLES: dict[str | None, list[Source]] = {
-    None: [_cells("{cell.model}", _ALL), _differences],
+    None: [_cells("{cell.label}", _ALL), _differences],
     "choices": [_BY_TASK[0], _differences],
     "main": [*_BY_TASK, _differences],
     "scale": [_BY_METHOD, _differences],
@@ -169,6 +178,7 @@ _TABLES: dict[str | None, list[Source]] = {
     "seeds": [_cells(_SEEDS, (*_EACH, "mean", "each seed")), _differences],
     "confidence": [_cells(_CONFIDENCE, (*_EACH, *_RATIOS)), _differences],
     "efficiency": [_cells(_ENGINES, (*_EACH, "tokens", *_TIMES, "accuracy", "decisions changed"))],
+    "quantized": [_cells("Accuracy", ("checkpoint", "task"), "weights"), _differences],
     "groupings": [_groupings],
 }
 
@@ -176,15 +186,23 @@ _TABLES: dict[str | None, list[Source]] = {
 def _notes(runs: Sequence[Results]) -> str:
     """How to read the tables, and what was run."""
     brackets = "Brackets: 95% bootstrap intervals over questions (percentile, 1,000 resamples)."
-    lines = [f"{brackets} Percent unless said.\n"]
+    lines = [f"{brackets} Percent unless said.\n"] if any(run.cells for run in runs) else []
     for run in runs:
         config = run.config
-        what = ", ".join(f"{t}: {q['questions']:,} questions" for t, q in config["tasks"].items())
+        what = ", ".join(
+            f"{t}: {q['questions']:,} questions"
+            + ("" if q.get("answered", True) else " without answers, so nothing is scored")
+            for t, q in config["tasks"].items()
+        )
         if len(config["seeds"]) > 1:
             what += f" over seeds {', '.join(map(str, config['seeds']))}"
         if not config["full_run"]:
             what += f". Not a full run: the first {config['limit']} questions"
-        lines.append(f"- {run.model} ({config['dtype']}, {config['device']}): {what}.")
+        for task, fits in config["left_out"].items():
+            what += "".join(f". {name} of {task} is left out: {why}" for name, why in fits.items())
+        lines.append(
+            " ".join(f"- {run.model} ({config['dtype']}, {config['device']}): {what}.".split())
+        )
     return "\n".join(lines)
 
 
@@ -192,7 +210,7 @@ def _markdown(title: str, rows: Collection[Texts]) -> str:
     """A Markdown table whose columns line up as plain text too."""
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
     table = [headings, *([row.get(heading, "-") for heading in headings] for row in rows)]
-    table = [[text.replace("|", "\\|") for text in line] for line in table]
+    table = [[" ".join(text.replace("|", "\\|").split()) for text in line] for line in table]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [f"| {' | '.join(map(str.ljust, line, widths))} |" for line in table]
     rule = "|".join(["", *("-" * (width + 2) for width in widths), ""])

@@ -13,22 +13,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from minise.errors import InputError
-from minise.evaluation.datasets import DATASETS, OWN, to_questions
+from minise.errors import InputError, quote
+from minise.evaluation.datasets import COLUMNS, DATASETS, OWN, to_questions
 from minise.grouping import permutation
 from minise.miniature import FACTS, LARGEST, evaluation_questions
 from minise.question import Question
-from minise.question_file import KINDS, read_rows
+from minise.question_file import KINDS, STDIN, read_rows
 from minise.source import dataset_file
 
 MINIATURE = "miniature"
 TASKS = (*DATASETS, MINIATURE)
+MOST_MADE = 100_000  # questions of the miniature
 
 
 @dataclass(frozen=True)
 class Task:
-    """Questions with their answers, asked together. Their ids are unique within the task; the
-    versions of a question with fewer choices share its id, in tasks of their own."""
+    """Questions asked together: all with their answers, or all without. Their ids are unique within
+    the task; the versions of a question with fewer choices share its id, in tasks of their own."""
 
     name: str  # the key in results, for people to read: "qasc-k4"
     dataset: str  # one of TASKS, or "own" for a file, whatever it is called
@@ -38,6 +39,8 @@ class Task:
     choices: int | None = None  # of each question; None where they differ
     group_size: int = OWN.group_size  # the paper's for the data set
     trials: int = OWN.trials
+    places: dict[str, str] = field(default_factory=dict)  # by question id: "FILE, row 3"
+    notices: list[str] = field(default_factory=list)  # what a user should hear about the file
 
 
 def load_tasks(
@@ -69,7 +72,9 @@ def load_tasks(
     _check_source(names, data, revision)
     for what, number in (("limit", limit), ("number of questions", questions)):
         if number is not None and number < 1:
-            raise InputError(f"{what} {number} is below 1; at least one question is needed")
+            raise InputError(f"{what} {quote(number)} is below 1; at least one question is needed")
+    if questions > MOST_MADE:
+        raise InputError(f"{quote(questions)} questions are too many; make {MOST_MADE:,} at most")
     if few := [K for K in cut_to if K < 2]:
         raise InputError(f"questions of {few[0]} choices leave nothing to choose; give 2 or more")
     tasks: dict[str, Task] = {}
@@ -83,7 +88,7 @@ def load_tasks(
         kept = [q for q in task.questions if only_choices in (None, len(q.choices))][:limit]
         if not kept:
             have = ", ".join(map(str, sorted({len(q.choices) for q in task.questions})))
-            reason = f"no question has exactly {only_choices} choices; they have {have}"
+            reason = f"no question has exactly {quote(only_choices)} choices; they have {have}"
             raise InputError(f"{name}: {reason}")
         for K in cut_to or (None,):
             versions = kept
@@ -93,7 +98,9 @@ def load_tasks(
                 versions = [_cut(name, question, K, seed) for question in kept]
             called = f"{task.name}-k{K}" if K else task.name
             if called in tasks:
-                raise InputError(f'two tasks are called "{called}"; name it once, or rename a file')
+                raise InputError(
+                    f"two tasks are called {quote(called)}; name one, or rename a file"
+                )
             sizes = {len(question.choices) for question in versions}
             same = sizes.pop() if len(sizes) == 1 else None
             tasks[called] = replace(task, name=called, questions=versions, choices=same)
@@ -118,9 +125,11 @@ def _cut(task: str, question: Question, K: int, seed: int) -> Question:
     choices = question.choices
     if len(choices) < K:
         raise InputError(
-            f'{task}: question "{question.id}" has {len(choices)} choices, not {K}; give a smaller '
-            "--cut-to K, or keep the questions that have enough with --only-choices K"
+            f"{task}: question {quote(question.id)} has {len(choices)} choices, not {quote(K)}; "
+            "give a smaller --cut-to K, or keep questions that have enough with --only-choices K"
         )
+    if question.answer is None:
+        raise InputError(f"{task}: has no answers, so choices cannot be left out; give no --cut-to")
     order = permutation(len(choices), f"fewer/{seed}/{question.id}")
     wrong = [i for i in order if i != question.answer]
     kept = sorted(set(order) - set(wrong[K - 1 :]))
@@ -137,12 +146,14 @@ def _task_of_file(
         path, commit = dataset_file(paper.repository, paper.file, revision)
         label = f"{paper.repository}, {paper.file}"
         source = {"repository": paper.repository, "revision": commit, "file": paper.file}
+    elif path == STDIN:
+        label, source = "standard input", {"file": "-"}
     elif not path.suffix and not os.path.exists(path):
         raise InputError(f"{path}: no such task; give {', '.join(TASKS)}, or {KINDS}")
     else:
         label, source = str(path), {"file": str(path)}
-    rows, source["sha256"] = read_rows(path, label)
-    questions, bad = to_questions(label, rows, name, seed)
+    rows, source["sha256"] = read_rows(path, label, COLUMNS)
+    questions, bad, notices = to_questions(label, rows, name, seed)
     if bad and not (skip_bad_rows and questions):
         count = f"{len(bad)} bad {'rows' if len(bad) > 1 else 'row'} in all"
         if path.suffix.lower() != ".jsonl":
@@ -150,4 +161,14 @@ def _task_of_file(
         other = "leave them out with --skip-bad-rows" if questions else "give another: none is good"
         raise InputError(f"{bad[0]} ({count}); mend the file, or {other}")
     called, dataset = (name, name) if name in DATASETS else (path.stem, "own")
-    return Task(called, dataset, questions, source, bad, None, paper.group_size, paper.trials)
+    return Task(
+        name="stdin" if path == STDIN else called,
+        dataset=dataset,
+        questions=list(questions.values()),
+        source=source,
+        skipped=bad,
+        group_size=paper.group_size,
+        trials=paper.trials,
+        places={question.id: place for place, question in questions.items()},
+        notices=notices,
+    )

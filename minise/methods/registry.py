@@ -15,10 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from types import new_class
 from typing import Any
 
-from minise.errors import InputError
+from minise.errors import InputError, one_line, quote
 from minise.names import ENGINES
+from minise.own import guarded, guarded_method
 from minise.plugin import find_object
 
 # name -> (where it is, what it is)
@@ -73,9 +75,11 @@ class Variant:
     def __post_init__(self) -> None:
         _check_known(self.method, METHODS)
         if self.engine not in ENGINES:
-            raise InputError(f'engine "{self.engine}" is unknown; use one of {", ".join(ENGINES)}')
-        if not re.fullmatch(r"[\w.-]+", self.name):
-            raise InputError(f'"{self.name}" is no name for a method; use letters, digits, ., _, -')
+            known = ", ".join(ENGINES)
+            raise InputError(f"engine {quote(self.engine)} is unknown; use one of {known}")
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]{1,60}", self.name):
+            wanted = "use at most 60 letters, digits, ., _, -"
+            raise InputError(f"{quote(self.name)} is no name for a method; {wanted}")
 
 
 def build(variant: Variant) -> Any:
@@ -84,19 +88,12 @@ def build(variant: Variant) -> Any:
     Raises InputError for a class of the user's own that cannot be made or is not a method.
     """
     where, given = variant.method, variant.settings
-    cls = find_object(METHODS[where][0] if where in METHODS else where)
-    try:
-        method = cls(**{name: given[name] for name in _settings(cls) if name in given})
-    except TypeError as error:
-        raise InputError(f"{where}: could not be made ({error})") from None
-    fitted = hasattr(method, "needs") or hasattr(method, "fit")
-    wanted = ("name", "needs", "fit") if fitted else ("name", "plan", "answer")
-    if missing := [name for name in wanted if not hasattr(method, name)]:
-        either = "a method has name, plan and answer, or name, needs and fit"
-        raise InputError(f"{where}: has no {' and no '.join(missing)}; {either}")
-    if fitted and isinstance(method.needs, str):
-        raise InputError(f'{where}: needs is text; write ("{method.needs}",)')
-    return method
+    if where in METHODS:
+        return _make(find_object(METHODS[where][0]), given)
+    cls = find_object(where)
+    if isinstance(cls, type):  # whose objects take no attributes if it has __slots__
+        cls = new_class(cls.__name__, (cls,))
+    return guarded_method(where, guarded(where, _make)(cls, given))
 
 
 def complete(variant: Variant, options: dict[str, Any]) -> Variant:
@@ -129,10 +126,30 @@ def make_variants(names: Sequence[str], options: dict[str, Any], engine: str) ->
     return variants
 
 
+def _make(cls: Any, given: dict[str, Any]) -> Any:
+    settings = {name: given[name] for name in _settings(cls) if name in given}
+    try:
+        method = cls(**settings)
+    except TypeError as error:
+        raise InputError(f"could not be made ({one_line(error)})") from None
+    fitted = hasattr(method, "needs") or hasattr(method, "fit")
+    wanted = ("name", "needs", "fit") if fitted else ("name", "plan", "answer")
+    if missing := [name for name in wanted if not hasattr(method, name)]:
+        either = "a method has name, plan and answer, or name, needs and fit"
+        raise InputError(f"has no {' and no '.join(missing)}; {either}")
+    if fitted and isinstance(method.needs, str):
+        raise InputError(f"needs is text; write ({quote(method.needs)},)")
+    if fitted and not all(isinstance(name, str) for name in method.needs):
+        raise InputError(f"needs is {quote(method.needs)}; write the names of methods")
+    return method
+
+
 def _check_known(method: str, names: Container[str]) -> None:
     if method not in names and ":" not in method:
         known = ", ".join(OFFERED)
-        raise InputError(f'method "{method}" is unknown; use some of {known}, or FILE.py:CLASS')
+        raise InputError(
+            f"method {quote(method)} is unknown; use some of {known}, or FILE.py:CLASS"
+        )
 
 
 def _settings(method: Any) -> list[str]:

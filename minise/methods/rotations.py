@@ -14,6 +14,7 @@ from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
 from minise.grouping import Group, make_groups
 from minise.layout import pack
 from minise.presets import Preset, resolve
+from minise.prompt import check_labels
 from minise.question import Question
 
 
@@ -21,6 +22,7 @@ def rotations(question: Question, count: int, seed: int) -> list[Group]:
     """`count` orders of all K choices: first the K rotations of the order given, then those of a
     random permutation, and so on. In each K of them every choice has every label once."""
     K = len(question.choices)
+    check_labels(K)
     orders = [tuple(range(K))]
     if count > K:
         orders += make_groups(K, K, -(-count // K) - 1, seed, f"{question.id}/rotations").flat

@@ -1,0 +1,121 @@
+"""What a checkpoint says about writing on: its stop tokens, and its chat template.
+
+A chat template is a program in a file that anybody can write. jinja2 runs it in its sandbox.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from minise.engines import LanguageModel
+from minise.errors import InputError, one_line
+from minise.source import finder, optional_file
+
+Message = dict[str, str]  # {"role": "user", "content": "..."}
+
+
+def stop_tokens(lm: LanguageModel) -> list[int]:
+    """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json, else
+    the `eos_token` of tokenizer_config.json. Raises InputError where none of them names one."""
+    for name in ("generation_config.json", "config.json"):
+        if (ids := _read(lm, name).get("eos_token_id")) is not None:
+            found = ids if isinstance(ids, list) else [ids]
+            if not all(type(i) is int and 0 <= i < lm.config.vocab_size for i in found):
+                raise InputError(f"{lm.name}: {name}: eos_token_id is not a token id, nor a list")
+            return found
+    token = _text(_read(lm, "tokenizer_config.json").get("eos_token"))
+    found_id = None if token is None else lm.tokenizer.backend.token_to_id(token)
+    if found_id is None:
+        raise InputError(
+            f"{lm.name}: names no stop token; add eos_token_id to its generation_config.json"
+        )
+    return [found_id]
+
+
+def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
+    """The messages as the checkpoint's chat template writes them, up to where the model answers.
+
+    Raises InputError for a checkpoint without a template, and for a template that fails, that
+    refuses these messages, or that does what the sandbox forbids.
+    """
+    settings = _read(lm, "tokenizer_config.json")
+    template = _template(lm, settings)
+    if template is None:
+        raise InputError(
+            f"{lm.name}: has no chat template (chat_template.jinja, or chat_template in "
+            "tokenizer_config.json); it is not a chat model, so use the plain prompt"
+        )
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    environment.filters["tojson"] = _as_json
+    tokens = {key: _text(value) for key, value in settings.items() if key.endswith("_token")}
+    try:
+        written: str = environment.from_string(template).render(
+            **{"messages": list(messages), "add_generation_prompt": True, **tokens}
+        )
+    except Exception as error:  # whatever a template can run into
+        raise InputError(f"{lm.name}: its chat template failed ({one_line(error)})") from None
+    return written
+
+
+def chat_ids(lm: LanguageModel, messages: Sequence[Message]) -> list[int]:
+    """`chat_text` as token ids. Templates write the beginning token themselves."""
+    return encode_as_is(lm, chat_text(lm, messages))
+
+
+def encode_as_is(lm: LanguageModel, text: str) -> list[int]:
+    """The ids of a text in which every special token is already written."""
+    ids: list[int] = lm.tokenizer.backend.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def _template(lm: LanguageModel, settings: dict[str, Any]) -> str | None:
+    """The default template; a checkpoint may hold several by name."""
+    if path := optional_file(finder(lm.name, lm.revision), "chat_template.jinja"):
+        return path.read_text(encoding="utf-8")
+    held = settings.get("chat_template")
+    if isinstance(held, list):
+        named = {one["name"]: one["template"] for one in held if isinstance(one, dict)}
+        held = named.get("default")
+    return held if isinstance(held, str) else None
+
+
+def _read(lm: LanguageModel, name: str) -> dict[str, Any]:
+    """A JSON object of the checkpoint; empty where there is no such file."""
+    path = optional_file(finder(lm.name, lm.revision), name)
+    if path is None:
+        return {}
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not readable as JSON ({one_line(error)})") from None
+    return held if isinstance(held, dict) else {}
+
+
+def _text(token: Any) -> str | None:
+    """A special token's text: files hold it alone or in an object with more about it."""
+    held = token.get("content") if isinstance(token, dict) else token
+    return held if isinstance(held, str) else None
+
+
+# What the reference library gives to templates besides.
+
+
+def _refuse(message: str) -> NoReturn:
+    raise InputError(f"it refuses these messages: {message}")
+
+
+def _now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
+
+
+def _as_json(value: Any, **settings: Any) -> str:
+    # jinja2's own escapes for HTML, which a prompt is not.
+    return json.dumps(value, ensure_ascii=False, indent=settings.get("indent"))

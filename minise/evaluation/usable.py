@@ -1,0 +1,98 @@
+"""Which questions a run can ask: all of them are planned before the first one is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from minise.engines import LanguageModel
+from minise.ensemble import Plan
+from minise.errors import InputError, one_line, printable, quote
+from minise.evaluation.tasks import Task
+from minise.meter import check_fit, check_mask_fits
+from minise.methods.registry import Variant, build
+from minise.progress import progress
+
+Tasks = dict[int, list[Task]]  # by seed
+
+
+def usable(
+    lm: LanguageModel, tasks: Tasks, variants: dict[str, list[Variant]], skip: bool
+) -> Tasks:
+    """The tasks with those questions that every variant of the task can ask under every seed.
+
+    The others are among the task's `skipped`. Raises InputError if there are any, unless `skip`;
+    and where none is left, or all fail for one reason, which is then not a question's.
+    """
+    unusable: dict[str, dict[str, str]] = {}  # by task and question id
+    for name, of in variants.items():
+        same = [(seed, task) for seed, each in tasks.items() for task in each if task.name == name]
+        found = unusable[name] = _refusals(lm, _different(of), same)
+        ids = {question.id for _, task in same for question in task.questions}
+        reasons = set(found.values())
+        if len(found) == len(ids) > 1 and len(reasons) == 1:
+            raise InputError(f"{name}: {reasons.pop()}")
+        if found and not (skip and len(found) < len(ids)):
+            places = {key: place for _, task in same for key, place in task.places.items()}
+            key, reason = next(iter(found.items()))
+            mend = (
+                "leave them out with --skip-bad-rows" if len(found) < len(ids) else "none is left"
+            )
+            count = f"{len(found):,} of {len(ids):,} questions cannot be asked"
+            raise InputError(f"{_named(key, reason, name, places)} ({count}; {mend})")
+    return {
+        seed: [_without(task, unusable.get(task.name, {})) for task in each]
+        for seed, each in tasks.items()
+    }
+
+
+def _refusals(
+    lm: LanguageModel, methods: Sequence[tuple[Any, bool]], same: Sequence[tuple[int, Task]]
+) -> dict[str, str]:
+    """Why a question cannot be asked, by its id."""
+    found: dict[str, str] = {}
+    asked = [(seed, question) for seed, task in same for question in task.questions]
+    with closing(progress(asked, "checking", "question")) as checking:
+        for seed, question in checking:
+            if question.id in found:
+                continue
+            for method, dense in methods:
+                try:
+                    plan: Plan = method.plan(lm, question, seed)
+                    labels = [i for prompt in plan.prompts for i in prompt.label_ids]
+                    check_fit(lm.name, lm.config, plan.prefix, plan.branches, labels)
+                    if dense and plan.layout is None:
+                        check_mask_fits(len(plan.prefix) + sum(map(len, plan.branches)))
+                except InputError as error:
+                    found[question.id] = f"{method.name}: {one_line(error)}"
+                    break
+    return found
+
+
+def _different(variants: Sequence[Variant]) -> list[tuple[Any, bool]]:
+    """The methods that ask the model, and whether by the engine dense; none that plans as another
+    one does."""
+    found: dict[tuple[str, str, bool], tuple[Any, bool]] = {}
+    for one in variants:
+        method, dense = build(one), one.engine == "dense"
+        if not hasattr(method, "fit"):
+            found[one.method, repr(one.settings), dense] = method, dense
+    return list(found.values())
+
+
+def _named(key: str, reason: str, task: str, places: dict[str, str]) -> str:
+    return printable(f"{places.get(key, task)}: question {quote(key, 40)}: {reason}")
+
+
+def _without(task: Task, refused: dict[str, str]) -> Task:
+    kept = [question for question in task.questions if question.id not in refused]
+    skipped = [
+        _named(question.id, refused[question.id], task.name, task.places)
+        for question in task.questions
+        if question.id in refused
+    ]
+    sizes = {len(question.choices) for question in kept}
+    same = sizes.pop() if len(sizes) == 1 else None
+    return replace(task, questions=kept, skipped=[*task.skipped, *skipped], choices=same)

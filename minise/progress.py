@@ -1,0 +1,38 @@
+"""How far a long loop is: a bar on a terminal, a line now and then anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from minise.errors import say
+
+T = TypeVar("T")
+PAUSE = 30.0  # seconds: a shorter run prints no line
+LONG = 600.0
+
+
+def progress(items: Sequence[T], what: str, unit: str) -> Generator[T, None, None]:
+    """The items one after the other. Where stderr is no terminal, as in a log file, a line is
+    printed there when another 10% are done: at most every 30 seconds, at least every 10 minutes."""
+    if sys.stderr.isatty():
+        yield from tqdm(items, what, unit=unit, leave=False)
+        return
+    start = said = time.monotonic()
+    told = 0
+    for number, item in enumerate(items):
+        now, tenth = time.monotonic(), 10 * number // len(items)
+        if number and now - said >= (PAUSE if tenth > told else LONG):
+            left = _time((now - start) * (len(items) / number - 1))
+            rate = f"{number:,} of {len(items):,} {unit}s, about {left} left"
+            say(f"{what}: {rate}")
+            said, told = now, tenth
+        yield item
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"

@@ -1,0 +1,239 @@
+"""4-bit weights in the formats of bitsandbytes: pack a matrix, unpack it, compute with it.
+
+A matrix is read row by row and cut into blocks of 64 values; a block may run over the end of a
+row. Of each block its largest absolute value is kept (`absmax`), and of each value the number of
+the nearest entry of a table of 16: value = table[code] * absmax. nf4 and fp4 are two such tables.
+Double quantization keeps the absmax in 8 bits in the same way: less their mean, in blocks of 256,
+with a table of 256.
+
+Packed are the linear layers inside a decoder's blocks: q, k, v, o, gate, up and down. Embeddings,
+norms, biases and the output matrix never are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minise.errors import InputError, one_line
+
+# fp4: a sign, two bits of exponent, one of fraction. Codes 0 and 8 are both zero.
+_FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
+# nf4: quantiles of a normal distribution.
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+TABLES = {"nf4": torch.tensor(_NF4), "fp4": torch.tensor([*_FP4, *(-x for x in _FP4)]) / 12}
+BLOCK, NESTED_BLOCK = 64, 256  # values in a block
+BLOCKS = {32, 64, 128, 256, 512, 1024, 2048, 4096}  # the sizes that bitsandbytes knows
+PIECE = 1 << 17  # values that are packed or unpacked at once on a CPU
+
+BYTES = 0.5 + 4 / BLOCK  # of memory for a value, at most
+# A matrix that may be packed, and what bitsandbytes stores beside it: "absmax", ...
+MATRIX = re.compile(r"(model\.layers\.\d+\.(?:self_attn|mlp)\.\w+_proj\.weight)(?:\.(.+))?")
+STATE = "quant_state.bitsandbytes__"
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A matrix in 4 bits. `tensors` have the names that follow "weight." in a stored layer:
+
+    "" uint8 (values / 2,), two codes in a byte, the first in its high half; "quant_map" float32
+    (16,), the table; "absmax" float32 (blocks,). With double quantization "absmax" is uint8, codes
+    too, and there are "nested_quant_map" (256,), "nested_absmax" (blocks / 256,) and
+    "nested_offset" (), the mean that was taken off, all float32.
+    """
+
+    kind: str  # a key of TABLES
+    shape: tuple[int, int]
+    block: int  # values in a block
+    tensors: dict[str, Tensor]
+
+    @property
+    def format(self) -> str:
+        """The kind, and "-double" with double quantization."""
+        return self.kind + ("-double" if "nested_offset" in self.tensors else "")
+
+    def scales(self) -> Tensor:
+        """The absmax of each block, (blocks,) float32."""
+        parts = self.tensors
+        if "nested_offset" not in parts:
+            return parts["absmax"]
+        values = parts["nested_quant_map"][parts["absmax"].int()]
+        return _scale(values, parts["nested_absmax"], NESTED_BLOCK) + parts["nested_offset"]
+
+    def unpack(self, dtype: torch.dtype) -> Tensor:
+        """The matrix. The products are float32 and then rounded to `dtype`."""
+        # What each of the 256 bytes holds: two float32, looked up as one number of their size.
+        table, packed = self.tensors["quant_map"], self.tensors[""]
+        pairs = torch.stack([table.repeat_interleave(16), table.repeat(16)], dim=1)
+        both = pairs.view(torch.int64).view(-1)
+        out = torch.empty(2 * len(packed), dtype=dtype, device=packed.device)
+        size = _piece(packed.device)
+        pieces = (packed.split(size // 2), self.scales().split(size // self.block))
+        for into, codes, scales in zip(out.split(size), *pieces, strict=True):
+            values = both.index_select(0, codes.int()).view(torch.float32)
+            into.copy_(_scale(values, scales, self.block))
+        return out[: math.prod(self.shape)].view(self.shape)
+
+    def to(self, device: torch.device) -> Packed:
+        """The same on another device."""
+        return replace(self, tensors={name: x.to(device) for name, x in self.tensors.items()})
+
+
+class Linear4bit(nn.Module):
+    """A linear layer that unpacks its weight each time it is used. Its numbers are, to the last
+    bit, those of an ordinary layer that has the unpacked weight in `dtype`."""
+
+    def __init__(self, packed: Packed, bias: nn.Parameter | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.packed, self.bias, self.dtype = packed, bias, dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.packed.unpack(self.dtype).to(x.dtype), self.bias)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear4bit:
+        # What .to() calls. The packed tensors move to a device; another dtype is not for them.
+        self.packed = self.packed.to(fn(self.packed.tensors[""]).device)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+
+def pack(weight: Tensor, kind: str, double: bool = False) -> Packed:
+    """A matrix (rows, columns) of finite numbers in 4 bits, on its device. `kind`: of TABLES."""
+    table = TABLES[kind].to(weight.device)
+    ascending, order = table.sort()
+    order = order.to(torch.uint8)
+    values, blocks = weight.numel(), -(-weight.numel() // BLOCK)
+    codes = torch.empty(-(-values // 2), dtype=torch.uint8, device=weight.device)
+    absmax = torch.empty(blocks, device=weight.device)
+    size = _piece(weight.device)
+    pieces = (weight.reshape(-1).split(size), codes.split(size // 2), absmax.split(size // BLOCK))
+    for piece, into, largest in zip(*pieces, strict=True):
+        nearest, largest[:] = _nearest(piece.float(), ascending, BLOCK)
+        high, low = order.index_select(0, nearest.int()).view(-1, 2).unbind(dim=1)
+        into[:] = (high << 4 | low)[: len(into)]  # the last block may be a shorter one
+    parts = {"": codes, "quant_map": table, "absmax": absmax}
+    if double:
+        offset, dynamic = parts["absmax"].mean(), _dynamic_table().to(weight.device)
+        nearest, largest = _nearest(parts["absmax"] - offset, dynamic, NESTED_BLOCK)
+        parts["absmax"] = nearest[: len(parts["absmax"])]
+        parts |= {"nested_quant_map": dynamic, "nested_absmax": largest, "nested_offset": offset}
+    rows, columns = weight.shape
+    return Packed(kind, (rows, columns), BLOCK, parts)
+
+
+def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) -> Packed:
+    """The matrix that bitsandbytes stored as `tensors`, by what follows "weight." in their names
+    ("" for the codes). Raises InputError, beginning with `where`, for what does not fit."""
+    state = next((name for name in tensors if name.startswith(STATE)), STATE + "nf4")
+    try:
+        facts = json.loads(bytes(tensors[state].tolist()).decode())
+        kind, block, double = facts["quant_type"], int(facts["blocksize"]), "nested_offset" in facts
+        if kind not in TABLES or state != STATE + kind or block not in BLOCKS:
+            raise ValueError(f"{kind} in blocks of {block}")
+        if tuple(facts["shape"]) != shape:
+            raise ValueError(f"shape {facts['shape']}, config.json makes it {list(shape)}")
+        if double and facts["nested_blocksize"] != NESTED_BLOCK:
+            raise ValueError(f"nested_blocksize {facts['nested_blocksize']}, not {NESTED_BLOCK}")
+        offset = torch.tensor(float(facts["nested_offset"])) if double else None
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        reason = f"says nothing usable ({one_line(error)})"
+        raise InputError(f"{where}.{state} {reason}; fetch the checkpoint again") from None
+    blocks = -(-math.prod(shape) // block)
+    expected = {"": (-(-math.prod(shape) // 2), torch.uint8), "quant_map": (16, torch.float32)}
+    expected["absmax"] = (blocks, torch.uint8 if double else torch.float32)
+    if double:
+        expected["nested_absmax"] = (-(-blocks // NESTED_BLOCK), torch.float32)
+        expected["nested_quant_map"] = (256, torch.float32)
+    # The codes may be stored as numbers of any dtype. They are bytes all the same.
+    parts = {name: tensor.reshape(-1) for name, tensor in tensors.items() if name != state}
+    parts = {name: part if name else part.view(torch.uint8) for name, part in parts.items()}
+    found = {name: (len(part), part.dtype) for name, part in parts.items()}
+    for name in sorted({*found, *expected}):
+        if (it := found.get(name)) != (need := expected.get(name)):
+            reason = f"is {it}, and a 4-bit matrix of {list(shape)} needs {need} (size and dtype)"
+            raise InputError(
+                f"{f'{where}.{name}'.rstrip('.')} {reason}; fetch the checkpoint again"
+            )
+    if offset is not None:
+        parts["nested_offset"] = offset
+    return Packed(kind, shape, block, parts)
+
+
+def matrix_of(name: str) -> tuple[str, str]:
+    """The matrix in a block to which a checkpoint's tensor belongs, and as which part of it.
+
+    >>> matrix_of("model.layers.0.mlp.up_proj.weight.absmax")
+    ('model.layers.0.mlp.up_proj.weight', 'absmax')
+    >>> matrix_of("model.layers.0.mlp.up_proj.weight"), matrix_of("lm_head.weight")
+    (('model.layers.0.mlp.up_proj.weight', ''), ('', ''))
+    """
+    found = MATRIX.fullmatch(name)
+    return (found[1], found[2] or "") if found else ("", "")
+
+
+def put(decoder: nn.Module, name: str, packed: Packed, dtype: torch.dtype, where: Path) -> None:
+    """Let the layer whose weight has this name compute with it packed. It keeps its bias. Raises
+    InputError, beginning with `where`, for values that `dtype` does not hold."""
+    if not packed.scales().to(dtype).isfinite().all():
+        reason = f"has scales that are not finite in {dtype}; use bfloat16 or float32"
+        raise InputError(f"{where}: tensor {name} {reason}, or fetch the checkpoint again")
+    parent, _, last = name.removesuffix(".weight").rpartition(".")
+    module = decoder.get_submodule(parent)
+    setattr(module, last, Linear4bit(packed, getattr(module, last).bias, dtype))
+
+
+def format_of(decoder: nn.Module) -> str | None:
+    """How its layers are packed, as in `Packed.format`; None where none is."""
+    layers = (module for module in decoder.modules() if isinstance(module, Linear4bit))
+    return "+".join(sorted({layer.packed.format for layer in layers})) or None
+
+
+def _piece(device: torch.device) -> int:
+    """How many values are handled at once: what a CPU's cache holds; elsewhere more, for each
+    piece takes a start of several kernels."""
+    return PIECE if device.type == "cpu" else 256 * PIECE
+
+
+def _scale(values: Tensor, absmax: Tensor, block: int) -> Tensor:
+    """The values (n,), each times the absmax of its block. In place."""
+    whole = len(values) // block
+    values[: whole * block].view(-1, block).mul_(absmax[:whole, None])
+    values[whole * block :].mul_(absmax[whole:])  # the last block, if it is shorter
+    return values
+
+
+def _nearest(values: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """For each value, divided by its block's absmax, the place of the nearest entry of a sorted
+    table, the lower on a tie; and the absmax. The last block is filled up with zeros."""
+    blocks = F.pad(values, (0, -len(values) % block)).view(-1, block)
+    absmax = blocks.abs().amax(dim=1)
+    least = absmax.clamp(min=1e-38)
+    scaled = blocks * (1 / least)[:, None]
+    if len(values) % block:  # bitsandbytes divides in a shorter block; the last bit may differ
+        scaled[-1] = blocks[-1] / least[-1]
+    nearest = torch.zeros_like(scaled, dtype=torch.uint8)
+    for edge in (table[1:] + table[:-1]) / 2:  # for so few entries faster than torch.bucketize
+        nearest += scaled > edge
+    return nearest.view(-1), absmax
+
+
+def _dynamic_table() -> Tensor:
+    """The 256 values for 8 bits: float32, more of them near 0, from -0.993 to 1."""
+    values = [0.0, 1.0]
+    for i in range(7):
+        edges = torch.linspace(0.1, 1, 2**i + 1)
+        some = (10 ** (i - 6) * (edges[1:] + edges[:-1]) / 2).tolist()
+        values += [*some, *(-x for x in some)]
+    return torch.tensor(sorted(values))

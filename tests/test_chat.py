@@ -1,0 +1,122 @@
+"""Stop tokens and chat templates, as checkpoints ship them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minise import InputError, LanguageModel, generate
+from minise.chat import chat_ids, chat_text, stop_tokens
+from minise.checkpoint import load
+
+ASKED = [{"role": "user", "content": "Is a wren a bird?"}]
+# The constructs of published templates, in one.
+TEMPLATE = """{{- bos_token }}
+{%- if messages[0].role == 'system' %}
+    {%- set system = messages[0].content | trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system = '' %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {{- '<|' + message.role + '|>' + (system if loop.first else '') + message.content }}
+    {%- if not loop.last %}{{ '\\n' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
+
+
+@pytest.fixture
+def folder(llama_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(llama_folder, tmp_path / "model"))
+
+
+def with_files(folder: Path, **files: Any) -> LanguageModel:
+    """The checkpoint with these JSON files: tokenizer_config={...}."""
+    for name, held in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(held))
+    return load(folder)
+
+
+class TestStopTokens:
+    def test_the_generation_config_comes_first(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": 7}
+        assert stop_tokens(with_files(folder, config=config)) == [7]
+        lm = with_files(folder, generation_config={"eos_token_id": [3, 4]})
+        assert stop_tokens(lm) == [3, 4]
+
+    def test_the_tokenizer_s_own_name_of_it_comes_last(self, folder: Path) -> None:
+        lm = with_files(folder, tokenizer_config={"eos_token": {"content": "<s>"}})
+        assert stop_tokens(lm) == [0]
+        assert generate(lm, ["abc"], 3)  # it needs no `stop`
+
+    @pytest.mark.parametrize("ids", ["2", [1, "2"], -1, 288, [True], 1.5])
+    def test_what_is_no_id_is_refused(self, folder: Path, ids: Any) -> None:
+        with pytest.raises(InputError, match="eos_token_id is not a token id"):
+            stop_tokens(with_files(folder, generation_config={"eos_token_id": ids}))
+
+    def test_none_at_all_is_refused(self, folder: Path) -> None:
+        with pytest.raises(InputError, match="names no stop token"):
+            stop_tokens(load(folder))
+
+    def test_a_damaged_file_is_refused(self, folder: Path) -> None:
+        (folder / "generation_config.json").write_text("{")
+        with pytest.raises(InputError, match=r"generation_config\.json: not readable as JSON"):
+            stop_tokens(load(folder))
+
+
+class TestTemplates:
+    @pytest.mark.parametrize("place", ["in the settings", "by name", "in a file"])
+    def test_a_template_is_found_where_checkpoints_keep_it(self, folder: Path, place: str) -> None:
+        held: dict[str, Any] = {"bos_token": "<s>", "chat_template": TEMPLATE}
+        if place == "by name":
+            others = [{"name": "tool_use", "template": "no"}]
+            held["chat_template"] = [*others, {"name": "default", "template": TEMPLATE}]
+        if place == "in a file":
+            (folder / "chat_template.jinja").write_text(TEMPLATE)
+            held["chat_template"] = "not this one"
+        lm = with_files(folder, tokenizer_config=held)
+        assert chat_text(lm, ASKED) == "<s><|user|>Is a wren a bird?<|assistant|>"
+        system = [{"role": "system", "content": " Be brief. "}, *ASKED]
+        assert chat_text(lm, system) == "<s><|user|>Be brief.Is a wren a bird?<|assistant|>"
+
+    def test_no_second_beginning_token_is_added(self, folder: Path) -> None:
+        lm = with_files(folder, tokenizer_config={"bos_token": "<s>", "chat_template": TEMPLATE})
+        lm.tokenizer.backend.add_special_tokens(["<s>"])  # as published tokenizers have it
+        assert chat_ids(lm, ASKED).count(0) == 1
+        assert lm.tokenizer.encode(["x"])[0][0] == 0  # an ordinary text gets one
+
+    def test_what_a_template_refuses_is_one_line(self, folder: Path) -> None:
+        lm = with_files(folder, tokenizer_config={"bos_token": "<s>", "chat_template": TEMPLATE})
+        with pytest.raises(InputError, match="refuses these messages: roles must alternate"):
+            chat_text(lm, [*ASKED, *ASKED])
+
+    @pytest.mark.parametrize(
+        "hostile",
+        [
+            "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+            "{{ messages.append(1) }}",
+            "{{ raise_exception.__globals__['os'] }}",
+            "{% for i in range(10 ** 9) %}x{% endfor %}",
+            "{% include '/etc/passwd' %}",
+            "{{ undefined.attribute.of.nothing }}",
+            "{% if %}",
+        ],
+    )
+    def test_a_hostile_or_broken_template_is_refused_in_one_line(
+        self, folder: Path, hostile: str
+    ) -> None:
+        lm = with_files(folder, tokenizer_config={"chat_template": hostile})
+        with pytest.raises(InputError, match="its chat template failed") as caught:
+            chat_text(lm, ASKED)
+        assert "\n" not in str(caught.value)
+
+    def test_a_checkpoint_without_one_is_refused(self, folder: Path) -> None:
+        with pytest.raises(InputError, match="has no chat template"):
+            chat_text(load(folder), ASKED)

@@ -1,0 +1,164 @@
+"""`minise.generate`: what a prompt becomes is its own affair, greedy or sampled."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from minise import Generation, InputError, LanguageModel, generate
+from minise.engines import run_alone
+from minise.generation import choose
+
+# One in another, two that begin alike, one far longer, and one alone.
+PROMPTS = ["abc", "abcdef", "abcxyz", "q" + "lmno pqrs tuv " * 12, "Z"]
+
+
+def recomputed(lm: LanguageModel, prompt: str, count: int) -> list[int]:
+    """Greedy tokens by a whole run for every token."""
+    ids = lm.tokenizer.encode([prompt])[0]
+    with torch.inference_mode():
+        for _ in range(count):
+            ids = [*ids, int(lm.decoder.logits(run_alone(lm, ids)[-1:]).argmax())]
+    return ids[-count:]
+
+
+def test_greedy_text_is_that_of_runs_without_a_cache(lm: LanguageModel) -> None:
+    """Beyond a block of 64 keys, and beyond the windows."""
+    for prompt, made in zip(PROMPTS, generate(lm, PROMPTS, 40, stop=[]), strict=True):
+        assert made.tokens == recomputed(lm, prompt, 40)
+        assert (made.ended, made.finished) == ("budget", False)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_text_does_not_depend_on_what_is_generated_beside_it(
+    lm: LanguageModel, temperature: float
+) -> None:
+    """Not even where the others stop earlier, later, or were given in another order."""
+    stop = [65, 66, 67, 68, 69, 70, 71, 72]
+    together = generate(lm, PROMPTS, 60, temperature, seed=3, stop=stop)
+    assert len({len(made.tokens) for made in together}) > 1
+    for prompt, made in zip(PROMPTS, together, strict=True):
+        assert generate(lm, [prompt], 60, temperature, seed=3, stop=stop) == [made]
+    assert generate(lm, PROMPTS[::-1], 60, temperature, seed=3, stop=stop) == together[::-1]
+
+
+def test_a_longer_budget_goes_on_with_the_same_text(lm: LanguageModel) -> None:
+    short, long = (generate(lm, ["abc"], n, 0.8, 0.9, seed=5, stop=[])[0] for n in (10, 30))
+    assert long.tokens[:10] == short.tokens
+
+
+def test_another_seed_and_an_equal_prompt_have_draws_of_their_own(lm: LanguageModel) -> None:
+    first, second = generate(lm, ["abc", "abc"], 30, 1.0, seed=0, stop=[])
+    assert first.tokens != second.tokens
+    assert generate(lm, ["abc"], 30, 1.0, seed=1, stop=[])[0].tokens != first.tokens
+    assert generate(lm, ["abc"], 30, 1.0, seed=0, stop=[]) == [first]
+
+
+def test_a_stop_token_ends_a_text_and_is_not_part_of_it(lm: LanguageModel) -> None:
+    free = generate(lm, ["abc"], 20, stop=[])[0].tokens
+    stop = free[7]
+    made = generate(lm, ["abc"], 20, stop=[stop])[0]
+    assert made.tokens == free[: free.index(stop)]
+    assert made.finished
+
+
+def test_a_text_ends_where_the_positions_end(lm: LanguageModel) -> None:
+    short = replace(lm, config=replace(lm.config, max_position_embeddings=12))
+    made = generate(short, ["abc", "abcdefg"], 50, stop=[])
+    used = [len(ids) for ids in lm.tokenizer.encode(["abc", "abcdefg"])]
+    assert [m.ended for m in made] == ["positions", "positions"]
+    # The last token of a text is read by nobody, so it needs no position.
+    assert [n + len(m.tokens) for n, m in zip(used, made, strict=True)] == [13, 13]
+
+
+def test_prompts_may_be_token_ids(lm: LanguageModel) -> None:
+    ids = lm.tokenizer.encode(PROMPTS[:2])
+    assert generate(lm, ids, 8, stop=[]) == generate(lm, PROMPTS[:2], 8, stop=[])
+    assert generate(lm, [], 8, stop=[]) == []
+
+
+def test_pieces_of_text_are_heard_as_they_come(lm: LanguageModel) -> None:
+    heard: dict[int, str] = {0: "", 1: ""}
+
+    def hear(number: int, piece: str) -> None:
+        heard[number] += piece
+
+    made = generate(lm, ["abc", "xyz"], 40, stop=[], on_text=hear)
+    for number, one in enumerate(made):
+        assert heard[number]
+        assert one.text.startswith(heard[number].rstrip("\ufffd"))
+
+
+class TestChoose:
+    LOGITS = torch.tensor([0.0, 2.0, 1.0, 2.0, -1.0], dtype=torch.float64)
+
+    def test_greedy_takes_the_first_of_equals(self) -> None:
+        assert choose(self.LOGITS, 0.0, 1.0, random.Random(0)) == 1
+
+    @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+    def test_draws_have_the_shares_of_the_softmax(self, temperature: float) -> None:
+        """Chi-square, 4 degrees of freedom: 18.5 is passed by chance once in 1,000."""
+        draw, n = random.Random(7), 4000
+        found = Counter(choose(self.LOGITS, temperature, 1.0, draw) for _ in range(n))
+        shares = torch.softmax(self.LOGITS / temperature, dim=0).tolist()
+        assert sum((found[i] - n * p) ** 2 / (n * p) for i, p in enumerate(shares)) < 18.5
+
+    @pytest.mark.parametrize(
+        ("top_p", "nucleus"),
+        [
+            (1e-9, {1}),
+            (0.3, {1}),
+            (0.45, {1, 3}),
+            (0.78, {1, 3}),
+            (0.9, {1, 3, 2}),
+            (1.0, set(range(5))),
+        ],
+    )
+    def test_top_p_keeps_exactly_the_nucleus(self, top_p: float, nucleus: set[int]) -> None:
+        """The shares of the tokens 1, 3, 2, 0 and 4 are 39.2, 39.2, 14.4, 5.3 and 2.0%."""
+        draw = random.Random(0)
+        assert {choose(self.LOGITS, 1.0, top_p, draw) for _ in range(1500)} == nucleus
+
+    def test_draws_within_the_nucleus_keep_their_ratios(self) -> None:
+        draw, n = random.Random(1), 3000
+        found = Counter(choose(self.LOGITS, 1.0, 0.9, draw) for _ in range(n))
+        kept = torch.softmax(self.LOGITS[[1, 3, 2]], dim=0).tolist()
+        expected = dict(zip((1, 3, 2), kept, strict=True))
+        assert sum((found[i] - n * p) ** 2 / (n * p) for i, p in expected.items()) < 13.8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens 0 is below 1"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+    ],
+)
+def test_settings_out_of_range_are_refused(
+    lm: LanguageModel, settings: dict[str, float], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(lm, ["abc"], **{"stop": [], **settings})
+
+
+def test_prompts_that_cannot_run_are_refused(lm: LanguageModel) -> None:
+    with pytest.raises(InputError, match="empty prompt"):
+        generate(lm, [[]], stop=[])
+    with pytest.raises(InputError, match="positions for 1024"):
+        generate(lm, [[5] * 1025], stop=[])
+    with pytest.raises(InputError, match="beyond the vocabulary"):
+        generate(lm, [[5000]], stop=[])
+    with pytest.raises(InputError, match="names no stop token"):
+        generate(lm, ["abc"])
+
+
+def test_a_generation_says_what_it_is() -> None:
+    assert Generation([1], "a", "stop").finished
+    assert not Generation([1], "a", "positions").finished

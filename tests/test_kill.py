@@ -1,0 +1,44 @@
+"""A run that is killed at any instant goes on, and ends as one that nobody stopped."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tools.kill import CALLS, Runs, kill, outcome
+
+for module in ("scipy", "sklearn", "matplotlib", "filelock"):
+    pytest.importorskip(module)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def test_ten_kills_leave_no_trace(runs: Runs) -> None:
+    found = list(kill(runs, 10))
+    assert len(found) == 10
+    assert {"fsync", "replace"} <= {place for place, _ in found}
+    assert all(equal for _, equal in found)
+
+
+def test_a_run_dies_at_the_call_that_was_asked_for(runs: Runs, tmp_path: Path) -> None:
+    """Once before the fifth call and, when it goes on, after the first, where a file is cut."""
+    assert runs.run(tmp_path, (5, False)) == -signal.SIGKILL
+    assert runs.last_calls() == runs.calls[:5]
+    assert runs.run(tmp_path, (1, True)) == -signal.SIGKILL
+    assert runs.last_calls() == ["truncate"]
+    assert set(runs.calls) | {"truncate"} == set(CALLS)
+
+
+def test_a_difference_of_one_bit_is_noticed(runs: Runs, tmp_path: Path) -> None:
+    assert runs.run(tmp_path) == 0
+    assert outcome(tmp_path) == runs.whole
+    path = tmp_path / "samples-miniature-standard.jsonl"
+    text = path.read_text()
+    digit = text.index('"probabilities": [0.') + len('"probabilities": [0.') + 10
+    path.write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
+    assert outcome(tmp_path) != runs.whole

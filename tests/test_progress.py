@@ -1,0 +1,52 @@
+"""How far a long loop is, where there is no terminal for a bar."""
+
+from __future__ import annotations
+
+import pytest
+
+from minise import progress as module
+from minise.progress import progress
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, which stands until it is changed."""
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def lines(capsys, clock: list[float], count: int, seconds: float) -> list[str]:
+    """What is printed for so many items that take so long each."""
+    seen = []
+    for item in progress(range(count), "miniature-standard", "question"):
+        seen.append(item)
+        clock[0] += seconds
+    assert seen == list(range(count))
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.splitlines()
+
+
+def test_a_short_run_prints_nothing(capsys, clock) -> None:
+    assert lines(capsys, clock, 20, 1.0) == []
+
+
+def test_a_line_for_each_tenth(capsys, clock) -> None:
+    assert lines(capsys, clock, 1000, 1.0) == [
+        f"minise: miniature-standard: {n} of 1,000 questions, about {left} left"
+        for n, left in [
+            *((100, "15 minutes"), (200, "13 minutes"), (300, "12 minutes"), (400, "10 minutes")),
+            *((500, "8 minutes"), (600, "7 minutes"), (700, "5 minutes"), (800, "3 minutes")),
+            (900, "2 minutes"),
+        ]
+    ]
+
+
+def test_at_most_one_in_30_seconds_and_one_in_10_minutes_at_least(capsys, clock) -> None:
+    assert len(lines(capsys, clock, 100, 1.0)) == 3  # at 30, 60 and 90
+    slow = lines(capsys, clock, 10_000, 60.0)
+    assert slow[0] == (
+        "minise: miniature-standard: 10 of 10,000 questions, about 9990 minutes left"
+    )
+    assert len(slow) == 999

@@ -1,0 +1,346 @@
+"""Do the tests notice? Change a file in small ways, and run the tests on each change.
+
+    python -m tools.mutate minise/layout.py
+    python -m tools.mutate minise/verify.py --mutants 200 --seed 1 --jobs 2
+    python -m tools.mutate minise/exact.py --tests tests/test_ensemble.py
+
+A mutant has one operator, comparison or constant changed, one condition negated, one statement or
+one keyword argument removed. It is killed if a test fails or runs past the time limit. One that
+survives shows a line on which no test depends, or a change that changes nothing.
+
+Type annotations, docstrings, the texts of errors and of --help are not mutated. Everything runs in
+a copy of the tree: the working tree never holds a mutant. Tests that start a process of their own
+run the file as it is there, so they kill nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import importlib
+import importlib.util
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+# The tests that matter for a file, likely and fast killers first. A file that is not here is tried
+# on the test file of its own name, or else on all.
+TESTS = {
+    "layout": "layout tree equivalence",
+    "attention": "tree cache generation model masks",
+    "config": "config",
+    "config_json": "config checkpoint",
+    "rope": "rope model goldens",
+    "model": "model cache goldens tree",
+    "grouping": "grouping designs methods",
+    "question": "prompt question_file",
+    "rows": "own_data question_file",
+    "tokenizer": "prompt bad_models checkpoint",
+    "prompt": "prompt ensemble",
+    "engines": "tree layout ensemble bad_models",
+    "presets": "prompt ensemble",
+    "ensemble": "ensemble methods",
+    "exact": "ensemble grouping",
+    "uncertainty": "ensemble",
+    "recording": "model",
+    "meter": "ensemble bench",
+    "verify": "command_verify verify",
+    "influence": "influence",
+    "traces": "traces command_verify verify",
+    "evaluation/run": "run results samples",
+    "evaluation/first_trials": "run experiments",
+    "evaluation/calibration": "calibration",
+    "evaluation/tables": "tables results",
+    "evaluation/experiments": "tables experiments",
+}
+
+# Each operator, and what stands in its place.
+SWAPS = {
+    operator: others
+    for line in (
+        "Lt LtE GtE, LtE Lt Gt, Gt GtE LtE, GtE Gt Lt, Eq NotEq, NotEq Eq, Is IsNot, IsNot Is",
+        "In NotIn, NotIn In, And Or, Or And, Add Sub, Sub Add, Mult Div, Div Mult, FloorDiv Div",
+        "Mod Mult, Pow Mult, BitAnd BitOr, BitOr BitAnd, BitXor BitAnd",
+    )
+    for operator, *others in map(str.split, line.split(","))
+}
+REMOVED = (
+    *(ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Raise, ast.Return),
+    *(ast.Continue, ast.Break, ast.Assert),
+)
+HELP = ("help", "description", "metavar", "epilog")
+Place = tuple[tuple[str, int | None], ...]  # the fields that lead from the module to a node
+
+
+class Mutant(NamedTuple):
+    """The node at `place` becomes `new`."""
+
+    place: Place
+    new: ast.AST
+    line: int
+    told: str
+
+    def planted(self, tree: ast.Module) -> ast.Module:
+        """The module with this change."""
+        tree = copy.deepcopy(tree)
+        node: Any = tree
+        for field, index in self.place[:-1]:
+            node = getattr(node, field) if index is None else getattr(node, field)[index]
+        field, index = self.place[-1]
+        if index is None:
+            setattr(node, field, self.new)
+        else:
+            getattr(node, field)[index] = self.new
+        return ast.fix_missing_locations(tree)
+
+
+def mutants(tree: ast.Module) -> list[Mutant]:
+    """All mutants of a module, in the order of its lines."""
+    found: dict[tuple[int, int, str], Mutant] = {}
+    for place, node, line in _nodes(tree, (), 0):
+        for new in _changes(node):
+            before, after = (" ".join(ast.unparse(x).split()) for x in (node, new))
+            told = f"{before[:90]}  ->  {after[:90] if after != 'pass' else '(removed)'}"
+            where = line, getattr(node, "col_offset", 0), told
+            found.setdefault(where, Mutant(place, new, line, told))
+    return sorted(found.values(), key=lambda mutant: mutant.line)
+
+
+def _nodes(node: ast.AST, place: Place, line: int) -> Iterator[tuple[Place, Any, int]]:
+    """The statements and expressions that may be changed, and their lines."""
+    line = getattr(node, "lineno", line)
+    if isinstance(node, ast.expr | ast.stmt | ast.comprehension):
+        yield place, node, line
+    for field, value in ast.iter_fields(node):
+        if _is_text(node, field):
+            continue
+        for index, child in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(child, ast.AST) and not _is_no_code(child):
+                here = field, index if isinstance(value, list) else None
+                yield from _nodes(child, (*place, here), line)
+
+
+def _is_text(node: ast.AST, field: str) -> bool:
+    """Whether a field holds an annotation, an error's message, help, or a class's decorators, which
+    forbid and compare but compute nothing."""
+    return (
+        field in ("annotation", "returns")
+        or isinstance(node, ast.Raise)
+        or (isinstance(node, ast.ClassDef) and field == "decorator_list")
+        or (isinstance(node, ast.keyword) and node.arg in HELP)
+    )
+
+
+def _is_no_code(node: ast.AST) -> bool:
+    """Whether it is a docstring, an import, a name for a type, `__all__` or a script's start."""
+    match node:
+        case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Assign(targets=[ast.Name("__all__")]):
+            return True
+        case ast.Assign(value=ast.Call(func=ast.Name("TypeVar"))):
+            return True
+        case ast.Assign(targets=[ast.Name(name)], value=ast.Subscript()):
+            return name[:1].isupper() and not name.isupper()
+        case ast.If(test=ast.Compare(left=ast.Name("__name__"))):
+            return True
+    return False
+
+
+def _changes(node: ast.AST) -> Iterator[ast.AST]:
+    """What may stand in the place of a node."""
+    if isinstance(node, REMOVED):
+        yield ast.Pass()
+    match node:
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+            yield _with(node, test=ast.UnaryOp(ast.Not(), test))
+        case ast.comprehension(ifs=ifs):
+            for i, test in enumerate(ifs):
+                yield _with(node, ifs=[*ifs[:i], ast.UnaryOp(ast.Not(), test), *ifs[i + 1 :]])
+        case ast.Compare(ops=ops):
+            for i, op in enumerate(ops):
+                for swap in _swaps(op):
+                    yield _with(node, ops=[*ops[:i], swap, *ops[i + 1 :]])
+        case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op):
+            for swap in _swaps(op):
+                yield _with(node, op=swap)
+        case ast.UnaryOp(operand=operand):
+            yield operand
+        case ast.Constant(value=bool(value)):
+            yield _with(node, value=not value)
+        case ast.Constant(value=int(value)):
+            yield _with(node, value=value + 1)
+            if value > 0:
+                yield _with(node, value=value - 1)
+        case ast.Constant(value=float(value)):
+            yield _with(node, value=value * 2 + 1)
+        case ast.Constant(value=str(value)):
+            yield _with(node, value=f"XX{value}")
+        case ast.Call(keywords=keywords):
+            for i, keyword in enumerate(keywords):
+                if keyword.arg is not None and keyword.arg not in HELP:
+                    yield _with(node, keywords=[*keywords[:i], *keywords[i + 1 :]])
+
+
+def _swaps(op: ast.AST) -> list[Any]:
+    return [getattr(ast, name)() for name in SWAPS.get(type(op).__name__, [])]
+
+
+def _with(node: Any, **changed: Any) -> Any:
+    node = copy.copy(node)
+    for field, value in changed.items():
+        setattr(node, field, value)
+    return node
+
+
+class Changed(SourceFileLoader):
+    """Finds and loads one module, from a tree and not from its file."""
+
+    tree: ast.Module
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        return importlib.util.spec_from_file_location(name, self.path, loader=self)
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = compile(self.tree, self.path, "exec")
+        return code
+
+
+class Trial:
+    """A copy of the present folder, in which the tests of one file run on its mutants."""
+
+    def __init__(self, file: str, tests: list[str], scratch: Path) -> None:
+        self.file, self.tests, self.scratch = file, tests, scratch
+        self.root, self.modules = scratch / "tree", scratch / "modules"
+        left_out = shutil.ignore_patterns(".git", ".venv", ".hypothesis", "*_cache")
+        shutil.copytree(Path.cwd(), self.root, symlinks=True, ignore=left_out)
+        self.tree = ast.parse((self.root / file).read_text())
+
+    def start(self, tree: ast.Module) -> int:
+        """Run the tests in a process of its own; its id. It ends in 0 if all pass."""
+        if pid := os.fork():
+            return pid
+        status = 1
+        try:
+            os.setsid()
+            status = self._run(tree)
+        finally:
+            os._exit(status)
+
+    def _run(self, tree: ast.Module) -> int:
+        own = tempfile.mkdtemp(dir=self.scratch)
+        output = os.open(self.scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        os.environ["TMPDIR"] = tempfile.tempdir = own
+        os.chdir(self.root)
+        sys.path.insert(0, str(self.root))
+        for name in [name for name in sys.modules if name.split(".")[0] == "tools"]:
+            del sys.modules[name]
+        module = self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        loader = Changed(module, str(self.root / self.file))
+        loader.tree = tree
+        sys.meta_path.insert(0, loader)
+        import pytest
+
+        options = ["-x", "-q", "-n0", "--assert=plain", "-p", "no:cacheprovider"]
+        status = 0
+        for test in self.tests:
+            status = int(pytest.main([*options, f"--basetemp={own}/pytest", test]))
+            if status:
+                break
+        if not self.modules.exists():
+            self.modules.write_text("\n".join(sys.modules))
+        shutil.rmtree(own, ignore_errors=True)
+        return status
+
+    def preload(self) -> None:
+        """Import what the tests import from elsewhere, so that every process begins with it."""
+        names = self.modules.read_text().split()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in names:
+                top = self.root / name.split(".")[0]
+                if not top.exists() and not top.with_suffix(".py").exists():
+                    with contextlib.suppress(Exception):
+                        importlib.import_module(name)
+
+    def results(
+        self, chosen: list[Mutant], limit: float, jobs: int
+    ) -> Iterator[tuple[Mutant, str]]:
+        """Each mutant with "killed", "timed out" or "survived"."""
+        waiting, running = chosen[::-1], dict[int, tuple[Mutant, float]]()
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                mutant = waiting.pop()
+                running[self.start(mutant.planted(self.tree))] = mutant, time.monotonic()
+            time.sleep(0.02)
+            for pid, (mutant, began) in list(running.items()):
+                late = time.monotonic() - began > limit
+                if late:
+                    os.killpg(pid, signal.SIGKILL)
+                ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
+                if ended:
+                    del running[pid]
+                    yield mutant, "timed out" if late else "killed" if status else "survived"
+
+
+def main(given: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", help="such as minise/layout.py; run it in the repository root")
+    parser.add_argument("--mutants", type=int, default=50, help="how many, drawn at random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tests", nargs="+", help="the files of tests, in place of the table's")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants tried at the same time")
+    parser.add_argument("--limit", type=float, help="seconds for a mutant; 20 + 4 x those without")
+    args = parser.parse_args(given)
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
+        trial = Trial(args.file, args.tests or tests_of(args.file), Path(scratch))
+        every = mutants(trial.tree)
+        chosen = random.Random(args.seed).sample(every, min(args.mutants, len(every)))
+        began = time.monotonic()
+        _, status = os.waitpid(trial.start(trial.tree), 0)
+        if status:
+            print((Path(scratch) / "output").read_text()[-2000:], file=sys.stderr)
+            print("the tests fail without a mutant", file=sys.stderr)
+            return 2
+        limit = args.limit or 20 + 4 * (time.monotonic() - began)
+        trial.preload()
+        count = dict.fromkeys(("killed", "timed out", "survived"), 0)
+        for mutant, result in trial.results(chosen, limit, args.jobs):
+            count[result] += 1
+            if result == "survived":
+                print(f"survived  {args.file}:{mutant.line}  {mutant.told}", flush=True)
+    share = 1 - count["survived"] / len(chosen)
+    print(
+        f"{args.file}: {len(chosen)} of {len(every)} mutants, seed {args.seed}: "
+        f"{count['killed']} killed, {count['timed out']} timed out, {count['survived']} survived "
+        f"({share:.0%} noticed)"
+    )
+    return 0
+
+
+def tests_of(file: str) -> list[str]:
+    """The test files for a file, in the order in which they run."""
+    own = TESTS.get(file.removeprefix("minise/").removesuffix(".py"), Path(file).stem)
+    named = [f"tests/test_{name}.py" for name in own.split()]
+    return named if all(map(os.path.exists, named)) else ["tests"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
