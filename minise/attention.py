@@ -44,8 +44,8 @@ def masked_attention(q_NQHh: Tensor, k_NSKh: Tensor, v_NSKh: Tensor, mask_NQS: T
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """N calls of one shape. queries: (N, 64) rows of the sequence, -1 where a place stays empty.
-    keys: (N, S) rows. masks: for each window, what a query sees, (N or 1, 64, S) bool."""
+    """N calls of one shape. queries: (N, Q) rows of the sequence, -1 where a place stays empty, Q
+    either BLOCK or FEW. keys: (N, S) rows. masks: by window, what a query sees, (N or 1, Q, S)."""
 
     queries: Tensor
     keys: Tensor
@@ -74,6 +74,13 @@ class Reader:
             mask = call.masks[self.windows[layer]]
             out[call.queries] = masked_attention(q[call.queries], k[call.keys], v[call.keys], mask)
         return out[None, :-1] if ends is None else out[None, ends]
+
+
+def tree_reader(tree: Tree, windows: Windows, device: torch.device) -> Reader:
+    """A reader of a tree, whose ends alone read in the top layer."""
+    return Reader(
+        tree_calls(tree, windows, device), len(tree.tokens), windows, tree.ends.to(device)
+    )
 
 
 def tree_calls(tree: Tree, windows: Windows, device: torch.device) -> list[Calls]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minise.attention import Reader, tree_calls
+from minise.attention import tree_reader
 from minise.config import Config
 from minise.errors import InputError
 from minise.layout import Layout, Tree, causal_mask, pack
@@ -74,7 +74,7 @@ def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
     done once for each distinct token, and in the top layer for the ends only."""
     device, windows = decoder.device, decoder.config.sliding_windows
     ends, tokens, positions = (x.to(device) for x in (tree.ends, tree.tokens, tree.positions))
-    reader = Reader(tree_calls(tree, windows, device), len(tokens), windows, ends)
+    reader = tree_reader(tree, windows, device)
     return decoder.run(tokens[None], positions[None], reader.attend, rows=ends)[0]
 
 

@@ -15,7 +15,7 @@ import torch
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
-from minise.attention import Reader, next_calls, tree_calls
+from minise.attention import Reader, next_calls, tree_reader
 from minise.cache import Cache, Growing
 from minise.chat import stop_tokens
 from minise.engines import LanguageModel
@@ -156,7 +156,7 @@ class _Branches:
         """Run the prompts. Returns the hidden states of their last tokens (G, D)."""
         tree, device = pack([], ids, tree=True), self.decoder.device
         ends, tokens, positions = (x.to(device) for x in (tree.ends, tree.tokens, tree.positions))
-        reader = Reader(tree_calls(tree, self.windows, device), len(tokens), self.windows, ends)
+        reader = tree_reader(tree, self.windows, device)
         paths = tree.paths()
         self.lengths = torch.tensor([len(path) for path in paths], device=device)
         longest = max(map(len, paths))

@@ -115,16 +115,19 @@ def evaluation(originals: Path, output: Path | str, *more: str) -> list[str]:
     return [*run, *SMALL, *more]
 
 
-def config(case: Case) -> list[str]:
+def spoiled_model(case: Case, name: str, how: Callable[[bytes, random.Random], bytes]) -> list[str]:
+    """A question to a checkpoint of any family, one of whose files is spoiled."""
     model = case.copy(case.draw.choice(tuple(FAMILIES)))
-    case.spoil(model / "config.json", spoil_json)
+    case.spoil(model / name, how)
     return case.ask(model)
+
+
+def config(case: Case) -> list[str]:
+    return spoiled_model(case, "config.json", spoil_json)
 
 
 def weights(case: Case) -> list[str]:
-    model = case.copy(case.draw.choice(tuple(FAMILIES)))
-    case.spoil(model / "model.safetensors", spoil_safetensors)
-    return case.ask(model)
+    return spoiled_model(case, "model.safetensors", spoil_safetensors)
 
 
 def index(case: Case) -> list[str]:
@@ -137,9 +140,7 @@ def index(case: Case) -> list[str]:
 
 
 def tokenizer(case: Case) -> list[str]:
-    model = case.copy(case.draw.choice(tuple(FAMILIES)))
-    case.spoil(model / "tokenizer.json", spoil_json)
-    return case.ask(model)
+    return spoiled_model(case, "tokenizer.json", spoil_json)
 
 
 def questions(case: Case) -> list[str]:

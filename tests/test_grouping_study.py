@@ -154,7 +154,7 @@ def test_a_cut_run_goes_on_and_redoes_a_torn_line_alone(
     pytest.importorskip("filelock")
     pytest.importorskip("scipy")
     questions = [Question(f"{asked.text} {n}", asked.choices, answer=n) for n in range(3)]
-    task = Task("birds", "birds", questions, {}, choices=5)
+    task = Task("birds", "birds", questions, {})
     run = Run(
         {0: [task]},
         {"birds": [Variant("exact", "grouping-study", {"group_size": 2})]},

@@ -130,7 +130,7 @@ def test_the_model_is_given_tokens_and_positions_where_it_is(
     there = replace(lm, decoder=Decoder(lm.config).to("meta"))
     monkeypatch.setattr(Decoder, "forward", watch)
     monkeypatch.setattr(Decoder, "run", watch)
-    monkeypatch.setattr(engines, "Reader", Mock())  # a real one asks what is where
+    monkeypatch.setattr(engines, "tree_reader", Mock())  # a real one asks what is where
     with pytest.raises(InterruptedError):
         branch_logits(there, [5, 6], [[7], [8, 9]], engine)
     assert seen == ["meta"] * (3 if engine == "tree" else 2)

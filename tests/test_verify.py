@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import minise.attention as attention
 import minise.engines as engines
 import minise.influence as influence
 import minise.verify as verify_module
@@ -86,7 +87,7 @@ def every_group_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_tree_window_of_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = engines.tree_calls
+    real = attention.tree_calls
 
     def calls(tree: Tree, windows: Any, device: torch.device) -> Any:
         wider = {w: None if w is None else w + 1 for w in windows}
@@ -97,13 +98,19 @@ def a_tree_window_of_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_tree_that_mixes_query_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Mixed(engines.Reader):
+    class Mixed(attention.Reader):
         def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             heads, groups = q.shape[2], k.shape[2]
             mixed = torch.arange(heads).view(heads // groups, groups).T.flatten()
             return super().attend(layer, q[:, :, mixed], k, v)
 
-    monkeypatch.setattr(engines, "Reader", Mixed)
+    real = engines.tree_reader
+
+    def mixing(*given: Any) -> Mixed:
+        sound = real(*given)
+        return Mixed(sound.calls, sound.T, sound.windows, sound.ends)
+
+    monkeypatch.setattr(engines, "tree_reader", mixing)
 
 
 def rounding_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +470,7 @@ class TestItLeavesNothingBehind:
     @pytest.mark.parametrize("calls", [1, 5, 9, 13, 20])
     def test_after_a_failure_midway(self, model: Models, monkeypatch, calls: int) -> None:
         lm, plan = model("llama", torch.bfloat16)
-        before, real, left = self.state(lm), engines.Reader.attend, [3 * calls]
+        before, real, left = self.state(lm), attention.Reader.attend, [3 * calls]
 
         def attend(self: Any, *given: Any) -> Tensor:
             left[0] -= 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,8 +168,9 @@ def _variants(
     names = ("grouping", "null_option", "preset", "folds")
     settings = {"group_size": m, "trials": n} | {name: getattr(args, name) for name in names}
     if args.experiment is None:
-        variants = make_variants(args.method.split(","), settings, args.engine or "tree")
-        return _that_fit(variants, task, asked, args.method)
+        named = args.method.split(",")
+        variants = make_variants(named, settings, args.engine or "tree")
+        return _that_fit(variants, task, asked, named)
     task = replace(task, group_size=m, trials=n)
     planned = experiment.variants(task)
     if args.preset != "paper" or args.grouping not in (None, "random", "independent"):
@@ -182,7 +184,10 @@ def _variants(
 
 
 def _that_fit(
-    variants: list[Variant], task: Task, asked: list[tuple[int, Question]], named: str = ""
+    variants: list[Variant],
+    task: Task,
+    asked: list[tuple[int, Question]],
+    named: Sequence[str] = (),
 ) -> list[Variant]:
     """The variants without those that cannot be fitted on these questions, which are named on
     stderr. Raises InputError where none is left that the user `named`."""

@@ -36,11 +36,16 @@ class Task:
     questions: list[Question]
     source: dict[str, Any]  # files, hashes, the hub's commit: the same source gives the same task
     skipped: list[str] = field(default_factory=list)  # malformed rows: "FILE, row 3: reason"
-    choices: int | None = None  # of each question; None where they differ
     group_size: int = OWN.group_size  # the paper's for the data set
     trials: int = OWN.trials
     places: dict[str, str] = field(default_factory=dict)  # by question id: "FILE, row 3"
     notices: list[str] = field(default_factory=list)  # what a user should hear about the file
+
+    @property
+    def choices(self) -> int | None:
+        """The number K of every question; None where they differ."""
+        sizes = {len(question.choices) for question in self.questions}
+        return sizes.pop() if len(sizes) == 1 else None
 
 
 def load_tasks(
@@ -101,9 +106,7 @@ def load_tasks(
                 raise InputError(
                     f"two tasks are called {quote(called)}; name one, or rename a file"
                 )
-            sizes = {len(question.choices) for question in versions}
-            same = sizes.pop() if len(sizes) == 1 else None
-            tasks[called] = replace(task, name=called, questions=versions, choices=same)
+            tasks[called] = replace(task, name=called, questions=versions)
     return list(tasks.values())
 
 

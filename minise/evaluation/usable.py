@@ -93,6 +93,4 @@ def _without(task: Task, refused: dict[str, str]) -> Task:
         for question in task.questions
         if question.id in refused
     ]
-    sizes = {len(question.choices) for question in kept}
-    same = sizes.pop() if len(sizes) == 1 else None
-    return replace(task, questions=kept, skipped=[*task.skipped, *skipped], choices=same)
+    return replace(task, questions=kept, skipped=[*task.skipped, *skipped])
