@@ -109,7 +109,7 @@ def _logits(lm: LanguageModel, hidden: Tensor, columns: Sequence[int] | None) ->
     wanted = None if columns is None else torch.tensor(list(columns), device=hidden.device)
     logits = lm.decoder.logits(hidden, wanted)
     # A row of zeros: the norm's squares overflowed.
-    if not (logits.isfinite().all() and hidden.any(dim=-1).all()):
+    if not (logits.isfinite().all() and hidden.any(dim=1).all()):
         remedy = "its weights are too large; fetch them again"
         if lm.decoder.dtype == torch.float16:
             remedy = "use bfloat16 or float32"

@@ -136,7 +136,7 @@ def _groups_to_keep(paths: list[list[int]]) -> list[list[int]]:
     for level in range(max(map(len, forks))):
         here = {group: passed[level] for group, passed in enumerate(forks) if len(passed) > level}
         most = max(number for _, number in here.values())
-        needed = next(r for r in count(1) if comb(r, r // 2) >= most)
+        needed = next(r for r in count() if comb(r, r // 2) >= most)
         halves = list(combinations(range(needed), needed // 2))
         runs += [[g for g, (way, _) in here.items() if r in halves[way]] for r in range(needed)]
     return [kept for kept in runs if kept]
@@ -164,7 +164,7 @@ def _derivatives(lm: LanguageModel, engine: _Engine, groups: list[int]) -> tuple
     for group in groups:
         end = hidden[engine.ends[group]] @ direction
         (slope,) = torch.autograd.grad(end, embedded, retain_graph=True)
-        sizes = slope[0].abs().amax(dim=-1).cpu()
+        sizes = slope[0].abs().amax(dim=1).cpu()
         seen = torch.zeros(len(sizes), dtype=torch.bool)
         seen[engine.paths[group][-reach - 1 :]] = True
         outside.append(sizes[~seen])

@@ -77,6 +77,17 @@ class TestOverflow:
         with pytest.raises(InputError, match=f"overflow {dtype}; its weights are too large"):
             minise.standard(lm, question, engine)
 
+    def test_one_prompt_of_several_is_enough(
+        self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where squares overflow in the norm, it leaves zeros."""
+        ends = torch.ones(2, lm.config.hidden_size, dtype=torch.float64)
+        monkeypatch.setattr("minise.engines.read_ends", lambda decoder, tree: ends)
+        assert branch_logits(lm, [5], [[6], [7]]).shape == (2, lm.config.vocab_size)
+        ends[1] = 0
+        with pytest.raises(InputError, match="overflow"):
+            branch_logits(lm, [5], [[6], [7]])
+
     @pytest.mark.parametrize("command", [["ask"], ["ask", "--json"], ["verify"]])
     def test_each_command_ends_with_that_line(self, capsys, folder: Path, command: Any) -> None:
         question = Q if command[0] == "ask" else []

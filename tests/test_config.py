@@ -72,6 +72,11 @@ def test_what_a_config_leaves_out_is_its_familys_default(
     assert config.tie_word_embeddings is False
 
 
+def test_no_scaling_has_no_factor_and_the_other_constants_are_llama_3s() -> None:
+    assert RopeScaling() == RopeScaling("default", 1.0)
+    assert RopeScaling("llama3", 32.0) == LLAMA3_BY_32
+
+
 def test_a_null_is_as_good_as_absent() -> None:
     names = ("head_dim", "rope_scaling", "rope_parameters", "rope_theta", "tie_word_embeddings")
     more = ("rms_norm_eps", "max_position_embeddings", "quantization_config", "attention_bias")

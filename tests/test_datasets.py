@@ -160,8 +160,25 @@ def test_a_file_for_a_data_set_must_have_its_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", [MMLU])
     assert "give QASC's: id, question, choices, answerKey" in refusal("qasc", data=path)
     message = refusal("truthfulqa", data=path)
-    assert "TruthfulQA's: question, best_answer, incorrect_answers" in message
-    assert "TruthfulQA's: Question, Best Answer, Incorrect Answers" in message
+    first = "TruthfulQA's: question, best_answer, incorrect_answers"
+    assert f"{first}, or TruthfulQA's: Question, Best Answer, Incorrect Answers" in message
+
+
+def test_rows_that_are_no_objects_have_no_columns_to_miss(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.json", [3])
+    for name in ("qasc", str(path)):
+        message = refusal(name, data=path if name == "qasc" else None)
+        assert message.startswith(f"{path}, row 1: is 3, not an object")
+
+
+def test_a_file_of_ones_own_hears_how_to_call_its_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.csv", [{"text": "Up?", "A": "yes"}])
+    said = f'{path}: no column is called "question"; its columns are text, A'
+    assert refusal(str(path)) == said
+    path = write(tmp_path / "mine.csv", [{"question": "Up?", "remark": "x"}])
+    wanted = "call them choice_1, choice_2, ... or A, B, ..., or write a list, choices"
+    said = f"{path}: no column holds choices; {wanted} (its columns are question, remark)"
+    assert refusal(str(path)) == said
 
 
 # The hub

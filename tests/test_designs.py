@@ -324,5 +324,9 @@ def test_impossible_designs_are_refused(sizes: tuple[int, int, int], complaint: 
         design(*sizes)
 
 
+def test_the_largest_design_is_one_of_200_choices() -> None:
+    assert len(design(200, 2, 1).trials[0]) == 100
+
+
 FOUR = (((3, 2), (1, 0)), ((0, 3), (1, 2)), ((2, 0), (3, 1)))
 EIGHT_AND_TEN = "798fed1c37e308998ad93fb6a59b455493f2c520733afb4b8494dec341878393"

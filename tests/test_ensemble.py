@@ -330,6 +330,13 @@ class TestExact:
             self_ensemble(lm, many, group_size=10, grouping="exact")
 
 
+def test_a_group_is_shown_in_three_digits() -> None:
+    p = torch.tensor([0.12345, 0.5])
+    shown = "Group(choices=(2, 0), probabilities=[0.123, 0.5], null="
+    assert repr(Group((2, 0), p, 0.98765)) == f"{shown}0.988)"
+    assert repr(Group((2, 0), p, None)) == f"{shown}None)"
+
+
 class TestSeams:
     """What a fork plugs in without touching the core."""
 
@@ -482,7 +489,7 @@ class TestUncertainty:
     ) -> None:
         found = self.ask(lm, question, 1, grouping="exact")
         assert found.standard_errors is not None
-        assert not found.standard_errors.any()
+        torch.testing.assert_close(found.standard_errors, torch.zeros(5, dtype=torch.float64))
         assert found.lead_error == 0
         plan = Standard().plan(lm, question)
         assert uncertainty(plan.groups, standard(lm, question)).lead_error == 0

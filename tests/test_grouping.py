@@ -139,6 +139,16 @@ def test_a_function_of_ones_own_is_a_grouping() -> None:
     assert make_groups(5, 3, 2, 0, "x", halves).flat == [(0, 1, 2), (3, 4)] * 2
     with pytest.raises(InputError, match="group size 0"):
         make_groups(5, 0, 2, 0, "x", halves)
+    with pytest.raises(InputError, match="no group holds choice 2"):
+        make_groups(4, 2, 1, 0, "x", lambda *_: Groups((((0, 1), (3,)),)))
+
+
+def test_as_many_groups_as_the_limit_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(make_groups(1, 1, MOST_GROUPS, 0, "x").flat) == MOST_GROUPS
+    monkeypatch.setattr("minise.exact.MOST_GROUPS", 25)
+    assert len(make_groups(5, 2, 0, 0, "", "exact").flat) == 25
+    with pytest.raises(InputError, match="has 30 ordered groups"):
+        make_groups(6, 2, 0, 0, "", "exact")
 
 
 def test_too_many_exact_groups_are_counted_and_refused_at_once() -> None:
@@ -252,7 +262,10 @@ def test_exact_groups_are_what_partitions_hold_on_average(k: int, m: int) -> Non
         ((8, -1, 20, 0, "x"), "group size -1"),
         ((8, 4, 0, 0, "x"), "number of trials 0"),
         ((8, 4, 0, 0, "x", "balanced"), "number of trials 0"),
-        ((8, 4, 20, 0, "x", "sorted"), 'grouping "sorted" is unknown; use one of random'),
+        (
+            (8, 4, 20, 0, "x", "sorted"),
+            '"sorted" is unknown; use one of random, balanced, independent, exact',
+        ),
         ((8, 4, 25_001, 0, "x"), "25001 trials of 8 choices in groups of 4 are over the limit"),
         ((8, 4, 10**9, 0, "x", "balanced"), "over the limit of 50,000 groups; use fewer trials"),
         ((8, 4, 10**5000, 0, "x"), "over the limit of 50,000 groups"),

@@ -57,6 +57,7 @@ def test_looked_up_scores_are_those_of_running_the_groups(
     assert torch.equal(answer.scores, exact.scores)
     assert cells["exact", 0]["nll"] == pytest.approx(-float(exact.probabilities[3].log()))
     assert cells["exact", 0]["variance"] == 0
+    assert cells["exact", 0]["accuracy"] == float(exact.prediction == 3)
     for grouping in ("random", "balanced"):
         variance, nll, right = [], [], []
         for repetition in range(4):
@@ -108,6 +109,7 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
             "nll",
             "tokens",
         }
+    assert summarise_study({"exact": samples}) == summarise_study({"exact": samples}, 1000)
     # Another seed has other samples of groups: it does not make more questions.
     again = [sample(number, seed=1) for number in range(7)]
     assert summarise_study({"exact": samples + again}, resamples=50) == found
@@ -134,6 +136,7 @@ def test_groups_that_are_all_the_same_have_no_worth() -> None:
     """With two choices in groups of two nothing varies: 0 / 0 is no number."""
     found = summarise_study({"exact": [studied(0), studied(1)]}, resamples=9)
     assert all("worth" not in cell for cell in found["cells"])
+    assert summarise_study({"exact": [studied(0)]}, resamples=9)["questions"] == 1
     # One question without variance: a resample of it alone has no ratio.
     found = summarise_study({"exact": [studied(0), studied(1, variance=2.0)]}, resamples=200)
     assert by_kind(found["cells"])["balanced", 1]["worth_interval"] == [1.0, 1.0]

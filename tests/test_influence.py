@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from minise import LanguageModel, Plan, Question, SelfEnsemble
+from minise.engines import hidden_states
 from minise.grouping import Groups
 from minise.influence import _groups_to_keep, flat_paths, influence
-from minise.layout import Tree, causal_mask, pack
+from minise.layout import Layout, Tree, causal_mask, pack
 from minise.prompt import Prompt
 from minise.verify import verify
 from tests.tiny import FAMILIES, SIZES, load_tiny
@@ -43,6 +44,25 @@ class TestTheScrambledRuns:
         for group, path in enumerate(paths):
             for row in rows - set(path):
                 assert any(group in kept and row not in held for kept, held in runs)
+
+    def test_every_other_token_is_another_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of a vocabulary of 8 tokens, in which chance would often draw the same one again."""
+        lm = load_tiny(tmp_path, {**FAMILIES["llama"], "vocab_size": 8})
+        seen, branches = [], [[i % 8, 3 * i % 8] for i in range(12)]
+
+        def watch(lm: LanguageModel, layout: Layout) -> torch.Tensor:
+            seen.append(layout.tokens)
+            return hidden_states(lm, layout)
+
+        monkeypatch.setattr("minise.influence.hidden_states", watch)
+        influence(lm, [1, 2], branches)
+        for tokens in seen[1:]:
+            same = set((tokens == seen[0]).nonzero().flatten().tolist())
+            kept = [path for path in flat_paths([1, 2], branches) if same.issuperset(path)]
+            assert same == {row for path in kept for row in path}
+            assert 0 < len(kept) < 12
 
     def test_they_are_few(self) -> None:
         for groups, most in ((2, 2), (6, 4), (40, 8), (400, 12)):
@@ -89,9 +109,13 @@ class TestASoundLayout:
         assert found.gradient_outside == 0.0
         assert found.gradients_hold
 
+    def test_rows_that_a_layout_lacks_are_left_out(self, small: LanguageModel) -> None:
+        assert influence(small, PREFIX, BRANCHES, pack(PREFIX, BRANCHES[:-1])).scrambled.equal
+
     def test_it_works_within_inference_mode(self, small: LanguageModel) -> None:
         with torch.inference_mode():
             assert influence(small, PREFIX, BRANCHES, gradients=True).gradients_hold
+        assert not any(module._forward_hooks for module in small.decoder.modules())
 
     def test_beyond_the_reach_of_the_windows_nothing_is_seen(self, tmp_path: Path) -> None:
         """Three layers with windows of 4: the end hears of nine positions back, and no more."""
@@ -123,7 +147,7 @@ class TestALeak:
 
     def test_it_is_measured_alike_each_time(self, small: LanguageModel) -> None:
         blind = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
-        found = [influence(small, PREFIX, BRANCHES, blind).scrambled for _ in range(2)]
+        found = [influence(small, PREFIX, BRANCHES, blind, gradients=True) for _ in range(2)]
         assert found[0] == found[1]
 
     def test_an_ancestor_that_is_not_seen(self, small: LanguageModel) -> None:

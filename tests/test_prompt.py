@@ -110,7 +110,8 @@ def test_a_labels_id_is_the_one_that_continues_the_prompt() -> None:
 
 def test_a_label_of_two_tokens_is_refused_with_the_prompts_end_and_the_tokenizer() -> None:
     tokenizer = Tokenizer(make_tokenizer(split_labels=True), "some/tokenizer.json")
-    with pytest.raises(InputError, match=r"^some/tokenizer.json: label ' A' after .*Answer:' "):
+    said = r"^some/tokenizer.json: label ' A' after .*Answer:' .* ends in \[\":\", \"Ġ\", \"A\"\]"
+    with pytest.raises(InputError, match=said):
         write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["x", "y"]])
 
 
@@ -162,6 +163,19 @@ def test_labels_are_looked_up_at_the_end_of_every_kind_of_prompt() -> None:
     assert prompts[1].label_ids[:2] == prompts[0].label_ids
     with pytest.raises(InputError, match=r"label 'A' after .*x' is not one token"):
         write_prompts(tokenizer, bare_ends, "Q", [["a", "b"], ["a", "x"]])
+
+
+def test_prompts_are_looked_up_apart_if_their_last_four_tokens_differ() -> None:
+    """Here "stuv" is four tokens, but "stuvA" is one word."""
+    pieces = ["[UNK]", "Q", "r", "s", "##t", "##u", "##v", "##A", "stuvA"]
+    words = models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
+    backend = tokenizers.Tokenizer(words)
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    template = Template("{question} ", "{choice}", cue="", label="{label}")
+    _, (prompt,) = write_prompts(Tokenizer(backend, "t"), template, "Q", [["rtuv"]])
+    assert prompt.label_ids == [pieces.index("##A")]
+    with pytest.raises(InputError, match=r"label 'A' after 'Q stuv' is not one token"):
+        write_prompts(Tokenizer(backend, "t"), template, "Q", [["rtuv"], ["stuv"]])
 
 
 def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:

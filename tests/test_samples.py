@@ -33,7 +33,7 @@ GROUP = {"choices": [0, 1], "probabilities": [0.5, 0.5], "null": None, "trial": 
 TWO = replace(
     ONE,
     id="ü\u2028",
-    logits=[-1.5, 3e300],
+    logits=[-1.5, sys.float_info.max],
     groups=[GROUP],
     notes={"why": "because", "lead": None},
     text={"question": "Où?", "choices": ["ici", "là"], "answer": None},
@@ -64,6 +64,12 @@ class TestTheFile:
         assert "ü" in TWO.line()
         assert ONE.line().endswith("}\n")
         assert ONE.line().count("\n") == TWO.line().count("\n") == 1
+
+    def test_a_name_has_240_bytes_at_most(self, tmp_path: Path) -> None:
+        task = "é" + "t" * 222
+        assert len(samples_path(tmp_path, task, "a").name.encode()) == 240
+        with pytest.raises(InputError, match="too long for the name of a file; shorten it"):
+            samples_path(tmp_path, task + "t", "a")
 
     def test_no_file_holds_no_samples(self, tmp_path: Path) -> None:
         drop_torn_line(tmp_path / "none.jsonl")
@@ -138,12 +144,34 @@ class TestTheFile:
     )
     def test_a_broken_line_is_named(self, tmp_path: Path, line: bytes) -> None:
         path = tmp_path / "samples.jsonl"
-        path.write_bytes(TWO.line().encode() + line + b"\n" + ONE.line().encode())
+        other = replace(ONE, id="other").line().encode()
+        path.write_bytes(other + line + b"\n" + ONE.line().encode())
         with pytest.raises(InputError, match=r"samples.jsonl, line 2: not a sample") as caught:
             read_samples(path)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 400
-        assert "delete the line, then go on with --resume" in str(caught.value)
+        assert str(caught.value).endswith("; delete the line, then go on with --resume")
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"seed": True}, "id and question_hash must be text; seed, answer, prediction, tokens"),
+            ({"answer": 2}, "answer 2 and prediction 0 must be choices"),
+            ({"prediction": -1}, "answer 1 and prediction -1 must be choices"),
+            ({"logits": [1.0]}, "[1.0] must be a finite number for each of 2 choices"),
+            ({"probabilities": [0.5, 0.4]}, "the probabilities [0.5, 0.4] must sum to 1"),
+            ({"notes": []}, "seconds must be a number, notes an object"),
+            ({"text": {"question": "", "choices": []}}, "text must hold a question and 2 choices"),
+            ({"groups": [{**GROUP, "trial": ""}]}, 'the group {"choices": [0, 1], "probabilities"'),
+            ({"groups": [{**GROUP, "choices": [0]}]}, 'the group {"choices": [0], "probabilities"'),
+            ({"answer": None, "probabilities": [1.0], "scores": [1.0], "logits": None}, ""),
+            ({"answer": None, "groups": [GROUP | {"null": 1.0}]}, ""),
+        ],
+    )
+    def test_what_cannot_be_is_said(self, change: dict[str, Any], said: str) -> None:
+        sample = replace(TWO, **{"text": None, "groups": None} | change)
+        assert sample.problem().startswith(said)
+        assert bool(sample.problem()) == bool(said)
 
     def test_a_sample_that_is_there_twice_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "samples.jsonl"
@@ -266,7 +294,9 @@ class TestTheFolder:
         make(tmp_path / name)
         assert_refused(tmp_path, f"{name} in it is no file")
 
-    @pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "nul\0byte", "\ud800"])
+    @pytest.mark.parametrize(
+        "name", ["a" * 300, f"new/{'a' * 300}", "a/" * 3000, "nul\0byte", "\ud800"]
+    )
     def test_a_name_that_cannot_be_is_refused(self, tmp_path: Path, name: str) -> None:
         assert_refused(tmp_path / name, "could not be written")
         assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from minise.evaluation.tasks import TASKS, load_tasks
 from minise.miniature import evaluation_questions
 from tests.rows import MMLU, OWN, QASC, QUESTIONS, TRUTHFUL_HUB, load, refusal, write
@@ -133,6 +135,7 @@ def test_the_miniature_is_drawn_from_the_seed_and_records_the_hash_of_its_facts(
     for K, task in zip((2, 5), tasks, strict=True):
         assert task.questions == evaluation_questions(30, K, seed=0)[:20]
     assert "2 to 8 choices, not 9" in refusal("miniature", cut_to=[9])
+    assert len(load_tasks(["miniature"])[0].questions) == 1000
 
 
 # Requests
@@ -147,7 +150,8 @@ def test_an_unknown_name_is_refused() -> None:
 
 def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", OWN)
-    assert "none is named" in refusal("miniature", data=path)
+    one = "name one of qasc, truthfulqa, mmlu_pro_biology"
+    assert refusal("miniature", data=path).endswith(f"and none is named; {one}")
     assert "none is named" in refusal(str(path), data=path)
     assert "several are named" in refusal("qasc", "truthfulqa", data=path)
     assert "several are named" in refusal("qasc", "truthfulqa", revision="v1")
@@ -172,6 +176,26 @@ def test_a_local_file_replaces_that_of_the_one_data_set_of_the_hub_that_is_named
     assert [task.name for task in tasks] == ["miniature", "mine", "qasc"]
     assert [len(task.questions) for task in tasks] == [3, 2, 1]
     assert tasks[2].source["file"] == str(qasc)
+
+
+def test_a_task_of_the_hub_names_repository_file_and_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "rows.json", [QASC])
+    monkeypatch.setattr("minise.evaluation.tasks.dataset_file", lambda *asked: (path, asked[2]))
+    [task] = load_tasks(["qasc"], revision="abc")
+    file = "data/validation-00000-of-00001.parquet"
+    assert task.places == {"qasc-dev-1": f"allenai/qasc, {file}, row 1"}
+    assert re.fullmatch("[0-9a-f]{64}", task.source.pop("sha256"))
+    assert task.source == {"repository": "allenai/qasc", "revision": "abc", "file": file}
+
+
+def test_a_file_without_a_good_row_is_refused_whatever_is_skipped(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.csv", [{"question": "Up?", "choices": ["a", "a"], "answer": 0}])
+    message = refusal(str(path), skip_bad_rows=True)
+    assert "(1 bad row in all, rows counted from 1 without the header)" in message
+    assert message.endswith("; mend the file, or give another: none is good")
+    assert "skip" not in message
 
 
 def test_loading_tasks_does_not_import_torch() -> None:

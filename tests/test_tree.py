@@ -11,8 +11,8 @@ import torch
 
 import minise.engines as engines
 from minise import Decoder, LanguageModel, Tree, branch_logits, pack, record
-from minise.attention import BLOCK, Reader, tree_calls
-from minise.engines import hidden_states, read_ends, run_alone
+from minise.attention import BLOCK, FEW, Reader, next_calls, tree_calls
+from minise.engines import hidden_states, read_ends, run_alone, token_counts
 
 # Prefix and branches: each a shape that a tree can have.
 TREES: dict[str, tuple[list[int], list[list[int]]]] = {
@@ -105,6 +105,22 @@ def test_shared_beginnings_are_read_in_one_call() -> None:
     assert [call.keys.shape for call in calls] == [(1, 64), (40, 128)]
 
 
+def test_prompts_grow_in_calls_of_64_or_128_or_more_keys() -> None:
+    """Each prompt's last row is a query, and sees its own path or what is near on it."""
+    lengths = torch.tensor([1, 64, 65, 130])
+    paths = torch.arange(4 * 130).reshape(4, 130)
+    calls = next_calls(paths, lengths, (None, 7))
+    assert [call.keys.shape for call in calls] == [(2, 64), (1, 128), (1, 192)]
+    assert [call.queries[:, 0].tolist() for call in calls] == [[0, 1], [2], [3]]
+    for call in calls:
+        assert call.queries.shape[1] == FEW
+        assert (call.queries[:, 1:] == -1).all()
+        for n, g in enumerate(call.queries[:, 0].tolist()):
+            path = paths[g, : lengths[g]].tolist()
+            assert call.keys[n][call.masks[None][n, 0]].tolist() == path
+            assert call.keys[n][call.masks[7][n, 0]].tolist() == path[-7:]
+
+
 def test_calls_are_made_where_the_model_is() -> None:
     """The meta device refuses to mix with the CPU, as an accelerator does."""
     meta = torch.device("meta")
@@ -115,6 +131,22 @@ def test_calls_are_made_where_the_model_is() -> None:
             assert made.device == meta
     q, k = torch.empty(1, T, 4, 8, device=meta), torch.empty(1, T, 2, 8, device=meta)
     assert Reader(calls, T, (None, 7)).attend(1, q, k, k).shape == q.shape
+
+
+@pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
+@pytest.mark.parametrize("name", TREES)
+def test_an_engine_runs_the_tokens_that_are_counted_for_it(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, name: str, engine: str
+) -> None:
+    ran, run = [], Decoder.run
+
+    def watch(decoder: Decoder, tokens: torch.Tensor, *given, **more) -> torch.Tensor:
+        ran.append(tokens.shape[-1])
+        return run(decoder, tokens, *given, **more)
+
+    monkeypatch.setattr(Decoder, "run", watch)
+    branch_logits(lm, *TREES[name], engine)
+    assert sum(ran) == token_counts(*TREES[name])[engine]
 
 
 @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])

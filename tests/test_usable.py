@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from minise import load
 from minise.evaluation.usable import usable
-from minise.methods.registry import Variant
+from minise.methods.registry import Variant, build
 from tests.commands import assert_one_line, run
 from tests.rows import OWN, write
 
@@ -101,9 +102,21 @@ def test_where_all_fail_for_one_reason_it_is_no_questions_fault(evaluate: Any) -
     assert "line 1" not in done[2]
 
 
+def test_a_long_id_is_quoted_by_its_beginning(evaluate: Any) -> None:
+    done = evaluate([*OWN, {**MANY, "id": "x" * 100}], "--method", "standard")
+    assert_one_line(*done, [f'line 3: question "{"x" * 36}...: standard: 30 choices'])
+
+
+def test_of_a_single_question_it_is_the_questions_fault(evaluate: Any) -> None:
+    done = evaluate([MANY], "--method", "standard", "--skip-bad-rows")
+    assert_one_line(*done, ['line 1: question "many": standard: 30 choices', "1 of 1 questions"])
+
+
 def test_where_none_is_left_the_first_is_named(evaluate: Any) -> None:
     done = evaluate([LONG, MANY], "--method", "standard", "--skip-bad-rows")
-    assert_one_line(*done, ['line 1: question "long"', "2 of 2 questions", "none is left"])
+    assert_one_line(
+        *done, ['line 1: question "long"', "2 of 2 questions cannot be asked; none is left)"]
+    )
 
 
 def test_a_mask_that_would_not_fit_is_found_beforehand(
@@ -116,6 +129,14 @@ def test_a_mask_that_would_not_fit_is_found_beforehand(
     tasks = {0: load_tasks([str(write(tmp_path / "mine.json", OWN))])}
     variants = {"mine": [Variant("x", "self-ensemble", {"group_size": 2}, "dense")]}
     assert usable(lm, tasks, variants, skip=False) == tasks
+    with monkeypatch.context() as watched:
+        checked: list[int] = []
+        watched.setattr("minise.evaluation.usable.check_mask_fits", checked.append)
+        usable(lm, tasks, variants, skip=False)
+        plans = [build(variants["mine"][0]).plan(lm, q, 0) for q in tasks[0][0].questions]
+        assert checked == [plan.tokens("dense") for plan in plans]
     monkeypatch.setattr("minise.meter.free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match="packed tokens need a mask"):
         usable(lm, tasks, variants, skip=False)
+    tree = replace(variants["mine"][0], engine="tree")
+    assert usable(lm, tasks, {"mine": [tree, Variant("y", "dirichlet")]}, skip=False) == tasks

@@ -8,9 +8,10 @@ A mutant has one operator, comparison or constant changed, one condition negated
 one keyword argument removed. It is killed if a test fails or runs past the time limit. One that
 survives shows a line on which no test depends, or a change that changes nothing.
 
-Type annotations, docstrings, the texts of errors and of --help are not mutated. Everything runs in
-a copy of the tree: the working tree never holds a mutant. Tests that start a process of their own
-run the file as it is there, so they kill nothing.
+Left alone is what computes nothing: type annotations, docstrings, the texts of errors and of
+--help, and zip's `strict`, for lengths that the code around it makes equal. Everything runs in a
+copy of the tree: the working tree never holds a mutant. Tests that start a process of their own run
+the file as it is there, so they kill nothing.
 """
 
 from __future__ import annotations
@@ -39,31 +40,41 @@ from typing import Any, NamedTuple
 # on the test file of its own name, or else on all.
 TESTS = {
     "layout": "layout tree equivalence",
-    "attention": "tree cache generation model masks",
-    "config": "config",
+    "attention": "tree generation model masks cache",
+    "cache": "cache generation",
     "config_json": "config checkpoint",
     "rope": "rope model goldens",
-    "model": "model cache goldens tree",
+    "model": "model goldens tree cache",
     "grouping": "grouping designs methods",
+    "designs": "designs grouping",
     "question": "prompt question_file",
     "rows": "own_data question_file",
     "tokenizer": "prompt bad_models checkpoint",
     "prompt": "prompt ensemble",
-    "engines": "tree layout ensemble bad_models",
+    "engines": "tree layout bad_models equivalence ensemble",
     "presets": "prompt ensemble",
-    "ensemble": "ensemble methods",
-    "exact": "ensemble grouping",
+    "ensemble": "ensemble bad_models methods",
+    "exact": "grouping ensemble",
     "uncertainty": "ensemble",
     "recording": "model",
     "meter": "ensemble bench",
     "verify": "command_verify verify",
-    "influence": "influence",
     "traces": "traces command_verify verify",
     "evaluation/run": "run results samples",
-    "evaluation/first_trials": "run experiments",
-    "evaluation/calibration": "calibration",
-    "evaluation/tables": "tables results",
-    "evaluation/experiments": "tables experiments",
+    "evaluation/first_trials": "methods planned",
+    "evaluation/grouping_study": "grouping_study planned",
+    "evaluation/experiments": "planned experiments",
+    "evaluation/datasets": "datasets tasks own_data question_file",
+    "evaluation/tasks": "tasks datasets own_data",
+    "evaluation/tables": "tables results report",
+    "evaluation/across": "report",
+    "evaluation/results": "results tables report",
+    "evaluation/panels": "figures",
+    "drawing": "figures",
+    "evaluation/reasoning_study": "reasoning",
+    "methods/reasoning": "reasoning",
+    "methods/registry": "methods",
+    "stored": "placement mapped",
 }
 
 # Each operator, and what stands in its place.
@@ -133,18 +144,21 @@ def _nodes(node: ast.AST, place: Place, line: int) -> Iterator[tuple[Place, Any,
 
 
 def _is_text(node: ast.AST, field: str) -> bool:
-    """Whether a field holds an annotation, an error's message, help, or a class's decorators, which
-    forbid and compare but compute nothing."""
-    return (
-        field in ("annotation", "returns")
-        or isinstance(node, ast.Raise)
-        or (isinstance(node, ast.ClassDef) and field == "decorator_list")
-        or (isinstance(node, ast.keyword) and node.arg in HELP)
-    )
+    """Whether a field holds an annotation, an error's message, help, zip's `strict`, or a class's
+    decorators, which forbid and compare but compute nothing."""
+    match node:
+        case ast.Call(func=ast.Name(name)):
+            return name.endswith("Error") or (name == "zip" and field == "keywords")
+        case ast.ClassDef():
+            return field == "decorator_list"
+        case ast.keyword(arg=arg):
+            return arg in HELP
+    return isinstance(node, ast.Raise) or field in ("annotation", "returns")
 
 
 def _is_no_code(node: ast.AST) -> bool:
-    """Whether it is a docstring, an import, a name for a type, `__all__` or a script's start."""
+    """Whether it is a docstring, an import, for type checkers only, a name for a type, `__all__` or
+    a script's start."""
     match node:
         case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom():
             return True
@@ -153,8 +167,8 @@ def _is_no_code(node: ast.AST) -> bool:
         case ast.Assign(value=ast.Call(func=ast.Name("TypeVar"))):
             return True
         case ast.Assign(targets=[ast.Name(name)], value=ast.Subscript()):
-            return name[:1].isupper() and not name.isupper()
-        case ast.If(test=ast.Compare(left=ast.Name("__name__"))):
+            return name.lstrip("_")[:1].isupper() and not name.isupper()
+        case ast.If(test=ast.Compare(left=ast.Name("__name__")) | ast.Name("TYPE_CHECKING")):
             return True
     return False
 
@@ -188,7 +202,7 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
             yield _with(node, value=value * 2 + 1)
         case ast.Constant(value=str(value)):
             yield _with(node, value=f"XX{value}")
-        case ast.Call(keywords=keywords):
+        case ast.Call(keywords=keywords) if not _is_text(node, "keywords"):
             for i, keyword in enumerate(keywords):
                 if keyword.arg is not None and keyword.arg not in HELP:
                     yield _with(node, keywords=[*keywords[:i], *keywords[i + 1 :]])

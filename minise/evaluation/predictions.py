@@ -37,7 +37,7 @@ def predictions_csv(samples: dict[str, list[Sample]]) -> str:
             row[f"{name}: probability"] = f"{sample.probabilities[sample.prediction]:.4f}"
             row[f"{name}: right"] = _verdict(sample)
         rows.append({column: _cell(text) for column, text in row.items()})
-    file = io.StringIO(newline="")
+    file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(column for row in rows for column in row)))
     writer.writerow({column: _cell(column) for column in writer.fieldnames})
     writer.writerows(rows)
@@ -141,14 +141,13 @@ def with_text(*samples: Sample) -> Sample:
 
 
 def _choice(sample: Sample, index: int | None) -> str:
-    """A choice as text; as its label where the sample carries no text; empty if not known."""
+    """A choice as text; as its label where the sample carries no text, or as its number, counted
+    from 1, beyond the labels; empty if not known."""
     if index is None:
         return ""
-    return (
-        sample.text["choices"][index]
-        if sample.text
-        else (*LABELS, *map(str, range(index + 1)))[index]
-    )
+    if sample.text:
+        return sample.text["choices"][index]
+    return LABELS[index] if index < len(LABELS) else str(index + 1)
 
 
 def _verdict(sample: Sample) -> str:

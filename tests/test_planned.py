@@ -1,0 +1,84 @@
+"""What the experiments run is fixed: the settings behind the numbers of README and paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from minise.evaluation import grouping_study
+from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.tasks import Task
+from minise.methods.registry import Variant, build, complete
+
+ALL = ["standard", "vector-scaling", "dirichlet", "self-ensemble", "cyclic", "cyclic-matched"]
+SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
+# Data sets, numbers of choices, seeds, questions of the miniature, variants.
+PLANNED = {
+    "choices": (SETS[:1], (2, 4, 6, 8), (0,), 1000, ["standard", "self-ensemble"]),
+    "main": (SETS, (), (0,), 1000, ALL),
+    "scale": (SETS[:1], (), (0,), 1000, ["standard", "self-ensemble"]),
+    "ablation": (
+        *(SETS[:1], (), (0,), 1000),
+        ["standard", "without-mask", "without-positions", "self-ensemble"],
+    ),
+    "seeds": (SETS[:1], (), (0, 1, 2, 3, 4), 1000, ["standard", "self-ensemble"]),
+    "confidence": (SETS[:1], (), (0,), 1000, ["standard", "self-ensemble"]),
+    "efficiency": (SETS[:1], (), (0,), 1000, ["multi-pass", "single-pass", "tree"]),
+    "quantized": (SETS[:1], (), (0,), 1000, ["standard", "self-ensemble"]),
+    "groupings": (SETS[:1], (), (0,), 100, ["exact"]),
+}
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_the_experiments_never_change(name: str) -> None:
+    one = EXPERIMENTS[name]
+    variants = one.variants(Task("x", "qasc", [], {}))
+    found = (one.datasets, one.cut_to, one.seeds, one.questions, [v.name for v in variants])
+    assert found == PLANNED[name]
+    study = "minise.evaluation.grouping_study:summarise_study"
+    assert one.extra == ({"groupings": study} if name == "groupings" else {})
+    if name == "efficiency":
+        assert [v.engine for v in variants] == ["separate", "dense", "tree"]
+        assert {v.method for v in variants} == {"self-ensemble"}
+    elif name != "groupings":
+        assert [v.method for v in variants] == [v.name for v in variants]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sizes", "trials"),
+    [("qasc", (3, 4, 5), (10, 20, 40, 80)), ("miniature", (2, 3, 4, 5), (1, 5, 10, 20, 40, 80))],
+)
+def test_sensitivity_is_a_grid(
+    dataset: str, sizes: tuple[int, ...], trials: tuple[int, ...]
+) -> None:
+    variants = EXPERIMENTS["sensitivity"].variants(Task("x", dataset, [], {}))
+    sampled = {v.name: v.settings for v in variants if "exact" not in v.name}
+    assert {name: (s["group_size"], s["trials"]) for name, s in sampled.items()} == {
+        f"m{m}-n{n}": (m, n) for m in sizes for n in trials
+    }
+    exact = [v.settings for v in variants if v.name not in sampled]
+    assert exact == [
+        {"group_size": m, "trials": 0, "grouping": "exact"}
+        for m in sizes[:-1]
+        if dataset == "miniature"
+    ]
+    assert EXPERIMENTS["sensitivity"].questions == 100
+
+
+def test_the_study_of_groupings_is_of_these_trials() -> None:
+    assert grouping_study.GROUPINGS == ("random", "balanced")
+    assert grouping_study.TRIALS == (1, 2, 5, 7, 10, 14, 20, 28, 40, 80)
+    assert grouping_study.REPETITIONS == 16
+
+
+def test_what_is_left_open_is_the_papers() -> None:
+    found = complete(Variant("x", "first-trials", {"of": "most"}), {})
+    assert found.settings == {"of": "most", "group_size": 4, "trials": 20}
+    assert complete(Variant("x", "grouping-study"), {}).settings == {"group_size": 4}
+    for variant in (found, Variant("x", "grouping-study")):
+        assert build(variant).name == variant.method
+
+
+def test_each_says_what_it_is_after_its_name() -> None:
+    for one in EXPERIMENTS.values():
+        assert 20 < len(one.about) < 80
+        assert not one.about[0].isupper()
