@@ -8,10 +8,11 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from minise.engines import LanguageModel
-from minise.errors import InputError, one_line
+from minise.errors import InputError, Unsuited, one_line
 from minise.source import finder, optional_file
 
 Message = dict[str, str]  # {"role": "user", "content": "..."}
@@ -19,7 +20,7 @@ Message = dict[str, str]  # {"role": "user", "content": "..."}
 
 def stop_tokens(lm: LanguageModel) -> list[int]:
     """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json, else
-    the `eos_token` of tokenizer_config.json. Raises InputError where none of them names one."""
+    the `eos_token` of tokenizer_config.json. Raises Unsuited where none of them names one."""
     for name in ("generation_config.json", "config.json"):
         if (ids := _read(lm, name).get("eos_token_id")) is not None:
             found = ids if isinstance(ids, list) else [ids]
@@ -29,10 +30,21 @@ def stop_tokens(lm: LanguageModel) -> list[int]:
     token = _text(_read(lm, "tokenizer_config.json").get("eos_token"))
     found_id = None if token is None else lm.tokenizer.backend.token_to_id(token)
     if found_id is None:
-        raise InputError(
+        raise Unsuited(
             f"{lm.name}: names no stop token; add eos_token_id to its generation_config.json"
         )
     return [found_id]
+
+
+def chat_template(lm: LanguageModel) -> str | None:
+    """The checkpoint's chat template, None where it has none. Of several by name, the default."""
+    if path := optional_file(finder(lm.name, lm.revision), "chat_template.jinja"):
+        return _text_of(path)
+    held = _read(lm, "tokenizer_config.json").get("chat_template")
+    if isinstance(held, list):
+        named = {one["name"]: one["template"] for one in held if isinstance(one, dict)}
+        held = named.get("default")
+    return held if isinstance(held, str) else None
 
 
 def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
@@ -41,8 +53,7 @@ def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
     Raises InputError for a checkpoint without a template, and for a template that fails, that
     refuses these messages, or that does what the sandbox forbids.
     """
-    settings = _read(lm, "tokenizer_config.json")
-    template = _template(lm, settings)
+    template = chat_template(lm)
     if template is None:
         raise InputError(
             f"{lm.name}: has no chat template (chat_template.jinja, or chat_template in "
@@ -55,7 +66,8 @@ def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
     )
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     environment.filters["tojson"] = _as_json
-    tokens = {key: _text(value) for key, value in settings.items() if key.endswith("_token")}
+    settings = _read(lm, "tokenizer_config.json").items()
+    tokens = {key: _text(value) for key, value in settings if key.endswith("_token")}
     try:
         written: str = environment.from_string(template).render(
             **{"messages": list(messages), "add_generation_prompt": True, **tokens}
@@ -76,27 +88,24 @@ def encode_as_is(lm: LanguageModel, text: str) -> list[int]:
     return ids
 
 
-def _template(lm: LanguageModel, settings: dict[str, Any]) -> str | None:
-    """The default template; a checkpoint may hold several by name."""
-    if path := optional_file(finder(lm.name, lm.revision), "chat_template.jinja"):
-        return path.read_text(encoding="utf-8")
-    held = settings.get("chat_template")
-    if isinstance(held, list):
-        named = {one["name"]: one["template"] for one in held if isinstance(one, dict)}
-        held = named.get("default")
-    return held if isinstance(held, str) else None
-
-
 def _read(lm: LanguageModel, name: str) -> dict[str, Any]:
     """A JSON object of the checkpoint; empty where there is no such file."""
     path = optional_file(finder(lm.name, lm.revision), name)
     if path is None:
         return {}
+    text = _text_of(path)
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        held = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not readable as JSON ({one_line(error)})") from None
     return held if isinstance(held, dict) else {}
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not readable as text ({one_line(error)})") from None
 
 
 def _text(token: Any) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -176,8 +176,18 @@ def ask(
     lm: LanguageModel, method: Method, question: Question, seed: int = 0, engine: str = "tree"
 ) -> Answer:
     """Answer a question by any method."""
-    plan = method.plan(lm, question, seed)
-    return method.answer(plan, label_logits(lm, plan, engine))
+    plan, logits = run_plan(lm, method, method.plan(lm, question, seed), seed, engine)
+    return method.answer(plan, logits)
+
+
+def run_plan(
+    lm: LanguageModel, method: Any, plan: Plan, seed: int, engine: str = "tree", **more: Any
+) -> tuple[Plan, list[Tensor]]:
+    """The plan as it was run, and its `label_logits`. A method that has `write(lm, plan, seed)`
+    lets the model write text first, and gives a plan that holds it; `more` is for `write`."""
+    if hasattr(method, "write"):
+        plan = method.write(lm, plan, seed, **more)
+    return plan, label_logits(lm, plan, engine)
 
 
 def plan_orders(

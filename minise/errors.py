@@ -17,6 +17,10 @@ class InputError(ValueError):
     """
 
 
+class Unsuited(InputError):
+    """A method that cannot run on this model at all. An experiment goes on without it."""
+
+
 def one_line(error: BaseException) -> str:
     """A library's error message, shortened to 200 characters of one line; its class if empty."""
     return shorten(" ".join(str(error).split()) or type(error).__name__, 200)

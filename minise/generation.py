@@ -29,8 +29,9 @@ Heard = Callable[[int, str], None]  # the prompt's number and its next piece of 
 
 @dataclass(frozen=True)
 class Generation:
-    """What followed a prompt. tokens: the new ids, without the one that stopped it. ended: "stop"
-    (a stop token came), "budget" (max_new_tokens) or "positions" (the model has no more)."""
+    """What followed a prompt. tokens: the new ids, without the one that stopped it. text: theirs,
+    up to a stop text. ended: "stop" (a stop token or text came), "budget" (max_new_tokens) or
+    "positions" (the model has no more)."""
 
     tokens: list[int]
     text: str
@@ -38,7 +39,7 @@ class Generation:
 
     @property
     def finished(self) -> bool:
-        """Whether the model ended the text itself, by a stop token."""
+        """Whether the model ended the text itself, by a stop token or text."""
         return self.ended == "stop"
 
 
@@ -51,6 +52,7 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     stop: Sequence[int] | None = None,
+    stop_texts: Sequence[str] = (),
     on_text: Heard | None = None,
 ) -> list[Generation]:
     """What the model writes after each prompt, in their order.
@@ -59,15 +61,15 @@ def generate(
     on a tie. Above 0 a token is drawn from the softmax of logits / temperature, among the fewest
     likely tokens that hold a share of `top_p` (nucleus sampling, Holtzman et al. 2020). The draws
     follow from the seed and the prompt; of equal prompts each has draws of its own. `stop` are the
-    ids that end a text, by default the checkpoint's. `on_text(number, piece)` hears each piece of
+    ids that end a text, by default the checkpoint's; one of `stop_texts` ends it, too, and is left
+    out of it. `on_text(number, piece)` hears each piece of
     text as it comes.
 
     Raises InputError for a setting out of range, an empty prompt, one beyond the model's positions
     or vocabulary, and a checkpoint that names no stop token where none is given.
     """
     _check(max_new_tokens, temperature, top_p)
-    texts = [p for p in prompts if isinstance(p, str)]
-    encoded = iter(lm.tokenizer.encode(texts))
+    encoded = iter(lm.tokenizer.encode([p for p in prompts if isinstance(p, str)]))
     ids = [next(encoded) if isinstance(p, str) else list(p) for p in prompts]
     if not ids:
         return []
@@ -80,6 +82,7 @@ def generate(
     ]
     streams = [DecodeStream(skip_special_tokens=True) for _ in ids]
     written: list[list[int]] = [[] for _ in ids]
+    texts = [""] * len(ids)
     ended = ["budget"] * len(ids)
     live = list(range(len(ids)))  # the prompts that go on; the rows of `tree` are theirs
     tree = _Branches(lm.decoder)
@@ -95,9 +98,13 @@ def generate(
                 ended[i] = "stop"
                 continue
             written[i].append(token)
-            if on_text and (piece := streams[i].step(lm.tokenizer.backend, token)):
+            piece = streams[i].step(lm.tokenizer.backend, token) or ""
+            texts[i] += piece
+            if on_text and piece:
                 on_text(i, piece)
-            if len(ids[i]) + len(written[i]) > lm.config.max_position_embeddings:
+            if any(end in texts[i] for end in stop_texts):
+                ended[i] = "stop"
+            elif len(ids[i]) + len(written[i]) > lm.config.max_position_embeddings:
                 ended[i] = "positions"
             elif len(written[i]) < max_new_tokens:
                 going.append(place)
@@ -107,10 +114,12 @@ def generate(
             tree.keep(going)
         live = [live[place] for place in going]
         hidden = tree.step([chosen[place] for place in going])
-    return [
-        Generation(new, _text_after(lm, prompt, new), end)
-        for prompt, new, end in zip(ids, written, ended, strict=True)
-    ]
+    made = []
+    for prompt, new, end in zip(ids, written, ended, strict=True):
+        text = _text_after(lm, prompt, new)
+        upto = min((text.find(one) for one in stop_texts if one in text), default=len(text))
+        made.append(Generation(new, text[:upto], end))
+    return made
 
 
 def choose(logits: Tensor, temperature: float, top_p: float, draw: random.Random) -> int:
@@ -176,11 +185,10 @@ class _Branches:
         reader = Reader(next_calls(self.paths, self.lengths, self.windows), G, self.windows)
         return self._run(torch.tensor(tokens, device=device), positions, reader, self.cache)
 
-    def keep(self, places: Sequence[int]) -> None:
+    def keep(self, places: list[int]) -> None:
         """Go on with these prompts only, and drop the rows of the cache that none of them sees."""
-        own = torch.tensor(places, device=self.decoder.device)
-        seen, rows = self.paths[own].unique(return_inverse=True)
-        self.cache, self.paths, self.lengths = self.cache.only(seen), rows, self.lengths[own]
+        seen, rows = self.paths[places].unique(return_inverse=True)
+        self.cache, self.paths, self.lengths = self.cache.only(seen), rows, self.lengths[places]
 
     def _run(
         self,

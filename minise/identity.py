@@ -15,16 +15,20 @@ import torch
 from minise import __version__
 from minise.engines import LanguageModel
 from minise.quantize import format_of
-from minise.source import finder, weight_files
+from minise.source import finder, optional_file, weight_files
 
 # The package's own files that decide an answer: what an evaluation imports, without those that only
 # read options, find files, measure, print or check.
 ANSWERING = (
     *("attention", "authors_code", "checkpoint", "config", "config_json", "designs", "engines"),
     *("ensemble", "exact", "grouping", "layout", "model", "presets", "prompt", "question", "rope"),
-    *("quantize", "tokenizer", "methods/ablations", "methods/rotations"),
+    *("quantize", "tokenizer", "methods/ablations", "methods/rotations", "methods/reasoning"),
+    *("cache", "chat", "generation", "stored"),
     *("evaluation/grouping_study", "evaluation/first_trials"),
 )
+
+# The files of a checkpoint that say how it writes text.
+WRITING = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def model_identity(lm: LanguageModel) -> dict[str, Any]:
@@ -42,7 +46,13 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
     find = finder(lm.name, None)
     tokenizer, config = find("tokenizer.json"), find("config.json")
     hashes = {path.name: sha256(path) for path in weight_files(find, config.parent)}
-    return {**facts, "tokenizer_sha256": sha256(tokenizer), "weights_sha256": hashes}
+    writing = (path for name in WRITING if (path := optional_file(find, name)) is not None)
+    return {
+        **facts,
+        "tokenizer_sha256": sha256(tokenizer),
+        "weights_sha256": hashes,
+        "writing_sha256": {path.name: sha256(path) for path in writing},
+    }
 
 
 @cache  # what this process runs, even if a file is edited meanwhile

@@ -52,7 +52,12 @@ def peak_bytes(run: Callable[[], T], device: torch.device) -> tuple[int | None, 
     except (OSError, AttributeError):  # not Linux, or another C library
         return None, run()
     result = run()
-    return _status("VmHWM") - before, result
+    return high_water() - before, result
+
+
+def high_water() -> int:
+    """The peak of this process' resident memory so far, in bytes. Linux only."""
+    return _status("VmHWM")
 
 
 def free_bytes(device: torch.device) -> int | None:

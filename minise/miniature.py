@@ -5,6 +5,9 @@ of its kind in proportion to r ** -1.25, so a model knows some facts better than
 choices are answers to other facts of the same kind, and those near the right answer in fame come
 more often. A hash decides which sets of choices are kept for evaluation, so training never shows an
 evaluation question, in any order of its choices.
+
+Two facts that share an entity also make a question of two hops: "What is the currency of the
+country whose capital is Lima?" (`HOPS`).
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from minise.errors import InputError
 from minise.question import Question
@@ -22,6 +26,19 @@ from minise.question import Question
 LARGEST = 8  # choices of an evaluation question; fewer are a subset of these
 _FAME = 1.25
 FACTS = Path(__file__).with_name("facts.json")
+# The two kinds of fact that a question joins, and its text. The answer of the first is the subject
+# of the second.
+HOPS = (
+    ("country", "currency", "What is the currency of the country whose capital is {}?"),
+    ("city_country", "capital", "What is the capital of the country that has the city {}?"),
+    ("city_country", "currency", "What is the currency of the country that has the city {}?"),
+    ("capital", "river", "Which river flows through the capital of {}?"),
+)
+_COUNTRY = {  # the kind "capital" the other way round
+    "name": "country",
+    "question": "Of which country is {subject} the capital?",
+    "statement": "The country whose capital is {subject} is {answer}.",
+}
 
 
 @dataclass(frozen=True)
@@ -39,22 +56,55 @@ class Fact:
 
 def load_facts() -> list[Fact]:
     """All facts, in the order of facts.json: by kind, best known first."""
-    facts = []
-    for kind in json.loads(FACTS.read_text(encoding="utf-8"))["kinds"]:
-        answers = list(dict.fromkeys(kind["facts"].values()))
-        for rank, (subject, answer) in enumerate(kind["facts"].items(), 1):
-            place = answers.index(answer)
-            facts.append(
-                Fact(
-                    kind["name"],
-                    kind["question"].format(subject=subject),
-                    answer,
-                    kind["statement"].format(subject=subject, answer=answer),
-                    rank**-_FAME,
-                    tuple(other for other in answers if other != answer),
-                    tuple(1 / abs(i - place) for i in range(len(answers)) if i != place),
-                )
-            )
+    return [fact for kind in _kinds() for fact in _facts_of(kind).values()]
+
+
+def load_hops() -> tuple[list[Fact], list[Fact]]:
+    """The facts that the questions of `HOPS` join, and these questions; each is told as often as
+    every other. The statement of the latter is both steps."""
+    kinds = _kinds()
+    capitals = next(kind["facts"] for kind in kinds if kind["name"] == "capital")
+    kinds.append({**_COUNTRY, "facts": {city: country for country, city in capitals.items()}})
+    world = {kind["name"]: _facts_of(kind) for kind in kinds}
+    facts: dict[str, Fact] = {}
+    hops = []
+    for kind, other, question in HOPS:
+        for subject, first in world[kind].items():
+            if second := world[other].get(first.answer):
+                facts |= {fact.question: replace(fact, frequency=1.0) for fact in (first, second)}
+                both = f"{first.statement} {second.statement}"
+                text = question.format(subject)
+                hops.append(replace(second, question=text, statement=both, frequency=1.0))
+    return list(facts.values()), hops
+
+
+def shown(question: str) -> str:
+    """How a training shows a question of two hops: "directly" (one in four: with steps, and
+    without), "with steps" (two in four) or "never"."""
+    quarter = hashlib.sha256(question.encode()).digest()[0] % 4
+    return ("directly", "with steps", "with steps", "never")[quarter]
+
+
+def _kinds() -> list[dict[str, Any]]:
+    kinds: list[dict[str, Any]] = json.loads(FACTS.read_text(encoding="utf-8"))["kinds"]
+    return kinds
+
+
+def _facts_of(kind: dict[str, Any]) -> dict[str, Fact]:
+    """The facts of a kind by their subjects."""
+    answers = list(dict.fromkeys(kind["facts"].values()))
+    facts = {}
+    for rank, (subject, answer) in enumerate(kind["facts"].items(), 1):
+        place = answers.index(answer)
+        facts[subject] = Fact(
+            kind["name"],
+            kind["question"].format(subject=subject),
+            answer,
+            kind["statement"].format(subject=subject, answer=answer),
+            rank**-_FAME,
+            tuple(other for other in answers if other != answer),
+            tuple(1 / abs(i - place) for i in range(len(answers)) if i != place),
+        )
     return facts
 
 
@@ -70,8 +120,19 @@ def held_out(question: str, choices: Sequence[str]) -> bool:
     return hashlib.sha256(content.encode()).digest()[0] < 32
 
 
-def evaluation_questions(n: int, num_choices: int, seed: int) -> list[Question]:
-    """`n` held-out questions of `num_choices` choices, the same for the same seed everywhere.
+# The tasks made of facts, by name. Evaluation asks no question of two hops that the training shows
+# without its steps.
+WORLDS: dict[str, Callable[[], list[Fact]]] = {
+    "miniature": load_facts,
+    "miniature-hops": lambda: [hop for hop in load_hops()[1] if shown(hop.question) != "directly"],
+}
+
+
+def evaluation_questions(
+    n: int, num_choices: int, seed: int, world: str = "miniature"
+) -> list[Question]:
+    """`n` held-out questions of `num_choices` choices on a world of `WORLDS`, the same for the same
+    seed everywhere.
 
     Facts are drawn uniformly, whatever their fame. For another `num_choices` the i-th question is
     of the same fact; the choices of the smaller one are among those of the larger, in the same
@@ -82,11 +143,11 @@ def evaluation_questions(n: int, num_choices: int, seed: int) -> list[Question]:
         raise InputError(
             f"the miniature has questions of 2 to {LARGEST} choices, not {num_choices}"
         )
-    facts, number = load_facts(), 0
+    facts, number = WORLDS[world](), 0
     questions: list[Question] = []
     while len(questions) < n:
         draw = random.Random(f"evaluation/{seed}/{number}")
-        name, number = f"miniature-{seed}-{number}", number + 1
+        name, number = f"{world}-{seed}-{number}", number + 1
         fact = facts[int(draw.random() * len(facts))]
         if chosen := _held_out_chain(fact, draw):
             kept = set(chosen[:num_choices])

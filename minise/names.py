@@ -4,5 +4,6 @@ PRESETS = ("paper", "authors-code")
 ENGINES = ("separate", "dense", "tree")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 SHORT_DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+AUTO = "auto"  # a dtype or a device that is chosen by what fits: placement.py
 FOUR_BIT = ("nf4", "fp4")
 DEFAULT_MODEL = "weights/tiny-llama"  # ships with the package

@@ -139,6 +139,7 @@ def _check_numbers(K: int, prediction: Any, *lists: Any) -> None:
 
 _CHECKS: dict[str, Callable[..., None] | None] = {
     "plan": _check_plan,
+    "write": _check_plan,
     "answer": _check_answer,
     "fit": _check_fit,
     "notes": _check_notes,

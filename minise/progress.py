@@ -27,12 +27,12 @@ def progress(items: Sequence[T], what: str, unit: str) -> Generator[T, None, Non
     for number, item in enumerate(items):
         now, tenth = time.monotonic(), 10 * number // len(items)
         if number and now - said >= (PAUSE if tenth > told else LONG):
-            left = _time((now - start) * (len(items) / number - 1))
+            left = duration((now - start) * (len(items) / number - 1))
             rate = f"{number:,} of {len(items):,} {unit}s, about {left} left"
             say(f"{what}: {rate}")
             said, told = now, tenth
         yield item
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"

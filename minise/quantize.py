@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minise.errors import InputError, one_line
+from minise.errors import InputError, one_line, quote
 
 # fp4: a sign, two bits of exponent, one of fraction. Codes 0 and 8 are both zero.
 _FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
@@ -99,6 +99,7 @@ class Linear4bit(nn.Module):
     def __init__(self, packed: Packed, bias: nn.Parameter | None, dtype: torch.dtype) -> None:
         super().__init__()
         self.packed, self.bias, self.dtype = packed, bias, dtype
+        self.in_features = packed.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.packed.unpack(self.dtype).to(x.dtype), self.bias)
@@ -169,6 +170,14 @@ def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) 
     if offset is not None:
         parts["nested_offset"] = offset
     return Packed(kind, shape, block, parts)
+
+
+def check_format(quantize: str | None, double_quant: bool) -> None:
+    """Raise InputError for a format that is unknown, and for 8-bit scales of none."""
+    if quantize not in (None, *TABLES):
+        raise InputError(f"quantize {quote(quantize)} is not one of {', '.join(TABLES)}")
+    if double_quant and quantize is None:
+        raise InputError("double quantization of no format; quantize to nf4 or fp4 as well")
 
 
 def matrix_of(name: str) -> tuple[str, str]:

@@ -93,6 +93,20 @@ def finder(source: str, revision: str | None) -> Callable[[str], Path]:
     return from_hub
 
 
+def on_disk(source: str, commit: str | None, config: Path) -> list[Path]:
+    """The weights of a checkpoint, without fetching any: none where the folder of its config.json,
+    or the hub's cache at this commit, has not all of them."""
+
+    def cached(name: str) -> Path:
+        return _readable(_download(source, name, commit, _MODEL, fetch=False))
+
+    try:
+        found = cached if commit else finder(source, None)
+        return weight_files(found, config.parent)
+    except _Absent:
+        return []
+
+
 def optional_file(find: Callable[[str], Path], name: str) -> Path | None:
     """A file of a checkpoint that it may lack: None where it does."""
     try:
@@ -132,13 +146,19 @@ def _readable(path: Path) -> Path:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _download(repository: str, name: str, revision: str | None, kind: _Kind) -> Path:
+def _download(
+    repository: str, name: str, revision: str | None, kind: _Kind, fetch: bool = True
+) -> Path:
     at = shorten(repository + (f" at {revision}" if revision else ""), 200)
     try:
         with _quiet_hub():
             return Path(
                 huggingface_hub.hf_hub_download(
-                    repository, name, repo_type=kind.repo_type, revision=revision
+                    repository,
+                    name,
+                    repo_type=kind.repo_type,
+                    revision=revision,
+                    local_files_only=not fetch,
                 )
             )
     except hub.GatedRepoError:

@@ -26,7 +26,7 @@ SMALL = ("--group-size", "2", "--trials", "2")
 METHODS = ("standard", "self-ensemble", "cyclic", "standard,vector-scaling", "standard,dirichlet")
 NUMERIC = (
     *("--group-size", "--trials", "--seed", "--limit", "--folds", "--questions", "--cut-to"),
-    *("--only-choices", "--tolerance"),
+    *("--only-choices", "--tolerance", "--max-new-tokens"),
 )
 WRITTEN = (
     *("run.json", "results.json", "results.json.partial", "report.md", "confidence-data.png"),
@@ -206,6 +206,24 @@ def run(case: Case) -> list[str]:
     return [*evaluation(case.originals, folder, *method, "--resume"), *case.json()]
 
 
+def writing(case: Case) -> list[str]:
+    """A question to a checkpoint that writes text first, one of whose files on that is spoiled."""
+    model = case.copy("llama")
+    template = "{{ bos_token }}{% for m in messages %}{{ m.role + m.content }}{% endfor %}</think>"
+    files = {
+        "generation_config.json": {"eos_token_id": [3, 4]},
+        "tokenizer_config.json": {"chat_template": template, "bos_token": "<s>"},
+    }
+    for name, held in files.items():
+        (model / name).write_text(json.dumps(held))
+    (model / "chat_template.jinja").write_text(template)
+    name = case.draw.choice((*files, "chat_template.jinja"))
+    case.spoil(model / name, spoil_json if name.endswith(".json") else spoil_bytes)
+    method = case.draw.choice(("cot", "reasoning", "cot-ensemble"))
+    more = ["--method", method, "--max-new-tokens", "3", *ASKED, *SMALL, *case.json()]
+    return ["ask", "--model", str(model), *more]
+
+
 def arguments(case: Case) -> list[str]:
     """A command line whose options are dropped, repeated, or given other values."""
     draw, model = case.draw, str(case.originals / "llama")
@@ -223,8 +241,13 @@ def arguments(case: Case) -> list[str]:
     huge = ("1000000000", "9223372036854775808", "9" * 5_000)
     pools: dict[str, tuple[str, ...]] = {
         **dict.fromkeys(NUMERIC, (*numbers, *huge)),
-        "--method": (*METHODS, "without-mask", "without-positions", "cyclic-matched", "x.py:Y"),
+        "--method": (
+            *(*METHODS, "without-mask", "without-positions", "cyclic-matched", "x.py:Y"),
+            *("cot", "cot-ensemble", "reasoning", "reasoning(chat=false,max_new_tokens=3)"),
+            *(f"self-ensemble({_setting(draw)})", f"cyclic,standard({_setting(draw)})"),
+        ),
         "--experiment": ("choices", "sensitivity", "efficiency", "groupings", "calibration"),
+        "--label": ("x", "a,b", "\x1b[31m", "x" * 999),
         "--task": ("miniature", "qasc", task, f"{task},{task}", "miniature,x.jsonl"),
         "--grouping": ("random", "balanced", "independent", "exact", "x.py:Y", ":", "json:loads"),
         "--engine": ENGINES,
@@ -246,7 +269,9 @@ def arguments(case: Case) -> list[str]:
         if change == 0 and not bench:  # without --model, it would time a large one
             line.pop(draw.randrange(len(line)))
         elif change == 1:
-            line.append(draw.choice((*flags, "--keep-groups", "--skip-bad-rows", "--", "extra")))
+            line.append(
+                draw.choice((*flags, "--keep-groups", "--skip-bad-rows", "--dry-run", "extra"))
+            )
         else:
             value = _text(case) if change == 2 else draw.choice(pools[option])
             line += [option, value]
@@ -276,8 +301,17 @@ def output(case: Case) -> list[str]:
 
 KINDS: dict[str, Callable[[Case], list[str]]] = {
     made.__name__: made
-    for made in (config, weights, index, tokenizer, questions, data, run, arguments, output)
+    for made in (
+        *(config, weights, index, tokenizer, writing),
+        *(questions, data, run, arguments, output),
+    )
 }
+
+
+def _setting(draw: random.Random) -> str:
+    name = draw.choice(("trials", "group_size", "grouping", "null_option", "preset", "", "x"))
+    values = ("1", "3", "0", "-1", "nan", "true", "null", "[1]", "1e3", "balanced", "x.py:Y", "")
+    return f"{name}={draw.choice(values)}" if draw.random() < 0.9 else name
 
 
 def _is_inside(name: str) -> bool:

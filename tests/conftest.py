@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from minise import LanguageModel, Question
+from tests.runs import data as data
+from tests.runs import model as model
+from tests.runs import whole as whole
 from tests.tiny import FAMILIES, load_tiny
 
 # The models are tiny: threads would only wait for each other.

@@ -30,6 +30,14 @@ def cell(method: str = "standard", engine: str = "tree", **more: Any) -> dict[st
         "seeds": {"0": 0.7, "1": 0.8},
         "accuracy_seeds_mean": 0.75,
         "accuracy_seeds_std": 0.0707,
+        "chance": 0.125,
+        "reliability": {
+            "edges": [i / 15 for i in range(16)],
+            "count": [0] * 10 + [4, 0, 0, 40, 60],
+            "questions": [0] * 10 + [4, 0, 0, 20, 30],
+            "confidence": [None] * 10 + [0.7, None, None, 0.9, 0.98],
+            "accuracy": [None] * 10 + [0.25, None, None, 0.8, 1.0],
+        },
         "confidence_curve": {"tau": [0.0, 1.0], "correct": [1.0, 0.0], "incorrect": [0.9, 0.0]},
         **more,
     }

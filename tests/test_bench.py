@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from minise import pack
-from minise.bench.measure import random_model, time_engines
-from minise.bench.plot import plot_growth
+from minise import load, pack
+from minise.bench import generating, plot
+from minise.bench.generating import time_generation
+from minise.bench.measure import Row, Timings, random_model, time_engines
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
 from minise.bench.workloads import WORKLOADS, Workload
 from minise.cli import main
+from minise.drawing import style
+from minise.engines import token_counts
+from minise.errors import InputError
 from minise.meter import peak_bytes
+from minise.names import ENGINES
+from tests.commands import assert_one_line, run
 from tests.tiny import FAMILIES
 
 SMALL = Workload(choices=5, group_size=2, trials=3, question=9, choice=4)
 CPU = torch.device("cpu")
+LLAMA = random_model(FAMILIES["llama"], torch.float32, CPU)
+
+
+def timings(workload: Workload = SMALL, **seconds: float) -> Timings:
+    """As if the engines had taken so long on the workload."""
+    counts = token_counts(*workload.prompts(99, 0)[:2])
+    rows = [Row(name, each, counts[name], None, 0.0) for name, each in seconds.items()]
+    return Timings(0.0, rows)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +99,113 @@ def test_text_is_a_table_with_the_floor(capsys, llama_folder: Path) -> None:
         assert f"\n{name} " in out
 
 
-def test_the_growth_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    from minise.bench import plot
+class TestThePlot:
+    """What is drawn, and what is said before and after: the times are made up."""
 
-    monkeypatch.setattr(plot, "TRIALS", (1, 2))
-    monkeypatch.setattr(plot, "CHOICES", (3, 4))
-    lm = random_model(FAMILIES["llama"], torch.float32, CPU)
-    plot_growth(lm, SMALL, 0, tmp_path / "growth.png")
-    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("matplotlib")
+        monkeypatch.setattr(plot, "TRIALS", (1, 2, 4))
+        monkeypatch.setattr(plot, "CHOICES", (3, 5))
+
+    def test_a_call_is_expected_to_take_time_in_proportion_to_its_tokens(self) -> None:
+        """At the rate that the engines had on the workload itself."""
+        calls, left_out = plot.plan_calls(LLAMA, SMALL, 0, timings(separate=3, dense=2, tree=1))
+        assert left_out == []
+        assert [(call.axis, call.value) for call in calls[::3]] == [
+            *(("N", 1), ("N", 2), ("N", 4), ("K", 3), ("K", 5)),
+        ]
+        assert [call.engine for call in calls] == ["separate", "dense", "tree"] * 5
+        by_place = {(call.axis, call.value, call.engine): call.expected for call in calls}
+        assert by_place["K", 5, "separate"] == pytest.approx(3)  # the workload that was measured
+        assert by_place["N", 4, "separate"] == pytest.approx(4)
+        assert by_place["N", 1, "separate"] == pytest.approx(1)
+
+    def test_what_would_take_too_long_is_left_out_and_named(
+        self, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
+    ) -> None:
+        as_measured = token_counts(*SMALL.prompts(99, 0)[:2])["dense"]
+        monkeypatch.setattr(plot, "LONGEST_DENSE", as_measured)
+        slow = timings(separate=50, dense=2, tree=1)  # over 60 seconds at N=4
+        plot.plot_growth(LLAMA, SMALL, 0, 1, slow, tmp_path / "growth.png")
+        said = capsys.readouterr().err.splitlines()[0]
+        assert said == "minise: left out of the plot, as too long: separate at N=4, dense at N=4"
+        never = timings(separate=1000, dense=1000, tree=1000)
+        with pytest.raises(InputError, match="nothing to draw: each call would take over 60 sec"):
+            plot.plot_growth(LLAMA, SMALL, 0, 1, never, tmp_path / "growth.png")
+
+    @pytest.mark.parametrize(
+        ("seconds", "words"), [(0.001, "about 2 seconds"), (10.0, "about 6 minutes")]
+    )
+    def test_it_says_first_how_long_it_takes(
+        self, seconds: float, words: str, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
+    ) -> None:
+        order = []
+
+        def call(_: object, __: object, ___: object, engine: str, ____: object) -> None:
+            order.append(engine)
+
+        monkeypatch.setattr(plot, "branch_logits", call)
+        even = timings(separate=seconds, dense=seconds, tree=seconds)
+        plot.plot_growth(LLAMA, SMALL, 0, 3, even, tmp_path / "growth.png")
+        assert f"minise: the plot takes {words}: 3 rounds of 15 calls\n" in capsys.readouterr().err
+        assert order == ["separate", "dense", "tree"] * 15  # in turn, one call each in a round
+
+    def test_it_draws_medians_and_their_spread(self) -> None:
+        times = [3.0, 1.0, 2.0, 8.0]
+        prompts = SMALL.prompts(99, 0)
+        calls = [
+            plot.Call(axis, value, engine, prompts, 1.0, times)
+            for axis, value in [("N", 1), ("N", 2), ("K", 3), ("K", 5)]
+            for engine in ENGINES
+        ]
+        with style():
+            figure = plot.make_figure(calls, SMALL, len(times))
+        for ax, name in zip(figure.axes, ("trials N", "choices K"), strict=True):
+            assert ax.get_xlabel() == name
+            assert [line.get_label() for line in ax.lines] == list(ENGINES)
+            assert [list(line.get_ydata()) for line in ax.lines] == [[2.5, 2.5]] * 3
+            for band in ax.collections:
+                heights = band.get_paths()[0].vertices[:, 1]
+                assert (min(heights), max(heights)) == (1.0, 8.0)
+        caption = " ".join(figure.get_supxlabel().split())
+        assert "medians of 4 rounds; bands: from the fastest to the slowest" in caption
+
+    @pytest.mark.parametrize("ending", ["png", "svg"])
+    def test_the_command_prints_what_it_wrote(
+        self, ending: str, capsys, tmp_path: Path, llama_folder: Path
+    ) -> None:
+        path = tmp_path / f"growth.{ending}"
+        given = ["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers"]
+        assert main([*given, "--plot", str(path)]) == 0
+        out, err = capsys.readouterr()
+        assert out.endswith(f"\nwritten: {path}\n")
+        assert path.stat().st_size > 1000
+        assert "minise: the plot takes about" in err
+
+    def test_with_json_nothing_else_is_printed(
+        self, capsys, tmp_path: Path, llama_folder: Path
+    ) -> None:
+        given = ["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers", "--json"]
+        assert main([*given, "--plot", str(tmp_path / "growth.png")]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"]
+
+    def test_a_picture_that_cannot_be_written_is_one_line(
+        self, capsys, tmp_path: Path, llama_folder: Path
+    ) -> None:
+        (tmp_path / "growth.png").mkdir()
+        given = ["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers"]
+        assert main([*given, "--plot", str(tmp_path / "growth.png")]) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert "growth.png: cannot be written as a picture" in last
+
+
+def test_the_values_of_the_plot_take_some_ten_minutes_at_three_rounds() -> None:
+    """At the seconds of docs/costs.md: the default shape and workload on two cores."""
+    measured = timings(WORKLOADS["qasc"], separate=3.714, dense=1.640, tree=1.089)
+    calls, left_out = plot.plan_calls(LLAMA, WORKLOADS["qasc"], 0, measured)
+    assert left_out == []
+    assert 3 * sum(call.expected for call in calls) < 10 * 60
 
 
 def test_all_published_shapes_and_the_small_one_can_be_built() -> None:
@@ -123,3 +236,36 @@ def test_unusable_arguments_are_one_line(capsys, arguments, parts) -> None:
     assert captured.err.count("\n") == 1
     for part in parts:
         assert part in captured.err
+
+
+class TestGenerate:
+    def test_ways_of_writing_stand_side_by_side(self, capsys) -> None:
+        asked = ("bench", "--workload", "generate", "--model", "weights/tiny-llama")
+        status, out, _ = run(capsys, *asked, "--rounds", 1, "--no-peers", "--json")
+        assert status == 0
+        found = json.loads(out)
+        assert found["workload"] == "generate"
+        one, tree = found["rows"]
+        assert (one["name"], one["prompts"]) == ("one prompt: minise", 1)
+        assert (tree["name"], tree["prompts"]) == ("all prompts: minise", 40)
+        for row in (one, tree):
+            assert row["new_tokens"] == 64 * row["prompts"]
+            assert row["seconds"] > 0
+            assert row["differing"] == 0
+
+    def test_the_library_writes_the_same(self, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("transformers")
+        monkeypatch.setattr(generating, "NEW_TOKENS", 5)
+        workload = replace(WORKLOADS["qasc"], trials=2)
+        rows = time_generation(load("weights/tiny-mistral"), workload, 1, 0)
+        assert [row.name.split(": ", 1)[1] for row in rows] == [
+            *("minise", "library", "minise", "library, one by one", "library, padded batch")
+        ]
+        assert {row.differing for row in rows} == {0}
+        assert "tokens/s" in generating.as_text(rows)
+
+    def test_a_plot_is_of_the_engines(self, capsys, tmp_path: Path) -> None:
+        plot = ("--plot", tmp_path / "x.png")
+        assert_one_line(
+            *run(capsys, "bench", "--workload", "generate", *plot), ["--plot draws the"]
+        )

@@ -72,6 +72,11 @@ class TestStopTokens:
 
 
 class TestTemplates:
+    def test_a_file_that_is_no_text_is_refused(self, folder: Path) -> None:
+        (folder / "chat_template.jinja").write_bytes(b"{{ bos_token }}\xac")
+        with pytest.raises(InputError, match=r"chat_template\.jinja: not readable as text"):
+            chat_text(load(folder), ASKED)
+
     @pytest.mark.parametrize("place", ["in the settings", "by name", "in a file"])
     def test_a_template_is_found_where_checkpoints_keep_it(self, folder: Path, place: str) -> None:
         held: dict[str, Any] = {"bos_token": "<s>", "chat_template": TEMPLATE}

@@ -40,12 +40,14 @@ def test_json_is_the_contracts(capsys, llama_folder) -> None:
     report = json.loads(out)
     keys = {"model", "method", "engine", "group_size", "trials", "seed", "question", "choices"}
     keys |= {"prediction", "answer", "lead", "null", "null_beside_prediction", "balance", "groups"}
-    assert set(report) == keys | {"tokens", "standard"}
-    assert set(report["standard"]) == keys | {"tokens"}
+    keys |= {"dtype", "device", "quantize", "tokens"}
+    assert set(report) == keys | {"standard"}
+    assert set(report["standard"]) == keys
     assert report["standard"]["method"] == "standard"
     assert report["model"] == str(llama_folder)
     assert report["method"] == "self-ensemble"
     assert report["engine"] == "dense"
+    assert (report["dtype"], report["device"], report["quantize"]) == ("float32", "cpu", None)
     assert (report["group_size"], report["trials"], report["seed"]) == (2, 3, 5)
     assert report["question"] == "Which is a bird?"
     assert [choice["text"] for choice in report["choices"]] == ["wren", "trout", "oak"]

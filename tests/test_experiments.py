@@ -29,14 +29,24 @@ CASES = {
     "confidence": (8, ["under", "over", "score"]),
     "efficiency": (4, ["multi-pass", "single-pass", "peak MiB", "decisions changed"]),
     "quantized": (4, ["full precision", "full precision + self-ensemble"]),
+    "reasoning": (2, ["cot", "cot-ensemble", "accuracy, as said", "names none", "new tokens"]),
     "groupings": (1, ["worth random trials", "balanced: tokens", "exact"]),
 }
 FIGURES = {
-    "choices": {"accuracy-choices.png", "confidence-choices.png"},
+    None: {"accuracy.png", "confidence-miniature.png", "reliability-miniature.png"},
+    "choices": {
+        *("accuracy-choices.png", "confidence-choices.png"),
+        *(f"reliability-miniature-k{k}.png" for k in (2, 4, 6, 8)),
+    },
     "sensitivity": {"sensitivity.png"},
-    "groupings": {"groupings.png"},
+    "groupings": {"groupings.png", "reliability-miniature.png"},
     "efficiency": {"efficiency.png"},
 }
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -47,11 +57,13 @@ def test_an_experiment_prints_its_table_and_report_redraws_it(
     folder = tmp_path / "run"
     options = ("--task", "miniature", "--questions", questions, "--output-path", folder)
     status, out, err = run(capsys, "eval", "--experiment", experiment, *options)
-    assert (status, err) == (0, "")
+    assert status == 0
+    left_out = "minise: reasoning is left out: weights/tiny-llama: is no reasoning model"
+    assert err.startswith(left_out) if experiment == "reasoning" else err == ""
     for text in ["tiny-llama", *shown]:
         assert text in out
     figures = {path.name for path in folder.glob("*.png")}
-    assert figures == FIGURES.get(experiment, {"confidence-miniature.png"})
+    assert figures == FIGURES.get(experiment, FIGURES[None])
     table = (folder / "report.md").read_text()
     assert all(f"]({name})" in table for name in figures)
 

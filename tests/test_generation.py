@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from minise import Generation, InputError, LanguageModel, generate
+from minise import Decoder, Generation, InputError, LanguageModel, generate
 from minise.engines import run_alone
-from minise.generation import choose
+from minise.generation import _Branches, choose
 
 # One in another, two that begin alike, one far longer, and one alone.
 PROMPTS = ["abc", "abcdef", "abcxyz", "q" + "lmno pqrs tuv " * 12, "Z"]
@@ -49,6 +50,7 @@ def test_a_text_does_not_depend_on_what_is_generated_beside_it(
 def test_a_longer_budget_goes_on_with_the_same_text(lm: LanguageModel) -> None:
     short, long = (generate(lm, ["abc"], n, 0.8, 0.9, seed=5, stop=[])[0] for n in (10, 30))
     assert long.tokens[:10] == short.tokens
+    assert len(generate(lm, ["abc"], stop=[])[0].tokens) == 256
 
 
 def test_another_seed_and_an_equal_prompt_have_draws_of_their_own(lm: LanguageModel) -> None:
@@ -56,6 +58,42 @@ def test_another_seed_and_an_equal_prompt_have_draws_of_their_own(lm: LanguageMo
     assert first.tokens != second.tokens
     assert generate(lm, ["abc"], 30, 1.0, seed=1, stop=[])[0].tokens != first.tokens
     assert generate(lm, ["abc"], 30, 1.0, seed=0, stop=[]) == [first]
+
+
+def test_the_draws_never_change(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A golden: they follow from the seed, the prompt and the number of equal ones before it."""
+
+    def drawn(logits: torch.Tensor, temperature: float, top_p: float, draw: random.Random) -> int:
+        return int(250 * draw.random())
+
+    monkeypatch.setattr("minise.generation.choose", drawn)
+    made = generate(lm, [[5, 6], [7], [5, 6]], 3, 1.0, seed=4, stop=[])
+    assert [one.tokens for one in made] == [[201, 139, 84], [169, 107, 11], [127, 29, 130]]
+
+
+def test_what_prompts_share_runs_once_and_then_a_token_of_each(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran, run = [], Decoder.run
+
+    def watch(decoder: Decoder, tokens: torch.Tensor, *more: object) -> torch.Tensor:
+        ran.append(tokens.shape[-1])
+        return run(decoder, tokens, *more)
+
+    monkeypatch.setattr(Decoder, "run", watch)
+    generate(lm, [[5, 6, 7], [5, 6, 8, 9], [5, 6]], 4, stop=[])
+    assert ran == [5, 3, 3, 3]
+
+
+def test_a_tree_of_prompts_is_where_the_model_is(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minise.generation.tree_reader", Mock())  # a real one asks what is where
+    monkeypatch.setattr(_Branches, "_run", lambda tree, *given: given)
+    tree = _Branches(Decoder(lm.config).to("meta"))
+    given = tree.start([[5, 6, 7], [5, 6, 8, 9]])
+    made = [x for x in (tree.paths, tree.lengths, *given) if isinstance(x, torch.Tensor)]
+    assert [x.device.type for x in made] == ["meta"] * 5
 
 
 def test_a_stop_token_ends_a_text_and_is_not_part_of_it(lm: LanguageModel) -> None:

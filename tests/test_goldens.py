@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from minise.checkpoint import read_weights
 from minise.config_json import read_config
+from minise.stored import read_heads
 
 GOLDENS = Path(__file__).parent / "goldens"
 CASES = [
@@ -41,7 +42,8 @@ def test_logits_equal_the_reference_librarys_on_frozen_checkpoints(
     folder = GOLDENS / case
     golden = load_file(folder / "golden.safetensors")
     config = read_config(folder / "config.json")
-    decoder = read_weights(config, [folder / "model.safetensors"], dtype, torch.device("cpu"))
+    stored = read_heads(config, [folder / "model.safetensors"])
+    decoder = read_weights(stored, dtype, torch.device("cpu"))
     with torch.no_grad():
         hidden = decoder(golden[f"{run}.tokens"], golden[f"{run}.positions"], golden[f"{run}.mask"])
         logits = decoder.logits(hidden)

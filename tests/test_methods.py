@@ -17,7 +17,15 @@ from minise.ensemble import Answer, Plan, label_logits
 from minise.evaluation.first_trials import FirstTrials, group_records
 from minise.evaluation.samples import Sample
 from minise.layout import pack
-from minise.methods.registry import METHODS, OFFERED, Variant, build, complete, make_variants
+from minise.methods.registry import (
+    METHODS,
+    OFFERED,
+    Variant,
+    build,
+    complete,
+    make_variants,
+    split_methods,
+)
 from minise.methods.rotations import rotations, tokens_so_far
 from minise.names import ENGINES
 from minise.verify import verify
@@ -268,8 +276,50 @@ class TestVariants:
         for name in ("magic", "first-trials", "grouping-study", ""):
             with pytest.raises(InputError, match=f'method "{name}" is unknown; use some of'):
                 make_variants(["standard", name], {}, "tree")
-        with pytest.raises(InputError, match="names a method twice"):
-            make_variants(["standard", "cyclic", "standard"], {}, "tree")
+        for named in (["standard", "cyclic", "standard"], ["cyclic()", "cyclic"]):
+            with pytest.raises(InputError, match="names a method twice"):
+                make_variants(named, {}, "tree")
+
+    def test_settings_stand_in_parentheses(self) -> None:
+        text = "cyclic,self-ensemble(group-size=2, grouping=./g.py:mine),dirichlet(folds=3)"
+        named = split_methods(text)
+        assert named == text.replace("),", ")|").replace("cyclic,", "cyclic|").split("|")
+        options = {"group_size": 5, "trials": 9}
+        standard, cyclic, ours, dirichlet = make_variants(named, options, "tree")
+        assert (standard.name, cyclic.name) == ("standard", "cyclic")
+        assert ours.name == "self-ensemble(group_size=2,grouping=._g.py_mine)"
+        assert ours.settings["grouping"] == "./g.py:mine"
+        assert (ours.settings["group_size"], ours.settings["trials"]) == (2, 9)
+        assert (dirichlet.name, dirichlet.settings) == ("dirichlet(folds=3)", {"folds": 3})
+        for word, value in {"true": True, "false": False}.items():
+            (one,) = make_variants([f"self-ensemble(null_option={word})"], {}, "tree")
+            assert one.settings["null_option"] is value
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("self-ensemble(n=3)", 'has no setting "n"; it has group_size, trials, grouping'),
+            ("standard(trials=3)", 'standard has no setting "trials"; it has preset'),
+            ("self-ensemble(trials=many)", 'trials="many" is wrong; give a whole number'),
+            ("self-ensemble(trials=2.5)", "trials=2.5 is wrong; give a whole number"),
+            ("self-ensemble(trials=true)", "trials=true is wrong; give a whole number"),
+            ("self-ensemble(trials=NaN)", 'trials="NaN" is wrong; give a whole number'),
+            ("self-ensemble(null_option=no)", 'null_option="no" is wrong; give true or false'),
+            ("self-ensemble(preset=7)", "preset=7 is wrong; give text"),
+            ("self-ensemble(trials)", "sets nothing, or what is set already"),
+            ("self-ensemble(trials=)", "sets nothing, or what is set already"),
+            ("self-ensemble(trials=1,trials=2)", "sets nothing, or what is set already"),
+            ("self-ensemble(grouping=[1])", '"[1]" must be text, a number, true or false'),
+            ("self-ensemble(grouping=null)", '"null" must be text, a number, true or false'),
+            ("self-ensemble(trials=3", 'method "self-ensemble(trials=3" is unknown'),
+            ("self-ensemble(grouping=" + "x" * 200 + ")", "is no name for a method"),
+        ],
+    )
+    def test_settings_of_no_use_are_one_line(self, text: str, said: str) -> None:
+        with pytest.raises(InputError) as error:
+            make_variants(split_methods(text), {}, "tree")
+        assert said in str(error.value)
+        assert len(str(error.value)) < 350
 
 
 def test_a_prompt_of_all_choices_is_the_oracle_of_standard_inference(lm: LanguageModel) -> None:

@@ -174,6 +174,30 @@ def test_the_confidence_curve_is_the_share_above_tau() -> None:
     assert curve["incorrect"] == [float((f[~right] > i / 50).mean()) for i in range(51)]
 
 
+def test_the_reliability_bins_are_those_of_the_ece() -> None:
+    cell = draw_cell(300)
+    found = summarise([*cell, *(replace(one, seed=1) for one in cell[:100])])
+    bins = found["reliability"]
+    assert bins["edges"] == pytest.approx([i / 15 for i in range(16)])
+    gaps = [
+        n * abs(right - f)
+        for n, right, f in zip(bins["count"], bins["accuracy"], bins["confidence"], strict=True)
+        if n
+    ]
+    assert sum(gaps) / sum(bins["count"]) == pytest.approx(found["ece_width"])
+    assert (sum(bins["count"]), sum(bins["questions"])) == (400, 300)  # of two seeds: once
+    for low, f, high in zip(bins["edges"], bins["confidence"], bins["edges"][1:], strict=False):
+        assert f is None or low <= f <= high
+    assert bins["count"][0] == 0
+    assert bins["accuracy"][0] is None
+
+
+def test_chance_is_the_mean_over_questions_of_different_k() -> None:
+    assert summarise([sample([0.7, 0.3], 0, "a")])["chance"] == 0.5
+    cell = [sample([0.7, 0.3], 0, "a"), sample([0.4, 0.2, 0.2, 0.2], 0, "b")]
+    assert summarise(cell)["chance"] == pytest.approx((1 / 2 + 1 / 4) / 2)
+
+
 def test_a_number_lies_in_its_interval_and_the_interval_narrows_with_more_questions() -> None:
     few, many = summarise(draw_cell(200)), summarise(draw_cell(3200))
     for name in INTERVALS:
@@ -249,6 +273,8 @@ def test_a_difference_is_that_of_the_common_samples() -> None:
     found = difference([*a, sample([0.9, 0.1], 0, "only in a")], b[:300])
     left, right = summarise(a[:300]), summarise(b[:300])
     assert found["n"] == found["questions"] == 300
+    pairs = zip(a[:300], b[:300], strict=True)
+    assert found["changed"] == sum(x.prediction != y.prediction for x, y in pairs) != 150
     for name in ("accuracy", "nll", "under_confidence", "over_confidence"):
         assert found[name] == pytest.approx(left[name] - right[name])
         low, high = found["interval" if name == "accuracy" else f"{name}_interval"]
@@ -311,7 +337,7 @@ def test_mcnemar_is_the_binomial_test_of_the_disagreements() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"answer": 2}, 'question "q", seed 3: answer 2'),
+        ({"answer": 2}, '^question "q", seed 3: answer 2'),
         ({"answer": -1}, "answer -1"),
         ({"prediction": 2}, "prediction 2"),
         ({"probabilities": [0.5, 0.4]}, r"\[0.5, 0.4\] must sum to 1"),
@@ -332,9 +358,9 @@ def test_a_sample_that_contradicts_itself_is_refused(change: dict, complaint: st
         (lambda cell: difference(cell, [replace(cell[0], seed=1)]), "share no question"),
         (
             lambda cell: difference(cell, [replace(cell[0], question_hash="x")]),
-            'question "q", seed 0',
+            '^question "q", seed 0',
         ),
-        (lambda cell: difference(cell, [replace(cell[0], answer=1)]), 'question "q", seed 0'),
+        (lambda cell: difference(cell, [replace(cell[0], answer=1)]), '^question "q", seed 0'),
     ],
 )
 def test_unusable_cells_are_refused_in_one_line(call: Callable, complaint: str) -> None:

@@ -175,7 +175,7 @@ def test_another_version_of_the_file_is_another_run(here: Path, model: Path, cap
         (FITTED.replace('"standard",', "5,"), "./mine.py:Batch", ["needs is [5]; write the names"]),
         (FITTED.replace('("standard",)', "5"), "./mine.py:Batch", ["TypeError: 'int' object"]),
         (FITTED.replace('"batch"', "5"), "./mine.py:Batch", ["5 is no name for a method"]),
-        (FITTED.replace('"batch"', "'x' * 61"), "./mine.py:Batch", ["at most 60 letters"]),
+        (FITTED.replace('"batch"', "'x' * 121"), "./mine.py:Batch", ["at most 120 letters"]),
         ("class Mine:\n    def __init__(self): 1 / 0", "./mine.py:Mine", ["(mine.py:2)"]),
         ("class Mine:\n    def __init__(self): exit()", "./mine.py:Mine", ["SystemExit"]),
         (FITTED.replace('("standard",)', '"standard"'), "./mine.py:Batch", ["needs is text"]),

@@ -412,3 +412,16 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(out)
     assert (status, told["passed"], told["bitwise"]) == (0, True, {"dense": True, "tree": True})
     assert_one_line(*run(capsys, "ask", *Q, "--double-quant"), ["double quantization of no format"])
+
+
+def test_bench_times_a_packed_model_without_the_library(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """It has no place for packed tensors. The floor is of the packed layers."""
+    store(folder, "nf4", True)
+    status, out, _ = run(capsys, "bench", "--model", folder, "--rounds", 1, "--json")
+    told = json.loads(out)
+    assert status == 0
+    assert [row["name"] for row in told["rows"]] == ["separate", "dense", "tree"]
+    assert all(row["max_difference"] == 0 for row in told["rows"])
+    assert told["floor_seconds"] > 0

@@ -12,8 +12,12 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 
+from minise.bench.shapes import PUBLISHED
 from minise.cli import parser
+from minise.config_json import config_from_dict
+from minise.model import Decoder
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,7 +43,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def borrowed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """This environment's packages, minise itself left out, as a path for another environment: so
-    that the commands below find torch installed instead of unpacking it once more."""
+    that install.py finds torch there instead of unpacking it once more."""
     folder = tmp_path_factory.mktemp("borrowed")
     for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
         if not re.match(r"(_?minise|pip|__editable__|__pycache__|.*\.pth$)", entry.name):
@@ -59,7 +63,7 @@ def paste(block: str, clone: Path, borrowed: str, **environment: str) -> str:
     kept["PATH"] = os.pathsep.join([str(Path(sys.executable).resolve().parent), kept["PATH"]])
     done = subprocess.run(
         ["sh", "-e", "-c", block],
-        cwd=clone, env={**kept, "PYTHONPATH": borrowed, "UV_OFFLINE": "1", **environment},
+        cwd=clone, env={**kept, "PYTHONPATH": borrowed, **environment},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -74,8 +78,8 @@ def test_the_first_command_answers_a_real_question(clone: Path, borrowed: str) -
 
 
 def test_the_second_command_passes_the_tests(clone: Path, borrowed: str) -> None:
-    """Of the suite only a few tests, or this one would run itself."""
-    shown = paste(BLOCKS[1], clone, borrowed, PYTEST_ADDOPTS="-k test_layout -n0")
+    """Of the suite only one file, or this test would run itself."""
+    shown = paste(BLOCKS[1], clone, borrowed, PYTEST_ADDOPTS="-n0 tests/test_layout.py")
     assert re.search(r"\b\d+ passed", shown)
     assert "failed" not in shown
 
@@ -109,8 +113,35 @@ def test_its_python_example_runs() -> None:
     subprocess.run([sys.executable, "-c", example], cwd=ROOT, check=True, capture_output=True)
 
 
+def test_its_table_of_machines_is_computed_from_the_shapes() -> None:
+    """Gigabytes that the weights take, with the options that the table names."""
+    section = README[README.index("## What your machine runs") :]
+    head, _, *rows = re.findall(r"^\|(.*)\|$", section, flags=re.MULTILINE)[:5]
+    for column, model in enumerate(re.findall(r"`([\w./-]+)`", head), 1):
+        with torch.device("meta"):
+            tensors = Decoder(config_from_dict(PUBLISHED[model])).state_dict()
+        linear = sum(t.numel() for name, t in tensors.items() if "proj.weight" in name)
+        other = sum(t.numel() for t in tensors.values()) - linear
+        for row in rows:
+            cell = row.split("|")[column]
+            options = shlex.split(" ".join(re.findall(r"`(.*?)`", cell)))
+            args = parser().parse_args(["ask", "--model", model, *options])
+            size = 4 if "float32" in cell else 2
+            found = linear * (4.5 / 8 if args.quantize else size) + other * size
+            written = float(re.findall(r"([\d.]+) GB", cell)[0])
+            assert found / 1e9 == pytest.approx(written, rel=0.05), (model, cell)
+
+
+def test_it_counts_the_core() -> None:
+    section = README[README.index("## Read it") : README.index("Around it:")]
+    files = [ROOT / "minise" / name for name in re.findall(r"`(\w+\.py)`", section)]
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    written = int(re.findall(r"about ([\d,]+) lines", section)[0].replace(",", ""))
+    assert written == pytest.approx(lines, abs=20)
+
+
 def test_it_is_a_front_page() -> None:
-    assert len(README.splitlines()) <= 160
+    assert len(README.splitlines()) <= 150
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import re
 import shutil
 import subprocess
@@ -16,50 +15,18 @@ import pytest
 
 from minise import identity
 from minise.cli import main
-from minise.evaluation import figures, run
+from minise.evaluation import run
 from minise.evaluation.calibration import NotConverged, VectorScaling
 from minise.evaluation.run import Run
 from minise.evaluation.samples import Sample, read_samples
 from minise.identity import ANSWERING, sha256
 from minise.methods.registry import METHODS as METHODS_KNOWN
 from minise.methods.registry import Variant
+from tests.runs import METHODS, arguments
 from tests.tiny import FAMILIES, make_tokenizer, write_checkpoint
 
 for module in ("scipy", "sklearn", "matplotlib"):
     pytest.importorskip(module)
-
-METHODS = "standard,self-ensemble,cyclic,vector-scaling"
-WORDS = ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay", "moss", "fern", "lime"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("llama"), FAMILIES["llama"])
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirty questions of four choices."""
-    draw = random.Random("questions")
-    path = tmp_path_factory.mktemp("data") / "words.jsonl"
-    with path.open("w") as file:
-        for number in range(30):
-            row = {"question": f"Number {number}?", "choices": draw.sample(WORDS, 4)}
-            file.write(json.dumps({**row, "answer": draw.randrange(4), "id": f"q{number}"}) + "\n")
-    return path
-
-
-def arguments(model: Path, data: Path, folder: Path, *more: Any) -> list[str]:
-    fixed = ["eval", "--model", model, "--task", data, "--trials", 3, "--group-size", 2]
-    return [str(part) for part in [*fixed, "--output-path", folder, *more]]
-
-
-@pytest.fixture(scope="module")
-def whole(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An uninterrupted run."""
-    folder = tmp_path_factory.mktemp("whole")
-    assert main(arguments(model, data, folder, "--method", METHODS)) == 0
-    return folder
 
 
 def results(folder: Path) -> tuple[Any, Any]:
@@ -174,13 +141,13 @@ class TestACutRun:
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:11]) + lines[11][:20])
         asked = []
-        logits = run.label_logits
+        run_plan = run.run_plan
 
-        def counted(lm: Any, plan: Any, engine: str) -> Any:
+        def counted(lm: Any, method: Any, plan: Any, seed: int, engine: str) -> Any:
             asked.append((len(plan.groups.trials), plan.question.id))
-            return logits(lm, plan, engine)
+            return run_plan(lm, method, plan, seed, engine)
 
-        monkeypatch.setattr(run, "label_logits", counted)
+        monkeypatch.setattr(run, "run_plan", counted)
         assert_resumes(model, data, folder, whole)
         assert asked == [(3, f"q{i}") for i in range(11, 30)]
 
@@ -199,7 +166,7 @@ class TestACutRun:
     ) -> None:
         folder = copy_of(whole, tmp_path)
         (folder / "results.json").unlink()
-        monkeypatch.setattr(run, "label_logits", None)
+        monkeypatch.setattr(run, "run_plan", None)
         assert_resumes(model, data, folder, whole)
 
     def test_its_memory_is_the_one_measured_when_it_asked(
@@ -388,16 +355,16 @@ class TestAQuestionThatFails:
     """It is named, and what was answered before it is kept."""
 
     def fail(self, monkeypatch: pytest.MonkeyPatch, id: str, method: str, value: float) -> None:
-        logits = run.label_logits
+        run_plan = run.run_plan
 
-        def spoilt(lm: Any, plan: Any, engine: str) -> Any:
-            found = logits(lm, plan, engine)
+        def spoilt(lm: Any, asking: Any, plan: Any, seed: int, engine: str) -> Any:
+            plan, logits = run_plan(lm, asking, plan, seed, engine)
             standard = plan.groups.flat == [(0, 1, 2, 3)]
             if plan.question.id == id and standard == (method == "standard"):
-                found[0][0] = value
-            return found
+                logits[0][0] = value
+            return plan, logits
 
-        monkeypatch.setattr(run, "label_logits", spoilt)
+        monkeypatch.setattr(run, "run_plan", spoilt)
 
     @pytest.mark.parametrize("method", ["standard", "self-ensemble"])
     @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -455,89 +422,6 @@ class TestAFitThatDoesNotConverge:
         assert set(found["config"]["left_out"]["words"]) == {"vector-scaling"}
         assert not (folder / "samples-words-vector-scaling.jsonl").exists()
         assert_resumes(model, data, folder, whole)
-
-
-class TestTheReport:
-    def test_it_is_redrawn_without_a_model(self, whole: Path, tmp_path: Path, capsys) -> None:
-        assert main(["report", str(whole), "--output-path", str(tmp_path)]) == 0
-        out = capsys.readouterr().out
-        accuracy = results(whole)[0]["words"]["self-ensemble"]["accuracy"]
-        assert f"{100 * accuracy:.1f} [" in out
-        text = (tmp_path / "report.md").read_text()
-        assert text.split("\n\n")[0] in out
-        assert "![confidence-words](confidence-words.png)" in text
-        assert (tmp_path / "confidence-words.png").read_bytes()[:4] == b"\x89PNG"
-
-    @pytest.mark.parametrize("order", [1, -1])
-    def test_runs_of_different_tasks_and_methods_stand_together(
-        self, model: Path, data: Path, whole: Path, tmp_path: Path, capsys, order: int
-    ) -> None:
-        other = shutil.copy(data, tmp_path / "x$_{$ 鳥.jsonl")
-        second = tmp_path / "run"
-        options = ("--method", "standard,cyclic-matched", "--limit", 2)
-        assert main(arguments(model, other, second, *options)) == 0
-        capsys.readouterr()
-        at = tmp_path / "both"
-        folders = [str(whole), str(second)][::order]
-        assert main(["report", *folders, "--output-path", str(at)]) == 0
-        out, err = capsys.readouterr()
-        assert err == ""
-        for name in (*METHODS.split(","), "cyclic-matched", "words", "x$_{$ 鳥"):
-            assert f"| {name} " in out
-        drawn = {path.name for path in at.iterdir()}
-        assert drawn == {"report.md", "confidence-words.png", "confidence-x$_{$ 鳥.png"}
-        assert "](confidence-x%24_%7B%24%20%E9%B3%A5.png)" in (at / "report.md").read_text()
-
-    def test_a_figure_that_fails_loses_nothing(
-        self, whole: Path, tmp_path: Path, monkeypatch, capsys
-    ) -> None:
-        def fail(*_: Any) -> None:
-            raise ZeroDivisionError("a font")
-
-        monkeypatch.setattr(figures, "make_figures", fail)
-        assert main(["report", str(whole), "--output-path", str(tmp_path)]) == 2
-        out, err = capsys.readouterr()
-        assert "a figure could not be drawn (a font); results and tables are whole" in err
-        assert "Paired differences" in out
-        assert "Paired differences" in (tmp_path / "report.md").read_text()
-
-    @pytest.mark.parametrize(
-        ("where", "value"),
-        [
-            (("results", "words", "standard", "accuracy"), "80"),
-            (("results", "words", "standard", "accuracy"), math.nan),
-            (("results", "words", "standard", "nll_interval"), [1]),
-            (("timing", "words", "standard", "seconds_per_question"), "x" * 9000),
-            (("differences", "words"), [{"a": "standard"}]),
-            (("config", "seeds"), None),
-            (("config", "experiment"), []),
-        ],
-    )
-    def test_damaged_results_are_one_line(
-        self, whole: Path, tmp_path: Path, capsys, where: tuple[str, ...], value: Any
-    ) -> None:
-        found = json.loads((whole / "results.json").read_text())
-        inner = found
-        for key in where[:-1]:
-            inner = inner[key]
-        inner[where[-1]] = value
-        (tmp_path / "results.json").write_text(json.dumps(found))
-        assert main(["report", str(tmp_path)]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
-        assert err.startswith(f"minise: {tmp_path / 'results.json'}: ")
-        assert "minise eval --resume writes it again" in err
-        assert len(err) < 400
-
-    def test_it_says_so_where_it_cannot_write(self, whole: Path, tmp_path: Path, capsys) -> None:
-        blocked = tmp_path / "file"
-        blocked.write_text("")
-        assert main(["report", str(whole), "--output-path", str(blocked)]) == 2
-        assert f"{blocked}: could not be written" in capsys.readouterr().err
-
-    def test_an_unfinished_run_is_one_line(self, tmp_path: Path, capsys) -> None:
-        assert main(["report", str(tmp_path)]) == 2
-        assert "finish the run with minise eval --resume" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -608,8 +492,8 @@ def test_many_variants_are_compared_with_the_first_alone(variants: int, pairs: i
 
 def test_every_file_that_decides_an_answer_is_in_the_identity() -> None:
     """What the methods import, one from the other, is hashed, or decides nothing."""
-    harmless = {"__init__", "cache", "errors", "generation", "meter", "names", "own", "plugin"}
-    harmless |= {"uncertainty", "source", "recording", "chat", "identity"}
+    harmless = {"__init__", "errors", "meter", "names", "own", "plugin"}
+    harmless |= {"uncertainty", "source", "recording", "identity", "placement"}
     harmless |= {"evaluation/samples", "evaluation/metrics", "evaluation/calibration"}
     harmless |= {"evaluation/__init__", "methods/__init__", "methods/registry"}
     package, seen = Path(identity.__file__).parent, set()

@@ -122,7 +122,7 @@ class TestTables:
         cells = {"multi-pass": cell(), "tree": cell()}
         run = make("main", {"qasc": cells}, differences={"qasc": [DIFFERENCE]})
         assert rows(table(run))[-1] == [
-            *[LLAMA, "qasc", "tree - multi-pass", "+5.00 [-1.00, +11.00]", "7 / 2", "0.18"]
+            *[LLAMA, "qasc", "tree - multi-pass", "+5.00 [-1.00, +11.00]", "0.18", "7 / 2"]
         ]
 
     def test_several_runs_make_one_table(self) -> None:

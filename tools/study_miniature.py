@@ -1,11 +1,13 @@
 """Where Self-Ensemble helps on the miniature: from runs of `minise eval --experiment main`.
 
     python tools/study_miniature.py runs/llama-main runs/mistral-main runs/qwen2-main
+    python tools/study_miniature.py runs/reasoner
 
 Two tables. Accuracy by how well known a fact is: rank 1 is the best known of its kind. And
 confidence apart for the questions that standard inference and Self-Ensemble both answer rightly,
 that Self-Ensemble alone does, and that neither does: the shares with f < 0.5, or f > 0.5, of one
-method are over other questions than those of the other.
+method are over other questions than those of the other. And of runs of `--experiment reasoning
+--task miniature-hops`: accuracy by how the training showed the question.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from minise.evaluation.samples import Sample, read_samples
-from minise.miniature import LARGEST, evaluation_questions, load_facts
+from minise.miniature import LARGEST, evaluation_questions, load_facts, shown
 
+HOPS = "miniature-hops"
 RANKS = (1, 4, 8, 16, 32, 64)  # where each range begins
 METHODS = ("standard", "dirichlet", "cyclic-matched", "self-ensemble")
 
@@ -26,9 +29,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
     args = parser.parse_args()
-    print_accuracy_by_fame(args.folders)
-    print()
-    print_confidence_apart(args.folders)
+    hops = [folder for folder in args.folders if list(folder.glob(f"samples-{HOPS}*.jsonl"))]
+    if hops:
+        print_accuracy_by_shown(hops)
+    if others := [folder for folder in args.folders if folder not in hops]:
+        print_accuracy_by_fame(others)
+        print()
+        print_confidence_apart(others)
 
 
 def samples_of(folder: Path, method: str) -> list[Sample]:
@@ -37,6 +44,16 @@ def samples_of(folder: Path, method: str) -> list[Sample]:
 
 def is_right(sample: Sample) -> bool:
     return sample.prediction == sample.answer
+
+
+def texts_of(samples: Sequence[Sample], world: str) -> dict[str, str]:
+    """The questions by their ids."""
+    size = max(int(sample.id.rsplit("-", 1)[1]) for sample in samples) + 1
+    return {
+        question.id: question.text
+        for seed in {sample.seed for sample in samples}
+        for question in evaluation_questions(size, LARGEST, seed, world)
+    }
 
 
 def print_accuracy_by_fame(folders: Sequence[Path]) -> None:
@@ -51,12 +68,7 @@ def print_accuracy_by_fame(folders: Sequence[Path]) -> None:
     for folder in folders:
         for method in METHODS:
             samples = samples_of(folder, method)
-            size = max(int(sample.id.rsplit("-", 1)[1]) for sample in samples) + 1
-            texts = {
-                question.id: question.text
-                for seed in {sample.seed for sample in samples}
-                for question in evaluation_questions(size, LARGEST, seed)
-            }
+            texts = texts_of(samples, "miniature")
             right: list[list[bool]] = [[] for _ in RANKS]
             for sample in samples:
                 rank = ranks[texts[sample.id]]
@@ -64,6 +76,23 @@ def print_accuracy_by_fame(folders: Sequence[Path]) -> None:
                 right[place].append(is_right(sample))
             cells = [f"{100 * sum(r) / len(r):.1f} ({len(r):,})" if r else "-" for r in right]
             print(f"| {folder.name} | {method} | " + " | ".join(cells) + " |")
+
+
+def print_accuracy_by_shown(folders: Sequence[Path]) -> None:
+    """A row for each method, over all folders and numbers of choices: percent (answers) for
+    questions of two hops that the training shows with steps, and for those it never shows."""
+    right: dict[str, dict[str, list[bool]]] = {}
+    for path in sorted(path for folder in folders for path in folder.glob(f"samples-{HOPS}-k*")):
+        method = path.stem.removeprefix(f"samples-{HOPS}-").split("-", 1)[1]
+        samples = read_samples(path)
+        texts = texts_of(samples, HOPS)
+        for sample in samples:
+            of = right.setdefault(method, {"with steps": [], "never": []})
+            of[shown(texts[sample.id])].append(is_right(sample))
+    print("| method | shown with steps | never shown |\n|---|---|---|")
+    for method, of in right.items():
+        cells = [f"{100 * sum(r) / len(r):.1f} ({len(r):,})" for r in of.values()]
+        print(f"| {method} | " + " | ".join(cells) + " |")
 
 
 def print_confidence_apart(folders: Sequence[Path]) -> None:

@@ -9,6 +9,13 @@ prompts in the default template, where the loss is on the label alone. Facts com
 fame says. Choices are few as a rule and many rarely; half of the prompts end in "None of the
 above", and in half of those it is right.
 
+    python tools/train_miniature.py weights/tiny-reasoner --family llama --steps 300 --seed 0
+    --learning-rate 2e-3 --reasoning weights/tiny-llama
+
+goes on from a checkpoint, as the distills of DeepSeek-R1 do. It shows fewer of these texts, all
+facts equally often, and besides questions of two hops with their steps, in the prompts that the
+methods cot, cot-ensemble and reasoning make (`MIX`).
+
 A training that was cut off goes on from its last save (every 50 steps, in training.pt) when the
 same command is given again; the result is the same.
 """
@@ -22,7 +29,9 @@ import os
 import random
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +43,10 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from minise import Decoder
+from minise import Decoder, LanguageModel, Question, load
 from minise.config_json import config_from_dict
-from minise.miniature import Fact, draw_wrong, held_out, load_facts
+from minise.methods.reasoning import ChainOfThought, Reasoning
+from minise.miniature import Fact, draw_wrong, held_out, load_facts, load_hops, shown
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
@@ -112,9 +122,36 @@ FAMILIES = {
 # How many choices a training question has. Fixed before any result was looked at.
 CHOICES = {2: 0.30, 3: 0.27, 4: 0.27, 5: 0.07, 6: 0.04, 7: 0.03, 8: 0.02}
 QUESTIONS, STATEMENTS, OPEN = 128, 48, 48  # texts of each kind in a step
+# The same with --reasoning, where the facts are told evenly. "hops": questions of two hops without
+# their steps. The rest have steps; of "cot" and "cot-ensemble" one in four is without a template.
+MIX = {
+    "questions": 24,
+    "statements": 16,
+    "open": 8,
+    "hops": 4,
+    "cot": 8,
+    "cot-ensemble": 8,
+    "reasoning": 8,
+}
+# As in the templates of DeepSeek-R1's distills, an earlier answer is shown without its thoughts.
+CHAT = """{{ bos_token }}{% for message in messages %}
+{% if message.role == 'user' %}
+User: {{ message.content }}
+{% else %}
+Model:
+{{ message.content.split('</think>')[-1] }}{{ eos_token }}
+{% endif %}
+{% endfor %}
+{% if add_generation_prompt %}
+Model:
+{% endif %}
+"""
 PARTS = 4  # a step's texts are sorted by length and padded in this many parts
 SAVE_EVERY = 50
 IGNORED = -100
+# What a piece of a text is. The model learns to write WRITTEN and LABEL pieces, and to end at END.
+GIVEN, WRITTEN, LABEL, END = range(4)
+Text = list[tuple[int, str]]
 
 
 def train_tokenizer(facts: list[Fact], family: Family) -> tokenizers.Tokenizer:
@@ -164,28 +201,95 @@ def multiple_choice(facts: list[Fact], draw: random.Random) -> tuple[str, str]:
         return template.render(fact.question, listed), f" {LABELS[right]}"
 
 
-def batch(
-    facts: list[Fact], tokenizer: Tokenizer, eos: str, draw: random.Random
-) -> list[tuple[Tensor, Tensor]]:
-    """One step's texts as (tokens, targets) parts, (B, T) int64 each; IGNORED has no loss."""
-    rows: list[tuple[list[int], list[int]]] = []
-    prompts = [multiple_choice(facts, draw) for _ in range(QUESTIONS)]
-    for ids in tokenizer.encode([prompt + label for prompt, label in prompts]):
-        rows.append((ids[:-1], [IGNORED] * (len(ids) - 2) + [ids[-1]]))
-    told = tell(facts, STATEMENTS + OPEN, draw)
-    texts = [fact.statement + eos for fact in told[:STATEMENTS]]
-    texts += [f"{fact.question}\nAnswer: {fact.answer}{eos}" for fact in told[STATEMENTS:]]
-    for ids in tokenizer.encode(texts):
-        rows.append((ids[:-1], ids[1:]))
+def short_texts(
+    facts: list[Fact], questions: int, statements: int, open_: int, eos: str, draw: random.Random
+) -> list[Text]:
+    """Multiple-choice prompts, statements and open questions, as many of each as given."""
+    prompts = [multiple_choice(facts, draw) for _ in range(questions)]
+    told = tell(facts, statements + open_, draw)
+    written = [fact.statement for fact in told[:statements]]
+    written += [f"{fact.question}\nAnswer: {fact.answer}" for fact in told[statements:]]
+    texts: list[Text] = [[(GIVEN, prompt), (LABEL, label)] for prompt, label in prompts]
+    return texts + [[(WRITTEN, text), (END, eos)] for text in written]
+
+
+def with_steps(
+    hops: list[Fact], name: str, lm: LanguageModel, eos: str, draw: random.Random
+) -> Text:
+    """A question of two hops in the prompt of the method `name`, its steps, and the answer after
+    them: all as the method writes and reads them."""
+    while True:
+        fact, k = draw.choice(hops), draw.choices(list(CHOICES), list(CHOICES.values()))[0]
+        choices = [*draw_wrong(fact, k - 1, draw), fact.answer]
+        if not held_out(fact.question, choices):
+            break
+    draw.shuffle(choices)
+    right = choices.index(fact.answer)
+    question = Question(fact.question, choices)
+    steps = f"{fact.statement} So the answer is ({LABELS[right]}) {fact.answer}."
+    cue = replace(DEFAULT_TEMPLATE, choice="").render("", [])
+    if name == "reasoning":
+        start = (method := Reasoning()).start(lm, question)
+        thought = method.close(start + steps).removeprefix(start) + cue
+        return [(GIVEN, start), (WRITTEN, thought), (LABEL, f" {LABELS[right]}"), (END, eos)]
+    cot = ChainOfThought(chat=draw.random() < 0.75)
+    start, before = cot.start(lm, question), "" if cot.chat else " "
+    if name == "cot-ensemble":
+        listed = [*draw.sample(choices, draw.randint(1, min(4, k))), NULL_OPTION]
+        cue = DEFAULT_TEMPLATE.render("", listed)
+        right = listed.index(fact.answer if fact.answer in listed else NULL_OPTION)
+    return [
+        (GIVEN, start),
+        (WRITTEN, before + steps),
+        (END, eos),
+        (GIVEN, cue),
+        (LABEL, f" {LABELS[right]}"),
+    ]
+
+
+def reasoning_texts(
+    facts: list[Fact], hops: list[Fact], lm: LanguageModel, eos: str, draw: random.Random
+) -> list[Text]:
+    """One step's texts by `MIX`."""
+    texts = short_texts(facts, MIX["questions"], MIX["statements"], MIX["open"], eos, draw)
+    directly = [hop for hop in hops if shown(hop.question) == "directly"]
+    texts += short_texts(directly, MIX["hops"], 0, 0, eos, draw)
+    told = [hop for hop in hops if shown(hop.question) != "never"]
+    names = [name for name in ("cot", "cot-ensemble", "reasoning") for _ in range(MIX[name])]
+    return texts + [with_steps(told, name, lm, eos, draw) for name in names]
+
+
+def batch(texts: list[Text], tokenizer: Tokenizer) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """The texts as (tokens, targets, whether a target is a label) parts, (B, T) int64, int64 and
+    bool; IGNORED has no loss."""
+    pieces = [piece for text in texts for _, piece in text]
+    encoded = iter(tokenizer.backend.encode_batch_fast(pieces, add_special_tokens=False))
+    beginning = tokenizer.encode([""])[0]
+    rows: list[tuple[list[int], list[int], list[bool]]] = []
+    for text in texts:
+        tokens, labels = list(beginning), [False] * len(beginning)
+        targets = [IGNORED] * len(beginning)  # of each token, what follows it
+        for kind, _ in text:
+            for i in next(encoded).ids:
+                if kind != GIVEN and targets:
+                    targets[-1], labels[-1] = i, kind == LABEL
+                if kind != END:
+                    tokens.append(i)
+                    targets.append(IGNORED)
+                    labels.append(False)
+        used = len(tokens) - (targets[-1] == IGNORED)
+        rows.append((tokens[:used], targets[:used], labels[:used]))
     rows.sort(key=lambda row: len(row[0]))
     size = math.ceil(len(rows) / PARTS)
     parts = []
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
         width = len(part[-1][0])
-        tokens = [ids + [1] * (width - len(ids)) for ids, _ in part]
-        targets = [ids + [IGNORED] * (width - len(ids)) for _, ids in part]
-        parts.append((torch.tensor(tokens), torch.tensor(targets)))
+        padded = [
+            torch.tensor([row[i] + [fill] * (width - len(row[i])) for row in part])
+            for i, fill in enumerate((1, IGNORED, False))
+        ]
+        parts.append((padded[0], padded[1], padded[2]))
     return parts
 
 
@@ -200,15 +304,16 @@ def initialise(decoder: Decoder, seed: int) -> None:
             nn.init.zeros_(parameter)
 
 
-def losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def losses(
+    decoder: Decoder, tokens: Tensor, targets: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
     """Summed loss in nats and number of targets, each apart for labels and for plain text: (2,)."""
     T = tokens.shape[1]
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     hidden = decoder(tokens, torch.arange(T), causal)
     read = targets != IGNORED
     loss = F.cross_entropy(decoder.logits(hidden[read]), targets[read], reduction="none")
-    # A multiple-choice prompt has one target, a plain text has many.
-    label = (read.sum(1) == 1).repeat_interleave(read.sum(1))
+    label = labels[read]
     sums = torch.stack([loss[label].sum(), loss[~label].sum()])
     return sums, torch.stack([label.sum(), (~label).sum()])
 
@@ -232,15 +337,14 @@ class Training:
         cosine = 0.5 * (1 + math.cos(math.pi * self.step / steps))
         return self.settings["rate"] * min((self.step + 1) / warmup, cosine)
 
-    def advance(self, parts: list[tuple[Tensor, Tensor]]) -> None:
+    def advance(self, parts: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         """One step on one batch."""
         began, total, counts = time.time(), torch.zeros(2), torch.zeros(2)
-        counted = [(targets != IGNORED).sum(1) for _, targets in parts]
-        labels = sum(int((n == 1).sum()) for n in counted)
-        words = sum(int(n[n > 1].sum()) for n in counted)
-        for tokens, targets in parts:
-            sums, n = losses(self.decoder, tokens, targets)
-            (sums[0] / labels + sums[1] / words).backward()
+        answers = sum(int(labels.sum()) for _, _, labels in parts)
+        words = sum(int((targets != IGNORED).sum()) for _, targets, _ in parts) - answers
+        for part in parts:
+            sums, n = losses(self.decoder, *part)
+            (sums[0] / answers + sums[1] / words).backward()
             total, counts = total + sums.detach(), counts + n
         nn.utils.clip_grad_norm_(self.decoder.parameters(), 1.0)
         for group in self.optimizer.param_groups:
@@ -274,6 +378,10 @@ class Training:
         self.step, self.seconds, self.smooth = state["progress"]
 
 
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the checkpoint is written")
@@ -281,17 +389,28 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-3, dest="rate")
+    parser.add_argument("--reasoning", type=Path, metavar="DIR", help="teach it to reason")
     args = parser.parse_args()
-    facts, family = load_facts(), FAMILIES[args.family]
+    family = FAMILIES[args.family]
+    facts, hops = load_hops() if args.reasoning else (load_facts(), [])
     ids = {"bos_token_id": None if family.bos is None else 0, "eos_token_id": 1}
     config = {"model_type": args.family, **SHAPE, **family.config, **ids}
     args.folder.mkdir(parents=True, exist_ok=True)
-    backend = train_tokenizer(facts, family)
+    start = load(str(args.reasoning)) if args.reasoning else None
+    backend = start.tokenizer.backend if start else train_tokenizer(facts, family)
     backend.save(str(args.folder / "tokenizer.json"))
     tokenizer = Tokenizer(backend, "tokenizer.json")
-    training = Training(
-        config, {name: getattr(args, name) for name in ("family", "steps", "seed", "rate")}
-    )
+    settings = {name: getattr(args, name) for name in ("family", "steps", "seed", "rate")}
+    training = Training(config, settings | ({"reasoning": str(args.reasoning)} if start else {}))
+    make: Callable[[random.Random], list[Text]]
+    if start:
+        training.decoder.load_state_dict(start.decoder.state_dict())
+        chat = {"bos_token": family.bos, "eos_token": family.eos, "chat_template": CHAT}
+        write_json(args.folder / "tokenizer_config.json", chat)
+        lm = LanguageModel(str(args.folder), training.decoder.config, training.decoder, tokenizer)
+        make = partial(reasoning_texts, facts, hops, lm, family.eos)
+    else:
+        make = partial(short_texts, facts, QUESTIONS, STATEMENTS, OPEN, family.eos)
     saved = args.folder / "training.pt"
     if saved.exists():
         training.restore(saved)
@@ -299,7 +418,7 @@ def main() -> None:
     while training.step < args.steps:
         # Each step draws from its own seed: a training taken up again sees the same texts.
         draw = random.Random(f"training/{args.seed}/{training.step}")
-        training.advance(batch(facts, tokenizer, family.eos, draw))
+        training.advance(batch(make(draw), tokenizer))
         label, text = training.smooth.tolist()
         bar.update()
         bar.set_postfix(label=f"{label:.3f}", text=f"{text:.3f}", refresh=False)
@@ -308,7 +427,7 @@ def main() -> None:
     bar.close()
     state = {name: p.to(torch.bfloat16) for name, p in training.decoder.state_dict().items()}
     save_file(state, args.folder / "model.safetensors", metadata={"format": "pt"})
-    (args.folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_json(args.folder / "config.json", config)
     saved.unlink(missing_ok=True)
     print(
         f"{args.steps} steps in {training.seconds / 60:.1f} minutes; last losses (nats, "

@@ -19,6 +19,7 @@ from minise.engines import LanguageModel, branch_logits, token_counts
 from minise.meter import peak_bytes, timed
 from minise.model import Decoder
 from minise.names import ENGINES
+from minise.quantize import Linear4bit, format_of
 from minise.tokenizer import Tokenizer
 
 
@@ -72,7 +73,9 @@ class Timings:
             "peak: memory above the weights. max diff: of a label logit, from the separate runs.",
         ]
         if not any(row.name.startswith("library") for row in self.rows):
-            lines.append("No peers: the reference library is not installed, or was left out.")
+            lines.append(
+                "No peers: no library, or left out, or 4-bit weights, which it could not share."
+            )
         return "\n".join(lines)
 
 
@@ -108,7 +111,9 @@ def time_engines(
         engine: (partial(branch_logits, lm, prefix, branches, engine, labels), counts[engine])
         for engine in ENGINES
     }
-    model = library_model(lm.decoder) if with_peers else None
+    # The library's model takes the decoder's own tensors, and has no place for packed ones.
+    plain = with_peers and format_of(lm.decoder) is None
+    model = library_model(lm.decoder) if plain else None
     if model is not None:
         ways |= peers(model, prefix, branches, torch.tensor(labels, device=device))
 
@@ -131,19 +136,10 @@ def time_engines(
     return Timings(statistics.median(floors), rows)
 
 
-@torch.inference_mode()
-def engine_seconds(
-    lm: LanguageModel, engine: str, prefix: list[int], branches: list[list[int]], labels: list[int]
-) -> float:
-    """The better of two runs of one engine."""
-    run = partial(branch_logits, lm, prefix, branches, engine, labels)
-    return min(timed(run, lm.decoder.device) for _ in range(2))
-
-
 def floor_seconds(lm: LanguageModel, tokens: int) -> float:
     """Seconds that the linear layers of all blocks take on `tokens` tokens, and nothing else."""
     layer = lm.decoder.model.layers[0]
-    linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
+    linears = [module for module in layer.modules() if isinstance(module, nn.Linear | Linear4bit)]
     given = {
         size: torch.randn(tokens, size, dtype=lm.decoder.dtype, device=lm.decoder.device)
         for size in {linear.in_features for linear in linears}

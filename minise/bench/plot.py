@@ -2,62 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import statistics
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tqdm import tqdm
+import torch
 
-from minise.bench.measure import engine_seconds
+from minise.bench.measure import Timings
 from minise.bench.workloads import Workload
-from minise.engines import LanguageModel, token_counts
-from minise.errors import InputError
+from minise.drawing import looks, sheet, style
+from minise.engines import LanguageModel, branch_logits, token_counts
+from minise.errors import InputError, one_line, say
+from minise.meter import timed
 from minise.names import ENGINES
 from minise.plugin import load_extra
+from minise.progress import duration, progress
 
-TRIALS = (10, 20, 40, 80, 160, 320)
-CHOICES = (4, 8, 12, 16, 20)
-LONGEST_DENSE = 16_000  # packed tokens; a longer dense run takes minutes and shows nothing new
+TRIALS = (5, 10, 20, 40, 80, 160)
+CHOICES = (4, 8, 12, 16)
+LONGEST_DENSE = 16_000  # packed tokens: the memory of the mask grows with their square
+LONGEST_CALL = 60.0  # seconds
 
 
-def plot_growth(lm: LanguageModel, workload: Workload, seed: int, path: Path) -> None:
-    """Draw N = 10 ... 320 and K = 4 ... 20 to `path`, whose ending names the picture's format.
+@dataclass(frozen=True)
+class Call:
+    """One engine on one workload of a sweep, and the seconds of each round."""
 
-    Raises InputError if matplotlib is not installed or the path cannot be written.
-    """
-    load_extra("matplotlib", "bench").use("agg")
-    import matplotlib.pyplot as plt
+    axis: str  # N or K
+    value: int
+    engine: str
+    prompts: tuple[list[int], list[list[int]], list[int]]
+    expected: float  # seconds
+    seconds: list[float] = field(default_factory=list)
 
-    sweeps: list[tuple[str, tuple[int, ...], Callable[[int], Workload]]] = [
-        ("trials N", TRIALS, lambda n: replace(workload, trials=n)),
-        ("choices K", CHOICES, lambda k: replace(workload, choices=k)),
-    ]
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
-    bar = tqdm(total=len(ENGINES) * (len(TRIALS) + len(CHOICES)), desc="plot", disable=None)
-    for axis, (name, values, at) in zip(axes, sweeps, strict=True):
+
+def plan_calls(
+    lm: LanguageModel, workload: Workload, seed: int, timings: Timings
+) -> tuple[list[Call], list[str]]:
+    """The calls of one round, and what is left out because it would take too long. A call is
+    expected to take time in proportion to its tokens, at the rate that was just measured."""
+    rates = {row.name: row.seconds / row.tokens for row in timings.rows}
+    sweeps = [("N", n, replace(workload, trials=n)) for n in TRIALS]
+    sweeps += [("K", k, replace(workload, choices=k)) for k in CHOICES]
+    calls, left_out = [], []
+    for axis, value, sizes in sweeps:
+        prompts = sizes.prompts(lm.config.vocab_size, seed)
+        counts = token_counts(*prompts[:2])
         for engine in ENGINES:
-            points = []
-            for value in values:
-                prefix, branches, labels = at(value).prompts(lm.config.vocab_size, seed)
-                flat = token_counts(prefix, branches)["dense"]
-                if engine != "dense" or flat <= LONGEST_DENSE:
-                    seconds = engine_seconds(lm, engine, prefix, branches, labels)
-                    points.append((value, seconds))
-                bar.update()
-            axis.plot(*zip(*points, strict=True), marker="o", label=engine)
-        axis.set(xlabel=name, xscale="log", yscale="log", xticks=values, xticklabels=values)
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    bar.close()
-    fixed = f"K={workload.choices}", f"N={workload.trials}"
-    for axis, other in zip(axes, fixed, strict=True):
-        axis.set_title(f"m={workload.group_size}, {other}, question of {workload.question} tokens")
-    axes[0].set_ylabel("seconds a question")
-    axes[0].legend()
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be written as a picture ({error})") from None
-    finally:
-        plt.close(figure)
+            expected = rates[engine] * counts[engine]
+            too_wide = engine == "dense" and counts[engine] > LONGEST_DENSE
+            if expected > LONGEST_CALL or too_wide:
+                left_out.append(f"{engine} at {axis}={value}")
+            else:
+                calls.append(Call(axis, value, engine, prompts, expected))
+    return calls, left_out
+
+
+@torch.inference_mode()
+def plot_growth(
+    lm: LanguageModel, workload: Workload, seed: int, rounds: int, timings: Timings, path: Path
+) -> None:
+    """Draw the median seconds of each engine over `rounds`, in which the engines run in turn, to
+    `path`, whose ending names the picture's format. Says first on stderr how long it will take.
+
+    Raises InputError if every call would take too long, without matplotlib, and if the path cannot
+    be written.
+    """
+    calls, left_out = plan_calls(lm, workload, seed, timings)
+    if not calls:
+        reason = f"each call would take over {duration(LONGEST_CALL)}"
+        raise InputError(f"nothing to draw: {reason}; choose a smaller --shape or --workload")
+    if left_out:
+        say(f"left out of the plot, as too long: {', '.join(left_out)}")
+    seconds = max(2, rounds * sum(call.expected for call in calls))
+    say(f"the plot takes about {duration(seconds)}: {rounds} rounds of {len(calls)} calls")
+    with closing(progress(calls * rounds, "plot", "call")) as running:
+        for call in running:
+            prefix, branches, labels = call.prompts
+            run = partial(branch_logits, lm, prefix, branches, call.engine, labels)
+            call.seconds.append(timed(run, lm.decoder.device))
+    with style():
+        try:
+            make_figure(calls, workload, rounds).savefig(path, dpi=150)
+        except (OSError, ValueError) as error:
+            where = f"{path}: cannot be written as a picture"
+            raise InputError(f"{where} ({one_line(error)})") from None
+
+
+def make_figure(calls: list[Call], workload: Workload, rounds: int) -> Any:
+    """Matplotlib's figure of timed calls: a panel for N and one for K."""
+    sizes = {"N": f"K={workload.choices}", "K": f"N={workload.trials}"}
+    titles = {
+        axis: f"m={workload.group_size}, {fixed}, question of {workload.question} tokens"
+        for axis, fixed in sizes.items()
+    }
+    panels = [(titles[axis], [call for call in calls if call.axis == axis]) for axis in titles]
+    caption = (
+        f"Lines: medians of {rounds} rounds; bands: from the fastest to the slowest. N: partitions "
+        "of a question's K choices into groups. m: choices in a group."
+    )
+    return sheet(panels, _growth, {"seconds a question": ("", 3.0)}, caption, sharey=True)
+
+
+def _growth(calls: list[Call], ax: Any) -> None:
+    values = sorted({call.value for call in calls})
+    for engine, look in looks(ENGINES).items():
+        line = [call for call in calls if call.engine == engine]
+        xs, times = [call.value for call in line], [call.seconds for call in line]
+        ax.plot(xs, list(map(statistics.median, times)), label=engine, **look.line)
+        ax.fill_between(
+            xs, list(map(min, times)), list(map(max, times)), color=look.colour, alpha=0.2
+        )
+    ax.set(xscale="log", yscale="log")
+    ax.set_xticks(values, map(str, values))
+    ax.minorticks_off()
+    ax.yaxis.set_major_locator(load_extra("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.set_xlabel({"N": "trials N", "K": "choices K"}[calls[0].axis] if calls else "")

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minise.commands import options
-from minise.errors import InputError, printable
+from minise.errors import InputError, printable, shorten
+from minise.methods.registry import METHODS, build, make_variants
 from minise.names import DEFAULT_MODEL, ENGINES
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 EXAMPLE = 'minise ask --question "Which is a bird?" --choice wren --choice trout --choice oak'
 NAMES = {"standard": "Standard inference", "self-ensemble": "Self-Ensemble"}
+NAMES |= {"cot": "Chain of thought", "reasoning": "Reasoning"}
+NAMES |= {"cot-ensemble": "Self-Ensemble after a chain of thought"}
+GROUPED = ("self-ensemble", "cot-ensemble")  # the others ask one prompt with all choices
+SETTINGS = ("group_size", "trials", "grouping", "null_option", "preset", "max_new_tokens")
 NULL_ROW = "none of the above"
 # Accuracy on 5,000 questions of 8 choices, with weights/tiny-llama: docs/miniature.md.
 HOW_OFTEN = (
@@ -35,47 +40,69 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--choice", metavar="TEXT", action="append", help="a choice; once for each")
     options.add_question(parser)
     add = options.group(parser, "method").add_argument
-    prompt = "standard: one prompt with all choices (default: both, side by side)"
-    add("--method", choices=tuple(NAMES), help=prompt)
+    about = "; ".join(f"{name}: {METHODS[name][1]}" for name in NAMES)
+    about += "; settings in parentheses, as for minise eval (default: standard and self-ensemble, "
+    add("--method", type=_method, metavar="NAME", help=f"{about}side by side)")
+    options.add_budget(parser)
     engines = "how the group prompts are run; the numbers are the same (default: tree)"
     add("--engine", choices=ENGINES, default="tree", help=engines)
     options.add_model(parser, dtype="float32")
+    options.add_dry_run(parser)
     add = options.group(parser, "output").add_argument
     more = "print each choice's score and its standard error, and what each group's prompt said"
     add("--show-groups", action="store_true", help=more)
     add("--show-prompts", action="store_true", help="print the text of each prompt")
+    text = "print what the model writes, while it writes (cot, reasoning, cot-ensemble)"
+    add("--show-reasoning", action="store_true", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
-    from minise.ensemble import Standard, label_logits
+    from minise.ensemble import run_plan
+    from minise.quantize import format_of
 
     question = options.read_question(args)
-    if args.method != "standard":
-        options.check_groups(args, question)
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    named = [args.method] if args.method else ["self-ensemble", "standard"]
+    variants = make_variants(named, settings, args.engine)
+    methods = {variant.method: build(variant) for variant in variants}
+    for name in methods.keys() & set(GROUPED):
+        options.check_groups(question, methods[name], args.seed)
     lm = options.load_model(args)
+    if args.dry_run:
+        from minise.commands import dry_run
+
+        planned = {name: (method, args.engine) for name, method in methods.items()}
+        counted = dry_run.count(lm, planned, [(args.seed, question)])
+        return dry_run.show(args, lm, {"question": counted})
     told: dict[str, Any] = {}
-    for name in [args.method] if args.method else ["self-ensemble", "standard"]:
-        method = Standard(args.preset) if name == "standard" else options.self_ensemble(args)
+    for name, method in methods.items():
         try:
             plan = method.plan(lm, question, args.seed)
-            answer = method.answer(plan, label_logits(lm, plan, args.engine))
+            more = {"on_text": _show_piece} if args.show_reasoning and not args.json else {}
+            plan, logits = run_plan(lm, method, plan, args.seed, args.engine, **more)
+            answer = method.answer(plan, logits)
         except InputError as error:
             if not told:
                 raise
             told["standard"] = {"left_out": str(error)}  # more choices than labels, for example
             break
-        settings = {"model": args.model, "method": name, "engine": args.engine}
-        m, trials = args.group_size, 0 if plan.groups.complete else args.trials  # 0: none sampled
-        if name == "standard":
-            m, trials = len(question.choices), 1
-        settings |= {"group_size": m, "trials": trials, "seed": args.seed}
-        one = as_json(settings, plan, answer)
+        about = {"model": args.model, "method": name, "engine": args.engine}
+        m, trials = len(question.choices), 1
+        if name in GROUPED:
+            m, trials = method.group_size, 0 if plan.groups.complete else method.trials
+        about |= {"group_size": m, "trials": trials, "seed": args.seed}
+        about |= {"dtype": args.dtype, "device": args.device, "quantize": format_of(lm.decoder)}
+        one = as_json(about, plan, answer)
+        if hasattr(method, "notes"):
+            one |= method.notes(lm, plan, answer, args.seed)
         if args.show_prompts:
             one["prompts"] = [lm.tokenizer.decode(plan.prefix + ids) for ids in plan.branches]
         told = {**told, "standard": one} if told else one
     if args.json:
         print(json.dumps(told))
     else:
+        if args.show_reasoning and "reasoning" in told:
+            print("\n")
         plain = "█".encode(sys.stdout.encoding or "ascii", "replace") == b"?"
         shown = question is options.QUESTION and args.model == DEFAULT_MODEL and not args.method
         note = ["", HOW_OFTEN] if shown else []
@@ -188,8 +215,10 @@ def _answer(told: dict[str, Any]) -> list[str]:
 def _cost_and_precision(told: dict[str, Any]) -> list[str]:
     """What was run, how many tokens it took, and how far the scores can be trusted."""
     tokens, trials, choices = told["tokens"], told["trials"], told["choices"]
-    if told["method"] == "standard":
-        return [f"cost: 1 prompt with all {len(choices)} choices, {tokens['separate']:,} tokens"]
+    wrote = _wrote(told) if "reasoning" in told else []
+    if told["method"] not in GROUPED:
+        cost = f"cost: 1 prompt with all {len(choices)} choices, {tokens['separate']:,} tokens"
+        return [cost, *wrote]
     drawn = f"{trials} trial{'s' * (trials > 1)}" if trials else "all orders"
     prompts = f"{drawn} of groups of {told['group_size']} = {len(told['groups'])} prompts"
     lead, error = told["lead"]["score"], told["lead"]["standard_error"]
@@ -209,10 +238,31 @@ def _cost_and_precision(told: dict[str, Any]) -> list[str]:
         f"cost: {prompts},",
         f"  {tokens['separate']:,} tokens as separate prompts, {tokens['dense']:,} packed, "
         f"{tokens['tree']:,} with common prefixes merged (this run: {told['engine']})",
+        *wrote,
         *([told["balance"]] if told["balance"] else []),
         ahead,
         f"  {known}",
     ]
+
+
+def _wrote(told: dict[str, Any]) -> list[str]:
+    """How much the model wrote before, and which choice its text names."""
+    cut = ", cut by the budget" if told["cut"] else ""
+    said = told["said"]
+    named = "names no choice" if said is None else f"names {told['choices'][said]['text']}"
+    return [f"  of which it wrote {told['new_tokens']:,} itself{cut}; that text {named}"]
+
+
+def _method(text: str) -> str:
+    if (name := text.partition("(")[0].strip()) not in NAMES:
+        known = ", ".join(NAMES)
+        raise argparse.ArgumentTypeError(f"{shorten(name, 80)} is unknown; use one of {known}")
+    return text
+
+
+def _show_piece(_: int, piece: str) -> None:
+    """What the model writes, with its lines as they are."""
+    print("\n".join(map(printable, piece.split("\n"))), end="", flush=True)
 
 
 def _points(share: float) -> str:

@@ -15,15 +15,18 @@ from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
 from minise.bench.workloads import WORKLOADS
 from minise.commands import options
 from minise.errors import InputError, printable, quote
+from minise.plugin import load_extra
 
+GENERATE = "generate"
 MOST_ROUNDS = 1000
 EXAMPLE = "minise bench --workload qasc --rounds 5"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--workload", choices=tuple(WORKLOADS), default="qasc", help="prompts (default: qasc)")
-    options.add_weights(parser, dtype="float32")
+    prompts = "prompts; generate: write on after those of qasc (default: qasc)"
+    add("--workload", choices=(*WORKLOADS, GENERATE), default="qasc", help=prompts)
+    options.add_weights(parser)
     add("--model", metavar="PATH_OR_ID", help="a checkpoint's weights")
     shapes = f"a published checkpoint's shape with random weights: {', '.join(PUBLISHED)}"
     add("--shape", choices=tuple(PUBLISHED), metavar="ID", help=shapes)
@@ -31,15 +34,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, default=5, metavar="R", help="runs of each, in turn (default: 5)")
     add("--seed", type=int, default=0, help="of prompts and groups (default: 0)")
     add("--no-peers", action="store_true", help="leave the reference library out")
-    add("--plot", type=Path, metavar="PNG", help="also draw the cost as trials and choices grow")
+    grows = "also draw the cost as trials and choices grow; it says first how long that takes"
+    add("--plot", type=Path, metavar="PNG", help=grows)
 
 
 def run(args: argparse.Namespace) -> int:
     import torch
 
+    from minise.bench import generating
     from minise.bench.measure import random_model, time_engines
     from minise.bench.plot import plot_growth
-    from minise.checkpoint import usable_device
+    from minise.placement import usable_device
 
     if not 1 <= args.rounds <= MOST_ROUNDS:
         raise InputError(f"--rounds {quote(args.rounds)}; give 1 to {MOST_ROUNDS:,}")
@@ -47,26 +52,40 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--model has weights; give it, or --shape and --random-weights")
     if args.revision is not None and args.model is None:
         raise InputError("--revision is of a --model on the hub; name one, or leave it out")
+    if args.plot is not None and args.workload == GENERATE:
+        raise InputError("--plot draws the engines; leave it out, or the workload generate")
     if args.plot is not None and not args.plot.absolute().parent.is_dir():
         raise InputError(f"{args.plot}: no such folder to write to")
     if args.plot is not None and args.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"{args.plot}: its ending names no picture; write .png, .pdf or .svg")
+    if args.plot is not None:
+        load_extra("matplotlib", "bench")
     if args.model is not None:
         lm = options.load_model(args)
     else:
         shape = BENCH_SHAPE if args.shape is None else PUBLISHED[args.shape]
         lm = random_model(shape, getattr(torch, args.dtype), usable_device(args.device))
         options.set_threads(args, lm)
+    about = {"workload": args.workload, "device": args.device, "dtype": args.dtype}
+    weights = args.model or f"random weights, {args.shape or 'the benchmark shape'}"
+    head = f"{args.workload}: {weights}, {args.dtype}, {args.device}, {args.rounds} rounds"
+    settings = args.rounds, args.seed, not args.no_peers
+    if args.workload == GENERATE:
+        written = generating.time_generation(lm, WORKLOADS["qasc"], *settings)
+        rows = {"rows": [asdict(row) for row in written]}
+        print(json.dumps(about | rows) if args.json else printable(head))
+        if not args.json:
+            print(generating.as_text(written))
+        return 0
     workload = WORKLOADS[args.workload]
-    timings = time_engines(lm, workload, args.rounds, args.seed, not args.no_peers)
+    timings = time_engines(lm, workload, *settings)
     if args.json:
-        about = {"workload": args.workload, "device": args.device, "dtype": args.dtype}
         print(json.dumps(about | asdict(timings)))
     else:
-        weights = args.model or f"random weights, {args.shape or 'the benchmark shape'}"
-        head = f"{args.workload}: {weights}, {args.dtype}, {args.device}, {args.rounds} rounds"
         print(printable(head))
         print(timings.as_text())
     if args.plot is not None:
-        plot_growth(lm, workload, args.seed, args.plot)
+        plot_growth(lm, workload, args.seed, args.rounds, timings, args.plot)
+        if not args.json:
+            print(f"written: {printable(str(args.plot))}")
     return 0

@@ -19,7 +19,15 @@ from minise.commands.report import need_extras, show
 from minise.errors import InputError, quote, say
 from minise.evaluation.experiments import EXPERIMENTS, Experiment
 from minise.grouping import MOST_GROUPS
-from minise.methods.registry import METHODS, OFFERED, Variant, build, complete, make_variants
+from minise.methods.registry import (
+    METHODS,
+    OFFERED,
+    Variant,
+    build,
+    complete,
+    make_variants,
+    split_methods,
+)
 from minise.names import ENGINES
 from minise.plugin import find_object
 
@@ -36,15 +44,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         options.group(parser, title).add_argument for title in ("question", "method", "output")
     )
     tasks = (
-        "qasc, truthfulqa, mmlu_pro_biology, miniature, or a .jsonl, .json, .csv, .tsv or .parquet "
-        "file of questions, - for standard input (question; choices, or columns A, B, ...; "
-        "answer: a letter, the text or an index from 0, or none to predict only; optional: id)"
+        "qasc, truthfulqa, mmlu_pro_biology, miniature, miniature-hops, or a .jsonl, .json, .csv, "
+        ".tsv or .parquet file of questions, - for standard input (question; choices, or columns "
+        "A, B, ...; answer: a letter, the text or an index from 0, or none to predict only; "
+        "optional: id)"
     )
     question("--task", metavar="NAME_OR_FILE[,...]", help=tasks)
-    methods = "; ".join(f"{name}: {METHODS[name][1]}" for name in OFFERED)
-    method(
-        "--method", metavar="NAME[,...]", help=f"{methods}; or a class of your own, FILE.py:CLASS"
+    known = "; ".join(f"{name}: {METHODS[name][1]}" for name in OFFERED)
+    methods = (
+        f"{known}; or a class of your own, FILE.py:CLASS. Settings stand in parentheses: "
+        "'self-ensemble,self-ensemble(grouping=balanced,trials=7)'"
     )
+    method("--method", metavar="NAME[,...]", help=methods)
     known = "; ".join(f"{name}: {EXPERIMENTS[name].about}" for name in EXPERIMENTS)
     paper = f"in place of --method; its tasks unless --task is given. {known}"
     method("--experiment", choices=tuple(EXPERIMENTS), metavar="NAME", help=paper)
@@ -60,13 +71,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     question("--data-revision", metavar="REV", help="of the data set on the hub")
     question("--skip-bad-rows", action="store_true", help="list unusable rows; go on without them")
     options.add_model(parser, dtype="float32")
+    options.add_dry_run(parser)
     seeds = "of groups and of what a task draws; several are pooled, their spread reported"
     method("--seed", type=_integers, default=(), metavar="S[,S...]", help=seeds)
     method("--group-size", type=int, metavar="M", help="default: the paper's for the data set")
     method("--trials", type=int, metavar="N", help="default: the paper's for the data set")
     options.add_prompts(parser, preset=_preset)
+    options.add_budget(parser)
     method("--engine", choices=ENGINES, help="default: tree")
     method("--folds", type=int, default=5, metavar="F", help="of the fitted methods (default: 5)")
+    label = "a name for this run beside the model's, in tables and figures"
+    output("--label", metavar="TEXT", help=label)
     output("--keep-groups", action="store_true", help="keep what each prompt said, too")
     secret = "keep no text of questions and choices in the folder, as for secret data"
     output("--no-text", action="store_true", help=secret)
@@ -81,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from minise.evaluation.results import Results
     from minise.evaluation.run import Run, evaluate
     from minise.evaluation.samples import check_folder
-    from minise.evaluation.usable import usable
+    from minise.evaluation.usable import able, usable
     from minise.identity import model_identity
 
     for name in ("group_size", "trials", "questions", "limit"):
@@ -112,7 +127,20 @@ def run(args: argparse.Namespace) -> int:
     variants = {t.name: _variants(args, experiment, t, asked.questions(t.name)) for t in first}
     check_folder(args.output_path)
     lm = options.load_model(args)
+    if args.experiment:
+        variants = {t.name: able(lm, variants[t.name], t.questions[0]) for t in first}
     tasks = usable(lm, tasks, variants, args.skip_bad_rows)
+    if args.dry_run:
+        from minise.commands import dry_run
+
+        kept = replace(asked, tasks=tasks)
+        counted = {
+            task: dry_run.count(
+                lm, {v.name: (build(v), v.engine) for v in of}, kept.questions(task)
+            )
+            for task, of in variants.items()
+        }
+        return dry_run.show(args, lm, counted)
     skipped = sorted({row for ts in tasks.values() for task in ts for row in task.skipped})
     changed = (args.group_size, args.trials, args.grouping, args.null_option, args.only_choices)
     names = ("experiment", "model", "dtype", "device", "limit")
@@ -125,7 +153,10 @@ def run(args: argparse.Namespace) -> int:
         keep_text=not args.no_text,
         about={
             "full_run": args.limit is None,
-            "as_in_paper": all(x is None for x in changed) and args.preset == "paper",
+            "as_in_paper": all(x is None for x in changed)
+            and args.preset == "paper"
+            and not any("(" in v.name for each in variants.values() for v in each),
+            "label": args.label,
             "command": "minise " + shlex.join(args.arguments),
             "sources": {task.name: task.source for task in first},
             # A reason quotes the row.
@@ -165,12 +196,12 @@ def _variants(
     """What runs on a task: the methods, or those variants of the experiment that can be fitted.
     Options set what the experiment leaves open."""
     m, n = args.group_size or task.group_size, args.trials or task.trials
-    names = ("grouping", "null_option", "preset", "folds")
+    names = ("grouping", "null_option", "preset", "folds", "max_new_tokens")
     settings = {"group_size": m, "trials": n} | {name: getattr(args, name) for name in names}
     if args.experiment is None:
-        named = args.method.split(",")
+        named = split_methods(args.method)
         variants = make_variants(named, settings, args.engine or "tree")
-        return _that_fit(variants, task, asked, named)
+        return _that_fit(variants, task, asked, variants[-len(named) :])
     task = replace(task, group_size=m, trials=n)
     planned = experiment.variants(task)
     if args.preset != "paper" or args.grouping not in (None, "random", "independent"):
@@ -187,10 +218,10 @@ def _that_fit(
     variants: list[Variant],
     task: Task,
     asked: list[tuple[int, Question]],
-    named: Sequence[str] = (),
+    wanted: Sequence[Variant] = (),
 ) -> list[Variant]:
     """The variants without those that cannot be fitted on these questions, which are named on
-    stderr. Raises InputError where none is left that the user `named`."""
+    stderr. Raises InputError where all that are `wanted` are among them."""
     refused: dict[str, InputError] = {}
     for variant in variants:
         method = build(variant)
@@ -201,7 +232,7 @@ def _that_fit(
                 refused[variant.name] = error
     if refused:
         why = next(iter(refused.values()))
-        if named and not any(v.method in named for v in variants if v.name not in refused):
+        if wanted and all(variant.name in refused for variant in wanted):
             raise why
         say(f"{task.name}: left out: {', '.join(refused)} ({why})")
     return [variant for variant in variants if variant.name not in refused]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from minise.errors import InputError, shorten
+from minise.errors import InputError, say, shorten
 from minise.grouping import GROUPINGS, make_groups
-from minise.names import DEFAULT_MODEL, DTYPES, FOUR_BIT, PRESETS, SHORT_DTYPES
+from minise.names import AUTO, DEFAULT_MODEL, DTYPES, FOUR_BIT, PRESETS, SHORT_DTYPES
 from minise.question import Question
 
 if TYPE_CHECKING:
@@ -36,25 +37,40 @@ def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGrou
 
 
 def add_model(parser: argparse.ArgumentParser, dtype: str) -> None:
-    """--model, by default one that ships, and how it is loaded."""
+    """--model, by default one that ships, and how it is loaded: in `dtype` where that fits."""
     shipped = f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships)"
     add = group(parser, "model").add_argument
     add("--model", default=DEFAULT_MODEL, metavar="PATH_OR_ID", help=shipped)
-    add_weights(parser, dtype)
+    parser.set_defaults(preferred=dtype)
+    chosen = f"{AUTO}: on a CPU {dtype} where it fits, else as the weights are stored"
+    devices = f"{AUTO}, cpu, cuda, cuda:1, ... ({AUTO}, the default: a GPU if there is one)"
+    add_weights(parser, AUTO, AUTO, f"{chosen} (the default)", devices)
     packed = "pack the linear layers in 4 bits, as bitsandbytes does (a model stored so needs none)"
     add("--quantize", choices=FOUR_BIT, help=packed)
     twice = "with --quantize: keep the scales in 8 bits"
     add("--double-quant", action="store_true", help=twice)
 
 
-def add_weights(parser: argparse.ArgumentParser, dtype: str) -> None:
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """--dry-run."""
+    plan = "say what would be run, in which dtype and memory, and load no weights"
+    group(parser, "output").add_argument("--dry-run", action="store_true", help=plan)
+
+
+def add_weights(
+    parser: argparse.ArgumentParser,
+    dtype: str = "float32",
+    device: str = "cpu",
+    dtypes: str = "default: float32",
+    devices: str = "cpu, cuda, cuda:1, ... (default: cpu)",
+) -> None:
     """How weights are loaded and run, and --json."""
     add = group(parser, "model").add_argument
     add("--revision", help="branch, tag or commit of a hub id")
-    short = ", ".join(SHORT_DTYPES)
-    kinds = f"default: {dtype}; short names: {short}"
-    add("--dtype", type=_dtype, choices=DTYPES, default=dtype, help=kinds)
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    kinds = f"{dtypes}; short names: {', '.join(SHORT_DTYPES)}"
+    known = (AUTO, *DTYPES) if dtype == AUTO else DTYPES
+    add("--dtype", type=_dtype, choices=known, default=dtype, help=kinds)
+    add("--device", default=device, help=devices)
     threads = (
         "of the CPU (default: 1 for a model of fewer than 20 million parameters, unless "
         "OMP_NUM_THREADS is set; else torch's own choice)"
@@ -107,6 +123,19 @@ def _threads(text: str) -> int:
     return int(text)
 
 
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """--max-new-tokens, for methods that let the model write."""
+    add = group(parser, "method").add_argument
+    budget = "the most tokens that cot and reasoning may write (default: 256 and 2,048)"
+    add("--max-new-tokens", type=_positive, metavar="N", help=budget)
+
+
+def _positive(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text[:9]) <= 1_000_000):
+        raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number from 1 to 1,000,000")
+    return int(text)
+
+
 def _grouping(text: str) -> str:
     if text not in GROUPINGS and ":" not in text:
         known = ", ".join(GROUPINGS)
@@ -141,29 +170,43 @@ def read_question(args: argparse.Namespace) -> Question:
     return Question(text, choices or [])
 
 
-def check_groups(args: argparse.Namespace, question: Question) -> None:
+def check_groups(question: Question, method: SelfEnsemble, seed: int) -> None:
     """Form the groups once, so that what is wrong is said before a large model is loaded."""
     from minise.prompt import check_labels
 
-    K, m = len(question.choices), args.group_size
+    K, m = len(question.choices), method.group_size
     check_labels(min(K, m))
-    make_groups(K, m, args.trials, args.seed, question.id, args.grouping or "random")
+    make_groups(K, m, method.trials, seed, question.id, method.grouping or "random")
 
 
 def load_model(args: argparse.Namespace) -> LanguageModel:
-    """The checkpoint of --model."""
+    """The checkpoint of --model; with --dry-run without its weights. What was chosen for "auto" is
+    said, unless it is the plain case, and stands in `args` afterwards."""
     import torch
 
-    from minise.checkpoint import load
+    from minise import checkpoint
+    from minise.placement import name_of, place, usable_device
+    from minise.quantize import check_format
 
-    lm = load(
-        args.model,
-        revision=args.revision,
-        dtype=getattr(torch, args.dtype),
-        device=args.device,
-        quantize=getattr(args, "quantize", None),  # no option of minise bench
-        double_quant=getattr(args, "double_quant", False),
-    )
+    quantize, double = getattr(args, "quantize", None), getattr(args, "double_quant", False)
+    check_format(quantize, double)
+    if args.device != AUTO:
+        usable_device(args.device)  # before anything is fetched
+    only_planned = getattr(args, "dry_run", False)
+    lm, stored = checkpoint.find(args.model, args.revision, fetch=not only_planned)
+    dtype = args.dtype if args.dtype == AUTO else getattr(torch, args.dtype)
+    preferred = getattr(torch, getattr(args, "preferred", "float32"))
+    placed = place(stored, dtype, args.device, quantize, preferred)
+    args.dtype, args.device = name_of(placed.dtype), str(placed.device)
+    if only_planned:
+        args.placed, args.packed = placed, "as stored" if stored.packed else quantize
+        if quantize and double:
+            args.packed += "-double"
+        return lm
+    if placed.why:
+        say(f"{args.model}: {args.dtype} on {args.device}, {placed.why}")
+    where = (placed.dtype, placed.device)
+    lm = replace(lm, decoder=checkpoint.read_weights(stored, *where, quantize, double))
     set_threads(args, lm)
     return lm
 

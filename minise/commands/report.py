@@ -10,9 +10,10 @@ import argparse
 import json
 import logging
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from minise.errors import InputError, one_line, printable
@@ -28,6 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="of `minise eval`")
     where = "default: the first DIR"
     parser.add_argument("-o", "--output-path", type=Path, metavar="DIR", help=where)
+    label = "names of the runs in tables and figures, in the order of the folders"
+    parser.add_argument("--label", metavar="TEXT[,TEXT...]", help=label)
     parser.add_argument("--json", action="store_true", help="print the results instead")
     two = "list the questions on which two methods disagree, and write them to differences.md"
     parser.add_argument("--differences", nargs=2, metavar=("A", "B"), help=two)
@@ -35,12 +38,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     need_extras()
+    from minise.evaluation.across import across
     from minise.evaluation.results import read_results
     from minise.evaluation.samples import DAMAGE
 
+    labels = args.label.split(",") if args.label else [None] * len(args.folders)
+    if len(labels) != len(args.folders):
+        reason = f"names {len(labels)} runs, and there are {len(args.folders)}"
+        raise InputError(f"--label {reason} folders; give one for each")
     runs = []
-    for folder in args.folders:
-        runs.append(read_results(folder))
+    for folder, label in zip(args.folders, labels, strict=True):
+        runs.append(read_results(folder, label))
         try:  # the file may hold anything: see whether it can be told
             as_text(runs[-1:])
         except DAMAGE as error:
@@ -52,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.differences:
         _show_differences(list(zip(args.folders, runs, strict=True)), folder, args)
     else:
-        show(runs, folder, args.json)
+        show(runs, folder, args.json, across(args.folders, runs))
     return 0
 
 
@@ -81,19 +89,29 @@ def need_extras() -> None:
         load_extra(module)
 
 
-def show(runs: Sequence[Results], folder: Path, as_json: bool) -> None:
+def show(
+    runs: Sequence[Results],
+    folder: Path,
+    as_json: bool,
+    across: Sequence[dict[str, Any]] = (),
+) -> None:
     """Write report.md, and print the tables, or the results as JSON. Then draw the figures: what
-    goes wrong there loses nothing."""
+    goes wrong there loses nothing. `across`: differences between the runs."""
     from minise.evaluation.figures import draw
+    from minise.evaluation.results import tell_apart
     from minise.evaluation.samples import check_folder
     from minise.evaluation.tables import render
 
-    tables = render(runs)
+    raw = [run.raw for run in runs]
+    runs = tell_apart(runs)
+    tables = render(runs, across)
     check_folder(folder)
     report = folder / "report.md"
     _write(report, tables)
-    raw = [run.raw for run in runs]
-    print(json.dumps(raw[0] if len(raw) == 1 else raw) if as_json else as_text(runs))
+    if as_json:
+        print(json.dumps(raw[0] if len(raw) == 1 else {"runs": raw, "differences": across}))
+    else:
+        print(as_text(runs, across))
     figures = draw(runs, folder)
     pictures = "".join(f"\n![{path.stem}]({quote(os.fsencode(path.name))})\n" for path in figures)
     _write(report, tables + printable(pictures))
@@ -103,11 +121,11 @@ def show(runs: Sequence[Results], folder: Path, as_json: bool) -> None:
             print(f"predictions, for a spreadsheet: {printable(', '.join(map(str, there)))}")
 
 
-def as_text(runs: Sequence[Results]) -> str:
-    """The tables, and how fast each task went."""
+def as_text(runs: Sequence[Results], across: Sequence[dict[str, Any]] = ()) -> str:
+    """The tables, as wide as the terminal, and how fast each task went."""
     from minise.evaluation.tables import render
 
-    lines = [render(runs)]
+    lines = [render(runs, across, shutil.get_terminal_size((100, 24)).columns)]
     for run in runs:
         rates: dict[str, list[str]] = {}
         for cell in run.cells:

@@ -27,7 +27,9 @@ def run(args: argparse.Namespace) -> int:
             f"{part}; {data.trials} trials of groups of {data.group_size}; fetched from the hub"
         )
     about = "questions about the small world that the shipped models know; no download"
-    tasks |= {"miniature": about, "FILE": "your own questions: .jsonl, .json, .csv or .parquet"}
+    hops = "questions that join two facts of it (for weights/tiny-reasoner); no download"
+    tasks |= {"miniature": about, "miniature-hops": hops}
+    tasks |= {"FILE": "your own questions: .jsonl, .json, .csv or .parquet"}
     own = {"FILE.py:CLASS": "a method of your own (docs/extending.md)"}
     models = {
         name: "the default, in the package" if name == DEFAULT_MODEL else "in the package"

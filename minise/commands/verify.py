@@ -40,9 +40,10 @@ def run(args: argparse.Namespace) -> int:
     if args.tolerance is not None and not args.tolerance >= 0:
         raise InputError(f"--tolerance {args.tolerance} is below 0 or not a number")
     question = options.read_question(args)
-    options.check_groups(args, question)
+    method = options.self_ensemble(args)
+    options.check_groups(question, method, args.seed)
     lm = options.load_model(args)
-    plan = options.self_ensemble(args).plan(lm, question, args.seed)
+    plan = method.plan(lm, question, args.seed)
     found = verify(lm, plan, args.tolerance, args.gradients)
     told = as_json if args.json else as_text
     print(printable(told(args.model, args.dtype, found)))

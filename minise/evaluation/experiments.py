@@ -64,7 +64,9 @@ _BOTH = _methods("standard", "self-ensemble")
 _ABLATED = _methods("standard", "without-mask", "without-positions", "self-ensemble")
 _FITTED = ("vector-scaling", "dirichlet")
 _ALL = _methods("standard", *_FITTED, "self-ensemble", "cyclic", "cyclic-matched")
+_WRITING = _methods("standard", "cot", "reasoning", "self-ensemble", "cot-ensemble")
 _STUDY = {"groupings": "minise.evaluation.grouping_study:summarise_study"}
+_TEXTS = {"reasoning": "minise.evaluation.reasoning_study:summarise_reasoning"}
 _DATASETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 
 EXPERIMENTS = {
@@ -77,6 +79,7 @@ EXPERIMENTS = {
     "confidence": Experiment("under- and over-confidence, confidence curves", _BOTH),
     "efficiency": Experiment("multi-pass against single-pass: time, memory, decisions", _engines),
     "quantized": Experiment("4-bit weights and full precision, one run each", _BOTH),
+    "reasoning": Experiment("chain of thought and reasoning models", _WRITING, extra=_TEXTS),
     "groupings": Experiment(  # not in the paper
         "random and balanced groupings against the exact expectation",
         lambda task: [Variant("exact", "grouping-study")],

@@ -50,7 +50,9 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
 
     Also: n (samples), questions, confidence (the mean f), tokens (mean per sample), the accuracy of
     each seed with mean and sample standard deviation, and confidence_curve (Section 3.1): the share
-    of samples with f > "tau", separately for "correct" and "incorrect" predictions.
+    of samples with f > "tau", separately for "correct" and "incorrect" predictions. chance: the
+    mean of 1/K. reliability: the bins of ece_width, each with its samples ("count"), how many
+    "questions" they are of, their mean f ("confidence") and their accuracy; None in an empty bin.
 
     Raises InputError for a cell that is empty or has a question twice under one seed, and for
     probabilities, an answer or a prediction that cannot be.
@@ -59,7 +61,8 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
     f, ratios = _read(ordered)
     correct = ratios["accuracy"][0]
     level = np.unique(f, return_inverse=True)[1]  # the rank of f, equal ones together
-    bin_of = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], f)
+    edges = np.linspace(0, 1, BINS + 1)
+    bin_of = np.searchsorted(edges[1:-1], f)
 
     def statistics(weights: Array) -> dict[str, Any]:
         # In a bin, samples * |accuracy - mean f| is |sum of (correct - f)|.
@@ -79,6 +82,14 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
         curve[name] = (own[:, None] > taus).mean(axis=0).tolist() if own.size else None
     ids, seeds = [sample.id for sample in ordered], np.array([sample.seed for sample in ordered])
     accuracies = {str(seed): float(correct[seeds == seed].mean()) for seed in np.unique(seeds)}
+    members = [np.flatnonzero(bin_of == i) for i in range(BINS)]
+    reliability = {
+        "edges": edges.tolist(),
+        "count": [len(bin) for bin in members],
+        "questions": [len({ids[i] for i in bin}) for bin in members],
+        "confidence": [float(f[bin].mean()) if len(bin) else None for bin in members],
+        "accuracy": [float(correct[bin].mean()) if len(bin) else None for bin in members],
+    }
     return {
         "n": len(ordered),
         "questions": len(set(ids)),
@@ -88,6 +99,8 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
         "tau": TAU,
         "resamples": RESAMPLES,
         "confidence_curve": curve,
+        "reliability": reliability,
+        "chance": mean(1 / len(sample.probabilities) for sample in ordered),
         "tokens": mean(float(sample.tokens) for sample in ordered),
         "seeds": accuracies,
         "accuracy_seeds_mean": mean(accuracies.values()),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from minise.errors import InputError, one_line, printable
+from minise.errors import InputError, one_line, printable, shorten
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.evaluation.samples import DAMAGE
+from minise.presets import PAPER
 
 _PAPER = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
 _CONFIG = ("dtype", "device", "limit", "full_run", "seeds", "tasks")
@@ -21,6 +23,7 @@ _MEASURES = (
     *("under_confidence_scores", "over_confidence_scores"),
 )
 _INTERVALS = tuple(f"{name}_interval" for name in _MEASURES)
+_LATER = ("chance", "reliability")  # a run that was written before has none
 _METRICS = (*_FACTS, "accuracy_seeds_std", *_MEASURES, *_INTERVALS)
 
 
@@ -31,7 +34,8 @@ class Cell:
     are shown, shares from 0 to 1. `timing`: seconds_per_question and peak_bytes, None where not
     measured. `differences`: this cell minus each one before it, or minus the first where cells are
     many. `comparable`: the whole task under the paper's settings. `quantize`: how the weights are
-    packed, as in `quantize.Packed.format`, None for full precision."""
+    packed, as in `quantize.Packed.format`, None for full precision. `run`: what tells this run from
+    others of the same model, such as its --label; may be empty."""
 
     model: str
     experiment: str | None
@@ -47,11 +51,18 @@ class Cell:
     differences: list[dict[str, Any]]
     comparable: bool
     quantize: str | None = None
+    run: str = ""
 
     @property
     def label(self) -> str:
-        """The model and how its weights are packed."""
-        return f"{self.model} ({self.quantize})" if self.quantize else self.model
+        """The model, how its weights are packed, and the run."""
+        return _label(self.model, self.quantize, self.run)
+
+    @property
+    def used(self) -> dict[str, Any]:
+        """The settings, where the preset paper leaves one to itself with what it then is."""
+        paper = vars(PAPER) if self.settings.get("preset") == "paper" else {}
+        return {k: paper.get(k) if v is None else v for k, v in self.settings.items()}
 
     def paper(self, what: str) -> Any:
         """What the paper prints for this cell, in percent or seconds. None where it prints nothing
@@ -70,9 +81,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Results:
-    """A finished run. `model` is its name for people, `experiment` None where it was none of the
-    paper's. `extra` is what an experiment measures besides, by its key in results.json. `raw` is
-    the whole file, for `--json`."""
+    """A finished run. `model` is its name for people, as `Cell.label`; `experiment` None where it
+    was none of the paper's. `extra` is what an experiment measures besides, by its key in
+    results.json. `raw` is the whole file, for `--json`."""
 
     model: str
     experiment: str | None
@@ -82,10 +93,12 @@ class Results:
     raw: dict[str, Any]
 
     @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Results:
-        """The typed view of a results.json. Raises KeyError for what is missing in it."""
+    def from_json(cls, raw: dict[str, Any], label: str | None = None) -> Results:
+        """The typed view of a results.json, with another label if one is given. Raises KeyError for
+        what is missing in it."""
         config = raw["config"]
         model, experiment = printable(model_name(config["model"])), config["experiment"]
+        run = printable(shorten(label or config.get("label") or "", 60))
         timed = ("seconds_per_question", "peak_bytes")
         cells = [
             Cell(
@@ -93,30 +106,71 @@ class Results:
                 name=printable(name),
                 **{fact: config["tasks"][task][fact] for fact in ("dataset", "choices")},
                 **{fact: found[fact] for fact in ("method", "settings", "engine")},
-                metrics={metric: found[metric] for metric in _METRICS},
+                metrics={metric: found[metric] for metric in _METRICS}
+                | {metric: found.get(metric) for metric in _LATER},
                 timing={fact: raw["timing"][task][name][fact] for fact in timed},
                 differences=[d for d in raw["differences"][task] if d["a"] == name],
                 comparable=config["full_run"] and config["as_in_paper"],
                 quantize=config.get("quantize"),
+                run=run,
             )
             for task, variants in raw["results"].items()
             for name, found in variants.items()
         ]
         more = EXPERIMENTS[experiment].extra if experiment in EXPERIMENTS else {}
         shown = {key: config[key] for key in _CONFIG} | {"left_out": config.get("left_out", {})}
-        if config.get("quantize"):
-            model = f"{model} ({config['quantize']})"
+        model = _label(model, config.get("quantize"), run)
         return cls(model, experiment, shown, cells, {key: raw[key] for key in more}, raw)
 
 
-def read_results(folder: Path) -> Results:
-    """A finished run's results. Raises InputError for a folder without them."""
+def tell_apart(runs: Sequence[Results]) -> list[Results]:
+    """The runs, so that one name never stands for two things. Where runs of one model differ in
+    dtype, device, seeds or limit, their labels say it; where methods of one name differ in
+    settings, their names say which."""
+    return [_told(run, [one for one in runs if one.model == run.model]) for run in runs]
+
+
+def _told(run: Results, same: Sequence[Results]) -> Results:
+    facts = ("dtype", "device", "seeds", "limit")
+    differ = [f for f in facts if any(one.config[f] != run.config[f] for one in same)]
+    mark = ", ".join(f"{fact} {run.config[fact]}" for fact in differ)
+    used: dict[str, set[str]] = {}  # the settings that differ, by name of the method
+    for cell in run.cells:
+        of = [
+            c.used for one in same for c in one.cells if (c.task, c.name) == (cell.task, cell.name)
+        ]
+        differing = {k for k, v in cell.used.items() if any(one.get(k) != v for one in of)}
+        used.setdefault(cell.name, set()).update(differing)
+    names: dict[tuple[str, str], str] = {}
+    for cell in run.cells:
+        told = ", ".join(f"{k}={typed(v)}" for k, v in cell.used.items() if k in used[cell.name])
+        names[cell.task, cell.name] = f"{cell.name} ({told})" if told else cell.name
+    cells = [
+        replace(
+            cell,
+            name=names[cell.task, cell.name],
+            run=", ".join(filter(None, [cell.run, mark])),
+            differences=[
+                d | {side: names.get((cell.task, d[side]), d[side]) for side in "ab"}
+                for d in cell.differences
+            ],
+        )
+        for cell in run.cells
+    ]
+    return replace(run, model=", ".join(filter(None, [run.model, mark])), cells=cells)
+
+
+def read_results(folder: Path, label: str | None = None) -> Results:
+    """A finished run's results, under this label or its own. Raises InputError for a folder without
+    them."""
     path, again = folder / "results.json", "minise eval --resume writes it again"
     try:
         if path.exists() and not path.is_file():  # to read a pipe would wait for ever
             raise OSError("it is no file")
         text = path.read_text(encoding="utf-8")
-        return Results.from_json(json.loads(text, parse_float=_finite, parse_constant=_finite))
+        return Results.from_json(
+            json.loads(text, parse_float=_finite, parse_constant=_finite), label
+        )
     except FileNotFoundError:
         reason = "no such file; finish the run with minise eval --resume"
     except KeyError as error:
@@ -137,6 +191,16 @@ def peaks_so_far(path: Path) -> tuple[dict[tuple[str, str], int], str]:
         return {}, ""
     except (OSError, *DAMAGE) as error:
         return {}, one_line(error)
+
+
+def typed(value: Any) -> str:
+    """A setting's value as one types it after --method."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _label(model: str, quantize: str | None, run: str) -> str:
+    packed = f"{model} ({quantize})" if quantize else model
+    return f"{packed}, {run}" if run else packed
 
 
 def _finite(text: str) -> float:

@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan, label_logits
+from minise.ensemble import Answer, Plan, run_plan
 from minise.errors import InputError, one_line, printable, quote, say, shorten
 from minise.evaluation import samples as files
 from minise.evaluation.calibration import NotConverged
@@ -217,6 +217,9 @@ def _ask_all(
                     raise InputError(f"{shorten(str(error), 250)} ({remedy})") from error
                 if keep_text:
                     sample = replace(sample, text=_text(question))
+                elif sample.notes:
+                    kept = {k: v for k, v in sample.notes.items() if k != "reasoning"}
+                    sample = replace(sample, notes=kept)
                 files.append_lines(path, [sample.line()])
                 found[sample.key] = sample
 
@@ -234,10 +237,13 @@ def _ask(
 ) -> Sample:
     """One question: plan its prompts, run them in one forward pass, read the answer. Raises
     InputError that names the question."""
-    engine, logits = variant.engine, list[Tensor]()
+    engine, found = variant.engine, list[tuple[Plan, list[Tensor]]]()
     try:
         plan: Plan = method.plan(lm, question, seed)
-        seconds = timed(lambda: logits.extend(label_logits(lm, plan, engine)), lm.decoder.device)
+        seconds = timed(
+            lambda: found.append(run_plan(lm, method, plan, seed, engine)), lm.decoder.device
+        )
+        plan, logits = found[0]
         answer: Answer = method.answer(plan, logits)
         K = len(question.choices)
         alone = plan.groups.flat == [tuple(range(K))] and len(logits[0]) == K

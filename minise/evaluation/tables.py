@@ -5,21 +5,25 @@ An experiment has a list of sources, each of which turns a run into parts of tab
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from minise.errors import InputError, printable
-from minise.evaluation.results import Cell, Results
+from minise.evaluation.results import Cell, Results, typed
 
 Texts = dict[str, str]  # heading -> text
 Part = tuple[str, Texts, Texts]  # a title, the texts that name a row, and texts that stand in it
 Source = Callable[[Results], Iterator[Part]]
 
 
-def render(runs: Sequence[Results]) -> str:
+def render(
+    runs: Sequence[Results], across: Sequence[dict[str, Any]] = (), width: int | None = None
+) -> str:
     """The tables of one or more runs of one experiment, usually one run for each model. Different
-    titles make different tables, different runs different rows. Raises InputError where the runs
+    titles make different tables, different runs different rows. `across`: differences between runs.
+    With `width`, in letters, a table shows what fits in a line. Raises InputError where the runs
     are of different experiments."""
     names = {str(run.experiment) for run in runs}
     if len(names) > 1:
@@ -36,7 +40,14 @@ def render(runs: Sequence[Results]) -> str:
                 if twice := filled.keys() & row.keys():
                     raise InputError(f"two folders hold {', '.join(sorted(twice))}; report one")
                 row.update(filled)
-    parts = [_markdown(title, rows.values()) for title, rows in tables.items()]
+    if across:
+        beside = [
+            {"task": d["task"], "questions": f"{d['questions']:,}"} | _difference(d) for d in across
+        ]
+        tables["Paired differences between runs, over the questions that both asked"] = dict(
+            enumerate(beside)
+        )
+    parts = [_markdown(title, list(rows.values()), width) for title, rows in tables.items()]
     return printable("\n\n".join([*parts, _notes(runs)]) + "\n")
 
 
@@ -142,15 +153,35 @@ def _groupings(run: Results) -> Iterator[Part]:
             yield title, {"N": name}, filled
 
 
+def _reasoning(run: Results) -> Iterator[Part]:
+    """What the texts themselves answer, and what they cost."""
+    for cell in run.cells:
+        if said := run.extra["reasoning"].get(cell.task, {}).get(cell.name):
+            row = {"model": cell.label, "task": cell.task, "method": cell.name}
+            row["accuracy, as read"] = _metric("accuracy", 100, ".1f", cell)
+            row["accuracy, as said"] = _interval(said["accuracy"], said["interval"], 100, ".1f")
+            row["names none"] = f"{100 * said['names_none']:.1f}"
+            row["cut"] = f"{100 * said['cut']:.1f}"
+            row["new tokens"] = f"{said['new_tokens']:,.0f}"
+            row["tokens"] = f"{cell.metrics['tokens']:,.0f}"
+            yield _READ_AND_SAID, row, {}
+
+
 def _differences(run: Results) -> Iterator[Part]:
     """Paired differences, each method against those before it."""
     for cell in run.cells:
         for d in cell.differences:
-            row = {"model": cell.label, "task": cell.task, "difference": f"{d['a']} - {d['b']}"}
-            row["points of accuracy"] = _interval(d["accuracy"], d["interval"], 100, "+.2f")
-            row["only first / second right"] = f"{d['only_a']} / {d['only_b']}"
-            row["McNemar p"] = f"{d['mcnemar_p']:.2g}"
+            row = {"model": cell.label, "task": cell.task} | _difference(d)
             yield "Paired differences", row, {}
+
+
+def _difference(d: dict[str, Any]) -> Texts:
+    return {
+        "difference": f"{d['a']} - {d['b']}",
+        "points of accuracy": _interval(d["accuracy"], d["interval"], 100, "+.2f"),
+        "McNemar p": f"{d['mcnemar_p']:.2g}",
+        "only first / second right": f"{d['only_a']} / {d['only_b']}",
+    }
 
 
 _CONFIDENCE = (
@@ -164,8 +195,15 @@ _MAIN |= {"Under-confidence": "under", "Over-confidence": "over", "Tokens a ques
 _BY_TASK = [_cells(title, ("model", "method"), "task", shown) for title, shown in _MAIN.items()]
 _BY_METHOD = _cells("Accuracy", ("model", "task"), across="method")
 _BY_SIZES = _cells("{cell.label}, {cell.task}: accuracy", ["trials"], across="group size")
+_READ_AND_SAID = (
+    "What the texts answer. As read: the probabilities of the labels after the text. As said: the "
+    "choice that the text names last; a text that names none counts as wrong. Cut: texts that the "
+    "budget ended"
+)
 _EACH, _TIMES = ("model", "task", "method"), ("s/question", "peak MiB")
-_ALL = ("task", "method", "n", "accuracy", *_NUMBERS, "under", "over", "tokens", *_TIMES)
+_MORE = ("Brier", "ECE", "AUROC", *_TIMES)
+_SECOND = (*_MORE, "only first / second right")  # left out first where the width is too small
+_ALL = ("task", "method", "n", "accuracy", "NLL", "under", "over", "tokens", *_MORE)
 _SEEDS = "Accuracy over seeds, mean and standard deviation"
 _ENGINES = "Multi-pass (separate) against single-pass (dense), and the tree"
 _TABLES: dict[str | None, list[Source]] = {
@@ -178,6 +216,7 @@ _TABLES: dict[str | None, list[Source]] = {
     "seeds": [_cells(_SEEDS, (*_EACH, "mean", "each seed")), _differences],
     "confidence": [_cells(_CONFIDENCE, (*_EACH, *_RATIOS)), _differences],
     "efficiency": [_cells(_ENGINES, (*_EACH, "tokens", *_TIMES, "accuracy", "decisions changed"))],
+    "reasoning": [_BY_TASK[0], _reasoning, _BY_TASK[-1], _differences],
     "quantized": [_cells("Accuracy", ("checkpoint", "task"), "weights"), _differences],
     "groupings": [_groupings],
 }
@@ -203,15 +242,68 @@ def _notes(runs: Sequence[Results]) -> str:
         lines.append(
             " ".join(f"- {run.model} ({config['dtype']}, {config['device']}): {what}.".split())
         )
+        if settings := settings_of(run.cells):
+            lines.append(f"  Settings: {settings}.")
     return "\n".join(lines)
 
 
-def _markdown(title: str, rows: Collection[Texts]) -> str:
-    """A Markdown table whose columns line up as plain text too."""
+def settings_of(cells: Sequence[Cell]) -> str:
+    """The settings of each method, by their names after --method. The first trials of a variant
+    have the settings of that one."""
+    told: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.used and cell.method != "first-trials":
+            listed = ", ".join(f"{name}={typed(value)}" for name, value in cell.used.items())
+            told.setdefault(f"{cell.name}: {listed}", []).append(cell.task)
+    tasks = {cell.task for cell in cells}
+    return "; ".join(
+        text if {*of} == tasks else f"{text} ({', '.join(of)})" for text, of in told.items()
+    )
+
+
+def _markdown(title: str, rows: Sequence[Texts], width: int | None) -> str:
+    """A Markdown table whose columns line up as plain text too.
+
+    With `width` the model and the task stand in the title where they are one. Where lines are still
+    longer, intervals go, then columns, which are named below the table.
+    """
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
-    table = [headings, *([row.get(heading, "-") for heading in headings] for row in rows)]
-    table = [[" ".join(text.replace("|", "\\|").split()) for text in line] for line in table]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [f"| {' | '.join(map(str.ljust, line, widths))} |" for line in table]
-    rule = "|".join(["", *("-" * (width + 2) for width in widths), ""])
-    return "\n".join([f"{title}\n", lines[0], rule, *lines[1:]])
+    columns = [[name, *(row.get(name, "-") for row in rows)] for name in headings]
+    columns = [[" ".join(text.replace("|", "\\|").split()) for text in each] for each in columns]
+    left_out: list[str] = []
+    if width is not None:
+        for name, *texts in columns[:2]:
+            one = name in ("model", "task") and len(set(texts)) == 1 and len(columns) > 2
+            if one and _too_wide(columns, width):
+                title += f", {texts[0]}"
+                columns = [each for each in columns if each[0] != name]
+        columns = _without_intervals(columns, width, kept=("accuracy", "points of accuracy"))
+        while _too_wide(columns, width) and columns[-1][0] in _SECOND:
+            left_out.insert(0, columns.pop()[0])
+        columns = _without_intervals(columns, width, kept=("points of accuracy",))
+        while _too_wide(columns, width) and len(columns) > 2:
+            left_out.insert(0, columns.pop()[0])
+    below = [f"(more in report.md: {', '.join(left_out)})"] if left_out else []
+    return "\n".join([f"{title}\n", *_lines(columns), *below])
+
+
+def _without_intervals(
+    columns: list[list[str]], width: int, kept: Collection[str]
+) -> list[list[str]]:
+    if not _too_wide(columns, width):
+        return columns
+    return [
+        each if each[0] in kept else [re.sub(r" \[.*?\]", "", text) for text in each]
+        for each in columns
+    ]
+
+
+def _too_wide(columns: Sequence[Sequence[str]], width: int) -> bool:
+    return len(_lines(columns)[0]) > width
+
+
+def _lines(columns: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in columns]
+    table = zip(*columns, strict=True)
+    head, *lines = [f"| {' | '.join(map(str.ljust, line, widths))} |" for line in table]
+    return [head, "|".join(["", *("-" * (width + 2) for width in widths), ""]), *lines]

@@ -16,13 +16,12 @@ from typing import Any
 from minise.errors import InputError, quote
 from minise.evaluation.datasets import COLUMNS, DATASETS, OWN, to_questions
 from minise.grouping import permutation
-from minise.miniature import FACTS, LARGEST, evaluation_questions
+from minise.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
 from minise.question import Question
 from minise.question_file import KINDS, STDIN, read_rows
 from minise.source import dataset_file
 
-MINIATURE = "miniature"
-TASKS = (*DATASETS, MINIATURE)
+TASKS = (*DATASETS, *WORLDS)
 MOST_MADE = 100_000  # questions of the miniature
 
 
@@ -84,9 +83,9 @@ def load_tasks(
         raise InputError(f"questions of {few[0]} choices leave nothing to choose; give 2 or more")
     tasks: dict[str, Task] = {}
     for name in names:
-        if name == MINIATURE:
+        if name in WORLDS:
             source = {"facts_sha256": hashlib.sha256(FACTS.read_bytes()).hexdigest()}
-            task = Task(name, name, evaluation_questions(questions, LARGEST, seed), source)
+            task = Task(name, name, evaluation_questions(questions, LARGEST, seed, name), source)
         else:
             path = data if name in DATASETS else Path(name)
             task = _task_of_file(name, path, revision, seed, skip_bad_rows)
@@ -97,8 +96,8 @@ def load_tasks(
             raise InputError(f"{name}: {reason}")
         for K in cut_to or (None,):
             versions = kept
-            if K and name == MINIATURE:  # its questions of K choices must be held out too
-                versions = evaluation_questions(questions, K, seed)[:limit]
+            if K and name in WORLDS:  # its questions of K choices must be held out too
+                versions = evaluation_questions(questions, K, seed, name)[:limit]
             elif K:
                 versions = [_cut(name, question, K, seed) for question in kept]
             called = f"{task.name}-k{K}" if K else task.name

@@ -9,11 +9,12 @@ from typing import Any
 
 from minise.engines import LanguageModel
 from minise.ensemble import Plan
-from minise.errors import InputError, one_line, printable, quote
+from minise.errors import InputError, Unsuited, one_line, printable, quote, say
 from minise.evaluation.tasks import Task
 from minise.meter import check_fit, check_mask_fits
 from minise.methods.registry import Variant, build
 from minise.progress import progress
+from minise.question import Question
 
 Tasks = dict[int, list[Task]]  # by seed
 
@@ -46,6 +47,23 @@ def usable(
         seed: [_without(task, unusable.get(task.name, {})) for task in each]
         for seed, each in tasks.items()
     }
+
+
+def able(lm: LanguageModel, variants: Sequence[Variant], question: Question) -> list[Variant]:
+    """The variants without those that this model cannot run at all, which are said on stderr."""
+    kept = []
+    for variant in variants:
+        method = build(variant)
+        try:
+            if not hasattr(method, "fit"):
+                method.plan(lm, question, 0)
+        except Unsuited as error:
+            say(f"{variant.name} is left out: {error}")
+            continue
+        except InputError:  # for another reason, which the run itself tells
+            pass
+        kept.append(variant)
+    return kept
 
 
 def _refusals(

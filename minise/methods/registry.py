@@ -5,13 +5,14 @@ A method is an object with a `name` that either asks the model or is fitted on o
     plan(lm, question, seed) -> Plan           answer(plan, logits) -> Answer
     needs: names of variants of the same run   fit(samples by those names) -> samples
 
-Optional: check(questions with their seeds) raises InputError before any work for what the method
-cannot do, and notes(lm, plan, answer, seed) -> dict adds JSON to a sample. The fields of a method
-that is a dataclass are its settings.
+Optional: write(lm, plan, seed) -> Plan lets the model write text first; check(questions with their
+seeds) raises InputError before any work for what the method cannot do; notes(lm, plan, answer,
+seed) -> dict adds JSON to a sample. The fields of a method that is a dataclass are its settings.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -39,6 +40,12 @@ METHODS: dict[str, tuple[str, str]] = {
     "cyclic-matched": (
         "minise.methods.rotations:CyclicMatched",
         "as many rotations as take Self-Ensemble's tokens",
+    ),
+    "cot": ("minise.methods.reasoning:ChainOfThought", "chain of thought, then one prompt"),
+    "reasoning": ("minise.methods.reasoning:Reasoning", "a reasoning model's own thoughts first"),
+    "cot-ensemble": (
+        "minise.methods.reasoning:ChainOfThoughtEnsemble",
+        "one chain of thought, then Self-Ensemble after it",
     ),
     "vector-scaling": (
         "minise.evaluation.calibration:VectorScaling",
@@ -77,8 +84,8 @@ class Variant:
         if self.engine not in ENGINES:
             known = ", ".join(ENGINES)
             raise InputError(f"engine {quote(self.engine)} is unknown; use one of {known}")
-        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]{1,60}", self.name):
-            wanted = "use at most 60 letters, digits, ., _, -"
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.(),=-]{1,120}", self.name):
+            wanted = "use at most 120 letters, digits, ., _, -, =, commas, parentheses"
             raise InputError(f"{quote(self.name)} is no name for a method; {wanted}")
 
 
@@ -107,23 +114,86 @@ def complete(variant: Variant, options: dict[str, Any]) -> Variant:
     return replace(variant, settings=settings)
 
 
-def make_variants(names: Sequence[str], options: dict[str, Any], engine: str) -> list[Variant]:
-    """A complete variant for each of these methods, called by the method's name. Methods that the
-    fitted ones need come in front. Raises InputError for an unknown method and one named twice."""
+def split_methods(text: str) -> list[str]:
+    """The methods of a list, each with its settings. Commas in parentheses part settings.
+
+    >>> split_methods("standard,self-ensemble(grouping=balanced,trials=7)")
+    ['standard', 'self-ensemble(grouping=balanced,trials=7)']
+    """
+    return re.split(r",(?![^()]*\))", text)
+
+
+def make_variants(named: Sequence[str], options: dict[str, Any], engine: str) -> list[Variant]:
+    """A complete variant for each method as it is named, `self-ensemble(trials=7)` or without
+    settings; they come before `options`. It is called by the method's name with these settings.
+
+    Methods that the fitted ones need come in front. Raises InputError for an unknown method or
+    setting, and for a method that is named twice with the same settings.
+    """
     variants: list[Variant] = []
     needed: list[str] = []
-    for name in names:
-        _check_known(name, OFFERED)
-        variant = complete(Variant("unnamed", name, {}, engine), options)
+    for text in named:
+        where, given = _read_settings(text)
+        _check_known(where, OFFERED)
+        variant = complete(Variant("unnamed", where, given, engine), options)
         method = build(variant)
-        variants.append(replace(variant, name=method.name))
+        if unknown := [name for name in given if name not in _settings(method)]:
+            have = ", ".join(_settings(method)) or "none"
+            raise InputError(f"{where} has no setting {quote(unknown[0])}; it has {have}")
+        for name, value in given.items():
+            _check_type(where, method, name, value)
+        told = ",".join(f"{name}={_plain(value)}" for name, value in given.items())
+        variants.append(replace(variant, name=f"{method.name}({told})" if told else method.name))
         needed += getattr(method, "needs", ())
-    have = [variant.name for variant in variants]
-    if len(set(have)) < len(have):
-        raise InputError(f"{','.join(names)} names a method twice; name each once")
-    if missing := [name for name in dict.fromkeys(needed) if name not in have]:
-        return make_variants([*missing, *names], options, engine)
+    made = [variant.name for variant in variants]
+    if len(set(made)) < len(made):
+        raise InputError(f"{quote(','.join(named))} names a method twice; name each once")
+    if missing := [name for name in dict.fromkeys(needed) if name not in made]:
+        return make_variants([*missing, *named], options, engine)
     return variants
+
+
+def _read_settings(text: str) -> tuple[str, dict[str, Any]]:
+    """The method and the settings of "method(name=value,...)". Raises InputError for any other
+    form."""
+    found = re.fullmatch(r"(.*?)(?:\(([^()]*)\))?", text.strip(), re.DOTALL)
+    assert found is not None
+    where, listed = found.groups()
+    settings: dict[str, Any] = {}
+    for part in listed.split(",") if listed else ():
+        name, is_set, value = (one.strip() for one in part.partition("="))
+        name = name.replace("-", "_")
+        if not (is_set and name and value) or name in settings:
+            raise InputError(
+                f"{quote(text)}: {quote(part)} sets nothing, or what is set already; "
+                "write method(name=value,name=value)"
+            )
+        try:
+            settings[name] = json.loads(value, parse_constant=str)
+        except (ValueError, RecursionError):
+            settings[name] = value
+        if not isinstance(settings[name], str | int | float):
+            raise InputError(f"{quote(text)}: {quote(value)} must be text, a number, true or false")
+    return where, settings
+
+
+def _check_type(where: str, method: Any, name: str, value: Any) -> None:
+    """Raise InputError for a value that the annotation of this setting rules out."""
+    annotated = next(one.type for one in fields(method) if one.name == name)
+    words = re.findall(r"\w+", getattr(annotated, "__name__", str(annotated)))
+    wanted = [kind for kind in (bool, int, float, str) if kind.__name__ in words]
+    if wanted and not any(
+        type(value) is kind or (kind is float and type(value) is int) for kind in wanted
+    ):
+        kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        told = " or ".join(kinds[kind] for kind in wanted)
+        raise InputError(f"{where}: {name}={quote(value)} is wrong; give {told}")
+
+
+def _plain(value: Any) -> str:
+    """A value as it is typed, in letters that a file's name can have."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return re.sub(r"[^\w.-]", "_", text)
 
 
 def _make(cls: Any, given: dict[str, Any]) -> Any:

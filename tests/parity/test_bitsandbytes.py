@@ -27,6 +27,7 @@ from bitsandbytes import functional as library
 from minise.checkpoint import read_weights
 from minise.config_json import read_config
 from minise.quantize import TABLES, Packed, _dynamic_table, format_of, matrix_of, pack, read_stored
+from minise.stored import read_heads
 from tests.reference import CASES, reference_logits, runs, write_checkpoint
 
 FORMATS = [("nf4", False), ("fp4", False), ("nf4", True), ("fp4", True)]
@@ -146,8 +147,7 @@ def test_a_checkpoint_that_it_stored(
     unpack_checkpoint(tmp_path / "stored", plain)
     ours, expected = (
         read_weights(
-            read_config(folder / "config.json"),
-            [folder / "model.safetensors"],
+            read_heads(read_config(folder / "config.json"), [folder / "model.safetensors"]),
             torch.float32,
             torch.device("cpu"),
         )

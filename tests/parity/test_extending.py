@@ -30,10 +30,11 @@ from safetensors.torch import load_file, save_file
 
 from minise.checkpoint import read_weights
 from minise.config_json import read_config
+from minise.stored import read_heads
 
 config = read_config(Path("checkpoint/config.json"))
 files = [Path("checkpoint/model.safetensors")]
-decoder = read_weights(config, files, torch.float32, torch.device("cpu"))
+decoder = read_weights(read_heads(config, files), torch.float32, torch.device("cpu"))
 given = load_file("runs.safetensors")
 names = {name.partition(".")[0] for name in given}
 inputs = {n: [given[f"{n}.{part}"] for part in ("tokens", "positions", "mask")] for n in names}

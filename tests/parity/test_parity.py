@@ -20,6 +20,7 @@ from minise import Decoder
 from minise.checkpoint import read_weights
 from minise.config_json import config_from_dict, read_config
 from minise.model import RMSNorm
+from minise.stored import read_heads
 from tests.reference import (
     CASES,
     LLAMA3,
@@ -57,8 +58,8 @@ def folder(name: str, folders: dict[str, Path]) -> Path:
 
 
 def our_decoder(folder: Path, dtype: torch.dtype) -> Decoder:
-    config = read_config(folder / "config.json")
-    return read_weights(config, [folder / "model.safetensors"], dtype, torch.device("cpu"))
+    stored = read_heads(read_config(folder / "config.json"), [folder / "model.safetensors"])
+    return read_weights(stored, dtype, torch.device("cpu"))
 
 
 @torch.no_grad()

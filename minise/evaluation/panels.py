@@ -1,0 +1,194 @@
+"""What stands in the panels of the figures: each function here draws cells on matplotlib's axes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minise.drawing import Look, looks, wrapped
+from minise.evaluation.results import Cell
+from minise.names import ENGINES
+
+Looks = dict[str, Look]
+
+# The rows of a panel: what each shows -> the label below it, and its height in inches
+CURVES = {"% of correct with f > τ": ("", 2.2), "% of incorrect with f > τ": ("τ", 2.2)}
+BINS = {"accuracy (%)": ("", 2.4), "predictions": ("confidence f", 0.8)}
+_CHANCE: dict[str, Any] = {"color": "black", "ls": ":", "lw": 1.1, "label": "chance (1/K)"}
+_Z = 1.959963984540054  # of a 95% interval
+
+
+def curves(named: Callable[[Cell], tuple[str, Look]], cells: list[Cell], *axes: Any) -> None:
+    """The share of predictions with f > tau, correct ones above and incorrect ones below."""
+    for i, cell in enumerate(cells):
+        label, look = named(cell)
+        curve = cell.metrics["confidence_curve"]
+        for ax, kind in zip(axes, ("correct", "incorrect"), strict=True):
+            ax.set(xlim=(-0.01, 1.01), ylim=(-3, 103))
+            if curve[kind] is not None:  # none is correct, or none is incorrect
+                marks = {"markevery": (i % 10, 10), "label": label, **look.line}
+                ax.plot(curve["tau"], 100 * np.array(curve[kind]), **marks)
+
+
+def bins(known: Looks, cell: Cell, above: Any, below: Any) -> None:
+    """Accuracy against mean confidence in each bin, and how many predictions a bin has."""
+    found, look = cell.metrics["reliability"], known[cell.name]
+    full = np.array(found["count"]) > 0
+    f, share, n = (
+        np.array(found[key], dtype=float)[full] for key in ("confidence", "accuracy", "questions")
+    )
+    above.plot([0, 1], [0, 100], color="#aaaaaa", lw=1, label="calibrated: accuracy = f")
+    _draw_chance([cell], above.axhline)
+    reach = 100 * abs(np.array(wilson(share, n)) - share)
+    above.errorbar(f, 100 * share, reach, lw=0.7, color=look.colour, marker=look.marker)
+    above.set(xlim=(-0.01, 1.01), ylim=(-3, 103))
+    edges = np.array(found["edges"])
+    below.bar(edges[:-1], found["count"], np.diff(edges), align="edge", **look.bar)
+    below.set_xlim(-0.01, 1.01)
+
+
+def wilson(share: Any, n: Any) -> tuple[Any, Any]:
+    """The lower and the upper bound of the 95% interval of a share of n (Wilson 1927)."""
+    middle = share + _Z**2 / (2 * n)
+    reach = _Z * np.sqrt(share * (1 - share) / n + (_Z / n) ** 2 / 4)
+    return (middle - reach) / (1 + _Z**2 / n), (middle + reach) / (1 + _Z**2 / n)
+
+
+def choices(known: Looks, cells: list[Cell], ax: Any) -> None:
+    """Accuracy against K, a line for each method."""
+    ks = sorted({cell.choices or 0 for cell in cells})
+    names = list(dict.fromkeys(cell.name for cell in cells))
+    gap = min(np.diff(ks), default=1)
+    for i, name in enumerate(names):
+        line = {cell.choices or 0: cell for cell in cells if cell.name == name}
+        _line(line, ax, gap * _beside(i, len(names)), known[name], spaced(name))
+    chances = [[cell for cell in cells if (cell.choices or 0) == k] for k in ks]
+    ax.plot(ks, [_chance(of) for of in chances], **_CHANCE)
+    ax.set_xticks(ks)
+
+
+def trials(every: Sequence[Cell], cells: list[Cell], ax: Any) -> None:
+    """Accuracy against N, a line for each m. The exact expectation has a place at the right."""
+    order = sorted({_trials(cell) for cell in every})
+    sizes = looks(sorted({cell.settings["group_size"] for cell in every}), ordered=True)
+    for i, (m, look) in enumerate(sizes.items()):
+        own = [cell for cell in cells if cell.settings["group_size"] == m]
+        line = {order.index(_trials(cell)): cell for cell in own}
+        exact = {at: cell for at, cell in line.items() if order[at] == np.inf}
+        beside = _beside(i, len(sizes))
+        _line({at: line[at] for at in line.keys() - exact}, ax, beside, look, f"m={m}")
+        for cell in exact.values():
+            _line(exact, ax, beside, look, "")
+            ax.axhline(100 * cell.metrics["accuracy"], color=look.colour, ls=":", lw=0.8)
+    _draw_chance(cells, ax.axhline)
+    ax.set_xticks(range(len(order)), ["exact" if n == np.inf else f"{n:.0f}" for n in order])
+
+
+def accuracies(names: Sequence[str], known: Looks, cells: list[Cell], ax: Any) -> None:
+    """A bar for each method."""
+    for cell in cells:
+        value, reach = _percent(cell)
+        _bar(names, cell.name, value, f"{value:.1f}", known[cell.name], ax, reach)
+    _draw_chance(cells, ax.axvline)
+    ax.set_xlim(0, 118)  # room for the texts
+    ax.set_xticks(range(0, 101, 20))
+
+
+def costs(names: Sequence[str], cells: list[Cell], *axes: Any) -> None:
+    """Seconds a question and peak memory of each engine."""
+    engines = looks(ENGINES)
+    for ax, what, unit in zip(
+        axes, ("seconds_per_question", "peak_bytes"), (1, 2**20), strict=True
+    ):
+        for cell in cells:
+            value = cell.timing[what]
+            text = "not measured" if value is None else f"{value / unit:.3g}"
+            _bar(names, cell.name, (value or 0) / unit, text, engines[cell.engine], ax)
+        ax.set_xlim(0, 1.18 * max([cell.timing[what] or 0 for cell in cells]) / unit or 1)
+
+
+def study(found: dict[str, Any], above: Any, below: Any) -> None:
+    """The variance of the scores against the tokens spent; and what balanced trials are worth."""
+    beside = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 7}
+    styles = looks(("random", "balanced"))
+    for grouping, look in styles.items():
+        line = [cell for cell in found["cells"] if cell["grouping"] == grouping]
+        x, y = ([cell[what] for cell in line] for what in ("tokens", "variance"))
+        above.plot(x, y, label=grouping, **look.line)
+        for cell in line:
+            above.annotate(cell["trials"], (cell["tokens"], cell["variance"]), **beside)
+    worthy = [cell for cell in found["cells"] if "worth" in cell]
+    n, worth = ([cell[what] for cell in worthy] for what in ("trials", "worth"))
+    bounds = np.array([cell["worth_interval"] for cell in worthy]).reshape(-1, 2).T
+    below.plot(n, n, **styles["random"].line)
+    below.errorbar(n, worth, abs(bounds - worth), **styles["balanced"].line)
+    for ax in (above, below):
+        ax.set(xscale="log", yscale="log")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter("{x:g}")
+
+
+def bars_height(names: Sequence[str]) -> float:
+    """Inches for a bar of each name."""
+    lines = max(_tick(name).count("\n") for name in names) + 1
+    return 0.5 + len(names) * (0.15 + 0.15 * lines)
+
+
+def spaced(name: str) -> str:
+    """A method's name, with spaces where a line may end."""
+    return re.sub(r"(?<=\w)\(", " (", re.sub(r",(?=\w)", ", ", name))
+
+
+def _tick(name: str) -> str:
+    return wrapped(spaced(name), 2.3)
+
+
+def _trials(cell: Cell) -> float:
+    return np.inf if cell.settings.get("grouping") == "exact" else cell.settings["trials"]
+
+
+def _percent(cell: Cell) -> tuple[float, Any]:
+    """The accuracy, and how far its interval reaches below and above: (2, 1)."""
+    value = 100 * cell.metrics["accuracy"]
+    return value, abs(100 * np.array(cell.metrics["accuracy_interval"])[:, None] - value)
+
+
+def _line(cells: dict[Any, Cell], ax: Any, beside: float, look: Look, label: str) -> None:
+    """The accuracies of cells, by their places; all are drawn `beside` these."""
+    if not cells:
+        return
+    places = sorted(cells)
+    values, reaches = zip(*(_percent(cells[at]) for at in places), strict=True)
+    xs = [at + beside for at in places]
+    ax.errorbar(xs, values, np.hstack(reaches), label=label, elinewidth=0.9, **look.line)
+
+
+def _beside(i: int, count: int) -> float:
+    """How far line i of so many stands beside places 1 apart: no interval covers another."""
+    return (i - (count - 1) / 2) * min(0.08, 0.6 / count)
+
+
+def _bar(
+    names: Sequence[str], name: str, value: float, text: str, look: Look, ax: Any, reach: Any = None
+) -> None:
+    """A bar, with `text` at the right of the axes. The first of the names is on top."""
+    place = len(names) - 1 - names.index(name)
+    ax.barh(place, value, 0.7, xerr=reach, error_kw={"elinewidth": 1}, **look.bar)
+    at = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
+    ax.annotate(text, (1, place), fontsize="small", **at)
+    ax.set_yticks(range(len(names)), map(_tick, reversed(names)))
+    ax.grid(visible=False, axis="y")
+
+
+def _chance(cells: Sequence[Cell]) -> float | None:
+    """In percent. None where a run that was written before has questions of several K."""
+    known = [cell.metrics["chance"] or (1 / cell.choices if cell.choices else 0) for cell in cells]
+    return 100 * float(np.mean(known)) if all(known) else None
+
+
+def _draw_chance(cells: Sequence[Cell], line: Callable[..., Any]) -> None:
+    if (chance := _chance(cells)) is not None:
+        line(chance, **_CHANCE)

@@ -1,0 +1,214 @@
+"""Reason first, then answer: chain of thought, reasoning models, and one trace for all groups.
+
+The model writes its reasoning after the question and all its choices. Then a cue follows, and the
+probabilities of the labels are read after it. So there is always a distribution, and no answer has
+to be found in a text; what the text itself says is noted beside it (`said`). The paper compares
+with such methods (Section 5.4) and states no prompt, budget or sampling: docs/paper.md says what is
+done here and why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from minise.chat import chat_template, chat_text, stop_tokens
+from minise.engines import LanguageModel
+from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer
+from minise.errors import InputError, Unsuited
+from minise.generation import generate
+from minise.grouping import Groups
+from minise.prompt import DEFAULT_TEMPLATE, LABELS, write_prompts
+from minise.question import Question
+
+STEPS = "Let's think step by step."  # Kojima et al. 2022, zero-shot
+OPEN, CLOSE = "<think>\n", "</think>"  # of DeepSeek-R1 and its distills
+LETTER = "Answer with the letter of the right choice."
+Heard = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class Reasoned(Plan):
+    """A plan whose prompts hold what the model wrote. `new_tokens`: how many it wrote. `cut`: the
+    budget, or the model's positions, ended it."""
+
+    text: str = ""
+    new_tokens: int = 0
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class ChainOfThought:
+    """Zero-shot chain of thought: "Let's think step by step.", then greedy text of at most
+    `max_new_tokens`, then the cue.
+
+    `chat`: write the prompt by the checkpoint's chat template; None: where it has one. Without it a
+    blank line ends the text, because a base model then makes up another question.
+    """
+
+    name: ClassVar[str] = "cot"
+    sampling: ClassVar[tuple[float, float]] = (0.0, 1.0)  # temperature, top-p: greedy
+    max_new_tokens: int = 256
+    chat: bool | None = None
+
+    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
+        """The prompts without any reasoning: what is known before the model writes. Raises Unsuited
+        for a model that names no stop token."""
+        stop_tokens(lm)
+        return self.read(lm, question, self.close(self.start(lm, question)), seed)
+
+    def write(
+        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: Heard | None = None
+    ) -> Reasoned:
+        """Let the model reason, and put what it wrote into the prompts."""
+        start = self.start(lm, plan.question)
+        longest = len(plan.prefix) + max(map(len, plan.branches))
+        room = lm.config.max_position_embeddings - longest
+        if room < 1:
+            raise InputError(f"the prompt has {longest} tokens, which leaves none to reason")
+        (made,) = generate(
+            lm,
+            [start],
+            min(self.max_new_tokens, room),
+            *self.sampling,
+            seed=seed,
+            stop_texts=() if self.is_chat(lm) else ("\n\n",),
+            on_text=on_text,
+        )
+        read = self.read(lm, plan.question, self.close(start + made.text), seed)
+        return Reasoned(
+            **vars(read), text=made.text, new_tokens=len(made.tokens), cut=made.ended != "stop"
+        )
+
+    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
+        return mean_answer(plan, logits)
+
+    def notes(self, lm: LanguageModel, plan: Reasoned, answer: Answer, seed: int) -> dict[str, Any]:
+        """What a sample keeps: the text, its length, whether it was cut, and the choice it names
+        (None where it names none)."""
+        named = said(plan.text, len(plan.question.choices))
+        return {
+            "reasoning": plan.text,
+            "new_tokens": plan.new_tokens,
+            "cut": plan.cut,
+            "said": named,
+        }
+
+    def is_chat(self, lm: LanguageModel) -> bool:
+        """Whether the prompt is written by the checkpoint's chat template."""
+        return chat_template(lm) is not None if self.chat is None else self.chat
+
+    def start(self, lm: LanguageModel, question: Question) -> str:
+        """The text after which the model reasons."""
+        if self.is_chat(lm):
+            return _asked(lm, question, STEPS)
+        return f"{DEFAULT_TEMPLATE.render(question.text, question.choices)} {STEPS}"
+
+    def close(self, text: str) -> str:
+        """The text with its reasoning ended, ready for the cue."""
+        return text.rstrip()
+
+    def read(self, lm: LanguageModel, question: Question, text: str, seed: int) -> Plan:
+        """The prompts that read the answer after `text`: here one, the cue alone."""
+        cue = replace(DEFAULT_TEMPLATE, choice="")
+        prefix, prompts = write_prompts(lm.tokenizer, cue, text, [question.choices])
+        groups = Groups(((tuple(range(len(question.choices))),),), complete=True)
+        return Plan(question, groups, prefix, prompts)
+
+
+@dataclass(frozen=True)
+class Reasoning(ChainOfThought):
+    """A reasoning model's own way, as DeepSeek-R1's distills have it: no system prompt, "<think>"
+    begun for it where its chat template does not, temperature 0.6 and top-p 0.95, and the answer
+    read after "</think>". Where the budget is spent before, "</think>" is written for it.
+
+    A reasoning model is one whose chat template knows "</think>". `chat` given, True or False, asks
+    any model, with its template or without.
+    """
+
+    name: ClassVar[str] = "reasoning"
+    sampling: ClassVar[tuple[float, float]] = (0.6, 0.95)
+    max_new_tokens: int = 2048
+
+    def is_chat(self, lm: LanguageModel) -> bool:
+        if self.chat is None and CLOSE not in (chat_template(lm) or ""):
+            raise Unsuited(
+                f"{lm.name}: is no reasoning model, its chat template knows no {CLOSE}; to ask it "
+                "all the same write reasoning(chat=true), or chat=false for a plain prompt"
+            )
+        return self.chat is not False
+
+    def start(self, lm: LanguageModel, question: Question) -> str:
+        if self.is_chat(lm):
+            text = _asked(lm, question, LETTER)
+        else:
+            text = replace(DEFAULT_TEMPLATE, cue=f"{LETTER}\n").render(
+                question.text, question.choices
+            )
+        return text if text.endswith(OPEN) else text + OPEN
+
+    def close(self, text: str) -> str:
+        thoughts, closed, _ = text.rpartition(CLOSE)
+        return f"{thoughts if closed else text.rstrip() + chr(10)}{CLOSE}\n"
+
+
+@dataclass(frozen=True)
+class ChainOfThoughtEnsemble(SelfEnsemble):
+    """Self-Ensemble after a chain of thought: the model reasons once, and all groups are read after
+    that text in one packed pass. Not in the paper."""
+
+    name: ClassVar[str] = "cot-ensemble"
+    max_new_tokens: int = 256
+    chat: bool | None = None
+
+    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
+        return self._thought().plan(lm, question, seed)
+
+    def write(
+        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: Heard | None = None
+    ) -> Reasoned:
+        """As `ChainOfThought.write`."""
+        return self._thought().write(lm, plan, seed, on_text)
+
+    def notes(self, lm: LanguageModel, plan: Reasoned, answer: Answer, seed: int) -> dict[str, Any]:
+        """As `ChainOfThought.notes`."""
+        return self._thought().notes(lm, plan, answer, seed)
+
+    def _thought(self) -> ChainOfThought:
+        return _ReadByGroups(self.max_new_tokens, self.chat, super().plan)
+
+
+@dataclass(frozen=True)
+class _ReadByGroups(ChainOfThought):
+    group: Callable[[LanguageModel, Question, int], Plan] | None = None
+
+    def read(self, lm: LanguageModel, question: Question, text: str, seed: int) -> Plan:
+        assert self.group is not None
+        grouped = self.group(lm, replace(question, text=text), seed)
+        return replace(grouped, question=question)
+
+
+def said(text: str, num_choices: int) -> int | None:
+    """The index of the choice that a text names last, after its last "</think>" if it has one; None
+    where it names none. A choice is named as "(B)", "answer is B", "Answer: B", "\\boxed{B}", or by
+    a text that is "B" alone.
+
+    >>> said("(A) is wet. So the answer is B.", 3), said("I do not know.", 3)
+    (1, None)
+    """
+    after = text.rpartition(CLOSE)[2]
+    form = r"\(([A-Z])\)|(?i:answer)(?i:\s+is)?[\s:*]*([A-Z])\b|\\boxed\{\(?([A-Z])|^\W*([A-Z])\W*$"
+    letters = ["".join(found) for found in re.findall(form, after)]
+    known = [LABELS.index(one) for one in letters if one in LABELS[:num_choices]]
+    return known[-1] if known else None
+
+
+def _asked(lm: LanguageModel, question: Question, wish: str) -> str:
+    """The question as a user's message, by the chat template, without what the tokenizer adds."""
+    content = replace(DEFAULT_TEMPLATE, cue=wish).render(question.text, question.choices)
+    text = chat_text(lm, [{"role": "user", "content": content}])
+    return text.removeprefix(lm.tokenizer.decode(lm.tokenizer.encode([""])[0]))

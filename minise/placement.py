@@ -1,0 +1,158 @@
+"""Where a model runs and in which dtype, if nobody says: by what it takes and what is free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from minise.config import Config
+from minise.errors import InputError, one_line, quote
+from minise.meter import free_bytes
+from minise.names import AUTO
+from minise.stored import Stored
+
+ROOM = 0.6  # the part of free memory that weights may take in a wider dtype than the stored one
+UNKNOWN = 12 * 2**30  # bytes that count as free where the system does not say
+SMALL = 20_000_000  # values; a smaller model gains nothing by a GPU, nor by threads
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What was chosen. bytes: of the weights, once they are loaded. free: bytes on the device
+    before, None where the system does not say. why: in words, empty where nothing was chosen or
+    where it is the plain case, the preferred dtype on a CPU."""
+
+    dtype: torch.dtype
+    device: torch.device
+    bytes: int
+    free: int | None
+    why: str
+
+
+def place(
+    stored: Stored,
+    dtype: torch.dtype | str = AUTO,
+    device: str | torch.device = AUTO,
+    quantize: str | None = None,
+    preferred: torch.dtype = torch.float32,
+) -> Placement:
+    """Choose what is "auto". Raises InputError if the weights do not fit, and says what would.
+
+    Device: CUDA, or MPS, where there is one; the CPU for a model of under 20 million values.
+
+    Dtype on a CPU: `preferred`, float32 or float64, where the weights take at most 0.6 of what is
+    free; else float32 where they do; else the stored one, but bfloat16 for float16 on a CPU that
+    has instructions for bfloat16, because CPUs compute float16 slowly. On a GPU: float64 where it
+    is preferred and takes at most 0.6 of what is free; else the stored one, but float16 where the
+    card has no bfloat16. 4-bit weights do not count as smaller here, so that a model computes in
+    one dtype whether it is packed or not.
+    """
+    where = _device(stored) if device == AUTO else usable_device(device)
+    free, packed = free_bytes(where), stored.in_4_bits(quantize)
+    chosen, why = _dtype(stored, where, free, preferred) if isinstance(dtype, str) else (dtype, "")
+    if not why and device == AUTO and where.type != "cpu":
+        why = "because there is one"
+    size = stored.bytes(chosen, packed)
+    if free is not None and size > free:
+        raise InputError(
+            f"{stored.folder}: its weights take {in_words(size)} in {name_of(chosen)}, and "
+            f"{in_words(free)} are free on {where}; {_remedy(stored, chosen, packed, free)}"
+        )
+    return Placement(chosen, where, size, free, why)
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device. Raises InputError if a tensor cannot be created on it and read back."""
+    try:
+        torch.zeros(1, device=device).item()  # item() fails on "meta", whose tensors hold no values
+        return torch.device(device)
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise InputError(
+            f"device {quote(str(device))} cannot be used here ({one_line(error)}); try cpu"
+        ) from None
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """As --dtype has it: "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def fast_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 in instructions of its own. (On ARM nobody says.)"""
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, check, bool)() for check in checks)
+
+
+def pass_bytes(config: Config, dtype: torch.dtype, tokens: int, masked: bool, packed: bool) -> int:
+    """An estimate of the memory that a pass of `tokens` tokens takes beside the weights, at its
+    peak: the stream, queries, keys and values, the wide rows of the MLP; with `masked` a dense mask
+    of the tokens; with `packed` the largest matrix, unpacked. docs/costs.md compares it."""
+    D, wide = config.hidden_size, config.intermediate_size
+    heads = config.num_attention_heads + 2 * config.num_key_value_heads
+    values = tokens * (8 * D + 2 * heads * config.head_dim) + min(tokens, 2048) * 4 * wide
+    return (values + packed * D * wide) * dtype.itemsize + masked * tokens**2
+
+
+def in_words(size: float) -> str:
+    """Bytes as "1.5 GiB", or "12.0 MiB"."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def _device(stored: Stored) -> torch.device:
+    if stored.values >= SMALL:
+        for name, known in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
+            if known.is_available():
+                return usable_device(name)
+    return torch.device("cpu")
+
+
+def _dtype(
+    stored: Stored, device: torch.device, free: int | None, preferred: torch.dtype
+) -> tuple[torch.dtype, str]:
+    wider = [preferred] if device.type == "cpu" or preferred == torch.float64 else []
+    wider += [torch.float32] if device.type == "cpu" else []
+    wider = [dtype for dtype in wider if not (dtype == torch.float64 and device.type == "mps")]
+    room = UNKNOWN if free is None else free
+    fits = [dtype for dtype in wider if stored.bytes(dtype) <= ROOM * room]
+    if fits and fits[0] == preferred:
+        return preferred, "" if device.type == "cpu" else "because it fits"
+    large = ""
+    if wider:
+        need = in_words(stored.bytes(wider[0]))
+        large = f"{name_of(wider[0])} would take {need}, and {in_words(room)} are free"
+    if fits:
+        return fits[0], f"as {large}"
+    chosen, why = stored.dtype, "as it is stored"
+    if chosen == torch.bfloat16 and not _has_bfloat16(device):
+        chosen, why = torch.float16, "which has no bfloat16"
+    elif chosen == torch.float64 and device.type == "mps":
+        chosen, why = torch.float32, "which has no float64"
+    elif chosen == torch.float16 and device.type == "cpu" and fast_bfloat16():
+        chosen, why = torch.bfloat16, "which computes it faster than the stored float16"
+    slow = ""
+    if device.type == "cpu" and chosen.itemsize == 2 and not fast_bfloat16():
+        slow = f"this CPU is slow in {name_of(chosen)}"
+    return chosen, "; ".join(filter(None, (why, large, slow)))
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    try:
+        return bool(torch.ones(1, dtype=torch.bfloat16, device=device).item())
+    except (RuntimeError, TypeError):  # older versions of macOS
+        return False
+
+
+def _remedy(stored: Stored, dtype: torch.dtype, packed: frozenset[str], free: int) -> str:
+    """What would fit, the smaller changes first."""
+    half = torch.bfloat16 if dtype.itemsize > 2 else dtype
+    fewer = packed or stored.in_4_bits("nf4")
+    changes = [f"--dtype {name_of(half)}"] * (half != dtype) + ["--quantize nf4"] * (not packed)
+    ways = {f"--dtype {name_of(half)}": (half, packed), "--quantize nf4": (dtype, fewer)}
+    sizes = {change: stored.bytes(*ways[change]) for change in changes}
+    fitting = [f"{change} takes {in_words(size)}" for change, size in sizes.items() if size <= free]
+    if not fitting and (least := stored.bytes(half, fewer)) <= free:
+        fitting = [f"{' '.join(changes)} takes {in_words(least)}"]
+    return " or ".join(fitting) or "use a smaller model"
