@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -16,11 +16,17 @@ PAUSE = 30.0  # seconds: a shorter run prints no line
 LONG = 600.0
 
 
-def progress(items: Sequence[T], what: str, unit: str) -> Generator[T, None, None]:
+def progress(
+    items: Sequence[T], what: str, unit: str, beside: Callable[[], str] = str
+) -> Generator[T, None, None]:
     """The items one after the other. Where stderr is no terminal, as in a log file, a line is
-    printed there when another 10% are done: at most every 30 seconds, at least every 10 minutes."""
+    printed there when another 10% are done: at most every 30 seconds, at least every 10 minutes.
+    What `beside` says stands there, too."""
     if sys.stderr.isatty():
-        yield from tqdm(items, what, unit=unit, leave=False)
+        with tqdm(items, what, unit=unit, leave=False) as bar:
+            for item in bar:
+                bar.set_postfix_str(beside())
+                yield item
         return
     start = said = time.monotonic()
     told = 0
@@ -28,7 +34,8 @@ def progress(items: Sequence[T], what: str, unit: str) -> Generator[T, None, Non
         now, tenth = time.monotonic(), 10 * number // len(items)
         if number and now - said >= (PAUSE if tenth > told else LONG):
             left = duration((now - start) * (len(items) / number - 1))
-            rate = f"{number:,} of {len(items):,} {unit}s, about {left} left"
+            more = f", {beside()}" if beside() else ""
+            rate = f"{number:,} of {len(items):,} {unit}s{more}, about {left} left"
             say(f"{what}: {rate}")
             said, told = now, tenth
         yield item

@@ -50,3 +50,10 @@ def test_at_most_one_in_30_seconds_and_one_in_10_minutes_at_least(capsys, clock)
         "minise: miniature-standard: 10 of 10,000 questions, about 9990 minutes left"
     )
     assert len(slow) == 999
+
+
+def test_what_stands_beside(capsys, clock) -> None:
+    for _ in progress(range(10), "miniature-cot", "question", lambda: "70 tokens written"):
+        clock[0] += 40.0
+    first = "1 of 10 questions, 70 tokens written, about 6 minutes left"
+    assert capsys.readouterr().err.splitlines()[0] == f"minise: miniature-cot: {first}"

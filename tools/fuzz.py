@@ -6,10 +6,10 @@ answer, say that a check failed, or refuse in one line.
 
 A case spoils real files of a tiny model, of questions or of a run, or a command line, and calls
 `minise.cli.main` in this process. It fails if an exception leaves main; if the exit status is not
-0, 1 or 2; if stderr holds anything but the one line of a refusal and notes of what is left
-out; if a line is longer than 400 characters; if a control character reaches the terminal; if NaN
-stands in an answer or in results.json; if it takes too long; or if a file is opened for writing
-outside the case's own folder.
+0, 1 or 2; if stderr holds anything but the one line of a refusal and notes on what is left
+out out or missing; if a line is longer than 400 characters; if a control character reaches the
+terminal; if NaN stands in an answer or in results.json; if it takes too long; or if a file is
+opened for writing outside the case's own folder.
 
 Cases run in forked processes with limited memory, so that one that dies or hangs is a failure of
 its own. Linux only.
@@ -48,7 +48,9 @@ from tests.confine import confined, terminal
 SECONDS = 8.0  # of the processor's time, for one case; most take a tenth of a second
 MEMORY = 3 * 2**30  # address space that a case may take beside what is there
 LONGEST = 400
-NOTES = re.compile(r"minise: .*(\bleft out\b|the run goes on)")  # with any status
+NOTES = re.compile(  # with any status
+    r"minise: .*(\bleft out\b|the run goes on|nothing can be scored|if they are counted from 1)"
+)
 
 
 @dataclass(frozen=True)

@@ -134,11 +134,12 @@ def _ece(cell: Cell) -> str:
 
 
 def _settings(cells: Iterable[Cell]) -> str:
-    """m, N and the grouping of the methods that have them, by task or run where these differ."""
-    shown = {"group_size": "m", "trials": "N", "grouping": "grouping"}
+    """m, N, the grouping and another preset than the paper's, by task or run where these differ."""
+    shown = {"group_size": "m", "trials": "N", "grouping": "grouping", "preset": "preset"}
     told: dict[tuple[str, str, str], str] = {}
     for cell in cells:
-        hidden = ("trials",) if cell.used.get("grouping") == "exact" else ()
+        hidden: tuple[str, ...] = ("trials",) if cell.used.get("grouping") == "exact" else ()
+        hidden += ("preset",) if cell.used.get("preset") == "paper" else ()
         used = [(k, v) for k, v in cell.used.items() if k not in hidden and v is not None]
         text = ", ".join(f"{shown[key]}={value}" for key, value in used if key in shown)
         if text:

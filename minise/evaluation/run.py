@@ -207,14 +207,22 @@ def _ask_all(
     pending = [(seed, question) for seed, question in questions if (seed, question.id) not in found]
     what = printable(shorten(path.stem.removeprefix("samples-"), 60))
 
+    written = 0  # tokens, by a method that writes
+
+    def told() -> str:
+        return f"{written:,} tokens written" if written else ""
+
     def ask_pending() -> None:
-        with closing(progress(pending, what, "question")) as asking:
+        nonlocal written
+        with closing(progress(pending, what, "question", told)) as asking:
             for seed, question in asking:
                 try:
                     sample = _ask(lm, method, variant, keep_groups, question, seed)
                 except InputError as error:
                     remedy = "answers so far are kept, the same command with --resume goes on"
                     raise InputError(f"{shorten(str(error), 250)} ({remedy})") from error
+                if type(wrote := (sample.notes or {}).get("new_tokens")) is int:
+                    written += wrote
                 if keep_text:
                     sample = replace(sample, text=_text(question))
                 elif sample.notes:
