@@ -223,7 +223,8 @@ def test_tasks_lists_what_the_other_commands_take(capsys) -> None:
     assert set(lists["tasks"]) == {*TASKS, "FILE"}
     assert set(lists["methods"]) == {*OFFERED, "FILE.py:CLASS"}
     assert set(lists["experiments"]) == set(EXPERIMENTS)
-    assert set(lists["models"]) == {f"weights/tiny-{n}" for n in ("llama", "mistral", "qwen2")}
+    shipped = ("llama", "mistral", "qwen2", "reasoner")
+    assert set(lists["models"]) == {f"weights/tiny-{name}" for name in shipped}
 
 
 @pytest.fixture

@@ -43,6 +43,14 @@ class TestPaper:
             run = make(experiment, {"qasc": {"x": ours()}}, model="Qwen/Qwen2.5-7B")
             assert Results.from_json(run).cells[0].paper("accuracy") == number
 
+    def test_4_bit_weights_have_a_name_and_numbers_of_their_own(self) -> None:
+        found = {}
+        for packed in (None, "nf4"):
+            run = Results.from_json(make(None, {"qasc": {"x": ours()}}, quantize=packed))
+            found[run.model] = run.cells[0].paper("accuracy")
+        assert found[LLAMA] == 80.67
+        assert found[f"{LLAMA} (nf4)"] != 80.67
+
     def test_its_accuracies_are_shares_of_its_questions(self) -> None:
         """926 questions of QASC, 277 of TruthfulQA, 450 of Biology: what a percentage can be. Two
         numbers that cannot be one (docs/paper.md) are copied as printed."""

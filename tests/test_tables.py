@@ -7,6 +7,8 @@ import re
 import pytest
 
 from minise.errors import InputError
+from minise.evaluation.results import Results
+from minise.evaluation.tables import render
 from tests.made_results import DIFFERENCE, LLAMA, M4, STUDY, cell, make, ours, table
 
 
@@ -173,3 +175,74 @@ class TestTables:
     def test_what_is_not_a_full_run_says_so(self) -> None:
         run = make("main", {"qasc": {"standard": cell()}}, full_run=False, limit=5)
         assert table(run).endswith("926 questions. Not a full run: the first 5 questions.\n")
+
+    def test_reasoning_shows_what_was_read_and_what_was_said(self) -> None:
+        said = {"accuracy": 0.6, "interval": [0.5, 0.7], "names_none": 0.1, "cut": 0.2}
+        cells = {"standard": cell(), "cot": cell("cot")}
+        extra = {"reasoning": {"qasc": {"cot": {**said, "new_tokens": 123.4}}}}
+        found = rows(table(make("reasoning", {"qasc": cells}, extra=extra)))
+        (row,) = [row for row in found if len(row) == 9 and row[2] == "cot"]
+        read = "80.0 [70.0, 90.0]"
+        assert row[3:] == [read, "60.0 [50.0, 70.0]", "10.0", "20.0", "123", "1,234"]
+
+    def test_it_says_how_to_read_it(self) -> None:
+        text = table(make("confidence", {"qasc": {"standard": cell()}}))
+        assert text.startswith("Under-confidence: share of the right answers with f < 0.5. Over-")
+        assert "\n\nBrackets: 95% bootstrap intervals over questions (percentile, 1,000 " in text
+
+    def test_settings_stand_below(self) -> None:
+        few, many = ours(), cell("self-ensemble", settings={"group_size": 5, "trials": 40})
+        facts: dict[str, tuple[str, int | None]] = {"a": ("qasc", 8), "b": ("own", 8)}
+        one = make("main", {"a": {"x": few, "y": many}, "b": {"x": many, "y": many}}, facts)
+        assert table(one).endswith(
+            "  Settings: x: group_size=4, trials=20, preset=paper (a); "
+            "y: group_size=5, trials=40; x: group_size=5, trials=40 (b).\n"
+        )
+
+
+class TestATerminal:
+    """A table is as wide as it, and the end says what is left out."""
+
+    RUN = Results.from_json(
+        make(
+            None,
+            {"q": {"standard": cell(), "self-ensemble": cell("self-ensemble")}},
+            model="weights/tiny",
+        )
+    )
+
+    def first(self, width: int) -> list[str]:
+        return render([self.RUN], (), width).split("\n\nBrackets")[0].splitlines()
+
+    def test_intervals_go_first_then_the_last_columns(self) -> None:
+        title = "tiny, q"
+        assert self.first(86) == [
+            title,
+            "",
+            "| method        | n   | accuracy          | NLL   | under | over | tokens | Brier |",
+            "|---------------|-----|-------------------|-------|-------|------|--------|-------|",
+            "| standard      | 926 | 80.0 [70.0, 90.0] | 0.800 | 80.0  | 80.0 | 1,234  | 0.800 |",
+            "| self-ensemble | 926 | 80.0 [70.0, 90.0] | 0.800 | 80.0  | 80.0 | 1,234  | 0.800 |",
+            "(more in report.md: ECE, AUROC, s/question, peak MiB)",
+        ]
+        assert len(self.first(86)[2]) == 83
+        assert self.first(83) == self.first(86)
+        assert self.first(82)[-1] == "(more in report.md: Brier, ECE, AUROC, s/question, peak MiB)"
+
+    def test_the_accuracy_s_interval_goes_before_columns_that_matter(self) -> None:
+        assert self.first(66)[4:] == [
+            "| standard      | 926 | 80.0     | 0.800 | 80.0  | 80.0 | 1,234  |",
+            "| self-ensemble | 926 | 80.0     | 0.800 | 80.0  | 80.0 | 1,234  |",
+            "(more in report.md: Brier, ECE, AUROC, s/question, peak MiB)",
+        ]
+        assert self.first(20)[2] == "| method        | n   |"
+
+    def test_a_difference_keeps_its_interval(self) -> None:
+        cells = {"multi-pass": cell(), "tree": cell()}
+        run = make("main", {"q": cells}, differences={"q": [DIFFERENCE]}, model="weights/tiny")
+        text = render([Results.from_json(run)], (), 66)
+        assert "| tree - multi-pass | +5.00 [-1.00, +11.00] | 0.18      |" in text
+        assert "Paired differences, tiny, q\n" in text
+
+    def test_what_fits_is_as_in_the_file(self) -> None:
+        assert render([self.RUN], (), 300) == render([self.RUN])

@@ -68,7 +68,7 @@ TESTS = {
     "evaluation/tasks": "tasks datasets own_data",
     "evaluation/tables": "tables results report",
     "evaluation/across": "report",
-    "evaluation/results": "results tables report",
+    "evaluation/results": "results tables report run",
     "evaluation/panels": "figures",
     "drawing": "figures",
     "evaluation/reasoning_study": "reasoning",
