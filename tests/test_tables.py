@@ -194,6 +194,7 @@ class TestTables:
         few, many = ours(), cell("self-ensemble", settings={"group_size": 5, "trials": 40})
         facts: dict[str, tuple[str, int | None]] = {"a": ("qasc", 8), "b": ("own", 8)}
         one = make("main", {"a": {"x": few, "y": many}, "b": {"x": many, "y": many}}, facts)
+        assert "(bfloat16, cuda): a: 926 questions, b: 926 questions.\n  Settings" in table(one)
         assert table(one).endswith(
             "  Settings: x: group_size=4, trials=20, preset=paper (a); "
             "y: group_size=5, trials=40; x: group_size=5, trials=40 (b).\n"
@@ -243,6 +244,10 @@ class TestATerminal:
         text = render([Results.from_json(run)], (), 66)
         assert "| tree - multi-pass | +5.00 [-1.00, +11.00] | 0.18      |" in text
         assert "Paired differences, tiny, q\n" in text
+        narrow = render([Results.from_json(run)], (), 48)
+        assert narrow.startswith("Accuracy\n\n| model | method     | q                 |")
+        assert "| tree - multi-pass | +5.00 [-1.00, +11.00] |\n(more in report.md: McN" in narrow
+        assert render([Results.from_json(run)], (), 35).startswith("Accuracy, tiny\n\n| method ")
 
     def test_what_fits_is_as_in_the_file(self) -> None:
         assert render([self.RUN], (), 300) == render([self.RUN])
