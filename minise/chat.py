@@ -10,11 +10,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line
 from minise.source import finder, optional_file
 
+_FILES: WeakKeyDictionary[LanguageModel, dict[str, tuple[Path, str] | None]] = WeakKeyDictionary()
 Message = dict[str, str]  # {"role": "user", "content": "..."}
 
 
@@ -38,8 +40,8 @@ def stop_tokens(lm: LanguageModel) -> list[int]:
 
 def chat_template(lm: LanguageModel) -> str | None:
     """The checkpoint's chat template, None where it has none. Of several by name, the default."""
-    if path := optional_file(finder(lm.name, lm.revision), "chat_template.jinja"):
-        return _text_of(path)
+    if (file := _file(lm, "chat_template.jinja")) is not None:
+        return file[1]
     held = _read(lm, "tokenizer_config.json").get("chat_template")
     if isinstance(held, list):
         named = {one["name"]: one["template"] for one in held if isinstance(one, dict)}
@@ -90,10 +92,9 @@ def encode_as_is(lm: LanguageModel, text: str) -> list[int]:
 
 def _read(lm: LanguageModel, name: str) -> dict[str, Any]:
     """A JSON object of the checkpoint; empty where there is no such file."""
-    path = optional_file(finder(lm.name, lm.revision), name)
-    if path is None:
+    if (file := _file(lm, name)) is None:
         return {}
-    text = _text_of(path)
+    path, text = file
     try:
         held = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -101,11 +102,18 @@ def _read(lm: LanguageModel, name: str) -> dict[str, Any]:
     return held if isinstance(held, dict) else {}
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not readable as text ({one_line(error)})") from None
+def _file(lm: LanguageModel, name: str) -> tuple[Path, str] | None:
+    """The path and the text of a file of the checkpoint, None where there is none. Looked up once
+    for each model: every prompt needs them, and the hub would be asked each time for an absent
+    one."""
+    known = _FILES.setdefault(lm, {})
+    if name not in known:
+        path = optional_file(finder(lm.name, lm.revision), name)
+        try:
+            known[name] = None if path is None else (path, path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: not readable as text ({one_line(error)})") from None
+    return known[name]
 
 
 def _text(token: Any) -> str | None:

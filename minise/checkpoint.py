@@ -16,7 +16,7 @@ from minise.engines import LanguageModel
 from minise.errors import InputError, quote
 from minise.model import Decoder
 from minise.names import AUTO
-from minise.placement import place, usable_device
+from minise.placement import Placement, place, usable_device
 from minise.quantize import check_format, matrix_of, pack, put, read_stored
 from minise.source import finder, on_disk, weight_files
 from minise.stored import DTYPES, Stored, described, opened, read_heads
@@ -60,13 +60,28 @@ def load(
     """
     if dtype not in (AUTO, *DTYPES):
         raise InputError(f"dtype {dtype} is not one of auto, {', '.join(map(str, DTYPES))}")
+    lm, stored, placed = prepare(source, revision, dtype, device, quantize, double_quant)
+    decoder = read_weights(stored, placed.dtype, placed.device, quantize, double_quant)
+    return replace(lm, decoder=decoder)
+
+
+def prepare(
+    source: str | Path,
+    revision: str | None,
+    dtype: torch.dtype | str,
+    device: str | torch.device,
+    quantize: str | None,
+    double_quant: bool,
+    preferred: torch.dtype = torch.float32,
+    fetch: bool = True,
+) -> tuple[LanguageModel, Stored, Placement]:
+    """What `find` finds, and where and in which dtype its weights go, before any of them is read.
+    Raises as `load` and `placement.place` do."""
     check_format(quantize, double_quant)
     if device != AUTO:
         usable_device(device)  # before anything is fetched
-    lm, stored = find(source, revision)
-    placed = place(stored, dtype, device, quantize)
-    decoder = read_weights(stored, placed.dtype, placed.device, quantize, double_quant)
-    return replace(lm, decoder=decoder)
+    lm, stored = find(source, revision, fetch)
+    return lm, stored, place(stored, dtype, device, quantize, preferred)
 
 
 def find(

@@ -98,10 +98,11 @@ def generate(
                 ended[i] = "stop"
                 continue
             written[i].append(token)
-            piece = streams[i].step(lm.tokenizer.backend, token) or ""
-            texts[i] += piece
-            if on_text and piece:
-                on_text(i, piece)
+            if on_text or stop_texts:
+                piece = streams[i].step(lm.tokenizer.backend, token) or ""
+                texts[i] += piece
+                if on_text and piece:
+                    on_text(i, piece)
             if any(end in texts[i] for end in stop_texts):
                 ended[i] = "stop"
             elif len(ids[i]) + len(written[i]) > lm.config.max_position_embeddings:

@@ -14,7 +14,7 @@ from minise.stored import Stored
 
 ROOM = 0.6  # the part of free memory that weights may take in a wider dtype than the stored one
 UNKNOWN = 12 * 2**30  # bytes that count as free where the system does not say
-SMALL = 20_000_000  # values; a smaller model gains nothing by a GPU, nor by threads
+SMALL = 20_000_000  # values; a smaller model gains nothing by a GPU, and threads slow it down
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from minise import InputError, LanguageModel, generate
-from minise.chat import chat_ids, chat_text, stop_tokens
+from minise.chat import chat_ids, chat_template, chat_text, stop_tokens
 from minise.checkpoint import load
+from minise.source import optional_file
 
 ASKED = [{"role": "user", "content": "Is a wren a bird?"}]
 # The constructs of published templates, in one.
@@ -64,6 +65,22 @@ class TestStopTokens:
     def test_none_at_all_is_refused(self, folder: Path) -> None:
         with pytest.raises(InputError, match="names no stop token"):
             stop_tokens(load(folder))
+
+    def test_a_file_is_looked_up_once_for_a_model(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The hub would be asked for an absent one every time."""
+        looked: list[str] = []
+
+        def look(find: Any, name: str) -> Path | None:
+            looked.append(name)
+            return optional_file(find, name)
+
+        monkeypatch.setattr("minise.chat.optional_file", look)
+        lm = with_files(folder, tokenizer_config={"eos_token": "<s>"})
+        assert [stop_tokens(lm), chat_template(lm), stop_tokens(lm)] == [[0], None, [0]]
+        assert sorted(looked) == sorted(set(looked))
+        assert "generation_config.json" in looked
 
     def test_a_damaged_file_is_refused(self, folder: Path) -> None:
         (folder / "generation_config.json").write_text("{")

@@ -247,6 +247,20 @@ class TestCommands:
             del one["seconds"]
         assert again == kept
 
+    def test_a_trial_before_the_run_writes_one_token(
+        self, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        budgets = []
+
+        def listen(lm: Any, prompts: Any, budget: int, *more: Any, **named: Any) -> Any:
+            budgets.append(budget)
+            return generate(lm, prompts, budget, *more, **named)
+
+        monkeypatch.setattr("minise.methods.reasoning.generate", listen)
+        asked = ["eval", "--task", "miniature", "--questions", 2, "--max-new-tokens", 6]
+        assert run(capsys, *asked, "--method", "cot", "-o", tmp_path)[0] == 0
+        assert budgets == [1, 6, 6]
+
     def test_secret_data_leave_no_text(self, tmp_path: Path, capsys) -> None:
         asked = ["eval", "--task", "miniature", "--questions", 2, "--method", "cot", "--no-text"]
         assert run(capsys, *asked, "--max-new-tokens", 3, "-o", tmp_path)[0] == 0

@@ -27,7 +27,6 @@ QUESTION = Question(
     id="miniature-0-3",
     answer=2,
 )
-SMALL_MODEL = 20_000_000  # parameters; below it, threads wait for each other more than they help
 
 
 def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
@@ -185,18 +184,16 @@ def load_model(args: argparse.Namespace) -> LanguageModel:
     import torch
 
     from minise import checkpoint
-    from minise.placement import name_of, place, usable_device
-    from minise.quantize import check_format
+    from minise.placement import name_of
 
     quantize, double = getattr(args, "quantize", None), getattr(args, "double_quant", False)
-    check_format(quantize, double)
-    if args.device != AUTO:
-        usable_device(args.device)  # before anything is fetched
     only_planned = getattr(args, "dry_run", False)
-    lm, stored = checkpoint.find(args.model, args.revision, fetch=not only_planned)
     dtype = args.dtype if args.dtype == AUTO else getattr(torch, args.dtype)
     preferred = getattr(torch, getattr(args, "preferred", "float32"))
-    placed = place(stored, dtype, args.device, quantize, preferred)
+    lm, stored, placed = checkpoint.prepare(
+        *(args.model, args.revision, dtype, args.device, quantize, double, preferred),
+        fetch=not only_planned,
+    )
     args.dtype, args.device = name_of(placed.dtype), str(placed.device)
     if only_planned:
         args.placed, args.packed = placed, "as stored" if stored.packed else quantize
@@ -215,10 +212,12 @@ def set_threads(args: argparse.Namespace, lm: LanguageModel) -> None:
     """As many threads as --threads says, or one for a small model. results.json records them."""
     import torch
 
+    from minise.placement import SMALL
+
     size = sum(parameter.numel() for parameter in lm.decoder.parameters())
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    elif size < SMALL_MODEL and "OMP_NUM_THREADS" not in os.environ:
+    elif size < SMALL and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
 
 

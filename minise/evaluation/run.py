@@ -103,7 +103,7 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, resume: bool = False) ->
         for variant, method in made[task]:
             files.samples_path(folder, task, variant.name)  # refuses a name that is too long
             if is_new and not hasattr(method, "fit"):
-                _ask(lm, method, variant, False, question, seed)
+                _ask(lm, _for_trial(variant, method), variant, False, question, seed)
     with files.open_folder(folder, description, resume, here) as moved:
         if moved:
             say(f"{moved}: the last digits may be rounded otherwise, but the run goes on")
@@ -154,6 +154,14 @@ def _make_methods(run: Run, task: str) -> Made:
             method.check(run.questions(task))
         ready.add(variant.name)
     return made
+
+
+def _for_trial(variant: Variant, method: Any) -> Any:
+    """The method, with a budget of one token where it lets the model write: that tells as much."""
+    budget = getattr(method, "max_new_tokens", None)
+    if type(budget) is not int or budget <= 1:
+        return method
+    return build(replace(variant, settings={**variant.settings, "max_new_tokens": 1}))
 
 
 def _run_task(

@@ -18,17 +18,15 @@ from torch import Tensor
 
 from minise.chat import chat_template, chat_text, stop_tokens
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer
+from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
 from minise.errors import InputError, Unsuited
-from minise.generation import generate
-from minise.grouping import Groups
-from minise.prompt import DEFAULT_TEMPLATE, LABELS, write_prompts
+from minise.generation import Heard, generate
+from minise.prompt import DEFAULT_TEMPLATE, LABELS
 from minise.question import Question
 
 STEPS = "Let's think step by step."  # Kojima et al. 2022, zero-shot
 OPEN, CLOSE = "<think>\n", "</think>"  # of DeepSeek-R1 and its distills
 LETTER = "Answer with the letter of the right choice."
-Heard = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
@@ -113,11 +111,13 @@ class ChainOfThought:
         return text.rstrip()
 
     def read(self, lm: LanguageModel, question: Question, text: str, seed: int) -> Plan:
-        """The prompts that read the answer after `text`: here one, the cue alone."""
+        """The prompts that read the answer after `text`."""
+        return replace(self.ask(lm, replace(question, text=text), seed), question=question)
+
+    def ask(self, lm: LanguageModel, question: Question, seed: int) -> Plan:
+        """The prompts after a question that holds the reasoning: here one, the cue alone."""
         cue = replace(DEFAULT_TEMPLATE, choice="")
-        prefix, prompts = write_prompts(lm.tokenizer, cue, text, [question.choices])
-        groups = Groups(((tuple(range(len(question.choices))),),), complete=True)
-        return Plan(question, groups, prefix, prompts)
+        return plan_orders(lm, question, cue, [tuple(range(len(question.choices)))])
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,9 @@ class ChainOfThoughtEnsemble(SelfEnsemble):
 class _ReadByGroups(ChainOfThought):
     group: Callable[[LanguageModel, Question, int], Plan] | None = None
 
-    def read(self, lm: LanguageModel, question: Question, text: str, seed: int) -> Plan:
+    def ask(self, lm: LanguageModel, question: Question, seed: int) -> Plan:
         assert self.group is not None
-        grouped = self.group(lm, replace(question, text=text), seed)
-        return replace(grouped, question=question)
+        return self.group(lm, question, seed)
 
 
 def said(text: str, num_choices: int) -> int | None:
