@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -20,7 +19,14 @@ from minise.layout import Layout
 from minise.meter import check_fit, check_length
 from minise.plugin import find_object
 from minise.presets import Preset, resolve
-from minise.prompt import NULL_OPTION, Prompt, Template, check_labels, write_prompts
+from minise.prompt import (
+    NULL_OPTION,
+    Prompt,
+    Template,
+    check_labels,
+    shared_length,
+    write_prompts,
+)
 from minise.question import Question
 
 
@@ -231,8 +237,7 @@ def run_plans(
 
 def join(plans: Sequence[Plan]) -> Plan:
     """All prompts in one plan, one plan's after the other's. The question is the first one's."""
-    columns = zip(*(plan.prefix for plan in plans), strict=False)
-    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    shared = shared_length([plan.prefix for plan in plans])
     prompts = [
         replace(prompt, ids=plan.prefix[shared:] + prompt.ids)
         for plan in plans

@@ -110,7 +110,7 @@ def _scramble(lm: LanguageModel, engine: _Engine, apart: Apart) -> int:
     """Compare the kept groups' rows with an undisturbed run. Return the number of runs."""
     tokens, V = engine.tokens, lm.config.vocab_size
     whole, _ = trace(lm.decoder, partial(engine.run, tokens))
-    generator, choice = torch.Generator().manual_seed(0), _groups_to_keep(engine.paths)
+    generator, choice = torch.Generator().manual_seed(0), groups_to_keep(engine.paths)
     for kept in choice:
         rows = {row for group in kept for row in engine.paths[group] if row < len(tokens)}
         shift = torch.randint(1, V, tokens.shape, generator=generator)
@@ -121,7 +121,7 @@ def _scramble(lm: LanguageModel, engine: _Engine, apart: Apart) -> int:
     return len(choice)
 
 
-def _groups_to_keep(paths: list[list[int]]) -> list[list[int]]:
+def groups_to_keep(paths: list[list[int]]) -> list[list[int]]:
     """The groups kept in each run, so that for every group and every row outside its path some run
     keeps the group and no path with that row."""
     steps = [list(zip([-1, *path], [*path, -1], strict=True)) for path in paths]

@@ -91,8 +91,7 @@ def write_prompts(
     """
     texts = [template.render(question, choices) for choices in choice_lists]
     start, *whole = tokenizer.encode([template.prefix(question), *texts])
-    columns = zip(start, *whole, strict=False)
-    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    shared = shared_length([start, *whole])
     # What a label becomes depends on the end of the prompt. So of the prompts that end in the same
     # tokens, one is looked up: the one with the most labels.
     ends = [tuple(ids[-_SAME_END:]) for ids in whole]
@@ -109,6 +108,12 @@ def write_prompts(
         for text, ids, end, choices in zip(texts, whole, ends, choice_lists, strict=True)
     ]
     return whole[0][:shared], prompts
+
+
+def shared_length(sequences: Sequence[Sequence[int]]) -> int:
+    """How many ids all of the sequences begin with."""
+    columns = zip(*sequences, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def _label_ids(

@@ -18,7 +18,7 @@ is itself uncertain. docs/sequential.md measures both.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any, ClassVar
@@ -60,10 +60,8 @@ def log_wealth(values_NK: Array) -> Array:
     N, K = values_NK.shape
     wealth, each = np.zeros((N, K)), np.arange(K)
     total = np.zeros(K)
-    gained, squared = (
-        np.zeros((K, K)),
-        np.zeros((K, K)),
-    )  # [i, j]: of the score of j minus that of i
+    # [i, j]: of the score of j minus that of i
+    gained, squared = np.zeros((K, K)), np.zeros((K, K))
     for number, value in enumerate(values_NK):
         leads = value - value[:, None]
         if number and K > 1:
@@ -76,6 +74,15 @@ def log_wealth(values_NK: Array) -> Array:
         gained += leads
         squared += leads**2
     return wealth
+
+
+def trial_values(trials: Sequence[Trial], said: Mapping[Group, Array], K: int) -> Array:
+    """The probability that each trial gives each choice, (N, K), by what each group says."""
+    values = np.empty((len(trials), K))
+    for number, trial in enumerate(trials):
+        for group in trial:
+            values[number, list(group)] = said[group]
+    return values
 
 
 def standard_leads(values_RK: Array) -> Array:
@@ -167,12 +174,9 @@ class UntilDecided:
     def rivals(self, plan: Plan, answer: Answer) -> list[int]:
         """The choices that are not excluded, without the predicted one: none where that is decided.
         All others, where the predicted one is excluded itself."""
-        said = {group.choices: group.probabilities for group in answer.groups}
-        drawn, K = _drawn(plan), len(answer.scores)
-        values = np.empty((len(drawn), K))
-        for number, trial in enumerate(drawn):
-            for group in trial:
-                values[number, list(group)] = said[group]
+        said = {group.choices: group.probabilities.numpy() for group in answer.groups}
+        K = len(answer.scores)
+        values = trial_values(_drawn(plan), said, K)
         if self.grouping == "balanced" or self.z is not None:
             values = values.reshape(-1, self._block(K), K).mean(axis=1)
         if self.z is None:

@@ -12,7 +12,7 @@ import torch
 from minise import LanguageModel, Plan, Question, SelfEnsemble
 from minise.engines import hidden_states
 from minise.grouping import Groups
-from minise.influence import _groups_to_keep, flat_paths, influence
+from minise.influence import flat_paths, groups_to_keep, influence
 from minise.layout import Layout, Tree, causal_mask, pack
 from minise.prompt import Prompt
 from minise.verify import verify
@@ -39,7 +39,7 @@ class TestTheScrambledRuns:
     def test_every_group_and_every_row_beyond_it(self, seed: int, tree: bool) -> None:
         """In some run the group is kept and the row is not."""
         paths = pack([9], random_branches(seed), tree=tree).paths()
-        runs = [(kept, {r for g in kept for r in paths[g]}) for kept in _groups_to_keep(paths)]
+        runs = [(kept, {r for g in kept for r in paths[g]}) for kept in groups_to_keep(paths)]
         rows = {row for path in paths for row in path}
         for group, path in enumerate(paths):
             for row in rows - set(path):
@@ -66,10 +66,10 @@ class TestTheScrambledRuns:
 
     def test_they_are_few(self) -> None:
         for groups, most in ((2, 2), (6, 4), (40, 8), (400, 12)):
-            assert len(_groups_to_keep(flat_paths([1], [[2]] * groups))) <= most
+            assert len(groups_to_keep(flat_paths([1], [[2]] * groups))) <= most
         # Two runs for the first fork, and two for the forks behind it, at whatever depth.
         tree = pack([9], [[1, 2, 3], [1, 2, 4], [5, 6, 7, 8, 3], [5, 6, 7, 8, 4]], tree=True)
-        assert len(_groups_to_keep(tree.paths())) == 4
+        assert len(groups_to_keep(tree.paths())) == 4
 
     def test_flat_paths_are_those_of_the_layout(self) -> None:
         assert flat_paths(PREFIX, BRANCHES) == pack(PREFIX, BRANCHES).paths()

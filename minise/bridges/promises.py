@@ -22,7 +22,7 @@ from minise.bridges.library import TOO_MUCH, Library
 from minise.engines import LanguageModel
 from minise.ensemble import Plan
 from minise.errors import InputError, one_line
-from minise.influence import GRADIENT_GROUPS, Influence, _groups_to_keep, flat_paths
+from minise.influence import GRADIENT_GROUPS, Influence, flat_paths, groups_to_keep
 from minise.layout import Tree, causal_mask, pack
 from minise.meter import check_fit
 from minise.traces import Apart, absolute, relative
@@ -145,7 +145,7 @@ class _Trial:
             return causal
         layout, V = self.flat(), self.decoder.config.vocab_size
         whole, paths = self.decoder.packed(layout), flat_paths(self.prefix, self.branches)
-        draw, choice, scrambled = torch.Generator().manual_seed(0), _groups_to_keep(paths), Apart()
+        draw, choice, scrambled = torch.Generator().manual_seed(0), groups_to_keep(paths), Apart()
         for kept in choice:
             shift = torch.randint(1, V, layout.tokens.shape, generator=draw)
             shift[list({row for group in kept for row in paths[group]})] = 0

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minise.errors import InputError
-from minise.evaluation.samples import Sample
+from minise.evaluation.samples import Sample, check_same_size
 from minise.plugin import load_extra
 from minise.question import Question
 
@@ -60,11 +60,7 @@ class _Calibration:
             if s.logits is None or not np.isfinite(s.logits).all():
                 where = f"question {s.id}, seed {s.seed}"
                 raise InputError(f"{where}: no finite label logits; give standard inference's")
-        sizes = {len(s.probabilities) for s in given}
-        if len(sizes) > 1:
-            need = f"{self.name} needs the same number of choices in every question"
-            found = f"found {min(sizes)} to {max(sizes)}"
-            raise InputError(f"{need}; {found}; use --only-choices K or --cut-to K")
+        check_same_size(self.name, (len(s.probabilities) for s in given))
         ids, question = np.unique([s.id for s in given], return_inverse=True)
         if not 2 <= self.folds <= len(ids):
             found = f"{len(ids)} questions for {self.folds} folds"
@@ -76,14 +72,7 @@ class _Calibration:
         for _, own in split(self.folds, shuffle=True, random_state=0).split(ids):
             inside = np.isin(question, own)
             new[inside] = self._predict(logits[~inside], answers[~inside], logits[inside])
-        return [
-            Sample(
-                *(s.id, s.seed, s.question_hash, s.answer, row.index(max(row)), row, row, s.tokens),
-                text=s.text,
-                cluster=s.cluster,
-            )
-            for s, row in zip(given, new.tolist(), strict=True)
-        ]
+        return [s.remade(row) for s, row in zip(given, new.tolist(), strict=True)]
 
     def _predict(self, logits: Array, answers: Labels, new: Array) -> Array:
         """Fit logits (n, K) with answers (n,); return probabilities (m, K) of new logits (m, K)."""

@@ -6,7 +6,7 @@ their probabilities, so all groupings, numbers of trials and repetitions take on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -80,9 +80,17 @@ def summarise_study(samples: dict[str, list[Sample]], resamples: int = 1000) -> 
 
     Raises InputError for notes that are not those of GroupingStudy.
     """
+    return of_notes(samples, lambda given: _summarise(given, resamples))
+
+
+def of_notes(
+    samples: dict[str, list[Sample]], summarise: Callable[[list[Sample]], dict[str, Any]]
+) -> dict[str, Any]:
+    """What `summarise` makes of the only variant's samples. Raises InputError where their notes are
+    not such as it reads."""
     ((name, given),) = samples.items()
     try:
-        return _summarise(given, resamples)
+        return summarise(given)
     except DAMAGE as error:
         remedy = "delete its samples file, then go on with --resume"
         raise InputError(f"{name}: notes are damaged ({one_line(error)}); {remedy}") from error

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from sys import float_info
 from typing import Any
@@ -40,6 +40,13 @@ class Sample:
     notes: dict[str, Any] | None = None  # whatever else the method keeps (JSON)
     text: dict[str, Any] | None = None  # question, choices and answer, for people
     cluster: str | None = None  # what the question is about, if several are about one thing
+
+    def remade(self, probabilities: list[float]) -> Sample:
+        """The sample with other probabilities, made without asking: its tokens stay; seconds,
+        logits, groups and notes, which tell of the answer before, go."""
+        best = probabilities.index(max(probabilities))
+        new = replace(self, prediction=best, probabilities=probabilities, scores=probabilities)
+        return replace(new, seconds=None, logits=None, groups=None, notes=None)
 
     @property
     def key(self) -> tuple[int, str]:
@@ -93,6 +100,14 @@ def _whole(value: Any) -> bool:
 def _numbers(values: Iterable[Any]) -> bool:
     """Finite ones. Written so that NaN fails, too."""
     return all(type(x) in (int, float) and abs(x) <= float_info.max for x in values)
+
+
+def check_same_size(method: str, sizes: Iterable[int]) -> None:
+    """Raise InputError unless all questions have the same number of choices."""
+    if len(found := set(sizes)) > 1:
+        need = f"{method} needs the same number of choices in every question"
+        told = f"found {min(found)} to {max(found)}"
+        raise InputError(f"{need}; {told}; use --only-choices K or --cut-to K")
 
 
 def samples_path(folder: Path, task: str, name: str) -> Path:

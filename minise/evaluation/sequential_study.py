@@ -17,14 +17,13 @@ import numpy as np
 from minise.designs import balanced_partitions
 from minise.engines import LanguageModel
 from minise.ensemble import Answer, Plan
-from minise.errors import InputError, one_line
-from minise.evaluation.grouping_study import Array, GroupingStudy
+from minise.evaluation.grouping_study import Array, GroupingStudy, of_notes
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
-from minise.evaluation.samples import DAMAGE, Sample
+from minise.evaluation.samples import Sample
 from minise.grouping import Group, Groups, Trial, random_partitions
 from minise.layout import pack
 from minise.plugin import load_extra
-from minise.sequential import UntilDecided, fresh, log_wealth, standard_leads
+from minise.sequential import UntilDecided, fresh, log_wealth, standard_leads, trial_values
 
 BLOCKS = (3, 4, 5, 6, 7, 8, 10)
 LEVELS: dict[str, tuple[float, ...]] = {"alpha": (0.1, 0.05, 0.01), "z": (1, 1.5, 2, 3, 4)}
@@ -119,11 +118,7 @@ class _Known:
 
     def values(self, trials: Sequence[Trial]) -> Array:
         """The probability that each trial gives each choice: (N, K)."""
-        found = np.empty((len(trials), self.K))
-        for number, trial in enumerate(trials):
-            for group in trial:
-                found[number, list(group)] = self.said[group]
-        return found
+        return trial_values(trials, self.said, self.K)
 
     def tokens(self, groups: Sequence[Group]) -> int:
         """Of one pass of the engine tree."""
@@ -164,12 +159,7 @@ def summarise_sequential(samples: dict[str, list[Sample]], resamples: int = 1000
 
     Raises InputError for notes that are not those of SequentialStudy.
     """
-    ((name, given),) = samples.items()
-    try:
-        return _summarise(given, resamples)
-    except DAMAGE as error:
-        remedy = "delete its samples file, then go on with --resume"
-        raise InputError(f"{name}: notes are damaged ({one_line(error)}); {remedy}") from error
+    return of_notes(samples, lambda given: _summarise(given, resamples))
 
 
 def _summarise(given: list[Sample], resamples: int) -> dict[str, Any]:

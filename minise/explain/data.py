@@ -18,6 +18,7 @@ from minise.explain.runs import Runs, run_all, tree_rows
 from minise.layout import Tree, pack
 from minise.methods.rotations import Cyclic
 from minise.model import Decoder
+from minise.placement import name_of
 from minise.presets import resolve
 from minise.prompt import LABELS
 from minise.question import Question
@@ -145,7 +146,8 @@ def explain_data(
     detail, shown = _what_fits(lm, plan, detail)
     part = replace(plan, prompts=plan.prompts[:shown])
     flat, tree = (pack(part.prefix, part.branches, tree=merge) for merge in (False, True))
-    found = run_all(lm, part, flat, tree, every_head=detail == "full")
+    rows = tree_rows(flat, tree)
+    found = run_all(lm, part, flat, tree, rows, every_head=detail == "full")
     config = lm.config
     template = resolve(method.preset, config.model_type).template
     shared = template.prefix(question.text)
@@ -153,7 +155,7 @@ def explain_data(
     others = {one.name: _other(lm, one, question, seed) for one in methods}
     return {
         "model": lm.name,
-        "dtype": str(lm.decoder.dtype).removeprefix("torch."),
+        "dtype": name_of(lm.decoder.dtype),
         "device": str(lm.decoder.device),
         "layers": config.num_hidden_layers,
         "query_heads": config.num_attention_heads,
@@ -172,7 +174,7 @@ def explain_data(
         "shown": shown,
         "packed": _sequence(lm, flat),
         "tree": _sequence(lm, tree),
-        "tree_rows": tree_rows(flat, tree),
+        "tree_rows": rows,
         "equality": found.equality,
         "bitwise": found.bitwise,
         "attention": found.attention,

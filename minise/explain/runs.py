@@ -29,8 +29,16 @@ class Runs:
 
 
 @torch.inference_mode()
-def run_all(lm: LanguageModel, plan: Plan, flat: Tree, tree: Tree, every_head: bool) -> Runs:
-    """Run each prompt alone with everything recorded, then all of them packed.
+def run_all(
+    lm: LanguageModel,
+    plan: Plan,
+    flat: Tree,
+    tree: Tree,
+    rows_of_tree: list[int],
+    every_head: bool,
+) -> Runs:
+    """Run each prompt alone with everything recorded, then all of them packed. `rows_of_tree`: what
+    `tree_rows` says.
 
     Attention is recorded where a prompt runs alone, because a record of the whole packed sequence
     would take T * T numbers for each head. The packed run's is the same: `equality` tells.
@@ -55,7 +63,7 @@ def run_all(lm: LanguageModel, plan: Plan, flat: Tree, tree: Tree, every_head: b
     alone = [torch.cat(rows) for rows in zip(*streams, strict=True)]
     del streams
     equality, bitwise = {}, {}
-    for name, (run, rows) in _packed_runs(lm, plan, flat, tree).items():
+    for name, (run, rows) in _packed_runs(lm, plan, flat, rows_of_tree).items():
         traced, _ = trace(lm.decoder, run)
         ends = flat.ends if name == "tree" else None
         equality[name], bitwise[name] = _compare(alone, traced, rows, ends)
@@ -71,7 +79,9 @@ def tree_rows(flat: Tree, tree: Tree) -> list[int]:
     return [found[row] for row in range(len(flat.tokens))]
 
 
-def _packed_runs(lm: LanguageModel, plan: Plan, flat: Tree, tree: Tree) -> dict[str, Any]:
+def _packed_runs(
+    lm: LanguageModel, plan: Plan, flat: Tree, rows_of_tree: list[int]
+) -> dict[str, Any]:
     """Both engines as they are used, and the ablations of the dense one; with each the row of every
     packed token in it."""
     T = len(flat.tokens)
@@ -82,7 +92,7 @@ def _packed_runs(lm: LanguageModel, plan: Plan, flat: Tree, tree: Tree) -> dict[
     same = list(range(T))
     return {
         "dense": (partial(engine, "dense"), same),
-        "tree": (partial(engine, "tree"), tree_rows(flat, tree)),
+        "tree": (partial(engine, "tree"), rows_of_tree),
         "without_mask": (partial(layout_logits, lm, without_mask, columns), same),
         "without_positions": (partial(layout_logits, lm, without_positions, columns), same),
     }

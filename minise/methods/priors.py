@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import ceil
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,13 +19,11 @@ from torch import Tensor
 from minise.engines import LanguageModel
 from minise.ensemble import Answer, Group, Plan, Standard, combine, join
 from minise.errors import InputError
+from minise.evaluation.samples import Sample, check_same_size
 from minise.grouping import Groups
 from minise.presets import Preset, resolve
 from minise.prompt import write_prompts
 from minise.question import Question
-
-if TYPE_CHECKING:
-    from minise.evaluation.samples import Sample
 
 Said = tuple[str, list[str]]  # a question's text and its choices
 
@@ -108,11 +106,7 @@ class _Fitted:
 
     def check(self, questions: Sequence[tuple[int, Question]]) -> None:
         """Raises InputError unless all questions have the same labels."""
-        sizes = {len(question.choices) for _, question in questions}
-        if len(sizes) > 1:
-            need = f"{self.name} needs the same number of choices in every question"
-            found = f"found {min(sizes)} to {max(sizes)}"
-            raise InputError(f"{need}; {found}; use --only-choices K or --cut-to K")
+        check_same_size(self.name, (len(question.choices) for _, question in questions))
 
 
 @dataclass(frozen=True)
@@ -134,7 +128,10 @@ class BatchCalibration(_Fitted):
         for sample in samples["standard"]:
             batches.setdefault(sample.seed, []).append(_logits(sample).softmax(dim=-1))
         priors = {seed: torch.stack(p).mean(dim=0) for seed, p in batches.items()}
-        return [_remade(s, without_prior(_logits(s), priors[s.seed])) for s in samples["standard"]]
+        return [
+            s.remade(without_prior(_logits(s), priors[s.seed]).tolist())
+            for s in samples["standard"]
+        ]
 
 
 @dataclass(frozen=True)
@@ -172,10 +169,9 @@ class PriDe(_Fitted):
             for sample in samples["standard"]:
                 if sample.seed == seed:
                     debiased = without_prior(_logits(sample), prior)
-                    fitted[sample.key] = _remade(sample, debiased)
+                    fitted[sample.key] = sample.remade(debiased.tolist())
             for key in first:
-                p = torch.tensor(rotated[key].probabilities, dtype=torch.float64)
-                fitted[key] = _remade(rotated[key], p)
+                fitted[key] = rotated[key].remade(rotated[key].probabilities)
         return [fitted[sample.key] for sample in samples["standard"]]
 
 
@@ -193,10 +189,3 @@ def _logits(sample: Sample) -> Tensor:
     if sample.logits is None:
         raise InputError(f"question {sample.id}: no label logits; give standard inference's")
     return torch.tensor(sample.logits, dtype=torch.float64)
-
-
-def _remade(sample: Sample, probabilities: Tensor) -> Sample:
-    """The sample with other probabilities. Its tokens stay."""
-    p = probabilities.tolist()
-    new = replace(sample, prediction=p.index(max(p)), probabilities=p, scores=p)
-    return replace(new, seconds=None, logits=None, groups=None, notes=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import ClassVar
 
 import torch
@@ -16,7 +15,7 @@ from minise.errors import Unsuited
 from minise.grouping import Groups
 from minise.layout import Layout, pack
 from minise.meter import check_length, check_mask_fits
-from minise.prompt import Prompt
+from minise.prompt import Prompt, shared_length
 from minise.question import Question
 
 CUE = "Answer:"
@@ -124,6 +123,5 @@ def _write(lm: LanguageModel, question: Question) -> tuple[Ids, Ids, list[tuple[
             f"{lm.tokenizer.name}: a choice, {CUE!r} and the text after it share a token; "
             "use another tokenizer"
         )
-    columns = zip(first, *others[:K], strict=False)
-    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    shared = shared_length([first, *others[:K]])
     return first[:shared], cues[0], [(a[shared:], c[len(b) :]) for a, b, c in ends]
