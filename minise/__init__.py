@@ -11,16 +11,7 @@ if TYPE_CHECKING:
     from minise.checkpoint import load
     from minise.config import Config
     from minise.engines import LanguageModel, branch_logits
-    from minise.ensemble import (
-        Answer,
-        Group,
-        Plan,
-        SelfEnsemble,
-        Standard,
-        ask,
-        self_ensemble,
-        standard,
-    )
+    from minise.ensemble import Answer, Group, Plan, SelfEnsemble, Standard
     from minise.errors import InputError
     from minise.explain import Page, explain
     from minise.generation import Generation, generate
@@ -31,6 +22,7 @@ if TYPE_CHECKING:
     from minise.prompt import Template
     from minise.question import Question
     from minise.recording import record
+    from minise.rounds import ask, self_ensemble, standard
 
 __version__ = "0.1.0"
 
@@ -42,7 +34,7 @@ _HOMES = {
     "checkpoint": "load",
     "config": "Config",
     "engines": "LanguageModel branch_logits",
-    "ensemble": "Answer Group Plan SelfEnsemble Standard ask self_ensemble standard",
+    "ensemble": "Answer Group Plan SelfEnsemble Standard",
     "errors": "InputError",
     "explain": "Page explain",
     "generation": "Generation generate",
@@ -53,6 +45,7 @@ _HOMES = {
     "prompt": "Template",
     "question": "Question",
     "recording": "record",
+    "rounds": "ask self_ensemble standard",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = [

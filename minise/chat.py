@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line
-from minise.model import Decoder
 from minise.source import finder, optional_file
 
 _FILES: WeakKeyDictionary[LanguageModel, dict[str, tuple[Path, str] | None]] = WeakKeyDictionary()
@@ -107,7 +106,7 @@ def _file(lm: LanguageModel, name: str) -> tuple[Path, str] | None:
     """The path and the text of a file of the checkpoint, None where there is none. Looked up once
     for each model: every prompt needs them, and the hub would be asked each time for an absent
     one."""
-    if not isinstance(lm.decoder, Decoder):
+    if hasattr(lm, "library"):
         raise Unsuited(f"{lm.name}: this needs minise's own decoder; load it by minise.load")
     known = _FILES.setdefault(lm, {})
     if name not in known:

@@ -86,9 +86,7 @@ def prepare(
         usable_device(device)  # before anything is fetched
     lm, stored = find(source, revision, fetch)
     if share is not None:
-        if quantize is not None:
-            raise InputError("weights in 4 bits cannot be split over processes; leave one out")
-        stored = stored.split(share)
+        stored = stored.split(share, quantize)
     return lm, stored, place(stored, dtype, device, quantize, preferred)
 
 

@@ -17,7 +17,16 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from minise import __version__
-from minise.errors import InputError, is_memory, one_line, printable, rank, say, shorten
+from minise.errors import (
+    InputError,
+    by_torchrun,
+    is_memory,
+    one_line,
+    printable,
+    rank,
+    say,
+    shorten,
+)
 
 # Each is a file of minise/commands/.
 COMMANDS = ("ask", "explain", "verify", "bench", "eval", "report", "tasks")
@@ -38,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
                 return 0
             args = top.parse_args(given)
             args.arguments = given
-            if "TORCHELASTIC_RUN_ID" in os.environ and given[0] != "eval":
+            if by_torchrun() and given[0] != "eval":
                 raise InputError(f"torchrun is for minise eval; start minise {given[0]} without it")
             status: int = args.command(args)
         finally:

@@ -25,13 +25,35 @@ from minise.tokenizer import Tokenizer
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A loaded checkpoint. `name` is what was asked for, `revision` the hub's commit hash."""
+    """A loaded checkpoint. `name` is what was asked for, `revision` the hub's commit hash.
+
+    Its two methods are how prompts run. A model that runs them in another way overrides them.
+    """
 
     name: str
     config: Config
     decoder: Decoder
     tokenizer: Tokenizer
     revision: str | None = None
+
+    def branch_ends(
+        self, prefix: Sequence[int], branches: Sequence[Sequence[int]], engine: str
+    ) -> Tensor:
+        """Hidden states after the final norm at each prompt's end: (G, D)."""
+        if engine == "dense":
+            return self.layout_ends(pack(prefix, branches))
+        if engine == "tree":
+            return read_ends(self.decoder, pack(prefix, branches, tree=True))
+        return torch.stack([run_alone(self, [*prefix, *branch])[-1] for branch in branches])
+
+    def layout_ends(self, layout: Layout) -> Tensor:
+        """The same at the ends of any layout, run with its mask as it is."""
+        hidden = hidden_states(self, layout)
+        return hidden[layout.ends.to(hidden.device)]
+
+    def counted_as(self, engine: str) -> str:
+        """The engine whose layout has the tokens that run."""
+        return engine
 
 
 @torch.inference_mode()
@@ -51,15 +73,7 @@ def branch_logits(
     if engine not in ENGINES:
         raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
     check_fit(lm.name, lm.config, prefix, branches, columns or ())
-    if not isinstance(lm.decoder, Decoder):  # a model of another library runs prompts itself
-        return lm.decoder.branch_logits(prefix, branches, engine, columns)
-    if engine == "dense":
-        return layout_logits(lm, pack(prefix, branches), columns)
-    if engine == "tree":
-        ends = read_ends(lm.decoder, pack(prefix, branches, tree=True))
-    else:
-        ends = torch.stack([run_alone(lm, [*prefix, *branch])[-1] for branch in branches])
-    return _logits(lm, ends, columns)
+    return _logits(lm, lm.branch_ends(prefix, branches, engine), columns)
 
 
 @torch.inference_mode()
@@ -67,10 +81,7 @@ def layout_logits(
     lm: LanguageModel, layout: Layout, columns: Sequence[int] | None = None
 ) -> Tensor:
     """The logits at the ends of any layout, run with its mask as it is: (G, V) or (G, C)."""
-    if not isinstance(lm.decoder, Decoder):
-        return lm.decoder.layout_logits(layout, columns)
-    hidden = hidden_states(lm, layout)
-    return _logits(lm, hidden[layout.ends.to(hidden.device)], columns)
+    return _logits(lm, lm.layout_ends(layout), columns)
 
 
 def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
@@ -109,13 +120,17 @@ def token_counts(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> di
     }
 
 
-def _logits(lm: LanguageModel, hidden: Tensor, columns: Sequence[int] | None) -> Tensor:
-    wanted = None if columns is None else torch.tensor(list(columns), device=hidden.device)
-    logits = lm.decoder.logits(hidden, wanted)
-    # A row of zeros: the norm's squares overflowed.
-    if not (logits.isfinite().all() and hidden.any(dim=1).all()):
-        remedy = "its weights are too large; fetch them again"
-        if lm.decoder.dtype == torch.float16:
-            remedy = "use bfloat16 or float32"
-        raise InputError(f"{lm.name}: its numbers overflow {lm.decoder.dtype}; {remedy}")
+def _logits(lm: LanguageModel, ends: Tensor, columns: Sequence[int] | None) -> Tensor:
+    wanted = None if columns is None else torch.tensor(list(columns), device=ends.device)
+    logits = lm.decoder.logits(ends, wanted)
+    check_finite(lm.name, logits, ends)
     return logits
+
+
+def check_finite(name: str, logits: Tensor, ends: Tensor) -> None:
+    """Raise InputError for numbers that overflowed. A row of zeros: the norm's squares did."""
+    if not (logits.isfinite().all() and ends.any(dim=1).all()):
+        remedy = "its weights are too large; fetch them again"
+        if logits.dtype == torch.float16:
+            remedy = "use bfloat16 or float32"
+        raise InputError(f"{name}: its numbers overflow {logits.dtype}; {remedy}")

@@ -40,9 +40,14 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+def by_torchrun() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def rank() -> int:
     """The number of this process among those that torchrun started; 0 if it is alone."""
-    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else 0
+    return int(os.environ["RANK"]) if by_torchrun() else 0
 
 
 def say(message: str) -> None:

@@ -14,7 +14,6 @@ import torch
 
 from minise import __version__
 from minise.engines import LanguageModel
-from minise.model import Decoder
 from minise.quantize import format_of
 from minise.source import finder, optional_file, weight_files
 
@@ -25,7 +24,7 @@ ANSWERING = (
     *("ensemble", "exact", "grouping", "layout", "model", "presets", "prompt", "question", "rope"),
     *("quantize", "tokenizer", "methods/ablations", "methods/rotations", "methods/reasoning"),
     *("methods/priors", "methods/tournaments", "methods/set_based"),
-    *("cache", "chat", "generation", "stored", "tensor_parallel", "sequential"),
+    *("cache", "chat", "generation", "stored", "tensor_parallel", "sequential", "rounds"),
     *("bridges/library", "bridges/transformers_model"),
     *("evaluation/grouping_study", "evaluation/first_trials", "evaluation/sequential_study"),
 )
@@ -42,8 +41,8 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
     models the fact that differs can be named.
     """
     facts: dict[str, Any] = {"config": asdict(lm.config)}
-    if not isinstance(lm.decoder, Decoder):  # a model of another library
-        return facts | lm.decoder.identity
+    if hasattr(lm, "identity"):  # a model of another library
+        return facts | lm.identity()
     if (packed := format_of(lm.decoder)) is not None:
         facts["quantize"] = packed
     if lm.revision is not None:

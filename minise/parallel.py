@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from minise.errors import InputError, is_memory, one_line, shorten
+from minise.errors import InputError, by_torchrun, is_memory, one_line, shorten
 
 if TYPE_CHECKING:
     from minise.tensor_parallel import Share
 
-STARTED = "TORCHELASTIC_RUN_ID"  # torchrun sets it
 PAUSE = 0.01  # seconds between two looks at the store
 
 
@@ -95,11 +94,11 @@ def joined(width: int = 1) -> Iterator[World]:
     """The world of this process, in teams of `width`. What another process than 0 cannot do,
     process 0 says: in the others nothing is raised. Raises InputError for a width that does not
     divide the number of processes."""
-    count = int(os.environ["WORLD_SIZE"]) if STARTED in os.environ else 1
+    count = int(os.environ["WORLD_SIZE"]) if by_torchrun() else 1
     if width < 1 or count % width:
         how = "start minise by torchrun --nproc-per-node, and let the width divide the number"
         raise InputError(f"--tensor-parallel {width} with {count} processes cannot be; {how}")
-    if STARTED not in os.environ:
+    if not by_torchrun():
         yield ALONE
         return
     import torch

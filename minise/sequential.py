@@ -10,9 +10,9 @@ of the groups, it never stops at a choice that infinitely many trials would not 
 for every question, model, number of choices and time at which one looks, because the scores lie in
 [0, 1]; nothing else is assumed. Groups are drawn by hashing, which counts as chance here.
 
-`standard_leads`, the plain rule: the lead over every rival exceeds z standard errors between the
-rounds. It is cheaper and promises nothing: it looks again and again, and the spread of a few rounds
-is itself uncertain. docs/sequential.md measures both.
+`standard_leads`, the plain rule: the lead over every rival exceeds z standard errors. It is cheaper
+and promises nothing: it looks again and again, and the spread of a few trials is itself uncertain.
+docs/sequential.md measures both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from minise.question import Question
 
 MOST_TRIALS = 1000
 MOST_BET = 0.97  # of the wealth: with all of it one loss would end the betting
-LEAST_SPREAD = 0.02  # of the plain rule: the standard deviation between rounds is taken as this
+LEAST_SPREAD = 0.02  # of the plain rule: trials that are all alike are taken to vary by this
 
 Array = NDArray[np.float64]
 
@@ -85,14 +85,18 @@ def trial_values(trials: Sequence[Trial], said: Mapping[Group, Array], K: int) -
     return values
 
 
-def standard_leads(values_RK: Array) -> Array:
-    """By how many standard errors between R rounds the leader leads each choice: (K,), 0 for the
-    leader itself. The standard deviation is taken as LEAST_SPREAD or more, and as that for R = 1.
+def standard_leads(values_NK: Array) -> Array:
+    """By how many standard errors the leader of N trials leads each choice: (K,), 0 for the leader
+    itself. The standard deviation is that of the trials' leads, LEAST_SPREAD or more, and that for
+    N = 1.
+
+    So the standard error is that of independent trials. The mean of balanced ones, in which the
+    partners and labels of a choice even out, varies less: for these a z of 1 is cautious already.
     """
-    R, K = values_RK.shape
-    leads = values_RK[:, [values_RK.mean(axis=0).argmax()]] - values_RK
-    spread = leads.std(axis=0, ddof=1) if R > 1 else np.zeros(K)
-    found: Array = leads.mean(axis=0) * R**0.5 / np.maximum(spread, LEAST_SPREAD)
+    N, K = values_NK.shape
+    leads = values_NK[:, [values_NK.mean(axis=0).argmax()]] - values_NK
+    spread = leads.std(axis=0, ddof=1) if N > 1 else np.zeros(K)
+    found: Array = leads.mean(axis=0) * N**0.5 / np.maximum(spread, LEAST_SPREAD)
     return found
 
 
@@ -111,7 +115,8 @@ class UntilDecided:
 
     `z`: stop by the plain rule instead, which promises nothing; alpha has no effect. `grouping`:
     how a round draws its trials. "random", the default with alpha: every trial is a value of the
-    valid rule. "balanced", the default with z: a round is one value, of less variance.
+    valid rule. "balanced", the default with z: a round's mean varies less, but with alpha it is
+    only one value.
     """
 
     name: ClassVar[str] = "until-decided"
@@ -132,7 +137,7 @@ class UntilDecided:
             asked = f"rounds of {quote(block)} trials, at most {quote(self.max_trials)} trials"
             raise InputError(f"{asked}; give 1 <= block <= max_trials <= {MOST_TRIALS:,}")
         if self.z is not None and not self.z > 0:
-            raise InputError(f"z {quote(self.z)} is not above 0; 2 is usual")
+            raise InputError(f"z {quote(self.z)} is not above 0; 1 is usual")
         if self.grouping not in (None, "random", "balanced"):
             reason = "gives no rounds of independent trials; use random or balanced"
             raise InputError(f"until-decided: grouping {quote(self.grouping)} {reason}")
@@ -177,9 +182,9 @@ class UntilDecided:
         said = {group.choices: group.probabilities.numpy() for group in answer.groups}
         K = len(answer.scores)
         values = trial_values(_drawn(plan), said, K)
-        if self.grouping == "balanced" or self.z is not None:
-            values = values.reshape(-1, self._block(K), K).mean(axis=1)
         if self.z is None:
+            if self.grouping == "balanced":
+                values = values.reshape(-1, self._block(K), K).mean(axis=1)
             excluded = log_wealth(values).max(axis=0) >= -log(self.alpha)
             excluded &= not excluded[answer.prediction]
         else:

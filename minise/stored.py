@@ -45,10 +45,10 @@ class Stored:
     packed: frozenset[str]
     share: Share | None = None
 
-    def split(self, share: Share) -> Stored:
+    def split(self, share: Share, quantize: str | None = None) -> Stored:
         """The part of one process. Raises InputError for weights in 4 bits, whose blocks cannot be
         split, and for sizes that cannot."""
-        if self.packed:
+        if self.in_4_bits(quantize):
             raise InputError(f"{self.folder}: weights in 4 bits cannot be split over processes")
         return replace(self, decoder=share.decoder(self.decoder.config), share=share)
 

@@ -144,10 +144,8 @@ def verify(
 
     Of another library's model it tries the promises of bridges/promises.py, and returns a `Report`.
     """
-    if not isinstance(lm.decoder, Decoder):
-        from minise.bridges import promises
-
-        return promises.verify(lm, plan, tolerance, gradients)
+    if hasattr(lm, "verify"):
+        return lm.verify(plan, tolerance, gradients)
     prefix, branches = plan.prefix, plan.branches
     labels = [i for prompt in plan.prompts for i in prompt.label_ids]
     check_fit(lm.name, lm.config, prefix, branches, labels)

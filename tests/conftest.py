@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,19 @@ import torch
 from minise import LanguageModel, Question
 from tests.runs import data as data
 from tests.runs import model as model
+from tests.runs import undrawn as undrawn
 from tests.runs import whole as whole
 from tests.tiny import FAMILIES, load_tiny
 
 # The models are tiny: threads would only wait for each other.
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """An evaluation collects garbage before it measures memory, for each method. It need not look
+    at the tests and at the libraries they have imported, which took most of the time of a small
+    run."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", params=list(FAMILIES))

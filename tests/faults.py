@@ -278,7 +278,9 @@ def run_planted(name: str, test: str, output: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     plant(name)
-    sys.exit(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", test]))
+    # Hypothesis would be imported at a failure, which takes longer than the test.
+    fast = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    sys.exit(pytest.main(["-x", "-q", "-n0", *fast, test]))
 
 
 if "MINISE_FAULT" in os.environ:

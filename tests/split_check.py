@@ -1,14 +1,8 @@
-"""Run by torchrun in tests/test_tensor_parallel.py: a split decoder beside the whole one.
-
-    torchrun --nproc-per-node 2 -m tests.split_check FOLDER...
-
-Process 0 prints a JSON object: for each folder how far the two are apart, by what was compared.
-"""
+"""Run by each process of tests/test_tensor_parallel.py: a split decoder beside the whole one."""
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 
 import torch
@@ -19,7 +13,7 @@ from minise.checkpoint import prepare, read_weights
 from minise.engines import branch_logits, hidden_states
 from minise.layout import pack
 from minise.names import ENGINES
-from minise.parallel import World, joined
+from minise.parallel import joined
 
 QUESTION = Question("Which one flies?", ["eel", "cat", "owl", "ant", "yak", "trout"], answer=2)
 
@@ -51,18 +45,16 @@ def apart(whole: LanguageModel, part: LanguageModel) -> dict[str, float]:
     return found
 
 
-def compare(folders: list[str], world: World) -> None:
+def compare(width: int, folders: list[str]) -> None:
+    """Process 0 prints a JSON object: for each folder how far the two are apart, by what was
+    compared."""
     told = {}
-    for folder in folders:
-        whole = load(folder, dtype=torch.float64)
-        given = (folder, None, torch.float64, "cpu", None, False)
-        lm, stored, placed = prepare(*given, share=world.share)
-        part = replace(lm, decoder=read_weights(stored, placed.dtype, placed.device))
-        told[folder] = apart(whole, part)
+    with torch.inference_mode(), joined(width) as world:
+        for folder in folders:
+            whole = load(folder, dtype=torch.float64)
+            given = (folder, None, torch.float64, "cpu", None, False)
+            lm, stored, placed = prepare(*given, share=world.share)
+            part = replace(lm, decoder=read_weights(stored, placed.dtype, placed.device))
+            told[folder] = apart(whole, part)
     if world.rank == 0:
         print(json.dumps(told))
-
-
-if __name__ == "__main__":
-    with torch.inference_mode(), joined(int(sys.argv[1])) as its_world:
-        compare(sys.argv[2:], its_world)

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, ensemble
 from minise.cli import main
-from minise.ensemble import Plan, join, label_logits, run_plan, run_plans
-from minise.evaluation.asking import ask_each
+from minise.ensemble import Plan, label_logits
+from minise.evaluation.asking import Asker, ask_each
 from minise.methods.registry import Variant
 from minise.methods.rotations import tokens_so_far
 from minise.names import ENGINES
+from minise.rounds import join, run_plan, run_plans
 from tests.runs import METHODS, arguments
 from tests.tiny import FAMILIES, load_tiny
 
@@ -129,7 +130,7 @@ def test_weights_of_joined_plans_follow_their_groups(lm: LanguageModel) -> None:
 class TestAnEvaluation:
     def samples(self, lm: LanguageModel, most: int, method: Any = None) -> list[dict[str, Any]]:
         variant = Variant("x", "self-ensemble")
-        found = ask_each(lm, method or SelfEnsemble(3, 4), variant, True, ASKED, most)
+        found = ask_each(Asker(lm, method or SelfEnsemble(3, 4), variant, True, most), ASKED)
         every = [json.loads(sample.line()) for sample in found]
         assert all(sample.pop("seconds") > 0 for sample in every)
         return every
@@ -159,7 +160,8 @@ class TestAnEvaluation:
                 return super().answer(plan, logits)
 
         asked = [(0, question) for question in QUESTIONS]
-        assert len(list(ask_each(lm, Watched(3, 4), Variant("x", "standard"), False, asked))) == 3
+        asker = Asker(lm, Watched(3, 4), Variant("x", "standard"))
+        assert len(list(ask_each(asker, asked))) == 3
         assert len(threads) == 1
         assert threading.current_thread() not in threads
 
@@ -182,12 +184,14 @@ class TestAnEvaluation:
                     raise InputError("no")
                 return super().answer(plan, logits)
 
-        samples = ask_each(lm, Fails(3, 4), Variant("x", "standard"), False, ASKED, most)
+        asker = Asker(lm, Fails(3, 4), Variant("x", "standard"), tokens_per_pass=most)
+        samples = ask_each(asker, ASKED)
         assert [next(samples).id for _ in range(2)] == ["a", "b"]
         with pytest.raises(InputError, match=r'question "c", x: (no|token id 1000000000)'):
             next(samples)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_option_changes_no_number(
     model: Path, data: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

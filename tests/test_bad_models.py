@@ -18,11 +18,12 @@ from tokenizers import models, pre_tokenizers
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble, Standard, branch_logits
-from minise.ensemble import Group, ask, combine
+from minise.ensemble import Group, combine
 from minise.methods.ablations import WithoutMask, WithoutPositions
 from minise.methods.rotations import Cyclic
 from minise.names import ENGINES
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts
+from minise.rounds import ask
 from minise.tokenizer import Tokenizer
 from minise.traces import Apart, largest
 from minise.verify import verify

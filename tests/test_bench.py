@@ -207,9 +207,12 @@ class TestThePlot:
         assert json.loads(capsys.readouterr().out)["rows"]
 
     def test_a_picture_that_cannot_be_written_is_one_line(
-        self, capsys, tmp_path: Path, llama_folder: Path
+        self, capsys, tmp_path: Path, llama_folder: Path, monkeypatch
     ) -> None:
-        (tmp_path / "growth.png").mkdir()
+        def full(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
         given = ["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers"]
         assert main([*given, "--plot", str(tmp_path / "growth.png")]) == 2
         last = capsys.readouterr().err.splitlines()[-1]
@@ -242,7 +245,8 @@ def test_all_published_shapes_and_the_small_one_can_be_built() -> None:
         (["--model", "x/y", "--random-weights"], ["--model", "--random-weights"]),
         (["--revision", "main"], ["--revision", "--model"]),
         (["--plot", "no/such/folder/x.png"], ["no/such/folder/x.png", "no such folder"]),
-        (["--plot", "x.txt"], ["x.txt", "write .png, .pdf or .svg"]),
+        (["--plot", "."], [".: a folder", "name a file"]),
+        (["--plot", "x.txt"], ["x.txt", "end it in .png or .pdf or .svg"]),
         (["--tokens-per-pass", "0"], ["--tokens-per-pass 0"]),
         (["--tokens-per-pass", "9", "--workload", "generate"], ["--tokens-per-pass", "generate"]),
     ],

@@ -73,7 +73,7 @@ def test_help_shows_the_new_spellings_alone(capsys) -> None:
 
 
 @pytest.fixture
-def evaluate(capsys, llama_folder: Path, tmp_path: Path) -> Any:
+def evaluate(undrawn, capsys, llama_folder: Path, tmp_path: Path) -> Any:
     """Run an experiment on a few questions of the miniature: its variants, results and stderr."""
     for module in ("scipy", "sklearn", "matplotlib"):
         pytest.importorskip(module)
@@ -122,7 +122,7 @@ def test_an_experiment_keeps_the_engines_that_it_varies(evaluate) -> None:
 
 def test_an_experiment_keeps_the_settings_that_it_varies(evaluate) -> None:
     options = ("--limit", 1, "--group-size", 2, "--trials", 3, "--grouping", "random")
-    variants, _, _ = evaluate("--experiment", "sensitivity", "--cut-to", 6, *options)
+    variants, _, _ = evaluate("--experiment", "sensitivity", "--cut-to", 5, *options)
     assert {v["settings"]["group_size"] for v in variants.values()} == {2, 3, 4, 5}
     assert variants["m2-n80"]["settings"]["trials"] == 80
     assert variants["m2-n80"]["settings"]["grouping"] == "random"
@@ -186,6 +186,7 @@ def test_a_grouping_of_ones_own(evaluate, tmp_path: Path) -> None:
     assert groups == [(i, (i + 1) % 8) for i in range(8)]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_method_that_cannot_be_fitted_is_left_out_and_the_rest_runs(capsys, tmp_path) -> None:
     """Twelve questions of the miniature are too few for Dirichlet. Nothing runs where no method
     that was named is left."""
@@ -201,6 +202,7 @@ def test_a_method_that_cannot_be_fitted_is_left_out_and_the_rest_runs(capsys, tm
     assert set(results["results"]["miniature"]) == {"standard"}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_say_on_how_many_threads(capsys, tmp_path) -> None:
     asked = ("eval", "--task", "miniature", "--questions", 1, "--method", "standard")
     run(capsys, *asked, "-o", tmp_path, "--threads", 1)

@@ -212,13 +212,14 @@ def hub() -> Iterator[Hub]:
         server.shutdown()
 
 
-LOAD = (
-    "import json, sys\n"
-    "from minise.evaluation.tasks import load_tasks\n"
-    "for name, revision in json.loads(sys.argv[1]):\n"
-    "    [task] = load_tasks([name], revision=revision)\n"
-    "    print(json.dumps([task.name, task.questions[0].id, task.source]))\n"
-)
+# As text: the hub's library reads its address when it is imported.
+LOAD = """
+import json
+from minise.evaluation.tasks import load_tasks
+for name, revision in {}:
+    [task] = load_tasks([name], revision=revision)
+    print(json.dumps([task.name, task.questions[0].id, task.source]))
+"""
 
 
 def test_the_hubs_files_are_fetched_and_their_commit_and_hash_recorded(
@@ -231,7 +232,7 @@ def test_the_hubs_files_are_fetched_and_their_commit_and_hash_recorded(
     hub.files["allenai/qasc", OLDER] = {FILES["qasc"][1]: older}
 
     asked = [(name, None) for name in FILES] + [("qasc", "old"), ("qasc", OLDER)]
-    status, stdout, stderr = client(hub.url, tmp_path / "home", "-c", LOAD, json.dumps(asked))
+    status, stdout, stderr = client(hub.url, tmp_path / "home", exec, LOAD.format(asked))
     assert status == 0, stderr
     lines = [json.loads(line) for line in stdout.splitlines()]
     assert [name for name, _, _ in lines] == [*FILES, "qasc", "qasc"]

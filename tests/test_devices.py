@@ -18,8 +18,8 @@ from minise.bench.measure import random_model, time_engines
 from minise.bench.shapes import BENCH_SHAPE
 from minise.bench.workloads import Workload
 from minise.cli import main
-from minise.ensemble import run_plans
 from minise.names import ENGINES
+from minise.rounds import run_plans
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 MODEL = "weights/tiny-llama"
@@ -92,6 +92,7 @@ def test_verify_passes_in_float64(device: str, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["passed"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_evaluation_runs(
     device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def test_eval(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "vector-scaling" in err  # too few questions for it
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_eval_counts_what_a_run_counts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

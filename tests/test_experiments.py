@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from minise.evaluation.experiments import EXPERIMENTS
 from minise.evaluation.tasks import Task
 from minise.methods.registry import METHODS, build
 from tests.commands import assert_one_line, run
+from tests.runs import no_drawing
 
 for module in ("scipy", "sklearn", "matplotlib", "filelock"):
     pytest.importorskip(module)
@@ -21,7 +23,7 @@ for module in ("scipy", "sklearn", "matplotlib", "filelock"):
 # How many questions make each experiment quick here, and what its table must show.
 CASES = {
     "choices": (3, ["miniature-k2", "miniature-k8", "standard", "self-ensemble"]),
-    "main": (40, ["vector-scaling", "dirichlet", "cyclic-matched", "NLL", "ECE", "McNemar"]),
+    "main": (20, ["vector-scaling", "dirichlet", "cyclic-matched", "NLL", "ECE", "McNemar"]),
     "scale": (4, ["standard", "self-ensemble"]),
     "ablation": (2, ["without-mask", "without-positions"]),
     "sensitivity": (1, ["m=2", "m=5", "N=1", "N=80", "exact"]),
@@ -31,13 +33,19 @@ CASES = {
     "quantized": (4, ["full precision", "full precision + self-ensemble"]),
     "reasoning": (2, ["cot", "cot-ensemble", "accuracy, as said", "names none", "new tokens"]),
     "groupings": (1, ["worth random trials", "balanced: tokens", "exact"]),
-    "sequential": (1, ["alpha = 0.01", "z = 2", "N = 20", "undecided", "decided wrongly"]),
-    "rivals": (2, ["pride", "knockout", "league", "set-based", "cyclic - self-ensemble", "Brier"]),
+    "sequential": (1, ["alpha = 0.01", "z = 1", "N = 20", "undecided", "decided wrongly"]),
+    "rivals": (1, ["pride", "knockout", "league", "set-based", "cyclic - self-ensemble", "Brier"]),
     "null-option": (1, ["miniature-k4-none-right", "miniature-k4-none-wrong", "set-based"]),
 }
-# Where the experiment's own numbers of choices would take long.
-FEWER = {"rivals": ("--cut-to", 4), "null-option": ("--cut-to", 4)}
-FEWER |= {"sequential": ("--cut-to", 4), "sensitivity": ("--cut-to", 6)}
+# Where the experiment's own numbers of choices and trials would take long.
+FEWER: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("rivals", "null-option", "sequential"), ("--cut-to", 4)),
+    **dict.fromkeys(("sensitivity", "groupings"), ("--cut-to", 5)),
+    **dict.fromkeys(("choices", "seeds", "ablation", "efficiency"), ("--trials", 4)),
+    "main": ("--cut-to", 4, "--trials", 4),
+    "reasoning": ("--trials", 4, "--max-new-tokens", 60),
+}
+FEW = ("--task", "miniature", "--questions", 3, "--trials", 4)
 FIGURES = {
     None: {"accuracy.png", "confidence-miniature.png", "reliability-miniature.png"},
     "choices": {
@@ -45,7 +53,7 @@ FIGURES = {
         *(f"reliability-miniature-k{k}.png" for k in (2, 4, 6, 8)),
     },
     "sensitivity": {"sensitivity.png"},
-    "groupings": {"groupings.png", "reliability-miniature.png"},
+    "groupings": {"groupings.png", "reliability-miniature-k5.png"},
     "efficiency": {"efficiency.png"},
     "rivals": {f"{name}-miniature-k4.png" for name in ("confidence", "reliability")}
     | {"accuracy.png"},
@@ -58,13 +66,18 @@ FIGURES = {
         "accuracy.png",
     },
 }
-
-FIGURES["sequential"] = FIGURES["rivals"]
+FIGURES["main"] = FIGURES["sequential"] = FIGURES["rivals"]
 
 
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "500")
+
+
+@pytest.fixture(autouse=True)
+def rough_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/test_metrics.py looks at what an interval is."""
+    monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 50)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -75,7 +88,9 @@ def test_an_experiment_prints_its_table_and_report_redraws_it(
     folder = tmp_path / "run"
     options = ("--task", "miniature", "--questions", questions, "--output-path", folder)
     options += FEWER.get(experiment, ())
-    status, out, err = run(capsys, "eval", "--experiment", experiment, *options)
+    # The figures of null-option are those of rivals, three times as many.
+    with no_drawing() if experiment == "null-option" else nullcontext():
+        status, out, err = run(capsys, "eval", "--experiment", experiment, *options)
     assert status == 0
     left_out = "minise: miniature: left out: reasoning (weights/tiny-llama: is no reasoning model"
     assert err.startswith(left_out) if experiment == "reasoning" else err == ""
@@ -88,24 +103,27 @@ def test_an_experiment_prints_its_table_and_report_redraws_it(
 
     for path in [*folder.glob("*.png"), folder / "report.md"]:
         path.unlink()
-    assert run(capsys, "report", folder) == (0, out, "")
+    with no_drawing():
+        assert run(capsys, "report", folder) == (0, out, "")
     assert (folder / "report.md").read_text() == table
     assert {path.name for path in folder.glob("*.png")} == figures
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_engines_decide_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Multi-pass and single-pass, the paper's efficiency experiment: the same answers."""
-    options = ("--task", "miniature", "--questions", 6, "--output-path", tmp_path)
+    options = ("--task", "miniature", "--questions", 6, "--trials", 4, "--output-path", tmp_path)
     _, out, _ = run(capsys, "eval", "--experiment", "efficiency", *options)
     assert len(re.findall(r"\| 0 of 6 ", out)) == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_of_several_models_make_one_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(experiment: str, model: str) -> Path:
         folder = tmp_path / f"{experiment}-{model}"
-        task = ("--task", "miniature", "--questions", 3, "--model", f"weights/{model}")
+        task = (*FEW, "--model", f"weights/{model}")
         status, _, _ = run(
             capsys, "eval", "--experiment", experiment, *task, "--output-path", folder
         )
@@ -122,11 +140,12 @@ def test_runs_of_several_models_make_one_table(
     assert_one_line(*run(capsys, "report", folders[0], other), parts)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_4_bit_and_full_precision_make_one_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(name: str, *options: str) -> Path:
-        task = ("--task", "miniature", "--questions", 3, "--output-path", tmp_path / name)
+        task = (*FEW, "--output-path", tmp_path / name)
         assert run(capsys, "eval", "--experiment", "quantized", *task, *options)[0] == 0
         return tmp_path / name
 
@@ -137,7 +156,7 @@ def test_4_bit_and_full_precision_make_one_row(
     for text in (*columns, "nf4-double + self-ensemble", "- tiny-llama (nf4-double) (float32"):
         assert text in table
     # Another format of the same checkpoint is another run.
-    again = ("eval", "--experiment", "quantized", "--task", "miniature", "--questions", 3)
+    again = ("eval", "--experiment", "quantized", *FEW)
     options = ("--resume", "--quantize", "nf4", "--output-path", nf4)
     assert_one_line(*run(capsys, *again, *options), ["quantize"])
     assert_one_line(*run(capsys, "report", full, full), ["two folders hold full precision"])

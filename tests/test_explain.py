@@ -315,7 +315,7 @@ def test_the_command_writes_the_page_and_the_figure(capsys, tmp_path, llama_fold
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--output", "{}"], ["a folder", "name the file"]),
+        (["--output", "{}"], ["a folder", "name a file"]),
         (["--output", "{}/none/page.html"], ["no such folder to write to"]),
         (["--figure", "{}/mask.png"], [".svg"]),
         (["--figure", "{}/none/mask.svg"], ["no such folder to write to"]),
@@ -341,11 +341,6 @@ def test_a_trial_too_long_for_the_picture_is_refused(tmp_path) -> None:
     question = Question("x" * 2500, ["wren", "oak"])
     with pytest.raises(InputError, match="tokens, too many for a page; shorten the question"):
         explain(lm, question)
-
-
-def test_a_model_of_another_library_is_refused(lm, asked) -> None:
-    with pytest.raises(InputError, match="needs minise's own decoder; load it by"):
-        explain(replace(lm, decoder=object()), asked)
 
 
 def test_an_unknown_detail_is_refused(lm, asked) -> None:

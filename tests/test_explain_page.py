@@ -3,11 +3,13 @@ text."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from minise import LanguageModel, Question
-from minise.explain.page import explain
+from minise.explain.page import Page, explain
 from tests.browser import MARKS
 from tests.browser import browser as browser
 from tests.browser import explained as explained
@@ -202,3 +204,40 @@ def test_a_frame_in_a_notebook_shows_it(show, explained) -> None:
     inner = seen.page.frame_locator("iframe")
     inner.locator("html[data-ready=yes]").wait_for(state="attached")
     assert inner.locator("h1").inner_text() == "Which is a bird?"
+
+
+GONE: dict[str, Any] = {
+    "dense": {"equality": ["tree"], "engine": "cache"},
+    "everything inside": {"equality": [], "heads": 0, "attention": None, "engine": "separate"},
+}
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("gone", GONE)
+def test_what_a_model_does_not_tell_is_left_out_with_a_word(
+    show, explained, gone: str, width: int
+) -> None:
+    """As for a model of another library. Nothing is empty, and the scripts do not mind."""
+    data = {**explained[1].data, **GONE[gone], "left_out": ["It is a secret."]}
+    for part in ("equality", "bitwise"):
+        data[part] = {run: explained[1].data[part][run] for run in GONE[gone]["equality"]}
+    if not data["heads"]:
+        data["groups"] = [{**group, "lens": []} for group in data["groups"]]
+    seen = show(Page(data).html, viewport={"width": width, "height": 800})
+    seen.page.click("#after")
+    seen.page.click("#trials button[data-group='2'] >> nth=0")
+    seen.page.focus("#dots")
+    seen.page.keyboard.press("ArrowRight")
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    for part in seen.page.locator("main figure, main table, #bitwise, #attended").all():
+        drawn = part.inner_text().strip() or part.locator("canvas, svg").count()
+        assert drawn or not part.is_visible()
+    assert "It is a secret." in seen.text("#left-out")
+    said = seen.text("main")
+    assert said.count("Left out here; the end of the page says why.") == (0 if data["heads"] else 3)
+    assert "This model was not run over this sequence" in said
+    if data["heads"]:
+        told = "library's cache: equal bit for bit. Left out: dense engine, without the mask, "
+        assert seen.text("#bitwise").startswith(told)
+        assert seen.page.locator("#strips canvas").count() == 1
+        assert seen.page.locator("#equality path.line").count() >= 1

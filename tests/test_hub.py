@@ -10,10 +10,8 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from safetensors.torch import load_file, save_file
 import minise
 from minise.cli import main
 from minise.commands.options import QUESTION
+from tests.processes import alone, ask_without_waits
 from tests.tiny import FAMILIES, write_checkpoint
 
 COMMIT, OLDER = "c" * 40, "0" * 40
@@ -129,44 +128,33 @@ def expected(llama_folder: Path) -> list[float]:
     return minise.self_ensemble(lm, QUESTION, trials=1).probabilities.tolist()
 
 
-# The library's retries are kept, its waits between them are not: they add up to 23 seconds.
-ASK = (
-    "import sys, time; time.sleep = lambda seconds: {wait}; "
-    "from minise.cli import main; sys.exit(main(['ask', '--json', '--trials', '1', *sys.argv[1:]]))"
-)
-
-
-def client(hub: str, home: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Run Python with `hub` for the hub and the cache under `home`: status, stdout, stderr."""
+def client(
+    hub: str, home: Path, run: Callable[..., object], *given: object, **environment: str
+) -> tuple[int | None, str, str]:
+    """A process with `hub` for the hub and the cache under `home`: status, stdout, stderr."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env=kept
-        | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[1])}
-        | {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
-        | environment,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-    )
-    return done.returncode, done.stdout, done.stderr
+    kept |= {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    kept |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", **environment}
+    home.mkdir(exist_ok=True)
+    return alone(kept, home, run, *given)
 
 
 def ask(
-    hub: str, home: Path, *arguments: str, wait: str = "None", **environment: str
-) -> tuple[int, str, str]:
-    return client(hub, home, "-c", ASK.format(wait=wait), "--model", *arguments, **environment)
+    hub: str, home: Path, *arguments: str, may_wait: bool = True, **environment: str
+) -> tuple[int | None, str, str]:
+    """The library's retries are kept, its waits between them are not: they add up to 23 seconds."""
+    asked = ["--json", "--trials", "1", "--model", *arguments]
+    return client(hub, home, ask_without_waits, asked, may_wait, **environment)
 
 
-def assert_answers(done: tuple[int, str, str], expected: list[float]) -> None:
+def assert_answers(done: tuple[int | None, str, str], expected: list[float]) -> None:
     status, stdout, stderr = done
     assert status == 0, stderr
     choices = json.loads(stdout)["choices"]
     assert [choice["probability"] for choice in choices] == pytest.approx(expected, abs=1e-5)
 
 
-def assert_one_line(done: tuple[int, str, str], *parts: str) -> None:
+def assert_one_line(done: tuple[int | None, str, str], *parts: str) -> None:
     status, stdout, stderr = done
     assert (status, stdout) == (2, "")
     assert len(stderr.splitlines()) == 1, stderr
@@ -190,7 +178,7 @@ def test_a_repository_downloads_answers_and_answers_again_from_the_cache(
     assert_answers(ask(hub.url, tmp_path, "owner/name", HF_HUB_OFFLINE="1"), expected)
     assert hub.asked == []
     # And where nobody says that the network is down, without a wait for it.
-    done = ask(closed_port(), tmp_path, "owner/name", wait="sys.exit('waited')")
+    done = ask(closed_port(), tmp_path, "owner/name", may_wait=False)
     assert_answers(done, expected)
 
 
@@ -283,7 +271,8 @@ def test_out_of_reach_with_an_empty_cache_is_one_line(
     tmp_path: Path, offline: str, reason: str
 ) -> None:
     done = ask(closed_port(), tmp_path, "owner/name", HF_HUB_OFFLINE=offline)
-    assert_one_line(done, "owner/name: ", reason, str(tmp_path), "go online once or give a folder")
+    parts = ("config.json", reason, str(tmp_path), "go online once or give a folder")
+    assert_one_line(done, "owner/name: ", *parts)
 
 
 def test_a_branch_and_a_commit_are_honoured(hub: Hub, tmp_path: Path) -> None:
@@ -295,7 +284,7 @@ def test_a_branch_and_a_commit_are_honoured(hub: Hub, tmp_path: Path) -> None:
         "    lm = minise.load('owner/name', revision=revision)\n"
         "    print(lm.revision, lm.decoder.model.norm.weight[0].item())\n"
     )
-    status, stdout, stderr = client(hub.url, tmp_path / "home", "-c", script)
+    status, stdout, stderr = client(hub.url, tmp_path / "home", exec, script)
     assert status == 0, stderr
     lines = [line.split() for line in stdout.splitlines()]
     assert [commit for commit, _ in lines] == [COMMIT, OLDER, OLDER, COMMIT]

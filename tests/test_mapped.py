@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble, branch_logits
-from minise.ensemble import ask
 from minise.names import ENGINES
 from minise.quantize import format_of
+from minise.rounds import ask
 from minise.verify import verify
 from tests.test_bad_models import METHODS
 from tests.test_checkpoint import DTYPES, EMBEDDING, NORM, OUTPUT, WEIGHTS, edit, set_one, shard

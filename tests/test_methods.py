@@ -300,6 +300,7 @@ class TestVariants:
         [
             ("self-ensemble(n=3)", 'has no setting "n"; it has group_size, trials, grouping'),
             ("standard(trials=3)", 'standard has no setting "trials"; it has preset'),
+            ("until-decided(alpha=x)", 'alpha="x" is wrong; give a number'),
             ("self-ensemble(trials=many)", 'trials="many" is wrong; give a whole number'),
             ("self-ensemble(trials=2.5)", "trials=2.5 is wrong; give a whole number"),
             ("self-ensemble(trials=true)", "trials=true is wrong; give a whole number"),

@@ -19,6 +19,7 @@ from tests.tiny import FAMILIES, write_checkpoint
 
 for module in ("scipy", "sklearn", "matplotlib"):
     pytest.importorskip(module)
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 # Contextual calibration (Zhao et al., 2021): divide by what the model says of a question whose
 # choices say nothing. A method that asks the model: it plans prompts and reads their logits.

@@ -3,74 +3,43 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from minise import load
+from minise.cli import main
 from minise.errors import InputError
 from minise.evaluation.run import Run, evaluate
 from minise.evaluation.tasks import load_tasks
 from minise.methods.registry import Variant
 from minise.parallel import World
 from tests.commands import assert_one_line, run
-from tests.runs import METHODS, arguments
+from tests.processes import Team
+from tests.runs import METHODS, arguments, results, samples
 
 for module in ("scipy", "sklearn", "matplotlib"):
     pytest.importorskip(module)
 pytest.importorskip("torch.distributed")
-PYTHON = (sys.executable, "-m", "minise")
-
-
-def torchrun(processes: int, *command: Any) -> subprocess.Popen[str]:
-    """`command` in so many processes, each on one thread."""
-    agent = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python")
-    return subprocess.Popen(
-        [*agent, f"--nproc-per-node={processes}", *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-def said(errors: str) -> list[str]:
-    """The lines of minise, without those of torchrun itself."""
-    return [line for line in errors.splitlines() if line.startswith("minise: ")]
-
-
-def samples(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    found = {}
-    for path in sorted(folder.glob("samples-*.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        found[path.name] = [{**line, "seconds": None} for line in lines]
-    return found
 
 
 def assert_same(folder: Path, whole: Path) -> None:
     """In the order of the file, bit for bit."""
     assert samples(folder) == samples(whole)
-    ours, theirs = (json.loads((at / "results.json").read_text()) for at in (folder, whole))
-    for key in ("results", "differences"):
-        assert ours[key] == theirs[key]
+    assert results(folder) == results(whole)
 
 
 def test_two_processes_write_what_one_writes(
     model: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
     command = arguments(model, data, tmp_path, "--method", METHODS, "--tokens-per-pass", 500)
-    process = torchrun(2, *PYTHON, *command)
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert out.count("written: ") == 1
-    assert said(err) == []
+    team = Team(2, tmp_path, main, command)
+    assert (team.join(), team.said("err")) == ([0, 0], "")
+    assert team.said("out").count("written: ") == 1
     assert_same(tmp_path, whole)
 
 
@@ -78,36 +47,17 @@ def test_a_run_whose_process_died_goes_on_with_another_number(
     model: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
     command = arguments(model, data, tmp_path, "--method", METHODS)
-    process = torchrun(2, *PYTHON, *command)
-    path = tmp_path / "samples-words-standard.jsonl"
-    while process.poll() is None and not path.exists():
+    team = Team(2, tmp_path, main, command)
+    while team.processes[0].is_alive() and not (tmp_path / "samples-words-standard.jsonl").exists():
         time.sleep(0.01)
-    os.kill(workers(process.pid)[1], signal.SIGKILL)
-    process.communicate()
-    assert process.returncode != 0
+    team.processes[1].kill()
+    team.processes[1].join()
+    team.processes[0].terminate()  # as torchrun ends those that live
+    assert 0 not in team.join()
     assert not (tmp_path / "results.json").exists()
-    process = torchrun(3, *PYTHON, *command, "--resume")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    team = Team(3, tmp_path, main, [*command, "--resume"])
+    assert team.join() == [0, 0, 0], team.said("err")
     assert_same(tmp_path, whole)
-
-
-def workers(agent: int) -> list[int]:
-    """The processes that torchrun started, by their rank."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = dict(
-                entry.split("=", 1)
-                for entry in (path / "environ").read_text().split("\0")
-                if "=" in entry
-            )
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == agent and "RANK" in environment:
-            found[int(environment["RANK"])] = int(path.name)
-    return [found[rank] for rank in sorted(found)]
 
 
 def test_torchrun_starts_the_processes_anew_and_they_go_on(
@@ -118,7 +68,8 @@ def test_torchrun_starts_the_processes_anew_and_they_go_on(
     agent = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python")
     command = arguments(model, data, tmp_path / "run", "--method", METHODS)
     options = ("--nproc-per-node=2", "--max-restarts=1", "sh", "-c", dies, "sh")
-    subprocess.run([*agent, *options, *PYTHON, *command], check=True, capture_output=True)
+    python = (sys.executable, "-m", "minise")
+    subprocess.run([*agent, *options, *python, *command], check=True, capture_output=True)
     assert mark.exists()
     assert_same(tmp_path / "run", whole)
 
@@ -141,12 +92,11 @@ def test_what_one_process_cannot_do_is_one_line_of_process_0(
     own = tmp_path / "mine.py"
     own.write_text(OWN)
     command = arguments(model, data, tmp_path / "out", "--method", f"{own}:Mine")
-    process = torchrun(2, *PYTHON, *command)
-    _, err = process.communicate()
-    assert process.returncode != 0
-    (line,) = said(err)
-    assert 'process 1: question "q' in line
-    assert "minise/" not in err
+    team = Team(2, tmp_path, main, command)
+    assert team.join()[0] == 2
+    err = team.said("err")
+    assert err.startswith('minise: process 1: question "q')
+    assert err.count("\n") == 1
 
 
 def test_processes_that_would_run_different_models_are_refused(

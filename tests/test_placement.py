@@ -301,6 +301,7 @@ class TestCommands:
         assert err.startswith(said)
         assert err.count("\n") == 1
 
+    @pytest.mark.usefixtures("undrawn")
     def test_a_run_is_known_by_what_was_chosen(
         self, capsys, llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

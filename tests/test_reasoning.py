@@ -13,10 +13,10 @@ import torch
 
 from minise import InputError, LanguageModel, Question, generate, load, self_ensemble
 from minise.engines import run_alone
-from minise.ensemble import ask, run_plan
 from minise.errors import Unsuited
 from minise.methods.reasoning import ChainOfThought, ChainOfThoughtEnsemble, Reasoning, said
 from minise.names import ENGINES
+from minise.rounds import ask, run_plan
 from tests.commands import assert_one_line, run
 
 STOP = 7
@@ -216,6 +216,7 @@ def test_what_a_text_says(text: str, index: int | None) -> None:
     assert said(text, 3) == index
 
 
+@pytest.mark.usefixtures("undrawn")
 class TestCommands:
     @pytest.fixture(autouse=True)
     def extras(self) -> None:

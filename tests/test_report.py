@@ -12,7 +12,7 @@ import pytest
 
 from minise.cli import main
 from minise.evaluation import figures
-from tests.runs import METHODS, arguments
+from tests.runs import METHODS, arguments, no_drawing
 
 for module in ("scipy", "sklearn", "matplotlib"):
     pytest.importorskip(module)
@@ -37,7 +37,8 @@ class TestTheReport:
         other = shutil.copy(data, tmp_path / "x$_{$ 鳥.jsonl")
         second = tmp_path / "run"
         options = ("--method", "standard,cyclic-matched", "--limit", 2)
-        assert main(arguments(model, other, second, *options)) == 0
+        with no_drawing():
+            assert main(arguments(model, other, second, *options)) == 0
         capsys.readouterr()
         at = tmp_path / "both"
         folders = [str(whole), str(second)][::order]
@@ -108,10 +109,12 @@ class TestTheReport:
 def balanced(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("balanced")
     options = ("--method", "standard,self-ensemble", "--grouping", "balanced")
-    assert main(arguments(model, data, folder, *options)) == 0
+    with no_drawing():
+        assert main(arguments(model, data, folder, *options)) == 0
     return folder
 
 
+@pytest.mark.usefixtures("undrawn")
 class TestRunsAreToldApart:
     def test_by_the_settings_that_differ(
         self, whole: Path, balanced: Path, tmp_path: Path, capsys
@@ -144,14 +147,15 @@ class TestRunsAreToldApart:
         assert f"{model.name}, a first try, words\n" in capsys.readouterr().out
 
     def test_questions_that_both_asked_are_compared(
-        self, whole: Path, balanced: Path, tmp_path: Path, capsys
+        self, model: Path, whole: Path, balanced: Path, tmp_path: Path, capsys
     ) -> None:
         capsys.readouterr()
         folders = [str(whole), str(balanced)]
         assert main(["report", *folders, "-o", str(tmp_path), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert [len(run["results"]["words"]) for run in found["runs"]] == [4, 2]
-        names = [(d["a"].split(": ")[1], d["b"].split(": ")[1]) for d in found["differences"]]
+        name = model.name
+        names = [tuple(d[x].removeprefix(f"{name}: ") for x in "ab") for d in found["differences"]]
         # standard answered alike in both; cyclic and vector-scaling are in the first alone.
         assert names == [
             ("standard", "cyclic"),
@@ -185,6 +189,7 @@ class TestRunsAreToldApart:
         assert not any(d["b"].endswith("cyclic") for d in found)
 
 
+@pytest.mark.usefixtures("undrawn")
 class TestOneRunHoldsVariants:
     def test_each_has_its_settings_in_its_name(
         self, model: Path, data: Path, tmp_path: Path, capsys
@@ -204,6 +209,7 @@ class TestOneRunHoldsVariants:
         assert main(again) == 0
 
 
+@pytest.mark.usefixtures("undrawn")
 class TestATerminal:
     @pytest.mark.parametrize("width", [60, 80, 100, 200])
     def test_a_table_is_no_wider(

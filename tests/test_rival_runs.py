@@ -19,6 +19,7 @@ from tests.rows import refusal, write
 
 for module in ("scipy", "sklearn", "matplotlib", "filelock"):
     pytest.importorskip(module)
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 NULL = "None of the above"
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
-from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
 
 from tests.faults import FAULTS, run_planted
+from tests.processes import PROCESSES
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = "tests/test_goldens.py"
@@ -62,20 +61,11 @@ def test_every_fault_names_the_tests_that_catch_it() -> None:
     assert set(CAUGHT_BY) == set(FAULTS)
 
 
-@pytest.fixture(scope="module")
-def processes() -> BaseContext:
-    """Processes that have imported torch already, and nothing of the package."""
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    context.set_forkserver_preload(["torch", "pytest", "tokenizers", "safetensors.torch"])
-    return context
-
-
 @pytest.mark.parametrize("name", CAUGHT_BY)
-def test_a_planted_fault_is_caught(name: str, processes: BaseContext, tmp_path: Path) -> None:
+def test_a_planted_fault_is_caught(name: str, tmp_path: Path) -> None:
     for number, test in enumerate(CAUGHT_BY[name]):
         output = tmp_path / f"{number}.txt"
-        process = processes.Process(target=run_planted, args=(name, test, str(output)))
+        process = PROCESSES.Process(target=run_planted, args=(name, test, str(output)))
         process.start()
         process.join()
         shown = output.read_text()

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, ask, self_ensemble
-from minise.ensemble import join, run_plan
 from minise.grouping import Groups
 from minise.names import ENGINES
+from minise.rounds import join, run_plan
 from minise.sequential import LEAST_SPREAD, MOST_BET, UntilDecided, log_wealth, standard_leads
 from tests.commands import assert_one_line, run
 from tests.runs import arguments
@@ -138,6 +138,24 @@ class TestTheMethod:
         order = sorted(range(5), key=lambda i: -float(answer.scores[i]))
         assert rivals == order[1:]  # four trials cannot exclude anything at 0.01
 
+    def test_the_plain_rule_takes_the_spread_over_all_trials(self, lm: LanguageModel) -> None:
+        """Also of balanced rounds, whose trials are not independent."""
+        method = UntilDecided(2, max_trials=8, block=4, z=9.0)
+        plan, logits = run_plan(lm, method, method.plan(lm, SHORT), 0)
+        answer = method.answer(plan, logits)
+        said = {group.choices: group.probabilities.numpy() for group in answer.groups}
+        values = np.zeros((8, 5))
+        drawn = [trial for number in range(2) for trial in method.draw(5, number, 0, "a").trials]
+        for number, trial in enumerate(drawn):
+            for group in trial:
+                values[number, list(group)] = said[group]
+        leads = standard_leads(values)
+        near, far = sorted(leads)[1:3]
+        (rival,) = np.flatnonzero(leads == near)
+        between = UntilDecided(2, max_trials=8, block=4, z=(near + far) / 2)
+        assert between.rivals(plan, answer) == [rival]
+        assert UntilDecided(2, max_trials=8, block=4, z=near / 2).rivals(plan, answer) == []
+
     def test_a_clear_answer_stops_it(self, lm: LanguageModel) -> None:
         """Logits that always name one choice, whatever its label."""
         for settings, trials in (({}, 12), ({"alpha": 0.1}, 8), ({"z": 2.0}, 4)):
@@ -227,6 +245,7 @@ class TestAsk:
         assert_one_line(*run(capsys, "ask", *options), [complaint])
 
 
+@pytest.mark.usefixtures("undrawn")
 class TestEval:
     METHODS = ("--method", "standard,self-ensemble", "--until-decided", 0.1, "--max-trials", 12)
 

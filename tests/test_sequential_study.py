@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from minise import InputError, LanguageModel, Question
-from minise.ensemble import label_logits, run_plan
+from minise.ensemble import label_logits
 from minise.evaluation import sequential_study
 from minise.evaluation.samples import Sample
 from minise.evaluation.sequential_study import SequentialStudy, summarise_sequential
+from minise.rounds import run_plan
 from minise.sequential import UntilDecided
 
 pytest.importorskip("scipy")

@@ -80,7 +80,7 @@ def started(*arguments: object) -> subprocess.Popen[str]:
     return process
 
 
-ENDLESS = ("eval", "--task", "miniature", "--method", "self-ensemble", "--output-path")
+LONG = ("eval", "--task", "miniature", "--questions", 60, "--method", "self-ensemble", "-o")
 STOPPED = "minise: stopped; the same command with --resume goes on\n"
 
 
@@ -88,7 +88,7 @@ STOPPED = "minise: stopped; the same command with --resume goes on\n"
 def test_a_signal_at_any_instant_is_silence_or_one_line(case: int, tmp_path: Path) -> None:
     draw = random.Random(f"signals {case}")
     number, status = draw.choice([(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    process = started(*ENDLESS, tmp_path)
+    process = started(*LONG, tmp_path)
     time.sleep(draw.choice([0.3, 3.0]) * draw.random())  # while it imports, loads and asks
     process.send_signal(number)
     out, err = process.communicate()
@@ -100,7 +100,7 @@ def test_a_signal_at_any_instant_is_silence_or_one_line(case: int, tmp_path: Pat
 def test_a_signal_while_questions_are_asked_says_how_to_go_on(
     number: int, status: int, tmp_path: Path
 ) -> None:
-    process = started(*ENDLESS, tmp_path)
+    process = started(*LONG, tmp_path)
     while process.poll() is None and not list(tmp_path.glob("samples-*")):
         time.sleep(0.01)
     process.send_signal(number)

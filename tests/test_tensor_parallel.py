@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,13 @@ import pytest
 import torch
 
 from minise.checkpoint import prepare, read_weights
+from minise.cli import main
 from minise.errors import InputError
 from minise.tensor_parallel import Share
 from tests.commands import assert_one_line, run
-from tests.runs import arguments
-from tests.test_parallel import PYTHON, said, samples, torchrun
+from tests.processes import Team
+from tests.runs import arguments, samples
+from tests.split_check import compare
 from tests.tiny import FAMILIES, write_checkpoint
 
 # Sizes that four processes can share, too; among them biases, windows and a tied output.
@@ -28,11 +28,9 @@ def test_every_layer_of_every_engine_is_that_of_one_process(tmp_path: Path, proc
     folders = [
         str(write_checkpoint(tmp_path / name, {**raw, **WIDE})) for name, raw in FAMILIES.items()
     ]
-    agent = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    options = (f"--nproc-per-node={processes}", "-m", "tests.split_check", str(processes))
-    done = subprocess.run([*agent, *options, *folders], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    team = Team(processes, tmp_path, compare, processes, folders)
+    assert set(team.join()) == {0}, team.said("err")
+    found = json.loads(team.said("out"))
     assert list(found) == folders
     for each in found.values():
         assert each.pop("values") < 1 / processes + 0.6  # the embedding is whole
@@ -68,10 +66,8 @@ def test_an_evaluation_of_two_teams_of_two(
 ) -> None:
     pytest.importorskip("sklearn")
     command = arguments(model, data, tmp_path, "--method", "standard,self-ensemble")
-    process = torchrun(4, *PYTHON, *command, "--tensor-parallel", 2)
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    assert said(err) == []
+    team = Team(4, tmp_path, main, [*command, "--tensor-parallel", "2"])
+    assert (set(team.join()), team.said("err")) == ({0}, "")
     found, expected = samples(tmp_path), samples(whole)
     for name in ("samples-words-standard.jsonl", "samples-words-self-ensemble.jsonl"):
         assert [line["id"] for line in found[name]] == [line["id"] for line in expected[name]]

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from minise import InputError, LanguageModel, Question
 from minise import ask as ask_method
-from minise.ensemble import Answer, Plan, join, run_plan
+from minise.ensemble import Answer, Plan
 from minise.grouping import Groups
 from minise.methods.registry import Variant, build
 from minise.methods.tournaments import Elimination, Knockout, League, round_robin
+from minise.rounds import join, run_plan
 from tests.test_rivals import FOUR, METALS, QUESTION, SIZES, close, log, of_choices
 from tests.tiny import FAMILIES, load_tiny
 

@@ -17,6 +17,7 @@ from tests.rows import OWN, write
 
 for module in ("scipy", "sklearn", "matplotlib"):
     pytest.importorskip(module)
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 LONG = {"id": "long", "question": "Why? " * 300, "choices": ["a", "b", "c"], "answer": 0}
 MANY = {"id": "many", "question": "Which?", "choices": [f"c{i}" for i in range(30)], "answer": 1}

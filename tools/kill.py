@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -32,21 +31,13 @@ from tqdm import tqdm
 
 from minise.cli import main as minise_main
 from minise.plugin import load_extra
+from tests.processes import PROCESSES
 from tests.tiny import FAMILIES, write_checkpoint
 
 CALLS = ("fsync", "replace", "truncate")
 AT_AN_INSTANT = "random instant"
 METHODS = "standard,self-ensemble,vector-scaling"  # the last is fitted on the first
 Point = tuple[int, bool]  # the number of the call, counted from 1, and whether it has returned
-
-# Every run is a process forked from one that has imported all this and computed nothing.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    [
-        *("minise.commands.eval", "minise.evaluation.run", "minise.evaluation.figures"),
-        *("scipy.optimize", "sklearn.linear_model", "matplotlib.figure", "filelock", "tests.tiny"),
-    ]
-)
 
 
 def outcome(folder: Path) -> dict[str, Any]:

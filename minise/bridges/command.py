@@ -42,17 +42,18 @@ def load_model(args: argparse.Namespace, share: Any = None) -> LanguageModel:
     wanted = plain if args.dtype == AUTO else args.dtype
     dtype = wanted if wanted == AUTO else getattr(torch, wanted)
     source = args.model.removeprefix("transformers:")
-    lm = transformers_model.load(source, args.revision, dtype, args.device)
+    attention = getattr(args, "attention", None)
+    lm = transformers_model.load(source, args.revision, dtype, args.device, attention)
     args.dtype = name_of(lm.decoder.dtype)
     set_threads(args, lm)
     return lm
 
 
-def verify(args: argparse.Namespace, lm: LanguageModel, plan: Plan) -> int:
+def verify_library(args: argparse.Namespace, lm: LanguageModel, plan: Plan) -> int:
     """Print whether the model keeps its promises (promises.py). The exit status."""
-    from minise.bridges import promises
+    from minise.verify import verify
 
-    found = promises.verify(lm, plan, args.tolerance, args.gradients)
+    found: Any = verify(lm, plan, args.tolerance, args.gradients)
     told = as_json if args.json else as_text
     print(printable(told(args.model, args.dtype, found)))
     return 0 if found.passed else 1

@@ -111,7 +111,6 @@ class Library:
     def modules(self) -> Iterator[nn.Module]:
         return self.model.modules()
 
-    @property
     def identity(self) -> dict[str, Any]:
         """What tells this model from another: a few values of every tensor."""
         digest = hashlib.sha256()
@@ -122,34 +121,44 @@ class Library:
             digest.update(some.contiguous().view(torch.uint8).numpy().tobytes())
         return {"weights_sha256": digest.hexdigest()}
 
-    # What engines.py asks for.
+    # What engines.py asks for. The ends of prompts are whole rows of logits here.
 
-    def branch_logits(
-        self,
-        prefix: Sequence[int],
-        branches: Sequence[Sequence[int]],
-        engine: str,
-        columns: Sequence[int] | None = None,
+    def branch_ends(
+        self, prefix: Sequence[int], branches: Sequence[Sequence[int]], engine: str
     ) -> Tensor:
-        """The logits after each prompt, as `minise.branch_logits`. Raises InputError for an engine
-        that is not exact on this model."""
+        """The logits (G, V) after each prompt. Raises InputError for an engine that is not exact on
+        this model."""
         if engine == "separate":
-            return self._checked([self.alone([*prefix, *one]) for one in branches], columns)
+            return torch.cat([self.alone([*prefix, *branch]) for branch in branches])
+        self.check(engine)
+        if engine == "dense":
+            return self.layout_ends(pack(prefix, branches))
+        return torch.cat(self.cached(prefix, branches))
+
+    def check(self, engine: str) -> None:
+        """Raise InputError for dense or tree where it is not exact on this model."""
         if engine not in self._reasons:
             self._reasons[engine] = self._why_not(engine)
         if reason := self._reasons[engine]:
             other = "use the engine separate; minise verify tells more"
             raise InputError(f"{self.name}: engine {engine} is not exact here ({reason}); {other}")
-        if engine == "dense":
-            return self.layout_logits(pack(prefix, branches), columns)
-        return self._checked(self.cached(prefix, branches), columns)
 
-    def layout_logits(self, layout: Layout, columns: Sequence[int] | None = None) -> Tensor:
-        """The logits at the ends of a layout, run with its mask and positions."""
+    def watched(self, prompt: list[int]) -> Any:
+        """What it tells of its inside, for `minise explain`; tried on a prompt."""
+        from minise.bridges.watching import Watched
+
+        return Watched(self, prompt)
+
+    def layout_ends(self, layout: Layout) -> Tensor:
+        """The logits (G, V) at the ends of a layout, run with its mask and positions."""
         if (own := self.config.own_window) and own < (T := len(layout.tokens)):
             told = f"its own window of {own} is by index, and there are {T} packed tokens"
             raise InputError(f"{self.name}: {told}; use the engine separate or tree")
-        return self._checked([self.packed(layout)], columns)
+        return self.packed(layout)
+
+    def logits(self, ends: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Those of the columns (C,): (G, C)."""
+        return ends if columns is None else ends[:, columns]
 
     # The ways to run prompts.
 
@@ -236,14 +245,6 @@ class Library:
         added = torch.zeros(mask.shape, dtype=self.dtype)
         added.masked_fill_(~mask, torch.finfo(self.dtype).min)
         return added[None, None].to(self.device)
-
-    def _checked(self, rows: Sequence[Tensor], columns: Sequence[int] | None) -> Tensor:
-        logits = torch.cat(list(rows))
-        if not logits.isfinite().all():
-            remedy = "use bfloat16 or float32" if self.dtype == torch.float16 else "check it"
-            raise InputError(f"{self.name}: its numbers overflow {self.dtype}; {remedy}")
-        wanted = None if columns is None else torch.tensor(list(columns), device=logits.device)
-        return logits if wanted is None else logits[:, wanted]
 
     # Whether they are exact.
 

@@ -13,18 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minise.bridges.library import TOO_MUCH, Library
-from minise.engines import LanguageModel
-from minise.ensemble import Plan
+from minise.engines import check_finite
 from minise.errors import InputError, one_line
 from minise.influence import GRADIENT_GROUPS, Influence, flat_paths, groups_to_keep
 from minise.layout import Tree, causal_mask, pack
-from minise.meter import check_fit
 from minise.traces import Apart, absolute, relative
 
 CACHED = 4  # prompts that are tried behind the cache one by one
@@ -61,15 +59,6 @@ class Report:
     @property
     def passed(self) -> bool:
         return all(promise.holds is not False for promise in self.promises.values())
-
-
-def verify(
-    lm: LanguageModel, plan: Plan, tolerance: float | None = None, gradients: bool = False
-) -> Report:
-    """`verify_prompts` on those of a plan: what `minise.verify` does with a library's model."""
-    check_fit(lm.name, lm.config, plan.prefix, plan.branches)
-    decoder = cast(Library, lm.decoder)
-    return verify_prompts(decoder, plan.prefix, plan.branches, tolerance, gradients)
 
 
 def verify_prompts(
@@ -114,6 +103,7 @@ class _Trial:
         """Run every prompt alone, and the longest with a little noise."""
         prompts = [self.prefix + branch for branch in self.branches]
         self.alone = torch.cat([self.decoder.alone(prompt) for prompt in prompts])
+        check_finite(self.decoder.name, self.alone, self.alone)
         noise = self.decoder.rounding(max(prompts, key=len)) if tolerance is None else tolerance
         self.tolerance = noise
 
@@ -254,7 +244,7 @@ class _Trial:
 def _engine(found: _Trial, name: str) -> dict[str, Any] | str:
     """An engine's logits against the separate ones, or why it is refused."""
     try:
-        logits = found.decoder.branch_logits(found.prefix, found.branches, name)
+        logits = found.decoder.branch_ends(found.prefix, found.branches, name)
     except InputError as error:
         return str(error)
     apart = relative(found.alone, logits)

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minise.bridges.library import Library
 from minise.config import Config
 from minise.engines import LanguageModel
+from minise.ensemble import Plan
 from minise.errors import InputError, quote, refusing
+from minise.layout import Layout
+from minise.meter import check_fit
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
@@ -45,15 +48,53 @@ def from_transformers(model: Any, tokenizer: Any, name: str | None = None) -> La
     reader.check(base.config)
     # The same methods, but not the same classes: minise never looks at more than these.
     facts = cast(Config, decoder.config)
-    return LanguageModel(name, facts, cast(Decoder, decoder), cast(Tokenizer, reader))
+    return LibraryModel(name, facts, cast(Decoder, decoder), cast(Tokenizer, reader))
+
+
+class LibraryModel(LanguageModel):
+    """A model that the library runs."""
+
+    @property
+    def library(self) -> Library:
+        return cast(Library, self.decoder)
+
+    def branch_ends(
+        self, prefix: Sequence[int], branches: Sequence[Sequence[int]], engine: str
+    ) -> Tensor:
+        return self.library.branch_ends(prefix, branches, engine)
+
+    def layout_ends(self, layout: Layout) -> Tensor:
+        return self.library.layout_ends(layout)
+
+    def counted_as(self, engine: str) -> str:
+        """With the engine tree, only what all prompts share runs once. (Padding is not counted.)"""
+        return "dense" if engine == "tree" else engine
+
+    def identity(self) -> dict[str, Any]:
+        """What `model_identity` says beside the config."""
+        return self.library.identity()
+
+    def verify(self, plan: Plan, tolerance: float | None, gradients: bool) -> Any:
+        """What `minise.verify` says of it."""
+        from minise.bridges.promises import verify_prompts
+
+        check_fit(self.name, self.config, plan.prefix, plan.branches)
+        return verify_prompts(self.library, plan.prefix, plan.branches, tolerance, gradients)
 
 
 def load(
-    source: str, revision: str | None = None, dtype: Any = "auto", device: str = "cpu"
+    source: str,
+    revision: str | None = None,
+    dtype: Any = "auto",
+    device: str = "cpu",
+    attention: str | None = None,
 ) -> LanguageModel:
     """A checkpoint of a folder or the hub, by the library's own loaders: what `--model
-    transformers:ID_OR_FOLDER` takes. Safetensors only, and no code from the checkpoint. Raises
-    InputError where the library cannot load it, or would invent weights that are missing."""
+    transformers:ID_OR_FOLDER` takes. Safetensors only, and no code from the checkpoint.
+
+    `attention`: the library's implementation, such as "eager"; by default the one that it chooses.
+    Raises InputError where the library cannot load it, or would invent weights that are missing.
+    """
     import transformers
 
     name = f"transformers:{source}"
@@ -61,7 +102,12 @@ def load(
     with refusing(f"{name}: the library cannot load it"), _quiet(transformers):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **given)
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, use_safetensors=True, output_loading_info=True, **given
+            source,
+            dtype=dtype,
+            attn_implementation=attention,
+            use_safetensors=True,
+            output_loading_info=True,
+            **given,
         )
         if model.device != torch.device(device):
             model = model.to(device)

@@ -17,6 +17,7 @@ from minise.methods.registry import METHODS, build, make_variants
 from minise.names import DEFAULT_MODEL, ENGINES
 
 if TYPE_CHECKING:
+    from minise.engines import LanguageModel
     from minise.ensemble import Answer, Group, Plan
 
 EXAMPLE = 'minise ask --question "Which is a bird?" --choice wren --choice trout --choice oak'
@@ -60,8 +61,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from minise.ensemble import run_plan
     from minise.quantize import format_of
+    from minise.rounds import run_plan
 
     question = options.read_question(args)
     settings = {name: getattr(args, name) for name in SETTINGS} | {"alpha": args.until_decided}
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
             m, trials = method.group_size, 0 if plan.groups.complete else len(plan.groups.trials)
         about |= {"group_size": m, "trials": trials, "seed": args.seed}
         about |= {"dtype": args.dtype, "device": args.device, "quantize": format_of(lm.decoder)}
-        one = as_json(about, plan, answer)
+        one = as_json(lm, about, plan, answer)
         if hasattr(method, "notes"):
             one |= method.notes(lm, plan, answer, args.seed)
         if args.show_prompts:
@@ -115,7 +116,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(settings: dict[str, Any], plan: Plan, answer: Answer) -> dict[str, Any]:
+def as_json(
+    lm: LanguageModel, settings: dict[str, Any], plan: Plan, answer: Answer
+) -> dict[str, Any]:
     """The JSON object of the contract, which begins with the settings. `null`: the mean probability
     of "None of the above" over the prompts; `answer`: the index of the right choice, if known."""
     from minise.uncertainty import uncertainty
@@ -142,7 +145,7 @@ def as_json(settings: dict[str, Any], plan: Plan, answer: Answer) -> dict[str, A
             {"choices": list(g.choices), "probabilities": g.probabilities.tolist(), "null": g.null}
             for g in answer.groups
         ],
-        "tokens": {name: plan.tokens(name) for name in ENGINES},
+        "tokens": {name: plan.tokens(lm.counted_as(name)) for name in ENGINES},
     }
 
 

@@ -60,10 +60,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--revision is of a --model on the hub; name one, or leave it out")
     if args.plot is not None and args.workload == GENERATE:
         raise InputError("--plot draws the engines; leave it out, or the workload generate")
-    if args.plot is not None and not args.plot.absolute().parent.is_dir():
-        raise InputError(f"{args.plot}: no such folder to write to")
-    if args.plot is not None and args.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"{args.plot}: its ending names no picture; write .png, .pdf or .svg")
+    options.check_output(args.plot, ".png", ".pdf", ".svg")
     if args.plot is not None:
         load_extra("matplotlib", "bench")
     if args.model is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minise.commands import options
-from minise.errors import InputError, printable
+from minise.errors import printable
 
 if TYPE_CHECKING:
     from minise.explain.data import Data
@@ -25,6 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--choice", metavar="TEXT", action="append", help="a choice; once for each")
     options.add_question(parser)
     options.add_model(parser, dtype="float32")
+    parser.set_defaults(attention="eager")  # of another library's model: the way that tells it
     add = options.group(parser, "output").add_argument
     where = "the page to write (default: page.html)"
     add("-o", "--output", type=Path, default=Path("page.html"), metavar="FILE", help=where)
@@ -40,9 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from minise.explain.page import explain
 
     question = options.read_question(args)
-    for path, kind in ((args.output, "page"), (args.figure, "figure")):
-        if path is not None:
-            check_output(path, kind)
+    options.check_output(args.output)
+    options.check_output(args.figure, ".svg")
     options.check_groups(question, options.self_ensemble(args), args.seed)
     lm = options.load_model(args)
     settings = args.group_size, args.trials, args.seed, args.grouping, args.null_option, args.preset
@@ -55,16 +55,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def check_output(path: Path, kind: str) -> None:
-    """Raise InputError, before a model is loaded, where the file cannot be written."""
-    if path.is_dir():
-        raise InputError(f"{path}: a folder; name the file of the {kind}")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{path}: no such folder to write to")
-    if kind == "figure" and path.suffix.lower() != ".svg":
-        raise InputError(f"{path}: the figure is SVG; let its name end in .svg")
-
-
 def as_json(args: argparse.Namespace, data: Data) -> dict[str, Any]:
     """What was written, and what it shows."""
     return {
@@ -75,14 +65,26 @@ def as_json(args: argparse.Namespace, data: Data) -> dict[str, Any]:
         "figure": None if args.figure is None else str(args.figure),
         "detail": data["detail"],
         "tokens": {"dense": len(data["packed"]["texts"]), "tree": len(data["tree"]["texts"])},
-        "bitwise": {name: data["bitwise"][name] for name in ("dense", "tree")},
+        "bitwise": {name: data["bitwise"].get(name) for name in ("dense", "tree")},
+        "apart": {name: apart(data, name) for name in ("dense", "tree")},
         "prediction": data["self_ensemble"]["prediction"],
         "left_out": data["left_out"],
     }
 
 
+def apart(data: Data, run: str) -> float | None:
+    """The largest difference of a hidden state from the separate run's, as a part of its size."""
+    import numpy as np
+
+    found = data["equality"].get(run)
+    return None if found is None else float(np.nanmax(found))
+
+
 def as_text(told: dict[str, Any]) -> str:
-    equal = "equal bit for bit" if all(told["bitwise"].values()) else "equal up to rounding"
+    measured = [value for value in told["apart"].values() if value is not None]
+    equal = "equal bit for bit" if measured else "not compared"
+    if False in told["bitwise"].values():
+        equal = f"hidden states differ by at most {max(measured):.1e} of their size"
     size, tokens = f"{told['bytes'] / 1e6:.2f} MB", f"{told['tokens']['dense']:,} packed tokens"
     lines = [f"{told['output']}: {size}, {tokens}, packed and separate {equal}"]
     lines += [told["figure"]] if told["figure"] else []

@@ -220,6 +220,21 @@ def check_groups(question: Question, method: SelfEnsemble, seed: int) -> None:
     make_groups(K, m, getattr(method, "trials", 1), seed, question.id, method.grouping or "random")
 
 
+def check_output(path: Path | None, *endings: str) -> None:
+    """Raise InputError, before a model is loaded, where a file cannot be written, and for a picture
+    whose name has none of the endings."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"{path}: a folder; name a file")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: no such folder to write to")
+    if endings and path.suffix.lower() not in endings:
+        raise InputError(
+            f"{path}: its ending is no picture; end it in {' or '.join(endings)}"
+        )
+
+
 def load_model(args: argparse.Namespace, share: Share | None = None) -> LanguageModel:
     """The checkpoint of --model, or this process' share of it; with --dry-run without its weights.
     What was chosen for "auto" is said, unless it is the plain case, and stands in `args` then."""

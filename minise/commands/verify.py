@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.model.startswith("transformers:"):
         from minise.bridges import command
 
-        return command.verify(args, lm, plan)
+        return command.verify_library(args, lm, plan)
     found = verify(lm, plan, args.tolerance, args.gradients)
     told = as_json if args.json else as_text
     print(printable(told(args.model, args.dtype, found)))

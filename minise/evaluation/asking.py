@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan, run_plan, run_plans
+from minise.ensemble import Answer, Plan
 from minise.errors import InputError, quote
 from minise.evaluation.first_trials import group_records
 from minise.evaluation.samples import Sample
@@ -19,44 +19,42 @@ from minise.meter import timed
 from minise.methods.registry import Variant, build
 from minise.parallel import World
 from minise.question import Question
+from minise.rounds import run_plans
 
 Seeded = list[tuple[int, Question]]  # questions with their seeds, seed after seed
-Planned = tuple[int, Question, Plan]
+Planned = tuple[int, Question, Plan]  # with its seed
+
+
+@dataclass(frozen=True, eq=False)
+class Asker:
+    """How questions are asked. With the engine tree a pass holds as many questions as have at most
+    `tokens_per_pass` tokens together, and at least one."""
+
+    lm: LanguageModel
+    method: Any
+    variant: Variant
+    keep_groups: bool = False
+    tokens_per_pass: int = 0
 
 
 def ask_each(
-    lm: LanguageModel,
-    method: Any,
-    variant: Variant,
-    keep_groups: bool,
-    questions: Iterable[tuple[int, Question]],
-    tokens_per_pass: int = 0,
+    asker: Asker, questions: Iterable[tuple[int, Question]]
 ) -> Generator[Sample, None, None]:
     """The sample of each question, in their order. Raises InputError that names the question that
     cannot be answered, after the samples of those before it.
 
-    With the engine tree a pass holds as many questions as have at most `tokens_per_pass` tokens
-    together, and at least one. A thread plans the next pass while the model runs this one.
+    A thread plans the next pass while the model runs this one.
     """
-    alone = variant.engine != "tree" or hasattr(method, "write")
-    passes = _passes(lm, method, variant, questions, 0 if alone else tokens_per_pass)
+    passes = _passes(asker, questions)
     with ThreadPoolExecutor(1) as planner:
         ahead = planner.submit(next, passes, None)
         while planned := ahead.result():
             ahead = planner.submit(next, passes, None)
-            yield from _run_pass(lm, method, variant, keep_groups, planned)
+            yield from _run_pass(asker, planned)
 
 
 def ask_together(
-    world: World,
-    key: str,
-    lm: LanguageModel,
-    method: Any,
-    variant: Variant,
-    keep_groups: bool,
-    questions: Seeded,
-    pending: Sequence[int] = (),
-    tokens_per_pass: int = 0,
+    asker: Asker, world: World, key: str, questions: Seeded, pending: Sequence[int] = ()
 ) -> Generator[Sample, None, None]:
     """In process 0 the samples of `pending`, indices of questions, in their order, whoever of the
     processes asks them. The others learn from it what is pending, and yield nothing. Raises as
@@ -72,7 +70,7 @@ def ask_together(
             taken.append(place)
             yield questions[pending[place]]
 
-    mine = ask_each(lm, method, variant, keep_groups, claimed(), tokens_per_pass)
+    mine = ask_each(asker, claimed())
     found: dict[int, Sample] = {}
     told = 0
 
@@ -108,23 +106,20 @@ def for_trial(variant: Variant, method: Any) -> Any:
     return build(replace(variant, settings={**variant.settings, "max_new_tokens": 1}))
 
 
-def _passes(
-    lm: LanguageModel,
-    method: Any,
-    variant: Variant,
-    questions: Iterable[tuple[int, Question]],
-    most: int,
-) -> Iterator[list[Planned]]:
+def _passes(asker: Asker, questions: Iterable[tuple[int, Question]]) -> Iterator[list[Planned]]:
     """The questions with their seeds and plans, pass by pass."""
+    lm, method, engine = asker.lm, asker.method, asker.variant.engine
+    alone = engine != "tree" or hasattr(method, "write")
+    most = 0 if alone else asker.tokens_per_pass
     held, tokens = list[Planned](), 0
     for seed, question in questions:
         try:
             plan: Plan = method.plan(lm, question, seed)
-            own = plan.tokens(variant.engine)
+            own = plan.tokens(lm.counted_as(engine)) if most else 1
         except InputError as error:
             if held:
                 yield held
-            raise _named(question, variant, error) from error
+            raise _named(question, asker.variant, error) from error
         if held and tokens + own > most:
             yield held
             held, tokens = [], 0
@@ -134,27 +129,24 @@ def _passes(
         yield held
 
 
-def _run_pass(
-    lm: LanguageModel, method: Any, variant: Variant, keep_groups: bool, planned: list[Planned]
-) -> Iterator[Sample]:
+def _run_pass(asker: Asker, planned: list[Planned]) -> Iterator[Sample]:
     """The samples of one pass. Of its seconds each has a share by its tokens."""
-    engine, run = variant.engine, list[tuple[Plan, list[Tensor]]]()
-    (seeds, questions, plans), alone = zip(*planned, strict=True), len(planned) == 1
+    lm, method, variant = asker.lm, asker.method, asker.variant
+    run = list[tuple[Plan, list[Tensor]]]()
+    seeds, questions, plans = zip(*planned, strict=True)
 
     def ask() -> None:
-        if alone:
-            run.append(run_plan(lm, method, plans[0], seeds[0], engine))
-        else:
-            run.extend(run_plans(lm, method, plans, seeds, engine))
+        run.extend(run_plans(lm, method, plans, seeds, variant.engine))
 
     try:
         seconds = timed(ask, lm.decoder.device)
     except InputError as error:
-        if alone:
+        if len(planned) == 1:
             raise _named(questions[0], variant, error) from error
         for one in planned:  # to know which of them it is
-            yield from _run_pass(lm, method, variant, keep_groups, [one])
+            yield from _run_pass(asker, [one])
         return
+    engine = lm.counted_as(variant.engine)
     tokens = [plan.tokens(engine) for plan, _ in run]
     for (seed, question, _), (plan, logits), own in zip(planned, run, tokens, strict=True):
         try:
@@ -172,7 +164,7 @@ def _run_pass(
                 tokens=own,
                 seconds=seconds * own / sum(tokens),
                 logits=logits[0].tolist() if whole else None,
-                groups=group_records(plan, answer, engine) if keep_groups else None,
+                groups=group_records(plan, answer, engine) if asker.keep_groups else None,
                 notes=method.notes(lm, plan, answer, seed) if hasattr(method, "notes") else None,
                 cluster=question.cluster or None,
             )

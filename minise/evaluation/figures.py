@@ -61,83 +61,81 @@ def make_figures(runs: Sequence[Results]) -> dict[str, Any]:
     cells = [cell for run in runs for cell in run.cells]
     if not cells:  # no question has an answer
         return {}
+    experiment, caption = runs[0].experiment, _ACCURACY + _settings(cells)
     names = list(dict.fromkeys(cell.name for cell in cells))
     known = looks(["standard", "self-ensemble", *names])  # a method looks the same everywhere
-    tasks: dict[str, list[tuple[str, list[Cell]]]] = {}
-    for run in runs:
-        for task in dict.fromkeys(cell.task for cell in run.cells):
-            own = [cell for cell in run.cells if cell.task == task]
-            tasks.setdefault(task, []).append((f"{run.model}, {task}", own))
-    every = [panel for of_task in tasks.values() for panel in of_task]
     bars = paint.bars_height(names)
-    match runs[0].experiment:
-        case "sensitivity" as name:  # all its variants are one method
-            rows = {"accuracy (%)": ("trials N", 2.7)}
-            return {name: sheet(every, partial(paint.trials, cells), rows, _TRIALS, sharey=True)}
-        case "efficiency" as name:  # the engines answer alike
-            rows = {"": ("seconds a question", bars), " ": ("peak MiB", bars)}
-            caption = _ENGINES + _settings(cells)
-            return {name: sheet(every, partial(paint.costs, names), rows, caption)}
-        case "groupings":
-            drawn = _groupings(runs)
-        case "choices":
-            drawn = _choices(runs, known, _ACCURACY + _settings(cells))
-        case _:
-            rows, caption = {"": ("accuracy (%)", bars)}, _ACCURACY + _settings(cells)
-            accuracies = partial(paint.accuracies, names, known)
-            drawn = {"accuracy": sheet(every, accuracies, rows, caption, sharey=True)}
-            named = runs[0].experiment
-            if named == "main" and len(every) > 2:
-                one = [("accuracy (%)", cells)], partial(paint.radar, known), {"": ("", 5.0)}
-                drawn["radar"] = sheet(*one, _settings(cells))
-            if named == "scale" and len({cell.parameters for cell in cells} - {None}) > 1:
-                sized = [
-                    (task, [c for _, of in panels for c in of]) for task, panels in tasks.items()
-                ]
-                rows = {"accuracy (%)": ("parameters (billions)", 2.7)}
-                scaling = partial(paint.scaling, known)
-                drawn["scaling"] = sheet(sized, scaling, rows, caption, sharey=True)
-            curves = partial(paint.curves, lambda cell: (paint.spaced(cell.name), known[cell.name]))
-            for task, panels in tasks.items():
-                caption = _CONFIDENCE + _settings(cell for _, of in panels for cell in of)
-                drawn[f"confidence-{task}"] = sheet(panels, curves, paint.CURVES, caption)
-    for task, panels in tasks.items():
+    tasks = {task: _of(task, cells) for task in dict.fromkeys(cell.task for cell in cells)}
+    panels = {
+        task: [(f"{run.model}, {task}", own) for run in runs if (own := _of(task, run.cells))]
+        for task in tasks
+    }
+    every = [panel for of_task in panels.values() for panel in of_task]
+    if experiment == "sensitivity":  # all its variants are one method
+        rows = {"accuracy (%)": ("trials N", 2.7)}
+        return {experiment: sheet(every, partial(paint.trials, cells), rows, _TRIALS, sharey=True)}
+    if experiment == "efficiency":  # the engines answer alike
+        rows = {"": ("seconds a question", bars), " ": ("peak MiB", bars)}
+        told = _ENGINES + _settings(cells)
+        return {experiment: sheet(every, partial(paint.costs, names), rows, told)}
+    drawn = {}
+    if experiment == "groupings":
+        drawn["groupings"] = _groupings(runs)
+    elif experiment == "choices":
+        drawn |= _choices(runs, known, caption)
+    else:
+        rows, accuracies = {"": ("accuracy (%)", bars)}, partial(paint.accuracies, names, known)
+        drawn["accuracy"] = sheet(every, accuracies, rows, caption, sharey=True)
+        if experiment == "main" and len(every) > 2:
+            one, rows = [("accuracy (%)", cells)], {"": ("", 5.0)}
+            drawn["radar"] = sheet(one, partial(paint.radar, known), rows, _settings(cells))
+        if experiment == "scale" and len({cell.parameters for cell in cells} - {None}) > 1:
+            rows = {"accuracy (%)": ("parameters (billions)", 2.7)}
+            scaling = partial(paint.scaling, known)
+            drawn["scaling"] = sheet([*tasks.items()], scaling, rows, caption, sharey=True)
+        curves = partial(paint.curves, lambda cell: (paint.spaced(cell.name), known[cell.name]))
+        for task, own in tasks.items():
+            told = _CONFIDENCE + _settings(own)
+            drawn[f"confidence-{task}"] = sheet(panels[task], curves, paint.CURVES, told)
+    for task, own in tasks.items():
         # A run that was written before the bins were kept has none.
-        own = [cell for _, of in panels for cell in of if cell.metrics["reliability"]]
-        if own:
-            titled = [
-                (f"{cell.label}, {paint.spaced(cell.name)}\n{_ece(cell)}", cell) for cell in own
-            ]
-            bins = partial(paint.bins, known), paint.BINS
-            drawn[f"reliability-{task}"] = sheet(titled, *bins, _RELIABILITY + _settings(own))
+        if kept := [cell for cell in own if cell.metrics["reliability"]]:
+            titled = [(f"{c.label}, {paint.spaced(c.name)}\n{_ece(c)}", c) for c in kept]
+            told, bins = _RELIABILITY + _settings(kept), partial(paint.bins, known)
+            drawn[f"reliability-{task}"] = sheet(titled, bins, paint.BINS, told)
     return drawn
 
 
-def _groupings(runs: Sequence[Results]) -> dict[str, Any]:
-    found = [(run.model, *item) for run in runs for item in run.extra["groupings"].items()]
-    studies = [(f"{model}, {task}, m={study['group_size']}", study) for model, task, study in found]
+def _of(task: str, cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.task == task]
+
+
+def _groupings(runs: Sequence[Results]) -> Any:
+    studies = [
+        (f"{run.model}, {task}, m={study['group_size']}", study)
+        for run in runs
+        for task, study in run.extra["groupings"].items()
+    ]
     rows = {
         "variance of the scores": ("tokens a question", 2.7),
         "worth random trials": ("trials N", 2.2),
     }
-    return {"groupings": sheet(studies, paint.study, rows, _GROUPINGS)}
+    return sheet(studies, paint.study, rows, _GROUPINGS)
 
 
 def _choices(runs: Sequence[Results], known: dict[str, Look], accuracy: str) -> dict[str, Any]:
     models = [(run.model, run.cells) for run in runs]
+    rows, points = {"accuracy (%)": ("choices K", 2.7)}, partial(paint.choices, known)
+    drawn = {"accuracy-choices": sheet(models, points, rows, accuracy, sharey=True)}
+    ks = sorted({cell.choices or 0 for run in runs for cell in run.cells})
+    shades = looks(ks, ordered=True)
+    curves = partial(paint.curves, lambda cell: (f"K={cell.choices}", shades[cell.choices or 0]))
     standard = [
         (f"{model}, standard", [cell for cell in of if cell.method == "standard"])
         for model, of in models
     ]
-    ks = sorted({cell.choices or 0 for _, of in models for cell in of})
-    shades = looks(ks, ordered=True)
-    curves = partial(paint.curves, lambda cell: (f"K={cell.choices}", shades[cell.choices or 0]))
-    caption, rows = f"{_CONFIDENCE}K: choices of a question.", {"accuracy (%)": ("choices K", 2.7)}
-    points = partial(paint.choices, known)
-    drawn = {
-        "accuracy-choices": sheet(models, points, rows, accuracy, sharey=True),
-        "confidence-choices": sheet(standard, curves, paint.CURVES, caption),
-    }
+    told = f"{_CONFIDENCE}K: choices of a question."
+    drawn["confidence-choices"] = sheet(standard, curves, paint.CURVES, told)
     # Of the first model that has one: a question that is lost among many choices.
     for run in runs:
         asked = {c.choices or 0: run.extra["asked"].get(c.task, {}) for c in run.cells}
@@ -157,22 +155,19 @@ def _ece(cell: Cell) -> str:
 
 def _settings(cells: Iterable[Cell]) -> str:
     """m, N, the grouping and another preset than the paper's, by task or run where these differ."""
-    shown = {"group_size": "m", "trials": "N", "grouping": "grouping", "preset": "preset"}
+    symbols = {"group_size": "m", "trials": "N", "grouping": "grouping", "preset": "preset"}
     told: dict[tuple[str, str, str], str] = {}
     for cell in cells:
-        hidden: tuple[str, ...] = ("trials",) if cell.used.get("grouping") == "exact" else ()
-        hidden += ("preset",) if cell.used.get("preset") == "paper" else ()
-        used = [(k, v) for k, v in cell.used.items() if k not in hidden and v is not None]
-        text = ", ".join(f"{shown[key]}={value}" for key, value in used if key in shown)
-        if text:
+        hidden = {"trials"} if cell.used.get("grouping") == "exact" else set()
+        shown = [k for k, v in cell.used.items() if v not in (None, "paper") and k not in hidden]
+        if text := ", ".join(f"{symbols[k]}={cell.used[k]}" for k in shown if k in symbols):
             told[paint.spaced(cell.name), cell.task, cell.label] = text
     found: dict[str, list[str]] = {}
     for (name, task, label), text in told.items():
-        same = {(at, run): other for (of, at, run), other in told.items() if of == name}
-        by_task = {other for (_, run), other in same.items() if run == label}
-        by_run = {other for (at, _), other in same.items() if at == task}
-        which = [task] * (len(by_task) > 1) + [label] * (len(by_run) > 1)
-        found.setdefault(text, []).append(" of ".join([name, ", ".join(which)][: 1 + bool(which)]))
+        others = [key for key, other in told.items() if key[0] == name and other != text]
+        which = [task] * any(run == label for _, _, run in others)
+        which += [label] * any(at == task for _, at, _ in others)
+        found.setdefault(text, []).append(f"{name} of {', '.join(which)}" if which else name)
     each = "; ".join(f"{', '.join(dict.fromkeys(of))}: {text}" for text, of in found.items())
     if not each:
         return ""

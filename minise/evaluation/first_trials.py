@@ -42,16 +42,9 @@ class FirstTrials:
         p = [torch.tensor(group["probabilities"], dtype=torch.float64) for group in kept]
         groups = [Group(tuple(g["choices"]), q, g["null"]) for g, q in zip(kept, p, strict=True)]
         answer = combine(len(sample.scores), groups)
-        return replace(
-            sample,
-            prediction=answer.prediction,
-            probabilities=answer.probabilities.tolist(),
-            scores=answer.scores.tolist(),
-            tokens=kept[-1]["tokens"],
-            seconds=None,
-            logits=None,
-            groups=None,
-        )
+        scores, tokens = answer.scores.tolist(), kept[-1]["tokens"]
+        new = sample.remade(answer.probabilities.tolist())
+        return replace(new, prediction=answer.prediction, scores=scores, tokens=tokens)
 
 
 def group_records(plan: Plan, answer: Answer, engine: str) -> list[dict[str, Any]]:

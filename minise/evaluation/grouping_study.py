@@ -20,8 +20,10 @@ from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer
 from minise.errors import InputError, one_line
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
 from minise.evaluation.samples import DAMAGE, Sample
-from minise.grouping import Group, make_groups
+from minise.grouping import Group, Trial, make_groups
+from minise.layout import pack
 from minise.question import Question
+from minise.sequential import trial_values
 
 GROUPINGS = ("random", "balanced")
 TRIALS = (1, 2, 5, 7, 10, 14, 20, 28, 40, 80)
@@ -48,25 +50,45 @@ class GroupingStudy:
         """For each grouping and number of trials, means over the repetitions: the squared distance
         of the scores from the exact ones ("variance"), accuracy, NLL (nats), merged tokens. The
         last record is the exact grouping's, with 0 trials."""
-        question = plan.question
-        K, right = len(question.choices), question.answer
-        assert right is not None, "the questions of a task have answers"
-        said = {group.choices: group.probabilities.numpy() for group in answer.groups}
-        least = SMALLEST_PROBABILITY
+        known, id = Known(plan, answer), plan.question.id
+        K, right, least = known.K, known.right, SMALLEST_PROBABILITY
         nll = -float(answer.probabilities[right].clamp_min(least).log())
-        exact = ("exact", 0, 0.0, float(answer.prediction == right), nll, plan.tokens("tree"))
+        exact = ("exact", 0, 0.0, float(answer.prediction == right), nll, known.size)
         found: list[tuple[Any, ...]] = []
         for grouping, trials in product(GROUPINGS, TRIALS):
-            ids = [f"{question.id}/{i}" for i in range(REPETITIONS)]
-            drawn = [make_groups(K, self.group_size, trials, seed, i, grouping) for i in ids]
-            scores = np.stack([_scores(groups.flat, said, K) for groups in drawn])
+            ids = [id, *(f"{id}/{i}" for i in range(REPETITIONS))]
+            run, *drawn = [make_groups(K, self.group_size, trials, seed, i, grouping) for i in ids]
+            scores = np.stack([known.values(groups.trials).mean(axis=0) for groups in drawn])
             variance = float(np.mean((scores - answer.scores.numpy()) ** 2))
             accuracy = float(np.mean(scores.argmax(1) == right))
             nll = float(np.mean(-np.log(np.maximum(scores[:, right] / scores.sum(1), least))))
-            one = SelfEnsemble(self.group_size, trials, grouping).plan(lm, question, seed)
-            found.append((grouping, trials, variance, accuracy, nll, one.tokens("tree")))
+            found.append((grouping, trials, variance, accuracy, nll, known.tokens(run.flat)))
         cells = [dict(zip(_CELL, values, strict=True)) for values in [*found, exact]]
         return {"group_size": self.group_size, "repetitions": REPETITIONS, "cells": cells}
+
+
+class Known:
+    """What every ordered group of a question says, and which rows of the tree its prompt takes."""
+
+    def __init__(self, plan: Plan, answer: Answer) -> None:
+        tree = pack(plan.prefix, plan.branches, tree=True)
+        self.rows = dict(zip(plan.groups.flat, map(np.array, tree.paths()), strict=True))
+        self.said = {group.choices: group.probabilities.numpy() for group in answer.groups}
+        self.size, self.K = len(tree.tokens), len(plan.question.choices)
+        assert plan.question.answer is not None, "the questions of a task have answers"
+        self.right, self.prediction = plan.question.answer, answer.prediction
+        self.exact: Array = answer.probabilities.numpy()
+
+    def values(self, trials: Sequence[Trial]) -> Array:
+        """The probability that each trial gives each choice: (N, K)."""
+        return trial_values(trials, self.said, self.K)
+
+    def tokens(self, groups: Sequence[Group]) -> int:
+        """Of one pass of the engine tree."""
+        used = np.zeros(self.size, dtype=bool)
+        for group in groups:
+            used[self.rows[group]] = True
+        return int(used.sum())
 
 
 def summarise_study(samples: dict[str, list[Sample]], resamples: int = 1000) -> dict[str, Any]:
@@ -80,47 +102,49 @@ def summarise_study(samples: dict[str, list[Sample]], resamples: int = 1000) -> 
 
     Raises InputError for notes that are not those of GroupingStudy.
     """
-    return of_notes(samples, lambda given: _summarise(given, resamples))
+    return of_notes(samples, resamples, _measure)
 
 
 def of_notes(
-    samples: dict[str, list[Sample]], summarise: Callable[[list[Sample]], dict[str, Any]]
+    samples: dict[str, list[Sample]], resamples: int, measure: Callable[..., dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `summarise` makes of the only variant's samples. Raises InputError where their notes are
-    not such as it reads."""
+    """A task's study, from the only variant's notes under the first seed: its sizes, and what
+    `measure(notes, drawn)` makes of them; `drawn` are `resamples` bootstrap samples of indices.
+    Raises InputError where the notes are not such as it reads."""
     ((name, given),) = samples.items()
     try:
-        return summarise(given)
+        notes = [s.notes for s in given if s.notes is not None and s.seed == given[0].seed]
+        n, generator = len(notes), np.random.Generator(np.random.PCG64(0))
+        measured = measure(notes, generator.integers(n, size=(resamples, n)))
+        sizes = {size: notes[0][size] for size in ("group_size", "repetitions")}
+        return {**sizes, "questions": n, **measured}
     except DAMAGE as error:
         remedy = "delete its samples file, then go on with --resume"
         raise InputError(f"{name}: notes are damaged ({one_line(error)}); {remedy}") from error
 
 
-def _summarise(given: list[Sample], resamples: int) -> dict[str, Any]:
-    notes = [s.notes for s in given if s.notes is not None and s.seed == given[0].seed]
-    records = list(zip(*(note["cells"] for note in notes), strict=True))  # by cell, then question
-    means = [{name: float(np.mean([r[name] for r in of])) for name in _CELL[2:]} for of in records]
-    cells = [{**of[0], **mean} for of, mean in zip(records, means, strict=True)]
-    variance = [np.array([one["variance"] for one in of]) for of in records]
-    random = [i for i, cell in enumerate(cells) if cell["grouping"] == "random"]
-    trials, tokens = ([cells[i][name] for i in random] for name in ("trials", "tokens"))
-    of_one = np.mean([n * variance[i] for n, i in zip(trials, random, strict=True)], axis=0)
-    generator = np.random.Generator(np.random.PCG64(0))
-    drawn = generator.integers(len(notes), size=(resamples, len(notes)))
-    for cell, own in zip(cells, variance, strict=True):
+def by_cell(notes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], ...]]:
+    """For each cell its records, one of each question."""
+    return list(zip(*(note["cells"] for note in notes), strict=True))
+
+
+def means(records: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, float]:
+    return {name: float(np.mean([record[name] for record in records])) for name in names}
+
+
+def _measure(notes: Sequence[dict[str, Any]], drawn: NDArray[np.int64]) -> dict[str, Any]:
+    cells = [{**records[0], **means(records, _CELL[2:])} for records in by_cell(notes)]
+    variances = [np.array([one["variance"] for one in records]) for records in by_cell(notes)]
+    both = list(zip(cells, variances, strict=True))
+    random = [(cell, own) for cell, own in both if cell["grouping"] == "random"]
+    trials, tokens = ([cell[name] for cell, _ in random] for name in ("trials", "tokens"))
+    of_one = np.mean([cell["trials"] * own for cell, own in random], axis=0)
+    for cell, own in both:
         if cell["grouping"] == "balanced" and own.mean() > 0:
             worth, resampled = float(of_one.mean() / own.mean()), own[drawn].mean(1)
             ratios = of_one[drawn].mean(1)[resampled > 0] / resampled[resampled > 0]
-            interval = np.quantile(ratios, [0.025, 0.975])
-            cell["worth"], cell["worth_interval"] = worth, interval.tolist()
             inside = worth <= trials[-1]
+            cell["worth"] = worth
+            cell["worth_interval"] = np.quantile(ratios, [0.025, 0.975]).tolist()
             cell["tokens_of_worth"] = float(np.interp(worth, trials, tokens)) if inside else None
-    facts = {name: notes[0][name] for name in ("group_size", "repetitions")}
-    return {**facts, "questions": len(notes), "cells": cells}
-
-
-def _scores(groups: Sequence[Group], said: dict[Group, Array], K: int) -> Array:
-    """The mean (Eq. 2) of looked-up probabilities: (K,)."""
-    places = np.concatenate(groups)
-    values = np.concatenate([said[group] for group in groups])
-    return np.bincount(places, values, K) / np.bincount(places, minlength=K)
+    return {"cells": cells}

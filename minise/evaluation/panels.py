@@ -66,8 +66,8 @@ def choices(known: Looks, cells: list[Cell], ax: Any) -> None:
     for i, name in enumerate(names):
         line = {cell.choices or 0: cell for cell in cells if cell.name == name}
         _line(line, ax, gap * _beside(i, len(names)), known[name], spaced(name))
-    chances = [[cell for cell in cells if (cell.choices or 0) == k] for k in ks]
-    ax.plot(ks, [_chance(of) for of in chances], **_CHANCE)
+    chances = [_chance([cell for cell in cells if (cell.choices or 0) == k]) for k in ks]
+    ax.plot(ks, chances, **_CHANCE)
     ax.set_xticks(ks)
 
 
@@ -146,9 +146,8 @@ def accuracies(names: Sequence[str], known: Looks, cells: list[Cell], ax: Any) -
 def costs(names: Sequence[str], cells: list[Cell], *axes: Any) -> None:
     """Seconds a question and peak memory of each engine."""
     engines = looks(ENGINES)
-    for ax, what, unit in zip(
-        axes, ("seconds_per_question", "peak_bytes"), (1, 2**20), strict=True
-    ):
+    units = {"seconds_per_question": 1, "peak_bytes": 2**20}
+    for ax, (what, unit) in zip(axes, units.items(), strict=True):
         for cell in cells:
             value = cell.timing[what]
             text = "not measured" if value is None else f"{value / unit:.3g}"

@@ -36,11 +36,11 @@ def predictions_csv(samples: dict[str, list[Sample]]) -> str:
             row[name] = _choice(first, sample.prediction)
             row[f"{name}: probability"] = f"{sample.probabilities[sample.prediction]:.4f}"
             row[f"{name}: right"] = _verdict(sample)
-        rows.append({column: _cell(text) for column, text in row.items()})
+        rows.append(row)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    table = [columns, *([row.get(column, "") for column in columns] for row in rows)]
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(column for row in rows for column in row)))
-    writer.writerow({column: _cell(column) for column in writer.fieldnames})
-    writer.writerows(rows)
+    csv.writer(file).writerows([_cell(text) for text in line] for line in table)
     return "\ufeff" + file.getvalue()
 
 

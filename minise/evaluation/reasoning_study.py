@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from minise.evaluation.metrics import summarise
@@ -22,9 +23,9 @@ def summarise_reasoning(samples: dict[str, list[Sample]]) -> dict[str, Any]:
             found[name] = {
                 "accuracy": measured["accuracy"],
                 "interval": measured["accuracy_interval"],
-                "names_none": sum(one["said"] is None for one in notes) / len(notes),
-                "cut": sum(one["cut"] for one in notes) / len(notes),
-                "new_tokens": sum(one["new_tokens"] for one in notes) / len(notes),
+                "names_none": fmean(one["said"] is None for one in notes),
+                "cut": fmean(one["cut"] for one in notes),
+                "new_tokens": fmean(one["new_tokens"] for one in notes),
             }
     return found
 

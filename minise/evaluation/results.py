@@ -108,6 +108,7 @@ class Results:
         config = raw["config"]
         model, experiment = printable(model_name(config["model"])), config["experiment"]
         run = printable(shorten(label or config.get("label") or "", 60))
+        known = "hidden_size" in config.get("config", {})
         timed = ("seconds_per_question", "peak_bytes")
         cells = [
             Cell(
@@ -122,9 +123,7 @@ class Results:
                 comparable=config["full_run"] and config["as_in_paper"],
                 quantize=config.get("quantize"),
                 run=run,
-                parameters=_parameters(config["config"])
-                if "hidden_size" in config.get("config", {})
-                else None,
+                parameters=_parameters(config["config"]) if known else None,
             )
             for task, variants in raw["results"].items()
             for name, found in variants.items()
@@ -151,14 +150,9 @@ def and_averages(cells: Sequence[Cell]) -> list[Cell]:
                 for key, each in columns.items()
             }
             metrics["questions"] = sum(columns["questions"])
-            same: dict[str, Any] = {
-                "task": "average",
-                "dataset": "average",
-                "choices": None,
-                "differences": [],
-            }
+            mean = replace(own[0], task="average", dataset="average", choices=None, metrics=metrics)
             compares = all(cell.compares for cell in own)
-            found.append(replace(own[0], **same, metrics=metrics, comparable=compares))
+            found.append(replace(mean, differences=[], comparable=compares))
     return found
 
 
@@ -173,16 +167,18 @@ def _told(run: Results, same: Sequence[Results]) -> Results:
     facts = ("dtype", "device", "seeds", "limit")
     differ = [f for f in facts if any(one.config[f] != run.config[f] for one in same)]
     mark = ", ".join(f"{fact} {run.config[fact]}" for fact in differ)
-    used: dict[str, set[str]] = {}  # the settings that differ, by name of the method
-    for cell in run.cells:
-        of = [
-            c.used for one in same for c in one.cells if (c.task, c.name) == (cell.task, cell.name)
-        ]
-        differing = {k for k, v in cell.used.items() if any(one.get(k) != v for one in of)}
-        used.setdefault(cell.name, set()).update(differing)
+    others = [cell for one in same for cell in one.cells]
+    differing = {  # settings, each with the name of its method
+        (cell.name, setting)
+        for cell in run.cells
+        for other in others
+        if (other.task, other.name) == (cell.task, cell.name)
+        for setting, value in cell.used.items()
+        if other.used.get(setting) != value
+    }
     names: dict[tuple[str, str], str] = {}
     for cell in run.cells:
-        told = ", ".join(f"{k}={typed(v)}" for k, v in cell.used.items() if k in used[cell.name])
+        told = typed({k: v for k, v in cell.used.items() if (cell.name, k) in differing})
         names[cell.task, cell.name] = f"{cell.name} ({told})" if told else cell.name
     cells = [
         replace(
@@ -232,9 +228,10 @@ def peaks_so_far(path: Path) -> tuple[dict[tuple[str, str], int], str]:
         return {}, one_line(error)
 
 
-def typed(value: Any) -> str:
-    """A setting's value as one types it after --method."""
-    return value if isinstance(value, str) else json.dumps(value)
+def typed(settings: dict[str, Any]) -> str:
+    """Settings as one types them after --method."""
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in settings.items()}
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def _parameters(config: dict[str, Any]) -> int:

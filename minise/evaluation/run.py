@@ -22,7 +22,7 @@ from minise.engines import LanguageModel
 from minise.ensemble import Plan
 from minise.errors import InputError, one_line, printable, say, shorten
 from minise.evaluation import samples as files
-from minise.evaluation.asking import Seeded, ask_each, ask_together, for_trial
+from minise.evaluation.asking import Asker, Seeded, ask_each, ask_together, for_trial
 from minise.evaluation.calibration import NotConverged
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
@@ -100,7 +100,8 @@ def evaluate(
     made = {task: _make_methods(run, task) for task in run.variants}
     description, here = run.describe(), machine()
     for other, told in enumerate(world.gather("run", ""), 1):
-        if difference := files.first_difference(json.loads(told), _plain(description)):
+        mine = json.loads(json.dumps(description))  # as JSON brings it back
+        if difference := files.first_difference(json.loads(told), mine):
             raise InputError(
                 f"process {other} would run something else than process 0 ({difference}); give "
                 "all of them the same files"
@@ -154,14 +155,10 @@ def assist(lm: LanguageModel, run: Run, world: World) -> None:
     if world.rank < world.width and world.receive("new"):
         _try_each(lm, run, made)
     for task in made:
-        questions, needed = run.questions(task), _needed(made[task])
-        for variant, method in made[task]:
-            if not hasattr(method, "fit"):
-                keep_groups = run.keep_groups or variant.name in needed
-                key = f"{task}/{variant.name}"
-                how = (lm, method, variant, keep_groups, questions)
-                for _ in ask_together(world, key, *how, tokens_per_pass=run.tokens_per_pass):
-                    pass
+        for asker in _askers(lm, run, made[task]).values():
+            key = f"{task}/{asker.variant.name}"
+            for _ in ask_together(asker, world, key, run.questions(task)):
+                pass
 
 
 def _try_each(lm: LanguageModel, run: Run, made: dict[str, Made]) -> None:
@@ -170,17 +167,20 @@ def _try_each(lm: LanguageModel, run: Run, made: dict[str, Made]) -> None:
         for variant, method in made[task]:
             if not hasattr(method, "fit"):
                 first = run.questions(task)[:1]
-                next(ask_each(lm, for_trial(variant, method), variant, False, first))
+                next(ask_each(Asker(lm, for_trial(variant, method), variant), first))
 
 
-def _needed(made: Made) -> set[str]:
-    """The variants whose samples keep their groups, for methods that are fitted on them."""
-    return {need for _, method in made for need in getattr(method, "needs", ())}
-
-
-def _plain(description: dict[str, Any]) -> Any:
-    """As JSON brings it back."""
-    return json.loads(json.dumps(description))
+def _askers(lm: LanguageModel, run: Run, made: Made) -> dict[str, Asker]:
+    """The methods that ask the model, by the names of their variants. Samples keep their groups for
+    methods that are fitted on them."""
+    needed = {need for _, method in made for need in getattr(method, "needs", ())}
+    return {
+        variant.name: Asker(
+            lm, method, variant, run.keep_groups or variant.name in needed, run.tokens_per_pass
+        )
+        for variant, method in made
+        if not hasattr(method, "fit")
+    }
 
 
 def _make_methods(run: Run, task: str) -> Made:
@@ -209,14 +209,11 @@ def _run_task(
     reason."""
     asked: dict[str, Asked] = {}
     left_out: dict[str, str] = {}
-    questions = run.questions(task)
-    needed = _needed(made)
+    askers, questions = _askers(lm, run, made), run.questions(task)
     for variant, method in made:
         name, path = variant.name, files.samples_path(folder, task, variant.name)
-        if not hasattr(method, "fit"):
-            keep_groups = run.keep_groups or name in needed
-            how = (path, run.keep_text, run.tokens_per_pass, world, task)
-            asked[name] = _ask_all(lm, method, variant, keep_groups, questions, *how)
+        if name in askers:
+            asked[name] = _ask_all(askers[name], run, task, path, world)
             continue
         try:
             if missing := [need for need in method.needs if need in left_out]:
@@ -236,19 +233,9 @@ def _run_task(
     return asked, left_out
 
 
-def _ask_all(
-    lm: LanguageModel,
-    method: Any,
-    variant: Variant,
-    keep_groups: bool,
-    questions: Seeded,
-    path: Path,
-    keep_text: bool,
-    most: int,
-    world: World,
-    task: str,
-) -> Asked:
+def _ask_all(asker: Asker, run: Run, task: str, path: Path, world: World) -> Asked:
     """The samples of a method that asks the model: those of its file, and those that it lacks."""
+    questions = run.questions(task)
     files.drop_torn_line(path)
     found = {sample.key: sample for sample in files.read_samples(path)}
     hashes = {(seed, question.id): question.content_hash for seed, question in questions}
@@ -265,8 +252,7 @@ def _ask_all(
 
     def ask_pending() -> None:
         nonlocal written
-        how = (lm, method, variant, keep_groups, questions, places, most)
-        samples = ask_together(world, f"{task}/{variant.name}", *how)
+        samples = ask_together(asker, world, f"{task}/{asker.variant.name}", questions, places)
         with closing(samples), closing(progress(pending, what, "question", told)) as asking:
             for _, question in asking:
                 try:
@@ -276,7 +262,7 @@ def _ask_all(
                     raise InputError(f"{shorten(str(error), 250)} ({remedy})") from error
                 if type(wrote := (sample.notes or {}).get("new_tokens")) is int:
                     written += wrote
-                if keep_text:
+                if run.keep_text:
                     sample = replace(sample, text=_text(question))
                 elif sample.notes:
                     kept = {k: v for k, v in sample.notes.items() if k != "reasoning"}
@@ -284,7 +270,7 @@ def _ask_all(
                 files.append_lines(path, [sample.line()])
                 found[sample.key] = sample
 
-    peak = peak_bytes(ask_pending, lm.decoder.device)[0] if pending else None
+    peak = peak_bytes(ask_pending, asker.lm.decoder.device)[0] if pending else None
     return [found[key] for key in hashes], peak
 
 

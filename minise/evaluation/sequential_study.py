@@ -13,20 +13,20 @@ from math import ceil, log
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minise.designs import balanced_partitions
 from minise.engines import LanguageModel
 from minise.ensemble import Answer, Plan
-from minise.evaluation.grouping_study import Array, GroupingStudy, of_notes
+from minise.evaluation.grouping_study import Array, GroupingStudy, Known, by_cell, means, of_notes
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
 from minise.evaluation.samples import Sample
-from minise.grouping import Group, Groups, Trial, random_partitions
-from minise.layout import pack
+from minise.grouping import Group, Groups, random_partitions
 from minise.plugin import load_extra
-from minise.sequential import UntilDecided, fresh, log_wealth, standard_leads, trial_values
+from minise.sequential import UntilDecided, fresh, log_wealth, standard_leads
 
 BLOCKS = (3, 4, 5, 6, 7, 8, 10)
-LEVELS: dict[str, tuple[float, ...]] = {"alpha": (0.1, 0.05, 0.01), "z": (1, 1.5, 2, 3, 4)}
+LEVELS: dict[str, tuple[float, ...]] = {"alpha": (0.1, 0.05, 0.01), "z": (0.5, 0.75, 1, 1.5, 2)}
 FIXED = (3, 5, 7, 10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 640, 1280)
 BALANCED = (8, 20, 40, 80)
 MOST_TRIALS = (80, 320)  # the second for the default block alone
@@ -47,33 +47,26 @@ class SequentialStudy(GroupingStudy):
     def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
         """A cell for each rule with its level, grouping and block; rule "fixed" has a number of
         trials as its level and asks them in one pass."""
-        known, found = _Known(plan, answer), dict[tuple[Any, ...], list[tuple[float, ...]]]()
-        for number in range(REPETITIONS):
-            for key, outcome in self._outcomes(known, seed, f"{plan.question.id}/{number}"):
-                found.setdefault(key, []).append(outcome)
+        known, ids = _Scored(plan, answer), [f"{plan.question.id}/{i}" for i in range(REPETITIONS)]
         cells = []
-        for key, outcomes in found.items():
-            columns = list(zip(*outcomes, strict=True))
-            lists = dict(zip(_LISTS, map(list, columns[:2]), strict=True))
-            means = {n: float(np.mean(c)) for n, c in zip(_MEANS, columns[2:], strict=True)}
-            cells.append({**dict(zip(_KEY, key, strict=True)), **lists, **means})
+        for outcomes in zip(*(self._outcomes(known, seed, id) for id in ids), strict=True):
+            lists = {name: [one[name] for one in outcomes] for name in _LISTS}
+            cells.append({**outcomes[0], **lists, **means(outcomes, _MEANS)})
         exact = {"accuracy": float(answer.prediction == known.right), "nll": known.nll(known.exact)}
         facts = {"group_size": self.group_size, "repetitions": REPETITIONS}
         return {**facts, "exact": exact, "cells": cells}
 
-    def _outcomes(
-        self, known: _Known, seed: int, key: str
-    ) -> Iterator[tuple[tuple[Any, ...], tuple[float, ...]]]:
-        K, m, drawn = known.K, self.group_size, random_partitions
-        for grouping, numbers in (("random", FIXED), ("balanced", BALANCED)):
-            for N in numbers:
-                groups = drawn(K, m, N, seed, key)
-                scores = known.values(groups.trials).mean(axis=0)
-                told = known.outcome(N, known.tokens(groups.flat), scores)
-                yield ("fixed", N, grouping, N, N), told
-            drawn = balanced_partitions
-        usual = [(block, MOST_TRIALS[0]) for block in BLOCKS]
-        sizes = [*usual, (2 * m, MOST_TRIALS[1])]
+    def _outcomes(self, known: _Scored, seed: int, key: str) -> Iterator[dict[str, Any]]:
+        """Each cell in one repetition."""
+        K, m = known.K, self.group_size
+        fixed = [("random", random_partitions, N) for N in FIXED]
+        fixed += [("balanced", balanced_partitions, N) for N in BALANCED]
+        for grouping, draw, N in fixed:
+            groups = draw(K, m, N, seed, key)
+            scores = known.values(groups.trials).mean(axis=0)
+            cell = dict(zip(_KEY, ("fixed", N, grouping, N, N), strict=True))
+            yield cell | known.outcome(N, known.tokens(groups.flat), scores)
+        sizes = [*((block, MOST_TRIALS[0]) for block in BLOCKS), (2 * m, MOST_TRIALS[1])]
         for grouping, (block, most) in product(("random", "balanced"), sizes):
             method = UntilDecided(m, max_trials=most, block=block, grouping=grouping)
             rounds = range(most // block)
@@ -85,47 +78,29 @@ class SequentialStudy(GroupingStudy):
             for rule, level, excluded in _excluded(values, grouping == "random"):
                 # Where the leader itself is excluded there is no decision.
                 done = (excluded.sum(axis=1) == K - 1) & ~excluded[rounds, leader]
-                at = int(done.argmax()) if done.any() else len(asked) - 1
-                told = known.outcome((at + 1) * block, tokens[at], so_far[at], bool(done.any()))
-                yield (rule, level, grouping, block, most), told
+                decided = bool(done.any())
+                at = int(done.argmax()) if decided else len(asked) - 1
+                cell = dict(zip(_KEY, (rule, level, grouping, block, most), strict=True))
+                yield cell | known.outcome((at + 1) * block, tokens[at], so_far[at], decided)
 
 
 def _excluded(values_RBK: Array, independent: bool) -> Iterator[tuple[str, float, Any]]:
     """For each rule and level which choices are excluded after each round: (R, K) bool."""
     R, B, K = values_RBK.shape
-    means_RK = values_RBK.mean(axis=1)
-    wealth = log_wealth(values_RBK.reshape(R * B, K) if independent else means_RK)
-    most = np.maximum.accumulate(wealth)[B - 1 :: B] if independent else wealth
-    most = np.maximum.accumulate(most)
-    leads = np.stack([standard_leads(means_RK[: r + 1]) for r in range(R)])
+    values_NK = values_RBK.reshape(R * B, K)
+    if independent:
+        most = np.maximum.accumulate(log_wealth(values_NK))[B - 1 :: B]
+    else:
+        most = np.maximum.accumulate(log_wealth(values_RBK.mean(axis=1)))
+    leads = np.stack([standard_leads(values_NK[: r * B]) for r in range(1, R + 1)])
     for alpha in LEVELS["alpha"]:
         yield "alpha", alpha, most >= -log(alpha)
     for z in LEVELS["z"]:
         yield "z", z, leads > z
 
 
-class _Known:
-    """What every ordered group of a question says, and which rows of the tree its prompt takes."""
-
-    def __init__(self, plan: Plan, answer: Answer) -> None:
-        tree = pack(plan.prefix, plan.branches, tree=True)
-        self.rows = dict(zip(plan.groups.flat, map(np.array, tree.paths()), strict=True))
-        self.said = {group.choices: group.probabilities.numpy() for group in answer.groups}
-        self.size, self.K = len(tree.tokens), len(plan.question.choices)
-        assert plan.question.answer is not None, "the questions of a task have answers"
-        self.right, self.prediction = plan.question.answer, answer.prediction
-        self.exact: Array = answer.probabilities.numpy()
-
-    def values(self, trials: Sequence[Trial]) -> Array:
-        """The probability that each trial gives each choice: (N, K)."""
-        return trial_values(trials, self.said, self.K)
-
-    def tokens(self, groups: Sequence[Group]) -> int:
-        """Of one pass of the engine tree."""
-        used = np.zeros(self.size, dtype=bool)
-        for group in groups:
-            used[self.rows[group]] = True
-        return int(used.sum())
+class _Scored(Known):
+    """Also how good an answer from some of the groups is."""
 
     def tokens_of_rounds(self, rounds: Sequence[Groups]) -> Iterator[int]:
         seen = set[Group]()
@@ -139,12 +114,13 @@ class _Known:
 
     def outcome(
         self, trials: int, tokens: int, scores: Array, decided: bool = False
-    ) -> tuple[float, ...]:
-        """The numbers of a cell, in the order of _LISTS and _MEANS."""
+    ) -> dict[str, Any]:
+        """The numbers of a cell in one repetition."""
         p, best = scores / scores.sum(), int(scores.argmax())
-        same, bias = best == self.prediction, p[best] - self.exact[best]
-        error, right = decided and not same, best == self.right
-        return (trials, tokens, decided, same, error, right, self.nll(p), float(bias))
+        same = best == self.prediction
+        found = {"trials": trials, "tokens": tokens, "decided": decided, "same": same}
+        found |= {"error": decided and not same, "accuracy": best == self.right}
+        return found | {"nll": self.nll(p), "bias": float(p[best] - self.exact[best])}
 
 
 def summarise_sequential(samples: dict[str, list[Sample]], resamples: int = 1000) -> dict[str, Any]:
@@ -159,39 +135,31 @@ def summarise_sequential(samples: dict[str, list[Sample]], resamples: int = 1000
 
     Raises InputError for notes that are not those of SequentialStudy.
     """
-    return of_notes(samples, lambda given: _summarise(given, resamples))
+    return of_notes(samples, resamples, _measure)
 
 
-def _summarise(given: list[Sample], resamples: int) -> dict[str, Any]:
-    notes = [s.notes for s in given if s.notes is not None and s.seed == given[0].seed]
-    n = len(notes)
-    drawn = np.random.Generator(np.random.PCG64(0)).integers(n, size=(resamples, n))
-    binomial = load_extra("scipy.stats").binomtest
+def _measure(notes: Sequence[dict[str, Any]], drawn: NDArray[np.int64]) -> dict[str, Any]:
+    n, binomial = len(notes), load_extra("scipy.stats").binomtest
     cells = []
-    for records in zip(*(note["cells"] for note in notes), strict=True):
+    for records in by_cell(notes):
         cell = {name: records[0][name] for name in _KEY}
         for name in _LISTS:
             every = np.array([record[name] for record in records], dtype=np.float64)
             cell[name] = float(every.mean())
             cell[f"{name}_quantiles"] = np.quantile(every, [0.1, 0.5, 0.9]).tolist()
-        cell |= {name: float(np.mean([r[name] for r in records])) for name in _MEANS}
+        cell |= means(records, _MEANS)
         same = np.array([record["same"] for record in records])[drawn].mean(axis=1)
         cell["same_interval"] = np.quantile(same, [0.025, 0.975]).tolist()
         wrong = ceil(round(n * cell["error"], 6))
         cell["error_interval"] = [*binomial(wrong, n).proportion_ci()]
         cells.append(cell)
     fixed = [c for c in cells if c["rule"] == "fixed" and c["grouping"] == "random"]
-    shares, first = np.unique(
-        np.maximum.accumulate([cell["same"] for cell in fixed]), return_index=True
-    )
+    most = np.maximum.accumulate([cell["same"] for cell in fixed])
+    shares, first = np.unique(most, return_index=True)
     tokens = [fixed[i]["tokens"] for i in first]
     for cell in cells:
         reached = cell["same"] <= shares[-1]
         of_fixed = float(np.interp(cell["same"], shares, tokens)) if reached else None
         cell["tokens_of_fixed"] = of_fixed
-    exact = {
-        name: float(np.mean([note["exact"][name] for note in notes]))
-        for name in ("accuracy", "nll")
-    }
-    facts = {name: notes[0][name] for name in ("group_size", "repetitions")}
-    return {**facts, "questions": n, "exact": exact, "cells": cells}
+    exact = means([note["exact"] for note in notes], ("accuracy", "nll"))
+    return {"exact": exact, "cells": cells}

@@ -6,7 +6,7 @@ An experiment has a list of sources, each of which turns a run into parts of tab
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,14 +41,9 @@ def render(
                     raise InputError(f"two folders hold {', '.join(sorted(twice))}; report one")
                 row.update(filled)
     if across:
-        corrected = holm([d["mcnemar_p"] for d in across])
-        beside = [
-            {"task": d["task"], "questions": f"{d['questions']:,}"} | _difference(d, p)
-            for d, p in zip(across, corrected, strict=True)
-        ]
-        tables["Paired differences between runs, over the questions that both asked"] = dict(
-            enumerate(beside)
-        )
+        told = [({"task": d["task"], "questions": f"{d['questions']:,}"}, d) for d in across]
+        title = "Paired differences between runs, over the questions that both asked"
+        tables[title] = dict(enumerate(_compared(told)))
     parts = [_markdown(title, list(rows.values()), width) for title, rows in tables.items()]
     return printable("\n\n".join([*parts, _notes(runs)]) + "\n")
 
@@ -56,11 +51,16 @@ def render(
 # Columns: what is shown of a cell; "-" for what is undefined or was not measured
 
 
-def _interval(value: float, interval: Sequence[float] | None, scale: float, form: str) -> str:
+def _number(value: float, interval: Sequence[float] | None = None, form: str = ".3f") -> str:
+    """A number, and its interval beside it."""
     if interval is None:  # of a mean over tasks
-        return format(scale * value, form)
-    shown, low, high = (format(scale * x, form) for x in (value, *interval))
+        return format(value, form)
+    shown, low, high = (format(x, form) for x in (value, *interval))
     return f"{shown} [{low}, {high}]"
+
+
+def _percent(share: float, interval: Sequence[float] | None = None, form: str = ".1f") -> str:
+    return _number(100 * share, interval and [100 * x for x in interval], form)
 
 
 def _beside(text: str, form: str, *paper: Any) -> str:
@@ -68,11 +68,10 @@ def _beside(text: str, form: str, *paper: Any) -> str:
     return text if None in paper else f"{text} (paper{form.format(*paper)})"
 
 
-def _metric(name: str, scale: float, form: str, cell: Cell) -> str:
+def _metric(name: str, show: Callable[..., str], cell: Cell) -> str:
     if cell.metrics[name] is None:
         return "-"
-    interval = cell.metrics[f"{name}_interval"]
-    text = _interval(cell.metrics[name], interval, scale, form)
+    text = show(cell.metrics[name], cell.metrics[f"{name}_interval"])
     return _beside(text, " {:.2f}", cell.paper(name))
 
 
@@ -94,9 +93,9 @@ _RATIOS |= {"under, score": "under_confidence_scores", "over, score": "over_conf
 _NUMBERS = {"NLL": "nll", "Brier": "brier", "ECE": "ece_width", "AUROC": "auroc"}
 _NUMBERS |= {"matched NLL": "nll_matched"}
 _COLUMNS: dict[str, Callable[[Cell], str]] = {
-    "accuracy": partial(_metric, "accuracy", 100, ".1f"),
-    **{heading: partial(_metric, name, 100, ".1f") for heading, name in _RATIOS.items()},
-    **{heading: partial(_metric, name, 1, ".3f") for heading, name in _NUMBERS.items()},
+    "accuracy": partial(_metric, "accuracy", _percent),
+    **{heading: partial(_metric, name, _percent) for heading, name in _RATIOS.items()},
+    **{heading: partial(_metric, name, _number) for heading, name in _NUMBERS.items()},
     "model": lambda cell: cell.label,
     "checkpoint": lambda cell: cell.model,
     "weights": lambda cell: " + ".join(
@@ -147,20 +146,19 @@ def _groupings(run: Results) -> Iterator[Part]:
         title = f"{run.model}, {task}, {what} the exact expectation"
         most = max(cell["tokens"] for cell in study["cells"] if cell["grouping"] == "random")
         for cell in study["cells"]:
-            name, side = str(cell["trials"]), cell["grouping"]
-            if side == "exact":
-                name, side = "exact", "random"  # it stands in the left columns
+            exact = cell["grouping"] == "exact"
+            side = "random" if exact else cell["grouping"]  # exact stands in the left columns
             filled = {
                 f"{side}: tokens": f"{cell['tokens']:,.0f}",
                 f"{side}: variance": f"{cell['variance']:.2e}" if cell["variance"] else "0",
-                f"{side}: accuracy": f"{100 * cell['accuracy']:.1f}",
-                f"{side}: NLL": f"{cell['nll']:.3f}",
+                f"{side}: accuracy": _percent(cell["accuracy"]),
+                f"{side}: NLL": _number(cell["nll"]),
             }
             if "worth" in cell:
                 worth, take = cell["worth"], cell["tokens_of_worth"]
-                filled["worth random trials"] = _interval(worth, cell["worth_interval"], 1, ".1f")
+                filled["worth random trials"] = _number(worth, cell["worth_interval"], ".1f")
                 filled["which take tokens"] = f"{take:,.0f}" if take else f"over {most:,.0f}"
-            yield title, {"N": name}, filled
+            yield title, {"N": "exact" if exact else str(cell["trials"])}, filled
 
 
 def _sequential(run: Results) -> Iterator[Part]:
@@ -169,35 +167,31 @@ def _sequential(run: Results) -> Iterator[Part]:
     for task, study in run.extra["sequential"].items():
         m, exact = study["group_size"], study["exact"]
         what = f"m = {m}, {study['questions']} questions x {study['repetitions']} repetitions"
-        whole = f"exact: accuracy {100 * exact['accuracy']:.1f}, NLL {exact['nll']:.3f}"
+        whole = f"exact: accuracy {_percent(exact['accuracy'])}, NLL {_number(exact['nll'])}"
         for cell in study["cells"]:
-            rule, level, fixed = cell["rule"], cell["level"], cell["rule"] == "fixed"
-            if not (
-                fixed or cell["block"] == 2 * m or (rule, level) in (("alpha", 0.05), ("z", 2))
-            ):
-                continue
-            low, middle, high = (f"{x:.0f}" for x in cell["tokens_quantiles"])
-            share = cell["tokens"] / of if (of := cell["tokens_of_fixed"]) else None
+            rule, level, of_fixed = cell["rule"], cell["level"], cell["tokens_of_fixed"]
             row = {
                 "trials": cell["grouping"],
-                "stop at": f"N = {level}" if fixed else f"{rule} = {level:g}",
-                "block": "-" if fixed else str(cell["block"]),
+                "stop at": f"{rule} = {level:g}",
+                "block": str(cell["block"]),
                 "at most": str(cell["max_trials"]),
                 "mean trials": f"{cell['trials']:.1f}",
                 "median": f"{cell['trials_quantiles'][1]:.0f}",
                 "tokens": f"{cell['tokens']:,.0f}",
-                "tokens, 10, 50, 90%": f"{low}, {middle}, {high}",
-                "undecided": "-" if fixed else f"{100 - 100 * cell['decided']:.1f}",
-                "as exact": _interval(cell["same"], cell["same_interval"], 100, ".1f"),
-                "decided wrongly": "-"
-                if fixed
-                else _interval(cell["error"], cell["error_interval"], 100, ".2f"),
-                "of fixed": "-" if share is None else f"{share:.2f}",
-                "accuracy": f"{100 * cell['accuracy']:.1f}",
-                "NLL": f"{cell['nll']:.3f}",
-                "bias": f"{100 * cell['bias']:+.1f}",
+                "tokens, 10, 50, 90%": ", ".join(f"{x:.0f}" for x in cell["tokens_quantiles"]),
+                "undecided": f"{100 - 100 * cell['decided']:.1f}",
+                "as exact": _percent(cell["same"], cell["same_interval"]),
+                "decided wrongly": _percent(cell["error"], cell["error_interval"], ".2f"),
+                "of fixed": f"{cell['tokens'] / of_fixed:.2f}" if of_fixed else "-",
+                "accuracy": _percent(cell["accuracy"]),
+                "NLL": _number(cell["nll"]),
+                "bias": _percent(cell["bias"], form="+.1f"),
             }
-            yield f"{run.model}, {task}, {what}; {whole}. {_STOPPED}", row, {}
+            if rule == "fixed":
+                row |= dict.fromkeys(("block", "undecided", "decided wrongly"), "-")
+                row["stop at"] = f"N = {level}"
+            if rule == "fixed" or cell["block"] == 2 * m or (rule, level) in _TYPICAL:
+                yield f"{run.model}, {task}, {what}; {whole}. {_STOPPED}", row, {}
 
 
 def _reasoning(run: Results) -> Iterator[Part]:
@@ -205,12 +199,12 @@ def _reasoning(run: Results) -> Iterator[Part]:
     for cell in run.cells:
         if said := run.extra["reasoning"].get(cell.task, {}).get(cell.name):
             row = {"model": cell.label, "task": cell.task, "method": cell.name}
-            row["accuracy, as read"] = _metric("accuracy", 100, ".1f", cell)
-            row["accuracy, as said"] = _interval(said["accuracy"], said["interval"], 100, ".1f")
-            row["names none"] = f"{100 * said['names_none']:.1f}"
-            row["cut"] = f"{100 * said['cut']:.1f}"
+            row["accuracy, as read"] = _COLUMNS["accuracy"](cell)
+            row["accuracy, as said"] = _percent(said["accuracy"], said["interval"])
+            row["names none"] = _percent(said["names_none"])
+            row["cut"] = _percent(said["cut"])
             row["new tokens"] = f"{said['new_tokens']:,.0f}"
-            row["tokens"] = f"{cell.metrics['tokens']:,.0f}"
+            row["tokens"] = _COLUMNS["tokens"](cell)
             yield _READ_AND_SAID, row, {}
 
 
@@ -229,9 +223,8 @@ def _accuracies(run: Results) -> Iterator[Part]:
 
 def _differences(run: Results) -> Iterator[Part]:
     """Paired differences, each method against those before it."""
-    every = [(cell, d) for cell in run.cells for d in cell.differences]
-    for (cell, d), p in zip(every, holm([d["mcnemar_p"] for _, d in every]), strict=True):
-        row = {"model": cell.label, "task": cell.task} | _difference(d, p)
+    every = [({"model": c.label, "task": c.task}, d) for c in run.cells for d in c.differences]
+    for row in _compared(every):
         yield "Paired differences", row, {}
 
 
@@ -248,14 +241,17 @@ def holm(ps: Sequence[float]) -> list[float]:
     return found
 
 
-def _difference(d: dict[str, Any], corrected: float) -> Texts:
-    return {
-        "difference": f"{d['a']} - {d['b']}",
-        "points of accuracy": _interval(d["accuracy"], d["interval"], 100, "+.2f"),
-        "McNemar p": f"{d['mcnemar_p']:.2g}",
-        "corrected p (Holm)": f"{corrected:.2g}",
-        "only first / second right": f"{d['only_a']} / {d['only_b']}",
-    }
+def _compared(every: Sequence[tuple[Texts, dict[str, Any]]]) -> Iterator[Texts]:
+    """The rows of paired differences, each after the texts that name it."""
+    corrected = holm([d["mcnemar_p"] for _, d in every])
+    for (named, d), p in zip(every, corrected, strict=True):
+        yield named | {
+            "difference": f"{d['a']} - {d['b']}",
+            "points of accuracy": _percent(d["accuracy"], d["interval"], "+.2f"),
+            "McNemar p": f"{d['mcnemar_p']:.2g}",
+            "corrected p (Holm)": f"{p:.2g}",
+            "only first / second right": f"{d['only_a']} / {d['only_b']}",
+        }
 
 
 _CONFIDENCE = (
@@ -280,6 +276,7 @@ _STOPPED = (
     "fixed: tokens over those of a fixed number of random trials with the same share. Bias: of the "
     "predicted choice's probability, in points"
 )
+_TYPICAL = (("alpha", 0.05), ("z", 1))  # levels of the rules
 _EACH, _TIMES = ("model", "task", "method"), ("s/question", "peak MiB")
 _MORE = ("Brier", "matched NLL", "ECE", "AUROC", *_TIMES)
 _SECOND = (*_MORE, "only first / second right")  # left out first where the width is too small
@@ -337,8 +334,7 @@ def settings_of(cells: Sequence[Cell]) -> str:
     told: dict[str, list[str]] = {}
     for cell in cells:
         if cell.used and cell.method != "first-trials":
-            listed = ", ".join(f"{name}={typed(value)}" for name, value in cell.used.items())
-            told.setdefault(f"{cell.name}: {listed}", []).append(cell.task)
+            told.setdefault(f"{cell.name}: {typed(cell.used)}", []).append(cell.task)
     tasks = {cell.task for cell in cells}
     return "; ".join(
         text if {*of} == tasks else f"{text} ({', '.join(of)})" for text, of in told.items()
@@ -355,35 +351,25 @@ def _markdown(title: str, rows: Sequence[Texts], width: int | None) -> str:
     columns = [[name, *(row.get(name, "-") for row in rows)] for name in headings]
     columns = [[" ".join(text.replace("|", "\\|").split()) for text in each] for each in columns]
     left_out: list[str] = []
-    if width is not None:
-        for name, *texts in columns[:2]:
-            one = name in ("model", "task") and len(set(texts)) == 1 and len(columns) > 2
-            if one and _too_wide(columns, width):
-                title += f", {texts[0]}"
-                columns = [each for each in columns if each[0] != name]
-        columns = _without_intervals(columns, width, kept=("accuracy", "points of accuracy"))
-        while _too_wide(columns, width) and columns[-1][0] in _SECOND:
-            left_out.insert(0, columns.pop()[0])
-        columns = _without_intervals(columns, width, kept=("points of accuracy",))
-        while _too_wide(columns, width) and len(columns) > 2:
+
+    def too_wide() -> bool:
+        return width is not None and len(_lines(columns)[0]) > width
+
+    for name, *texts in columns[:2]:
+        one = name in ("model", "task") and len(set(texts)) == 1 and len(columns) > 2
+        if one and too_wide():
+            title += f", {texts[0]}"
+            columns = [each for each in columns if each[0] != name]
+    points, every = "points of accuracy", [each[0] for each in columns]
+    for with_interval, second in ((("accuracy", points), _SECOND), ((points,), every)):
+        if too_wide():
+            for each in columns:
+                if each[0] not in with_interval:
+                    each[:] = [re.sub(r" \[.*?\]", "", text) for text in each]
+        while too_wide() and columns[-1][0] in second and len(columns) > 2:
             left_out.insert(0, columns.pop()[0])
     below = [f"(more in report.md: {', '.join(left_out)})"] if left_out else []
     return "\n".join([f"{title}\n", *_lines(columns), *below])
-
-
-def _without_intervals(
-    columns: list[list[str]], width: int, kept: Collection[str]
-) -> list[list[str]]:
-    if not _too_wide(columns, width):
-        return columns
-    return [
-        each if each[0] in kept else [re.sub(r" \[.*?\]", "", text) for text in each]
-        for each in columns
-    ]
-
-
-def _too_wide(columns: Sequence[Sequence[str]], width: int) -> bool:
-    return len(_lines(columns)[0]) > width
 
 
 def _lines(columns: Sequence[Sequence[str]]) -> list[str]:

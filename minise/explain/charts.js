@@ -65,15 +65,21 @@ function prepareEquality() {
     for (const value of values) if (value > 0) { low = Math.min(low, value); high = Math.max(high, value); }
   }
   if (low < Infinity) exponents = [Math.floor(Math.log10(low)), Math.max(Math.ceil(Math.log10(high)), 0)];
-  const said = ["dense", "tree"].map((run) =>
-    `${RUNS[run]}: ${data.bitwise[run] ? "equal bit for bit" : "not bit for bit; the difference is drawn below"}`);
+  const said = ["dense", "tree"].filter((run) => run in RUNS).map((run) => {
+    const most = equality[run].reduce((a, b) => (b > a ? b : a), 0);
+    return `${RUNS[run]}: ${data.bitwise[run] ? "equal bit for bit"
+      : `not bit for bit; hidden states differ by at most ${small(most)} of their size`}.`;
+  });
+  const absent = Object.keys(ALL_RUNS).filter((run) => !(run in RUNS)).map((run) => ALL_RUNS[run]);
   const both = data.bitwise.dense && data.bitwise.tree;
+  const rest = absent.length ? ` Left out: ${absent.join(", ")}. The end of the page says why.`
+    : data.engine === "tree" ? " (Of its top layer the tree engine computes the groups' last tokens alone.)" : "";
   $("bitwise").replaceChildren(
-    make("b", {}, both ? "Equal bit for bit: every token, every layer, in both engines." : `${said.join(". ")}.`),
-    " (Of its top layer the tree engine computes the groups' last tokens alone.)");
+    make("b", {}, both ? "Equal bit for bit: every token, every layer, in both engines." : said.join(" ")), rest);
 }
 
 function drawEquality() {
+  if (!Object.keys(RUNS).length) return;
   const [low, high] = exponents, zero = low - 1, wide = room($("equality"));
   const ticks = [[zero, "0"]];
   for (let e = low; e <= high; e += Math.ceil((high - low) / 5) || 1) ticks.push([e, `10${superscript(e)}`]);
@@ -152,6 +158,7 @@ function weights() {
 }
 
 function drawAttention() {
+  if (!attention) return;
   const { texts, parents } = data.packed, found = weights(), most = Math.max(...found), rows = [];
   for (let row = state.at; row >= 0; row = parents[row]) rows.unshift(row);
   $("layername").textContent = `${state.layer} of ${L}`;
@@ -171,6 +178,7 @@ function drawAttention() {
 }
 
 function drawLens() {
+  if (!GROUPS[0].lens.length) return;
   const left = state.group >= data.shown;
   $("lens-title").textContent = left ? `The readouts of ${groupName(state.group)} are left out`
     : `Label probabilities after every layer, at the end of ${groupName(state.group)}`;

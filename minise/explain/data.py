@@ -12,16 +12,18 @@ from typing import Any, TypedDict
 import torch
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Method, Plan, SelfEnsemble, Standard, ask, combine, run_plan
+from minise.ensemble import Answer, Method, Plan, SelfEnsemble, Standard, combine
 from minise.errors import InputError, quote
 from minise.explain.runs import Runs, run_all, tree_rows
+from minise.explain.watch import Watch, watched
 from minise.layout import Tree, pack
+from minise.meter import check_fit
 from minise.methods.rotations import Cyclic
-from minise.model import Decoder
 from minise.placement import name_of
 from minise.presets import resolve
 from minise.prompt import LABELS
 from minise.question import Question
+from minise.rounds import ask, run_plan
 from minise.uncertainty import uncertainty
 
 DETAILS = ("low", "full")
@@ -46,7 +48,8 @@ class Sequence_(TypedDict):
 class GroupPart(TypedDict):
     """A group and what its prompt said. `prompt`: its text after the `shared` one of all prompts.
     `probabilities`: of its choices, in their order. `null`: of "None of the above". `lens`: these
-    (the null option last) as read out after each layer; empty where the group is not `shown`."""
+    (the null option last) as read out after each layer; empty where the group is not `shown`, and
+    where the model does not tell them."""
 
     trial: int
     choices: list[int]
@@ -83,11 +86,15 @@ class Data(TypedDict):
     `equality[run]`: (T, L + 1) float32, how far each packed token's hidden state is from that of
     the separate run of its prompt, as a part of its size (root mean square), after each layer and
     after the final norm. The runs: the engines "dense" and "tree", "without_mask" and
-    "without_positions". NaN: not computed, as the tree engine's top layer has the groups' ends
-    alone. `bitwise`: whether nothing differs in any bit.
+    "without_positions"; one that the model cannot run is not there. NaN: not computed, as the tree
+    engine's top layer has the groups' ends alone. `bitwise`: whether nothing differs in any bit.
 
     `attention`: uint8, in steps of 1/255, for row after row of the tree: (L, heads, position + 1),
-    how much it reads the tokens of its prompt up to itself. With `heads` 1 their mean.
+    how much it reads the tokens of its prompt up to itself. With `heads` 1 their mean; with 0 there
+    is none.
+
+    `engine`: how the answers were computed. "tree": minise's own; "cache": the same by a library,
+    what all prompts share first and the rest behind it; "separate": each prompt by itself.
     """
 
     model: str
@@ -97,6 +104,7 @@ class Data(TypedDict):
     query_heads: int
     heads: int
     windows: list[int]
+    engine: str
     question: str
     choices: list[str]
     labels: str
@@ -131,36 +139,38 @@ def explain_data(
 
     `detail`: "full" has every head's attention, "low" their mean; by default "full" where the file
     stays below 5 MB. Raises InputError for another one, for over 1,000 groups, for a prompt too
-    long to show, for a model of another library, and as `self_ensemble` does.
+    long to show, and as `self_ensemble` does.
     """
     if detail not in (None, *DETAILS):
         raise InputError(f"detail {quote(detail)} is unknown; use one of {', '.join(DETAILS)}")
-    if not isinstance(lm.decoder, Decoder):  # of another library
-        raise InputError(f"{lm.name}: a page needs minise's own decoder; load it by minise.load")
     plan = method.plan(lm, question, seed)
     if len(plan.prompts) > MOST_GROUPS:
         many = f"{len(plan.prompts):,} groups are too many for a page"
         raise InputError(f"{many}, which shows {MOST_GROUPS:,}; use fewer trials")
-    plan, logits = run_plan(lm, method, plan, seed)
+    check_fit(lm.name, lm.config, plan.prefix, plan.branches)
+    watch = watched(lm, plan.prefix + plan.branches[0])
+    engine = "separate" if watch.engine == "separate" else "tree"
+    plan, logits = run_plan(lm, method, plan, seed, engine)
     answer = method.answer(plan, logits)
-    detail, shown = _what_fits(lm, plan, detail)
+    detail, shown = _what_fits(watch, lm.config.num_hidden_layers, plan, detail)
     part = replace(plan, prompts=plan.prompts[:shown])
     flat, tree = (pack(part.prefix, part.branches, tree=merge) for merge in (False, True))
     rows = tree_rows(flat, tree)
-    found = run_all(lm, part, flat, tree, rows, every_head=detail == "full")
+    found = run_all(lm, watch, part, flat, tree, rows, every_head=detail == "full")
     config = lm.config
     template = resolve(method.preset, config.model_type).template
     shared = template.prefix(question.text)
     methods: tuple[Method, ...] = (Standard(method.preset), Cyclic(method.preset))
-    others = {one.name: _other(lm, one, question, seed) for one in methods}
+    others = {one.name: _other(lm, one, question, seed, engine) for one in methods}
     return {
         "model": lm.name,
         "dtype": name_of(lm.decoder.dtype),
         "device": str(lm.decoder.device),
         "layers": config.num_hidden_layers,
-        "query_heads": config.num_attention_heads,
-        "heads": config.num_attention_heads if detail == "full" else 1,
-        "windows": sorted({w for w in config.sliding_windows if w is not None}),
+        "query_heads": watch.heads,
+        "heads": watch.heads if detail == "full" else min(watch.heads, 1),
+        "windows": watch.windows,
+        "engine": watch.engine,
         "question": question.text,
         "choices": list(question.choices),
         "labels": LABELS,
@@ -181,22 +191,22 @@ def explain_data(
         "self_ensemble": _running(plan, answer),
         "others": others,
         "detail": detail,
-        "left_out": _left_out(lm, plan, detail, shown, others),
+        "left_out": _left_out(watch, plan, detail, shown, others) + found.left_out,
     }
 
 
-def _what_fits(lm: LanguageModel, plan: Plan, detail: str | None) -> tuple[str, int]:
+def _what_fits(watch: Watch, layers: int, plan: Plan, detail: str | None) -> tuple[str, int]:
     """The detail, and how many groups are shown: as many as fit in the picture and the file."""
-    layers, heads = lm.config.num_hidden_layers, lm.config.num_attention_heads
     tree = pack(plan.prefix, plan.branches, tree=True)
     # By group, of it and those before it: packed tokens, and bytes of equality (four runs in
     # float32) and of attention in the tree, whose rows are numbered in the order of the groups.
     tokens = len(plan.prefix) + torch.tensor(list(map(len, plan.branches))).cumsum(0)
-    cells = (tree.positions + 1).cumsum(0)[tree.ends.cummax(0).values] * layers
+    reached = tree.ends.cummax(0).values
+    cells = (tree.positions + 1).cumsum(0)[reached] * layers * min(watch.heads, 1)
     equality = tokens * (layers + 1) * 4 * 4
     in_picture, small = tokens <= MOST_TOKENS, cells + equality <= MOST_BYTES
     if detail is None:
-        every_head = cells * heads + equality <= MOST_BYTES
+        every_head = cells * watch.heads + equality <= MOST_BYTES
         detail = "full" if every_head[in_picture].all() else "low"
     shown = int((in_picture if detail == "full" else in_picture & small).sum())
     if not shown:
@@ -206,21 +216,20 @@ def _what_fits(lm: LanguageModel, plan: Plan, detail: str | None) -> tuple[str, 
 
 
 def _left_out(
-    lm: LanguageModel, plan: Plan, detail: str, shown: int, others: dict[str, Other]
+    watch: Watch, plan: Plan, detail: str, shown: int, others: dict[str, Other]
 ) -> list[str]:
     """What the page does not show, in sentences."""
     told = [f"{name}: {one['left_out']}." for name, one in others.items() if one["left_out"]]
-    if detail == "low":
-        heads = lm.config.num_attention_heads
+    if detail == "low" and watch.heads:
         told.append(
-            f"Attention is the mean over the {heads} heads. With full detail the file holds every "
-            "head, and is larger."
+            f"Attention is the mean over the {watch.heads} heads. With full detail the file holds "
+            "every head, and is larger."
         )
     if shown < (G := len(plan.prompts)):
         told.append(
             f"Parts 2 to 4 show {shown} of the {G} groups, as many as fit. Parts 1 and 5 show all."
         )
-    return told
+    return told + watch.left_out
 
 
 def _sequence(lm: LanguageModel, tree: Tree) -> Sequence_:
@@ -284,9 +293,9 @@ def _running(plan: Plan, answer: Answer) -> AnswerPart:
     }
 
 
-def _other(lm: LanguageModel, method: Method, question: Question, seed: int) -> Other:
+def _other(lm: LanguageModel, method: Method, question: Question, seed: int, engine: str) -> Other:
     try:
-        answer = ask(lm, method, question, seed)
+        answer = ask(lm, method, question, seed, engine)
     except InputError as error:  # more choices than labels, for example
         return {"prediction": None, "probabilities": [], "left_out": str(error)}
     said = rounded(answer.probabilities.tolist())

@@ -123,7 +123,7 @@ function drawAll() { // also after a change of size or colours
 
 async function start() {
   for (const [run, packed] of Object.entries(data.equality)) equality[run] = await unpack(packed);
-  attention = await unpack(data.attention);
+  if (data.attention) attention = await unpack(data.attention);
   let next = 0;
   for (const position_ of data.tree.positions) {
     starts.push(next);

@@ -8,9 +8,12 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const L = data.layers, GROUPS = data.groups, SHOWN_TRIALS = GROUPS[data.shown - 1].trial + 1;
-const RUNS = {
-  dense: "dense engine", tree: "tree engine", without_mask: "without the mask", without_positions: "positions run on",
+const ALL_RUNS = {
+  dense: "dense engine", tree: data.engine === "tree" ? "tree engine" : "library's cache",
+  without_mask: "without the mask", without_positions: "positions run on",
 };
+// Those that there are: not every model runs in every way, or tells its hidden states.
+const RUNS = Object.fromEntries(Object.entries(ALL_RUNS).filter(([run]) => run in data.equality));
 const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
 
 const state = {

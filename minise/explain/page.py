@@ -70,7 +70,8 @@ def explain(
 
     The settings are those of `self_ensemble`. `detail` is "full" (every head's attention) or "low"
     (their mean); by default "full" where the page stays below 5 MB. Raises InputError as
-    `self_ensemble` does, and for what a page cannot hold (`data.explain_data`).
+    `self_ensemble` does, and for what a page cannot hold (`data.explain_data`). Of a model of
+    another library the page shows what that library tells, and names the rest (docs/bridges.md).
     """
     method = SelfEnsemble(group_size, trials, grouping, null_option, preset)
     return Page(explain_data(lm, method, question, seed, detail))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,27 +11,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel, branch_logits, layout_logits, run_alone
+from minise.engines import LanguageModel, branch_logits, layout_logits
 from minise.ensemble import Plan
+from minise.errors import InputError
+from minise.explain.watch import Watch
 from minise.layout import Tree, causal_mask
-from minise.recording import record
-from minise.traces import Trace, row_sizes, trace
+from minise.traces import Trace, row_sizes
+
+ABLATIONS = ("without_mask", "without_positions")  # of the engine dense
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """lens: for each group, after each layer, the probabilities of its labels. The others are as in
-    `data.Data`."""
+    """lens: for each group, after each layer, the probabilities of its labels. left_out: which runs
+    are not there, and why. The others are as in `data.Data`."""
 
     equality: dict[str, Any]
     bitwise: dict[str, bool]
     attention: Any
     lens: list[list[list[float]]]
+    left_out: list[str]
 
 
 @torch.inference_mode()
 def run_all(
     lm: LanguageModel,
+    watch: Watch,
     plan: Plan,
     flat: Tree,
     tree: Tree,
@@ -47,13 +53,12 @@ def run_all(
     attention: dict[int, Any] = {}  # by row of the tree
     lens = []
     for group, (path, prompt) in enumerate(zip(tree.paths(), plan.prompts, strict=True)):
-        with record(lm.decoder, attention=True) as seen:
-            hidden = run_alone(lm, plan.prefix + prompt.ids)
-        layers = [seen.residual[layer][0] for layer in sorted(seen.residual)]
+        seen = watch.alone(plan.prefix + prompt.ids, prompt.label_ids)
         own = len(plan.prefix) if group else 0  # the prefix stands in the packed sequence once
-        streams.append([rows[own:] for rows in (*layers, hidden)])
-        lens.append(_readouts(lm, [rows[-1] for rows in layers], prompt.label_ids))
-        weights = torch.stack([seen.attention[layer][0] for layer in sorted(seen.attention)])
+        streams.append([rows[own:] for rows in seen.trace])
+        lens.append(seen.readouts)
+        if (weights := seen.weights) is None:
+            continue
         if not every_head:
             weights = weights.mean(dim=1, keepdim=True)
         steps = (weights.float() * 255).round().byte().cpu().numpy()  # (L, heads, Q, T)
@@ -62,13 +67,18 @@ def run_all(
                 attention[row] = steps[:, :, position, : position + 1].ravel()
     alone = [torch.cat(rows) for rows in zip(*streams, strict=True)]
     del streams
-    equality, bitwise = {}, {}
-    for name, (run, rows) in _packed_runs(lm, plan, flat, rows_of_tree).items():
-        traced, _ = trace(lm.decoder, run)
-        ends = flat.ends if name == "tree" else None
-        equality[name], bitwise[name] = _compare(alone, traced, rows, ends)
-    every = np.concatenate([attention[row] for row in range(len(tree.tokens))])
-    return Runs(equality, bitwise, every, lens)
+    equality, bitwise, left_out = {}, {}, []
+    runs = _packed_runs(lm, watch, plan, flat, rows_of_tree) if alone else {}
+    for name, run in runs.items():
+        if name in ABLATIONS and "dense" not in equality:
+            continue
+        try:
+            equality[name], bitwise[name] = _compare(alone, run(), flat.ends)
+        except InputError as error:  # the model cannot run so
+            both = ", with and without mask and positions," if name == "dense" else ""
+            left_out.append(f"The run {name}{both} is left out: {error}.")
+    every = np.concatenate([attention[i] for i in sorted(attention)]) if attention else None
+    return Runs(equality, bitwise, every, lens, left_out)
 
 
 def tree_rows(flat: Tree, tree: Tree) -> list[int]:
@@ -80,46 +90,31 @@ def tree_rows(flat: Tree, tree: Tree) -> list[int]:
 
 
 def _packed_runs(
-    lm: LanguageModel, plan: Plan, flat: Tree, rows_of_tree: list[int]
-) -> dict[str, Any]:
-    """Both engines as they are used, and the ablations of the dense one; with each the row of every
-    packed token in it."""
-    T = len(flat.tokens)
+    lm: LanguageModel, watch: Watch, plan: Plan, flat: Tree, rows_of_tree: list[int]
+) -> dict[str, Callable[[], Trace]]:
+    """Both engines as they are used, and the ablations of the dense one."""
     columns = plan.prompts[0].label_ids
-    engine = partial(branch_logits, lm, plan.prefix, plan.branches, columns=columns)
-    without_mask = flat.replace(mask=causal_mask(T))
-    without_positions = flat.replace(positions=torch.arange(T))
-    same = list(range(T))
-    return {
-        "dense": (partial(engine, "dense"), same),
-        "tree": (partial(engine, "tree"), rows_of_tree),
-        "without_mask": (partial(layout_logits, lm, without_mask, columns), same),
-        "without_positions": (partial(layout_logits, lm, without_positions, columns), same),
-    }
+    dense = partial(branch_logits, lm, plan.prefix, plan.branches, "dense", columns)
+    masked = flat.replace(mask=causal_mask(len(flat.tokens)))
+    placed = flat.replace(positions=torch.arange(len(flat.tokens)))
+    runs: dict[str, Callable[[], Trace]] = {"dense": partial(watch.packed, dense)}
+    if watch.engine != "separate":
+        runs["tree"] = partial(watch.tree, plan, rows_of_tree)
+    for name, layout in zip(ABLATIONS, (masked, placed), strict=True):
+        runs[name] = partial(watch.packed, partial(layout_logits, lm, layout, columns))
+    return runs
 
 
-def _compare(alone: Trace, packed: Trace, rows: list[int], ends: Tensor | None) -> tuple[Any, bool]:
+def _compare(alone: Trace, packed: Trace, ends: Tensor) -> tuple[Any, bool]:
     """(T, L + 1) float32: how far each packed token's row is from its separate run's, as a part of
-    its size; and whether no bit differs. `ends`: the top layer and the final norm hold these rows
-    only, as in the tree engine; the others are NaN there."""
+    its size; and whether no bit differs. Where a layer has fewer rows, they are the ends', as in
+    the tree engine's top; the others are NaN there."""
     found, equal = [], True
-    for layer, (a, b) in enumerate(zip(alone, packed, strict=True)):
-        if ends is not None and layer >= len(alone) - 2:
-            here = ends
-        else:
-            here, b = torch.arange(len(a)), b[torch.tensor(rows, device=b.device)]
+    for a, b in zip(alone, packed, strict=True):
+        here = torch.arange(len(a)) if len(a) == len(b) else ends
+        column = torch.full((len(a),), torch.nan, dtype=torch.float64)
         a = a[here.to(a.device)]
         equal &= torch.equal(a, b)
-        column = torch.full((len(rows),), torch.nan, dtype=torch.float64)
         column[here] = (row_sizes(a.double() - b.double()) / row_sizes(a).clamp(min=1e-300)).cpu()
         found.append(column)
     return torch.stack(found, dim=1).float().numpy(), equal
-
-
-def _readouts(lm: LanguageModel, rows: Trace, label_ids: list[int]) -> list[list[float]]:
-    """The probabilities of the labels, read out of the stream after each layer as they are read
-    after the last: by the final norm and the output matrix."""
-    normed = lm.decoder.model.norm(torch.stack(rows))
-    columns = torch.tensor(label_ids, device=normed.device)
-    logits = lm.decoder.logits(normed, columns).double()
-    return logits.softmax(dim=-1).tolist()

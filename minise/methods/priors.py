@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Group, Plan, Standard, combine, join
+from minise.ensemble import Answer, Group, Plan, Standard, combine
 from minise.errors import InputError
 from minise.evaluation.samples import Sample, check_same_size
 from minise.grouping import Groups
 from minise.presets import Preset, resolve
 from minise.prompt import write_prompts
 from minise.question import Question
+from minise.rounds import join
 
 Said = tuple[str, list[str]]  # a question's text and its choices
 

@@ -171,13 +171,9 @@ def make_variants(named: Sequence[str], options: dict[str, Any], engine: str) ->
     for text in named:
         where, given = _read_settings(text)
         _check_known(where, OFFERED)
+        _check_settings(where, given)
         variant = complete(Variant("unnamed", where, given, engine), options)
         method = build(variant)
-        if unknown := [name for name in given if name not in _settings(method)]:
-            have = ", ".join(_settings(method)) or "none"
-            raise InputError(f"{where} has no setting {quote(unknown[0])}; it has {have}")
-        for name, value in given.items():
-            _check_type(where, method, name, value)
         told = ",".join(f"{name}={_plain(value)}" for name, value in given.items())
         variants.append(replace(variant, name=f"{method.name}({told})" if told else method.name))
         needed += getattr(method, "needs", ())
@@ -213,17 +209,22 @@ def _read_settings(text: str) -> tuple[str, dict[str, Any]]:
     return where, settings
 
 
-def _check_type(where: str, method: Any, name: str, value: Any) -> None:
-    """Raise InputError for a value that the annotation of this setting rules out."""
-    annotated = next(one.type for one in fields(method) if one.name == name)
-    words = re.findall(r"\w+", getattr(annotated, "__name__", str(annotated)))
-    wanted = [kind for kind in (bool, int, float, str) if kind.__name__ in words]
-    if wanted and not any(
-        type(value) is kind or (kind is float and type(value) is int) for kind in wanted
-    ):
-        kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-        told = " or ".join(kinds[kind] for kind in wanted)
-        raise InputError(f"{where}: {name}={quote(value)} is wrong; give {told}")
+def _check_settings(where: str, given: dict[str, Any]) -> None:
+    """Raise InputError for a setting that the method has not, and for a value that the annotation
+    of the setting rules out."""
+    cls = find_object(METHODS[where][0] if where in METHODS else where)
+    if unknown := [name for name in given if name not in _settings(cls)]:
+        have = ", ".join(_settings(cls)) or "none"
+        raise InputError(f"{where} has no setting {quote(unknown[0])}; it has {have}")
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    for name, value in given.items():
+        annotated = next(one.type for one in fields(cls) if one.name == name)
+        words = re.findall(r"\w+", getattr(annotated, "__name__", str(annotated)))
+        wanted = [kind for kind in kinds if kind.__name__ in words]
+        fitting = {type(value), float} if type(value) is int else {type(value)}
+        if wanted and fitting.isdisjoint(wanted):
+            told = " or ".join(kinds[kind] for kind in wanted)
+            raise InputError(f"{where}: {name}={quote(value)} is wrong; give {told}")
 
 
 def _plain(value: Any) -> str:

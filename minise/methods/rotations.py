@@ -57,15 +57,15 @@ class CyclicMatched(SelfEnsemble):
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         budget = super().plan(lm, question, seed).tokens("tree")
-
-        def ask(count: int) -> Plan:
-            template = resolve(self.preset, lm.config.model_type).standard_template
-            return plan_orders(lm, question, template, self.orders(question, count, seed))
-
-        one = ask(1)
+        one = self.ordered(lm, question, 1, seed)
         # What rotations share makes each further one cheaper; twice as many are always enough.
         most = 2 * -(-budget // (one.tokens("tree") - len(one.prefix)))
-        return nearest(ask, most, budget)
+        return nearest(lambda count: self.ordered(lm, question, count, seed), most, budget)
+
+    def ordered(self, lm: LanguageModel, question: Question, count: int, seed: int) -> Plan:
+        """A prompt for each of `count` orders."""
+        template = resolve(self.preset, lm.config.model_type).standard_template
+        return plan_orders(lm, question, template, self.orders(question, count, seed))
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ class Permutations(CyclicMatched):
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         if self.count is None:
             return super().plan(lm, question, seed)
-        template = resolve(self.preset, lm.config.model_type).standard_template
-        return plan_orders(lm, question, template, self.orders(question, self.count, seed))
+        return self.ordered(lm, question, self.count, seed)
 
 
 def nearest(make: Callable[[int], Plan], most: int, budget: float) -> Plan:

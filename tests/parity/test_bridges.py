@@ -220,12 +220,11 @@ def test_an_empty_prompt_and_a_tokenizer_that_is_none() -> None:
         from_transformers(model, "gpt2")
 
 
-def test_what_needs_our_own_decoder_says_so(question: Question) -> None:
+def test_what_needs_our_own_decoder_says_so() -> None:
     lm = make_lm("qwen3")
     for run_it in (
         lambda: minise.generate(lm, ["Hello"], stop=[3]),
         lambda: minise.generate(lm, ["Hello"]),
-        lambda: minise.explain(lm, question),
         lambda: lm.decoder(torch.tensor([1]), torch.tensor([0]), torch.ones(1, 1).bool()),
     ):
         with pytest.raises(InputError, match="needs minise's own decoder"):
@@ -249,6 +248,8 @@ def test_ask_and_eval(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (status, err) == (0, "")
     told = json.loads(out)
     assert (told["model"], told["dtype"]) == (f"transformers:{folder}", "float32")
+    # Its tree merges what all prompts share, and no more.
+    assert told["tokens"]["tree"] == told["tokens"]["dense"] < told["tokens"]["separate"]
     evaluation = ("eval", *model, "--task", "miniature", "--questions", 3)
     evaluation += ("--method", "standard,self-ensemble", "--output-path", tmp_path / "run")
     assert run(capsys, *evaluation)[0] == 0
@@ -256,6 +257,10 @@ def test_ask_and_eval(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(capsys, *evaluation, "--resume")[0] == 0
     again = (tmp_path / "run" / "results.json").read_text()
     assert json.loads(again)["results"] == json.loads(first)["results"]
+    assert run(capsys, *evaluation[:-1], tmp_path / "dense", "--engine", "dense")[0] == 0
+    dense = json.loads((tmp_path / "dense" / "results.json").read_text())["results"]["miniature"]
+    for name, cell in json.loads(first)["results"]["miniature"].items():
+        assert cell["tokens"] == dense[name]["tokens"]
 
 
 def test_bad_checkpoints_and_options_are_one_line(

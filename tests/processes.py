@@ -1,0 +1,99 @@
+"""Processes forked from one that has imported the large libraries, and nothing of the package: a
+test that needs many does not wait for each of them to import torch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import TCPStore
+
+from minise.cli import main
+
+_METHODS = multiprocessing.get_all_start_methods()
+_METHOD = "forkserver" if "forkserver" in _METHODS else "spawn"
+PROCESSES: Any = multiprocessing.get_context(_METHOD)
+PROCESSES.set_forkserver_preload(
+    [
+        *("torch.distributed.rendezvous", "pytest", "tokenizers", "safetensors.torch", "jinja2"),
+        *("scipy.optimize", "sklearn.linear_model", "matplotlib.figure", "filelock"),
+    ]
+)
+
+
+class Team:
+    """Processes with the variables that torchrun sets, each on one thread. What they print is kept
+    in `folder`. Here is the store that torchrun's agent keeps for them."""
+
+    def __init__(self, count: int, folder: Path, run: Callable[..., object], *given: object):
+        self.folder = folder
+        self.store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        shared = {
+            **{"MASTER_ADDR": "localhost", "MASTER_PORT": self.store.port, "WORLD_SIZE": count},
+            **{"TORCHELASTIC_RUN_ID": "team", "TORCHELASTIC_USE_AGENT_STORE": True},
+            "TORCHELASTIC_RESTART_COUNT": 0,
+        }
+        self.processes = []
+        for rank in range(count):
+            told = {**shared, "RANK": rank, "LOCAL_RANK": rank}
+            variables = {**os.environ, **{name: str(value) for name, value in told.items()}}
+            self.processes.append(_started(variables, folder / f"said-{rank}", run, given))
+
+    def join(self) -> list[int | None]:
+        """The exit codes, at the end of all processes."""
+        for process in self.processes:
+            process.join()
+        return [process.exitcode for process in self.processes]
+
+    def said(self, stream: str) -> str:
+        """What all have printed on "out" or "err", in the order of their ranks."""
+        paths = [self.folder / f"said-{rank}-{stream}" for rank in range(len(self.processes))]
+        return "".join(path.read_text() for path in paths)
+
+
+def alone(
+    variables: dict[str, str], folder: Path, run: Callable[..., object], *given: object
+) -> tuple[int | None, str, str]:
+    """A process whose environment is `variables`: its exit code, and what it prints, which is kept
+    in `folder`."""
+    process = _started(variables, folder / "said", run, given)
+    process.join()
+    return process.exitcode, *(Path(f"{folder / 'said'}-{x}").read_text() for x in ("out", "err"))
+
+
+def ask_without_waits(arguments: list[str], may_wait: bool) -> int:
+    """`minise ask`, in which every wait is over at once, or ends the process."""
+
+    def sleep(seconds: float) -> None:
+        if not may_wait:
+            sys.exit("waited")
+
+    time.sleep = sleep
+    return main(["ask", *arguments])
+
+
+def _started(
+    variables: dict[str, str], path: Path, run: Callable[..., object], given: tuple[object, ...]
+) -> BaseProcess:
+    process = PROCESSES.Process(target=_run_here, args=(variables, str(path), run, given))
+    process.start()
+    return process
+
+
+def _run_here(
+    variables: dict[str, str], path: str, run: Callable[..., object], given: tuple[object, ...]
+) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+    for number, stream in ((1, "out"), (2, "err")):
+        with open(f"{path}-{stream}", "w") as file:
+            os.dup2(file.fileno(), number)
+    torch.set_num_threads(1)
+    sys.exit(run(*given))
