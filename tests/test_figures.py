@@ -118,6 +118,9 @@ class TestAccuracy:
         (ax,) = figure.axes
         named = [label.get_text() for label in ax.get_yticklabels()]
         assert named == list(reversed(ABLATED))  # the first on top
+        assert list(ax.get_yticks()) == [0, 1, 2, 3]
+        middles = [bar.get_y() + bar.get_height() / 2 for bar in ax.patches]
+        assert middles == pytest.approx([3, 2, 1, 0])
         assert [bar.get_width() for bar in ax.patches] == [75.0] * 4
         reaches = [bars.lines[2][0].get_segments()[0] for bars in ax.containers[::2]]
         assert [list(reach[:, 0]) for reach in reaches] == [pytest.approx([70, 90])] * 4
@@ -149,8 +152,8 @@ class TestAccuracy:
         assert f"ours of {LLAMA}, few: m=4, N=7" in said
 
     def test_against_choices(self) -> None:
-        tasks = {f"t{k}": {"standard": cell(chance=1 / k), "ours": ours()} for k in (2, 4, 8)}
-        given = run("choices", tasks, {f"t{k}": ("qasc", k) for k in (2, 4, 8)})
+        tasks = {f"t-k{k}": {"standard": cell(chance=1 / k), "ours": ours()} for k in (2, 4, 8)}
+        given = run("choices", tasks, {f"t-k{k}": ("qasc", k) for k in (2, 4, 8)})
         found = drawn(given, given)
         assert keys(found["accuracy-choices"]) == ["chance (1/K)", "standard", "ours"]
         for ax in found["accuracy-choices"].axes:
@@ -165,9 +168,19 @@ class TestAccuracy:
         assert [line.get_label() for line in curves[0].lines] == ["K=2", "K=4", "K=8"]
 
     def test_chance_falls_with_the_choices(self) -> None:
-        tasks = {f"t{k}": {"standard": cell(chance=1 / k)} for k in (2, 4, 8)}
-        figure = drawn(run("choices", tasks, {f"t{k}": ("qasc", k) for k in (2, 4, 8)}))
+        tasks = {f"t-k{k}": {"standard": cell(chance=1 / k)} for k in (2, 4, 8)}
+        figure = drawn(run("choices", tasks, {f"t-k{k}": ("qasc", k) for k in (2, 4, 8)}))
         assert chances(figure["accuracy-choices"].axes[0]) == [[50.0, 25.0, 12.5]]
+
+    def test_each_task_has_a_panel_of_its_own(self) -> None:
+        cut = [(name, k) for name in ("t", "u") for k in (2, 4)]
+        right = dict(zip(cut, (0.6, 0.5, 0.4, 0.3), strict=True))
+        tasks = {f"{name}-k{k}": {"standard": cell(accuracy=right[name, k])} for name, k in cut}
+        figure = drawn(run("choices", tasks, {f"{name}-k{k}": ("own", k) for name, k in cut}))
+        panels = figure["accuracy-choices"].axes
+        assert [ax.get_title() for ax in panels] == [f"{LLAMA}, t", f"{LLAMA}, u"]
+        lines = [list(ax.containers[0].lines[0].get_ydata()) for ax in panels]
+        assert lines == [[60, 50], [40, 30]]
 
     def test_against_trials(self) -> None:
         sizes = {(m, n): {"group_size": m, "trials": n} for m in (3, 4) for n in (10, 80)}

@@ -67,6 +67,7 @@ class TestRadar:
         ]
         figure = drawn(*runs)["radar"]
         (ax,) = figure.axes
+        assert not ax.axison
         assert keys(figure) == ["standard"]  # the other is not on every spoke
         (line,) = [line for line in ax.lines if line.get_label() == "standard"]
         lengths = [(x**2 + y**2) ** 0.5 for x, y in line.get_xydata()]

@@ -230,9 +230,7 @@ def check_output(path: Path | None, *endings: str) -> None:
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path}: no such folder to write to")
     if endings and path.suffix.lower() not in endings:
-        raise InputError(
-            f"{path}: its ending is no picture; end it in {' or '.join(endings)}"
-        )
+        raise InputError(f"{path}: its ending is no picture; end it in {' or '.join(endings)}")
 
 
 def load_model(args: argparse.Namespace, share: Share | None = None) -> LanguageModel:

@@ -124,7 +124,15 @@ def _groupings(runs: Sequence[Results]) -> Any:
 
 
 def _choices(runs: Sequence[Results], known: dict[str, Look], accuracy: str) -> dict[str, Any]:
-    models = [(run.model, run.cells) for run in runs]
+    models: list[tuple[str, list[Cell]]] = []
+    for run in runs:
+        # A task that was cut to several numbers of choices is one line.
+        cut = {cell.task: cell.task.removesuffix(f"-k{cell.choices}") for cell in run.cells}
+        for whole in dict.fromkeys(cut.values()):
+            own = [cell for cell in run.cells if cut[cell.task] == whole]
+            models.append(
+                (f"{run.model}, {whole}" if len(set(cut.values())) > 1 else run.model, own)
+            )
     rows, points = {"accuracy (%)": ("choices K", 2.7)}, partial(paint.choices, known)
     drawn = {"accuracy-choices": sheet(models, points, rows, accuracy, sharey=True)}
     ks = sorted({cell.choices or 0 for run in runs for cell in run.cells})
