@@ -15,6 +15,7 @@ from minise.evaluation.tasks import Task
 from minise.methods.registry import METHODS, build
 from tests.commands import assert_one_line, run
 from tests.runs import no_drawing
+from tools import study_rivals, study_sequential
 
 for module in ("scipy", "sklearn", "matplotlib", "filelock"):
     pytest.importorskip(module)
@@ -67,6 +68,14 @@ FIGURES = {
     },
 }
 FIGURES["main"] = FIGURES["sequential"] = FIGURES["rivals"]
+# What prints the tables of its page in docs/, and what must be there.
+PAGES = {
+    "sequential": (
+        study_sequential,
+        ["| alpha = 0.05, random |", "| z = 1, balanced |", "| 95% |"],
+    ),
+    "rivals": (study_rivals, ["| method | tokens | NLL |", "| self-ensemble |", "| pride |"]),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +91,10 @@ def rough_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_prints_its_table_and_report_redraws_it(
-    experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    experiment: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     questions, shown = CASES[experiment]
     folder = tmp_path / "run"
@@ -107,6 +119,12 @@ def test_an_experiment_prints_its_table_and_report_redraws_it(
         assert run(capsys, "report", folder) == (0, out, "")
     assert (folder / "report.md").read_text() == table
     assert {path.name for path in folder.glob("*.png")} == figures
+    if experiment in PAGES:
+        tool, parts = PAGES[experiment]
+        monkeypatch.setattr(sys, "argv", ["study", str(folder)])
+        tool.main()
+        page = capsys.readouterr().out
+        assert all(part in page for part in parts)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -22,7 +22,7 @@ WROTE = [
     sample(0, 1, said=0, cut=False, new_tokens=10),  # the text is right alone
     sample(1, 1, said=0, cut=False, new_tokens=20),  # the text is wrong alone
     sample(0, 0, said=None, cut=True, new_tokens=30),
-    sample(2, 2, K=3, said=None, cut=True, new_tokens=30),
+    sample(1, 1, K=4, said=None, cut=True, new_tokens=30),
     sample(1, 1, K=3, said=2, cut=True, new_tokens=40),
 ]
 
