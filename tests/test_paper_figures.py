@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -72,6 +73,8 @@ class TestRadar:
         (line,) = [line for line in ax.lines if line.get_label() == "standard"]
         lengths = [(x**2 + y**2) ** 0.5 for x, y in line.get_xydata()]
         assert lengths == pytest.approx([50, 25, 50, 25, 50])
+        for ring, share in zip(ax.lines, (25, 50, 75, 100), strict=False):
+            assert np.hypot(*ring.get_data()) == pytest.approx(share)
         named = [" ".join(text.get_text().split()) for text in ax.texts]
         assert named[-4:] == ["x/a qasc", "x/a biology", "x/b qasc", "x/b biology"]
         assert_readable(figure)

@@ -87,18 +87,32 @@ HEADS = ["stop at", "trials: mean (10, 50, 90%)", "tokens: mean (10, 50, 90%)", 
 HEADS += ["decided wrongly", "as exact", "of fixed", "accuracy", "NLL", "bias"]
 
 
-def goal(run: Run, share: float, rule: str, grouping: str) -> str:
-    """Tokens of a rule over those of fixed numbers of trials, with the fewest trials allowed that
-    reach the share."""
-    fixed = run.take(share, rule="fixed", grouping="random")
-    for most in (80, 320):
+def reached(run: Run, share: float, rule: str, grouping: str) -> tuple[float | None, str]:
+    """The tokens that a rule takes for a share, with the fewest trials allowed that reach it; and a
+    note if these are not 80."""
+    for most, note in ((80, ""), (320, " (320)")):
         where = {"rule": rule, "grouping": grouping, "block": run.block, "max_trials": most}
         if (own := run.take(share, **where)) is not None:
-            told = f"{own:,.0f}, not reached"
-            if fixed is not None:
-                told = f"{own:,.0f} of {fixed:,.0f} = {own / fixed:.2f}"
-            return told + (" (320)" if most == 320 else "")
-    return "-"
+            return own, note
+    return None, ""
+
+
+def goal(run: Run, share: float, rule: str, grouping: str) -> str:
+    """Tokens of a rule over those of fixed numbers of trials."""
+    own, note = reached(run, share, rule, grouping)
+    if own is None:
+        return "-"
+    fixed = run.take(share, rule="fixed", grouping="random")
+    if fixed is None:
+        return f"{own:,.0f}, not reached{note}"
+    return f"{own:,.0f} of {fixed:,.0f} = {own / fixed:.2f}{note}"
+
+
+def of_twenty(run: Run, share: float) -> str:
+    """Tokens of the plain rule over those of 20 random trials."""
+    own, note = reached(run, share, "z", "balanced")
+    twenty = run.cell("fixed", 20, "random")["tokens"]
+    return "-" if own is None else f"{own / twenty:.2f}{note}"
 
 
 def errors(runs: list[Run], rule: str, level: float, grouping: str) -> str:
@@ -143,12 +157,6 @@ def main() -> None:
             ["", *map(str, sizes)],
             rows,
         )
-
-
-def of_twenty(run: Run, share: float) -> str:
-    where = {"rule": "z", "grouping": "balanced", "block": run.block, "max_trials": 80}
-    own = run.take(share, **where)
-    return "-" if own is None else f"{own / run.cell('fixed', 20, 'random')['tokens']:.2f}"
 
 
 if __name__ == "__main__":
