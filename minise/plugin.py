@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from minise.errors import InputError, one_line, quote
@@ -45,13 +45,12 @@ def find_object(where: str) -> Any:
     if not os.path.isfile(path):  # Path.is_file raises for impossible names
         raise InputError(f"{path}: no such file; give the path of a Python file")
     module_name = f"minise_plugin_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(module_name)
+    module.__file__ = str(path)
     sys.modules[module_name] = module  # dataclasses look their own module up
     try:
-        spec.loader.exec_module(module)
+        # Not by an import, which may take the bytecode of a file that was edited a moment ago.
+        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:  # whatever the file raises
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise InputError(f"{path}: could not be run ({reason}); mend the file") from None

@@ -356,7 +356,7 @@ def test_a_grouping_of_ones_own_may_miss_a_choice_by_chance(
         ("mine = 3", "mine", "mine.py:mine: is 3; it must be a function"),
         ("exit(0)", "mine", "mine.py: could not be run (SystemExit: 0); mend the file"),
         ("raise KeyError", "mine", "mine.py: could not be run (KeyError: KeyError); mend the file"),
-        ("\0", "mine", "mine.py: could not be run (SyntaxError: source code"),
+        ("\0", "mine", "source code string cannot contain null bytes); mend"),
         ("other = 3", "mine", "mine.py: defines no mine"),
     ],
 )

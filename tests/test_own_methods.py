@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from minise import LanguageModel, Question, branch_logits, load
 from minise.cli import main
 from minise.evaluation.samples import read_samples
+from minise.plugin import find_object
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts
 from tests.commands import assert_one_line
 from tests.tiny import FAMILIES, write_checkpoint
@@ -142,6 +145,18 @@ def test_a_method_that_is_fitted(here: Path, model: Path, capsys) -> None:
     for given, made in zip(standard, batch, strict=True):
         p = torch.tensor(given.probabilities, dtype=torch.float64) / mean
         assert made.probabilities == pytest.approx((p / p.sum()).tolist())
+
+
+def test_a_file_is_read_anew_however_soon_it_is_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytecode of the same second and size would be taken for that of the new file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "mine.py"
+    for value in (1, 2):
+        path.write_text(f"value = {value}")
+        os.utime(path, (10**9, 10**9))
+        assert find_object(f"{path}:value") == value
 
 
 def test_another_version_of_the_file_is_another_run(here: Path, model: Path, capsys) -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import random
 import re
 import resource
@@ -146,7 +145,7 @@ def _nan_in_results(folder: Path) -> str:
 def _where(error: BaseException) -> str:
     """The exception's class and the innermost line of the package that it came through."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f"{os.sep}minise{os.sep}" in f.filename]
+    own = [f for f in frames if Path(cli.__file__).parent in Path(f.filename).parents]
     at = f" in {Path(own[-1].filename).name}:{own[-1].lineno} ({own[-1].name})" if own else ""
     return f"{type(error).__name__}{at}"
 
