@@ -8,22 +8,14 @@ import torch
 import transformers
 
 from minise import LanguageModel, from_transformers
+from tests.tiny import SIZES as OURS
 from tests.tiny import make_tokenizer
 
 transformers.utils.logging.disable_progress_bar()
 
-SIZES = {
-    "vocab_size": 288,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-    "bos_token_id": 0,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
+# The sizes of our own tiny models, without their activation and epsilon.
+SIZES = {name: size for name, size in OURS.items() if isinstance(size, int)}
+SIZES |= {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": None}
 GEMMA = {"head_dim": 8, "sliding_window": 13, "layer_types": ["sliding_attention"] * 2}
 GEMMA["layer_types"] += ["full_attention"]  # type: ignore[operator]
 GPT_NEO = {"num_layers": 3, "num_heads": 4, "window_size": 13}
