@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from minise import LanguageModel, load, self_ensemble, standard
 from minise.commands.options import QUESTION
 from minise.errors import InputError
+from minise.layout import causal_mask
 from minise.miniature import draw_wrong, evaluation_questions, held_out, load_facts
 from tools import train_miniature
 from tools.train_miniature import CHOICES, SHARES, multiple_choice
@@ -205,6 +207,30 @@ class TestTheTraining:
         assert all(abs(count / 2000 - 1 / 7) < 0.03 for count in listed.values())
         with pytest.raises(SystemExit):
             train(monkeypatch, tmp_path, "llama", 1, "--window", "8")
+
+    @pytest.mark.parametrize("family", ["llama", "mistral"])
+    def test_its_losses_are_those_of_the_hidden_states_under_a_causal_mask(
+        self, family: str
+    ) -> None:
+        lm, facts = load(f"weights/tiny-{family}", dtype=torch.float64), load_facts()
+        texts = train_miniature.short_texts(facts, 4, 2, 2, "", random.Random(0))
+        seen = 0
+        for tokens, targets, labels in train_miniature.batch(texts, lm.tokenizer):
+            T = tokens.shape[1]
+            hidden = lm.decoder(tokens, torch.arange(T), causal_mask(T))
+            loss = torch.nn.functional.cross_entropy(
+                lm.decoder.logits(hidden).flatten(0, 1),
+                targets.flatten(),
+                ignore_index=train_miniature.IGNORED,
+                reduction="none",
+            ).view_as(targets)
+            sums, counts = train_miniature.losses(lm.decoder, tokens, targets, labels)
+            expected = torch.stack([loss[labels].sum(), loss[~labels].sum()])
+            torch.testing.assert_close(sums, expected)
+            read = targets != train_miniature.IGNORED
+            assert counts.tolist() == [int(labels.sum()), int((read & ~labels).sum())]
+            seen = max(seen, T)
+        assert seen > 40  # the window of tiny-mistral
 
     def test_an_interrupted_training_continues_to_the_same_weights(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

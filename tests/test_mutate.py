@@ -57,6 +57,22 @@ def test_failing_tests_are_said_and_nothing_is_mutated(tmp_path: Path) -> None:
     assert "survived" not in said
 
 
+def test_a_mutant_is_tried_first_on_the_tests_that_run_its_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    other = f"\ndef test_other():\n    open({str(log)!r}, 'a').write('x')\n"
+    assert "8 killed, 0 timed out, 0 survived" in mutate(tmp_path, CODE, TIGHT + other)
+    assert log.read_text() == "x"  # the run without a mutant
+    assert "6 killed, 0 timed out, 2 survived" in mutate(tmp_path, CODE, LOOSE + other)
+    assert log.read_text() == "xxxx"
+
+
+def test_a_value_that_one_test_makes_and_another_checks_is_noticed(tmp_path: Path) -> None:
+    code = "from functools import cache\n\n@cache\ndef two():\n    return 2\n"
+    test = "from toy import two\n\ndef test_a():\n    two()\n\n"
+    assert "0 killed" in mutate(tmp_path, code, test)
+    assert "0 survived" in mutate(tmp_path, code, test + "def test_b():\n    assert two() == 2\n")
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -12,6 +12,10 @@ Left alone is what computes nothing: type annotations, docstrings, the texts of 
 --help, and zip's `strict`, for lengths that the code around it makes equal. Everything runs in a
 copy of the tree: the working tree never holds a mutant. Tests that start a process of their own run
 the file as it is there, so they kill nothing.
+
+The tests first run without a mutant, and it is noted which of them run which line. A mutant is then
+tried on the tests that run its line, and on all only if these let it live: a value that an earlier
+test left in a cache, or in a fixture of several tests, may be checked by another.
 """
 
 from __future__ import annotations
@@ -22,18 +26,20 @@ import contextlib
 import copy
 import importlib
 import importlib.util
+import json
 import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 # The tests that matter for a file, likely and fast killers first. A file that is not here is tried
@@ -238,28 +244,61 @@ class Changed(SourceFileLoader):
         return code
 
 
+class Watch:
+    """A plugin of pytest that notes which tests run which lines of a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.test = path, ""
+        self.ran: dict[int, list[str]] = {}  # the tests of each line
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.test = nodeid
+        threading.settrace(self._enter)
+        sys.settrace(self._enter)
+
+    def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._step if frame.f_code.co_filename == self.path else None
+
+    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        tests = self.ran.setdefault(frame.f_lineno, [])
+        if self.test not in tests[-1:]:
+            tests.append(self.test)
+        return self._step
+
+
+class Only:
+    """A plugin of pytest that leaves out all but some tests."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self.tests = frozenset(tests)
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = [item for item in items if item.nodeid in self.tests]
+
+
 class Trial:
     """A copy of the present folder, in which the tests of one file run on its mutants."""
 
     def __init__(self, file: str, tests: list[str], scratch: Path) -> None:
         self.file, self.tests, self.scratch = file, tests, scratch
-        self.root, self.modules = scratch / "tree", scratch / "modules"
+        self.root, self.noted = scratch / "tree", scratch / "noted.json"
         left_out = shutil.ignore_patterns(".git", ".venv", ".hypothesis", "*_cache")
         shutil.copytree(Path.cwd(), self.root, symlinks=True, ignore=left_out)
         self.tree = ast.parse((self.root / file).read_text())
+        self.ran: dict[int, Only] = {}  # the tests that run a line
 
-    def start(self, tree: ast.Module) -> int:
+    def start(self, tree: ast.Module, *plugins: Watch | Only) -> int:
         """Run the tests in a process of its own; its id. It ends in 0 if all pass."""
         if pid := os.fork():
             return pid
         status = 1
         try:
             os.setsid()
-            status = self._run(tree)
+            status = self._run(tree, plugins)
         finally:
             os._exit(status)
 
-    def _run(self, tree: ast.Module) -> int:
+    def _run(self, tree: ast.Module, plugins: Sequence[Watch | Only]) -> int:
         own = tempfile.mkdtemp(dir=self.scratch)
         output = os.open(self.scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
@@ -278,17 +317,30 @@ class Trial:
         options = ["-x", "-q", "-n0", "--assert=plain", "-p", "no:cacheprovider"]
         status = 0
         for test in self.tests:
-            status = int(pytest.main([*options, f"--basetemp={own}/pytest", test]))
+            status = int(pytest.main([*options, f"--basetemp={own}/pytest", test], [*plugins]))
+            if status == pytest.ExitCode.NO_TESTS_COLLECTED:  # all of this file are left out
+                status = 0
             if status:
                 break
-        if not self.modules.exists():
-            self.modules.write_text("\n".join(sys.modules))
+        for watch in plugins:
+            if isinstance(watch, Watch):
+                sys.settrace(None)
+                noted = {"modules": list(sys.modules), "ran": list(watch.ran.items())}
+                self.noted.write_text(json.dumps(noted))
         shutil.rmtree(own, ignore_errors=True)
         return status
 
-    def preload(self) -> None:
+    def first(self) -> bool:
+        """Run the tests without a mutant. Whether all pass; then it is known what each runs."""
+        _, status = os.waitpid(self.start(self.tree, Watch(str(self.root / self.file))), 0)
+        if status == 0:
+            noted = json.loads(self.noted.read_text())
+            self.ran = {line: Only(tests) for line, tests in noted["ran"]}
+            self._preload(noted["modules"])
+        return status == 0
+
+    def _preload(self, names: list[str]) -> None:
         """Import what the tests import from elsewhere, so that every process begins with it."""
-        names = self.modules.read_text().split()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name in names:
@@ -301,20 +353,25 @@ class Trial:
         self, chosen: list[Mutant], limit: float, jobs: int
     ) -> Iterator[tuple[Mutant, str]]:
         """Each mutant with "killed", "timed out" or "survived"."""
-        waiting, running = chosen[::-1], dict[int, tuple[Mutant, float]]()
+        waiting = [(mutant, self.ran.get(mutant.line)) for mutant in reversed(chosen)]
+        running: dict[int, tuple[Mutant, Only | None, float]] = {}
         while waiting or running:
             while waiting and len(running) < jobs:
-                mutant = waiting.pop()
-                running[self.start(mutant.planted(self.tree))] = mutant, time.monotonic()
+                mutant, only = waiting.pop()
+                pid = self.start(mutant.planted(self.tree), *([only] if only else []))
+                running[pid] = mutant, only, time.monotonic()
             time.sleep(0.02)
-            for pid, (mutant, began) in list(running.items()):
+            for pid, (mutant, only, began) in list(running.items()):
                 late = time.monotonic() - began > limit
                 if late:
                     os.killpg(pid, signal.SIGKILL)
                 ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
                 if ended:
                     del running[pid]
-                    yield mutant, "timed out" if late else "killed" if status else "survived"
+                    if only and not status and not late:
+                        waiting.append((mutant, None))
+                    else:
+                        yield mutant, "timed out" if late else "killed" if status else "survived"
 
 
 def main(given: list[str] | None = None) -> int:
@@ -332,13 +389,11 @@ def main(given: list[str] | None = None) -> int:
         every = mutants(trial.tree)
         chosen = random.Random(args.seed).sample(every, min(args.mutants, len(every)))
         began = time.monotonic()
-        _, status = os.waitpid(trial.start(trial.tree), 0)
-        if status:
+        if not trial.first():
             print((Path(scratch) / "output").read_text()[-2000:], file=sys.stderr)
             print("the tests fail without a mutant", file=sys.stderr)
             return 2
         limit = args.limit or 20 + 4 * (time.monotonic() - began)
-        trial.preload()
         count = dict.fromkeys(("killed", "timed out", "survived"), 0)
         for mutant, result in trial.results(chosen, limit, args.jobs):
             count[result] += 1
