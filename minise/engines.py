@@ -27,7 +27,7 @@ from minise.tokenizer import Tokenizer
 class LanguageModel:
     """A loaded checkpoint. `name` is what was asked for, `revision` the hub's commit hash.
 
-    Its two methods are how prompts run. A model that runs them in another way overrides them.
+    Its methods are how prompts run. A model that runs them in another way overrides them.
     """
 
     name: str

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from minise import InputError, LanguageModel, Question, self_ensemble
-from minise.ensemble import label_logits
+from minise.ensemble import SelfEnsemble, label_logits
 from minise.evaluation import grouping_study
 from minise.evaluation.grouping_study import GroupingStudy, summarise_study
 from minise.evaluation.run import Run, evaluate
@@ -70,6 +70,24 @@ def test_looked_up_scores_are_those_of_running_the_groups(
         assert cell["variance"] == pytest.approx(float(torch.stack(variance).mean()))
         assert cell["nll"] == pytest.approx(float(torch.stack(nll).mean()))
         assert cell["accuracy"] == pytest.approx(sum(right) / 4)
+
+
+def test_the_tokens_are_those_that_the_model_runs(lm: LanguageModel, asked: Question) -> None:
+    class TrunkOnly(LanguageModel):
+        def counted_as(self, engine: str) -> str:
+            return "dense"
+
+    method = GroupingStudy(2)
+    plan = method.plan(lm, asked, 5)
+    answer = method.answer(plan, label_logits(lm, plan))
+    for model, engine in (
+        (lm, "tree"),
+        (TrunkOnly(lm.name, lm.config, lm.decoder, lm.tokenizer), "dense"),
+    ):
+        cells = by_kind(method.notes(model, plan, answer, 5)["cells"])
+        assert cells["exact", 0]["tokens"] == plan.tokens(engine)
+        one = SelfEnsemble(2, trials=3, grouping="balanced").plan(lm, asked, 5)
+        assert cells["balanced", 3]["tokens"] == one.tokens(engine)
 
 
 def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> None:

@@ -146,7 +146,32 @@ class TestRotations:
         assert own <= abs(fewer.tokens("tree") - budget)
 
 
+class TrunkOnly(LanguageModel):
+    """A model that merges what all prompts share and no more, as one that the library runs."""
+
+    def counted_as(self, engine: str) -> str:
+        return "dense" if engine == "tree" else engine
+
+
 class TestTokens:
+    @pytest.mark.parametrize("method", ["cyclic-matched", "permutations", "league", "knockout"])
+    def test_those_that_are_matched_are_those_that_the_model_runs(
+        self, lm: LanguageModel, method: str
+    ) -> None:
+        model = TrunkOnly(lm.name, lm.config, lm.decoder, lm.tokenizer)
+        sizes: dict[str, Any] = {"group_size": 4, "trials": 20}
+        if method == "league":  # it has 14 rounds only
+            sizes |= {"trials": 9, "matched": True}
+        budget = plan(
+            model, "self-ensemble", QUESTION, group_size=4, trials=sizes["trials"]
+        ).tokens("dense")
+        if method == "knockout":  # of the 7 matches of a bracket, 4 are in its first round
+            budget = round(budget * 4 / 7)
+        matched, merged = (plan(one, method, QUESTION, **sizes) for one in (model, lm))
+        trial = sum(map(len, matched.branches[: len(matched.groups.trials[0])]))
+        assert abs(matched.tokens("dense") - budget) <= trial
+        assert abs(merged.tokens("dense") - budget) > trial
+
     def test_they_are_those_that_the_engine_runs(self, lm: LanguageModel) -> None:
         whole = plan(lm, "self-ensemble", QUESTION, **SIZES)
         counts = token_counts(whole.prefix, whole.branches)

@@ -48,9 +48,9 @@ class GroupingStudy:
 
     def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
         """For each grouping and number of trials, means over the repetitions: the squared distance
-        of the scores from the exact ones ("variance"), accuracy, NLL (nats), merged tokens. The
+        of the scores from the exact ones ("variance"), accuracy, NLL (nats), tokens. The
         last record is the exact grouping's, with 0 trials."""
-        known, id = Known(plan, answer), plan.question.id
+        known, id = Known(lm, plan, answer), plan.question.id
         K, right, least = known.K, known.right, SMALLEST_PROBABILITY
         nll = -float(answer.probabilities[right].clamp_min(least).log())
         exact = ("exact", 0, 0.0, float(answer.prediction == right), nll, known.size)
@@ -68,10 +68,11 @@ class GroupingStudy:
 
 
 class Known:
-    """What every ordered group of a question says, and which rows of the tree its prompt takes."""
+    """What every ordered group of a question says, and which of the tokens that run its prompt
+    takes."""
 
-    def __init__(self, plan: Plan, answer: Answer) -> None:
-        tree = pack(plan.prefix, plan.branches, tree=True)
+    def __init__(self, lm: LanguageModel, plan: Plan, answer: Answer) -> None:
+        tree = pack(plan.prefix, plan.branches, tree=lm.counted_as("tree") == "tree")
         self.rows = dict(zip(plan.groups.flat, map(np.array, tree.paths()), strict=True))
         self.said = {group.choices: group.probabilities.numpy() for group in answer.groups}
         self.size, self.K = len(tree.tokens), len(plan.question.choices)

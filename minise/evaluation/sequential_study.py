@@ -47,7 +47,8 @@ class SequentialStudy(GroupingStudy):
     def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
         """A cell for each rule with its level, grouping and block; rule "fixed" has a number of
         trials as its level and asks them in one pass."""
-        known, ids = _Scored(plan, answer), [f"{plan.question.id}/{i}" for i in range(REPETITIONS)]
+        known = _Scored(lm, plan, answer)
+        ids = [f"{plan.question.id}/{i}" for i in range(REPETITIONS)]
         cells = []
         for outcomes in zip(*(self._outcomes(known, seed, id) for id in ids), strict=True):
             lists = {name: [one[name] for one in outcomes] for name in _LISTS}

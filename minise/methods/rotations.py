@@ -46,8 +46,8 @@ class Cyclic:
 
 
 class CyclicMatched(SelfEnsemble):
-    """The mean over as many rotations as come nearest to the merged tokens of Self-Ensemble with
-    these settings. A question of few choices may have too few distinct orders to reach them."""
+    """The mean over as many rotations as come nearest to the tokens of Self-Ensemble with these
+    settings. A question of few choices may have too few distinct orders to reach them."""
 
     name: ClassVar[str] = "cyclic-matched"
 
@@ -56,11 +56,11 @@ class CyclicMatched(SelfEnsemble):
         return rotations(question, count, seed)
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        budget = super().plan(lm, question, seed).tokens("tree")
+        budget = super().plan(lm, question, seed).tokens(lm.counted_as("tree"))
         one = self.ordered(lm, question, 1, seed)
         # What rotations share makes each further one cheaper; twice as many are always enough.
-        most = 2 * -(-budget // (one.tokens("tree") - len(one.prefix)))
-        return nearest(lambda count: self.ordered(lm, question, count, seed), most, budget)
+        most = 2 * -(-budget // len(one.branches[0]))
+        return nearest(lm, lambda count: self.ordered(lm, question, count, seed), most, budget)
 
     def ordered(self, lm: LanguageModel, question: Question, count: int, seed: int) -> Plan:
         """A prompt for each of `count` orders."""
@@ -92,14 +92,15 @@ class Permutations(CyclicMatched):
         return self.ordered(lm, question, self.count, seed)
 
 
-def nearest(make: Callable[[int], Plan], most: int, budget: float) -> Plan:
+def nearest(lm: LanguageModel, make: Callable[[int], Plan], most: int, budget: float) -> Plan:
     """`make(n)` is a plan of n trials, of which the first are the same for every n. Of those with 1
-    to `most` trials, the one whose tokens in a tree come nearest to `budget`."""
-    count = 1
-    while (plan := make(count)).tokens("tree") < budget and count < most:
+    to `most` trials, the one whose tokens come nearest to `budget`, both as the engine tree runs
+    them."""
+    count, engine = 1, lm.counted_as("tree")
+    while (plan := make(count)).tokens(engine) < budget and count < most:
         count = min(2 * count, most)
     prompts = list(accumulate(len(trial) for trial in plan.groups.trials))
-    tokens = tokens_so_far(plan, "tree")
+    tokens = tokens_so_far(plan, engine)
     distance = [abs(tokens[number - 1] - budget) for number in prompts]
     count = distance.index(min(distance)) + 1
     groups = replace(plan.groups, trials=plan.groups.trials[:count])

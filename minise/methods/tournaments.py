@@ -106,9 +106,9 @@ class Knockout(SelfEnsemble):
         while left > 1:
             matches.append(left // m + (left % m > 1))
             left = -(-left // m)
-        budget = super().plan(lm, question, seed).tokens("tree")
+        budget = super().plan(lm, question, seed).tokens(lm.counted_as("tree"))
         # In K * K brackets nearly all groups have met; what was asked already costs nothing again.
-        return nearest(first, K * K, budget * matches[0] / sum(matches))
+        return nearest(lm, first, K * K, budget * matches[0] / sum(matches))
 
     def more(
         self, lm: LanguageModel, plan: Plan, logits: Sequence[Tensor], seed: int
@@ -170,8 +170,8 @@ class League(SelfEnsemble):
         rounds += [tuple((b, a) for a, b in one) for one in rounds]
         if not self.matched:
             return _meetings(self, lm, question, rounds)
-        budget = super().plan(lm, question, seed).tokens("tree")
-        return nearest(lambda n: _meetings(self, lm, question, rounds[:n]), len(rounds), budget)
+        budget = super().plan(lm, question, seed).tokens(lm.counted_as("tree"))
+        return nearest(lm, lambda n: _meetings(self, lm, question, rounds[:n]), len(rounds), budget)
 
 
 def round_robin(order: Sequence[int]) -> list[Trial]:
