@@ -51,6 +51,8 @@ class TestScaling:
         assert list(ax.containers[0].lines[0].get_ydata()) == pytest.approx([50, 60])
         assert_readable(figure)
         assert "scaling" not in drawn(runs[0])
+        same = drawn(*runs, runs[0] | {"model": "another of this size"})["scaling"]
+        assert list(same.axes[0].containers[0].lines[0].get_xdata()) == [sizes[0], *sizes]
 
 
 class TestRadar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def choices(known: Looks, cells: list[Cell], ax: Any) -> None:
     names = list(dict.fromkeys(cell.name for cell in cells))
     gap = min(np.diff(ks), default=1)
     for i, name in enumerate(names):
-        line = {cell.choices or 0: cell for cell in cells if cell.name == name}
+        line = [(cell.choices or 0, cell) for cell in cells if cell.name == name]
         _line(line, ax, gap * _beside(i, len(names)), known[name], spaced(name))
     chances = [_chance([cell for cell in cells if (cell.choices or 0) == k]) for k in ks]
     ax.plot(ks, chances, **_CHANCE)
@@ -77,21 +78,22 @@ def trials(every: Sequence[Cell], cells: list[Cell], ax: Any) -> None:
     sizes = looks(sorted({cell.settings["group_size"] for cell in every}), ordered=True)
     for i, (m, look) in enumerate(sizes.items()):
         own = [cell for cell in cells if cell.settings["group_size"] == m]
-        line = {order.index(_trials(cell)): cell for cell in own}
-        exact = {at: cell for at, cell in line.items() if order[at] == np.inf}
+        line = [(order.index(_trials(cell)), cell) for cell in own]
+        exact = [(at, cell) for at, cell in line if order[at] == np.inf]
         beside = _beside(i, len(sizes))
-        _line({at: line[at] for at in line.keys() - exact}, ax, beside, look, f"m={m}")
-        for cell in exact.values():
-            _line(exact, ax, beside, look, "")
+        _line([(at, cell) for at, cell in line if order[at] < np.inf], ax, beside, look, f"m={m}")
+        _line(exact, ax, beside, look, "")
+        for _, cell in exact:
             ax.axhline(100 * cell.metrics["accuracy"], color=look.colour, ls=":", lw=0.8)
     _draw_chance(cells, ax.axhline)
     ax.set_xticks(range(len(order)), ["exact" if n == np.inf else f"{n:.0f}" for n in order])
 
 
 def scaling(known: Looks, cells: list[Cell], ax: Any) -> None:
-    """Accuracy against the size of the model, a line for each method."""
+    """Accuracy against the size of the model, a line for each method. Models of one size stand one
+    above the other."""
     for name in dict.fromkeys(cell.name for cell in cells):
-        line = {(cell.parameters or 0) / 1e9: cell for cell in cells if cell.name == name}
+        line = [((cell.parameters or 0) / 1e9, cell) for cell in cells if cell.name == name]
         _line(line, ax, 0, known[name], spaced(name))
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter("{x:g}")
@@ -201,13 +203,15 @@ def _percent(cell: Cell) -> tuple[float, Any]:
     return value, abs(100 * np.array(cell.metrics["accuracy_interval"])[:, None] - value)
 
 
-def _line(cells: dict[Any, Cell], ax: Any, beside: float, look: Look, label: str) -> None:
-    """The accuracies of cells, by their places; all are drawn `beside` these."""
+def _line(
+    cells: Sequence[tuple[float, Cell]], ax: Any, beside: float, look: Look, label: str
+) -> None:
+    """The accuracies of cells, each with its place; all are drawn `beside` these."""
     if not cells:
         return
-    places = sorted(cells)
-    values, reaches = zip(*(_percent(cells[at]) for at in places), strict=True)
-    xs = [at + beside for at in places]
+    ordered = sorted(cells, key=itemgetter(0))
+    values, reaches = zip(*(_percent(cell) for _, cell in ordered), strict=True)
+    xs = [at + beside for at, _ in ordered]
     ax.errorbar(xs, values, np.hstack(reaches), label=label, elinewidth=0.9, **look.line)
 
 
