@@ -4,8 +4,8 @@
 
 Six kinds of training, three seeds of each: llama and qwen2 with the shipped mix of choices and with
 2 to 8 choices equally often; mistral with its window of 40 and without one. A shipped checkpoint is
-seed 0 of its kind, so 15 are to be trained, each in its own process with one thread (15 minutes and
-more). Each is then asked 500 evaluation questions of 4 and of 8 choices. What is done stays in
+seed 0 of its kind, so 15 are to be trained, each in its own process with one thread (some 20
+minutes). Each is then asked 500 evaluation questions of 4 and of 8 choices. What is done stays in
 DIR/KIND-SEED: the same command goes on where it was cut off. At the end, and with `--jobs 0` at
 once, it prints the accuracies of all that is done: mean and standard deviation over the seeds.
 """
