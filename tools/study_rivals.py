@@ -2,8 +2,9 @@
 
     python tools/study_rivals.py runs/llama-8 runs/llama-24 runs/qwen2-8 ...
 
-For each model: accuracy in percent, a column for each task, and beside it the paired difference to
-Self-Ensemble's in points with its 95% interval. Then for each task the other measures.
+First accuracy in percent and the NLL at the best temperature, with a column for a model and task.
+Then for each model accuracy again, and beside it the paired difference to Self-Ensemble's in points
+with its 95% interval; and for each task the other measures.
 """
 
 from __future__ import annotations
@@ -44,6 +45,16 @@ def accuracy(cell: Cell) -> str:
     return told
 
 
+def overview(cells: Sequence[Cell], told: Callable[[Cell], str]) -> None:
+    """One measure of all methods, models and tasks. A task is named by its last part, as in k8."""
+    own = {(cell.name, cell.model, cell.task): told(cell) for cell in cells}
+    columns = list(dict.fromkeys((cell.model, cell.task) for cell in cells))
+    names = dict.fromkeys(cell.name for cell in cells)
+    heads = [f"{model} {task.rpartition('-')[2]}" for model, task in columns]
+    rows = [[name, *(own.get((name, *column), "-") for column in columns)] for name in names]
+    table(["method", *heads], rows)
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in (heads, ["---"] * len(heads), *rows):
         print("|", " | ".join(row), "|")
@@ -52,6 +63,10 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def main() -> None:
     cells = [cell for folder in sys.argv[1:] for cell in read_results(Path(folder)).cells]
+    print("Accuracy in percent\n")
+    overview(cells, number("accuracy", 100, ".0f"))
+    print("NLL at the best temperature\n")
+    overview(cells, MEASURES["NLL at the best temperature"])
     for model in dict.fromkeys(cell.model for cell in cells):
         own = {(cell.task, cell.name): cell for cell in cells if cell.model == model}
         tasks, names = (list(dict.fromkeys(parts)) for parts in zip(*own, strict=True))
