@@ -118,6 +118,7 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
     assert cells["balanced", 3]["tokens_of_worth"] is None
     assert cells["random", 3]["variance"] == pytest.approx(4)
     assert cells["exact", 0]["tokens"] == 99
+    assert {type(cell["trials"]) for cell in found["cells"]} == {int}  # a number, not a mean
     for kind in (("random", 1), ("exact", 0)):
         assert set(cells[kind]) == {
             "grouping",

@@ -111,6 +111,19 @@ class TestOneQuestion:
         assert lost_among_many(self.asked(), "another") == []
         assert lost_among_many({3: self.asked()[3]}, "standard") == []
 
+    def test_few_are_four_choices_where_there_are_four(self) -> None:
+        right, wrong = ({"q": {"answer": 0, "methods": {"m": p}}} for p in ([1, 0], [0, 1]))
+        for few, smaller in ((4, 3), (4, 2), (2, None)):
+            asked = {smaller: wrong, few: right, 5: right, 8: wrong}
+            asked.pop(None, None)
+            assert [K for K, _ in lost_among_many(asked, "m")] == [few, 8]
+
+    def test_50_questions_are_kept_and_probabilities_to_four_places(self) -> None:
+        many = [sample(str(n), [1 / 3, 2 / 3], 0) for n in range(60)]
+        found = summarise_asked({"standard": many})
+        assert list(found) == [str(n) for n in range(50)]
+        assert found["0"]["methods"] == {"standard": [0.3333, 0.6667]}
+
     def test_without_text_the_choices_are_labels(self) -> None:
         found = summarise_asked({"standard": [sample("a", [0.2, 0.8], 0, texts=False)]})
         assert (found["a"]["question"], found["a"]["choices"]) == ("", ["A", "B"])

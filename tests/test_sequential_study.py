@@ -36,12 +36,17 @@ def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Que
     answer = study.answer(plan, label_logits(lm, plan))
     notes = study.notes(lm, plan, answer, 5)
     exact = int(answer.scores.argmax())
+    nll = -float(answer.probabilities[1].log())
+    assert notes["exact"] == {"accuracy": float(exact == 1), "nll": pytest.approx(nll)}
     stopped = set()
     assert len(notes["cells"]) == 3 + 2 * 3 * 4
+    sizes = {(cell["block"], cell["max_trials"]) for cell in notes["cells"][3:]}
+    assert sizes == {(3, 13), (4, 13), (4, 17)}  # the last: the default block, 2m
     for cell in notes["cells"][3:]:
         settings = {name: cell[name] for name in ("grouping", "block", "max_trials")}
         method = UntilDecided(2, **{cell["rule"]: cell["level"]}, **settings)
         same = decided = error = 0
+        nll, bias = [], []
         for number in range(2):
             one = replace(asked, id=f"q/{number}")
             run, logits = run_plan(lm, method, method.plan(lm, one, 5), 5)
@@ -53,9 +58,14 @@ def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Que
             same += found.prediction == exact
             decided += said
             error += said and found.prediction != exact
+            nll.append(-float(found.probabilities[1].log()))
+            best = found.prediction
+            bias.append(float(found.probabilities[best] - answer.probabilities[best]))
             stopped.add((said, told["trials"]))
         shares = (cell["same"], cell["decided"], cell["error"])
         assert shares == (same / 2, decided / 2, error / 2)
+        assert cell["nll"] == pytest.approx(sum(nll) / 2)
+        assert cell["bias"] == pytest.approx(sum(bias) / 2)
     assert len(stopped) > 2  # so that it does test something
 
 
@@ -90,6 +100,10 @@ def test_a_rule_is_compared_at_equal_shares() -> None:
     assert alpha["error"] == pytest.approx(0.3)
     low, high = alpha["error_interval"]  # 3 of 10
     assert (low, high) == (pytest.approx(0.0667, abs=1e-4), pytest.approx(0.6525, abs=1e-4))
+    assert alpha["same_interval"] == pytest.approx([0.7, 0.7])  # no question differs from another
+    mixed = [made(n, same=float(n % 2)) for n in range(10)]
+    low, high = summarise_sequential({"exact": mixed})["cells"][0]["same_interval"]
+    assert (low, high) == (pytest.approx(0.2), pytest.approx(0.8))
     assert z["error_interval"][0] == 0
     assert z["error_interval"][1] == pytest.approx(0.3085, abs=1e-4)
 
@@ -105,5 +119,8 @@ def test_the_study_is_of_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert sequential_study.BLOCKS == (3, 4, 5, 6, 7, 8, 10)
     assert sequential_study.LEVELS["alpha"] == (0.1, 0.05, 0.01)
+    assert sequential_study.LEVELS["z"] == (0.5, 0.75, 1, 1.5, 2)
+    fixed = (3, 5, 7, 10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 640, 1280)
+    assert (fixed, (8, 20, 40, 80)) == (sequential_study.FIXED, sequential_study.BALANCED)
     assert sequential_study.MOST_TRIALS == (80, 320)
     assert sequential_study.REPETITIONS == 4
