@@ -128,6 +128,8 @@ class TestAccuracy:
         assert keys(figure) == ["chance (1/K)"]
         assert [text.get_text() for text in ax.texts] == ["75.0"] * 4
         assert "95% bootstrap intervals over questions" in caption(figure)
+        cells = {name: cell(name, accuracy=1.0) for name in ABLATED}
+        assert_readable(drawn(run("ablation", {"q": cells}))["accuracy"])
 
     def test_settings_and_symbols_are_below(self) -> None:
         settings = {**M4, "grouping": "balanced", "preset": "paper"}
@@ -224,7 +226,9 @@ def test_efficiency_and_groupings() -> None:
     cells = {name: ours(engine=engine) for name, engine in engines.items()}
     given = make("efficiency", {"q": cells, "r": cells})
     given["timing"]["r"]["tree"]["peak_bytes"] = None
-    axes = drawn(Results.from_json(given))["efficiency"].axes
+    figure = drawn(Results.from_json(given))["efficiency"]
+    axes = figure.axes
+    assert_readable(figure)
     assert [len(ax.patches) for ax in axes] == [3, 3, 3, 3]
     assert [text.get_text() for text in axes[3].texts] == ["3", "3", "not measured"]
 
@@ -281,7 +285,8 @@ class TestTheStyle:
 
 
 def assert_readable(figure: Any) -> None:
-    """The texts outside the axes lie in the figure; no legend and no title covers axes."""
+    """The texts outside the axes lie in the figure; no legend and no title covers axes. In axes no
+    bar covers another, or a text."""
     figure.draw_without_rendering()
     axes = [ax.get_window_extent() for ax in figure.axes]
     whole = figure.bbox.padded(2)
@@ -296,6 +301,12 @@ def assert_readable(figure: Any) -> None:
         assert whole.containsy(box.y0)
         assert whole.containsy(box.y1)
         assert not any(box.padded(-1).overlaps(one) for one in axes)
+    for ax in figure.axes:
+        texts = [text.get_window_extent() for text in ax.texts]
+        bars = [bar.get_window_extent() for bar in ax.patches]
+        inner = [bar.padded(-1) for bar in bars if min(bar.width, bar.height) > 2]
+        for i, bar in enumerate(inner):
+            assert not any(bar.overlaps(other) for other in [*inner[i + 1 :], *texts])
 
 
 def test_files_are_named_by_what_they_show(tmp_path: Path) -> None:
