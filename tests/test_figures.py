@@ -197,6 +197,8 @@ class TestAccuracy:
         for bars in ax.containers:
             for segment in bars.lines[2][0].get_segments():
                 assert list(segment[:, 1]) == pytest.approx([70, 90])
+        across = [line.get_ydata() for line in ax.lines if line.get_linestyle() == ":"]
+        assert pytest.approx([80, 80]) in map(list, across)  # at the height of "exact"
         for words in ("m: choices in a group", "N: partitions", "expectation over all groups"):
             assert words in caption(figure)
 

@@ -136,6 +136,8 @@ class TestOneQuestion:
         figure = drawn(make("choices", tasks, facts, None, extra))["one-question"]
         assert [len(ax.patches) for ax in figure.axes] == [4, 6]
         assert [bar.get_width() for bar in figure.axes[1].patches[:3]] == [30, 10, 60]
+        places = [bar.get_y() + bar.get_height() / 2 for bar in figure.axes[1].patches[:3]]
+        assert [round(place) for place in places] == [2, 1, 0]
         named = [label.get_text() for label in figure.axes[1].get_yticklabels()]
         assert named == ["c2", "c1", "c0 ✓"]
         assert "✓: the right choice. Which is b?" in caption(figure)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minise import InputError, LanguageModel, Question
+from minise import InputError, LanguageModel, Question, self_ensemble
 from minise.ensemble import label_logits
 from minise.evaluation import sequential_study
 from minise.evaluation.samples import Sample
@@ -42,6 +42,18 @@ def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Que
     assert len(notes["cells"]) == 3 + 2 * 3 * 4
     sizes = {(cell["block"], cell["max_trials"]) for cell in notes["cells"][3:]}
     assert sizes == {(3, 13), (4, 13), (4, 17)}  # the last: the default block, 2m
+    fixed = notes["cells"][:3]
+    sizes = [(cell["rule"], cell["grouping"], cell["level"]) for cell in fixed]
+    assert sizes == [("fixed", "random", 2), ("fixed", "random", 9), ("fixed", "balanced", 3)]
+    for cell in fixed:
+        N, grouping = cell["level"], cell["grouping"]
+        alone = [replace(asked, id=f"q/{number}") for number in range(2)]
+        found = [self_ensemble(lm, one, 2, N, seed=5, grouping=grouping) for one in alone]
+        assert (cell["trials"], cell["decided"], cell["error"]) == ([N, N], 0, 0)
+        assert cell["same"] == sum(one.prediction == exact for one in found) / 2
+        assert cell["nll"] == pytest.approx(
+            sum(-float(p.probabilities[1].log()) for p in found) / 2
+        )
     for cell in notes["cells"][3:]:
         settings = {name: cell[name] for name in ("grouping", "block", "max_trials")}
         method = UntilDecided(2, **{cell["rule"]: cell["level"]}, **settings)
