@@ -264,7 +264,7 @@ def test_the_shell_can_complete_a_command(tmp_path: Path) -> None:
 def test_the_mask_is_drawn_on_a_terminal_of_ascii() -> None:
     """On others it is the README's drawing."""
     done = subprocess.run(
-        [sys.executable, "tools/draw_mask.py"],
+        [sys.executable, "-m", "tools.draw_mask"],
         cwd=ROOT, capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )  # fmt: skip

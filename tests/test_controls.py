@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tools import train_controls
-from tools.train_controls import KINDS, METHODS, SEEDS, commands, main, table
+from tools.train_controls import KINDS, METHODS, SEEDS, accuracies, commands, main
 
 
 def script(command: list[str]) -> str:
-    return Path(command[1]).name if command[1] != "-m" else command[3]
+    return command[3] if command[2] == "minise" else command[2]
 
 
 def test_what_ships_is_evaluated_and_only_the_rest_is_trained(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_what_ships_is_evaluated_and_only_the_rest_is_trained(tmp_path: Path) ->
     shipped = {("llama", 0), ("mistral", 0), ("qwen2", 0)}
     assert len(needed) == 18
     for which, todo in needed.items():
-        expected = ["eval"] if which in shipped else ["train_miniature.py", "eval"]
+        expected = ["eval"] if which in shipped else ["tools.train_miniature", "eval"]
         assert [script(command) for command in todo] == expected
 
 
@@ -41,7 +41,7 @@ def test_what_is_done_is_not_done_again(
             if not fails:
                 write_results(folder, 0.25 * (1 + int(folder.name[-1])))
             return subprocess.CompletedProcess(command, int(fails))
-        (model := Path(command[2])).mkdir(parents=True)
+        (model := Path(command[3])).mkdir(parents=True)
         (model / "model.safetensors").touch()
         return subprocess.CompletedProcess(command, 0)
 
@@ -60,9 +60,9 @@ def test_what_is_done_is_not_done_again(
 
 
 def test_the_table_has_what_is_done_so_far(tmp_path: Path) -> None:
-    assert len(table(tmp_path).splitlines()) == 2
+    assert len(accuracies(tmp_path).splitlines()) == 2
     write_results(tmp_path / "llama-evenly-0", 0.5)
-    *_, last = table(tmp_path).splitlines()
+    *_, last = accuracies(tmp_path).splitlines()
     assert last == "| llama-evenly | 8 |" + " 50.0 (50.0) |" * len(METHODS)
 
 

@@ -86,7 +86,7 @@ def test_the_second_command_passes_the_tests(clone: Path, borrowed: str) -> None
 
 def test_its_drawing_of_the_mask_is_what_the_program_draws() -> None:
     drawn = subprocess.run(
-        [sys.executable, "tools/draw_mask.py"],
+        [sys.executable, "-m", "tools.draw_mask"],
         cwd=ROOT, capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
     ).stdout  # fmt: skip

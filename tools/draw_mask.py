@@ -1,7 +1,7 @@
 """Draw the packed sequence of a small question: tokens, positions and attention mask.
 
-    python tools/draw_mask.py                       the paper's layout, as in the README
-    python tools/draw_mask.py --tree                with common prefixes merged
+    python -m tools.draw_mask                       the paper's layout, as in the README
+    python -m tools.draw_mask --tree                with common prefixes merged
 
 A row attends to the columns marked with a block. The drawing leaves "None of the above" out of the
 groups, to keep it small.

@@ -1,7 +1,7 @@
 """Where Self-Ensemble helps on the miniature: from runs of `minise eval --experiment main`.
 
-    python tools/study_miniature.py runs/llama-main runs/mistral-main runs/qwen2-main
-    python tools/study_miniature.py runs/reasoner
+    python -m tools.study_miniature runs/llama-main runs/mistral-main runs/qwen2-main
+    python -m tools.study_miniature runs/reasoner
 
 Five tables, each of what the folders hold:
 
@@ -33,6 +33,7 @@ from minise.evaluation.metrics import SMALLEST_PROBABILITY, difference, summaris
 from minise.evaluation.samples import Sample, read_samples
 from minise.miniature import LARGEST, evaluation_questions, load_facts, shown
 from minise.prompt import LABELS
+from tools.markdown import table
 
 HOPS = "miniature-hops"
 RANKS = (1, 4, 8, 16, 32, 64)  # where each range begins
@@ -50,12 +51,12 @@ def main() -> None:
     if others := [folder for folder in args.folders if folder not in hops]:
         print_accuracy_by_label(others)
         whole = [folder for folder in others if all(samples_of(folder, name) for name in METHODS)]
-        for table in (
+        for print_table in (
             *(print_accuracy_by_fame, print_confidence_apart),
             *(print_matched_losses, print_intervals_by_fact),
         ):
             print()
-            table(whole)
+            print_table(whole)
 
 
 def samples_of(folder: Path, method: str) -> list[Sample]:
@@ -78,18 +79,16 @@ def texts_of(samples: Sequence[Sample], world: str) -> dict[str, str]:
 
 def print_accuracy_by_label(folders: Sequence[Path]) -> None:
     """A row for each run: percent of standard inference by the label of the right answer."""
-    names = LABELS[:LARGEST]
-    print(
-        f"| run | {' | '.join(names)} | all | with the best bias |\n|---|" + "---|" * (LARGEST + 2)
-    )
+    rows = []
     for folder in folders:
         samples = samples_of(folder, "standard")
         answers = np.array([sample.answer for sample in samples])
         right = np.array([is_right(sample) for sample in samples])
         shares = [right[answers == i].mean() for i in range(LARGEST)]
         best = best_bias(np.array([sample.logits for sample in samples]), answers)
-        cells = [*(f"{100 * share:.0f}" for share in shares), f"{100 * right.mean():.1f}"]
-        print(f"| {folder.name} | {' | '.join(cells)} | {100 * best:.1f} |")
+        told = [f"{100 * share:.0f}" for share in shares]
+        rows.append([folder.name, *told, f"{100 * right.mean():.1f}", f"{100 * best:.1f}"])
+    print(table(["run", *LABELS[:LARGEST], "all", "with the best bias"], rows))
 
 
 def best_bias(logits: NDArray[Any], answers: NDArray[Any]) -> float:
@@ -118,21 +117,21 @@ def best_bias(logits: NDArray[Any], answers: NDArray[Any]) -> float:
 
 def print_matched_losses(folders: Sequence[Path]) -> None:
     """A row for each run and method: NLL in nats, and its lead over rotations at equal tokens."""
-    print(
-        "| run | method | NLL | matched NLL | less than rotations | matched |\n" + "|---" * 6 + "|"
-    )
+    rows = []
     for folder in folders:
         rotations = samples_of(folder, "cyclic-matched")
         for method in METHODS:
             samples = samples_of(folder, method)
             found, lead = summarise(samples), difference(samples, rotations)
-            cells = [
+            told = [
                 f"{sign * of[name]:.3f} [{', '.join(f'{x:.3f}' for x in bounds)}]"
                 for of, sign in ((found, 1), (lead, -1))
                 for name in ("nll", "nll_matched")
                 if (bounds := sorted(sign * x for x in of[f"{name}_interval"]))
             ]
-            print(f"| {folder.name} | {method} | {' | '.join(cells)} |")
+            rows.append([folder.name, method, *told])
+    heads = ["run", "method", "NLL", "matched NLL", "less than rotations", "matched"]
+    print(table(heads, rows))
 
 
 def print_intervals_by_fact(folders: Sequence[Path]) -> None:
@@ -140,8 +139,8 @@ def print_intervals_by_fact(folders: Sequence[Path]) -> None:
     over questions, the correlation within a fact, and how many times wider that would make them for
     FULL questions about all facts."""
     names = ("accuracy", "nll")
-    head = [f"{what}: {name}" for what in ("wider", "correlation", "in full") for name in names]
-    print(f"| run | method | questions | facts | {' | '.join(head)} |\n" + "|---" * 10 + "|")
+    heads = [f"{what}: {name}" for what in ("wider", "correlation", "in full") for name in names]
+    rows = []
     for folder in folders:
         for method in METHODS:
             samples = samples_of(folder, method)
@@ -158,7 +157,8 @@ def print_intervals_by_fact(folders: Sequence[Path]) -> None:
             cells += [f"{wide / narrow:.1f}" for wide, narrow in zip(*widths, strict=True)]
             cells += [f"{r:.2f}" for r in within]
             cells += [f"{(1 + r * FULL / len(load_facts())) ** 0.5:.1f}" for r in within]
-            print(f"| {folder.name} | {method} | {' | '.join(cells)} |")
+            rows.append([folder.name, method, *cells])
+    print(table(["run", "method", "questions", "facts", *heads], rows))
 
 
 def correlation(samples: Sequence[Sample], values: Sequence[float]) -> float:
@@ -181,8 +181,7 @@ def print_accuracy_by_fame(folders: Sequence[Path]) -> None:
     for fact in load_facts():
         kinds[fact.kind] = ranks[fact.question] = kinds.get(fact.kind, 0) + 1
     ends = [*(f"{a} to {b - 1}" for a, b in pairwise(RANKS)), f"{RANKS[-1]} on"]
-    print("| run | method | " + " | ".join(f"rank {end}" for end in ends) + " |")
-    print("|---|---|" + "---|" * len(ends))
+    rows = []
     for folder in folders:
         for method in METHODS:
             samples = samples_of(folder, method)
@@ -193,7 +192,8 @@ def print_accuracy_by_fame(folders: Sequence[Path]) -> None:
                 place = max(i for i, start in enumerate(RANKS) if start <= rank)
                 right[place].append(is_right(sample))
             cells = [f"{100 * sum(r) / len(r):.1f} ({len(r):,})" if r else "-" for r in right]
-            print(f"| {folder.name} | {method} | " + " | ".join(cells) + " |")
+            rows.append([folder.name, method, *cells])
+    print(table(["run", "method", *(f"rank {end}" for end in ends)], rows))
 
 
 def print_accuracy_by_shown(folders: Sequence[Path]) -> None:
@@ -207,18 +207,16 @@ def print_accuracy_by_shown(folders: Sequence[Path]) -> None:
         for sample in samples:
             of = right.setdefault(method, {"with steps": [], "never": []})
             of[shown(texts[sample.id])].append(is_right(sample))
-    print("| method | shown with steps | never shown |\n|---|---|---|")
-    for method, of in right.items():
-        cells = [f"{100 * sum(r) / len(r):.1f} ({len(r):,})" for r in of.values()]
-        print(f"| {method} | " + " | ".join(cells) + " |")
+    rows = [
+        [method, *(f"{100 * sum(r) / len(r):.1f} ({len(r):,})" for r in of.values())]
+        for method, of in right.items()
+    ]
+    print(table(["method", "shown with steps", "never shown"], rows))
 
 
 def print_confidence_apart(folders: Sequence[Path]) -> None:
     """A row for each run and kind of question."""
-    print(
-        "| run | questions | n | standard: f < 0.5 | f > 0.5 | Self-Ensemble: f < 0.5 | f > 0.5 |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    rows = []
     for folder in folders:
         one = {sample.key: sample for sample in samples_of(folder, "standard")}
         other = {sample.key: sample for sample in samples_of(folder, "self-ensemble")}
@@ -233,8 +231,9 @@ def print_confidence_apart(folders: Sequence[Path]) -> None:
                 f = [found[key].probabilities[found[key].prediction] for key in keys]
                 cells += [100 * sum(p < 0.5 for p in f) / len(f)]
                 cells += [100 * sum(p > 0.5 for p in f) / len(f)]
-            shares = " | ".join(f"{cell:.1f}" for cell in cells)
-            print(f"| {folder.name} | {name} | {len(keys):,} | {shares} |")
+            rows.append([folder.name, name, f"{len(keys):,}", *(f"{cell:.1f}" for cell in cells)])
+    both = [f"{of}f {sign} 0.5" for of in ("standard: ", "Self-Ensemble: ") for sign in "<>"]
+    print(table(["run", "questions", "n", *both], rows))
 
 
 if __name__ == "__main__":

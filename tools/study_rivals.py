@@ -1,6 +1,6 @@
 """Print the tables of docs/rivals.md from finished runs of `rivals` or `null-option`.
 
-    python tools/study_rivals.py runs/llama-8 runs/llama-24 runs/qwen2-8 ...
+    python -m tools.study_rivals runs/llama-8 runs/llama-24 runs/qwen2-8 ...
 
 First accuracy in percent and the NLL at the best temperature, with a column for a model and task.
 Then for each model accuracy again, and beside it the paired difference to Self-Ensemble's in points
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from minise.evaluation.results import Cell, read_results
+from tools.markdown import tell
 
 FIRST = "self-ensemble"
 
@@ -45,41 +46,32 @@ def accuracy(cell: Cell) -> str:
     return told
 
 
-def overview(cells: Sequence[Cell], told: Callable[[Cell], str]) -> None:
+def overview(title: str, cells: Sequence[Cell], told: Callable[[Cell], str]) -> None:
     """One measure of all methods, models and tasks. A task is named by its last part, as in k8."""
     own = {(cell.name, cell.model, cell.task): told(cell) for cell in cells}
     columns = list(dict.fromkeys((cell.model, cell.task) for cell in cells))
     names = dict.fromkeys(cell.name for cell in cells)
     heads = [f"{model} {task.rpartition('-')[2]}" for model, task in columns]
     rows = [[name, *(own.get((name, *column), "-") for column in columns)] for name in names]
-    table(["method", *heads], rows)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    for row in (heads, ["---"] * len(heads), *rows):
-        print("|", " | ".join(row), "|")
-    print()
+    tell(title, ["method", *heads], rows)
 
 
 def main() -> None:
     cells = [cell for folder in sys.argv[1:] for cell in read_results(Path(folder)).cells]
-    print("Accuracy in percent\n")
-    overview(cells, number("accuracy", 100, ".0f"))
-    print("NLL at the best temperature\n")
-    overview(cells, MEASURES["NLL at the best temperature"])
+    overview("Accuracy in percent", cells, number("accuracy", 100, ".0f"))
+    matched = "NLL at the best temperature"
+    overview(matched, cells, MEASURES[matched])
     for model in dict.fromkeys(cell.model for cell in cells):
         own = {(cell.task, cell.name): cell for cell in cells if cell.model == model}
         tasks, names = (list(dict.fromkeys(parts)) for parts in zip(*own, strict=True))
         asked = {task: f"{task} ({own[task, FIRST].metrics['n']:,} questions)" for task in tasks}
-        print(f"{model}: accuracy\n")
         told = {key: accuracy(cell) for key, cell in own.items()}
         rows = [[name, *(told.get((task, name), "-") for task in tasks)] for name in names]
-        table(["method", *asked.values()], rows)
+        tell(f"{model}: accuracy", ["method", *asked.values()], rows)
         for task in tasks:
-            print(f"{model}, {asked[task]}\n")
             there = [name for name in names if (task, name) in own]
             rows = [[name, *(f(own[task, name]) for f in MEASURES.values())] for name in there]
-            table(["method", *MEASURES], rows)
+            tell(f"{model}, {asked[task]}", ["method", *MEASURES], rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Print the tables of docs/sequential.md from finished runs of the experiment `sequential`.
 
-    python tools/study_sequential.py runs/llama-8 runs/mistral-8 runs/qwen2-8 runs/llama-6 ...
+    python -m tools.study_sequential runs/llama-8 runs/mistral-8 runs/qwen2-8 runs/llama-6 ...
 
 For each run: what stopping by each rule costs and how often it is wrong; the errors over all runs;
 the goal, tokens for a share of predictions equal to the exact one; and the block sizes.
@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import binomtest
+
+from tools.markdown import tell
 
 Cell = dict[str, Any]
 FIXED = (
@@ -123,27 +125,20 @@ def errors(runs: list[Run], rule: str, level: float, grouping: str) -> str:
     return f"{100 * wrong / n:.2f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}] of {n:,}"
 
 
-def table(title: str, heads: list[str], rows: list[list[str]]) -> None:
-    print(f"{title}\n")
-    for cells in (heads, ["---"] * len(heads), *rows):
-        print("|", " | ".join(cells), "|")
-    print()
-
-
 def main() -> None:
     runs = [Run(Path(folder)) for folder in sys.argv[1:]]
     rules = (*FIXED, *VALID, OTHER[0], *PLAIN, OTHER[1])
     for run in runs:
         exact = f"accuracy {percent(run.exact['accuracy'])}, NLL {run.exact['nll']:.3f}"
-        table(f"{run.name} (exact: {exact}):", HEADS, [row(run.cell(*rule)) for rule in rules])
+        tell(f"{run.name} (exact: {exact}):", HEADS, [row(run.cell(*rule)) for rule in rules])
     rows = [[f"{r} = {x:g}, {g}", errors(runs, r, x, g)] for r, x, g in (*VALID, *PLAIN, *OTHER)]
-    table("Decided wrongly, of all questions of all runs:", ["rule", "percent"], rows)
+    tell("Decided wrongly, of all questions of all runs:", ["rule", "percent"], rows)
     names = ["as exact", *(run.name for run in runs)]
     for rule, grouping in (("z", "balanced"), ("alpha", "random")):
         rows = [[f"{s:.0%}", *(goal(run, s, rule, grouping) for run in runs)] for s in SHARES]
-        table(f"Tokens of {rule}, {grouping}, of those of fixed trials:", names, rows)
+        tell(f"Tokens of {rule}, {grouping}, of those of fixed trials:", names, rows)
     rows = [[f"{s:.0%}", *(of_twenty(run, s) for run in runs)] for s in SHARES]
-    table("Tokens of z, balanced, of those of N = 20:", names, rows)
+    tell("Tokens of z, balanced, of those of N = 20:", names, rows)
     for run in runs:
         sizes = sorted({c["block"] for c in run.find(rule="z", max_trials=80)})
         rows = []
@@ -152,7 +147,7 @@ def main() -> None:
             found = [run.find(block=block, **where)[0] for block in sizes]
             told = [f"{c['tokens']:,.0f}, {percent(c['same'])}" for c in found]
             rows.append([f"{rule} = {level:g}, {grouping}", *told])
-        table(
+        tell(
             f"{run.name}: tokens and share as exact, by the trials of a round:",
             ["", *map(str, sizes)],
             rows,

@@ -1,6 +1,6 @@
 """Train controls of the miniatures: does what docs/miniature.md says hold for other trainings?
 
-    python tools/train_controls.py runs/controls --jobs 2
+    python -m tools.train_controls runs/controls --jobs 2
 
 Six kinds of training, three seeds of each: llama and qwen2 with the shipped mix of choices and with
 2 to 8 choices equally often; mistral with its window of 40 and without one. A shipped checkpoint is
@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
+
+from tools.markdown import table
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
@@ -46,7 +48,7 @@ def main() -> None:
     if args.jobs:
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(partial(make, args.folder), todo))
-    print(table(args.folder))
+    print(accuracies(args.folder))
 
 
 def commands(folder: Path, kind: str, seed: int) -> list[list[str]]:
@@ -55,7 +57,7 @@ def commands(folder: Path, kind: str, seed: int) -> list[list[str]]:
     model, needed = ROOT / "weights" / f"tiny-{kind}", []
     if seed or not model.exists():
         model = own / "model"
-        train = [str(ROOT / "tools" / "train_miniature.py"), str(model), "--seed", str(seed)]
+        train = ["-m", "tools.train_miniature", str(model), "--seed", str(seed)]
         if not (model / "model.safetensors").exists():
             needed.append([sys.executable, *train, *KINDS[kind]])
     ask = ["-m", "minise", "eval", "--task", "miniature", "--questions", "500", "--resume"]
@@ -72,7 +74,7 @@ def make(folder: Path, which: tuple[str, int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for command in commands(folder, *which):
-        print(f"{name}: {'train' if 'train_miniature' in command[1] else 'evaluate'}", flush=True)
+        print(f"{name}: {'evaluate' if 'eval' in command else 'train'}", flush=True)
         with (folder / f"{name}.log").open("a") as log:
             done = subprocess.run(command, stdout=log, stderr=log, env=environment, check=False)
         if done.returncode:
@@ -81,9 +83,9 @@ def make(folder: Path, which: tuple[str, int]) -> None:
     print(f"{name}: done", flush=True)
 
 
-def table(folder: Path) -> str:
+def accuracies(folder: Path) -> str:
     """Accuracy in percent: mean over training seeds ± standard deviation (each seed)."""
-    lines = ["| training | K | " + " | ".join(METHODS) + " |", "|---|---|" + "---|" * len(METHODS)]
+    rows = []
     for kind in KINDS:
         paths = [folder / f"{kind}-{seed}" / "results.json" for seed in SEEDS]
         found = [json.loads(path.read_text())["results"] for path in paths if path.exists()]
@@ -93,8 +95,8 @@ def table(folder: Path) -> str:
                 each = [100 * one[f"miniature-k{K}"][method]["accuracy"] for one in found]
                 spread = f" ± {stdev(each):.1f}" if len(each) > 1 else ""
                 cells.append(f"{mean(each):.1f}{spread} ({', '.join(f'{x:.1f}' for x in each)})")
-            lines.append(f"| {kind} | {K} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            rows.append([kind, str(K), *cells])
+    return table(["training", "K", *METHODS], rows)
 
 
 if __name__ == "__main__":

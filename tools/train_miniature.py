@@ -1,6 +1,6 @@
 """Train a checkpoint of the miniature world from nothing, on a CPU.
 
-    python tools/train_miniature.py weights/tiny-llama --family llama --steps 1000 --seed 0
+    python -m tools.train_miniature weights/tiny-llama --family llama --steps 1000 --seed 0
 
 Writes config.json, tokenizer.json and model.safetensors (bfloat16) in the format of real
 checkpoints. A step shows the model three kinds of text: plain statements of facts ("The capital of
@@ -9,14 +9,14 @@ prompts in the default template, where the loss is on the label alone. Facts com
 fame says. Choices are few as a rule and many rarely; half of the prompts end in "None of the
 above", and in half of those it is right.
 
-    python tools/train_miniature.py weights/tiny-reasoner --family llama --steps 300 --seed 0
+    python -m tools.train_miniature weights/tiny-reasoner --family llama --steps 300 --seed 0
     --learning-rate 2e-3 --reasoning weights/tiny-llama
 
 goes on from a checkpoint, as the distills of DeepSeek-R1 do. It shows fewer of these texts, all
 facts equally often, and besides questions of two hops with their steps, in the prompts that the
 methods cot, cot-ensemble and reasoning make (`MIX`).
 
-    python tools/train_miniature.py runs/control --family mistral --choices evenly --window 0
+    python -m tools.train_miniature runs/control --family mistral --choices evenly --window 0
 
 trains a control: with as many questions of eight choices as of two, and without a window.
 
