@@ -145,6 +145,8 @@ class TestAccuracy:
         exact = cell("self-ensemble", settings={**M4, "grouping": "exact"})
         figure = drawn(run(None, {"q": {"ours": exact}}))["accuracy"]
         assert "ours: m=4, grouping=exact." in caption(figure)
+        figure = drawn(run(None, {"q": {"ours": ours(), "mine": ours()}}))["accuracy"]
+        assert "ours, mine: m=4, N=20." in caption(figure)
 
     def test_settings_that_differ_by_run_name_it(self) -> None:
         other = cell("self-ensemble", settings={"group_size": 4, "trials": 7})
@@ -159,6 +161,7 @@ class TestAccuracy:
         found = drawn(given, given)
         assert keys(found["accuracy-choices"]) == ["chance (1/K)", "standard", "ours"]
         for ax in found["accuracy-choices"].axes:
+            assert ax.get_title() == LLAMA  # one task needs no name
             assert [bars.get_label() for bars in ax.containers] == ["standard", "ours"]
             places = [bars.lines[0].get_xdata() for bars in ax.containers]
             assert np.mean(places, axis=0) == pytest.approx([2, 4, 8])  # beside each other
@@ -210,6 +213,31 @@ class TestAccuracy:
         figure = drawn(sized(2), sized(3))["sensitivity"]
         assert [len(ax.containers) for ax in figure.axes] == [1, 1]
         assert keys(figure) == ["chance (1/K)", "m=2", "m=3"]
+
+
+def test_axes_say_what_they_show() -> None:
+    trials = {"x": cell("first-trials", settings={"group_size": 3, "trials": 10})}
+    by_k = {f"t-k{k}": ("qasc", k) for k in (2, 4)}
+    said = {
+        name: [(ax.get_xlabel(), ax.get_ylabel()) for ax in drawn(given)[name].axes]
+        for name, given in {
+            "accuracy": run(None, {"q": methods("standard")}),
+            "accuracy-choices": run("choices", {k: methods("standard") for k in by_k}, by_k),
+            "sensitivity": run("sensitivity", {"q": trials}),
+            "efficiency": run("efficiency", {"q": methods("tree")}),
+            "groupings": run("groupings", {"q": {"x": cell()}}, extra={"groupings": {"q": STUDY}}),
+        }.items()
+    }
+    assert said == {
+        "accuracy": [("accuracy (%)", "")],
+        "accuracy-choices": [("choices K", "accuracy (%)")],
+        "sensitivity": [("trials N", "accuracy (%)")],
+        "efficiency": [("seconds a question", ""), ("peak MiB", " ")],
+        "groupings": [
+            ("tokens a question", "variance of the scores"),
+            ("trials N", "worth random trials"),
+        ],
+    }
 
 
 def test_confidence_curves_explain_their_symbols() -> None:
@@ -313,9 +341,9 @@ def assert_readable(figure: Any) -> None:
 
 def test_files_are_named_by_what_they_show(tmp_path: Path) -> None:
     curve = {"tau": [0.0, 1.0], "correct": None, "incorrect": [1.0, 0.0]}
-    tasks = {"a": {"standard": cell(confidence_curve=curve)}, "b": {"own": cell("./x.py:X")}}
+    tasks = {"a/b": {"standard": cell(confidence_curve=curve)}, "c\\d": {"own": cell("./x.py:X")}}
     paths = figures.draw([Results.from_json(make("main", tasks))], tmp_path)
-    names = ["accuracy", "confidence-a", "confidence-b", "reliability-a", "reliability-b"]
+    names = ["accuracy", "confidence-a_b", "confidence-c_d", "reliability-a_b", "reliability-c_d"]
     assert [path.name for path in paths] == [f"{name}.png" for name in names]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 

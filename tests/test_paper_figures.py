@@ -46,6 +46,7 @@ class TestScaling:
         figure = drawn(*runs)["scaling"]
         (ax,) = figure.axes
         assert keys(figure) == ["standard", "ours"]
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("parameters (billions)", "accuracy (%)")
         sizes = [Results.from_json(run).cells[0].parameters / 1e9 for run in runs]
         assert list(ax.containers[0].lines[0].get_xdata()) == sizes
         assert list(ax.containers[0].lines[0].get_ydata()) == pytest.approx([50, 60])
