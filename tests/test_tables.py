@@ -277,7 +277,10 @@ class TestTables:
         said = {"accuracy": 0.6, "interval": [0.5, 0.7], "names_none": 0.1, "cut": 0.2}
         cells = {"standard": cell(), "cot": cell("cot")}
         extra = {"reasoning": {"qasc": {"cot": {**said, "new_tokens": 123.4}}}}
-        found = rows(table(make("reasoning", {"qasc": cells}, extra=extra)))
+        text = table(make("reasoning", {"qasc": cells}, extra=extra))
+        found = rows(text)
+        assert [row for row in found if row[:3] == ["model", "task", "method"]]
+        assert "\nTokens a question" in text
         (row,) = [row for row in found if len(row) == 9 and row[2] == "cot"]
         read = "80.0 [70.0, 90.0] (paper 74.62)"
         assert row[3:] == [read, "60.0 [50.0, 70.0]", "10.0", "20.0", "123", "1,234"]
