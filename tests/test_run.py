@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minise import identity
+from minise import InputError, LanguageModel, Question, identity
 from minise.cli import main
 from minise.evaluation import asking, run
 from minise.evaluation.calibration import NotConverged, VectorScaling
 from minise.evaluation.run import Run
 from minise.evaluation.samples import Sample, read_samples
+from minise.evaluation.tasks import Task
 from minise.identity import ANSWERING, sha256
 from minise.methods.registry import METHODS as METHODS_KNOWN
 from minise.methods.registry import Variant
@@ -24,6 +27,7 @@ from tests.runs import METHODS, arguments, assert_resumes, copy_of, results, sam
 for module in ("scipy", "sklearn", "matplotlib"):
     pytest.importorskip(module)
 pytestmark = pytest.mark.usefixtures("undrawn")
+STANDARD = Variant("standard", "standard", {})
 
 
 class TestTheFiles:
@@ -209,16 +213,29 @@ class TestAQuestionThatFails:
 
 
 class TestAFitThatDoesNotConverge:
-    def test_is_left_out_and_named_everywhere(
-        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
-    ) -> None:
+    @contextmanager
+    def stopped(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         def stop(*_: Any) -> None:
             raise NotConverged("vector scaling did not converge: stopped")
 
-        folder = copy_of(whole, tmp_path)
         with monkeypatch.context() as patched:
             patched.setattr(VectorScaling, "_predict", stop)
             patched.setattr(VectorScaling, "check", lambda *_: None)
+            yield
+
+    def test_leaves_no_file_in_a_new_run(
+        self, model: Path, data: Path, tmp_path: Path, monkeypatch
+    ) -> None:
+        folder, methods = tmp_path / "new", "standard,vector-scaling"
+        with self.stopped(monkeypatch):
+            assert main(arguments(model, data, folder, "--method", methods)) == 0
+        assert list(samples(folder)) == ["samples-words-standard.jsonl"]
+
+    def test_is_left_out_and_named_everywhere(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        with self.stopped(monkeypatch):
             assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
         out, err = capsys.readouterr()
         said = "vector-scaling is left out of the results: vector scaling did not converge: stopped"
@@ -230,6 +247,39 @@ class TestAFitThatDoesNotConverge:
         assert set(found["config"]["left_out"]["words"]) == {"vector-scaling"}
         assert not (folder / "samples-words-vector-scaling.jsonl").exists()
         assert_resumes(model, data, folder, whole)
+
+
+class TestFromPython:
+    def run(self, question: Question, *variants: Variant) -> Run:
+        return Run({0: [Task("q", "own", [question], {})]}, {"q": list(variants)}, {})
+
+    def test_a_folder_that_is_a_file_is_refused_before_any_question(
+        self, lm: LanguageModel, question: Question, tmp_path: Path, monkeypatch
+    ) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setattr(run, "_try_each", lambda *_: pytest.fail("asked"))
+        with pytest.raises(InputError, match="file is a file"):
+            run.evaluate(lm, self.run(question, STANDARD), tmp_path / "file")
+
+    def test_a_fitted_method_stands_after_what_it_needs(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        alone = self.run(question, Variant("dirichlet", "dirichlet", {}))
+        with pytest.raises(InputError, match="fitted on standard; name that method before it"):
+            run.evaluate(lm, alone, tmp_path)
+
+    def test_a_run_keeps_no_groups_unless_asked(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        found = run.evaluate(lm, self.run(question, STANDARD), tmp_path)
+        (sample,) = read_samples(tmp_path / "samples-q-standard.jsonl")
+        assert (sample.groups, found["config"]["tasks"]["q"]["answered"]) == (None, False)
+
+    def test_two_methods_of_one_name_are_refused(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        with pytest.raises(InputError, match="q: two methods have one name"):
+            run.evaluate(lm, self.run(question, STANDARD, STANDARD), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ TESTS = {
     "verify": "command_verify verify",
     "traces": "traces command_verify verify",
     "evaluation/asking": "asking run reasoning",
-    "evaluation/run": "run run_folder results samples",
+    "evaluation/run": "run own_runs own_methods run_folder results samples command_eval",
     "evaluation/first_trials": "methods planned",
     "evaluation/grouping_study": "grouping_study planned",
     "evaluation/experiments": "planned experiments",
@@ -84,6 +84,9 @@ TESTS = {
     "evaluation/reasoning_study": "reasoning_study",
     "methods/reasoning": "reasoning",
     "methods/registry": "methods",
+    "methods/rotations": "methods rivals planned",
+    "methods/priors": "rivals rival_runs",
+    "methods/ablations": "methods sabotage",
     "stored": "placement mapped",
 }
 
@@ -385,6 +388,7 @@ def main(given: list[str] | None = None) -> int:
     args = parser.parse_args(given)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
+        os.chmod(scratch, 0o755)  # a test of the superuser's reads as another user
         trial = Trial(args.file, args.tests or tests_of(args.file), Path(scratch))
         every = mutants(trial.tree)
         chosen = random.Random(args.seed).sample(every, min(args.mutants, len(every)))
