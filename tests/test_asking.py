@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,14 +13,18 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed import HashStore
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, ensemble
 from minise.cli import main
 from minise.ensemble import Plan, label_logits
-from minise.evaluation.asking import Asker, ask_each
+from minise.evaluation import asking
+from minise.evaluation.asking import Asker, ask_each, ask_together
+from minise.evaluation.samples import Sample
 from minise.methods.registry import Variant
 from minise.methods.rotations import tokens_so_far
 from minise.names import ENGINES
+from minise.parallel import World
 from minise.rounds import join, run_plan, run_plans
 from tests.runs import METHODS, arguments
 from tests.tiny import FAMILIES, load_tiny
@@ -143,6 +148,88 @@ class TestAnEvaluation:
         assert [sample["id"] for sample in alone] == ["a", "b", "c", "a", "b", "c"]
         for most in (1, 150, 10**6):
             assert self.samples(lm, most, method) == alone
+
+    @pytest.mark.parametrize(
+        ("engine", "most", "sizes"),
+        [
+            ("tree", 0, [1] * 6),
+            ("tree", 10**6, [6]),
+            ("tree", 600, None),
+            ("dense", 10**6, [1] * 6),
+        ],
+    )
+    def test_fills_a_pass_with_questions(
+        self, lm: LanguageModel, engine: str, most: int, sizes: list[int] | None
+    ) -> None:
+        asker = Asker(
+            lm, SelfEnsemble(3, 4), Variant("x", "self-ensemble", engine=engine), False, most
+        )
+        passes = list(asking._passes(asker, ASKED))
+        assert [(seed, question) for one in passes for seed, question, _ in one] == ASKED
+        if sizes:
+            assert [len(one) for one in passes] == sizes
+            return
+        tokens = [sum(plan.tokens(engine) for *_, plan in one) for one in passes]
+        assert all(n <= most or len(one) == 1 for n, one in zip(tokens, passes, strict=True))
+        following = [one[0][2].tokens(engine) for one in passes[1:]]
+        assert all(n + more > most for n, more in zip(tokens, following, strict=False))
+        assert 1 < len(passes) < 6
+
+    def test_shares_the_seconds_of_a_pass_by_tokens(
+        self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def ten(ask: Any, device: Any) -> float:
+            ask()
+            return 10.0
+
+        monkeypatch.setattr(asking, "timed", ten)
+        asker = Asker(lm, SelfEnsemble(3, 4), Variant("x", "self-ensemble"), False, 10**6)
+        samples = list(ask_each(asker, ASKED))
+        assert sum(sample.seconds for sample in samples) == pytest.approx(10)
+        assert len({round(sample.seconds / sample.tokens, 9) for sample in samples}) == 1
+
+    def test_asks_one_by_one_what_fails_together(
+        self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected, run = self.samples(lm, 10**6), asking.run_plans
+
+        def fails(lm: LanguageModel, method: Any, plans: Sequence[Plan], *more: Any) -> Any:
+            if len(plans) > 1:
+                raise InputError("too many")
+            return run(lm, method, plans, *more)
+
+        monkeypatch.setattr(asking, "run_plans", fails)
+        assert self.samples(lm, 10**6) == expected
+
+    @pytest.mark.parametrize("pending", [[1, 2, 3, 5], []])
+    def test_of_two_processes_is_told_by_the_first_in_order(
+        self, lm: LanguageModel, pending: list[int]
+    ) -> None:
+        """Threads stand for processes. Both answer: the first of each waits for the other's."""
+        answering: set[threading.Thread] = set()
+        both = threading.Event()
+
+        class Meets(SelfEnsemble):
+            def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Any:
+                answering.add(threading.current_thread())
+                if len(answering) == 2:
+                    both.set()
+                assert both.wait(60)
+                return super().answer(plan, logits)
+
+        store = HashStore()
+        asker = Asker(lm, Meets(3, 4), Variant("x", "self-ensemble"), True)
+
+        def ask(rank: int) -> list[Sample]:
+            world, mine = World(rank, 2, store), [] if rank else pending
+            return list(ask_together(asker, world, "t/x", ASKED, mine))
+
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(ask, (0, 1))
+        told = [json.loads(sample.line()) | {"seconds": 0} for sample in first]
+        alone = [sample | {"seconds": 0} for sample in self.samples(lm, 0)]
+        assert told == [alone[i] for i in pending]
+        assert second == []
 
     def test_plans_the_next_pass_while_the_model_runs(self, lm: LanguageModel) -> None:
         planned: dict[str, threading.Event] = {q.id: threading.Event() for q in QUESTIONS}
