@@ -84,7 +84,7 @@ TESTS = {
     "evaluation/reasoning_study": "reasoning_study",
     "methods/reasoning": "reasoning",
     "methods/registry": "methods",
-    "methods/rotations": "methods rivals planned",
+    "methods/rotations": "methods rivals planned asking",
     "methods/priors": "rivals rival_runs",
     "methods/ablations": "methods sabotage",
     "stored": "placement mapped",
