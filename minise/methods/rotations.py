@@ -14,7 +14,6 @@ from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
 from minise.grouping import Group, make_groups
 from minise.layout import pack
 from minise.presets import Preset, resolve
-from minise.prompt import check_labels
 from minise.question import Question
 
 
@@ -22,7 +21,6 @@ def rotations(question: Question, count: int, seed: int) -> list[Group]:
     """`count` orders of all K choices: first the K rotations of the order given, then those of a
     random permutation, and so on. In each K of them every choice has every label once."""
     K = len(question.choices)
-    check_labels(K)
     orders = [tuple(range(K))]
     if count > K:
         orders += make_groups(K, K, -(-count // K) - 1, seed, f"{question.id}/rotations").flat
@@ -83,7 +81,6 @@ class Permutations(CyclicMatched):
 
     def orders(self, question: Question, count: int, seed: int) -> list[Group]:
         K = len(question.choices)
-        check_labels(K)
         return make_groups(K, K, count, seed, f"{question.id}/permutations").flat
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
