@@ -174,11 +174,13 @@ class TestTheMethod:
             assert (notes["decided"], notes["trials"], notes["rivals"]) == (True, trials, [])
 
     def test_self_ensemble_takes_it(self, lm: LanguageModel) -> None:
-        found = self_ensemble(lm, SHORT, 2, seed=5, until_decided=0.1, max_trials=8)
-        expected = ask(lm, UntilDecided(2, 0.1, 8), SHORT, 5)
-        assert torch.equal(found.probabilities, expected.probabilities)
-        balanced = self_ensemble(lm, SHORT, 2, grouping="balanced", until_decided=0.1, max_trials=8)
-        assert not torch.equal(found.probabilities, balanced.probabilities)
+        seen = set()
+        for given in ({}, {"grouping": "balanced"}, {"null_option": False}):
+            found = self_ensemble(lm, SHORT, 2, seed=5, until_decided=0.1, max_trials=8, **given)
+            expected = ask(lm, UntilDecided(2, 0.1, 8, **given), SHORT, 5)
+            assert torch.equal(found.probabilities, expected.probabilities)
+            seen.add(tuple(found.probabilities.tolist()))
+        assert len(seen) == 3
         with pytest.raises(InputError, match=r"alpha 1 is not between 0 and 1"):
             self_ensemble(lm, SHORT, until_decided=1)
 
