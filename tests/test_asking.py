@@ -222,7 +222,11 @@ class TestAnEvaluation:
 
         def ask(rank: int) -> list[Sample]:
             world, mine = World(rank, 2, store), [] if rank else pending
-            return list(ask_together(asker, world, "t/x", ASKED, mine))
+            try:
+                return list(ask_together(asker, world, "t/x", ASKED, mine))
+            except BaseException:
+                store.set("failed", "the other one")  # which would wait for it
+                raise
 
         with ThreadPoolExecutor(2) as pool:
             first, second = pool.map(ask, (0, 1))
