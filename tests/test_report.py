@@ -74,12 +74,13 @@ class TestTheReport:
             (("results", "words", "standard", "nll_interval"), [1]),
             (("timing", "words", "standard", "seconds_per_question"), "x" * 9000),
             (("differences", "words"), [{"a": "standard"}]),
+            (("differences", "words", 0, "b"), ["standard"]),
             (("config", "seeds"), None),
             (("config", "experiment"), []),
         ],
     )
     def test_damaged_results_are_one_line(
-        self, whole: Path, tmp_path: Path, capsys, where: tuple[str, ...], value: Any
+        self, whole: Path, tmp_path: Path, capsys, where: tuple[Any, ...], value: Any
     ) -> None:
         found = json.loads((whole / "results.json").read_text())
         inner = found

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     need_extras()
     from minise.evaluation.across import across
-    from minise.evaluation.results import read_results
+    from minise.evaluation.results import read_results, tell_apart
     from minise.evaluation.samples import DAMAGE
 
     labels = args.label.split(",") if args.label else [None] * len(args.folders)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     for folder, label in zip(args.folders, labels, strict=True):
         runs.append(read_results(folder, label))
         try:  # the file may hold anything: see whether it can be told
-            as_text(runs[-1:])
+            as_text(tell_apart(runs[-1:]))
         except DAMAGE as error:
             problem = (
                 f"{folder / 'results.json'}: damaged ({type(error).__name__}: {one_line(error)})"
