@@ -50,6 +50,11 @@ class TestTables:
             assert re.search(rf"^{re.escape(title)}\n\n\| model ", text, re.MULTILINE)
         assert ["model", "method", "qasc"] in rows(text)
 
+    def test_two_tasks_have_an_average(self) -> None:
+        tasks = {"a": {"standard": cell(accuracy=0.5)}, "b": {"standard": cell(accuracy=0.7)}}
+        head, line, *_ = rows(table(make("main", tasks)))
+        assert dict(zip(head, line, strict=True))["average"].startswith("60.0")
+
     def test_main_has_the_papers_averages_and_improvements(self) -> None:
         """62.40, and 68.67 with +6.27, are printed in its last columns for LLaMA-3."""
         facts: dict[str, tuple[str, int | None]] = {
