@@ -133,9 +133,14 @@ def test_weights_of_joined_plans_follow_their_groups(lm: LanguageModel) -> None:
 
 
 class TestAnEvaluation:
+    def asker(
+        self, lm: LanguageModel, most: int, method: Any = None, engine: str = "tree"
+    ) -> Asker:
+        variant = Variant("x", "self-ensemble", engine=engine)
+        return Asker(lm, method or SelfEnsemble(3, 4), variant, True, most)
+
     def samples(self, lm: LanguageModel, most: int, method: Any = None) -> list[dict[str, Any]]:
-        variant = Variant("x", "self-ensemble")
-        found = ask_each(Asker(lm, method or SelfEnsemble(3, 4), variant, True, most), ASKED)
+        found = ask_each(self.asker(lm, most, method), ASKED)
         every = [json.loads(sample.line()) for sample in found]
         assert all(sample.pop("seconds") > 0 for sample in every)
         return every
@@ -161,10 +166,7 @@ class TestAnEvaluation:
     def test_fills_a_pass_with_questions(
         self, lm: LanguageModel, engine: str, most: int, sizes: list[int] | None
     ) -> None:
-        asker = Asker(
-            lm, SelfEnsemble(3, 4), Variant("x", "self-ensemble", engine=engine), False, most
-        )
-        passes = list(asking._passes(asker, ASKED))
+        passes = list(asking._passes(self.asker(lm, most, engine=engine), ASKED))
         assert [(seed, question) for one in passes for seed, question, _ in one] == ASKED
         if sizes:
             assert [len(one) for one in passes] == sizes
@@ -183,8 +185,7 @@ class TestAnEvaluation:
             return 10.0
 
         monkeypatch.setattr(asking, "timed", ten)
-        asker = Asker(lm, SelfEnsemble(3, 4), Variant("x", "self-ensemble"), False, 10**6)
-        samples = list(ask_each(asker, ASKED))
+        samples = list(ask_each(self.asker(lm, 10**6), ASKED))
         assert sum(sample.seconds for sample in samples) == pytest.approx(10)
         assert len({round(sample.seconds / sample.tokens, 9) for sample in samples}) == 1
 
@@ -217,8 +218,7 @@ class TestAnEvaluation:
                 assert both.wait(60)
                 return super().answer(plan, logits)
 
-        store = HashStore()
-        asker = Asker(lm, Meets(3, 4), Variant("x", "self-ensemble"), True)
+        store, asker = HashStore(), self.asker(lm, 0, Meets(3, 4))
 
         def ask(rank: int) -> list[Sample]:
             world, mine = World(rank, 2, store), [] if rank else pending
