@@ -45,6 +45,13 @@ class Seen:
         cells = "rows => rows.map(row => [...row.children].map(cell => cell.textContent.trim()))"
         return self.page.eval_on_selector_all(f"{table} tbody tr", cells)
 
+    def open_table(self, details: str) -> list[list[str]]:
+        """Open the details and return the cells of their table. It is filled when the browser
+        reports that they are open, which can be some time after the click."""
+        self.page.click(f"{details} summary")
+        self.page.wait_for_selector(f"{details} tbody tr")
+        return self.rows(f"{details} table")
+
     def lit(self) -> list[int]:
         """The rows that are lit up in the sequence."""
         ids = self.page.eval_on_selector_all("#sequence .lit", "all => all.map(one => one.id)")

@@ -178,15 +178,12 @@ def test_its_table_of_answers_is_the_datas(seen, explained) -> None:
 
 def test_the_dots_and_the_means_are_tables_too(seen, explained) -> None:
     data = explained[1].data
-    seen.page.click("#dottable summary")
-    seen.page.click("#formingtable summary")
-    seen.page.wait_for_selector("#formingtable tbody tr")
     said = [(data["choices"][c], g["trial"], p) for g in data["groups"]
             for c, p in zip(g["choices"], g["probabilities"], strict=True)]  # fmt: skip
-    rows = [(row[0], int(row[1]) - 1, row[4]) for row in seen.rows("#dottable table")]
+    rows = [(row[0], int(row[1]) - 1, row[4]) for row in seen.open_table("#dottable")]
     assert sorted(rows) == sorted((c, t, f"{100 * p:.1f}%") for c, t, p in said)
     for cells, scores in zip(
-        seen.rows("#formingtable table"), data["self_ensemble"]["running"], strict=True
+        seen.open_table("#formingtable"), data["self_ensemble"]["running"], strict=True
     ):
         shown = [float(cell.partition("%")[0]) for cell in cells[1:]]
         assert shown == pytest.approx([100 * p for p in scores], abs=0.051)
@@ -203,8 +200,7 @@ def test_a_trials_partition_is_written_out(seen, explained) -> None:
 def test_the_table_of_tokens_has_every_token(seen, explained) -> None:
     packed = explained[1].data["packed"]
     seen.page.select_option("#shown", "3")
-    seen.page.click("#tokentable summary")
-    rows = seen.rows("#tokentable table")
+    rows = seen.open_table("#tokentable")
     assert len(rows) == len(packed["texts"])
     assert [int(row[3]) for row in rows] == packed["positions"]
     assert [int(row[4]) for row in rows] == [p + 1 for p in packed["positions"]]

@@ -136,7 +136,7 @@ def test_hostile_text_stays_text(show, explained, tmp_path) -> None:
     assert seen.page.text_content("h1") == HOSTILE.replace("\x07", "\x07")
     assert seen.page.text_content("#prompt").startswith(HOSTILE)
     assert seen.page.text_content(".choices li").strip() == HOSTILE.strip()
-    seen.page.click("#tokentable summary")
+    assert seen.open_table("#tokentable")
     seen.page.focus("#dots")
     seen.page.keyboard.press("ArrowRight")
     assert seen.page.evaluate("typeof hacked") == "undefined"
