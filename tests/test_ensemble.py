@@ -106,6 +106,13 @@ def test_a_score_is_the_mean_over_the_groups_a_choice_appears_in() -> None:
     assert answer.prediction == 2
 
 
+def test_a_group_may_count_for_any_weight() -> None:
+    p = [torch.tensor(p, dtype=torch.float64) for p in ([0.6, 0.4], [0.2, 0.8], [0.5])]
+    light = [Group((0, 1), p[0], None, 0.25), Group((0, 1), p[1], None, 0.5)]
+    answer = combine(3, [*light, Group((2,), p[2], None, 0.125)])
+    assert answer.scores.tolist() == pytest.approx([0.25 / 0.75, 0.5 / 0.75, 0.5])
+
+
 def test_ties_go_to_the_lower_index() -> None:
     even = Group((2, 1, 0), torch.full((3,), 1 / 3, dtype=torch.float64), None)
     assert combine(3, [even]).prediction == 0
@@ -334,11 +341,13 @@ class TestExact:
             self_ensemble(lm, many, group_size=10, grouping="exact")
 
 
-def test_a_group_is_shown_in_three_digits() -> None:
+def test_groups_and_answers_are_shown_in_three_digits() -> None:
     p = torch.tensor([0.12345, 0.5])
     shown = "Group(choices=(2, 0), probabilities=[0.123, 0.5], null="
     assert repr(Group((2, 0), p, 0.98765)) == f"{shown}0.988)"
     assert repr(Group((2, 0), p, None)) == f"{shown}None)"
+    answer = combine(2, [Group((0, 1), torch.tensor([0.25, 0.5]), None)])
+    assert repr(answer) == "Answer(prediction=1, probabilities=[0.333, 0.667], groups=1)"
 
 
 class TestSeams:
@@ -439,7 +448,7 @@ class TestRefusals:
         with pytest.raises(InputError, match="only 26 labels"):
             standard(lm, many)
         with pytest.raises(InputError, match="only 26 labels"):
-            self_ensemble(lm, many, group_size=26)
+            self_ensemble(lm, many, group_size=26, grouping=lambda *_: pytest.fail("drawn"))
         assert len(self_ensemble(lm, many, group_size=25, trials=1).groups) == 2
 
 
