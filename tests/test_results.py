@@ -120,7 +120,7 @@ class TestReading:
             (b"\xff\xfe", "not readable as results"),
             ("[" * 100_000, "minise eval --resume writes it again"),
             ("1" * 10_000, "minise eval --resume writes it again"),
-            ('{"config": {"model": NaN}}', "it holds NaN"),
+            ('{"config": {"model": NaN}}', "(it holds NaN, which no run writes); minise eval"),
             ('{"config": {"model": 1e999}}', "it holds 1e999"),
             ('{"config": {"model": 3, "experiment": null}}', "not readable as results"),
         ],

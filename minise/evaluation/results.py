@@ -151,8 +151,7 @@ def and_averages(cells: Sequence[Cell]) -> list[Cell]:
             }
             metrics["questions"] = sum(columns["questions"])
             mean = replace(own[0], task="average", dataset="average", choices=None, metrics=metrics)
-            compares = all(cell.compares for cell in own)
-            found.append(replace(mean, differences=[], comparable=compares))
+            found.append(replace(mean, differences=[]))
     return found
 
 
