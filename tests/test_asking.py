@@ -235,6 +235,17 @@ class TestAnEvaluation:
         assert told == [alone[i] for i in pending]
         assert second == []
 
+    def test_of_two_processes_the_first_tells_what_it_did_not_ask(self, lm: LanguageModel) -> None:
+        """The second asks everything, and ends before the first begins."""
+        store, pending = HashStore(), [4, 0, 3]
+        store.set("t/x/pending", json.dumps(pending))
+        asker = self.asker(lm, 0)
+        assert list(ask_together(asker, World(1, 2, store), "t/x", ASKED)) == []
+        told = list(ask_together(asker, World(0, 2, store), "t/x", ASKED, pending))
+        assert [(one.seed, one.id) for one in told] == [
+            (ASKED[i][0], ASKED[i][1].id) for i in pending
+        ]
+
     def test_plans_the_next_pass_while_the_model_runs(self, lm: LanguageModel) -> None:
         planned: dict[str, threading.Event] = {q.id: threading.Event() for q in QUESTIONS}
         threads = set()
