@@ -127,6 +127,12 @@ class TestAccuracy:
         assert chances(ax) == [[12.5, 12.5]]
         assert keys(figure) == ["chance (1/K)"]
         assert [text.get_text() for text in ax.texts] == ["75.0"] * 4
+        assert list(ax.get_xticks()) == [0, 20, 40, 60, 80, 100]
+        grids = [
+            any(line.get_visible() for line in axis.get_gridlines())
+            for axis in (ax.xaxis, ax.yaxis)
+        ]
+        assert grids == [True, False]
         assert "95% bootstrap intervals over questions" in caption(figure)
         cells = {name: cell(name, accuracy=1.0) for name in ABLATED}
         assert_readable(drawn(run("ablation", {"q": cells}))["accuracy"])
@@ -171,6 +177,15 @@ class TestAccuracy:
         curves = found["confidence-choices"].axes
         assert len(curves) == 4
         assert [line.get_label() for line in curves[0].lines] == ["K=2", "K=4", "K=8"]
+
+    def test_the_lines_of_many_methods_keep_to_their_place(self) -> None:
+        """A third of the way from one K to the next stays free."""
+        tasks = {f"t-k{k}": methods(*TWELVE) for k in (4, 6)}
+        figure = drawn(run("choices", tasks, {f"t-k{k}": ("qasc", k) for k in (4, 6)}))
+        lines = [bars.lines[0] for bars in figure["accuracy-choices"].axes[0].containers]
+        small, large = zip(*(line.get_xdata() for line in lines), strict=True)
+        assert len(set(small)) == 12
+        assert min(large) - max(small) > 2 / 3
 
     def test_chance_falls_with_the_choices(self) -> None:
         tasks = {f"t-k{k}": {"standard": cell(chance=1 / k)} for k in (2, 4, 8)}
@@ -240,6 +255,19 @@ def test_axes_say_what_they_show() -> None:
     }
 
 
+def test_shares_have_axes_from_0_to_1_with_room_for_their_marks() -> None:
+    found = drawn(run(None, {"q": methods("standard", "cyclic")}))
+    for name in ("confidence-q", "reliability-q"):
+        axes = found[name].axes
+        assert len({ax.get_xlim() for ax in axes}) == 1
+        for ax in axes:
+            low, high = ax.get_xlim()
+            assert -0.05 < low < 0 < 1 < high < 1.05
+        for ax in axes[: None if name == "confidence-q" else 2]:
+            low, high = ax.get_ylim()
+            assert -5 < low < 0 < 100 < high < 105
+
+
 def test_confidence_curves_explain_their_symbols() -> None:
     figure = drawn(run(None, {"q": methods("standard", "cyclic")}))["confidence-q"]
     assert [ax.get_ylabel() for ax in figure.axes] == [
@@ -261,6 +289,8 @@ def test_efficiency_and_groupings() -> None:
     assert_readable(figure)
     assert [len(ax.patches) for ax in axes] == [3, 3, 3, 3]
     assert [text.get_text() for text in axes[3].texts] == ["3", "3", "not measured"]
+    for ax in axes:  # the longest bar leaves room for the texts, and no more
+        assert 0.8 < max(bar.get_width() for bar in ax.patches) / ax.get_xlim()[1] < 0.9
 
     figure = drawn(run("groupings", {"q": {"x": cell()}}, extra={"groupings": {"q": STUDY}}))
     above, below = figure["groupings"].axes

@@ -139,6 +139,9 @@ class TestOneQuestion:
         assert [bar.get_width() for bar in figure.axes[1].patches[:3]] == [30, 10, 60]
         places = [bar.get_y() + bar.get_height() / 2 for bar in figure.axes[1].patches[:3]]
         assert [round(place) for place in places] == [2, 1, 0]
+        reach = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in figure.axes[1].patches]
+        for tick, first, second in zip((2, 1, 0), reach[:3], reach[3:], strict=True):
+            assert tick - 0.5 < second[0] < second[1] <= first[0] + 1e-9 < first[1] < tick + 0.5
         named = [label.get_text() for label in figure.axes[1].get_yticklabels()]
         assert named == ["c2", "c1", "c0 ✓"]
         assert "✓: the right choice. Which is b?" in caption(figure)

@@ -9,9 +9,9 @@ one keyword argument removed. It is killed if a test fails or runs past the time
 survives shows a line on which no test depends, or a change that changes nothing.
 
 Left alone is what computes nothing: type annotations, docstrings, the texts of errors and of
---help, and zip's `strict`, for lengths that the code around it makes equal. Everything runs in a
-copy of the tree: the working tree never holds a mutant. Tests that start a process of their own run
-the file as it is there, so they kill nothing.
+--help, the sizes of lines and letters in figures, and zip's `strict`, for lengths that the code
+around it makes equal. Everything runs in a copy of the tree: the working tree never holds a mutant.
+Tests that start a process of their own run the file as it is there, so they kill nothing.
 
 The tests first run without a mutant, and it is noted which of them run which line. A mutant is then
 tried on the tests that run its line, and on all only if these let it live: a value that an earlier
@@ -104,7 +104,8 @@ REMOVED = (
     *(ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Raise, ast.Return),
     *(ast.Continue, ast.Break, ast.Assert),
 )
-HELP = ("help", "description", "metavar", "epilog")
+# Arguments that are texts of --help, or sizes in figures.
+UNTRIED = ("help", "description", "metavar", "epilog", "lw", "elinewidth", "fontsize")
 Place = tuple[tuple[str, int | None], ...]  # the fields that lead from the module to a node
 
 
@@ -157,15 +158,15 @@ def _nodes(node: ast.AST, place: Place, line: int) -> Iterator[tuple[Place, Any,
 
 
 def _is_text(node: ast.AST, field: str) -> bool:
-    """Whether a field holds an annotation, an error's message, help, zip's `strict`, or a class's
-    decorators, which forbid and compare but compute nothing."""
+    """Whether a field holds an annotation, an error's message, help, a size in a figure, zip's
+    `strict`, or a class's decorators, which forbid and compare but compute nothing."""
     match node:
         case ast.Call(func=ast.Name(name)):
             return name.endswith("Error") or (name == "zip" and field == "keywords")
         case ast.ClassDef():
             return field == "decorator_list"
         case ast.keyword(arg=arg):
-            return arg in HELP
+            return arg in UNTRIED
     return isinstance(node, ast.Raise) or field in ("annotation", "returns")
 
 
@@ -217,7 +218,7 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
             yield _with(node, value=f"XX{value}")
         case ast.Call(keywords=keywords) if not _is_text(node, "keywords"):
             for i, keyword in enumerate(keywords):
-                if keyword.arg is not None and keyword.arg not in HELP:
+                if keyword.arg is not None and keyword.arg not in UNTRIED:
                     yield _with(node, keywords=[*keywords[:i], *keywords[i + 1 :]])
 
 
