@@ -19,9 +19,9 @@ from minise import InputError, LanguageModel, Question, SelfEnsemble, ensemble
 from minise.cli import main
 from minise.ensemble import Plan, label_logits
 from minise.evaluation import asking
-from minise.evaluation.asking import Asker, ask_each, ask_together
+from minise.evaluation.asking import Asker, ask_each, ask_together, for_trial
 from minise.evaluation.samples import Sample
-from minise.methods.registry import Variant
+from minise.methods.registry import Variant, build
 from minise.methods.rotations import tokens_so_far
 from minise.names import ENGINES
 from minise.parallel import World
@@ -177,6 +177,12 @@ class TestAnEvaluation:
         assert all(n + more > most for n, more in zip(tokens, following, strict=False))
         assert 1 < len(passes) < 6
 
+    def test_fills_a_pass_to_the_last_token(self, lm: LanguageModel) -> None:
+        own = SelfEnsemble(3, 4).plan(lm, QUESTIONS[0], 0).tokens("tree")
+        for most, sizes in ((2 * own, [2, 2, 2]), (2 * own - 1, [1] * 6)):
+            passes = asking._passes(self.asker(lm, most), [(0, QUESTIONS[0])] * 6)
+            assert [len(one) for one in passes] == sizes
+
     def test_shares_the_seconds_of_a_pass_by_tokens(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -291,6 +297,15 @@ class TestAnEvaluation:
         assert [next(samples).id for _ in range(2)] == ["a", "b"]
         with pytest.raises(InputError, match=r'question "c", x: (no|token id 1000000000)'):
             next(samples)
+
+
+def test_a_trial_lets_a_model_write_one_token() -> None:
+    """Whether a question can be asked does not depend on the budget."""
+    for budget in (1, 2, 300):
+        variant = Variant("x", "reasoning", {"max_new_tokens": budget})
+        assert for_trial(variant, build(variant)).max_new_tokens == 1
+    method = build(Variant("x", "standard"))
+    assert for_trial(Variant("x", "standard"), method) is method
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -129,12 +129,14 @@ class TestOneQuestion:
         found = summarise_asked({"standard": [sample("a", [0.2, 0.8], 0, texts=False)]})
         assert (found["a"]["question"], found["a"]["choices"]) == ("", ["A", "B"])
 
-    def test_it_is_drawn_with_every_methods_probabilities(self) -> None:
-        asked = self.asked()
+    def drawn(self, asked: dict[int, Any]) -> dict[str, Any]:
         tasks = {f"t{K}": {"standard": cell(), "ours": ours()} for K in asked}
         facts = {f"t{K}": ("qasc", K) for K in asked}
         extra = {"asked": {f"t{K}": one for K, one in asked.items()}}
-        figure = drawn(make("choices", tasks, facts, None, extra))["one-question"]
+        return drawn(make("choices", tasks, facts, None, extra))
+
+    def test_it_is_drawn_with_every_methods_probabilities(self) -> None:
+        figure = self.drawn(self.asked())["one-question"]
         assert [len(ax.patches) for ax in figure.axes] == [4, 6]
         assert [bar.get_width() for bar in figure.axes[1].patches[:3]] == [30, 10, 60]
         places = [bar.get_y() + bar.get_height() / 2 for bar in figure.axes[1].patches[:3]]
@@ -146,5 +148,13 @@ class TestOneQuestion:
         assert named == ["c2", "c1", "c0 ✓"]
         assert "✓: the right choice. Which is b?" in caption(figure)
         assert_readable(figure)
-        old = make("choices", tasks, facts)
+        old = make("choices", {"t2": {"standard": cell()}}, {"t2": ("qasc", 2)})
         assert "one-question" not in drawn(old)
+
+    def test_figures_of_a_model_fit_on_half_a_page(self) -> None:
+        wrong = sample("b", [0.3, *[0.1] * 7], 3)
+        asked = {2: summarise_asked({"standard": [self.FEW[1]]})}
+        found = self.drawn(asked | {8: summarise_asked({"standard": [wrong]})})
+        assert {"one-question", "accuracy-choices", "confidence-choices"} < found.keys()
+        heights = {name: figure.get_figheight() for name, figure in found.items()}
+        assert max(heights.values()) < 6.5, heights
