@@ -177,6 +177,14 @@ class TestAnEvaluation:
         assert all(n + more > most for n, more in zip(tokens, following, strict=False))
         assert 1 < len(passes) < 6
 
+    def test_keeps_what_each_prompt_said_where_it_is_wanted(self, lm: LanguageModel) -> None:
+        method, variant = SelfEnsemble(3, 4), Variant("x", "self-ensemble")
+        bare = next(ask_each(Asker(lm, method, variant), ASKED))
+        kept = next(ask_each(Asker(lm, method, variant, keep_groups=True), ASKED))
+        assert bare.groups is None
+        assert kept.groups is not None
+        assert len(kept.groups) == len(method.plan(lm, QUESTIONS[0], 0).prompts)
+
     def test_fills_a_pass_to_the_last_token(self, lm: LanguageModel) -> None:
         own = SelfEnsemble(3, 4).plan(lm, QUESTIONS[0], 0).tokens("tree")
         for most, sizes in ((2 * own, [2, 2, 2]), (2 * own - 1, [1] * 6)):

@@ -86,9 +86,9 @@ class Known:
 
     def tokens(self, groups: Sequence[Group]) -> int:
         """Of one pass of the engine tree."""
-        used = np.zeros(self.size, dtype=bool)
+        used = np.zeros(self.size)
         for group in groups:
-            used[self.rows[group]] = True
+            used[self.rows[group]] = 1
         return int(used.sum())
 
 
