@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import HashStore
 
-from minise import InputError, LanguageModel, Question, identity
+from minise import InputError, LanguageModel, Question, identity, load
 from minise.cli import main
 from minise.evaluation import asking, run
 from minise.evaluation.calibration import NotConverged, VectorScaling
@@ -22,6 +26,7 @@ from minise.evaluation.tasks import Task
 from minise.identity import ANSWERING, sha256
 from minise.methods.registry import METHODS as METHODS_KNOWN
 from minise.methods.registry import Variant
+from minise.parallel import World
 from tests.runs import METHODS, arguments, assert_resumes, copy_of, results, samples
 
 for module in ("scipy", "sklearn", "matplotlib"):
@@ -280,6 +285,73 @@ class TestFromPython:
     ) -> None:
         with pytest.raises(InputError, match="q: two methods have one name"):
             run.evaluate(lm, self.run(question, STANDARD, STANDARD), tmp_path)
+
+    def test_a_name_stands_in_the_results_as_it_is_written(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        named = replace(self.run(question, STANDARD), about={"label": "größer 大"})
+        run.evaluate(lm, named, tmp_path)
+        assert '"label": "größer 大"' in (tmp_path / "results.json").read_text(encoding="utf-8")
+
+    def test_of_a_method_that_writes_the_tokens_stand_beside_the_progress(
+        self, llama_folder: Path, question: Question, tmp_path: Path, monkeypatch
+    ) -> None:
+        folder = Path(shutil.copytree(llama_folder, tmp_path / "model"))
+        (folder / "generation_config.json").write_text('{"eos_token_id": 1}')
+        shown = {}
+
+        def progress(pending: Any, what: str, unit: str, beside: Any) -> Iterator[Any]:
+            for one in pending:
+                yield one
+                shown[what, unit] = beside()
+
+        monkeypatch.setattr(run, "progress", progress)
+        writes = Variant("cot", "cot", {"max_new_tokens": 3})
+        run.evaluate(load(folder), self.run(question, STANDARD, writes), tmp_path / "run")
+        (sample,) = read_samples(tmp_path / "run" / "samples-q-cot.jsonl")
+        assert sample.notes
+        told = f"{sample.notes['new_tokens']} tokens written"
+        assert shown == {("q-standard", "question"): "", ("q-cot", "question"): told}
+
+
+class TestTwoProcesses:
+    """tests/test_parallel.py starts real ones; here a thread stands for process 1."""
+
+    def run(self, *questions: Question) -> Run:
+        tasks = {0: [Task("q", "own", list(questions), {})]}
+        return Run(tasks, {"q": [STANDARD, Variant("ours", "self-ensemble", {"trials": 2})]}, {})
+
+    def test_share_the_questions(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        store, asked = (
+            HashStore(),
+            self.run(*(replace(question, id=str(i), answer=i) for i in range(4))),
+        )
+        alone = run.evaluate(lm, asked, tmp_path / "alone")
+        with ThreadPoolExecutor(1) as other:
+            assisting = other.submit(run.assist, lm, asked, World(1, 2, store))
+            try:
+                found = run.evaluate(lm, asked, tmp_path / "both", world=World(0, 2, store))
+            finally:
+                store.set("failed", "process 0 is done")  # process 1 waits for nothing more
+            assisting.result()
+        assert found["results"] == alone["results"] != {}
+        for name in ("predictions-q.csv", "samples-q-ours.jsonl", "samples-q-standard.jsonl"):
+            both, expected = (
+                re.sub('"seconds": [^,]*', "", (tmp_path / folder / name).read_text())
+                for folder in ("both", "alone")
+            )
+            assert both == expected
+
+    def test_that_would_run_different_things_are_refused(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        store, other = HashStore(), self.run(replace(question, text="Another?"))
+        store.set("run/1", json.dumps(other.describe()))
+        with pytest.raises(InputError, match=r"process 1 would run .* than process 0 \(tasks"):
+            run.evaluate(lm, self.run(question), tmp_path / "x", world=World(0, 2, store))
+        assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
