@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import HashStore
 
-from minise import InputError, LanguageModel, Question, SelfEnsemble, ensemble
+from minise import InputError, LanguageModel, Question, SelfEnsemble, ensemble, pack
 from minise.cli import main
 from minise.ensemble import Plan, label_logits
 from minise.evaluation import asking
@@ -130,6 +130,14 @@ def test_weights_of_joined_plans_follow_their_groups(lm: LanguageModel) -> None:
     weights = join([plain, exact]).groups.weights
     assert weights == (1.0,) * len(plain.prompts) + exact.groups.weights
     assert join([plain, plain]).groups.weights is None
+
+
+def test_joined_plans_keep_their_own_layouts_as_rounds(lm: LanguageModel) -> None:
+    plan = SelfEnsemble(2, 1).plan(lm, QUESTIONS[2])
+    own = replace(plan, layout=pack(plan.prefix, plan.branches, tree=False))
+    joined = join([own, plan])
+    assert joined.layout is None
+    assert [one.layout for one in joined.rounds] == [own.layout, None]
 
 
 class TestAnEvaluation:
