@@ -47,6 +47,7 @@ class TestScaling:
         (ax,) = figure.axes
         assert keys(figure) == ["standard", "ours"]
         assert (ax.get_xlabel(), ax.get_ylabel()) == ("parameters (billions)", "accuracy (%)")
+        assert ax.get_xscale() == "log"
         sizes = [Results.from_json(run).cells[0].parameters / 1e9 for run in runs]
         assert list(ax.containers[0].lines[0].get_xdata()) == sizes
         assert list(ax.containers[0].lines[0].get_ydata()) == pytest.approx([50, 60])
@@ -72,6 +73,7 @@ class TestRadar:
         figure = drawn(*runs)["radar"]
         (ax,) = figure.axes
         assert not ax.axison
+        assert ax.get_aspect() == 1  # rings are round
         assert keys(figure) == ["standard"]  # the other is not on every spoke
         (line,) = [line for line in ax.lines if line.get_label() == "standard"]
         lengths = [(x**2 + y**2) ** 0.5 for x, y in line.get_xydata()]

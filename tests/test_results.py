@@ -137,6 +137,11 @@ class TestReading:
         assert part in str(error.value)
         assert "\n" not in str(error.value)
 
+    def test_a_folder_in_its_place_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "results.json").mkdir()
+        with pytest.raises(InputError, match=r"\(it is no file\); minise eval --resume"):
+            read_results(tmp_path)
+
     @pytest.mark.parametrize(
         "where",
         [
@@ -171,6 +176,8 @@ class TestReading:
             ("../llama/", "llama"),
             ("/data/models/llama", "llama"),
             ("some/where/llama", "llama"),
+            ("/llama", "llama"),
+            ("~/llama", "llama"),
             ("C:\\models\\llama", "llama"),
         ],
     )
