@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def chances(ax: Any) -> list[list[float]]:
     """The heights, or for bars the places, of the chance line."""
     lines = [line for line in ax.lines if line.get_label() == "chance (1/K)"]
     return [list(line.get_xdata() if ax.patches else line.get_ydata()) for line in lines]
+
+
+def grids(ax: Any) -> tuple[bool, ...]:
+    """Whether it has lines across at the ticks of x, and of y."""
+    axes = ax.xaxis, ax.yaxis
+    return tuple(any(line.get_visible() for line in axis.get_gridlines()) for axis in axes)
 
 
 class TestWhichThereAre:
@@ -128,11 +135,8 @@ class TestAccuracy:
         assert keys(figure) == ["chance (1/K)"]
         assert [text.get_text() for text in ax.texts] == ["75.0"] * 4
         assert list(ax.get_xticks()) == [0, 20, 40, 60, 80, 100]
-        grids = [
-            any(line.get_visible() for line in axis.get_gridlines())
-            for axis in (ax.xaxis, ax.yaxis)
-        ]
-        assert grids == [True, False]
+        assert grids(ax) == (True, False)
+        assert figure.get_figheight() < 3  # inches
         assert "95% bootstrap intervals over questions" in caption(figure)
         cells = {name: cell(name, accuracy=1.0) for name in ABLATED}
         assert_readable(drawn(run("ablation", {"q": cells}))["accuracy"])
@@ -345,8 +349,8 @@ class TestTheStyle:
 
 
 def assert_readable(figure: Any) -> None:
-    """The texts outside the axes lie in the figure; no legend and no title covers axes. In axes no
-    bar covers another, or a text."""
+    """The texts outside the axes lie in the figure; no legend and no title covers axes, and no
+    label of a tick another. In axes no bar covers another, or a text."""
     figure.draw_without_rendering()
     axes = [ax.get_window_extent() for ax in figure.axes]
     whole = figure.bbox.padded(2)
@@ -362,6 +366,9 @@ def assert_readable(figure: Any) -> None:
         assert whole.containsy(box.y1)
         assert not any(box.padded(-1).overlaps(one) for one in axes)
     for ax in figure.axes:
+        for ticks in (ax.get_xticklabels(), ax.get_yticklabels()) if ax.axison else ():
+            labels = [tick.get_window_extent().padded(-1) for tick in ticks if tick.get_text()]
+            assert not any(a.overlaps(b) for a, b in combinations(labels, 2))
         texts = [text.get_window_extent() for text in ax.texts]
         bars = [bar.get_window_extent() for bar in ax.patches]
         inner = [bar.padded(-1) for bar in bars if min(bar.width, bar.height) > 2]

@@ -17,7 +17,7 @@ from minise.evaluation.one_question import lost_among_many, summarise_asked
 from minise.evaluation.results import Results
 from minise.evaluation.samples import Sample
 from tests.made_results import cell, make, ours
-from tests.test_figures import assert_readable, caption, keys
+from tests.test_figures import assert_readable, caption, grids, keys
 
 
 def drawn(*runs: dict[str, Any]) -> dict[str, Any]:
@@ -146,6 +146,7 @@ class TestOneQuestion:
         reach = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in figure.axes[1].patches]
         for tick, first, second in zip((2, 1, 0), reach[:3], reach[3:], strict=True):
             assert tick - 0.5 < second[0] < second[1] <= first[0] + 1e-9 < first[1] < tick + 0.5
+        assert grids(figure.axes[1]) == (True, False)
         named = [label.get_text() for label in figure.axes[1].get_yticklabels()]
         assert named == ["c2", "c1", "c0 ✓"]
         assert "✓: the right choice. Which is b?" in caption(figure)
