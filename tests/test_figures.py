@@ -214,6 +214,8 @@ class TestAccuracy:
         figure = drawn(run("sensitivity", {"q": cells}))["sensitivity"]
         (ax,) = figure.axes
         assert len(ax.containers) == 3  # two sizes, and the exact expectation of one
+        points = [len(bars.lines[0].get_xdata()) for bars in ax.containers]
+        assert points == [2, 1, 2]  # the line of samples does not go on to it
         assert keys(figure) == ["chance (1/K)", "m=3", "m=4"]
         assert [label.get_text() for label in ax.get_xticklabels()] == ["10", "80", "exact"]
         for bars in ax.containers:
@@ -342,6 +344,8 @@ class TestTheStyle:
         assert len(found["confidence-q"].axes) == 2 * 5
         columns = {ax.get_subplotspec().colspan.start for ax in found["confidence-q"].axes}
         assert columns == set(range(PANELS_IN_A_ROW))
+        shown = " ".join(keys(found["confidence-q"])[-1].split())
+        assert shown.startswith("my-method (grouping=balanced, group_size=3, ")
         many = drawn(run(None, {"q": methods(*TWELVE)}))
         with style():
             for figure in (found["accuracy"], found["confidence-q"], *many.values()):

@@ -48,6 +48,10 @@ class TestScaling:
         assert keys(figure) == ["standard", "ours"]
         assert (ax.get_xlabel(), ax.get_ylabel()) == ("parameters (billions)", "accuracy (%)")
         assert ax.get_xscale() == "log"
+        figure.draw_without_rendering()  # no formula, which is not drawn as one
+        ticks = [tick.label1.get_text() for tick in ax.xaxis.get_minor_ticks()]
+        assert any(ticks)
+        assert not any("$" in tick for tick in ticks)
         sizes = [Results.from_json(run).cells[0].parameters / 1e9 for run in runs]
         assert list(ax.containers[0].lines[0].get_xdata()) == sizes
         assert list(ax.containers[0].lines[0].get_ydata()) == pytest.approx([50, 60])
@@ -147,6 +151,7 @@ class TestOneQuestion:
         for tick, first, second in zip((2, 1, 0), reach[:3], reach[3:], strict=True):
             assert tick - 0.5 < second[0] < second[1] <= first[0] + 1e-9 < first[1] < tick + 0.5
         assert grids(figure.axes[1]) == (True, False)
+        assert [ax.get_xlim() for ax in figure.axes] == [(0, 100)] * 2
         named = [label.get_text() for label in figure.axes[1].get_yticklabels()]
         assert named == ["c2", "c1", "c0 ✓"]
         assert "✓: the right choice. Which is b?" in caption(figure)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from minise.evaluation.tasks import TASKS, load_tasks
-from minise.miniature import evaluation_questions
+from minise.evaluation.tasks import TASKS, Task, load_tasks
+from minise.miniature import evaluation_questions, held_out, load_facts
 from tests.rows import MMLU, OWN, QASC, QUESTIONS, TRUTHFUL_HUB, load, refusal, write
 
 # Fewer choices
@@ -196,6 +196,87 @@ def test_a_file_without_a_good_row_is_refused_whatever_is_skipped(tmp_path: Path
     assert "(1 bad row in all, rows counted from 1 without the header)" in message
     assert message.endswith("; mend the file, or give another: none is good")
     assert "skip" not in message
+    bad = {"question": "Up?", "choices": ["a", "a"], "answer": 0}
+    lines = refusal(str(write(tmp_path / "mine.jsonl", [bad])))
+    assert "(1 bad row in all);" in lines  # a line has its own number
+
+
+def test_a_missing_file_is_no_unknown_task(tmp_path: Path) -> None:
+    assert "no such task" not in refusal(str(tmp_path / "missing.jsonl"))
+    assert "no such task" in refusal("missing")
+
+
+class TestManyChoices:
+    def test_questions_of_4_to_24_choices_are_about_the_same_facts(self) -> None:
+        answers = {fact.question: fact.answer for fact in load_facts()}
+        sizes = (4, 8, 16, 24)
+        versions = [evaluation_questions(40, K, 0, "miniature-many") for K in sizes]
+        for nested in zip(*versions, strict=True):
+            for less, more in pairwise(nested):
+                assert (less.id, less.text, less.cluster) == (more.id, more.text, more.cluster)
+                assert [c for c in more.choices if c in less.choices] == list(less.choices)
+            for K, question in zip(sizes, nested, strict=True):
+                assert len(set(question.choices)) == K
+                assert question.choices[question.answer or 0] == answers[question.text]
+        assert all(held_out(question.text, question.choices) for question in versions[1])
+        places = {
+            question.answer for question in evaluation_questions(300, 24, 1, "miniature-many")
+        }
+        assert places == set(range(24))
+
+    def test_of_more_choices_are_the_facts_that_have_them(self) -> None:
+        kinds = {fact.question: fact.kind for fact in load_facts()}
+        fifty, hundred = (evaluation_questions(30, K, 0, "miniature-many") for K in (50, 100))
+        assert {kinds[question.text] for question in fifty} == {"capital", "element_symbol"}
+        assert {kinds[question.text] for question in hundred} == {"capital"}
+        assert {len(set(question.choices)) for question in hundred} == {100}
+        same = {question.id: question for question in fifty}
+        both = [(same[one.id], one) for one in hundred if one.id in same]
+        assert both
+        assert all({*less.choices} < {*more.choices} for less, more in both)
+
+    def test_too_many_are_refused(self) -> None:
+        said = "miniature-many has questions of 2 to 100 choices, not 101"
+        assert said in refusal("miniature-many", cut_to=[101])
+        assert "not 16; miniature-many has up to 100" in refusal("miniature", cut_to=[16])
+
+
+class TestNoneOfTheAbove:
+    NULL = "None of the above"
+
+    def check(self, tasks: list[Task], K: int) -> None:
+        """As it is, with the text in the place of a wrong choice, and of the right one."""
+        plain, wrong, right = tasks
+        assert (wrong.name, right.name) == (f"{plain.name}-none-wrong", f"{plain.name}-none-right")
+        for whole, without, instead in zip(*(task.questions for task in tasks), strict=True):
+            assert len({whole.id, without.id, instead.id}) == 1
+            answer = whole.choices[whole.answer or 0]
+            assert self.NULL not in whole.choices
+            for one in (without, instead):
+                assert len(one.choices) == K
+                assert one.choices[-1] == self.NULL
+                assert {*one.choices[:-1]} < {*whole.choices}
+            assert without.choices[without.answer or 0] == answer
+            assert answer not in instead.choices
+            assert instead.answer == K - 1
+
+    def test_of_the_miniature(self) -> None:
+        tasks = load_tasks(["miniature"], cut_to=[8], questions=30, none_of_the_above=True)
+        self.check(tasks, 8)
+        assert all(held_out(q.text, q.choices[:-1]) for q in tasks[1].questions)
+        few = load_tasks(["miniature"], cut_to=[8], questions=30, limit=4, none_of_the_above=True)
+        assert [len(task.questions) for task in few] == [4, 4, 4]
+        assert few[2].questions == tasks[2].questions[:4]
+
+    def test_of_a_file(self, tmp_path: Path) -> None:
+        rows = [
+            {"question": f"Which {i}?", "choices": [f"{i} {x}" for x in "abcde"], "answer": i % 5}
+            for i in range(10)
+        ]
+        path = write(tmp_path / "own.jsonl", rows)
+        tasks = load_tasks([str(path)], cut_to=[4, 5], none_of_the_above=True)
+        self.check(tasks[:3], 4)
+        self.check(tasks[3:], 5)
 
 
 def test_loading_tasks_does_not_import_torch() -> None:

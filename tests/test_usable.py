@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from minise import load
-from minise.evaluation.usable import usable
+from minise import Question, load
+from minise.evaluation.tasks import Task
+from minise.evaluation.usable import able, usable
 from minise.methods.registry import Variant, build
 from tests.commands import assert_one_line, run
 from tests.rows import OWN, write
@@ -118,6 +119,29 @@ def test_where_none_is_left_the_first_is_named(evaluate: Any) -> None:
     assert_one_line(
         *done, ['line 1: question "long"', "2 of 2 questions cannot be asked; none is left)"]
     )
+
+
+def test_a_variant_that_no_question_suits_is_left_out_with_what_is_fitted_on_it(
+    capsys: Any, llama_folder: Path
+) -> None:
+    lm = load(str(llama_folder))
+    many = Question("Which?", MANY["choices"], "many", 1)
+    sizes = {"group_size": 2, "trials": 1}
+    variants = [
+        Variant("standard", "standard"),
+        Variant("ours", "self-ensemble", sizes),
+        Variant("dirichlet", "dirichlet"),
+        Variant("wide", "self-ensemble", {**sizes, "group_size": 28}),
+    ]
+    assert able(lm, variants, Task("mine", "own", [many], {})) == [variants[1]]
+    why = "choices in one prompt, but only 26 labels (A-Z); use smaller groups)"
+    assert capsys.readouterr().err.splitlines() == [
+        f"minise: mine: left out: standard, dirichlet (30 {why}",
+        f"minise: mine: left out: wide (29 {why}",
+    ]
+    few = replace(many, choices=many.choices[:3])
+    assert able(lm, variants, Task("mine", "own", [many, few], {})) == variants
+    assert capsys.readouterr().err == ""
 
 
 def test_a_mask_that_would_not_fit_is_found_beforehand(
