@@ -11,6 +11,11 @@ from minise.methods.registry import Variant, build, complete
 
 ALL = ["standard", "vector-scaling", "dirichlet", "self-ensemble", "cyclic", "cyclic-matched"]
 SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
+RIVALS = [
+    *("self-ensemble", "standard", "cyclic", "cyclic-matched", "permutations", "pride"),
+    *("contextual-calibration", "batch-calibration", "domain-calibration", "elimination"),
+    *("knockout", "set-based", "league"),
+]
 # Data sets, numbers of choices, seeds, questions of the miniature, variants.
 PLANNED = {
     "choices": (SETS[:1], (2, 4, 6, 8), (0,), 1000, ["standard", "self-ensemble"]),
@@ -24,7 +29,14 @@ PLANNED = {
     "confidence": (SETS, (), (0,), 1000, ["standard", "self-ensemble"]),
     "efficiency": (SETS[:1], (), (0,), 1000, ["multi-pass", "single-pass", "tree"]),
     "quantized": (SETS[:1], (), (0,), 1000, ["standard", "self-ensemble"]),
+    "reasoning": (
+        *(SETS[:1], (), (0,), 1000),
+        ["standard", "cot", "reasoning", "self-ensemble", "cot-ensemble"],
+    ),
+    "rivals": (("miniature-many",), (4, 8, 16, 24, 50, 100), (0,), 100, RIVALS),
+    "null-option": (("miniature",), (8,), (0,), 100, RIVALS),
     "groupings": (SETS[:1], (), (0,), 100, ["exact"]),
+    "sequential": (SETS[:1], (), (0,), 100, ["exact"]),
 }
 
 
@@ -37,12 +49,15 @@ def test_the_experiments_never_change(name: str) -> None:
     extra = {
         "groupings": {"groupings": "minise.evaluation.grouping_study:summarise_study"},
         "choices": {"asked": "minise.evaluation.one_question:summarise_asked"},
+        "reasoning": {"reasoning": "minise.evaluation.reasoning_study:summarise_reasoning"},
+        "sequential": {"sequential": "minise.evaluation.sequential_study:summarise_sequential"},
     }
+    assert one.none_of_the_above == (name == "null-option")
     assert one.extra == extra.get(name, {})
     if name == "efficiency":
         assert [v.engine for v in variants] == ["separate", "dense", "tree"]
         assert {v.method for v in variants} == {"self-ensemble"}
-    elif name != "groupings":
+    elif name not in ("groupings", "sequential"):
         assert [v.method for v in variants] == [v.name for v in variants]
 
 
@@ -58,12 +73,12 @@ def test_sensitivity_is_a_grid(
     assert {name: (s["group_size"], s["trials"]) for name, s in sampled.items()} == {
         f"m{m}-n{n}": (m, n) for m in sizes for n in trials
     }
-    exact = [v.settings for v in variants if v.name not in sampled]
-    assert exact == [
-        {"group_size": m, "trials": 0, "grouping": "exact"}
+    exact = {v.name: v.settings for v in variants if v.name not in sampled}
+    assert exact == {
+        f"m{m}-exact": {"group_size": m, "trials": 0, "grouping": "exact"}
         for m in sizes[:-1]
         if dataset == "miniature"
-    ]
+    }
     assert EXPERIMENTS["sensitivity"].questions == 100
 
 

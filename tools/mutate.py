@@ -74,6 +74,7 @@ TESTS = {
     "evaluation/experiments": "planned experiments",
     "evaluation/datasets": "datasets tasks own_data question_file",
     "evaluation/tasks": "tasks datasets own_data",
+    "evaluation/metrics": "metrics clusters",
     "evaluation/tables": "tables results report",
     "evaluation/across": "report",
     "evaluation/results": "results tables report paper_figures run run_folder",
