@@ -21,6 +21,7 @@ from minise.evaluation import samples
 from minise.evaluation.samples import (
     Sample,
     append_lines,
+    check_same_size,
     drop_torn_line,
     open_folder,
     read_samples,
@@ -65,6 +66,20 @@ class TestTheFile:
         assert "ü" in TWO.line()
         assert ONE.line().endswith("}\n")
         assert ONE.line().count("\n") == TWO.line().count("\n") == 1
+
+    def test_of_a_sample_made_again_what_told_of_the_answer_before_goes(self) -> None:
+        new = TWO.remade([0.25, 0.75])
+        assert (new.prediction, new.probabilities, new.scores) == (1, [0.25, 0.75], [0.25, 0.75])
+        assert (new.seconds, new.logits, new.groups, new.notes) == (None,) * 4
+        assert (new.key, new.tokens, new.text) == (TWO.key, TWO.tokens, TWO.text)
+
+    def test_a_method_of_one_size_names_those_it_found(self) -> None:
+        check_same_size("x", [4, 4])
+        with pytest.raises(InputError) as error:
+            check_same_size("x", [4, 3, 8])
+        need, found, _ = str(error.value).split("; ")
+        assert need == "x needs the same number of choices in every question"
+        assert found == "found 3 to 8"
 
     def test_a_name_has_240_bytes_at_most(self, tmp_path: Path) -> None:
         task = "é" + "t" * 222
@@ -290,7 +305,13 @@ class TestTheFolder:
         (tmp_path / "run.json").write_bytes(text)
         assert_refused(tmp_path, "run.json: not readable|holds another run")
 
-    @pytest.mark.parametrize("name", [".lock", "run.json", "results.json", "samples-a-b.jsonl"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *(".lock", "run.json", "results.json", "samples-a-b.jsonl", "predictions-a.csv"),
+            *("report.md", "run.json.partial"),
+        ],
+    )
     @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
     def test_what_is_no_file_is_named(self, tmp_path: Path, name: str, make: Any) -> None:
         make(tmp_path / name)
@@ -344,6 +365,15 @@ class TestTheFolder:
             other.kill()
         with open_folder(tmp_path, {}, resume=True):
             assert_refused(tmp_path, "another run is writing here", {})
+
+    def test_a_disk_without_locks_is_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def lock(*_: Any) -> Any:
+            raise NotImplementedError("no flock here")
+
+        monkeypatch.setattr("filelock.FileLock", lock)
+        assert_refused(tmp_path, r"could not be locked \(no flock here\)$")
 
     def test_an_error_inside_releases_it(self, tmp_path: Path) -> None:
         for _ in range(2):
