@@ -226,12 +226,12 @@ class TestQuestion:
         [
             ("Q", [], "has no choices; give at least two"),
             ("Q", ["a"], "has 1 choice; give at least two"),
-            ("", ["a", "b"], "question is empty"),
-            (" \n", ["a", "b"], "question is empty"),
-            ("Q", ["a", " "], "choice 2 is empty"),
-            ("Q", ["a", 3], "choice 2 is 3; it must be text"),
+            ("", ["a", "b"], "^the question is empty"),
+            (" \n", ["a", "b"], "^the question is empty"),
+            ("Q", ["a", " "], "^the choice 2 is empty"),
+            ("Q", ["a", 3], "^the choice 2 is 3; it must be text"),
             ("Q", "ab", "give a list"),
-            (None, ["a", "b"], "question is null; it must be text"),
+            (None, ["a", "b"], "^the question is null; it must be text"),
         ],
     )
     def test_what_cannot_be_asked_is_refused(self, text, choices, complaint) -> None:
@@ -243,8 +243,11 @@ class TestQuestion:
         assert Question("Which is a bird?", ["wren", "trout"]).id == "6cf70344d59ac2a8"
 
     def test_two_choices_are_enough_and_a_thousand_not_too_many(self) -> None:
+        many = [f"choice {i}" for i in range(1001)]
         for number in (2, 1000):
-            assert len(Question("Q", [f"choice {i}" for i in range(number)]).choices) == number
+            assert len(Question("Q", many[:number]).choices) == number
+        with pytest.raises(InputError, match="has 1001 choices; give at least two, at most 1,000"):
+            Question("Q", many)
 
     @pytest.mark.parametrize("answer", [-1, 2, "a", 0.5, True])
     def test_an_answer_that_is_no_choice_is_refused(self, answer) -> None:
@@ -260,6 +263,7 @@ class TestQuestion:
 
     def test_its_id_follows_its_content_unless_given(self) -> None:
         assert Question("Q", ["a", "b"]).id == Question("Q", ("a", "b")).id
+        assert Question("Q", ["a", "b"]).cluster == ""
         assert Question("Q", ["a", "b"]).id != Question("Q", ["b", "a"]).id
         assert Question("Q", ["a", "b"], id="7").id == "7"
 

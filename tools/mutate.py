@@ -305,6 +305,7 @@ class Trial:
 
     def _run(self, tree: ast.Module, plugins: Sequence[Watch | Only]) -> int:
         own = tempfile.mkdtemp(dir=self.scratch)
+        os.chmod(own, 0o755)  # a test of the superuser's reads as another user
         output = os.open(self.scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(output, stream)
@@ -390,7 +391,7 @@ def main(given: list[str] | None = None) -> int:
     args = parser.parse_args(given)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
-        os.chmod(scratch, 0o755)  # a test of the superuser's reads as another user
+        os.chmod(scratch, 0o755)  # as `own` in Trial
         trial = Trial(args.file, args.tests or tests_of(args.file), Path(scratch))
         every = mutants(trial.tree)
         chosen = random.Random(args.seed).sample(every, min(args.mutants, len(every)))
