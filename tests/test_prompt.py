@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tokenizers
@@ -185,6 +186,11 @@ def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:
     )
     with pytest.raises(InputError, match="not one token"):
         write_prompts(Tokenizer(backend, "ending"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file; a checkpoint folder needs"):
+        Tokenizer.from_file(tmp_path / "tokenizer.json")
 
 
 def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
