@@ -191,6 +191,17 @@ class TestWhatIsSoundPasses:
         assert not report.bitwise
         assert all(x > 0 for d in report.engines.values() for x in d.layers)
 
+    def test_whose_mask_would_not_fit_is_refused(self, model: Models, monkeypatch) -> None:
+        lm, plan = model("llama", torch.float64)
+        checked: list[int] = []
+        monkeypatch.setattr(verify_module, "check_mask_fits", checked.append)
+        verify(lm, plan)
+        assert checked == [plan.tokens("dense")]
+        monkeypatch.undo()
+        monkeypatch.setattr("minise.meter.free_bytes", lambda device: 1000)
+        with pytest.raises(InputError, match="packed tokens need a mask"):
+            verify(lm, plan)
+
     def test_a_single_group_passes_on_its_engines_alone(self, model: Models) -> None:
         lm, _ = model("llama", torch.float64)
         report = verify(lm, SelfEnsemble(5, 1).plan(lm, BIRD))
