@@ -66,7 +66,7 @@ GROUPINGS = {
     "random": "minise.grouping:random_partitions",
     "balanced": "minise.designs:balanced_partitions",
     "independent": "minise.authors_code:independent_draws",
-    "exact": "minise.exact:all_ordered_groups",
+    "exact": "minise.expectation:all_ordered_groups",
 }
 
 

@@ -2,7 +2,7 @@
 
     python -m tools.mutate minise/layout.py
     python -m tools.mutate minise/verify.py --mutants 200 --seed 1 --jobs 2
-    python -m tools.mutate minise/exact.py --tests tests/test_ensemble.py
+    python -m tools.mutate minise/expectation.py --tests tests/test_ensemble.py
 
 A mutant has one operator, comparison or constant changed, one condition negated, one statement or
 one keyword argument removed. It is killed if a test fails or runs past the time limit. One that
