@@ -1,200 +1,51 @@
-"""Attention in calls of fixed shapes, so that a row's bits do not depend on what runs beside it.
+"""Attention under an explicit mask: the definition, to be read.
 
-A sum of floating-point numbers depends on their order, and a kernel chooses the order by the shapes
-it is given. So every query reads its keys in one way, in a prompt that runs alone as in a packed
-sequence or a tree: the tokens it may see in the order of their positions, in a call of 64 queries
-by 64, 128, ... keys. What it may not see lies in other calls, in other items of the batch, or
-behind the mask, where its weight is exactly 0. So no call holds a mask of the whole sequence.
-
-This rests on kernels that do the same for the same shapes (and, in model.py, on linear layers with
-a multiple of 8 rows); tests/test_bits.py holds it. Known to break it: MKL in float64 with eight or
-more threads. It has not been tried on CUDA.
-
-Dimension legend, beside model.py's: N calls of one shape, Q queries and S keys of a call,
-L = Q * H / K.
+Dimension legend: T tokens that are run, U >= T tokens that can be read, of which the last T are
+those that run, H query heads, K key/value heads, h head_dim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from minise.layout import Tree, causal_mask
-
-BLOCK = 64  # queries of a call; its keys are a multiple
-FEW = 8  # queries of a call for a token that comes alone
+# How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
+# for q (..., Q, H, h), k and v (..., T, K, h), queries and keys already rotated. Q is T, or in the
+# top layer the number of `rows`. The last dimension of the values need not be h (see recording.py).
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Windows = Sequence[int | None]  # of each layer, in positions
 
 
-def masked_attention(q_NQHh: Tensor, k_NSKh: Tensor, v_NSKh: Tensor, mask_NQS: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(h)) v with masked scores at -inf before the softmax: (N, Q, H, h)."""
-    # Query head i reads key/value head i // (H / K). The query heads of a key/value head are more
-    # queries for the same keys: side by side in the length they need no copy of the keys.
-    Q, H, K = q_NQHh.shape[1], q_NQHh.shape[2], k_NSKh.shape[2]
-    q_NKLh = q_NQHh.unflatten(2, (K, H // K)).permute(0, 2, 1, 3, 4).flatten(2, 3)
-    mask_NLS = mask_NQS.repeat_interleave(H // K, dim=1)
-    k_NKSh, v_NKSh = k_NSKh.transpose(1, 2), v_NSKh.transpose(1, 2)
-    out_NKLh = F.scaled_dot_product_attention(q_NKLh, k_NKSh, v_NKSh, mask_NLS[:, None])
-    return out_NKLh.unflatten(2, (Q, H // K)).permute(0, 2, 1, 3, 4).flatten(2, 3)
+def masked_attention(q_THh: Tensor, k_UKh: Tensor, v_UKh: Tensor, mask_TU: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(h)) v, with -inf for masked scores: (..., T, H, h) in the dtype of q.
 
-
-@dataclass(frozen=True, eq=False)
-class Calls:
-    """N calls of one shape. queries: (N, Q) rows of the sequence, -1 where a place stays empty, Q
-    either BLOCK or FEW. keys: (N, S) rows. masks: by window, what a query sees, (N or 1, Q, S)."""
-
-    queries: Tensor
-    keys: Tensor
-    masks: dict[int | None, Tensor]
-
-
-class Reader:
-    """How the T rows of a sequence read one another: `attend` for Decoder.run. Each row is a query
-    in one of the calls. With `ends` (G,) only these rows read in the top layer."""
-
-    def __init__(
-        self, calls: Sequence[Calls], T: int, windows: Windows, ends: Tensor | None = None
-    ) -> None:
-        self.T, self.windows, self.ends = T, windows, ends
-        self.calls, self.top = calls, calls if ends is None else _only(calls, ends)
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """(1, T, H, h), or in the top layer with `ends` (1, G, H, h)."""
-        ends = self.ends if layer == len(self.windows) - 1 else None
-        if ends is not None:
-            q = q.new_zeros(1, self.T, *q.shape[2:]).index_copy(1, ends, q)
-        q, k, v = q[0], k[0], v[0]
-        # One row more: an empty place is row -1, and what it reads goes there.
-        out = q.new_empty(self.T + 1, q.shape[1], v.shape[2])
-        for call in self.calls if ends is None else self.top:
-            mask = call.masks[self.windows[layer]]
-            out[call.queries] = masked_attention(q[call.queries], k[call.keys], v[call.keys], mask)
-        return out[None, :-1] if ends is None else out[None, ends]
-
-
-def tree_reader(tree: Tree, windows: Windows, device: torch.device) -> Reader:
-    """A reader of a tree, whose ends alone read in the top layer."""
-    return Reader(
-        tree_calls(tree, windows, device), len(tree.tokens), windows, tree.ends.to(device)
-    )
-
-
-def tree_calls(tree: Tree, windows: Windows, device: torch.device) -> list[Calls]:
-    """The calls of a tree. Its paths are the prompts, in which a token sees all that come before
-    it. What several prompts share is read once, in the first of them."""
-    found: dict[int, list[tuple[list[int], list[int]]]] = {}  # by number of keys
-    read: set[int] = set()
-    for path in tree.paths():
-        for start in range(0, len(path), BLOCK):
-            own, S = path[start : start + BLOCK], start + BLOCK
-            if not read.issuperset(own):
-                queries = [-1 if row in read else row for row in own]
-                keys = path[:S] + path[-1:] * (S - len(path))
-                found.setdefault(S, []).append((queries + [-1] * (BLOCK - len(own)), keys))
-                read.update(own)
-    calls = []
-    for S, pairs in found.items():
-        asked, read_by = (torch.tensor(rows, device=device) for rows in zip(*pairs, strict=True))
-        seen, index = causal_mask(S)[None, -BLOCK:].to(device), torch.arange(S, device=device)
-        # In a prompt, index is position.
-        masks = {w: _near(seen, index[-BLOCK:], index, w) for w in set(windows)}
-        calls.append(Calls(asked, read_by, masks))
-    return calls
-
-
-def next_calls(paths: Tensor, lengths: Tensor, windows: Windows) -> list[Calls]:
-    """The calls in which G prompts grow by a token each: query g is the last token of path g.
-
-    paths: (G, P) rows of a cache in the order of positions, the new row last; behind the first
-    `lengths` (G,) of a path any rows may stand.
+    Leading batch dimensions are the same in all. In float32 at least, whatever the dtype.
     """
-    calls, steps = [], lengths + -lengths % BLOCK
-    for S in steps.unique().tolist():
-        own = (steps == S).nonzero().flatten()
-        at, index = lengths[own, None, None] - 1, torch.arange(S, device=paths.device)
-        # In a prompt, index is position.
-        seen = (index <= at).expand(-1, FEW, -1)
-        masks = {w: _near(seen, at[..., 0], index, w) for w in set(windows)}
-        keys = F.pad(paths[own, :S], (0, max(0, S - paths.shape[1])))
-        calls.append(Calls(F.pad(own[:, None], (0, FEW - 1), value=-1), keys, masks))
-    return calls
+    # Query head i reads key/value head i // (H / K): keys [k0, k0, k1, k1], not [k0, k1, k0, k1].
+    shared = q_THh.shape[-2] // k_UKh.shape[-2]
+    wide = torch.promote_types(q_THh.dtype, torch.float32)
+    q, k, v = q_THh.to(wide), *(x.to(wide).repeat_interleave(shared, -2) for x in (k_UKh, v_UKh))
+    scores_HTU = torch.einsum("...thd,...uhd->...htu", q, k) / math.sqrt(q.shape[-1])
+    weights_HTU = scores_HTU.masked_fill(~mask_TU[..., None, :, :], -math.inf).softmax(dim=-1)
+    return torch.einsum("...htu,...uhd->...thd", weights_HTU, v).to(q_THh.dtype)
 
 
-def mask_reader(
-    masks_BTU: Tensor, positions_BU: Tensor, windows: Windows, device: torch.device
-) -> Reader:
-    """A reader of B sequences under any masks, laid one after the other in one of B * T rows. Each
-    has U tokens, of which the last T are rows of its mask."""
-    calls, (T, U) = [], masks_BTU.shape[1:]
-    for item, (mask, at) in enumerate(zip(masks_BTU.cpu(), positions_BU.cpu(), strict=True)):
-        for call in mask_calls(mask, at, windows):
-            queries = torch.where(call.queries < 0, -1, call.queries + item * T).to(device)
-            masks = {window: mask.to(device) for window, mask in call.masks.items()}
-            calls.append(Calls(queries, (call.keys + item * U).to(device), masks))
-    return Reader(calls, masks_BTU.shape[0] * T, windows)
+def by_mask(mask_TU: Tensor, positions_U: Tensor, windows: Windows) -> Attend:
+    """Every layer reads under one mask (..., T, U), True = may attend, narrowed to its window."""
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        own = positions_U[..., -mask_TU.shape[-2] :]
+        return masked_attention(q, k, v, within(mask_TU, own, positions_U, windows[layer]))
+
+    return attend
 
 
-def mask_calls(mask: Tensor, positions: Tensor, windows: Windows) -> list[Calls]:
-    """The calls of any mask (T, U), True = may attend, with position ids (U,). Its rows are the
-    last T of U tokens; those before them, if any, are cached.
-
-    A path is what one row sees, in the order of positions. The rows on it that see nothing beyond
-    it are read along it, each under its own part of the mask. In a packed sequence the paths are
-    the prompts again.
-    """
-    T, U = mask.shape
-    cached = U - T
-    left = torch.arange(U) >= cached  # rows that are on no path yet
-    found: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}  # by number of keys
-    for row in reversed(range(T)):
-        if not left[cached + row]:
-            continue
-        seen = mask[row].nonzero().flatten()
-        path = seen[positions[seen].argsort(stable=True)]
-        rows_PU = mask[(path - cached).clamp(min=0)]
-        mine = left[path] & ~rows_PU[:, ~mask[row]].any(dim=1)
-        left[path[mine]] = False
-        for start in range(0, len(path), BLOCK):
-            here = slice(start, start + BLOCK)
-            own, asked = path[here], mine[here]
-            if not asked.any():
-                continue
-            visible = rows_PU[here, path] & asked[:, None]
-            reach = int(visible.any(dim=0).nonzero().max()) + 1
-            S, empty = reach + -reach % BLOCK, BLOCK - len(own)
-            keys = F.pad(path[:S], (0, S - len(path[:S])), value=int(path[-1]))
-            cells = F.pad(visible[:, :S], (0, S - len(path[:S]), 0, empty))
-            queries = F.pad(own.masked_fill(~asked, -1), (0, empty), value=-1)
-            found.setdefault(S, []).append((queries, keys, cells))
-    calls = []
-    for rows in found.values():
-        queries, keys, cells = (torch.stack(part) for part in zip(*rows, strict=True))
-        # An empty place sees everything: the softmax of nothing is NaN.
-        no_query = (queries < 0)[..., None]
-        at = positions[queries], positions[keys]
-        masks = {w: _near(cells, *at, w) | no_query for w in set(windows)}
-        calls.append(Calls((queries - cached).clamp(min=-1), keys, masks))
-    return calls
-
-
-def _near(seen: Tensor, query_at: Tensor, key_at: Tensor, window: int | None) -> Tensor:
-    """What is seen (N, Q, S), narrowed to positions i - j < window. By position, not by index: in a
-    packed sequence a late group's index is thousands past its position."""
+def within(mask_TU: Tensor, own_T: Tensor, positions_U: Tensor, window: int | None) -> Tensor:
+    """What is seen, narrowed to positions i - j < window. By position, not by index: in a packed
+    sequence a late group's index is thousands past its position."""
     if window is None:
-        return seen
-    return seen & (query_at[..., :, None] < key_at[..., None, :] + window)
-
-
-def _only(calls: Sequence[Calls], rows: Tensor) -> list[Calls]:
-    """The calls in which these rows are queries, without other queries."""
-    kept = []
-    for call in calls:
-        queries = call.queries.masked_fill(~torch.isin(call.queries, rows), -1)
-        if (items := (queries >= 0).any(dim=1)).any():
-            masks = {w: m if len(m) == 1 else m[items] for w, m in call.masks.items()}
-            kept.append(Calls(queries[items], call.keys[items], masks))
-    return kept
+        return mask_TU
+    return mask_TU & (own_T[..., :, None] < positions_U[..., None, :] + window)

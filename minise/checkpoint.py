@@ -14,6 +14,7 @@ from tqdm import tqdm
 from minise.config_json import read_config
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote
+from minise.exact.layers import probe, refine
 from minise.model import Decoder
 from minise.names import AUTO
 from minise.placement import Placement, place, usable_device
@@ -116,6 +117,8 @@ def read_weights(
     config, decoder, folder = source.decoder.config, source.decoder, source.folder
     packed = source.in_4_bits(quantize)
     mapped = device.type == "cpu" and source.bytes(dtype, packed) >= MAPPED
+    if device.type == "cpu":
+        probe(decoder, dtype)
     state: dict[str, Tensor] = {}
     parts: dict[str, dict[str, Tensor]] = {matrix: {} for matrix in source.packed}
     tied: Tensor | None = None
@@ -171,7 +174,7 @@ def read_weights(
         whole = read_stored(tensors, (rows, columns), f"{folder}: tensor {name}")
         put(decoder, name, whole, dtype, folder)
     decoder.load_state_dict(state, strict=True, assign=True)
-    return decoder.requires_grad_(False).eval()
+    return refine(decoder.requires_grad_(False).eval())
 
 
 def _read(

@@ -1,22 +1,24 @@
-"""Three ways to the logits after each prompt of a question.
+"""Four ways to the logits after each prompt of a question.
 
-separate: every prompt alone, plain causal; the definition. dense: the packed sequence with an
-explicit mask and positions; the paper's single pass. tree: common prefixes merged, and only the
-work that the mask allows; the fast one.
+plain: the paper's packed sequence, one softmax under its explicit mask; the definition in one call.
+separate: every prompt alone, causal; the definition in prompts. dense: the packed sequence in calls
+of fixed shapes; the paper's single pass. tree: common prefixes merged, and only the work that the
+mask allows; the fast one. The last three give equal bits (minise/exact/), the first the same
+numbers within rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from minise.attention import tree_reader
 from minise.config import Config
 from minise.errors import InputError
-from minise.layout import Layout, Tree, causal_mask, pack
+from minise.exact import run as exact
+from minise.layout import Layout, causal_mask, pack
 from minise.meter import check_fit, check_mask_fits
 from minise.model import Decoder
 from minise.names import ENGINES
@@ -40,16 +42,24 @@ class LanguageModel:
         self, prefix: Sequence[int], branches: Sequence[Sequence[int]], engine: str
     ) -> Tensor:
         """Hidden states after the final norm at each prompt's end: (G, D)."""
+        if engine == "plain":
+            layout = pack(prefix, branches)
+            hidden = plain_states(self, layout)
+            return hidden[layout.ends.to(hidden.device)]
         if engine == "dense":
             return self.layout_ends(pack(prefix, branches))
         if engine == "tree":
-            return read_ends(self.decoder, pack(prefix, branches, tree=True))
+            return exact.read_ends(self.decoder, pack(prefix, branches, tree=True))
         return torch.stack([run_alone(self, [*prefix, *branch])[-1] for branch in branches])
 
     def layout_ends(self, layout: Layout) -> Tensor:
         """The same at the ends of any layout, run with its mask as it is."""
         hidden = hidden_states(self, layout)
         return hidden[layout.ends.to(hidden.device)]
+
+    def logits(self, ends: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The logits (G, V), or (G, C) for the token ids `columns`, of such hidden states."""
+        return exact.logits(self.decoder, ends, columns)
 
     def counted_as(self, engine: str) -> str:
         """The engine whose layout has the tokens that run."""
@@ -67,13 +77,15 @@ def branch_logits(
     """The logits after each prompt `prefix + branch`: (G, V), or (G, len(columns)) for those token
     ids, in the weights' dtype and on their device. The primitive under every method.
 
-    On a CPU the engines' numbers are equal bit for bit. Raises InputError for an unknown engine, a
+    The bits of separate, dense and tree are equal as docs/bits.md says, plain is within rounding of
+    them. Raises InputError for an unknown engine, a
     prompt beyond the model's positions, or token ids beyond its vocabulary.
     """
     if engine not in ENGINES:
         raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
     check_fit(lm.name, lm.config, prefix, branches, columns or ())
-    return _logits(lm, lm.branch_ends(prefix, branches, engine), columns)
+    ends = lm.branch_ends(prefix, branches, engine)
+    return _logits(lm, ends, columns, lm.decoder.logits if engine == "plain" else lm.logits)
 
 
 @torch.inference_mode()
@@ -81,33 +93,33 @@ def layout_logits(
     lm: LanguageModel, layout: Layout, columns: Sequence[int] | None = None
 ) -> Tensor:
     """The logits at the ends of any layout, run with its mask as it is: (G, V) or (G, C)."""
-    return _logits(lm, lm.layout_ends(layout), columns)
+    return _logits(lm, lm.layout_ends(layout), columns, lm.logits)
 
 
-def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
-    """Hidden states after the final norm at the tree's ends: (G, D). Everything but attention is
-    done once for each distinct token, and in the top layer for the ends only."""
-    device, windows = decoder.device, decoder.config.sliding_windows
-    ends, tokens, positions = (x.to(device) for x in (tree.ends, tree.tokens, tree.positions))
-    reader = tree_reader(tree, windows, device)
-    return decoder.run(tokens[None], positions[None], reader.attend, rows=ends)[0]
+def plain_states(lm: LanguageModel, layout: Layout) -> Tensor:
+    """Hidden states (T, D) of a layout by `Decoder.forward`, with its mask as it is. Raises
+    InputError if the scores of a layer would not fit in memory."""
+    check_scores_fit(lm, len(layout.tokens))
+    hidden: Tensor = lm.decoder(*_placed(lm, layout), layout.mask)
+    return hidden
+
+
+def check_scores_fit(lm: LanguageModel, tokens: int) -> None:
+    """Raise InputError if the scores of a layer, at least float32, would not fit in memory."""
+    check_mask_fits(tokens, lm.config.num_attention_heads * max(4, lm.decoder.dtype.itemsize))
 
 
 def hidden_states(lm: LanguageModel, layout: Layout) -> Tensor:
-    """Hidden states (T, D) of a layout, on the weights' device. Raises InputError if its mask would
-    not fit in memory."""
+    """The same in calls of fixed shapes. Raises InputError if its mask would not fit in memory."""
     check_mask_fits(len(layout.tokens))
-    tokens, positions = (x.to(lm.decoder.device) for x in (layout.tokens, layout.positions))
-    hidden: Tensor = lm.decoder(tokens, positions, layout.mask)
-    return hidden
+    return exact.forward(lm.decoder, *_placed(lm, layout), layout.mask)
 
 
 def run_alone(lm: LanguageModel, prompt: Sequence[int]) -> Tensor:
-    """Hidden states (T, D) of one prompt in a plain causal run: what every engine must equal."""
+    """Hidden states (T, D) of one prompt in a causal run: what every engine must equal."""
     T, device = len(prompt), lm.decoder.device
     tokens = torch.tensor(prompt, device=device)
-    hidden: Tensor = lm.decoder(tokens, torch.arange(T, device=device), causal_mask(T))
-    return hidden
+    return exact.forward(lm.decoder, tokens, torch.arange(T, device=device), causal_mask(T))
 
 
 def token_counts(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> dict[str, int]:
@@ -116,13 +128,16 @@ def token_counts(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> di
     return {
         "separate": len(prefix) * len(branches) + own,
         "dense": len(prefix) + own,
+        "plain": len(prefix) + own,
         "tree": len(pack(prefix, branches, tree=True).tokens),
     }
 
 
-def _logits(lm: LanguageModel, ends: Tensor, columns: Sequence[int] | None) -> Tensor:
+def _logits(
+    lm: LanguageModel, ends: Tensor, columns: Sequence[int] | None, read: Callable[..., Tensor]
+) -> Tensor:
     wanted = None if columns is None else torch.tensor(list(columns), device=ends.device)
-    logits = lm.decoder.logits(ends, wanted)
+    logits = read(ends, wanted)
     check_finite(lm.name, logits, ends)
     return logits
 
@@ -134,3 +149,7 @@ def check_finite(name: str, logits: Tensor, ends: Tensor) -> None:
         if logits.dtype == torch.float16:
             remedy = "use bfloat16 or float32"
         raise InputError(f"{name}: its numbers overflow {logits.dtype}; {remedy}")
+
+
+def _placed(lm: LanguageModel, layout: Layout) -> tuple[Tensor, Tensor]:
+    return layout.tokens.to(lm.decoder.device), layout.positions.to(lm.decoder.device)

@@ -15,11 +15,11 @@ import torch
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
-from minise.attention import Reader, next_calls, tree_reader
 from minise.cache import Cache, Growing
 from minise.chat import stop_tokens
 from minise.engines import LanguageModel
 from minise.errors import InputError
+from minise.exact.attention import Reader, few_queries, next_calls, tree_reader
 from minise.layout import pack
 from minise.meter import check_fit
 from minise.model import Decoder
@@ -88,7 +88,7 @@ def generate(
     tree = _Branches(lm.decoder)
     hidden = tree.start(ids)
     while True:
-        rows = lm.decoder.logits(hidden).double().cpu()
+        rows = lm.logits(hidden).double().cpu()
         chosen = [
             choose(row, temperature, top_p, draws[i]) for i, row in zip(live, rows, strict=True)
         ]
@@ -161,6 +161,7 @@ class _Branches:
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder, self.windows = decoder, decoder.config.sliding_windows
+        self.queries = few_queries(decoder.config, decoder.dtype, decoder.device)
 
     def start(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """Run the prompts. Returns the hidden states of their last tokens (G, D)."""
@@ -183,7 +184,8 @@ class _Branches:
             self.paths = torch.cat([self.paths, room], dim=1)
         self.paths[torch.arange(G, device=device), self.lengths] = rows
         positions, self.lengths = self.lengths, self.lengths + 1
-        reader = Reader(next_calls(self.paths, self.lengths, self.windows), G, self.windows)
+        calls = next_calls(self.paths, self.lengths, self.windows, self.queries)
+        reader = Reader(calls, G, self.windows)
         return self._run(torch.tensor(tokens, device=device), positions, reader, self.cache)
 
     def keep(self, places: list[int]) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from minise import __version__
 from minise.engines import LanguageModel
+from minise.exact.machine import facts
 from minise.quantize import format_of
 from minise.source import finder, optional_file, weight_files
 
@@ -21,10 +22,28 @@ from minise.source import finder, optional_file, weight_files
 # read options, find files, measure, print or check.
 ANSWERING = (
     *("attention", "authors_code", "checkpoint", "config", "config_json", "designs", "engines"),
-    *("ensemble", "exact", "grouping", "layout", "model", "presets", "prompt", "question", "rope"),
+    *(
+        "ensemble",
+        "expectation",
+        "grouping",
+        "layout",
+        "model",
+        "presets",
+        "prompt",
+        "question",
+        "rope",
+    ),
     *("quantize", "tokenizer", "methods/ablations", "methods/rotations", "methods/reasoning"),
     *("methods/priors", "methods/tournaments", "methods/set_based"),
     *("cache", "chat", "generation", "stored", "tensor_parallel", "sequential", "rounds"),
+    *(
+        "exact/attention",
+        "exact/calls",
+        "exact/layers",
+        "exact/machine",
+        "exact/probe",
+        "exact/run",
+    ),
     *("bridges/library", "bridges/transformers_model"),
     *("evaluation/grouping_study", "evaluation/first_trials", "evaluation/sequential_study"),
 )
@@ -67,11 +86,11 @@ def code_identity() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Versions and the number of threads."""
+    """Versions, the number of threads, and what decides how this machine rounds."""
     packages = ("torch", "safetensors", "tokenizers", "numpy", "scipy", "scikit-learn")
     versions = {"minise": __version__, "python": platform.python_version()}
     versions |= {"platform": platform.platform(), **{name: version(name) for name in packages}}
-    return {"versions": versions, "threads": torch.get_num_threads()}
+    return {"versions": versions, "threads": torch.get_num_threads(), "machine": facts()}
 
 
 def sha256(path: Path) -> str:

@@ -20,7 +20,8 @@ from math import comb
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel, hidden_states, read_ends
+from minise.engines import LanguageModel, hidden_states
+from minise.exact.run import read_ends
 from minise.layout import Layout, Tree, pack
 from minise.traces import Apart, pick, trace
 

@@ -119,13 +119,15 @@ def check_length(lm: LanguageModel, question: Question) -> None:
         check_fit(lm.name, lm.config, lm.tokenizer.encode([text])[0], [[]])
 
 
-def check_mask_fits(tokens: int) -> None:
-    """Raise InputError if a dense mask of `tokens` squared cells, a byte each, would not fit."""
-    free = free_bytes(torch.device("cpu"))  # where masks are built
-    if free is not None and tokens**2 > free:
+def check_mask_fits(tokens: int, scores: int = 0) -> None:
+    """Raise InputError if a dense mask of `tokens` squared cells, a byte each, would not fit, with
+    twice as many bytes of `scores` for each cell: before and after the softmax."""
+    free, size = free_bytes(torch.device("cpu")), tokens**2 * (1 + 2 * scores)  # made on the CPU
+    if free is not None and size > free:
+        both = " and scores" if scores else ""
         raise InputError(
-            f"{tokens:,} packed tokens need a mask of {tokens**2:,} cells, "
-            f"{tokens**2 / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free; use the engine tree"
+            f"{tokens:,} packed tokens need a mask{both} of {tokens**2:,} cells, "
+            f"{size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free; use the engine tree"
         )
 
 

@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minise.attention import BLOCK, mask_reader
+from minise.attention import Attend, by_mask
 from minise.cache import Cache, Growing
 from minise.config import Config
 from minise.rope import cos_sin, rotate
+
+Read = Callable[[Tensor, Tensor, Tensor], Tensor]  # an `Attend`, its layer filled in
+Angles = tuple[Tensor, Tensor]  # cos and sin
 
 
 class RMSNorm(nn.Module):
@@ -38,14 +40,15 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-# How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
-# for q (B, Q, H, h), k and v (B, T, K, h), queries and keys already rotated. Q is T, or in the top
-# layer the number of `rows`. The last dimension of the values need not be h (see recording.py).
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-Read = Callable[[Tensor, Tensor, Tensor], Tensor]  # the same, its layer filled in
-Angles = tuple[Tensor, Tensor]  # cos and sin, (B, T, 1, h) each
+class Rotary(nn.Module):
+    """The angles of positions (..., T): cos and sin, (..., T, 1, h) each, the same for any head."""
 
-ROWS = 8  # linear layers get a multiple
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
+        return cos_sin(self.config, positions[..., None], dtype)
 
 
 class Attention(nn.Module):
@@ -83,14 +86,10 @@ class MLP(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.act_fn = nn.SiLU()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        # In pieces of tokens: for a long packed sequence the wide activations would be the largest
-        # tensors by far, and fresh memory of that size costs more time than the products on it.
-        pieces = x_BTD.split(2048, dim=-2)
-        return torch.cat(
-            [self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)) for x in pieces], dim=-2
-        )
+        return self.down_proj(self.act_fn(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
 
 
 class Block(nn.Module):
@@ -120,6 +119,7 @@ class Layers(nn.Module):
         self.embed_tokens = nn.Embedding(V, D, _weight=torch.zeros(V, D))
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary_emb = Rotary(config)  # has no weights
 
 
 class Decoder(nn.Module):
@@ -156,24 +156,12 @@ class Decoder(nn.Module):
         queries, output and MLP for these tokens only, and the result is (..., R, D). A caller that
         reads no other row saves most of a layer.
         """
-        # Linear layers get a multiple of 8 rows. Then a row's bits do not depend on how many rows
-        # there are, on its place, or on the others: tests/test_bits.py holds that.
-        T, top = tokens.shape[-1], len(self.model.layers) - 1
-        x_BTD = self.model.embed_tokens(F.pad(tokens, (0, -T % ROWS)))
-        # One axis more, so that the angles are the same for every head.
-        positions = F.pad(positions, (0, -T % ROWS))[..., None]
-        angles = cos_sin(self.config, positions, x_BTD.dtype)
-        wanted = T if rows is None else len(rows)
-        padded = None if rows is None else F.pad(rows, (0, -wanted % ROWS))
-
-        def read(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            Q = wanted if layer == top else T
-            out = attend(layer, q[..., :Q, :, :], k[..., :T, :, :], v[..., :T, :, :])
-            return F.pad(out, (0, 0, 0, 0, 0, q.shape[-3] - Q))
-
+        top = len(self.model.layers) - 1
+        x_BTD = self.model.embed_tokens(tokens)
+        angles = self.model.rotary_emb(positions, x_BTD.dtype)
         for index, layer in enumerate(self.model.layers):
-            x_BTD = layer(x_BTD, angles, partial(read, index), padded if index == top else None)
-        return self.model.norm(x_BTD)[..., :wanted, :]
+            x_BTD = layer(x_BTD, angles, partial(attend, index), rows if index == top else None)
+        return self.model.norm(x_BTD)
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Hidden states after the final norm, (..., T, D) in the weights' dtype.
@@ -184,7 +172,10 @@ class Decoder(nn.Module):
         caller's. Raises TypeError for a mask that is not bool (an additive mask would be misread),
         and ValueError for a wrong shape or a row that does not attend to itself.
         """
-        return self._masked(tokens, positions, mask, None)
+        # As a batch, also where there is one sequence: `attend` and recordings then have its axis.
+        tokens, positions, mask = (x[None] for x in expanded(tokens, positions, mask))
+        attend = by_mask(mask.to(tokens.device), positions, self.config.sliding_windows)
+        return self.run(tokens, positions, attend)[0]
 
     def extend(
         self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
@@ -193,56 +184,40 @@ class Decoder(nn.Module):
         and the cache of all. The columns of the mask (..., T, S + T) are the S cached tokens, then
         these. Raises as `forward` does, and ValueError where the cache has other batch dimensions.
         """
-        batch = np.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
-        if cache is not None and cache.positions.shape[:-1] != batch:
-            raise ValueError(f"the cache is of {tuple(cache.positions.shape[:-1])}, not of {batch}")
-        growing = Growing(cache, positions.expand(*batch, -1))
-        hidden = self._masked(tokens, positions, mask, growing)
-        return hidden, growing.cache
-
-    def _masked(
-        self, tokens: Tensor, positions: Tensor, mask: Tensor, growing: Growing | None
-    ) -> Tensor:
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask is {mask.dtype}; pass torch.bool, True = may attend")
-        T = tokens.shape[-1]
-        U = T if growing is None else growing.cache.positions.shape[-1]
-        if positions.shape[-1] != T or mask.shape[-2:] != (T, U):
-            raise ValueError(
-                f"tokens end in {T}, positions in {positions.shape[-1]}, mask in "
-                f"{tuple(mask.shape[-2:])}; expected T, T and ({T}, {U})"
-            )
-        if not mask.diagonal(U - T, dim1=-2, dim2=-1).all():
-            raise ValueError("a row of the mask does not attend to its own token")
-        batch = np.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
-        known = positions.expand(*batch, T) if growing is None else growing.cache.positions
-        masks_BTU, positions_BU = mask.expand(*batch, T, U).reshape(-1, T, U), known.reshape(-1, U)
-        reader = mask_reader(masks_BTU, positions_BU, self.config.sliding_windows, tokens.device)
+        tokens, positions, mask = expanded(tokens, positions, mask, cache)
+        growing = Growing(cache, positions)
+        mask, known = mask.to(tokens.device), growing.cache.positions
+        read = by_mask(mask, known, self.config.sliding_windows)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if growing is not None:
-                k, v = (new.reshape(*batch, T, *new.shape[-2:]) for new in (k, v))
-                k, v = (all_.reshape(1, -1, *all_.shape[-2:]) for all_ in growing.add(layer, k, v))
-            return reader.attend(layer, q, k, v)
+            return read(layer, q, *growing.add(layer, k, v))
 
-        # The items of a batch stand one after the other in one sequence: no item sees another.
-        sequence, at = (x.expand(*batch, T).reshape(1, -1) for x in (tokens, positions))
-        return self.run(sequence, at, attend).reshape(*batch, T, -1)
+        return self.run(tokens, positions, attend), growing.cache
 
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Logits of `hidden` (..., D): (..., V), or (..., C) for the token ids `columns` (C,)."""
         weight = (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight
-        rows = hidden.reshape(-1, hidden.shape[-1])
-        if columns is None:
-            logits = F.linear(F.pad(rows, (0, 0, 0, -len(rows) % ROWS)), weight)[: len(rows)]
-        else:
-            # Dot products, one by one: in a matrix product a column's bits depend on its place.
-            wide = torch.promote_types(rows.dtype, torch.float32)
-            parts = weight[columns].to(wide).split(BLOCK)
-            logits = torch.cat(
-                [
-                    torch.cat([(x[:, None] * part).sum(dim=-1) for part in parts], dim=-1)
-                    for x in rows.to(wide).split(BLOCK)
-                ]
-            ).to(rows.dtype)
-        return logits.reshape(*hidden.shape[:-1], -1)
+        return F.linear(hidden, weight if columns is None else weight[columns])
+
+
+def expanded(
+    tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The three with all their batch dimensions. Raises what `Decoder.forward` and `extend` do."""
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask is {mask.dtype}; pass torch.bool, True = may attend")
+    batch = torch.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
+    if cache is not None and cache.positions.shape[:-1] != batch:
+        raise ValueError(
+            f"the cache is of {tuple(cache.positions.shape[:-1])}, not of {tuple(batch)}"
+        )
+    T = tokens.shape[-1]
+    U = T if cache is None else T + cache.positions.shape[-1]
+    if positions.shape[-1] != T or mask.shape[-2:] != (T, U):
+        raise ValueError(
+            f"tokens end in {T}, positions in {positions.shape[-1]}, mask in "
+            f"{tuple(mask.shape[-2:])}; expected T, T and ({T}, {U})"
+        )
+    if not mask.diagonal(U - T, dim1=-2, dim2=-1).all():
+        raise ValueError("a row of the mask does not attend to its own token")
+    return tokens.expand(*batch, T), positions.expand(*batch, T), mask.expand(*batch, T, U)

@@ -84,14 +84,17 @@ def fast_bfloat16() -> bool:
     return any(getattr(torch.cpu, check, bool)() for check in checks)
 
 
-def pass_bytes(config: Config, dtype: torch.dtype, tokens: int, masked: bool, packed: bool) -> int:
+def pass_bytes(config: Config, dtype: torch.dtype, tokens: int, engine: str, packed: bool) -> int:
     """An estimate of the memory that a pass of `tokens` tokens takes beside the weights, at its
-    peak: the stream, queries, keys and values, the wide rows of the MLP; with `masked` a dense mask
-    of the tokens; with `packed` the largest matrix, unpacked. docs/costs.md compares it."""
+    peak: the stream, queries, keys and values, the wide rows of the MLP; in the engines dense and
+    plain a mask of the tokens, and in plain the scores of a layer before and after the softmax;
+    with `packed` the largest matrix, unpacked. docs/costs.md compares it."""
     D, wide = config.hidden_size, config.intermediate_size
     heads = config.num_attention_heads + 2 * config.num_key_value_heads
     values = tokens * (8 * D + 2 * heads * config.head_dim) + min(tokens, 2048) * 4 * wide
-    return (values + packed * D * wide) * dtype.itemsize + masked * tokens**2
+    scores = 2 * config.num_attention_heads * max(4, dtype.itemsize) * (engine == "plain")
+    squared = (scores + (engine in ("dense", "plain"))) * tokens**2
+    return (values + packed * D * wide) * dtype.itemsize + squared
 
 
 def in_words(size: float) -> str:

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minise.errors import InputError, one_line, quote
+from minise.exact.layers import linear
 
 # fp4: a sign, two bits of exponent, one of fraction. Codes 0 and 8 are both zero.
 _FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
@@ -99,10 +100,10 @@ class Linear4bit(nn.Module):
     def __init__(self, packed: Packed, bias: nn.Parameter | None, dtype: torch.dtype) -> None:
         super().__init__()
         self.packed, self.bias, self.dtype = packed, bias, dtype
-        self.in_features = packed.shape[1]
+        self.out_features, self.in_features = packed.shape
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.packed.unpack(self.dtype).to(x.dtype), self.bias)
+        return linear(x, self.packed.unpack(self.dtype).to(x.dtype), self.bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear4bit:
         # What .to() calls. The packed tensors move to a device; another dtype is not for them.

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minise.model import Attend, Decoder
+from minise.attention import Attend
+from minise.model import Decoder
 
 
 @dataclass
@@ -45,12 +46,7 @@ def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
             seen.attention[layer] = attend(layer, q, k, units).transpose(-3, -2)
             return attend(layer, q, k, v)
 
-        hidden = real(tokens, positions, recorded if attention else attend, rows)
-        for layer, stream in seen.residual.items():
-            top = layer == decoder.config.num_hidden_layers - 1
-            wanted = tokens.shape[-1] if rows is None or not top else len(rows)
-            seen.residual[layer] = stream[..., :wanted, :]  # without the padding of `run`
-        return hidden
+        return real(tokens, positions, recorded if attention else attend, rows)
 
     def keep(layer: int) -> Any:
         return lambda _, given, output: seen.residual.update({layer: output})

@@ -2,8 +2,8 @@
 
 Most questions are decided by a few trials and a few are not by eighty, so a fixed number of trials
 is too many for most and too few for some. Here a round is a block of trials. Each round draws its
-groups anew, so all rounds have the same expectation: that of infinitely many trials (`exact.py`).
-After each round a rule says which choices could still be the best. Two rules:
+groups anew, so all rounds have the same expectation: that of infinitely many trials
+(expectation.py). After each round a rule says which choices could still be the best. Two rules:
 
 `log_wealth`, valid whenever one looks. With a probability of at least 1 - alpha, over the drawing
 of the groups, it never stops at a choice that infinitely many trials would not predict. This holds

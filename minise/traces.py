@@ -26,8 +26,8 @@ def trace(decoder: Decoder, run: Callable[[], T]) -> tuple[Trace, T]:
             result = run()
     finally:
         hook.remove()
-    layers = [seen.residual[layer][0] for layer in range(decoder.config.num_hidden_layers)]
-    return [*layers, normed[-1][0, : len(layers[-1])]], result
+    streams = [seen.residual[layer] for layer in range(decoder.config.num_hidden_layers)]
+    return [rows.flatten(0, -2) for rows in (*streams, normed[-1])], result
 
 
 def pick(traced: Trace, rows: Sequence[int], top: Sequence[int] | None = None) -> Trace:

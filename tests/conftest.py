@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import atexit
 import gc
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,20 @@ from tests.runs import model as model
 from tests.runs import undrawn as undrawn
 from tests.runs import whole as whole
 from tests.tiny import FAMILIES, load_tiny
+
+
+def own_cache() -> None:
+    """Let minise keep what it measures of this machine in a folder of this session, which its
+    processes share: no test reads or writes the user's. Other libraries keep theirs."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault("HF_HOME", str(home / "huggingface"))
+    os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # it would look for all fonts
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="minise-tests-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker is given what its session has set
+    own_cache()
 
 # The models are tiny: threads would only wait for each other.
 torch.set_num_threads(1)

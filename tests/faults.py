@@ -212,7 +212,7 @@ def always_merged(real: Any) -> Any:
     return lambda prefix, branches, tree=False: real(prefix, branches, tree=True)
 
 
-@fault("a tree that forgets windows", "attention", "tree_calls")
+@fault("a tree that forgets windows", "exact.attention", "tree_calls")
 def no_windows(real: Any) -> Any:
     def calls(tree: Any, windows: Any, device: Any) -> Any:
         found = real(tree, (*windows, None), device)
@@ -221,7 +221,7 @@ def no_windows(real: Any) -> Any:
     return calls
 
 
-@fault("a tree that reads what comes after", "attention", "tree_calls")
+@fault("a tree that reads what comes after", "exact.attention", "tree_calls")
 def reads_on(real: Any) -> Any:
     def calls(*given: Any) -> Any:
         return [

@@ -106,9 +106,12 @@ def test_rounds_give_the_answer_of_one_round_with_all_prompts(
         whole = in_one(method, lm, question, seed)
         assert plan.groups == whole.groups
         expected = label_logits(lm, whole, engine)
+        answers = [method.answer(plan, rows).probabilities for rows in (logits, expected)]
+        if engine == "plain":  # one softmax over more tokens
+            assert (answers[0] - answers[1]).abs().max() <= 1e-12
+            continue
         assert all(torch.equal(a, b) for a, b in zip(logits, expected, strict=True))
-        answers = [method.answer(plan, rows) for rows in (logits, expected)]
-        assert torch.equal(*(answer.probabilities for answer in answers))
+        assert torch.equal(*answers)
 
 
 def test_each_round_costs_its_own_tokens(lm: LanguageModel) -> None:

@@ -83,7 +83,7 @@ class TestOverflow:
     ) -> None:
         """Where squares overflow in the norm, it leaves zeros."""
         ends = torch.ones(2, lm.config.hidden_size, dtype=torch.float64)
-        monkeypatch.setattr("minise.engines.read_ends", lambda decoder, tree: ends)
+        monkeypatch.setattr("minise.exact.run.read_ends", lambda decoder, tree: ends)
         assert branch_logits(lm, [5], [[6], [7]]).shape == (2, lm.config.vocab_size)
         ends[1] = 0
         with pytest.raises(InputError, match="overflow"):

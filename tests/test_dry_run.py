@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minise.config_json import config_from_dict
-from minise.names import ENGINES
+from minise.names import LAYOUTS
 from minise.placement import pass_bytes
 from tests.commands import assert_one_line, run
 from tests.test_placement import LLAMA_8B, of_shape
@@ -71,7 +71,7 @@ def test_ask(capsys: pytest.CaptureFixture[str]) -> None:
         "largest_pass": 54,
         "written": 0,
     }
-    assert second["tokens"] == dict.fromkeys(ENGINES, 74)
+    assert second["tokens"] == dict.fromkeys(LAYOUTS, 74)
 
 
 def test_ask_leaves_out_what_it_would_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +143,7 @@ def test_what_does_not_fit_is_refused_as_it_would_be(capsys, planned: Path) -> N
 
 
 def test_weights_that_are_not_there_are_planned(capsys, planned: Path, monkeypatch) -> None:
+    monkeypatch.setattr("minise.placement.fast_bfloat16", lambda: True)
     monkeypatch.setattr("minise.placement.free_bytes", lambda device: 16 * 2**30)
     status, out, err = run(capsys, "ask", "--model", planned, "--dry-run")
     assert (status, err) == (0, "")
@@ -155,8 +156,8 @@ def test_weights_that_are_not_there_are_planned(capsys, planned: Path, monkeypat
 def test_a_long_pass_takes_more_memory() -> None:
     """More of it by tokens; a mask by their square; an unpacked matrix whatever they are."""
     config = config_from_dict(FAMILIES["llama"])
-    plain = [pass_bytes(config, torch.float32, T, False, False) for T in (100, 200, 4000)]
+    plain = [pass_bytes(config, torch.float32, T, "tree", False) for T in (100, 200, 4000)]
     assert plain == sorted(plain)
-    assert pass_bytes(config, torch.bfloat16, 200, False, False) == plain[1] // 2
-    assert pass_bytes(config, torch.float32, 200, True, False) == plain[1] + 200**2
-    assert pass_bytes(config, torch.float32, 200, False, True) == plain[1] + 4 * 32 * 48
+    assert pass_bytes(config, torch.bfloat16, 200, "tree", False) == plain[1] // 2
+    assert pass_bytes(config, torch.float32, 200, "dense", False) == plain[1] + 200**2
+    assert pass_bytes(config, torch.float32, 200, "tree", True) == plain[1] + 4 * 32 * 48

@@ -122,7 +122,8 @@ def test_nothing_to_pack_is_an_error() -> None:
 def test_token_counts_are_those_of_the_layouts() -> None:
     prefix, branches = [5, 6], [[1, 2], [1, 3, 4], []]
     flat, tree = (len(pack(prefix, branches, tree=tree).tokens) for tree in (False, True))
-    assert token_counts(prefix, branches) == {"separate": 11, "dense": flat, "tree": tree}
+    counts = {"separate": 11, "dense": flat, "tree": tree, "plain": flat}
+    assert token_counts(prefix, branches) == counts
 
 
 def test_packing_leaves_its_arguments_alone() -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble, branch_logits
-from minise.names import ENGINES
+from minise.names import LAYOUTS
 from minise.quantize import format_of
 from minise.rounds import ask
 from minise.verify import verify
@@ -65,7 +65,7 @@ def test_mapped_and_copied_weights_give_equal_bits(
         save_file(state, tmp_path / WEIGHTS, {"padding": "x" * more})
         lm = mapped(tmp_path, dtype)
         seen |= starts(lm)
-        for engine in ENGINES:
+        for engine in LAYOUTS:
             assert torch.equal(branch_logits(lm, plan.prefix, plan.branches, engine), expected)
     assert seen - {0}
 

@@ -1,7 +1,7 @@
 """What a decoder that takes any 4-D mask promises, and the masks that people give it.
 
-Packed documents, stacked prompts and padded batches give the bits of each prompt alone. Any other
-mask, with positions in any order, gives the numbers of a softmax written out.
+Any mask, with positions in any order, gives the numbers of a softmax written out. By the refinement
+packed documents, stacked prompts and padded batches give the bits of each prompt alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from minise import LanguageModel
+from minise.exact.run import forward
 from minise.layout import causal_mask
 from tests.masks import DOCUMENTS, MASKS, POSITIONS, T, blocks, random_mask, restarts
 
@@ -34,7 +35,7 @@ def written_out(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Tens
 
 def alone(lm: LanguageModel, tokens: Tensor) -> Tensor:
     """Hidden states (T, D) of a plain causal run."""
-    return lm.decoder(tokens, torch.arange(len(tokens)), causal_mask(len(tokens)))
+    return forward(lm.decoder, tokens, torch.arange(len(tokens)), causal_mask(len(tokens)))
 
 
 @pytest.mark.parametrize("order", POSITIONS)
@@ -42,7 +43,11 @@ def alone(lm: LanguageModel, tokens: Tensor) -> Tensor:
 def test_any_mask_is_a_softmax_over_what_it_shows(lm: LanguageModel, name: str, order: str) -> None:
     mask, positions = MASKS[name], POSITIONS[order]
     expected = written_out(lm, TOKENS, positions, mask)
-    assert (lm.decoder(TOKENS, positions, mask) - expected).abs().max() <= 1e-10
+    for hidden in (
+        lm.decoder(TOKENS, positions, mask),
+        forward(lm.decoder, TOKENS, positions, mask),
+    ):
+        assert (hidden - expected).abs().max() <= 1e-10
 
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 200])
@@ -52,7 +57,9 @@ def test_random_masks_of_any_length(lm: LanguageModel, length: int, share: float
     positions = torch.randint(0, 300, (length,), generator=torch.Generator().manual_seed(length))
     for mask in (random_mask(length, share, length), random_mask(length, share, length).tril()):
         expected = written_out(lm, tokens, positions, mask)
-        assert (lm.decoder(tokens, positions, mask) - expected).abs().max() <= 1e-10
+        refined = forward(lm.decoder, tokens, positions, mask)
+        for hidden in (lm.decoder(tokens, positions, mask), refined):
+            assert (hidden - expected).abs().max() <= 1e-10
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -60,8 +67,8 @@ def test_the_order_of_rows_is_irrelevant(lm: LanguageModel, name: str) -> None:
     """Tokens, positions and mask shuffled together."""
     order = torch.randperm(T, generator=torch.Generator().manual_seed(1))
     positions, mask = torch.arange(T), MASKS[name]
-    before = lm.decoder(TOKENS, positions, mask)
-    after = lm.decoder(TOKENS[order], positions[order], mask[order][:, order])
+    before = forward(lm.decoder, TOKENS, positions, mask)
+    after = forward(lm.decoder, TOKENS[order], positions[order], mask[order][:, order])
     assert (after - before[order]).abs().max() <= 1e-10
     if name in ("causal", "packed documents"):
         assert torch.equal(after, before[order])
@@ -71,7 +78,7 @@ def test_the_order_of_rows_is_irrelevant(lm: LanguageModel, name: str) -> None:
 def test_packed_documents_are_each_alone(lm: LanguageModel, lengths: tuple[int, ...]) -> None:
     """Whole prompts stacked in one row, each from position 0."""
     tokens = TOKENS[: sum(lengths)]
-    together = lm.decoder(tokens, restarts(lengths), blocks(lengths))
+    together = forward(lm.decoder, tokens, restarts(lengths), blocks(lengths))
     expected = [alone(lm, document) for document in tokens.split(lengths)]
     assert torch.equal(together, torch.cat(expected))
 
@@ -80,7 +87,8 @@ def test_what_another_document_says_is_irrelevant(lm: LanguageModel) -> None:
     changed = TOKENS.clone()
     changed[30:105] = TOKENS[30:105].flip(0)
     before, after = (
-        lm.decoder(tokens, restarts(DOCUMENTS), blocks(DOCUMENTS)) for tokens in (TOKENS, changed)
+        forward(lm.decoder, tokens, restarts(DOCUMENTS), blocks(DOCUMENTS))
+        for tokens in (TOKENS, changed)
     )
     assert torch.equal(before[:30], after[:30])
     assert torch.equal(before[105:], after[105:])
@@ -100,7 +108,7 @@ def test_a_padded_batch_is_each_prompt_alone(lm: LanguageModel, side: str) -> No
             tokens[row, place], positions[row, place] = TOKENS[:length], torch.arange(length)
             masks[row, place, place] = causal_mask(length)
             places.append(place)
-        hidden = lm.decoder(tokens, positions, masks)
+        hidden = forward(lm.decoder, tokens, positions, masks)
         for row, length in enumerate(lengths):
             assert torch.equal(hidden[row, places[row]], alone(lm, TOKENS[:length])), length
 
@@ -110,9 +118,9 @@ def test_a_token_that_nobody_sees_might_as_well_not_be_there(lm: LanguageModel) 
     hidden = torch.zeros(T, dtype=torch.bool)
     hidden[[0, 3, 40, 41, 42, 100]] = True
     mask = causal_mask(T) & (~hidden | torch.eye(T, dtype=torch.bool))
-    with_them = lm.decoder(TOKENS, torch.arange(T), mask)
+    with_them = forward(lm.decoder, TOKENS, torch.arange(T), mask)
     rest = (~hidden).nonzero().flatten()
-    without = lm.decoder(TOKENS[rest], rest, causal_mask(len(rest)))
+    without = forward(lm.decoder, TOKENS[rest], rest, causal_mask(len(rest)))
     assert torch.equal(with_them[rest], without)
 
 
@@ -122,7 +130,7 @@ def test_a_prompt_may_be_stacked_with_its_own_continuations(lm: LanguageModel) -
     mask = causal_mask(T)
     mask[start:, start:] = blocks(lengths)
     positions = torch.cat([torch.arange(start), restarts(lengths) + start])
-    together = lm.decoder(TOKENS, positions, mask)
+    together = forward(lm.decoder, TOKENS, positions, mask)
     place = start
     for length in lengths:
         rows = torch.cat([torch.arange(start), torch.arange(place, place + length)])
@@ -132,6 +140,6 @@ def test_a_prompt_may_be_stacked_with_its_own_continuations(lm: LanguageModel) -
 
 def test_a_batch_of_different_masks_is_each_of_them(lm: LanguageModel) -> None:
     masks, positions = torch.stack(list(MASKS.values())), torch.arange(T)
-    together = lm.decoder(TOKENS, positions, masks)
+    together = forward(lm.decoder, TOKENS, positions, masks)
     for row, mask in enumerate(masks):
-        assert torch.equal(together[row], lm.decoder(TOKENS, positions, mask))
+        assert torch.equal(together[row], forward(lm.decoder, TOKENS, positions, mask))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from minise import Decoder, LanguageModel, pack, record
 from minise.attention import masked_attention
 from minise.config_json import config_from_dict
-from minise.engines import read_ends
+from minise.exact.run import read_ends
 from minise.layout import causal_mask
 from minise.model import Attention, RMSNorm
 from tests.tiny import FAMILIES, SIZES, randomise
@@ -254,35 +253,6 @@ def test_the_driver_computes_only_the_wanted_rows_in_the_top_layer(lm: LanguageM
     some = lm.decoder.run(TOKENS[None], POSITIONS[None], attend, rows=rows)[0]
     assert asked == [(layer, T if layer < top else 3, T) for layer in range(top + 1)]
     assert (some - lm.decoder(TOKENS, POSITIONS, CAUSAL)[rows]).abs().max() <= 1e-10
-
-
-def test_the_mlp_takes_2048_tokens_at_a_time() -> None:
-    """All at once, the wide activations of a long sequence would be the largest tensors by far."""
-    mlp, x = decoder("llama").model.layers[0].mlp, torch.randn(1, 4104, 32, dtype=torch.float64)
-    rows = []
-    mlp.gate_proj.register_forward_hook(lambda _, given, out: rows.append(out.shape[-2]))
-    found = mlp(x)
-    assert rows == [2048, 2048, 8]
-    expected = mlp.down_proj(F.silu(mlp.gate_proj(x)) * mlp.up_proj(x))
-    assert (found - expected).abs().max() <= 1e-12
-
-
-@pytest.mark.parametrize("groups", [1, 3, 8, 9])
-def test_linear_layers_get_a_multiple_of_eight_rows(
-    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, groups: int
-) -> None:
-    """What the equality of bits rests on: see test_bits.py."""
-    rows, linear = [], F.linear
-
-    def watch(x: torch.Tensor, *more: torch.Tensor | None) -> torch.Tensor:
-        rows.append(x.shape[:-1].numel())
-        return linear(x, *more)
-
-    monkeypatch.setattr(F, "linear", watch)
-    ends = read_ends(lm.decoder, pack([5], [[10 + i, 6] for i in range(groups)], tree=True))
-    lm.decoder.logits(ends)
-    assert len(rows) == 7 * lm.config.num_hidden_layers + 1
-    assert not any(number % 8 for number in rows)
 
 
 def test_the_decoder_says_where_and_in_what_it_computes(lm: LanguageModel) -> None:

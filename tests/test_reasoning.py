@@ -75,8 +75,10 @@ class TestChainOfThought:
         self, model: LanguageModel, question: Question, engine: str
     ) -> None:
         method = ChainOfThought(max_new_tokens=9)
-        found = ask(model, method, question, engine=engine)
-        assert torch.equal(found.probabilities, ask(model, method, question).probabilities)
+        found = ask(model, method, question, engine=engine).probabilities
+        expected = ask(model, method, question).probabilities
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        assert engine == "plain" or torch.equal(found, expected)
 
     def test_a_chat_model_is_asked_by_its_template(self, folder: Path, question: Question) -> None:
         lm = with_template(folder, TEMPLATE)

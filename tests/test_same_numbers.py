@@ -1,7 +1,7 @@
 """What every method asks and answers is what it was before: the golden of tools/same_numbers.py.
 
 Its ids and token counts are equal to those of the code before the rebuild of the package, and its
-first probabilities within 3e-6. Its bits are those of the bitwise arithmetic (minise/attention.py).
+first probabilities within 3e-6. Its bits are those of minise/exact/ on the machine that it names.
 Here ids, groups and label ids are compared exactly, for all questions, and probabilities within
 rounding, for the first: other processors round the last digits differently. To the last bit,
 and on real questions, `python -m tools.same_numbers check` compares them on the machine that

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minise import LanguageModel, pack
-from minise.engines import read_ends
+from minise.exact.run import read_ends
 from minise.traces import Apart, absolute, largest, pick, relative, row_sizes, trace
 
 

@@ -9,10 +9,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-import minise.engines as engines
+import minise.exact.run as exact
 from minise import Decoder, LanguageModel, Tree, branch_logits, pack, record
-from minise.attention import BLOCK, FEW, Reader, next_calls, tree_calls
-from minise.engines import hidden_states, read_ends, run_alone, token_counts
+from minise.engines import hidden_states, run_alone, token_counts
+from minise.exact.attention import BLOCK, FEW, Reader, next_calls, tree_calls
+from minise.exact.run import read_ends
 
 # Prefix and branches: each a shape that a tree can have.
 TREES: dict[str, tuple[list[int], list[list[int]]]] = {
@@ -160,9 +161,9 @@ def test_the_model_is_given_tokens_and_positions_where_it_is(
         raise InterruptedError
 
     there = replace(lm, decoder=Decoder(lm.config).to("meta"))
-    monkeypatch.setattr(Decoder, "forward", watch)
+    monkeypatch.setattr(exact, "extend", watch)
     monkeypatch.setattr(Decoder, "run", watch)
-    monkeypatch.setattr(engines, "tree_reader", Mock())  # a real one asks what is where
+    monkeypatch.setattr(exact, "tree_reader", Mock())  # a real one asks what is where
     with pytest.raises(InterruptedError):
         branch_logits(there, [5, 6], [[7], [8, 9]], engine)
     assert seen == ["meta"] * (3 if engine == "tree" else 2)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from minise.commands.options import set_threads
+from minise.commands.options import set_threads, values_of
 from minise.errors import InputError, printable
 from minise.names import AUTO
 from minise.plugin import load_extra
@@ -45,7 +45,7 @@ def load_model(args: argparse.Namespace, share: Any = None) -> LanguageModel:
     attention = getattr(args, "attention", None)
     lm = transformers_model.load(source, args.revision, dtype, args.device, attention)
     args.dtype = name_of(lm.decoder.dtype)
-    set_threads(args, lm)
+    set_threads(args, values_of(lm.decoder))
     return lm
 
 

@@ -128,6 +128,8 @@ class Library:
     ) -> Tensor:
         """The logits (G, V) after each prompt. Raises InputError for an engine that is not exact on
         this model."""
+        # A packed sequence in one call of that library is the engine plain as well.
+        engine = "dense" if engine == "plain" else engine
         if engine == "separate":
             return torch.cat([self.alone([*prefix, *branch]) for branch in branches])
         self.check(engine)

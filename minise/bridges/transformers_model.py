@@ -66,6 +66,9 @@ class LibraryModel(LanguageModel):
     def layout_ends(self, layout: Layout) -> Tensor:
         return self.library.layout_ends(layout)
 
+    def logits(self, ends: Tensor, columns: Tensor | None = None) -> Tensor:
+        return self.library.logits(ends, columns)
+
     def counted_as(self, engine: str) -> str:
         """With the engine tree, only what all prompts share runs once. (Padding is not counted.)"""
         return "dense" if engine == "tree" else engine

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from minise.commands import options
 from minise.errors import InputError, printable, shorten
 from minise.methods.registry import METHODS, build, make_variants
-from minise.names import DEFAULT_MODEL, ENGINES
+from minise.names import DEFAULT_MODEL, ENGINES, LAYOUTS
 
 if TYPE_CHECKING:
     from minise.engines import LanguageModel
@@ -145,7 +145,7 @@ def as_json(
             {"choices": list(g.choices), "probabilities": g.probabilities.tolist(), "null": g.null}
             for g in answer.groups
         ],
-        "tokens": {name: plan.tokens(lm.counted_as(name)) for name in ENGINES},
+        "tokens": {name: plan.tokens(lm.counted_as(name)) for name in LAYOUTS},
     }
 
 

@@ -12,7 +12,7 @@ from minise.engines import LanguageModel
 from minise.ensemble import Plan
 from minise.errors import InputError, printable, say
 from minise.meter import check_fit
-from minise.names import ENGINES
+from minise.names import LAYOUTS
 from minise.placement import Placement, in_words, name_of, pass_bytes
 from minise.progress import progress
 
@@ -39,7 +39,7 @@ def _count(
     lm: LanguageModel, method: Any, engine: str, asked: Sequence[tuple[int, Any]], what: str
 ) -> dict[str, Any]:
     told: dict[str, Any] = {"engine": engine, "questions": len(asked), "prompts": 0, "passes": 0}
-    told |= {"tokens": dict.fromkeys(ENGINES, 0), "largest_pass": 0, "written": 0}
+    told |= {"tokens": dict.fromkeys(LAYOUTS, 0), "largest_pass": 0, "written": 0}
     if hasattr(method, "more"):
         told["more_rounds"] = True
     if hasattr(method, "fit"):  # on answers that others got: it runs nothing
@@ -51,7 +51,7 @@ def _count(
             alone = engine == "separate" and plan.layout is None
             told["prompts"] += len(plan.prompts)
             told["passes"] += len(plan.prompts) if alone else 1
-            for way in ENGINES:
+            for way in LAYOUTS:
                 told["tokens"][way] += plan.tokens(way)
             longest = len(plan.prefix) + max(map(len, plan.branches))
             largest = longest if alone else plan.tokens(engine)
@@ -69,7 +69,7 @@ def show(
     rows = [row for methods in counted.values() for row in methods.values()]
     packed = args.packed is not None
     needs = (
-        pass_bytes(lm.config, placed.dtype, row["largest_pass"], row["engine"] == "dense", packed)
+        pass_bytes(lm.config, placed.dtype, row["largest_pass"], row["engine"], packed)
         for row in rows
     )
     told = {
@@ -98,7 +98,7 @@ def _text(told: dict[str, Any]) -> Iterable[str]:
     yield f"memory: weights {in_words(told['weights_bytes'])}{packed}, free {free}"
     yield f"largest pass: {longest:,} tokens, about {in_words(told['pass_bytes'])} more"
     yield ""
-    heads = ("questions", "prompts", "passes", *ENGINES)
+    heads = ("questions", "prompts", "passes", *LAYOUTS)
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     yield f"{'':{sum(widths) + 13}}" + "".join(f"{head:>10}" for head in heads)
     for task, name, row in rows:

@@ -95,11 +95,11 @@ def _refusals(
 
 
 def _different(variants: Sequence[Variant]) -> list[tuple[Any, bool]]:
-    """The methods that ask the model, and whether by the engine dense; none that plans as another
+    """The methods that ask the model, and whether under a dense mask; none that plans as another
     one does."""
     found: dict[tuple[str, str, bool], tuple[Any, bool]] = {}
     for one in variants:
-        method, dense = build(one), one.engine == "dense"
+        method, dense = build(one), one.engine in ("dense", "plain")
         if not hasattr(method, "fit"):
             found[one.method, repr(one.settings), dense] = method, dense
     return list(found.values())

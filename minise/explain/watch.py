@@ -74,7 +74,7 @@ class _Own:
         # Read out after each layer as after the last: by the final norm and the output matrix.
         normed = self.lm.decoder.model.norm(torch.stack([rows[-1] for rows in layers]))
         columns = torch.tensor(label_ids, device=normed.device)
-        logits = self.lm.decoder.logits(normed, columns).double()
+        logits = self.lm.logits(normed, columns).double()
         return Alone([*layers, hidden], weights, logits.softmax(dim=-1).tolist())
 
     def packed(self, run: Callable[[], Any]) -> Trace:

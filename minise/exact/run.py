@@ -1,0 +1,65 @@
+"""The decoder, driven so that a row's bits do not depend on what runs beside it.
+
+Each function computes what the definition in minise/model.py does, and takes a decoder of which
+`refine` (layers.py) has replaced the layers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minise.cache import Cache, Growing
+from minise.exact.attention import BLOCK, mask_reader, tree_reader
+from minise.exact.layers import linear
+from minise.layout import Tree
+from minise.model import Decoder, expanded
+
+
+def forward(decoder: Decoder, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    """`Decoder.forward`: hidden states (..., T, D). Arguments and errors are its."""
+    return extend(decoder, tokens, positions, mask)[0]
+
+
+def extend(
+    decoder: Decoder, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
+) -> tuple[Tensor, Cache]:
+    """`Decoder.extend`: hidden states (..., T, D) and the longer cache."""
+    tokens, positions, mask = expanded(tokens, positions, mask, cache)
+    batch, (T, U) = mask.shape[:-2], mask.shape[-2:]
+    growing = Growing(cache, positions)
+    seen, at = mask.reshape(-1, T, U), growing.cache.positions.reshape(-1, U)
+    reader = mask_reader(seen, at, decoder.config.sliding_windows, tokens.device)
+
+    # The items of a batch stand one after the other in one sequence: no item sees another.
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = growing.add(layer, *(x.reshape(*batch, T, *x.shape[-2:]) for x in (k, v)))
+        return reader.attend(layer, q, *(x.reshape(1, -1, *x.shape[-2:]) for x in (k, v)))
+
+    hidden = decoder.run(tokens.reshape(1, -1), positions.reshape(1, -1), attend)
+    return hidden.view(*batch, T, -1), growing.cache
+
+
+def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
+    """Hidden states after the final norm at the tree's ends: (G, D). Everything but attention is
+    done once for each distinct token, and in the top layer for the ends only."""
+    device, windows = decoder.device, decoder.config.sliding_windows
+    ends, tokens, positions = (x.to(device) for x in (tree.ends, tree.tokens, tree.positions))
+    reader = tree_reader(tree, windows, device)
+    return decoder.run(tokens[None], positions[None], reader.attend, rows=ends)[0]
+
+
+def logits(decoder: Decoder, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+    """`Decoder.logits`: (..., V), or (..., C) for the token ids `columns` (C,)."""
+    head = decoder.model.embed_tokens if decoder.lm_head is None else decoder.lm_head
+    if columns is None:
+        return linear(hidden, head.weight)
+    # Dot products, one by one: in a matrix product a column's bits depend on its place.
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    parts = head.weight[columns].to(wide).split(BLOCK)
+    found = [
+        torch.cat([(x[:, None] * part).sum(dim=-1) for part in parts], dim=-1)
+        for x in rows.to(wide).split(BLOCK)
+    ]
+    return torch.cat(found).to(rows.dtype).view(*hidden.shape[:-1], -1)
