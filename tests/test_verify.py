@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +14,46 @@ import pytest
 import torch
 from torch import Tensor
 
-import minise.attention as attention
-import minise.engines as engines
+import minise.comparison as comparison
+import minise.exact.attention as attention
 import minise.influence as influence
 import minise.verify as verify_module
-from minise import InputError, LanguageModel, Plan, Question, SelfEnsemble, load, pack, record
+from minise import (
+    Decoder,
+    InputError,
+    LanguageModel,
+    Plan,
+    Question,
+    SelfEnsemble,
+    load,
+    pack,
+    record,
+)
 from minise.commands.options import QUESTION
-from minise.layout import Layout, Tree
-from minise.verify import Bounds, Difference, Verification, verify
+from minise.comparison import Bounds, Difference
+from minise.exact import run as exact
+from minise.grouping import Groups
+from minise.layout import Layout
+from minise.prompt import Prompt
+from minise.traces import Apart
+from minise.verify import Verification, verify
 from tests.faults import FAULTS
+from tests.planted import PLANTED, WINDOWED, everywhere
 from tests.tiny import FAMILIES, load_tiny, write_checkpoint
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SHIPPED = Path(__file__).parents[1] / "weights" / "tiny-llama"
 BIRD = Question("Which is a bird?", ["wren", "a trout", "oak", "the red ant", "quartz"])
+# Three prompts of 32 tokens or less, a little longer than the windows of the tiny mistral.
+SHORT = Plan(
+    Question("?", ["a", "b", "c"]),
+    Groups((((0, 1),), ((1, 2),), ((2, 0),))),
+    list(range(30, 50)),
+    [
+        Prompt("", [*range(start, start + length)], [70, 80, 90])
+        for start, length in ((60, 12), (100, 12), (61, 11))
+    ],
+)
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
 each_model = pytest.mark.parametrize("name", ["shipped", "llama", "mistral"])
@@ -51,15 +76,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return make
 
 
-def everywhere(monkeypatch: pytest.MonkeyPatch, real: Any, planted: Any) -> None:
-    """Put `planted` in the place of a function, in every module that imported it."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("minise"):
-            for attribute, value in list(vars(module).items()):
-                if value is real:
-                    monkeypatch.setattr(module, attribute, planted)
-
-
 def plant(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A fault of tests/faults.py in this process."""
     module_name, path, make = FAULTS[name]
@@ -74,66 +90,33 @@ def plant(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         everywhere(monkeypatch, real, make(real))
 
 
-def every_group_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = engines.pack
-
-    def pack(prefix: list[int], branches: list[list[int]], tree: bool = False) -> Tree:
-        layout = real(prefix, branches, tree)
-        if len(branches) > 1:
-            layout.positions[len(prefix) :] += 1
-        return layout
-
-    everywhere(monkeypatch, real, pack)
-
-
-def a_tree_window_of_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = attention.tree_calls
-
-    def calls(tree: Tree, windows: Any, device: torch.device) -> Any:
-        wider = {w: None if w is None else w + 1 for w in windows}
-        found = real(tree, tuple(wider.values()), device)
-        return [replace(c, masks={w: c.masks[wider[w]] for w in wider}) for c in found]
-
-    everywhere(monkeypatch, real, calls)
-
-
-def a_tree_that_mixes_query_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Mixed(attention.Reader):
-        def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            heads, groups = q.shape[2], k.shape[2]
-            mixed = torch.arange(heads).view(heads // groups, groups).T.flatten()
-            return super().attend(layer, q[:, :, mixed], k, v)
-
-    real = engines.tree_reader
-
-    def mixing(*given: Any) -> Mixed:
-        sound = real(*given)
-        return Mixed(sound.calls, sound.T, sound.windows, sound.ends)
-
-    monkeypatch.setattr(engines, "tree_reader", mixing)
-
-
 def rounding_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that sums in another order: in the packed engines what attention and MLP put out is
-    wrong by up to one unit of rounding."""
-    real, generator = verify_module.branch_logits, torch.Generator().manual_seed(0)
+    wrong by up to one unit of rounding. Nothing is promised of its bits."""
+    real, generator = comparison.label_logits, torch.Generator().manual_seed(0)
 
     def noise(_: object, given: object, output: Tensor) -> Tensor:
         wide = output.to(torch.promote_types(output.dtype, torch.float32))
         unit = torch.rand(wide.shape, generator=generator, dtype=wide.dtype) * 2 - 1
         return (wide * (1 + torch.finfo(output.dtype).eps * unit)).to(output.dtype)
 
-    def branch_logits(lm: LanguageModel, prefix: Any, branches: Any, engine: str) -> Tensor:
-        noisy = [] if engine == "separate" else list(lm.decoder.model.layers)
-        parts = [part for layer in noisy for part in (layer.self_attn, layer.mlp)]
+    def label_logits(lm: LanguageModel, plan: Plan, engine: str) -> list[Tensor]:
+        layers: list[Any] = [] if engine == "separate" else list(lm.decoder.model.layers)
+        layers = [getattr(layer, "layer", layer) for layer in layers]  # of a widened decoder
+        parts = [part for layer in layers for part in (layer.self_attn, layer.mlp)]
         hooks = [part.register_forward_hook(noise) for part in parts]
         try:
-            return real(lm, prefix, branches, engine)
+            return real(lm, plan, engine)
         finally:
             for hook in hooks:
                 hook.remove()
 
-    monkeypatch.setattr(verify_module, "branch_logits", branch_logits)
+    monkeypatch.setattr(comparison, "label_logits", label_logits)
+    promise_nothing(monkeypatch)
+
+
+def promise_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "is_refined", lambda decoder: False)
 
 
 def agree(report: Verification) -> bool:
@@ -153,10 +136,17 @@ class TestWhatIsSoundPasses:
         assert report.influence.runs > 0
         assert report.groups == len(plan.prompts)
         assert report.tokens == sum(len(plan.prefix) + len(b) for b in plan.branches)
-        assert set(report.engines) == {"dense", "tree"}
-        for difference in report.engines.values():
+        assert report.promised
+        assert list(report.engines) == ["dense", "tree", "plain"]
+        assert list(report.wide) == [] if dtype == torch.float64 else list(report.engines)
+        for engine in ("dense", "tree"):
+            difference = report.engines[engine]
             assert difference.layers == [0.0] * (lm.config.num_hidden_layers + 1)
             assert difference.logits == difference.probabilities == difference.changed == 0
+        for difference in (report.engines["plain"], *report.wide.values()):
+            assert difference.prompts == report.groups
+            assert all(map(math.isfinite, difference.layers))
+            assert difference.logits < 1
         assert set(report.ablations) == {"without_mask", "without_positions"}
         for difference in report.ablations.values():
             assert max(difference.layers) > 1e-2
@@ -173,7 +163,7 @@ class TestWhatIsSoundPasses:
         lm.decoder.model.embed_tokens.weight.data[plan.prefix[0], 5] = 300
         assert verify(lm, plan).passed
         with monkeypatch.context() as planted:
-            every_group_position_off_by_one(planted)
+            PLANTED["every group's positions are off by one"](planted)
             assert not agree(verify(lm, plan))
         rounding_noise(monkeypatch)
         report = verify(lm, plan)
@@ -213,11 +203,13 @@ class TestWhatIsSoundPasses:
 class TestTheNumbersAreWhatTheySay:
     """Computed again from the definitions, with plain runs of the decoder."""
 
-    def states(self, lm: LanguageModel, layout: Layout) -> list[Tensor]:
+    def states(
+        self, lm: LanguageModel, layout: Layout, forward: Callable[..., Tensor] = Decoder.forward
+    ) -> list[Tensor]:
         """Of every row after each layer, then after the final norm."""
         with record(lm.decoder) as seen:
-            final = lm.decoder(layout.tokens, layout.positions, layout.mask)
-        return [*(seen.residual[layer][0] for layer in sorted(seen.residual)), final]
+            final = forward(lm.decoder, layout.tokens, layout.positions, layout.mask)
+        return [*(seen.residual[layer].squeeze(0) for layer in sorted(seen.residual)), final]
 
     def alone(self, lm: LanguageModel, plan: Plan) -> list[list[Tensor]]:
         """The states of each prompt, and the logits at its end."""
@@ -265,23 +257,27 @@ class TestTheNumbersAreWhatTheySay:
     def test_of_the_bounds(self, model: Models, dtype: torch.dtype) -> None:
         """Each is FACTOR times how far the model is from itself in a wider dtype."""
         lm, plan = model("shipped", dtype)
-        wide = replace(lm, decoder=copy.deepcopy(lm.decoder).to(verify_module.WIDER[dtype]))
-        largest, labels = [0.0] * (lm.config.num_hidden_layers + 2), 0.0
+        wide = replace(lm, decoder=copy.deepcopy(lm.decoder).double())
+        largest = [0.0] * (lm.config.num_hidden_layers + 2)
+        labels, relative_labels = 0.0, 0.0
         for branch, prompt in zip(plan.branches, plan.prompts, strict=True):
             layout = pack(plan.prefix, [branch])
-            narrow, exact = self.states(lm, layout), self.states(wide, layout)
+            narrow, exactly = (self.states(x, layout, exact.forward) for x in (lm, wide))
             read, wide_read = (
-                x.decoder.logits(rows[-1][-verify_module.READ_ROWS :]).double()
-                for x, rows in ((lm, narrow), (wide, exact))
+                exact.logits(x.decoder, rows[-1][-comparison.READ_ROWS :]).double()
+                for x, rows in ((lm, narrow), (wide, exactly))
             )
-            pairs = [*zip(exact, narrow, strict=True), (wide_read, read)]
+            pairs = [*zip(exactly, narrow, strict=True), (wide_read, read)]
             gaps = [self.size(a.double() - b.double()) / self.size(a) for a, b in pairs]
             apart = [float(gap.max()) for gap in gaps]
             largest = [max(both) for both in zip(largest, apart, strict=True)]
-            off = (wide_read - read)[:, prompt.label_ids].abs().max()
-            labels = max(labels, float(off))
+            off = (wide_read - read)[:, prompt.label_ids].abs()
+            labels = max(labels, float(off.max()))
+            part = off / self.size(wide_read)[:, None]
+            relative_labels = max(relative_labels, float(part.max()))
         bounds, factor = verify(lm, plan).bounds, verify_module.FACTOR
-        assert [*bounds.layers, bounds.logits] == pytest.approx([factor * x for x in largest])
+        expected = [factor * x for x in (*largest, relative_labels)]
+        assert bounds.listed == pytest.approx(expected)
         assert bounds.probabilities == pytest.approx(math.tanh(factor * labels / 2))
         assert bounds.relative
 
@@ -314,37 +310,26 @@ class TestWhatIsWrongFails:
         assert not agree(report)
 
     @each_dtype
-    @pytest.mark.parametrize(
-        ("name", "fault"),
-        [
-            ("shipped", every_group_position_off_by_one),
-            ("llama", every_group_position_off_by_one),
-            ("mistral", every_group_position_off_by_one),
-            ("mistral", a_tree_window_of_one_more),
-            ("shipped", a_tree_that_mixes_query_heads),
-            ("llama", a_tree_that_mixes_query_heads),
-        ],
-    )
-    def test_a_fault_of_one_engine(
-        self, model: Models, monkeypatch, name: str, fault: Any, dtype: torch.dtype
+    @pytest.mark.parametrize("fault", PLANTED)
+    def test_a_small_fault_of_one_engine_or_of_all(
+        self, model: Models, monkeypatch, fault: str, dtype: torch.dtype
     ) -> None:
-        lm, plan = model(name, dtype)
-        fault(monkeypatch)
-        report = verify(lm, plan)
+        """Without the certificate, and also on a device that promises no equal bits."""
+        lm, _ = model("mistral" if fault in WINDOWED else "llama", dtype)
+        nothing = influence.Influence(0, Apart())
+        monkeypatch.setattr(verify_module, "influence", lambda *given, **named: nothing)
+        PLANTED[fault](monkeypatch)
+        report = verify(lm, SHORT)
         assert not report.passed
-        assert not agree(report)
+        elsewhere = replace(report, promised=False)
+        assert not (elsewhere.engines_agree and elsewhere.engines_agree_in_float64)
 
-    def test_one_wrong_position(self, lm: LanguageModel, question: Question, monkeypatch) -> None:
-        real = engines.pack
-
-        def shifted(prefix: list[int], branches: list[list[int]], tree: bool = False) -> Tree:
-            layout = real(prefix, branches, tree)
-            if len(branches) > 1:
-                layout.positions[-1] += 1
-            return layout
-
-        everywhere(monkeypatch, real, shifted)
-        assert not agree(verify(lm, SelfEnsemble(2, 1).plan(lm, question)))
+    @each_dtype
+    @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2"])
+    def test_none_of_them_is_seen_where_none_is(
+        self, model: Models, name: str, dtype: torch.dtype
+    ) -> None:
+        assert verify(model(name, dtype)[0], SHORT).passed
 
     @each_dtype
     def test_a_nan_in_the_weights(self, model: Models, dtype: torch.dtype) -> None:
@@ -359,16 +344,18 @@ class TestWhatIsWrongFails:
         self, model: Models, monkeypatch, dtype: torch.dtype, tolerance: float | None
     ) -> None:
         lm, plan = model("llama", dtype)
-        real = verify_module.branch_logits
+        real, done = LanguageModel.logits, []
 
-        def branch_logits(lm: LanguageModel, *given: Any) -> Tensor:
-            logits = real(lm, *given).clone()
-            if given[-1] == "tree":
-                logits[1, 7] = math.nan
-            return logits
+        def spoiled(self: LanguageModel, ends: Tensor, columns: Tensor | None = None) -> Tensor:
+            found = real(self, ends, columns).clone()
+            if columns is None and not done:  # the first engine's
+                found[1, 7] = math.nan
+                done.append(found)
+            return found
 
-        monkeypatch.setattr(verify_module, "branch_logits", branch_logits)
+        monkeypatch.setattr(LanguageModel, "logits", spoiled)
         assert not verify(lm, plan, tolerance).passed
+        assert done
 
     def test_a_model_that_cannot_tell(self, tmp_path: Path, question: Question) -> None:
         """If the ablations agree too, agreement of the engines shows nothing."""
@@ -397,44 +384,49 @@ class TestWhatIsWrongFails:
 
 class TestBounds:
     def difference(self, **changed: Any) -> Difference:
-        fields = {"layers": [9.0, 9.0], "logits": 9.0, "probabilities": 0.01, "changed": 0.0}
-        relative = {"relative_layers": [0.1, 0.2], "relative_logits": 0.3, "equal": False}
-        return Difference(**{**fields, **relative, **changed})
+        fields = {"layers": [9.0, 9.0], "logits": 9.0, "labels": 9.0, "probabilities": 0.01}
+        relative = {"relative_layers": [0.1, 0.2], "relative_logits": 0.3, "relative_labels": 0.4}
+        rest = {"changed": 0.0, "equal": False, "prompts": 2}
+        return Difference(**{**fields, **relative, **rest, **changed})
 
     def test_each_layer_logits_and_probabilities_have_their_own(self) -> None:
-        bounds = Bounds([0.1, 0.2], 0.3, 0.01)
+        bounds = Bounds([0.1, 0.2], 0.3, 0.4, 0.01)
         assert bounds.allow(self.difference())
         assert not bounds.allow(self.difference(relative_layers=[0.11, 0.0]))
         assert not bounds.allow(self.difference(relative_layers=[0.0, 0.21]))
         assert not bounds.allow(self.difference(relative_logits=0.31))
+        assert not bounds.allow(self.difference(relative_labels=0.41))
         assert not bounds.allow(self.difference(probabilities=0.02))
 
     def test_a_tolerance_is_absolute_and_holds_for_everything(self, model: Models) -> None:
         report = verify(*model("llama", torch.bfloat16), tolerance=0.5)
-        assert report.bounds == Bounds([0.5] * 4, 0.5, 0.5, relative=False)
+        assert report.bounds == Bounds([0.5] * 4, 0.5, 0.5, 0.5, relative=False)
+        assert report.wide_bounds == report.bounds
         assert report.tolerance == 0.5
-        assert not report.bounds.allow(self.difference(layers=[0.4, 0.4, 0.4, 0.6], logits=0.0))
-        assert report.bounds.allow(self.difference(layers=[0.4, 0.4, 0.4, 0.5], logits=0.0))
+        within = {"logits": 0.0, "labels": 0.5}
+        assert not report.bounds.allow(self.difference(layers=[0.4, 0.4, 0.4, 0.6], **within))
+        assert report.bounds.allow(self.difference(layers=[0.4, 0.4, 0.4, 0.5], **within))
 
     @pytest.mark.parametrize("wrong", [math.nan, math.inf])
     def test_what_is_not_a_number_is_never_within(self, wrong: float) -> None:
-        bounds = Bounds([math.inf, 1.0], 1.0, 1.0)
+        bounds = Bounds([math.inf, 1.0], 1.0, 1.0, 1.0)
         assert not bounds.allow(self.difference())
-        bounds = Bounds([1.0, 1.0], 1.0, 1.0)
+        bounds = Bounds([1.0, 1.0], 1.0, 1.0, 1.0)
         assert bounds.allow(self.difference())
         assert not bounds.allow(self.difference(relative_layers=[0.0, wrong]))
         assert not bounds.allow(self.difference(relative_logits=wrong))
+        assert not bounds.allow(self.difference(relative_labels=wrong))
         assert not bounds.allow(self.difference(probabilities=wrong))
 
     def test_float64_has_fixed_ones(self, model: Models) -> None:
         report = verify(*model("llama", torch.float64))
-        assert report.bounds == Bounds([1e-10] * 4, 1e-10, 1e-10)
+        assert report.bounds == report.wide_bounds == Bounds([1e-10] * 4, 1e-10, 1e-10, 1e-10)
 
     def test_others_follow_the_rounding_of_the_dtype(self, model: Models) -> None:
         of = {d: verify(*model("shipped", d)).bounds for d in DTYPES[1:]}
         for dtype, bounds in of.items():
             eps = torch.finfo(dtype).eps
-            for bound in (*bounds.layers, bounds.logits):
+            for bound in bounds.listed:
                 assert eps < bound < 100 * eps
 
 
@@ -451,6 +443,12 @@ class TestRefusals:
         monkeypatch.setattr("minise.meter.free_bytes", lambda device: 1000)
         with pytest.raises(InputError, match="packed tokens need a mask"):
             verify(*asked)
+
+    def test_bits_of_another_library(self, asked: tuple[LanguageModel, Plan]) -> None:
+        lm, plan = asked
+        lm.__dict__["verify"] = None
+        with pytest.raises(InputError, match="nothing promises the bits of another library"):
+            verify(lm, plan, require_bits=True)
 
     def test_a_prompt_beyond_the_models_positions(self, asked: tuple[LanguageModel, Plan]) -> None:
         lm, plan = asked
@@ -489,7 +487,7 @@ class TestItLeavesNothingBehind:
                 raise RuntimeError("the device is lost")
             return real(self, *given)
 
-        monkeypatch.setattr("minise.attention.Reader.attend", attend)
+        monkeypatch.setattr("minise.exact.attention.Reader.attend", attend)
         with pytest.raises(RuntimeError, match="lost"):
             verify(lm, plan, gradients=True)
         assert self.state(lm) == before
