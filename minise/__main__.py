@@ -7,6 +7,10 @@ from minise import stop
 
 stop.install()  # before the imports below, which take a while
 
+from minise.exact import strict  # noqa: E402
+
+strict.ask_for()  # before torch is imported
+
 from minise.cli import main  # noqa: E402
 
 

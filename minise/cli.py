@@ -29,7 +29,7 @@ from minise.errors import (
 )
 
 # Each is a file of minise/commands/.
-COMMANDS = ("ask", "explain", "verify", "bench", "eval", "report", "tasks")
+COMMANDS = ("ask", "explain", "verify", "bench", "bits", "eval", "report", "tasks")
 
 
 def main(arguments: list[str] | None = None) -> int:

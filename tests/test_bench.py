@@ -12,7 +12,7 @@ import torch
 from minise import load, pack
 from minise.bench import generating, plot
 from minise.bench.generating import time_generation
-from minise.bench.measure import Row, Timings, random_model, time_engines
+from minise.bench.measure import Row, Timings, random_model, time_engines, unrefined
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
 from minise.bench.workloads import WORKLOADS, Workload
 from minise.cli import main
@@ -74,13 +74,49 @@ def test_several_questions_in_one_pass_have_the_same_logits_and_their_own_share(
 def test_every_engine_gives_the_same_logits(family: str) -> None:
     lm = random_model(FAMILIES[family], torch.float64, CPU)
     report = time_engines(lm, SMALL, rounds=1, seed=0, with_peers=False)
-    assert [row.name for row in report.rows] == ["separate", "dense", "tree"]
+    assert [row.name for row in report.rows] == list(ENGINES)
     assert report.floor_seconds > 0
     for row in report.rows:
         assert row.max_difference <= 1e-10
         assert row.seconds > 0
-    tokens = [row.tokens for row in report.rows]
-    assert tokens == sorted(tokens, reverse=True)
+    tokens = {row.name: row.tokens for row in report.rows}
+    assert tokens["separate"] > tokens["dense"] == tokens["plain"] > tokens["tree"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tree_runs_without_equal_bits_on_the_same_tensors(family: str) -> None:
+    """As one more row: what equal bits cost."""
+    lm = random_model(FAMILIES[family], torch.float64, CPU)
+    report = time_engines(lm, SMALL, rounds=1, seed=0, with_peers=False, free_rows=True)
+    row = report.rows[-1]
+    assert [one.name for one in report.rows] == [*ENGINES, "tree, rows in one call"]
+    assert row.max_difference <= 1e-10
+    assert "as if equal bits were not wanted" in report.as_text()
+    free = unrefined(lm.decoder)
+    assert type(free.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    for name, tensor in lm.decoder.state_dict().items():
+        assert free.state_dict()[name].data_ptr() == tensor.data_ptr()
+
+
+def test_packed_weights_have_no_such_form() -> None:
+    lm = load("weights/tiny-llama", quantize="nf4")
+    with pytest.raises(InputError, match="--free-rows is for weights that are not packed"):
+        time_engines(lm, SMALL, rounds=1, seed=0, with_peers=False, free_rows=True)
+
+
+def test_scores_that_do_not_fit_leave_plain_out_and_say_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As with the workload longest: all others run."""
+    packed = token_counts(*SMALL.prompts(288, 0)[:2])["dense"]
+    monkeypatch.setattr("minise.meter.free_bytes", lambda _: 2 * packed**2)
+    report = time_engines(LLAMA, SMALL, rounds=1, seed=0, with_peers=False)
+    assert [row.name for row in report.rows] == [name for name in ENGINES if name != "plain"]
+    assert f"plain is left out: {packed} packed tokens need a mask and scores" in report.as_text()
+    monkeypatch.setattr(plot, "TRIALS", (1, 2))
+    calls, left_out = plot.plan_calls(LLAMA, SMALL, 0, report)
+    assert left_out == []
+    assert {call.engine for call in calls} == {row.name for row in report.rows}
 
 
 def test_random_weights_are_made_in_the_wanted_dtype_and_the_same_each_time() -> None:
@@ -102,8 +138,11 @@ def test_json_is_the_contracts(capsys, llama_folder: Path) -> None:
     status = main(["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert status == 0
-    assert set(report) == {"workload", "device", "dtype", "floor_seconds", "rows"}
-    assert report["workload"] == "qasc"
+    keys = {"workload", "device", "dtype", "machine", "floor_seconds", "rows", "left_out"}
+    assert set(report) == keys
+    assert (report["workload"], report["left_out"]) == ("qasc", {})
+    told = {"cpu", "instructions", "torch", "environment", "threads"}
+    assert set(report["machine"]) == told
     for row in report["rows"]:
         assert set(row) == {"name", "seconds", "tokens", "peak_bytes", "max_difference"}
 
@@ -111,8 +150,9 @@ def test_json_is_the_contracts(capsys, llama_folder: Path) -> None:
 def test_text_is_a_table_with_the_floor(capsys, llama_folder: Path) -> None:
     assert main(["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers"]) == 0
     out = capsys.readouterr().out
-    for name in ("separate", "dense", "tree", "floor: linear layers on the tree"):
+    for name in (*ENGINES, "floor: linear layers on the tree"):
         assert f"\n{name} " in out
+    assert f", torch {torch.__version__}, " in out.splitlines()[1]
 
 
 class TestThePlot:
@@ -141,7 +181,7 @@ class TestThePlot:
         self, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
     ) -> None:
         as_measured = token_counts(*SMALL.prompts(99, 0)[:2])["dense"]
-        monkeypatch.setattr(plot, "LONGEST_DENSE", as_measured)
+        monkeypatch.setattr(plot, "LONGEST", {"dense": as_measured})
         slow = timings(separate=50, dense=2, tree=1)  # over 60 seconds at N=4
         plot.plot_growth(LLAMA, SMALL, 0, 1, slow, tmp_path / "growth.png")
         said = capsys.readouterr().err.splitlines()[0]
@@ -180,7 +220,7 @@ class TestThePlot:
         for ax, name in zip(figure.axes, ("trials N", "choices K"), strict=True):
             assert ax.get_xlabel() == name
             assert [line.get_label() for line in ax.lines] == list(ENGINES)
-            assert [list(line.get_ydata()) for line in ax.lines] == [[2.5, 2.5]] * 3
+            assert [list(line.get_ydata()) for line in ax.lines] == [[2.5, 2.5]] * len(ENGINES)
             for band in ax.collections:
                 heights = band.get_paths()[0].vertices[:, 1]
                 assert (min(heights), max(heights)) == (1.0, 8.0)
@@ -249,6 +289,7 @@ def test_all_published_shapes_and_the_small_one_can_be_built() -> None:
         (["--plot", "x.txt"], ["x.txt", "end it in .png or .pdf or .svg"]),
         (["--tokens-per-pass", "0"], ["--tokens-per-pass 0"]),
         (["--tokens-per-pass", "9", "--workload", "generate"], ["--tokens-per-pass", "generate"]),
+        (["--free-rows", "--workload", "generate"], ["--free-rows", "generate"]),
     ],
 )
 def test_unusable_arguments_are_one_line(capsys, arguments, parts) -> None:

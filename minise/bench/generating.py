@@ -15,6 +15,7 @@ from tqdm import tqdm
 from minise.bench.peers import library_model
 from minise.bench.workloads import Workload
 from minise.engines import LanguageModel
+from minise.exact import machine
 from minise.generation import generate
 from minise.meter import peak_bytes, timed
 from minise.quantize import format_of
@@ -81,8 +82,8 @@ def as_text(rows: Sequence[Written]) -> str:
     """A table."""
     heads = ("new tokens", "seconds", "tokens/s", "peak MiB", "other tokens")
     lines = [
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {NEW_TOKENS} new tokens "
-        "for each prompt",
+        machine.in_words(),
+        f"{NEW_TOKENS} new tokens for each prompt",
         "",
         f"{'':38}" + "".join(f"{head:>13}" for head in heads),
     ]

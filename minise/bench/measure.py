@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import tokenizers
@@ -14,13 +14,19 @@ from tqdm import tqdm
 
 from minise.bench.peers import library_model, peers
 from minise.bench.workloads import Workload
+from minise.config import Config
 from minise.config_json import config_from_dict
-from minise.engines import LanguageModel, branch_logits, token_counts
+from minise.engines import LanguageModel, branch_logits, check_scores_fit, token_counts
+from minise.errors import InputError
+from minise.exact import machine
+from minise.exact.layers import probe, refine
 from minise.meter import peak_bytes, timed
 from minise.model import Decoder
 from minise.names import ENGINES
 from minise.quantize import Linear4bit, format_of
 from minise.tokenizer import Tokenizer
+
+FREE_ROWS = "tree, rows in one call"
 
 
 @dataclass(frozen=True)
@@ -45,17 +51,19 @@ class Timings:
     """One row for each engine and peer.
 
     floor_seconds: the time of the linear layers alone, on the tokens of the tree engine. It is
-    measured in the same rounds, with the model's own weights.
+    measured in the same rounds, with the model's own weights. left_out: engines that did not run,
+    by name, each with the reason.
     """
 
     floor_seconds: float
     rows: list[Row]
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def as_text(self) -> str:
         """A table; times also as multiples of the tree engine's."""
         tree = next(row for row in self.rows if row.name == "tree")
         lines = [
-            f"torch {torch.__version__}, {torch.get_num_threads()} threads",
+            machine.in_words(),
             "",
             f"{'':38}{'seconds':>9}{'/ tree':>8}{'tokens':>9}{'peak MiB':>10}{'max diff':>10}",
         ]
@@ -76,6 +84,11 @@ class Timings:
             "seconds and tokens: of one question. / tree: the time divided by the tree engine's.",
             "peak: memory above the weights. max diff: of a label logit, from the separate runs.",
         ]
+        if any(row.name == FREE_ROWS for row in self.rows):
+            lines.append(
+                f"{FREE_ROWS}: as if equal bits were not wanted; the difference is what they cost."
+            )
+        lines += [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
         if not any(row.name.startswith("library") for row in self.rows):
             lines.append(
                 "No peers: no library, or left out, or 4-bit weights, which it could not share."
@@ -90,8 +103,9 @@ def random_model(raw: dict[str, object], dtype: torch.dtype, device: torch.devic
     empty, because the workloads are token ids.
     """
     config = config_from_dict(raw)
-    with torch.device("meta"):
-        decoder = Decoder(config).to(dtype)
+    decoder = empty_decoder(config, dtype)
+    if device.type == "cpu":
+        probe(decoder, dtype)
     decoder.to_empty(device=device)
     generator = torch.Generator(device).manual_seed(0)
     for parameter in decoder.parameters():
@@ -100,7 +114,14 @@ def random_model(raw: dict[str, object], dtype: torch.dtype, device: torch.devic
         else:
             nn.init.ones_(parameter)
     unused = Tokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()), "no tokenizer")
-    return LanguageModel("random weights", config, decoder.requires_grad_(False).eval(), unused)
+    decoder = refine(decoder.requires_grad_(False).eval())
+    return LanguageModel("random weights", config, decoder, unused)
+
+
+def empty_decoder(config: Config, dtype: torch.dtype) -> Decoder:
+    """A decoder on the device "meta": shapes without values."""
+    with torch.device("meta"):
+        return Decoder(config).to(dtype)
 
 
 @torch.inference_mode()
@@ -111,9 +132,13 @@ def time_engines(
     seed: int,
     with_peers: bool = True,
     tokens_per_pass: int = 0,
+    free_rows: bool = False,
 ) -> Timings:
     """Run every way `rounds` times in turn, after one run that warms up and checks the numbers.
-    With `tokens_per_pass`, one way more: as many questions as fit, in one pass of the tree."""
+    With `tokens_per_pass`, one way more: as many questions as fit, in one pass of the tree. With
+    `free_rows`, one more: the tree with each linear layer in one call of all rows, as if equal bits
+    were not wanted. The engine plain is left out where its scores would not fit in memory. Raises
+    InputError for `free_rows` with 4-bit weights."""
     prefix, branches, labels = workload.prompts(lm.config.vocab_size, seed)
     device = lm.decoder.device
     counts = token_counts(prefix, branches)
@@ -121,6 +146,16 @@ def time_engines(
         engine: (partial(branch_logits, lm, prefix, branches, engine, labels), counts[engine])
         for engine in ENGINES
     }
+    left_out = {}
+    try:
+        check_scores_fit(lm, counts["plain"])
+    except InputError as error:
+        left_out["plain"] = str(error)
+        del ways["plain"]
+    if free_rows:
+        free = replace(lm, decoder=unrefined(lm.decoder))
+        run = partial(branch_logits, free, prefix, branches, "tree", labels)
+        ways[FREE_ROWS] = run, counts["tree"]
     # The library's model takes the decoder's own tensors, and has no place for packed ones.
     plain = with_peers and format_of(lm.decoder) is None
     model = library_model(lm.decoder) if plain else None
@@ -154,7 +189,17 @@ def time_engines(
     for name, (_, tokens) in ways.items():
         median = statistics.median(seconds[name]) / (questions if name == together else 1)
         rows.append(Row(name, median, tokens, peaks[name], differences[name]))
-    return Timings(statistics.median(floors), rows)
+    return Timings(statistics.median(floors), rows, left_out)
+
+
+def unrefined(decoder: Decoder) -> Decoder:
+    """The same tensors under the layers of the definition. Raises InputError for 4-bit weights,
+    whose layers have no such form."""
+    if format_of(decoder) is not None:
+        raise InputError("--free-rows is for weights that are not packed; leave it out")
+    plain = empty_decoder(decoder.config, decoder.dtype)
+    plain.load_state_dict(decoder.state_dict(), strict=True, assign=True)
+    return plain.requires_grad_(False).eval()
 
 
 def floor_seconds(lm: LanguageModel, tokens: int) -> float:

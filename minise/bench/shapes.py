@@ -108,3 +108,5 @@ BENCH_SHAPE: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "max_position_embeddings": 8192,
 }
+BENCHMARK = "benchmark"
+SHAPES = {BENCHMARK: BENCH_SHAPE, **PUBLISHED}

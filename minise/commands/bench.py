@@ -36,6 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-peers", action="store_true", help="leave the reference library out")
     together = "also time questions of together at most T tokens in one pass of the engine tree"
     add("--tokens-per-pass", type=int, metavar="T", help=together)
+    free = "also time the tree with linear layers in one call of all rows: what equal bits cost"
+    add("--free-rows", action="store_true", help=free)
     grows = "also draw the cost as trials and choices grow; it says first how long that takes"
     add("--plot", type=Path, metavar="PNG", help=grows)
 
@@ -44,8 +46,10 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from minise.bench import generating
-    from minise.bench.measure import random_model, time_engines
+    from minise.bench.measure import empty_decoder, random_model, time_engines
     from minise.bench.plot import plot_growth
+    from minise.config_json import config_from_dict
+    from minise.exact import machine
     from minise.placement import usable_device
 
     if not 1 <= args.rounds <= MOST_ROUNDS:
@@ -54,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--tokens-per-pass {quote(args.tokens_per_pass)} is below 1")
     if args.tokens_per_pass is not None and args.workload == GENERATE:
         raise InputError("--tokens-per-pass is of the engine tree; leave it out with generate")
+    if args.free_rows and args.workload == GENERATE:
+        raise InputError("--free-rows is of the engine tree; leave it out with generate")
     if args.model is not None and (args.shape is not None or args.random_weights):
         raise InputError("--model has weights; give it, or --shape and --random-weights")
     if args.revision is not None and args.model is None:
@@ -67,9 +73,12 @@ def run(args: argparse.Namespace) -> int:
         lm = options.load_model(args)
     else:
         shape = BENCH_SHAPE if args.shape is None else PUBLISHED[args.shape]
-        lm = random_model(shape, getattr(torch, args.dtype), usable_device(args.device))
-        options.set_threads(args, lm)
+        dtype, device = getattr(torch, args.dtype), usable_device(args.device)
+        empty = empty_decoder(config_from_dict(shape), dtype)
+        options.set_threads(args, options.values_of(empty))
+        lm = random_model(shape, dtype, device)
     about = {"workload": args.workload, "device": args.device, "dtype": args.dtype}
+    about["machine"] = machine.facts() | {"threads": torch.get_num_threads()}
     weights = args.model or f"random weights, {args.shape or 'the benchmark shape'}"
     head = f"{args.workload}: {weights}, {args.dtype}, {args.device}, {args.rounds} rounds"
     settings = args.rounds, args.seed, not args.no_peers
@@ -81,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
             print(generating.as_text(written))
         return 0
     workload = WORKLOADS[args.workload]
-    timings = time_engines(lm, workload, *settings, args.tokens_per_pass or 0)
+    more = args.tokens_per_pass or 0, args.free_rows
+    timings = time_engines(lm, workload, *settings, *more)
     if args.json:
         print(json.dumps(about | asdict(timings)))
     else:

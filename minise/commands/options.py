@@ -17,6 +17,7 @@ from minise.question import Question
 if TYPE_CHECKING:
     from minise.engines import LanguageModel
     from minise.ensemble import SelfEnsemble
+    from minise.model import Decoder
     from minise.tensor_parallel import Share
 
 # What `minise ask` and `minise verify` ask if no question is given. Chosen by a rule: the first of
@@ -70,17 +71,30 @@ def add_weights(
     """How weights are loaded and run, and --json."""
     add = group(parser, "model").add_argument
     add("--revision", help="branch, tag or commit of a hub id")
+    add_dtype(parser, dtype, dtypes)
+    add("--device", default=device, help=devices)
+    add_threads(parser)
+    add = group(parser, "output").add_argument
+    add("--json", action="store_true", help="print one JSON object instead")
+
+
+def add_dtype(
+    parser: argparse.ArgumentParser, dtype: str = "float32", dtypes: str = "default: float32"
+) -> None:
+    """--dtype, by default `dtype`."""
     kinds = f"{dtypes}; short names: {', '.join(SHORT_DTYPES)}"
     known = (AUTO, *DTYPES) if dtype == AUTO else DTYPES
+    add = group(parser, "model").add_argument
     add("--dtype", type=_dtype, choices=known, default=dtype, help=kinds)
-    add("--device", default=device, help=devices)
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """--threads."""
     threads = (
         "of the CPU (default: 1 for a model of fewer than 20 million parameters, unless "
         "OMP_NUM_THREADS is set; else torch's own choice)"
     )
-    add("--threads", type=_threads, metavar="N", help=threads)
-    add = group(parser, "output").add_argument
-    add("--json", action="store_true", help="print one JSON object instead")
+    group(parser, "model").add_argument("--threads", type=_threads, metavar="N", help=threads)
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
@@ -262,23 +276,27 @@ def load_model(args: argparse.Namespace, share: Share | None = None) -> Language
         return lm
     if placed.why:
         say(f"{args.model}: {args.dtype} on {args.device}, {placed.why}")
+    set_threads(args, stored.values)  # first: the numbers of rows depend on it (exact/probe.py)
     where = (placed.dtype, placed.device)
-    lm = replace(lm, decoder=checkpoint.read_weights(stored, *where, quantize, double))
-    set_threads(args, lm)
-    return lm
+    return replace(lm, decoder=checkpoint.read_weights(stored, *where, quantize, double))
 
 
-def set_threads(args: argparse.Namespace, lm: LanguageModel) -> None:
-    """As many threads as --threads says, or one for a small model. results.json records them."""
+def set_threads(args: argparse.Namespace, values: int) -> None:
+    """As many threads as --threads says, or one for a model of few values. results.json records
+    them."""
     import torch
 
     from minise.placement import SMALL
 
-    size = sum(parameter.numel() for parameter in lm.decoder.parameters())
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    elif size < SMALL and "OMP_NUM_THREADS" not in os.environ:
+    elif values < SMALL and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
+
+
+def values_of(decoder: Decoder) -> int:
+    """How many numbers its parameters hold; for `set_threads`."""
+    return sum(parameter.numel() for parameter in decoder.parameters())
 
 
 def self_ensemble(args: argparse.Namespace) -> SelfEnsemble:
