@@ -75,7 +75,8 @@ function prepareEquality() {
   const rest = absent.length ? ` Left out: ${absent.join(", ")}. The end of the page says why.`
     : data.engine === "tree" ? " (Of its top layer the tree engine computes the groups' last tokens alone.)" : "";
   $("bitwise").replaceChildren(
-    make("b", {}, both ? "Equal bit for bit: every token, every layer, in both engines." : said.join(" ")), rest);
+    make("b", {}, both ? "Equal bit for bit: every token, every layer, in both engines." : said.join(" ")), rest,
+    ` Computed on: ${data.machine}.`);
 }
 
 function drawEquality() {

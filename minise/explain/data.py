@@ -14,6 +14,7 @@ import torch
 from minise.engines import LanguageModel
 from minise.ensemble import Answer, Method, Plan, SelfEnsemble, Standard, combine
 from minise.errors import InputError, quote
+from minise.exact.machine import in_words
 from minise.explain.runs import Runs, run_all, tree_rows
 from minise.explain.watch import Watch, watched
 from minise.layout import Tree, pack
@@ -93,6 +94,8 @@ class Data(TypedDict):
     how much it reads the tokens of its prompt up to itself. With `heads` 1 their mean; with 0 there
     is none.
 
+    `machine`: in words, where the page was made: equal bits are a fact about it.
+
     `engine`: how the answers were computed. "tree": minise's own; "cache": the same by a library,
     what all prompts share first and the rest behind it; "separate": each prompt by itself.
     """
@@ -100,6 +103,7 @@ class Data(TypedDict):
     model: str
     dtype: str
     device: str
+    machine: str
     layers: int
     query_heads: int
     heads: int
@@ -167,6 +171,7 @@ def explain_data(
         "dtype": name_of(lm.decoder.dtype),
         "device": str(lm.decoder.device),
         "layers": config.num_hidden_layers,
+        "machine": in_words(),
         "query_heads": watch.heads,
         "heads": watch.heads if detail == "full" else min(watch.heads, 1),
         "windows": watch.windows,
