@@ -20,16 +20,18 @@ from torch import Tensor
 from minise.exact.calls import START, cost
 from minise.exact.machine import computes_16_bits, remembered
 
-NUMBERS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+NUMBERS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+LARGER = (768, 1024, 1280, 2048)  # also tried where they save time: for matrices of medium size
 ROWS = 8  # different rows; a call repeats them
 DISTINCT = 64  # different columns of a weight; a wider one repeats them
 MOST = 1 << 33  # multiplications in one call of the probe
+MEDIUM = range(1 << 18, 1 << 21)  # inputs times outputs
 # The largest number of rows of 16-bit numbers on a CPU that has no instructions for them: there a
 # row costs as much in a call of 32 as in one of 512, and a large call of the probe takes seconds.
 SLOW = 32
 # Of a call of the activation. Of more than 32,768, torch gives each thread a part, and the few last
-# elements of each part other bits, because they fill no vector.
-ELEMENTS = (512, 4096, 32768)
+# elements of each part other bits, because they fill no vector: each part must be of whole vectors.
+ELEMENTS, EACH = (512, 4096, 32768), (32768, 262144)  # in all, and for each thread
 TYPICAL = (1, 8, 40, 128, 512, 1024)  # numbers of rows that a choice must serve
 
 Classes = list[list[int]]
@@ -71,7 +73,8 @@ def elements_for(dtype: torch.dtype, threads: int) -> tuple[int, ...]:
         generator = torch.Generator().manual_seed(0)
         values = 3 * torch.randn(509, generator=generator, dtype=torch.float64)
         with torch.inference_mode():
-            classes = alike(F.silu, values.to(dtype), ELEMENTS)
+            numbers = sorted({*ELEMENTS, *(threads * each for each in EACH)})
+            classes = alike(F.silu, values.to(dtype), numbers)
         _chosen[key] = max(map(tuple, classes), key=len, default=ELEMENTS[:1])
     return _chosen[key]
 
@@ -81,7 +84,7 @@ def classes_of(shape: Shape) -> Classes:
     if F.linear is not torch._C._nn.linear:  # not torch's own: nothing is known of it
         return measure(shape)
     kept = remembered(str(shape), lambda: measure(shape))
-    usable = kept and all(one and set(one) <= set(NUMBERS) for one in kept)
+    usable = kept and all(one and set(one) <= {*NUMBERS, *LARGER} for one in kept)
     return kept if usable else measure(shape)
 
 
@@ -98,7 +101,8 @@ def tried(shape: Shape) -> list[int]:
     most = max(2, MOST // (shape.inputs * shape.outputs))
     if shape.dtype.itemsize == 2 and not computes_16_bits():
         most = min(most, SLOW)
-    return [number for number in NUMBERS if number <= most]
+    numbers = NUMBERS + LARGER * (shape.inputs * shape.outputs in MEDIUM)
+    return [number for number in numbers if number <= most]
 
 
 def samples(shape: Shape) -> tuple[Tensor, Tensor | None, Tensor]:
