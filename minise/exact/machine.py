@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -106,14 +106,15 @@ def _read() -> dict[str, list[list[int]]]:
 
 def _write(name: str, classes: list[list[int]]) -> None:
     """Add to the file, which another process may have changed meanwhile. It is replaced whole."""
-    try:
+    _read.cache_clear()
+    told = {"machine": facts(), "classes": {**_read(), name: classes}}
+    with suppress(OSError, RuntimeError):  # a full disk, no home: it is measured again next time
         path = _file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        _read.cache_clear()
-        told = {"machine": facts(), "classes": {**_read(), name: classes}}
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            json.dump(told, file)
-        os.replace(temporary, path)
-    except (OSError, RuntimeError):  # a full disk, no home: it is measured again next time
-        pass
+        temporary = path.with_suffix(f".{os.getpid()}")
+        try:
+            temporary.write_text(json.dumps(told))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    _read.cache_clear()
