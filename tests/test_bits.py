@@ -313,8 +313,10 @@ def test_the_engines_agree_on_other_kernels(
     Whether one thread gives the bits of two is up to the kernels and no promise of minise. It is
     recorded in the report (`pytest --junit-xml`).
     """
-    folders = [write_checkpoint(tmp_path / "tiny", FAMILIES["qwen2"]), "weights/tiny-llama"]
-    threads = "1,2,4" if name == "as it is" else "2"
+    folders: list[object] = [write_checkpoint(tmp_path / "tiny", FAMILIES["qwen2"])]
+    threads = "2"
+    if name == "as it is":
+        folders, threads = [*folders, "weights/tiny-llama"], "1,2,4"
     # A thread that waits must not take the core of one that works: tests run beside one another.
     set_ = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **SETTINGS[name]}
     command = [sys.executable, "-c", WITH_SETTINGS, threads, *map(str, folders)]

@@ -48,8 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--method", type=_method, metavar="NAME", help=f"{about}side by side)")
     options.add_until_decided(parser)
     options.add_budget(parser)
-    engines = "how the group prompts are run; the numbers are the same (default: tree)"
-    add("--engine", choices=ENGINES, default="tree", help=engines)
+    engines = "how the group prompts are run; the same numbers, in plain within rounding"
+    add("--engine", choices=ENGINES, default="tree", help=f"{engines} (default: tree)")
     options.add_model(parser, dtype="float32")
     options.add_dry_run(parser)
     add = options.group(parser, "output").add_argument

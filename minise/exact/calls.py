@@ -52,7 +52,7 @@ def split(R: int, numbers: tuple[int, ...], start: int = START) -> tuple[int, ..
     """The calls for R rows, the largest first. Only the last may have rows to spare.
 
     >>> split(600, (16, 64, 512)), split(5, (16, 64, 512)), split(500, (16, 64, 512))
-    ((512, 64, 16, 16), (16,), (512,))
+    ((512, 64, 64), (16,), (512,))
     """
     calls: list[int] = []
     while R > 0:
