@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 # What chooses kernels: MKL's, oneDNN's, OpenMP's and torch's own variables.
-CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "KMP_", "TORCH_MKLDNN")
+CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "TORCH_MKLDNN")
 FORMAT = 1  # of what is kept: one more whenever the probe finds by other rules
 
 
