@@ -161,7 +161,7 @@ def test_the_model_is_given_tokens_and_positions_where_it_is(
         raise InterruptedError
 
     there = replace(lm, decoder=Decoder(lm.config).to("meta"))
-    monkeypatch.setattr(exact, "extend", watch)
+    monkeypatch.setattr(exact, "forward", watch)
     monkeypatch.setattr(Decoder, "run", watch)
     monkeypatch.setattr(exact, "tree_reader", Mock())  # a real one asks what is where
     with pytest.raises(InterruptedError):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from minise.attention import Attend
 from minise.cache import Cache, Growing
-from minise.exact.attention import BLOCK, mask_reader, tree_reader
+from minise.exact.attention import BLOCK, Reader, mask_reader, tree_reader
 from minise.exact.layers import linear
 from minise.layout import Tree
 from minise.model import Decoder, expanded
@@ -18,7 +19,8 @@ from minise.model import Decoder, expanded
 
 def forward(decoder: Decoder, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
     """`Decoder.forward`: hidden states (..., T, D). Arguments and errors are its."""
-    return extend(decoder, tokens, positions, mask)[0]
+    tokens, positions, mask = expanded(tokens, positions, mask)
+    return _run(decoder, tokens, positions, _reader(decoder, mask, positions).attend)
 
 
 def extend(
@@ -26,18 +28,28 @@ def extend(
 ) -> tuple[Tensor, Cache]:
     """`Decoder.extend`: hidden states (..., T, D) and the longer cache."""
     tokens, positions, mask = expanded(tokens, positions, mask, cache)
-    batch, (T, U) = mask.shape[:-2], mask.shape[-2:]
     growing = Growing(cache, positions)
-    seen, at = mask.reshape(-1, T, U), growing.cache.positions.reshape(-1, U)
-    reader = mask_reader(seen, at, decoder.config.sliding_windows, tokens.device)
+    reader = _reader(decoder, mask, growing.cache.positions)
 
-    # The items of a batch stand one after the other in one sequence: no item sees another.
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        k, v = growing.add(layer, *(x.reshape(*batch, T, *x.shape[-2:]) for x in (k, v)))
+        k, v = growing.add(layer, *(x.reshape(*tokens.shape, *x.shape[-2:]) for x in (k, v)))
         return reader.attend(layer, q, *(x.reshape(1, -1, *x.shape[-2:]) for x in (k, v)))
 
+    return _run(decoder, tokens, positions, attend), growing.cache
+
+
+# The items of a batch stand one after the other in one sequence: no item sees another.
+
+
+def _reader(decoder: Decoder, mask: Tensor, positions: Tensor) -> Reader:
+    T, U = mask.shape[-2:]
+    seen, at = mask.reshape(-1, T, U), positions.reshape(-1, U)
+    return mask_reader(seen, at, decoder.config.sliding_windows, positions.device)
+
+
+def _run(decoder: Decoder, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
     hidden = decoder.run(tokens.reshape(1, -1), positions.reshape(1, -1), attend)
-    return hidden.view(*batch, T, -1), growing.cache
+    return hidden.view(*tokens.shape, -1)
 
 
 def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
