@@ -8,6 +8,7 @@ import torch
 
 from minise.config import Config
 from minise.errors import InputError, one_line, quote
+from minise.exact.machine import for_bfloat16
 from minise.meter import free_bytes
 from minise.names import AUTO
 from minise.stored import Stored
@@ -79,9 +80,8 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def fast_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 in instructions of its own. (On ARM nobody says.)"""
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, check, bool)() for check in checks)
+    """Whether this CPU multiplies bfloat16 in instructions of its own."""
+    return bool(for_bfloat16())
 
 
 def pass_bytes(config: Config, dtype: torch.dtype, tokens: int, engine: str, packed: bool) -> int:

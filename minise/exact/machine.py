@@ -42,9 +42,13 @@ _PARTS = {"family": "cpu family", "model": "model", "stepping": "stepping"}
 
 def instructions() -> str:
     """The instructions that torch uses, and those for matrices that its libraries may use."""
-    more = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
-    has = [name for name, check in more.items() if getattr(torch.cpu, check, bool)()]
-    return " + ".join([torch.backends.cpu.get_cpu_capability(), *has])
+    return " + ".join([torch.backends.cpu.get_cpu_capability(), *for_bfloat16()])
+
+
+def for_bfloat16() -> list[str]:
+    """The instructions of this CPU that multiply bfloat16. (On ARM nobody says.)"""
+    checks = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
+    return [name for name, check in checks.items() if getattr(torch.cpu, check, bool)()]
 
 
 def computes_16_bits() -> bool:

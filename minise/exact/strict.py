@@ -1,7 +1,7 @@
 """MKL's strict mode, asked for where it is free: on Intel's processors.
 
 There it gives float32 and float64 the same bits for nearly any number of rows, so that more of them
-may be used (docs/bits.md has figures). On AMD's it was seen to change nothing, so it is not set.
+may be used (docs/bits.md has figures). On AMD's it was seen to be of no use, so it is not set.
 MKL reads the variable once, at its first product, so it is set before torch is imported, which this
 module does not do. That is for a program of its own to do: `import minise` sets nothing.
 """
