@@ -2,88 +2,24 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # for type checkers it is true; to import typing would take long (stop.py)
-if TYPE_CHECKING:
-    from typing import Any
-
-    from minise.authors_code import AUTHORS_CODE
-    from minise.bridges.transformers_model import from_transformers
-    from minise.checkpoint import load
-    from minise.config import Config
-    from minise.engines import LanguageModel, branch_logits
-    from minise.ensemble import Answer, Group, Plan, SelfEnsemble, Standard
-    from minise.errors import InputError
-    from minise.explain import Page, explain
-    from minise.generation import Generation, generate
-    from minise.grouping import Groups
-    from minise.layout import Layout, Tree, pack
-    from minise.model import Decoder
-    from minise.presets import PAPER, Preset
-    from minise.prompt import Template
-    from minise.question import Question
-    from minise.recording import record
-    from minise.rounds import ask, self_ensemble, standard
+import ast
+from importlib import import_module
+from pathlib import Path
 
 __version__ = "0.1.0"
 
-# Where the public names live. They are imported when first used, so that `minise --help` does not
-# wait for torch.
-_HOMES = {
-    "authors_code": "AUTHORS_CODE",
-    "bridges.transformers_model": "from_transformers",
-    "checkpoint": "load",
-    "config": "Config",
-    "engines": "LanguageModel branch_logits",
-    "ensemble": "Answer Group Plan SelfEnsemble Standard",
-    "errors": "InputError",
-    "explain": "Page explain",
-    "generation": "Generation generate",
-    "grouping": "Groups",
-    "layout": "Layout Tree pack",
-    "model": "Decoder",
-    "presets": "PAPER Preset",
-    "prompt": "Template",
-    "question": "Question",
-    "recording": "record",
-    "rounds": "ask self_ensemble standard",
+# The public names stand once, in __init__.pyi, as imports for type checkers. They are imported when
+# they are first used, so that `minise --help` does not wait for torch.
+_PUBLIC = {
+    name.name: statement.module
+    for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text()).body
+    if isinstance(statement, ast.ImportFrom) and statement.module
+    for name in statement.names
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-__all__ = [
-    "AUTHORS_CODE",
-    "PAPER",
-    "Answer",
-    "Config",
-    "Decoder",
-    "Generation",
-    "Group",
-    "Groups",
-    "InputError",
-    "LanguageModel",
-    "Layout",
-    "Page",
-    "Plan",
-    "Preset",
-    "Question",
-    "SelfEnsemble",
-    "Standard",
-    "Template",
-    "Tree",
-    "ask",
-    "branch_logits",
-    "explain",
-    "from_transformers",
-    "generate",
-    "load",
-    "pack",
-    "record",
-    "self_ensemble",
-    "standard",
-]
+__all__ = sorted(_PUBLIC)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        from importlib import import_module
-
-        return getattr(import_module(f"minise.{_HOME_OF[name]}"), name)
+def __getattr__(name: str) -> object:
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'minise' has no attribute '{name}'")

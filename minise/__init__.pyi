@@ -1,0 +1,33 @@
+"""The public names and where they live, for type checkers and for __init__.py, which reads it."""
+
+from minise.authors_code import AUTHORS_CODE as AUTHORS_CODE
+from minise.bridges.transformers_model import from_transformers as from_transformers
+from minise.checkpoint import load as load
+from minise.config import Config as Config
+from minise.engines import LanguageModel as LanguageModel
+from minise.engines import branch_logits as branch_logits
+from minise.ensemble import Answer as Answer
+from minise.ensemble import Group as Group
+from minise.ensemble import Plan as Plan
+from minise.ensemble import SelfEnsemble as SelfEnsemble
+from minise.ensemble import Standard as Standard
+from minise.errors import InputError as InputError
+from minise.explain import Page as Page
+from minise.explain import explain as explain
+from minise.generation import Generation as Generation
+from minise.generation import generate as generate
+from minise.grouping import Groups as Groups
+from minise.layout import Layout as Layout
+from minise.layout import Tree as Tree
+from minise.layout import pack as pack
+from minise.model import Decoder as Decoder
+from minise.presets import PAPER as PAPER
+from minise.presets import Preset as Preset
+from minise.prompt import Template as Template
+from minise.question import Question as Question
+from minise.recording import record as record
+from minise.rounds import ask as ask
+from minise.rounds import self_ensemble as self_ensemble
+from minise.rounds import standard as standard
+
+__version__: str
