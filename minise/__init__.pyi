@@ -6,11 +6,6 @@ from minise.checkpoint import load as load
 from minise.config import Config as Config
 from minise.engines import LanguageModel as LanguageModel
 from minise.engines import branch_logits as branch_logits
-from minise.ensemble import Answer as Answer
-from minise.ensemble import Group as Group
-from minise.ensemble import Plan as Plan
-from minise.ensemble import SelfEnsemble as SelfEnsemble
-from minise.ensemble import Standard as Standard
 from minise.errors import InputError as InputError
 from minise.explain import Page as Page
 from minise.explain import explain as explain
@@ -20,6 +15,11 @@ from minise.grouping import Groups as Groups
 from minise.layout import Layout as Layout
 from minise.layout import Tree as Tree
 from minise.layout import pack as pack
+from minise.method import Answer as Answer
+from minise.method import Group as Group
+from minise.method import Plan as Plan
+from minise.method import SelfEnsemble as SelfEnsemble
+from minise.method import Standard as Standard
 from minise.model import Decoder as Decoder
 from minise.presets import PAPER as PAPER
 from minise.presets import Preset as Preset

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Plan, label_logits
 from minise.errors import InputError
 from minise.influence import flat_paths
 from minise.layout import Layout, causal_mask, pack
+from minise.method import Plan, label_logits
 from minise.traces import Apart, Trace, absolute, largest, pick, row_sizes, trace
 from minise.widened import widened
 

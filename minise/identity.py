@@ -23,7 +23,7 @@ from minise.source import finder, optional_file, weight_files
 ANSWERING = (
     *("attention", "authors_code", "checkpoint", "config", "config_json", "designs", "engines"),
     *(
-        "ensemble",
+        "method",
         "expectation",
         "grouping",
         "layout",

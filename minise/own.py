@@ -85,7 +85,7 @@ def check_groups(groups: Any, K: int, *_: object) -> None:
 
 
 def _check_plan(plan: Any, lm: Any, *_: object) -> None:
-    from minise.ensemble import Plan
+    from minise.method import Plan
 
     if not isinstance(plan, Plan):
         raise InputError(f"plan returned {type(plan).__name__}; it must return a Plan")
@@ -103,7 +103,7 @@ def _check_plan(plan: Any, lm: Any, *_: object) -> None:
 
 
 def _check_answer(answer: Any, plan: Any, *_: object) -> None:
-    from minise.ensemble import Answer
+    from minise.method import Answer
 
     if not isinstance(answer, Answer):
         raise InputError(f"answer returned {type(answer).__name__}; it must return an Answer")

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Method, Plan, SelfEnsemble, Standard, label_logits
 from minise.grouping import Grouping
+from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, label_logits
 from minise.presets import Preset
 from minise.prompt import shared_length
 from minise.question import Question

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan, SelfEnsemble, combine, mean_answer
 from minise.errors import InputError, quote
 from minise.grouping import Group, Grouping, Groups, Trial, make_groups
+from minise.method import Answer, Plan, SelfEnsemble, combine, mean_answer
 from minise.presets import Preset
 from minise.question import Question
 

@@ -8,8 +8,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from minise.ensemble import Answer
 from minise.grouping import Groups
+from minise.method import Answer
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,12 +22,12 @@ import torch
 
 from minise.comparison import ENGINES, SAME, Bounds, Difference, compare
 from minise.engines import LanguageModel
-from minise.ensemble import Plan
 from minise.errors import InputError
 from minise.exact.layers import is_refined
 from minise.exact.machine import facts
 from minise.influence import Influence, influence
 from minise.meter import check_fit, check_mask_fits
+from minise.method import Plan
 
 # How many times the model's own rounding may separate two runs of one prompt. Measured in the half
 # types, on the shipped checkpoints: a sound engine with one unit of noise after every attention and

@@ -18,10 +18,10 @@ from torch import Tensor
 
 import minise.attention as definition
 import minise.engines as engines
-import minise.ensemble as ensemble
 import minise.exact.attention as attention
 import minise.exact.run as exact
 import minise.layout as layout
+import minise.method as ensemble
 from minise import Decoder, LanguageModel
 from minise.layout import Tree, causal_mask
 

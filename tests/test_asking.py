@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from torch.distributed import HashStore
 
-from minise import InputError, LanguageModel, Question, SelfEnsemble, ensemble, pack
+from minise import InputError, LanguageModel, Question, SelfEnsemble, pack
+from minise import method as ensemble
 from minise.cli import main
-from minise.ensemble import Plan, label_logits
 from minise.evaluation import asking
 from minise.evaluation.asking import Asker, ask_each, ask_together, for_trial
 from minise.evaluation.samples import Sample
+from minise.method import Plan, label_logits
 from minise.methods.registry import Variant, build
 from minise.methods.rotations import tokens_so_far
 from minise.names import ENGINES

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from minise import LanguageModel, Question, load, self_ensemble, standard
-from minise.ensemble import SelfEnsemble
+from minise.method import SelfEnsemble
 from minise.presets import resolve
 
 GOLDEN = Path(__file__).with_name("authors_code.json")

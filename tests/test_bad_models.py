@@ -18,7 +18,7 @@ from tokenizers import models, pre_tokenizers
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble, Standard, branch_logits
-from minise.ensemble import Group, combine
+from minise.method import Group, combine
 from minise.methods.ablations import WithoutMask, WithoutPositions
 from minise.methods.rotations import Cyclic
 from minise.names import ENGINES

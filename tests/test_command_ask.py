@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from minise.commands.ask import _mean_null
-from minise.ensemble import Answer, Group, combine
+from minise.method import Answer, Group, combine
 from minise.tokenizer import Tokenizer
 from minise.uncertainty import Uncertainty
 from tests.commands import Q, assert_one_line, run
@@ -143,7 +143,7 @@ def test_none_of_the_above_has_a_row_and_a_plain_sentence(
 ) -> None:
     """The percentages of the choices are of their sum, which says nothing where it is near 0."""
     asked = ("ask", "--model", llama_folder, *Q, "--method", "self-ensemble", "--trials", 1)
-    monkeypatch.setattr("minise.ensemble.mean_answer", lambda *_: answer_of(0.998, 0.001))
+    monkeypatch.setattr("minise.method.mean_answer", lambda *_: answer_of(0.998, 0.001))
     _, out, _ = run(capsys, *asked)
     assert "\n  none of the above     99.8%  mean of the prompts, not in the 100%\n" in out
     assert (
@@ -153,7 +153,7 @@ def test_none_of_the_above_has_a_row_and_a_plain_sentence(
         "them.\n"
     ) in out
     assert json.loads(run(capsys, *asked, "--json")[1])["null"] == 0.998
-    monkeypatch.setattr("minise.ensemble.mean_answer", lambda *_: answer_of(0.4, 0.5))
+    monkeypatch.setattr("minise.method.mean_answer", lambda *_: answer_of(0.4, 0.5))
     _, out, _ = run(capsys, *asked)
     assert "\n  none of the above     40.0%" in out
     assert "The model says none of the above" not in out

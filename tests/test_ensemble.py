@@ -27,9 +27,9 @@ from minise import (
     standard,
 )
 from minise.engines import token_counts
-from minise.ensemble import combine, label_logits, plan_orders
 from minise.grouping import Groups, make_groups
 from minise.meter import free_bytes
+from minise.method import combine, label_logits, plan_orders
 from minise.uncertainty import Uncertainty, uncertainty
 
 LETTERS = "ABCDEFGHIJ"
@@ -434,7 +434,7 @@ class TestRefusals:
     def test_a_text_far_too_long_is_refused_before_its_prompts_are_written(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, method: Any
     ) -> None:
-        monkeypatch.setattr("minise.ensemble.write_prompts", None)
+        monkeypatch.setattr("minise.method.write_prompts", None)
         for long in (Question("Q" * 5000, ["a", "b"]), Question("Q", ["a", "b" * 5000])):
             with pytest.raises(InputError, match="has positions for 1024"):
                 method.plan(lm, long, 0)

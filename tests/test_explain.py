@@ -19,9 +19,9 @@ from tokenizers import decoders
 import minise
 from minise import InputError, LanguageModel, Question, pack, record, self_ensemble, standard
 from minise.engines import run_alone
-from minise.ensemble import SelfEnsemble
 from minise.explain.data import MOST_BYTES, MOST_TOKENS, explain_data
 from minise.explain.page import Page, explain
+from minise.method import SelfEnsemble
 from minise.tokenizer import Tokenizer
 from minise.uncertainty import uncertainty
 from tests.commands import Q, assert_one_line, run

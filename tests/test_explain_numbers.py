@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from minise import pack
-from minise.ensemble import SelfEnsemble
 from minise.explain.page import Page
 from minise.layout import causal_mask
+from minise.method import SelfEnsemble
 from tests.browser import ASKED, MARKS
 from tests.browser import browser as browser
 from tests.browser import explained as explained

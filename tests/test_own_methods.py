@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 ASKING = """
 from dataclasses import dataclass
 
-from minise.ensemble import Group, combine, Plan
+from minise.method import Group, combine, Plan
 from minise.grouping import Groups
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts
 

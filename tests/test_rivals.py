@@ -13,9 +13,9 @@ from torch import Tensor
 
 from minise import InputError, LanguageModel, Question, standard
 from minise import ask as ask_method
-from minise.ensemble import Answer, Plan
 from minise.evaluation.samples import Sample
 from minise.grouping import Groups
+from minise.method import Answer, Plan
 from minise.methods.priors import (
     BatchCalibration,
     ContextualCalibration,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from minise import InputError, LanguageModel, Question, self_ensemble
-from minise.ensemble import label_logits
 from minise.evaluation import sequential_study
 from minise.evaluation.samples import Sample
 from minise.evaluation.sequential_study import SequentialStudy, summarise_sequential
+from minise.method import label_logits
 from minise.rounds import run_plan
 from minise.sequential import UntilDecided
 

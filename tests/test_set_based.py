@@ -11,8 +11,8 @@ from tokenizers import models, pre_tokenizers
 
 from minise import InputError, LanguageModel, Question, load
 from minise import ask as ask_method
-from minise.ensemble import label_logits
 from minise.grouping import Groups
+from minise.method import label_logits
 from minise.methods.set_based import SetBased, SetPlan
 from minise.names import ENGINES
 from minise.tokenizer import Tokenizer

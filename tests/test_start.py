@@ -49,7 +49,7 @@ def test_version_and_help_wait_for_nothing(arguments: list[str]) -> None:
 
 def test_ask_needs_no_extra_and_imports_neither_bench_nor_evaluation() -> None:
     imported = imported_by("ask", "--trials", "1", without=EXTRAS)
-    assert "minise.ensemble" in imported
+    assert "minise.method" in imported
     assert not [m for m in imported if m.startswith(("minise.bench", "minise.evaluation"))]
 
 

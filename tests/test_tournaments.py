@@ -13,8 +13,8 @@ from torch import Tensor
 
 from minise import InputError, LanguageModel, Question
 from minise import ask as ask_method
-from minise.ensemble import Answer, Plan
 from minise.grouping import Groups
+from minise.method import Answer, Plan
 from minise.methods.registry import Variant, build
 from minise.methods.tournaments import Elimination, Knockout, League, round_robin
 from minise.rounds import join, run_plan

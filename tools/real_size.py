@@ -30,8 +30,8 @@ from torch import Tensor
 from minise import Question, SelfEnsemble, load
 from minise.bench.shapes import PUBLISHED
 from minise.config_json import config_from_dict
-from minise.ensemble import label_logits
 from minise.meter import high_water
+from minise.method import label_logits
 from minise.model import Decoder
 from minise.names import DEFAULT_MODEL, FOUR_BIT
 from minise.source import INDEX, finder

@@ -28,10 +28,10 @@ from typing import Any
 import torch
 
 from minise import InputError, LanguageModel, Question, load
-from minise.ensemble import label_logits
 from minise.evaluation.samples import Sample
 from minise.evaluation.tasks import load_tasks
 from minise.exact.machine import facts
+from minise.method import label_logits
 from minise.methods.registry import Variant, build
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "numbers.json"

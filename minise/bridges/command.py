@@ -14,7 +14,7 @@ from minise.plugin import load_extra
 if TYPE_CHECKING:
     from minise.bridges.promises import Report
     from minise.engines import LanguageModel
-    from minise.ensemble import Plan
+    from minise.method import Plan
 
 YES = {True: "yes", False: "no", None: "cannot be told"}
 

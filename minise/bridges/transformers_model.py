@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from minise.bridges.library import Library
 from minise.config import Config
 from minise.engines import LanguageModel
-from minise.ensemble import Plan
 from minise.errors import InputError, quote, refusing
 from minise.layout import Layout
 from minise.meter import check_fit
+from minise.method import Plan
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 

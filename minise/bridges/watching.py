@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from minise.bridges.library import TOO_MUCH, Library
-from minise.ensemble import Plan
 from minise.errors import InputError, Unsuited, one_line
 from minise.explain.watch import Alone
+from minise.method import Plan
 from minise.traces import Trace, relative
 
 

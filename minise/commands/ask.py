@@ -18,7 +18,7 @@ from minise.names import DEFAULT_MODEL, ENGINES, LAYOUTS
 
 if TYPE_CHECKING:
     from minise.engines import LanguageModel
-    from minise.ensemble import Answer, Group, Plan
+    from minise.method import Answer, Group, Plan
 
 EXAMPLE = 'minise ask --question "Which is a bird?" --choice wren --choice trout --choice oak'
 NAMES = {"standard": "Standard inference", "self-ensemble": "Self-Ensemble"}

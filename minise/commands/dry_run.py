@@ -9,9 +9,9 @@ from contextlib import closing
 from typing import Any
 
 from minise.engines import LanguageModel
-from minise.ensemble import Plan
 from minise.errors import InputError, printable, say
 from minise.meter import check_fit
+from minise.method import Plan
 from minise.names import LAYOUTS
 from minise.placement import Placement, in_words, name_of, pass_bytes
 from minise.progress import progress

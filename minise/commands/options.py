@@ -16,7 +16,7 @@ from minise.question import Question
 
 if TYPE_CHECKING:
     from minise.engines import LanguageModel
-    from minise.ensemble import SelfEnsemble
+    from minise.method import SelfEnsemble
     from minise.model import Decoder
     from minise.tensor_parallel import Share
 
@@ -301,6 +301,6 @@ def values_of(decoder: Decoder) -> int:
 
 def self_ensemble(args: argparse.Namespace) -> SelfEnsemble:
     """The method with the settings of `add_question`."""
-    from minise.ensemble import SelfEnsemble
+    from minise.method import SelfEnsemble
 
     return SelfEnsemble(args.group_size, args.trials, args.grouping, args.null_option, args.preset)

@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan
 from minise.errors import InputError, quote
 from minise.evaluation.first_trials import group_records
 from minise.evaluation.samples import Sample
 from minise.meter import timed
+from minise.method import Answer, Plan
 from minise.methods.registry import Variant, build
 from minise.parallel import World
 from minise.question import Question

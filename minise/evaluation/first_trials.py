@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from minise.ensemble import Answer, Group, Plan, combine
 from minise.errors import InputError
 from minise.evaluation.samples import Sample
+from minise.method import Answer, Group, Plan, combine
 from minise.methods.rotations import tokens_so_far
 
 

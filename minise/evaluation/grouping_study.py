@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer
 from minise.errors import InputError, one_line
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
 from minise.evaluation.samples import DAMAGE, Sample
 from minise.grouping import Group, Trial, make_groups
 from minise.layout import pack
+from minise.method import Answer, Plan, SelfEnsemble, mean_answer
 from minise.question import Question
 from minise.sequential import trial_values
 

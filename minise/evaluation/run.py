@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from minise.engines import LanguageModel
-from minise.ensemble import Plan
 from minise.errors import InputError, one_line, printable, say, shorten
 from minise.evaluation import samples as files
 from minise.evaluation.asking import Asker, Seeded, ask_each, ask_together, for_trial
@@ -31,6 +30,7 @@ from minise.evaluation.samples import Sample
 from minise.evaluation.tasks import Task
 from minise.identity import code_identity, machine, sha256
 from minise.meter import peak_bytes
+from minise.method import Plan
 from minise.methods.registry import Variant, build
 from minise.parallel import ALONE, World
 from minise.presets import resolve

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from minise.designs import balanced_partitions
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan
 from minise.evaluation.grouping_study import Array, GroupingStudy, Known, by_cell, means, of_notes
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
 from minise.evaluation.samples import Sample
 from minise.grouping import Group, Groups, random_partitions
+from minise.method import Answer, Plan
 from minise.plugin import load_extra
 from minise.sequential import UntilDecided, fresh, log_wealth, standard_leads
 

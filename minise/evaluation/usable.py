@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from minise.engines import LanguageModel
-from minise.ensemble import Plan
 from minise.errors import InputError, Unsuited, one_line, printable, quote, say
 from minise.evaluation.tasks import Task
 from minise.meter import check_fit, check_mask_fits
+from minise.method import Plan
 from minise.methods.registry import Variant, build
 from minise.progress import progress
 

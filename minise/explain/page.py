@@ -15,10 +15,10 @@ import jinja2
 import numpy as np
 
 from minise.engines import LanguageModel
-from minise.ensemble import SelfEnsemble
 from minise.explain.data import Data, explain_data
 from minise.explain.figure import mask_picture
 from minise.grouping import Grouping
+from minise.method import SelfEnsemble
 from minise.presets import Preset
 from minise.question import Question
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel, branch_logits, layout_logits
-from minise.ensemble import Plan
 from minise.errors import InputError
 from minise.explain.watch import Watch
 from minise.layout import Tree, causal_mask
+from minise.method import Plan
 from minise.traces import Trace, row_sizes
 
 ABLATIONS = ("without_mask", "without_positions")  # of the engine dense

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel, branch_logits, run_alone
-from minise.ensemble import Plan
+from minise.method import Plan
 from minise.recording import record
 from minise.traces import Trace, pick, trace
 

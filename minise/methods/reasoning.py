@@ -18,9 +18,9 @@ from torch import Tensor
 
 from minise.chat import chat_template, chat_text, stop_tokens
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
 from minise.errors import InputError, Unsuited
 from minise.generation import Heard, generate
+from minise.method import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
 from minise.prompt import DEFAULT_TEMPLATE, LABELS
 from minise.question import Question
 

@@ -26,8 +26,8 @@ from minise.plugin import find_object
 
 # name -> (where it is, what it is)
 METHODS: dict[str, tuple[str, str]] = {
-    "standard": ("minise.ensemble:Standard", "one prompt with all choices"),
-    "self-ensemble": ("minise.ensemble:SelfEnsemble", "the paper's method"),
+    "standard": ("minise.method:Standard", "one prompt with all choices"),
+    "self-ensemble": ("minise.method:SelfEnsemble", "the paper's method"),
     "until-decided": (
         "minise.sequential:UntilDecided",
         "Self-Ensemble in rounds, until its answer is decided at level alpha",

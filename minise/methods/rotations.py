@@ -10,9 +10,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
 from minise.grouping import Group, make_groups
 from minise.layout import pack
+from minise.method import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
 from minise.presets import Preset, resolve
 from minise.question import Question
 

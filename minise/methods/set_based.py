@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import Answer, Group, Plan
 from minise.errors import Unsuited
 from minise.grouping import Groups
 from minise.layout import Layout, pack
 from minise.meter import check_length, check_mask_fits
+from minise.method import Answer, Group, Plan
 from minise.prompt import Prompt, shared_length
 from minise.question import Question
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.ensemble import (
+from minise.errors import InputError
+from minise.grouping import Groups, Trial, make_groups, permutation
+from minise.method import (
     Answer,
     Group,
     Plan,
@@ -21,8 +23,6 @@ from minise.ensemble import (
     mean_answer,
     plan_orders,
 )
-from minise.errors import InputError
-from minise.grouping import Groups, Trial, make_groups, permutation
 from minise.methods.rotations import nearest
 from minise.presets import Preset, resolve
 from minise.question import Question
