@@ -2,7 +2,6 @@
 
 from minise.authors_code import AUTHORS_CODE as AUTHORS_CODE
 from minise.bridges.transformers_model import from_transformers as from_transformers
-from minise.checkpoint import load as load
 from minise.config import Config as Config
 from minise.engines import LanguageModel as LanguageModel
 from minise.engines import branch_logits as branch_logits
@@ -15,6 +14,7 @@ from minise.grouping import Groups as Groups
 from minise.layout import Layout as Layout
 from minise.layout import Tree as Tree
 from minise.layout import pack as pack
+from minise.loading.checkpoint import load as load
 from minise.method import Answer as Answer
 from minise.method import Group as Group
 from minise.method import Plan as Plan

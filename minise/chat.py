@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line
-from minise.source import finder, optional_file
+from minise.loading.source import finder, optional_file
 
 _FILES: WeakKeyDictionary[LanguageModel, dict[str, tuple[Path, str] | None]] = WeakKeyDictionary()
 Message = dict[str, str]  # {"role": "user", "content": "..."}

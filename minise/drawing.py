@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any, TypeVar
 
 from minise.errors import printable, shorten
-from minise.plugin import load_extra
+from minise.loading.plugin import load_extra
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minise.errors import InputError, quote
+from minise.loading.plugin import find_object
 from minise.own import check_groups, guarded
-from minise.plugin import find_object
 
 MOST_GROUPS = 50_000  # of one question
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from minise import LanguageModel, Question, SelfEnsemble, generate, load, record
-from minise.checkpoint import prepare, read_weights
 from minise.engines import branch_logits, hidden_states
 from minise.layout import pack
+from minise.loading.checkpoint import prepare, read_weights
+from minise.loading.parallel import joined
 from minise.names import ENGINES
-from minise.parallel import joined
 
 QUESTION = Question("Which one flies?", ["eel", "cat", "owl", "ant", "yak", "trout"], answer=2)
 

@@ -21,11 +21,11 @@ from minise.cli import main
 from minise.evaluation import asking
 from minise.evaluation.asking import Asker, ask_each, ask_together, for_trial
 from minise.evaluation.samples import Sample
+from minise.loading.parallel import World
 from minise.method import Plan, label_logits
 from minise.methods.registry import Variant, build
 from minise.methods.rotations import tokens_so_far
 from minise.names import ENGINES
-from minise.parallel import World
 from minise.rounds import join, run_plan, run_plans
 from tests.runs import METHODS, arguments
 from tests.tiny import FAMILIES, load_tiny

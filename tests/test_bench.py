@@ -269,7 +269,7 @@ def test_the_values_of_the_plot_take_some_ten_minutes_at_three_rounds() -> None:
 
 def test_all_published_shapes_and_the_small_one_can_be_built() -> None:
     from minise import Decoder
-    from minise.config_json import config_from_dict
+    from minise.loading.config_json import config_from_dict
 
     for raw in [BENCH_SHAPE, *PUBLISHED.values()]:
         with torch.device("meta"):

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from minise import Decoder, SelfEnsemble, branch_logits, load
 from minise.commands.options import QUESTION
-from minise.config_json import config_from_dict
 from minise.exact import attention
 from minise.exact.attention import BLOCK, FEW, attention_call
 from minise.exact.layers import FixedRotary, FixedSiLU, linear
 from minise.exact.probe import NUMBERS, Shape, numbers_for
 from minise.exact.run import logits
 from minise.layout import causal_mask
+from minise.loading.config_json import config_from_dict
 from minise.model import RMSNorm
 from minise.rope import rotate
 from tests.tiny import FAMILIES, SIZES, randomise, write_checkpoint

@@ -14,15 +14,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minise import identity
 from minise.bench.bits import Bits, in_words, measure_bits
 from minise.bench.measure import empty_decoder
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
-from minise.config_json import config_from_dict
 from minise.errors import InputError
 from minise.exact import probe, strict
 from minise.exact.layers import shapes_of
 from minise.exact.probe import Shape
+from minise.loading import identity
+from minise.loading.config_json import config_from_dict
 from tests.commands import assert_one_line, run
 
 ROOT = Path(__file__).parents[1]
@@ -287,7 +287,7 @@ def test_threads_are_set_before_the_numbers_of_rows_are_found(
         order.append("probed")
         raise InputError("enough")
 
-    monkeypatch.setattr("minise.checkpoint.probe", probe)
+    monkeypatch.setattr("minise.loading.checkpoint.probe", probe)
     monkeypatch.setattr("minise.bench.measure.probe", probe)
     monkeypatch.setitem(BENCH_SHAPE, "vocab_size", 100)
     given = ("--model", llama_folder) if command == "ask" else ()

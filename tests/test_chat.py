@@ -11,8 +11,8 @@ import pytest
 
 from minise import InputError, LanguageModel, generate
 from minise.chat import chat_ids, chat_template, chat_text, stop_tokens
-from minise.checkpoint import load
-from minise.source import optional_file
+from minise.loading.checkpoint import load
+from minise.loading.source import optional_file
 
 ASKED = [{"role": "user", "content": "Is a wren a bird?"}]
 # The constructs of published templates, in one.

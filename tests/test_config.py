@@ -11,7 +11,7 @@ import pytest
 from minise import InputError
 from minise.bench.shapes import PUBLISHED
 from minise.config import RopeScaling
-from minise.config_json import config_from_dict, read_config
+from minise.loading.config_json import config_from_dict, read_config
 from tests.tiny import FAMILIES, LLAMA3, SIZES
 
 # Per checkpoint: head size, key/value heads, rotary scaling, window of every layer, positions.

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise.config_json import config_from_dict
+from minise.loading.config_json import config_from_dict
+from minise.loading.placement import pass_bytes
 from minise.names import LAYOUTS
-from minise.placement import pass_bytes
 from tests.commands import assert_one_line, run
 from tests.test_placement import LLAMA_8B, of_shape
 from tests.tiny import FAMILIES, make_tokenizer
@@ -42,8 +42,8 @@ separate, dense, tree: the tokens that each engine runs. Nothing was run or writ
 @pytest.fixture(autouse=True)
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """4 GiB are free, and no weight may be read."""
-    monkeypatch.setattr("minise.placement.free_bytes", lambda device: 2**32)
-    monkeypatch.setattr("minise.checkpoint.read_weights", None)
+    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: 2**32)
+    monkeypatch.setattr("minise.loading.checkpoint.read_weights", None)
 
 
 def test_ask(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,8 +143,8 @@ def test_what_does_not_fit_is_refused_as_it_would_be(capsys, planned: Path) -> N
 
 
 def test_weights_that_are_not_there_are_planned(capsys, planned: Path, monkeypatch) -> None:
-    monkeypatch.setattr("minise.placement.fast_bfloat16", lambda: True)
-    monkeypatch.setattr("minise.placement.free_bytes", lambda device: 16 * 2**30)
+    monkeypatch.setattr("minise.loading.placement.fast_bfloat16", lambda: True)
+    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: 16 * 2**30)
     status, out, err = run(capsys, "ask", "--model", planned, "--dry-run")
     assert (status, err) == (0, "")
     first, second = out.splitlines()[:2]

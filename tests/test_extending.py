@@ -118,7 +118,7 @@ class TestTheFamily:
 CHECK = """
 import torch
 import minise
-from minise.config_json import config_from_dict
+from minise.loading.config_json import config_from_dict
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

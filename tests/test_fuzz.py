@@ -105,7 +105,7 @@ def test_a_reader_that_fails_is_noticed(originals: Path, monkeypatch: pytest.Mon
     def read_config(path: Path) -> Any:
         raise KeyError(path)
 
-    monkeypatch.setattr("minise.checkpoint.read_config", read_config)
+    monkeypatch.setattr("minise.loading.checkpoint.read_config", read_config)
     failure = run_case("weights", 0, originals)
     assert failure is not None
     assert failure.reason.startswith("KeyError in checkpoint.py")

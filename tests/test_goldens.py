@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from minise.checkpoint import read_weights
-from minise.config_json import read_config
-from minise.stored import read_heads
+from minise.loading.checkpoint import read_weights
+from minise.loading.config_json import read_config
+from minise.loading.stored import read_heads
 
 GOLDENS = Path(__file__).parent / "goldens"
 CASES = [

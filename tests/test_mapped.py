@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble, branch_logits
+from minise.loading.quantize import format_of
 from minise.names import LAYOUTS
-from minise.quantize import format_of
 from minise.rounds import ask
 from minise.verify import verify
 from tests.test_bad_models import METHODS
@@ -33,7 +33,7 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> LanguageModel:
         with monkeypatch.context() as patched:
-            patched.setattr("minise.checkpoint.MAPPED", 0)
+            patched.setattr("minise.loading.checkpoint.MAPPED", 0)
             return minise.load(folder, dtype=dtype, device="cpu", **options)
 
     return load
@@ -168,7 +168,7 @@ small, large, dtype, quantize, least = sys.argv[1:]
 minise.load(small)  # what importing and a first load cost is no part of it
 before = kilobytes("VmRSS:")
 open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
-minise.checkpoint.MAPPED = int(least)
+minise.loading.checkpoint.MAPPED = int(least)
 lm = minise.load(large, dtype=getattr(torch, dtype), device="cpu", quantize=quantize or None)
 print(1024 * (kilobytes("VmHWM:") - before))
 """

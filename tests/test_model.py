@@ -7,9 +7,9 @@ import torch
 
 from minise import Decoder, LanguageModel, pack, record
 from minise.attention import masked_attention
-from minise.config_json import config_from_dict
 from minise.exact.run import read_ends
 from minise.layout import causal_mask
+from minise.loading.config_json import config_from_dict
 from minise.model import Attention, RMSNorm
 from tests.tiny import FAMILIES, SIZES, randomise
 

@@ -15,7 +15,7 @@ import torch
 from minise import LanguageModel, Question, branch_logits, load
 from minise.cli import main
 from minise.evaluation.samples import read_samples
-from minise.plugin import find_object
+from minise.loading.plugin import find_object
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts
 from tests.commands import assert_one_line
 from tests.tiny import FAMILIES, write_checkpoint

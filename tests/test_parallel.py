@@ -16,8 +16,8 @@ from minise.cli import main
 from minise.errors import InputError
 from minise.evaluation.run import Run, evaluate
 from minise.evaluation.tasks import load_tasks
+from minise.loading.parallel import World
 from minise.methods.registry import Variant
-from minise.parallel import World
 from tests.commands import assert_one_line, run
 from tests.processes import Team
 from tests.runs import METHODS, arguments, results, samples

@@ -15,10 +15,10 @@ import minise
 from minise import InputError
 from minise.bench.shapes import PUBLISHED
 from minise.cli import main
-from minise.config_json import config_from_dict
+from minise.loading.config_json import config_from_dict
+from minise.loading.placement import Placement, place
+from minise.loading.stored import Stored, described, read_heads
 from minise.meter import left_by_limit
-from minise.placement import Placement, place
-from minise.stored import Stored, described, read_heads
 from tests.commands import Q, assert_one_line, run
 from tests.test_checkpoint import WEIGHTS, refusal
 from tests.test_quantize import store
@@ -40,10 +40,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def be(free: float | None, gpu: str = "", cpu_bf16: bool = True, gpu_bf16: bool = True) -> None:
         known = None if free is None else int(free * GIB)
-        monkeypatch.setattr("minise.placement.free_bytes", lambda device: known)
-        monkeypatch.setattr("minise.placement.usable_device", torch.device)
-        monkeypatch.setattr("minise.placement.fast_bfloat16", lambda: cpu_bf16)
-        monkeypatch.setattr("minise.placement._has_bfloat16", lambda device: gpu_bf16)
+        monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: known)
+        monkeypatch.setattr("minise.loading.placement.usable_device", torch.device)
+        monkeypatch.setattr("minise.loading.placement.fast_bfloat16", lambda: cpu_bf16)
+        monkeypatch.setattr("minise.loading.placement._has_bfloat16", lambda device: gpu_bf16)
         for name, module in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
             monkeypatch.setattr(module, "is_available", lambda name=name: name == gpu)
 
@@ -204,12 +204,12 @@ def test_what_does_not_fit_is_refused_before_it_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, size: int
 ) -> None:
     needed = size * sum(tensor.numel() for tensor in load_file(folder / WEIGHTS).values())
-    monkeypatch.setattr("minise.placement.free_bytes", lambda device: needed)
+    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: needed)
     minise.load(folder, dtype=dtype)
-    monkeypatch.setattr("minise.placement.free_bytes", lambda device: None)  # nobody knows
+    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: None)  # nobody knows
     minise.load(folder, dtype=dtype)
-    monkeypatch.setattr("minise.placement.free_bytes", lambda device: needed - 1)
-    monkeypatch.setattr("minise.checkpoint._read", None)
+    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: needed - 1)
+    monkeypatch.setattr("minise.loading.checkpoint._read", None)
     message = refusal(folder, dtype=dtype)
     assert message.startswith(f"{folder}: its weights take {needed / 2**20:.1f} MiB in ")
 
@@ -292,7 +292,7 @@ class TestCommands:
         self, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         write_checkpoint(tmp_path, FAMILIES["llama"], dtype=torch.bfloat16)
-        monkeypatch.setattr("minise.placement.free_bytes", lambda device: 150_000)
+        monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: 150_000)
         status, out, err = run(capsys, command, "--model", tmp_path, "--trials", 1, "--json")
         wanted = "float64" if command == "verify" else "float32"
         said = f"minise: {tmp_path}: bfloat16 on cpu, as it is stored; {wanted} would take "
@@ -315,7 +315,7 @@ class TestCommands:
         assert (config["dtype"], config["device"]) == ("float32", "cpu")
         assert run(capsys, *asked, "--resume", "--dtype", "fp32", "--device", "cpu")[0] == 0
         tight = 1.2 * 2 * (tmp_path / "model" / WEIGHTS).stat().st_size  # in float32
-        monkeypatch.setattr("minise.placement.free_bytes", lambda device: tight)
+        monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: tight)
         status, _, err = run(capsys, *asked, "--resume")
         assert status == 2
         assert "another run" in err

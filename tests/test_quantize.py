@@ -28,8 +28,7 @@ from minise import (
     self_ensemble,
 )
 from minise.exact.layers import FixedLinear
-from minise.names import FOUR_BIT
-from minise.quantize import (
+from minise.loading.quantize import (
     STATE,
     TABLES,
     Linear4bit,
@@ -40,6 +39,7 @@ from minise.quantize import (
     put,
     read_stored,
 )
+from minise.names import FOUR_BIT
 from minise.verify import verify
 from tests.commands import Q, assert_one_line, run
 from tests.test_checkpoint import WEIGHTS, configure, edit, refusal, shard

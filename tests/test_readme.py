@@ -16,7 +16,7 @@ import torch
 
 from minise.bench.shapes import PUBLISHED
 from minise.cli import main, parser
-from minise.config_json import config_from_dict
+from minise.loading.config_json import config_from_dict
 from minise.model import Decoder
 
 ROOT = Path(__file__).parents[1]

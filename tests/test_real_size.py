@@ -10,7 +10,7 @@ import torch
 
 import minise
 from minise.bench.shapes import PUBLISHED
-from minise.source import INDEX
+from minise.loading.source import INDEX
 from tests.tiny import FAMILIES
 from tools import real_size
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minise import Config
-from minise.config_json import config_from_dict
+from minise.loading.config_json import config_from_dict
 from minise.rope import cos_sin, inverse_frequencies, rotate
 from tests.tiny import SIZES
 

@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from minise import InputError, LanguageModel, Question, identity, load
+from minise import InputError, LanguageModel, Question, load
 from minise.cli import main
 from minise.evaluation import asking, run
 from minise.evaluation.calibration import NotConverged, VectorScaling
 from minise.evaluation.run import Run
 from minise.evaluation.samples import Sample, read_samples
 from minise.evaluation.tasks import Task
-from minise.identity import ANSWERING, sha256
+from minise.loading import identity
+from minise.loading.identity import ANSWERING, sha256
+from minise.loading.parallel import World
 from minise.methods.registry import METHODS as METHODS_KNOWN
 from minise.methods.registry import Variant
-from minise.parallel import World
 from tests.runs import METHODS, arguments, assert_resumes, copy_of, results, samples
 
 for module in ("scipy", "sklearn", "matplotlib"):
@@ -425,14 +426,25 @@ def test_many_variants_are_compared_with_the_first_alone(
 
 def test_every_file_that_decides_an_answer_is_in_the_identity() -> None:
     """What the methods import, one from the other, is hashed, or decides nothing."""
-    harmless = {"__init__", "errors", "meter", "names", "own", "plugin"}
-    harmless |= {"uncertainty", "source", "recording", "traces", "identity", "placement"}
+    harmless = {"__init__", "errors", "meter", "names", "own", "loading/plugin"}
+    harmless |= {
+        "uncertainty",
+        "loading/source",
+        "recording",
+        "traces",
+        "loading/identity",
+        "loading/placement",
+    }
     harmless |= {"evaluation/samples", "evaluation/metrics", "evaluation/calibration"}
     harmless |= {"evaluation/__init__", "methods/__init__", "methods/registry"}
     harmless |= {"bridges/promises", "bridges/watching", "explain/watch", "influence"}
-    package, seen = Path(identity.__file__).parent, set()
+    package, seen = Path(identity.__file__).parents[1], set()
     todo = [where.partition(":")[0] for where, _ in METHODS_KNOWN.values()]
-    todo += ["minise.authors_code", "minise.checkpoint", "minise.bridges.transformers_model"]
+    todo += [
+        "minise.authors_code",
+        "minise.loading.checkpoint",
+        "minise.bridges.transformers_model",
+    ]
     while todo:
         path = package.parent / (todo.pop().replace(".", "/") + ".py")
         name = str(path.relative_to(package).with_suffix(""))

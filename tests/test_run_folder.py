@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from minise import identity
 from minise.cli import main
 from minise.evaluation import run
+from minise.loading import identity
 from tests.runs import METHODS, arguments, assert_resumes, copy_of, no_drawing, samples
 from tests.tiny import FAMILIES, make_tokenizer, write_checkpoint
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from minise.checkpoint import prepare, read_weights
 from minise.cli import main
 from minise.errors import InputError
-from minise.tensor_parallel import Share
+from minise.loading.checkpoint import prepare, read_weights
+from minise.loading.tensor_parallel import Share
 from tests.commands import assert_one_line, run
 from tests.processes import Team
 from tests.runs import arguments, samples

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from minise import Decoder, LanguageModel, load
-from minise.config_json import config_from_dict
+from minise.loading.config_json import config_from_dict
 
 SIZES = {
     "vocab_size": 288,

@@ -30,7 +30,7 @@ import torch
 from tqdm import tqdm
 
 from minise.cli import main as minise_main
-from minise.plugin import load_extra
+from minise.loading.plugin import load_extra
 from tests.processes import PROCESSES
 from tests.tiny import FAMILIES, write_checkpoint
 

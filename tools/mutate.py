@@ -59,7 +59,7 @@ TESTS = {
     "bench/bits": "bits_command",
     "commands/bits": "bits_command",
     "cache": "cache generation",
-    "config_json": "config checkpoint",
+    "loading/config_json": "config checkpoint",
     "rope": "rope model goldens",
     "model": "model goldens tree cache",
     "grouping": "grouping designs methods",
@@ -99,7 +99,7 @@ TESTS = {
     "methods/rotations": "methods rivals planned asking",
     "methods/priors": "rivals rival_runs",
     "methods/ablations": "methods sabotage",
-    "stored": "placement mapped",
+    "loading/stored": "placement mapped",
 }
 
 # Each operator, and what stands in its place.

@@ -17,8 +17,8 @@ from minise.bench.workloads import Workload
 from minise.engines import LanguageModel
 from minise.exact import machine
 from minise.generation import generate
+from minise.loading.quantize import format_of
 from minise.meter import peak_bytes, timed
-from minise.quantize import format_of
 
 NEW_TOKENS = 64  # for each prompt
 

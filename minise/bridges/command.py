@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from minise.commands.options import set_threads, values_of
 from minise.errors import InputError, printable
+from minise.loading.plugin import load_extra
 from minise.names import AUTO
-from minise.plugin import load_extra
 
 if TYPE_CHECKING:
     from minise.bridges.promises import Report
@@ -24,7 +24,7 @@ def load_model(args: argparse.Namespace, share: Any = None) -> LanguageModel:
     the stored weights; a device "auto" is a GPU if there is one. Both stand in `args` then."""
     import torch
 
-    from minise.placement import name_of, usable_device
+    from minise.loading.placement import name_of, usable_device
 
     given = {"--quantize": "quantize", "--double-quant": "double_quant", "--dry-run": "dry_run"}
     used = [option for option, name in given.items() if getattr(args, name, None)]

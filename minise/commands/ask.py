@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from minise.quantize import format_of
+    from minise.loading.quantize import format_of
     from minise.rounds import run_plan
 
     question = options.read_question(args)

@@ -15,7 +15,7 @@ from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
 from minise.bench.workloads import WORKLOADS
 from minise.commands import options
 from minise.errors import InputError, printable, quote
-from minise.plugin import load_extra
+from minise.loading.plugin import load_extra
 
 GENERATE = "generate"
 MOST_ROUNDS = 1000
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
     from minise.bench import generating
     from minise.bench.measure import empty_decoder, random_model, time_engines
     from minise.bench.plot import plot_growth
-    from minise.config_json import config_from_dict
     from minise.exact import machine
-    from minise.placement import usable_device
+    from minise.loading.config_json import config_from_dict
+    from minise.loading.placement import usable_device
 
     if not 1 <= args.rounds <= MOST_ROUNDS:
         raise InputError(f"--rounds {quote(args.rounds)}; give 1 to {MOST_ROUNDS:,}")

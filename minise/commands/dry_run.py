@@ -10,10 +10,10 @@ from typing import Any
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, printable, say
+from minise.loading.placement import Placement, in_words, name_of, pass_bytes
 from minise.meter import check_fit
 from minise.method import Plan
 from minise.names import LAYOUTS
-from minise.placement import Placement, in_words, name_of, pass_bytes
 from minise.progress import progress
 
 

@@ -19,6 +19,8 @@ from minise.commands.report import need_extras, show
 from minise.errors import InputError, quote, say
 from minise.evaluation.experiments import EXPERIMENTS, Experiment
 from minise.grouping import MOST_GROUPS
+from minise.loading.parallel import World, joined, restarted
+from minise.loading.plugin import find_object
 from minise.methods.registry import (
     METHODS,
     OFFERED,
@@ -29,8 +31,6 @@ from minise.methods.registry import (
     split_methods,
 )
 from minise.names import ENGINES
-from minise.parallel import World, joined, restarted
-from minise.plugin import find_object
 
 if TYPE_CHECKING:
     from minise.evaluation.tasks import Task
@@ -117,7 +117,7 @@ def _run(args: argparse.Namespace, world: World) -> int:
     from minise.evaluation.run import Run, assist, evaluate
     from minise.evaluation.samples import check_folder
     from minise.evaluation.usable import able, usable
-    from minise.identity import model_identity
+    from minise.loading.identity import model_identity
 
     for name in ("group_size", "trials", "questions", "limit", "tokens_per_pass"):
         if (value := getattr(args, name)) is not None and value < 1:

@@ -16,9 +16,9 @@ from minise.question import Question
 
 if TYPE_CHECKING:
     from minise.engines import LanguageModel
+    from minise.loading.tensor_parallel import Share
     from minise.method import SelfEnsemble
     from minise.model import Decoder
-    from minise.tensor_parallel import Share
 
 # What `minise ask` and `minise verify` ask if no question is given. Chosen by a rule: the first of
 # the miniature's evaluation questions (8 choices, seed 0) that tiny-llama answers wrongly by
@@ -256,8 +256,8 @@ def load_model(args: argparse.Namespace, share: Share | None = None) -> Language
         return command.load_model(args, share)
     import torch
 
-    from minise import checkpoint
-    from minise.placement import name_of
+    from minise.loading import checkpoint
+    from minise.loading.placement import name_of
 
     quantize, double = getattr(args, "quantize", None), getattr(args, "double_quant", False)
     only_planned = getattr(args, "dry_run", False)
@@ -286,7 +286,7 @@ def set_threads(args: argparse.Namespace, values: int) -> None:
     them."""
     import torch
 
-    from minise.placement import SMALL
+    from minise.loading.placement import SMALL
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from minise.errors import InputError, one_line, printable
-from minise.plugin import load_extra
+from minise.loading.plugin import load_extra
 
 if TYPE_CHECKING:
     from minise.evaluation.results import Results

@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from minise.evaluation.datasets import DATASETS
-    from minise.source import shipped_models
+    from minise.loading.source import shipped_models
 
     tasks = {}
     for name, data in DATASETS.items():

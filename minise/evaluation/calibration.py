@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from minise.errors import InputError
 from minise.evaluation.samples import Sample, check_same_size
-from minise.plugin import load_extra
+from minise.loading.plugin import load_extra
 from minise.question import Question
 
 Array = NDArray[np.float64]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from minise.errors import InputError, quote
 from minise.evaluation.samples import Sample
-from minise.plugin import load_extra
+from minise.loading.plugin import load_extra
 
 TAU = 0.5  # the paper's, in its table of under- and over-confidence
 BINS = 15  # of the expected calibration error

@@ -28,11 +28,11 @@ from minise.evaluation.predictions import predictions_csv
 from minise.evaluation.results import peaks_so_far
 from minise.evaluation.samples import Sample
 from minise.evaluation.tasks import Task
-from minise.identity import code_identity, machine, sha256
+from minise.loading.identity import code_identity, machine, sha256
+from minise.loading.parallel import ALONE, World
 from minise.meter import peak_bytes
 from minise.method import Plan
 from minise.methods.registry import Variant, build
-from minise.parallel import ALONE, World
 from minise.presets import resolve
 from minise.progress import progress
 from minise.prompt import LABELS

@@ -15,7 +15,7 @@ from sys import float_info
 from typing import Any
 
 from minise.errors import InputError, one_line, quote, shorten
-from minise.plugin import load_extra
+from minise.loading.plugin import load_extra
 
 # What wrong types and values in a file lead to, before anything can say what is wrong.
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)

@@ -21,8 +21,8 @@ from minise.evaluation.grouping_study import Array, GroupingStudy, Known, by_cel
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
 from minise.evaluation.samples import Sample
 from minise.grouping import Group, Groups, random_partitions
+from minise.loading.plugin import load_extra
 from minise.method import Answer, Plan
-from minise.plugin import load_extra
 from minise.sequential import UntilDecided, fresh, log_wealth, standard_leads
 
 BLOCKS = (3, 4, 5, 6, 7, 8, 10)

@@ -16,11 +16,11 @@ from typing import Any
 from minise.errors import InputError, quote
 from minise.evaluation.datasets import COLUMNS, DATASETS, OWN, to_questions
 from minise.grouping import permutation
+from minise.loading.source import dataset_file
 from minise.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
 from minise.prompt import NULL_OPTION
 from minise.question import Question
 from minise.question_file import KINDS, STDIN, read_rows
-from minise.source import dataset_file
 
 TASKS = (*DATASETS, *WORLDS)
 MOST_MADE = 100_000  # questions of the miniature

@@ -17,10 +17,10 @@ from minise.exact.machine import in_words
 from minise.explain.runs import Runs, run_all, tree_rows
 from minise.explain.watch import Watch, watched
 from minise.layout import Tree, pack
+from minise.loading.placement import name_of
 from minise.meter import check_fit
 from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, combine
 from minise.methods.rotations import Cyclic
-from minise.placement import name_of
 from minise.presets import resolve
 from minise.prompt import LABELS
 from minise.question import Question

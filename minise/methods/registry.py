@@ -20,9 +20,9 @@ from types import new_class
 from typing import Any
 
 from minise.errors import InputError, one_line, quote
+from minise.loading.plugin import find_object
 from minise.names import ENGINES
 from minise.own import guarded, guarded_method
-from minise.plugin import find_object
 
 # name -> (where it is, what it is)
 METHODS: dict[str, tuple[str, str]] = {

@@ -24,10 +24,18 @@ pytest.importorskip("bitsandbytes", reason="the 4-bit reference, extra [parity],
 import transformers
 from bitsandbytes import functional as library
 
-from minise.checkpoint import read_weights
-from minise.config_json import read_config
-from minise.quantize import TABLES, Packed, _dynamic_table, format_of, matrix_of, pack, read_stored
-from minise.stored import read_heads
+from minise.loading.checkpoint import read_weights
+from minise.loading.config_json import read_config
+from minise.loading.quantize import (
+    TABLES,
+    Packed,
+    _dynamic_table,
+    format_of,
+    matrix_of,
+    pack,
+    read_stored,
+)
+from minise.loading.stored import read_heads
 from tests.reference import CASES, reference_logits, runs, write_checkpoint
 
 FORMATS = [("nf4", False), ("fp4", False), ("nf4", True), ("fp4", True)]

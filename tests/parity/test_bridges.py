@@ -19,8 +19,8 @@ import minise
 from minise import InputError, LanguageModel, Question, from_transformers
 from minise.bridges.transformers_model import load
 from minise.engines import layout_logits
-from minise.identity import model_identity
 from minise.layout import pack
+from minise.loading.identity import model_identity
 from tests.bridges import FAMILIES, make_lm, make_model, make_reader
 from tests.commands import Q, assert_one_line, run
 from tests.tiny import FAMILIES as OURS

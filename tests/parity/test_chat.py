@@ -14,7 +14,7 @@ import transformers
 
 from minise import InputError
 from minise.chat import chat_text
-from minise.checkpoint import load
+from minise.loading.checkpoint import load
 
 USER = {"role": "user", "content": "  Is a wren a bird?\n"}
 SYSTEM = {"role": "system", "content": "Be short."}

@@ -28,9 +28,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from minise.checkpoint import read_weights
-from minise.config_json import read_config
-from minise.stored import read_heads
+from minise.loading.checkpoint import read_weights
+from minise.loading.config_json import read_config
+from minise.loading.stored import read_heads
 
 config = read_config(Path("checkpoint/config.json"))
 files = [Path("checkpoint/model.safetensors")]

@@ -10,10 +10,10 @@ import torch
 pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
 
 from minise import Decoder
-from minise.checkpoint import read_weights
-from minise.config_json import read_config
 from minise.layout import causal_mask
-from minise.stored import read_heads
+from minise.loading.checkpoint import read_weights
+from minise.loading.config_json import read_config
+from minise.loading.stored import read_heads
 from tests.masks import DOCUMENTS, MASKS, POSITIONS, T, blocks, restarts
 from tests.reference import (
     CASES,

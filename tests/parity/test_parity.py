@@ -17,10 +17,10 @@ import transformers
 from transformers.models.llama import modeling_llama
 
 from minise import Decoder
-from minise.checkpoint import read_weights
-from minise.config_json import config_from_dict, read_config
+from minise.loading.checkpoint import read_weights
+from minise.loading.config_json import config_from_dict, read_config
+from minise.loading.stored import read_heads
 from minise.model import RMSNorm
-from minise.stored import read_heads
 from tests.reference import (
     CASES,
     LLAMA3,

@@ -11,9 +11,9 @@ import torch
 
 pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
 
-from minise.checkpoint import read_weights
-from minise.config_json import read_config
-from minise.stored import read_heads
+from minise.loading.checkpoint import read_weights
+from minise.loading.config_json import read_config
+from minise.loading.stored import read_heads
 from tests.reference import (
     SIZES,
     float64_islands,

@@ -16,12 +16,12 @@ from safetensors import SafetensorError, safe_open
 
 from minise.config import Config
 from minise.errors import InputError, one_line
+from minise.loading.quantize import BYTES, STATE, matrix_of
 from minise.model import Decoder
 from minise.names import DTYPES as DTYPE_NAMES
-from minise.quantize import BYTES, STATE, matrix_of
 
 if TYPE_CHECKING:
-    from minise.tensor_parallel import Share
+    from minise.loading.tensor_parallel import Share
 
 DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in DTYPE_NAMES)
 _IN_FILES = dict(zip(("F64", "F32", "BF16", "F16"), DTYPES, strict=True))

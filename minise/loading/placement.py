@@ -9,9 +9,9 @@ import torch
 from minise.config import Config
 from minise.errors import InputError, one_line, quote
 from minise.exact.machine import for_bfloat16
+from minise.loading.stored import Stored
 from minise.meter import free_bytes
 from minise.names import AUTO
-from minise.stored import Stored
 
 ROOM = 0.6  # the part of free memory that weights may take in a wider dtype than the stored one
 UNKNOWN = 12 * 2**30  # bytes that count as free where the system does not say

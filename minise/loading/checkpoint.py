@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from minise.config_json import read_config
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote
 from minise.exact.layers import probe, refine
+from minise.loading.config_json import read_config
+from minise.loading.placement import Placement, place, usable_device
+from minise.loading.quantize import check_format, matrix_of, pack, put, read_stored
+from minise.loading.source import finder, on_disk, weight_files
+from minise.loading.stored import DTYPES, Stored, described, opened, read_heads
 from minise.model import Decoder
 from minise.names import AUTO
-from minise.placement import Placement, place, usable_device
-from minise.quantize import check_format, matrix_of, pack, put, read_stored
-from minise.source import finder, on_disk, weight_files
-from minise.stored import DTYPES, Stored, described, opened, read_heads
 from minise.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from minise.tensor_parallel import Share
+    from minise.loading.tensor_parallel import Share
 
 MAPPED = 2**30  # bytes of weights from which they are used where they lie, in the file
 

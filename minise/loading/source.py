@@ -122,7 +122,7 @@ def dataset_file(repository: str, name: str, revision: str | None) -> tuple[Path
 
 
 # Where "weights/..." may be: beside the package in a checkout, inside it in an installed wheel.
-_SHIPPED = (Path(__file__).parents[1], Path(__file__).parent)
+_SHIPPED = (Path(__file__).parents[2], Path(__file__).parents[1])
 
 
 def shipped_models() -> list[str]:

@@ -15,13 +15,21 @@ import torch
 from minise import __version__
 from minise.engines import LanguageModel
 from minise.exact.machine import facts
-from minise.quantize import format_of
-from minise.source import finder, optional_file, weight_files
+from minise.loading.quantize import format_of
+from minise.loading.source import finder, optional_file, weight_files
 
 # The package's own files that decide an answer: what an evaluation imports, without those that only
 # read options, find files, measure, print or check.
 ANSWERING = (
-    *("attention", "authors_code", "checkpoint", "config", "config_json", "designs", "engines"),
+    *(
+        "attention",
+        "authors_code",
+        "loading/checkpoint",
+        "config",
+        "loading/config_json",
+        "designs",
+        "engines",
+    ),
     *(
         "method",
         "expectation",
@@ -33,9 +41,23 @@ ANSWERING = (
         "question",
         "rope",
     ),
-    *("quantize", "tokenizer", "methods/ablations", "methods/rotations", "methods/reasoning"),
+    *(
+        "loading/quantize",
+        "tokenizer",
+        "methods/ablations",
+        "methods/rotations",
+        "methods/reasoning",
+    ),
     *("methods/priors", "methods/tournaments", "methods/set_based"),
-    *("cache", "chat", "generation", "stored", "tensor_parallel", "sequential", "rounds"),
+    *(
+        "cache",
+        "chat",
+        "generation",
+        "loading/stored",
+        "loading/tensor_parallel",
+        "sequential",
+        "rounds",
+    ),
     *(
         "exact/attention",
         "exact/calls",
@@ -60,10 +82,10 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
     models the fact that differs can be named.
     """
     facts: dict[str, Any] = {"config": asdict(lm.config)}
-    if hasattr(lm, "identity"):  # a model of another library
+    if hasattr(lm, "loading/identity"):  # a model of another library
         return facts | lm.identity()
     if (packed := format_of(lm.decoder)) is not None:
-        facts["quantize"] = packed
+        facts["loading/quantize"] = packed
     if lm.revision is not None:
         return {"revision": lm.revision, **facts}
     find = finder(lm.name, None)
@@ -81,7 +103,7 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
 @cache  # what this process runs, even if a file is edited meanwhile
 def code_identity() -> dict[str, str]:
     """Hashes of the files that decide an answer, by their names."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     return {f"minise/{name}.py": sha256(package / f"{name}.py")[:16] for name in ANSWERING}
 
 

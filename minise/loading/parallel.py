@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from minise.errors import InputError, by_torchrun, is_memory, one_line, shorten
 
 if TYPE_CHECKING:
-    from minise.tensor_parallel import Share
+    from minise.loading.tensor_parallel import Share
 
 PAUSE = 0.01  # seconds between two looks at the store
 
@@ -112,7 +112,7 @@ def joined(width: int = 1) -> Iterator[World]:
     world = World(own, count, store, width)
     try:
         if width > 1:
-            from minise.tensor_parallel import Share
+            from minise.loading.tensor_parallel import Share
 
             both = "cpu:gloo,cuda:nccl" if cards else "gloo"
             distributed.init_process_group(both, store=store, rank=own, world_size=count)
