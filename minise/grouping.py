@@ -64,9 +64,9 @@ def random_partitions(K: int, m: int, trials: int, seed: int, question_id: str) 
 # "./mine.py:name" names it as well.
 GROUPINGS = {
     "random": "minise.grouping:random_partitions",
-    "balanced": "minise.designs:balanced_partitions",
+    "balanced": "minise.groupings.balanced:balanced_partitions",
     "independent": "minise.authors_code:independent_draws",
-    "exact": "minise.expectation:all_ordered_groups",
+    "exact": "minise.groupings.exact:all_ordered_groups",
 }
 
 

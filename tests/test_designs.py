@@ -11,7 +11,7 @@ from itertools import combinations, combinations_with_replacement
 import pytest
 
 from minise import InputError
-from minise.designs import Design, _search, design
+from minise.groupings.balanced import Design, _search, design
 
 GRID = [(k, m, n) for k in (1, 2, 5, 8, 10) for m in (1, 2, 4, 6, 10) for n in (1, 3, 20)]
 # Here even labels form a Latin square. Exchanges alone do not find one.

@@ -145,7 +145,7 @@ def test_a_function_of_ones_own_is_a_grouping() -> None:
 
 def test_as_many_groups_as_the_limit_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(make_groups(1, 1, MOST_GROUPS, 0, "x").flat) == MOST_GROUPS
-    monkeypatch.setattr("minise.expectation.MOST_GROUPS", 25)
+    monkeypatch.setattr("minise.groupings.exact.MOST_GROUPS", 25)
     assert len(make_groups(5, 2, 0, 0, "", "exact").flat) == 25
     with pytest.raises(InputError, match="has 30 ordered groups"):
         make_groups(6, 2, 0, 0, "", "exact")

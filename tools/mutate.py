@@ -2,7 +2,7 @@
 
     python -m tools.mutate minise/layout.py
     python -m tools.mutate minise/verify.py --mutants 200 --seed 1 --jobs 2
-    python -m tools.mutate minise/expectation.py --tests tests/test_ensemble.py
+    python -m tools.mutate minise/groupings/exact.py --tests tests/test_ensemble.py
 
 A mutant has one operator, comparison or constant changed, one condition negated, one statement or
 one keyword argument removed. It is killed if a test fails or runs past the time limit. One that
@@ -63,7 +63,7 @@ TESTS = {
     "rope": "rope model goldens",
     "model": "model goldens tree cache",
     "grouping": "grouping designs methods",
-    "designs": "designs grouping",
+    "groupings/balanced": "designs grouping",
     "question": "prompt question_file",
     "rows": "own_data question_file",
     "tokenizer": "prompt bad_models checkpoint",
@@ -72,7 +72,7 @@ TESTS = {
     "presets": "prompt ensemble",
     "method": "ensemble asking bad_models methods",
     "rounds": "asking sequential ensemble reasoning",
-    "expectation": "grouping ensemble",
+    "groupings/exact": "grouping ensemble",
     "uncertainty": "method",
     "recording": "model",
     "meter": "ensemble bench",

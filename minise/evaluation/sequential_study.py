@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from minise.designs import balanced_partitions
 from minise.engines import LanguageModel
 from minise.evaluation.grouping_study import Array, GroupingStudy, Known, by_cell, means, of_notes
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
 from minise.evaluation.samples import Sample
 from minise.grouping import Group, Groups, random_partitions
+from minise.groupings.balanced import balanced_partitions
 from minise.loading.plugin import load_extra
 from minise.method import Answer, Plan
 from minise.sequential import UntilDecided, fresh, log_wealth, standard_leads
