@@ -1,6 +1,5 @@
 """The public names and where they live, for type checkers and for __init__.py, which reads it."""
 
-from minise.authors_code import AUTHORS_CODE as AUTHORS_CODE
 from minise.bridges.transformers_model import from_transformers as from_transformers
 from minise.config import Config as Config
 from minise.engines import LanguageModel as LanguageModel
@@ -20,9 +19,10 @@ from minise.method import Group as Group
 from minise.method import Plan as Plan
 from minise.method import SelfEnsemble as SelfEnsemble
 from minise.method import Standard as Standard
+from minise.methods.authors_code import AUTHORS_CODE as AUTHORS_CODE
+from minise.methods.presets import PAPER as PAPER
+from minise.methods.presets import Preset as Preset
 from minise.model import Decoder as Decoder
-from minise.presets import PAPER as PAPER
-from minise.presets import Preset as Preset
 from minise.prompt import Template as Template
 from minise.question import Question as Question
 from minise.recording import record as record

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from minise.errors import InputError, quote
 from minise.loading.plugin import find_object
-from minise.own import check_groups, guarded
+from minise.methods.own import check_groups, guarded
 
 MOST_GROUPS = 50_000  # of one question
 
@@ -65,7 +65,7 @@ def random_partitions(K: int, m: int, trials: int, seed: int, question_id: str) 
 GROUPINGS = {
     "random": "minise.grouping:random_partitions",
     "balanced": "minise.groupings.balanced:balanced_partitions",
-    "independent": "minise.authors_code:independent_draws",
+    "independent": "minise.methods.authors_code:independent_draws",
     "exact": "minise.groupings.exact:all_ordered_groups",
 }
 

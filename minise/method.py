@@ -17,7 +17,7 @@ from minise.errors import InputError
 from minise.grouping import Grouping, Groups, make_groups
 from minise.layout import Layout
 from minise.meter import check_fit, check_length
-from minise.presets import Preset, resolve
+from minise.methods.presets import Preset, resolve
 from minise.prompt import NULL_OPTION, Prompt, Template, check_labels, write_prompts
 from minise.question import Question
 

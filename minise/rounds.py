@@ -14,10 +14,10 @@ from torch import Tensor
 from minise.engines import LanguageModel
 from minise.grouping import Grouping
 from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, label_logits
-from minise.presets import Preset
+from minise.methods.presets import Preset
+from minise.methods.sequential import UntilDecided
 from minise.prompt import shared_length
 from minise.question import Question
-from minise.sequential import UntilDecided
 
 
 def self_ensemble(

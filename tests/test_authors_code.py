@@ -18,7 +18,7 @@ import pytest
 
 from minise import LanguageModel, Question, load, self_ensemble, standard
 from minise.method import SelfEnsemble
-from minise.presets import resolve
+from minise.methods.presets import resolve
 
 GOLDEN = Path(__file__).with_name("authors_code.json")
 FAMILIES = ("llama", "mistral", "qwen2")

@@ -21,9 +21,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
 from minise.errors import InputError
-from minise.evaluation.calibration import Dirichlet, NotConverged, VectorScaling
 from minise.evaluation.metrics import summarise
 from minise.evaluation.samples import Sample
+from minise.methods.calibration import Dirichlet, NotConverged, VectorScaling
 from minise.question import Question
 
 W, B = np.array([0.5, 1.2, 0.8]), np.array([1.0, -0.7, 0.0])

@@ -14,8 +14,8 @@ import torch
 
 from minise.commands.ask import _mean_null
 from minise.method import Answer, Group, combine
+from minise.methods.uncertainty import Uncertainty
 from minise.tokenizer import Tokenizer
-from minise.uncertainty import Uncertainty
 from tests.commands import Q, assert_one_line, run
 
 
@@ -88,7 +88,7 @@ def test_an_answer_is_stable_where_it_leads_by_two_standard_errors(
     capsys, monkeypatch, llama_folder, error: float, verdict: str
 ) -> None:
     known = Uncertainty(torch.zeros(3, dtype=torch.float64), 0.08, error)
-    monkeypatch.setattr("minise.uncertainty.uncertainty", lambda *_: known)
+    monkeypatch.setattr("minise.methods.uncertainty.uncertainty", lambda *_: known)
     _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q)
     assert "8.0 percentage points more than the next, " in out
     assert f"would change that by about {100 * error:.1f}: the answer {verdict}" in out

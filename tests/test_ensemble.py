@@ -30,7 +30,7 @@ from minise.engines import token_counts
 from minise.grouping import Groups, make_groups
 from minise.meter import free_bytes
 from minise.method import combine, label_logits, plan_orders
-from minise.uncertainty import Uncertainty, uncertainty
+from minise.methods.uncertainty import Uncertainty, uncertainty
 
 LETTERS = "ABCDEFGHIJ"
 

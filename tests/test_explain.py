@@ -22,8 +22,8 @@ from minise.engines import run_alone
 from minise.explain.data import MOST_BYTES, MOST_TOKENS, explain_data
 from minise.explain.page import Page, explain
 from minise.method import SelfEnsemble
+from minise.methods.uncertainty import uncertainty
 from minise.tokenizer import Tokenizer
-from minise.uncertainty import uncertainty
 from tests.commands import Q, assert_one_line, run
 from tests.tiny import FAMILIES, load_tiny, make_tokenizer
 

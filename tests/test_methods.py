@@ -13,10 +13,10 @@ import torch
 from minise import InputError, LanguageModel, Question, self_ensemble, standard
 from minise import ask as ask_method
 from minise.engines import branch_logits, token_counts
-from minise.evaluation.first_trials import FirstTrials, group_records
 from minise.evaluation.samples import Sample
 from minise.layout import pack
 from minise.method import Answer, Plan, label_logits
+from minise.methods.first_trials import FirstTrials, group_records
 from minise.methods.registry import (
     METHODS,
     OFFERED,

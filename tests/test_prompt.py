@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from minise import AUTHORS_CODE, PAPER, InputError, Question
-from minise.presets import resolve
+from minise.methods.presets import resolve
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
 from minise.tokenizer import Tokenizer
 from tests.tiny import make_tokenizer

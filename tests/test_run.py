@@ -19,13 +19,13 @@ from torch.distributed import HashStore
 from minise import InputError, LanguageModel, Question, load
 from minise.cli import main
 from minise.evaluation import asking, run
-from minise.evaluation.calibration import NotConverged, VectorScaling
 from minise.evaluation.run import Run
 from minise.evaluation.samples import Sample, read_samples
 from minise.evaluation.tasks import Task
 from minise.loading import identity
 from minise.loading.identity import ANSWERING, sha256
 from minise.loading.parallel import World
+from minise.methods.calibration import NotConverged, VectorScaling
 from minise.methods.registry import METHODS as METHODS_KNOWN
 from minise.methods.registry import Variant
 from tests.runs import METHODS, arguments, assert_resumes, copy_of, results, samples
@@ -56,7 +56,7 @@ class TestTheFiles:
         assert config["wall_seconds"] > 0
         assert [variant["engine"] for variant in config["variants"]["words"]] == ["tree"] * 4
         assert "w" in config["regularisation"]["vector-scaling"]
-        facts = {"questions": 30, "dataset": "own", "choices": 4}
+        facts = {"questions": 30, "dataset": "methods/own", "choices": 4}
         assert facts.items() <= config["tasks"]["words"].items()
 
     def test_results_are_the_contracts(self, whole: Path) -> None:
@@ -257,7 +257,7 @@ class TestAFitThatDoesNotConverge:
 
 class TestFromPython:
     def run(self, question: Question, *variants: Variant) -> Run:
-        return Run({0: [Task("q", "own", [question], {})]}, {"q": list(variants)}, {})
+        return Run({0: [Task("q", "methods/own", [question], {})]}, {"q": list(variants)}, {})
 
     def test_a_folder_that_is_a_file_is_refused_before_any_question(
         self, lm: LanguageModel, question: Question, tmp_path: Path, monkeypatch
@@ -319,7 +319,7 @@ class TestTwoProcesses:
     """tests/test_parallel.py starts real ones; here a thread stands for process 1."""
 
     def run(self, *questions: Question) -> Run:
-        tasks = {0: [Task("q", "own", list(questions), {})]}
+        tasks = {0: [Task("q", "methods/own", list(questions), {})]}
         return Run(tasks, {"q": [STANDARD, Variant("ours", "self-ensemble", {"trials": 2})]}, {})
 
     def test_share_the_questions(
@@ -426,22 +426,22 @@ def test_many_variants_are_compared_with_the_first_alone(
 
 def test_every_file_that_decides_an_answer_is_in_the_identity() -> None:
     """What the methods import, one from the other, is hashed, or decides nothing."""
-    harmless = {"__init__", "errors", "meter", "names", "own", "loading/plugin"}
+    harmless = {"__init__", "errors", "meter", "names", "methods/own", "loading/plugin"}
     harmless |= {
-        "uncertainty",
+        "methods/uncertainty",
         "loading/source",
         "recording",
         "traces",
         "loading/identity",
         "loading/placement",
     }
-    harmless |= {"evaluation/samples", "evaluation/metrics", "evaluation/calibration"}
+    harmless |= {"evaluation/samples", "evaluation/metrics", "methods/calibration"}
     harmless |= {"evaluation/__init__", "methods/__init__", "methods/registry"}
     harmless |= {"bridges/promises", "bridges/watching", "explain/watch", "influence"}
     package, seen = Path(identity.__file__).parents[1], set()
     todo = [where.partition(":")[0] for where, _ in METHODS_KNOWN.values()]
     todo += [
-        "minise.authors_code",
+        "minise.methods.authors_code",
         "minise.loading.checkpoint",
         "minise.bridges.transformers_model",
     ]

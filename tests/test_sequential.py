@@ -14,9 +14,15 @@ import torch
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, ask, self_ensemble
 from minise.grouping import Groups
+from minise.methods.sequential import (
+    LEAST_SPREAD,
+    MOST_BET,
+    UntilDecided,
+    log_wealth,
+    standard_leads,
+)
 from minise.names import ENGINES
 from minise.rounds import join, run_plan
-from minise.sequential import LEAST_SPREAD, MOST_BET, UntilDecided, log_wealth, standard_leads
 from tests.commands import assert_one_line, run
 from tests.runs import arguments
 

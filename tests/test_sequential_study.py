@@ -12,8 +12,8 @@ from minise.evaluation import sequential_study
 from minise.evaluation.samples import Sample
 from minise.evaluation.sequential_study import SequentialStudy, summarise_sequential
 from minise.method import label_logits
+from minise.methods.sequential import UntilDecided
 from minise.rounds import run_plan
-from minise.sequential import UntilDecided
 
 pytest.importorskip("scipy")
 Cell = dict[str, Any]

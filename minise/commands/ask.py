@@ -121,7 +121,7 @@ def as_json(
 ) -> dict[str, Any]:
     """The JSON object of the contract, which begins with the settings. `null`: the mean probability
     of "None of the above" over the prompts; `answer`: the index of the right choice, if known."""
-    from minise.uncertainty import uncertainty
+    from minise.methods.uncertainty import uncertainty
 
     known = uncertainty(plan.groups, answer)
     texts, errors = plan.question.choices, known.standard_errors

@@ -22,8 +22,8 @@ from minise.evaluation.samples import DAMAGE, Sample
 from minise.grouping import Group, Trial, make_groups
 from minise.layout import pack
 from minise.method import Answer, Plan, SelfEnsemble, mean_answer
+from minise.methods.sequential import trial_values
 from minise.question import Question
-from minise.sequential import trial_values
 
 GROUPINGS = ("random", "balanced")
 TRIALS = (1, 2, 5, 7, 10, 14, 20, 28, 40, 80)

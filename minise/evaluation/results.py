@@ -14,7 +14,7 @@ from typing import Any
 from minise.errors import InputError, one_line, printable, shorten
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.evaluation.samples import DAMAGE
-from minise.presets import PAPER
+from minise.methods.presets import PAPER
 
 _PAPER = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
 _CONFIG = ("dtype", "device", "limit", "full_run", "seeds", "tasks")

@@ -23,7 +23,7 @@ from minise.grouping import Group, Groups, random_partitions
 from minise.groupings.balanced import balanced_partitions
 from minise.loading.plugin import load_extra
 from minise.method import Answer, Plan
-from minise.sequential import UntilDecided, fresh, log_wealth, standard_leads
+from minise.methods.sequential import UntilDecided, fresh, log_wealth, standard_leads
 
 BLOCKS = (3, 4, 5, 6, 7, 8, 10)
 LEVELS: dict[str, tuple[float, ...]] = {"alpha": (0.1, 0.05, 0.01), "z": (0.5, 0.75, 1, 1.5, 2)}

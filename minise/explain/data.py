@@ -20,12 +20,12 @@ from minise.layout import Tree, pack
 from minise.loading.placement import name_of
 from minise.meter import check_fit
 from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, combine
+from minise.methods.presets import resolve
 from minise.methods.rotations import Cyclic
-from minise.presets import resolve
+from minise.methods.uncertainty import uncertainty
 from minise.prompt import LABELS
 from minise.question import Question
 from minise.rounds import ask, run_plan
-from minise.uncertainty import uncertainty
 
 DETAILS = ("low", "full")
 MOST_GROUPS = 1000  # on a page

@@ -19,7 +19,7 @@ from minise.explain.data import Data, explain_data
 from minise.explain.figure import mask_picture
 from minise.grouping import Grouping
 from minise.method import SelfEnsemble
-from minise.presets import Preset
+from minise.methods.presets import Preset
 from minise.question import Question
 
 _HERE = Path(__file__).parent

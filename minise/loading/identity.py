@@ -23,7 +23,7 @@ from minise.loading.source import finder, optional_file, weight_files
 ANSWERING = (
     *(
         "attention",
-        "authors_code",
+        "methods/authors_code",
         "loading/checkpoint",
         "config",
         "loading/config_json",
@@ -36,7 +36,7 @@ ANSWERING = (
         "grouping",
         "layout",
         "model",
-        "presets",
+        "methods/presets",
         "prompt",
         "question",
         "rope",
@@ -55,7 +55,7 @@ ANSWERING = (
         "generation",
         "loading/stored",
         "loading/tensor_parallel",
-        "sequential",
+        "methods/sequential",
         "rounds",
     ),
     *(
@@ -67,7 +67,7 @@ ANSWERING = (
         "exact/run",
     ),
     *("bridges/library", "bridges/transformers_model"),
-    *("evaluation/grouping_study", "evaluation/first_trials", "evaluation/sequential_study"),
+    *("evaluation/grouping_study", "methods/first_trials", "evaluation/sequential_study"),
 )
 
 # The files of a checkpoint that say how it writes text.

@@ -21,7 +21,7 @@ from minise.errors import InputError
 from minise.evaluation.samples import Sample, check_same_size
 from minise.grouping import Groups
 from minise.method import Answer, Group, Plan, Standard, combine
-from minise.presets import Preset, resolve
+from minise.methods.presets import Preset, resolve
 from minise.prompt import write_prompts
 from minise.question import Question
 from minise.rounds import join

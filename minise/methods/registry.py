@@ -21,15 +21,15 @@ from typing import Any
 
 from minise.errors import InputError, one_line, quote
 from minise.loading.plugin import find_object
+from minise.methods.own import guarded, guarded_method
 from minise.names import ENGINES
-from minise.own import guarded, guarded_method
 
 # name -> (where it is, what it is)
 METHODS: dict[str, tuple[str, str]] = {
     "standard": ("minise.method:Standard", "one prompt with all choices"),
     "self-ensemble": ("minise.method:SelfEnsemble", "the paper's method"),
     "until-decided": (
-        "minise.sequential:UntilDecided",
+        "minise.methods.sequential:UntilDecided",
         "Self-Ensemble in rounds, until its answer is decided at level alpha",
     ),
     "without-mask": (
@@ -79,15 +79,15 @@ METHODS: dict[str, tuple[str, str]] = {
         "one chain of thought, then Self-Ensemble after it",
     ),
     "vector-scaling": (
-        "minise.evaluation.calibration:VectorScaling",
+        "minise.methods.calibration:VectorScaling",
         "standard, its logits scaled and shifted",
     ),
     "dirichlet": (
-        "minise.evaluation.calibration:Dirichlet",
+        "minise.methods.calibration:Dirichlet",
         "standard, a regression on its log-probabilities",
     ),
     "first-trials": (
-        "minise.evaluation.first_trials:FirstTrials",
+        "minise.methods.first_trials:FirstTrials",
         "the first N trials of another variant",
     ),
     "grouping-study": (

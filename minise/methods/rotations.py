@@ -13,7 +13,7 @@ from minise.engines import LanguageModel
 from minise.grouping import Group, make_groups
 from minise.layout import pack
 from minise.method import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
-from minise.presets import Preset, resolve
+from minise.methods.presets import Preset, resolve
 from minise.question import Question
 
 

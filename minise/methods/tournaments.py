@@ -23,8 +23,8 @@ from minise.method import (
     mean_answer,
     plan_orders,
 )
+from minise.methods.presets import Preset, resolve
 from minise.methods.rotations import nearest
-from minise.presets import Preset, resolve
 from minise.question import Question
 
 

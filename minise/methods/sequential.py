@@ -31,7 +31,7 @@ from minise.engines import LanguageModel
 from minise.errors import InputError, quote
 from minise.grouping import Group, Grouping, Groups, Trial, make_groups
 from minise.method import Answer, Plan, SelfEnsemble, combine, mean_answer
-from minise.presets import Preset
+from minise.methods.presets import Preset
 from minise.question import Question
 
 MOST_TRIALS = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from minise.grouping import Groups
-from minise.presets import Preset
+from minise.methods.presets import Preset
 from minise.prompt import Template
 
 # The question ends in " \n", a group runs on one line, and its logits are read after the newline

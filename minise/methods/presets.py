@@ -54,7 +54,7 @@ def resolve(
         if preset not in PRESETS:
             raise InputError(f'preset "{preset}" is unknown; use one of {", ".join(PRESETS)}')
         # Imported here, because that module is written in terms of this one.
-        from minise.authors_code import AUTHORS_CODE
+        from minise.methods.authors_code import AUTHORS_CODE
 
         if preset == "authors-code" and model_type not in AUTHORS_CODE:
             raise InputError(f"preset authors-code has no {model_type} model; use preset paper")
