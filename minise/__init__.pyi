@@ -7,8 +7,6 @@ from minise.engines import branch_logits as branch_logits
 from minise.errors import InputError as InputError
 from minise.explain import Page as Page
 from minise.explain import explain as explain
-from minise.generation import Generation as Generation
-from minise.generation import generate as generate
 from minise.grouping import Groups as Groups
 from minise.layout import Layout as Layout
 from minise.layout import Tree as Tree
@@ -29,5 +27,7 @@ from minise.recording import record as record
 from minise.rounds import ask as ask
 from minise.rounds import self_ensemble as self_ensemble
 from minise.rounds import standard as standard
+from minise.writing.generation import Generation as Generation
+from minise.writing.generation import generate as generate
 
 __version__: str

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from minise import InputError, LanguageModel, generate
-from minise.chat import chat_ids, chat_template, chat_text, stop_tokens
 from minise.loading.checkpoint import load
 from minise.loading.source import optional_file
+from minise.writing.chat import chat_ids, chat_template, chat_text, stop_tokens
 
 ASKED = [{"role": "user", "content": "Is a wren a bird?"}]
 # The constructs of published templates, in one.
@@ -76,7 +76,7 @@ class TestStopTokens:
             looked.append(name)
             return optional_file(find, name)
 
-        monkeypatch.setattr("minise.chat.optional_file", look)
+        monkeypatch.setattr("minise.writing.chat.optional_file", look)
         lm = with_files(folder, tokenizer_config={"eos_token": "<s>"})
         assert [stop_tokens(lm), chat_template(lm), stop_tokens(lm)] == [[0], None, [0]]
         assert sorted(looked) == sorted(set(looked))

@@ -12,7 +12,7 @@ import torch
 
 from minise import Decoder, Generation, InputError, LanguageModel, generate
 from minise.engines import run_alone
-from minise.generation import _Branches, choose
+from minise.writing.generation import _Branches, choose
 
 # One in another, two that begin alike, one far longer, and one alone.
 PROMPTS = ["abc", "abcdef", "abcxyz", "q" + "lmno pqrs tuv " * 12, "Z"]
@@ -66,7 +66,7 @@ def test_the_draws_never_change(lm: LanguageModel, monkeypatch: pytest.MonkeyPat
     def drawn(logits: torch.Tensor, temperature: float, top_p: float, draw: random.Random) -> int:
         return int(250 * draw.random())
 
-    monkeypatch.setattr("minise.generation.choose", drawn)
+    monkeypatch.setattr("minise.writing.generation.choose", drawn)
     made = generate(lm, [[5, 6], [7], [5, 6]], 3, 1.0, seed=4, stop=[])
     assert [one.tokens for one in made] == [[201, 139, 84], [169, 107, 11], [127, 29, 130]]
 
@@ -88,7 +88,9 @@ def test_what_prompts_share_runs_once_and_then_a_token_of_each(
 def test_a_tree_of_prompts_is_where_the_model_is(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minise.generation.tree_reader", Mock())  # a real one asks what is where
+    monkeypatch.setattr(
+        "minise.writing.generation.tree_reader", Mock()
+    )  # a real one asks what is where
     monkeypatch.setattr(_Branches, "_run", lambda tree, *given: given)
     tree = _Branches(Decoder(lm.config).to("meta"))
     given = tree.start([[5, 6, 7], [5, 6, 8, 9]])

@@ -14,11 +14,11 @@ import pytest
 
 from minise import LanguageModel, load
 from minise.evaluation.tasks import load_tasks
-from minise.generation import Generation
 from minise.methods import reasoning
 from minise.methods.reasoning import ChainOfThought, ChainOfThoughtEnsemble, Reasoning
 from minise.miniature import evaluation_questions, held_out, load_hops, shown
 from minise.question import Question
+from minise.writing.generation import Generation
 from tools import train_miniature
 from tools.train_miniature import END, GIVEN, LABEL, MIX, WRITTEN, reasoning_texts, with_steps
 

@@ -29,10 +29,10 @@ from minise.engines import run_alone
 from minise.exact import run as exact
 from minise.exact.layers import FixedSiLU
 from minise.exact.probe import Shape, numbers_for
-from minise.generation import _Branches
 from minise.layout import causal_mask
 from minise.method import label_logits
 from minise.rounds import pass_logits
+from minise.writing.generation import _Branches
 from tests.hostile import KERNELS, ClassOf, linear_by, plant
 from tests.tiny import FAMILIES, write_checkpoint
 

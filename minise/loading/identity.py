@@ -51,8 +51,8 @@ ANSWERING = (
     *("methods/priors", "methods/tournaments", "methods/set_based"),
     *(
         "cache",
-        "chat",
-        "generation",
+        "writing/chat",
+        "writing/generation",
         "loading/stored",
         "loading/tensor_parallel",
         "methods/sequential",

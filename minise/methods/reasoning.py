@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from minise.chat import chat_template, chat_text, stop_tokens
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited
-from minise.generation import Heard, generate
 from minise.method import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
 from minise.prompt import DEFAULT_TEMPLATE, LABELS
 from minise.question import Question
+from minise.writing.chat import chat_template, chat_text, stop_tokens
+from minise.writing.generation import Heard, generate
 
 STEPS = "Let's think step by step."  # Kojima et al. 2022, zero-shot
 OPEN, CLOSE = "<think>\n", "</think>"  # of DeepSeek-R1 and its distills

@@ -16,13 +16,13 @@ from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
 from minise.cache import Cache, Growing
-from minise.chat import stop_tokens
 from minise.engines import LanguageModel
 from minise.errors import InputError
 from minise.exact.attention import Reader, few_queries, next_calls, tree_reader
 from minise.layout import pack
 from minise.meter import check_fit
 from minise.model import Decoder
+from minise.writing.chat import stop_tokens
 
 Heard = Callable[[int, str], None]  # the prompt's number and its next piece of text
 
