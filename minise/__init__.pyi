@@ -1,6 +1,7 @@
 """The public names and where they live, for type checkers and for __init__.py, which reads it."""
 
 from minise.bridges.transformers_model import from_transformers as from_transformers
+from minise.checking.recording import record as record
 from minise.config import Config as Config
 from minise.engines import LanguageModel as LanguageModel
 from minise.engines import branch_logits as branch_logits
@@ -23,7 +24,6 @@ from minise.methods.presets import Preset as Preset
 from minise.model import Decoder as Decoder
 from minise.prompt import Template as Template
 from minise.question import Question as Question
-from minise.recording import record as record
 from minise.rounds import ask as ask
 from minise.rounds import self_ensemble as self_ensemble
 from minise.rounds import standard as standard

@@ -18,6 +18,8 @@ from tokenizers import models, pre_tokenizers
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble, Standard, branch_logits
+from minise.checking.traces import Apart, largest
+from minise.checking.verify import verify
 from minise.method import Group, combine
 from minise.methods.ablations import WithoutMask, WithoutPositions
 from minise.methods.rotations import Cyclic
@@ -25,8 +27,6 @@ from minise.names import ENGINES
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts
 from minise.rounds import ask
 from minise.tokenizer import Tokenizer
-from minise.traces import Apart, largest
-from minise.verify import verify
 from tests.commands import Q, assert_one_line, run
 from tests.tiny import make_tokenizer
 

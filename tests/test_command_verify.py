@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-import minise.comparison as comparison
+import minise.checking.comparison as comparison
+import minise.checking.verify as verify_module
 import minise.engines as engines
-import minise.verify as verify_module
 from minise import InputError
 from minise.exact.machine import facts, processor
 from tests.commands import run

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from minise import LanguageModel, Plan, Question, SelfEnsemble
+from minise.checking.influence import flat_paths, groups_to_keep, influence
+from minise.checking.verify import verify
 from minise.engines import hidden_states
 from minise.grouping import Groups
-from minise.influence import flat_paths, groups_to_keep, influence
 from minise.layout import Layout, Tree, causal_mask, pack
 from minise.prompt import Prompt
-from minise.verify import verify
 from tests.tiny import FAMILIES, SIZES, load_tiny
 
 PREFIX, BRANCHES = [0, 50, 60], [[70, 80], [90, 80], [70, 30]]
@@ -56,7 +56,7 @@ class TestTheScrambledRuns:
             seen.append(layout.tokens)
             return hidden_states(lm, layout)
 
-        monkeypatch.setattr("minise.influence.hidden_states", watch)
+        monkeypatch.setattr("minise.checking.influence.hidden_states", watch)
         influence(lm, [1, 2], branches)
         for tokens in seen[1:]:
             same = set((tokens == seen[0]).nonzero().flatten().tolist())

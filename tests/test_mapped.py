@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble, branch_logits
+from minise.checking.verify import verify
 from minise.loading.quantize import format_of
 from minise.names import LAYOUTS
 from minise.rounds import ask
-from minise.verify import verify
 from tests.test_bad_models import METHODS
 from tests.test_checkpoint import DTYPES, EMBEDDING, NORM, OUTPUT, WEIGHTS, edit, set_one, shard
 from tests.test_quantize import store

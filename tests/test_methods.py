@@ -12,6 +12,7 @@ import torch
 
 from minise import InputError, LanguageModel, Question, self_ensemble, standard
 from minise import ask as ask_method
+from minise.checking.verify import verify
 from minise.engines import branch_logits, token_counts
 from minise.evaluation.samples import Sample
 from minise.layout import pack
@@ -28,7 +29,6 @@ from minise.methods.registry import (
 )
 from minise.methods.rotations import rotations, tokens_so_far
 from minise.names import ENGINES
-from minise.verify import verify
 from tests.tiny import FAMILIES, load_tiny
 
 QUESTION = Question(

@@ -27,6 +27,7 @@ from minise import (
     quantize,
     self_ensemble,
 )
+from minise.checking.verify import verify
 from minise.exact.layers import FixedLinear
 from minise.loading.quantize import (
     STATE,
@@ -40,7 +41,6 @@ from minise.loading.quantize import (
     read_stored,
 )
 from minise.names import FOUR_BIT
-from minise.verify import verify
 from tests.commands import Q, assert_one_line, run
 from tests.test_checkpoint import WEIGHTS, configure, edit, refusal, shard
 from tests.tiny import FAMILIES, write_checkpoint

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from minise import LanguageModel, pack
+from minise.checking.traces import Apart, absolute, largest, pick, relative, row_sizes, trace
 from minise.exact.run import read_ends
-from minise.traces import Apart, absolute, largest, pick, relative, row_sizes, trace
 
 
 def rows(*values: list[float]) -> torch.Tensor:

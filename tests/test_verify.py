@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import minise.comparison as comparison
+import minise.checking.comparison as comparison
+import minise.checking.influence as influence
+import minise.checking.verify as verify_module
 import minise.exact.attention as attention
-import minise.influence as influence
-import minise.verify as verify_module
 from minise import (
     Decoder,
     InputError,
@@ -29,14 +29,14 @@ from minise import (
     pack,
     record,
 )
+from minise.checking.comparison import Bounds, Difference
+from minise.checking.traces import Apart
+from minise.checking.verify import Verification, verify
 from minise.commands.options import QUESTION
-from minise.comparison import Bounds, Difference
 from minise.exact import run as exact
 from minise.grouping import Groups
 from minise.layout import Layout
 from minise.prompt import Prompt
-from minise.traces import Apart
-from minise.verify import Verification, verify
 from tests.faults import FAULTS
 from tests.planted import PLANTED, WINDOWED, everywhere
 from tests.tiny import FAMILIES, load_tiny, write_checkpoint

@@ -1,7 +1,7 @@
 """Do the tests notice? Change a file in small ways, and run the tests on each change.
 
     python -m tools.mutate minise/layout.py
-    python -m tools.mutate minise/verify.py --mutants 200 --seed 1 --jobs 2
+    python -m tools.mutate minise/checking/verify.py --mutants 200 --seed 1 --jobs 2
     python -m tools.mutate minise/groupings/exact.py --tests tests/test_ensemble.py
 
 A mutant has one operator, comparison or constant changed, one condition negated, one statement or
@@ -54,8 +54,8 @@ TESTS = {
     "exact/probe": "probe hostile",
     "exact/run": "bits cache masks tree",
     "exact/strict": "bits_command",
-    "comparison": "verify command_verify",
-    "widened": "verify",
+    "checking/comparison": "verify command_verify",
+    "checking/widened": "checking/verify",
     "bench/bits": "bits_command",
     "commands/bits": "bits_command",
     "cache": "cache generation",
@@ -74,10 +74,10 @@ TESTS = {
     "rounds": "asking sequential ensemble reasoning",
     "groupings/exact": "grouping ensemble",
     "methods/uncertainty": "method",
-    "recording": "model",
+    "checking/recording": "model",
     "meter": "ensemble bench",
-    "verify": "command_verify verify",
-    "traces": "traces command_verify verify",
+    "checking/verify": "command_verify verify",
+    "checking/traces": "traces command_verify verify",
     "evaluation/asking": "asking run reasoning",
     "evaluation/run": "run own_runs own_methods run_folder results samples command_eval",
     "methods/first_trials": "methods planned",

@@ -51,7 +51,7 @@ def load_model(args: argparse.Namespace, share: Any = None) -> LanguageModel:
 
 def verify_library(args: argparse.Namespace, lm: LanguageModel, plan: Plan) -> int:
     """Print whether the model keeps its promises (promises.py). The exit status."""
-    from minise.verify import verify
+    from minise.checking.verify import verify
 
     found: Any = verify(lm, plan, args.tolerance, args.gradients)
     told = as_json if args.json else as_text

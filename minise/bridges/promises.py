@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from minise.bridges.library import TOO_MUCH, Library
+from minise.checking.influence import GRADIENT_GROUPS, Influence, flat_paths, groups_to_keep
+from minise.checking.traces import Apart, absolute, relative
 from minise.engines import check_finite
 from minise.errors import InputError, one_line
-from minise.influence import GRADIENT_GROUPS, Influence, flat_paths, groups_to_keep
 from minise.layout import Tree, causal_mask, pack
-from minise.traces import Apart, absolute, relative
 
 CACHED = 4  # prompts that are tried behind the cache one by one
 LONGEST = 512  # tokens to which a prompt is repeated, to reach a window

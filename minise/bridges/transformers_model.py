@@ -78,7 +78,7 @@ class LibraryModel(LanguageModel):
         return self.library.identity()
 
     def verify(self, plan: Plan, tolerance: float | None, gradients: bool) -> Any:
-        """What `minise.verify` says of it."""
+        """What `minise.checking.verify` says of it."""
         from minise.bridges.promises import verify_prompts
 
         check_fit(self.name, self.config, plan.prefix, plan.branches)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from minise.bridges.library import TOO_MUCH, Library
+from minise.checking.traces import Trace, relative
 from minise.errors import InputError, Unsuited, one_line
 from minise.explain.watch import Alone
 from minise.method import Plan
-from minise.traces import Trace, relative
 
 
 class _Pass(NamedTuple):

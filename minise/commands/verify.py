@@ -21,8 +21,8 @@ from minise.commands import options
 from minise.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from minise.comparison import Difference
-    from minise.verify import Verification
+    from minise.checking.comparison import Difference
+    from minise.checking.verify import Verification
 
 EXAMPLE = "minise verify --dtype float64 --trials 5"
 YES = {True: "yes", False: "no"}
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from minise.verify import verify
+    from minise.checking.verify import verify
 
     if args.tolerance is not None and not args.tolerance >= 0:
         raise InputError(f"--tolerance {args.tolerance} is below 0 or not a number")

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minise.checking.traces import Trace, row_sizes
 from minise.engines import LanguageModel, branch_logits, layout_logits
 from minise.errors import InputError
 from minise.explain.watch import Watch
 from minise.layout import Tree, causal_mask
 from minise.method import Plan
-from minise.traces import Trace, row_sizes
 
 ABLATIONS = ("without_mask", "without_positions")  # of the engine dense
 

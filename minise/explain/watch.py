@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from minise.checking.recording import record
+from minise.checking.traces import Trace, pick, trace
 from minise.engines import LanguageModel, branch_logits, run_alone
 from minise.method import Plan
-from minise.recording import record
-from minise.traces import Trace, pick, trace
 
 
 class Alone(NamedTuple):

@@ -16,7 +16,7 @@ import transformers
 
 from minise import LanguageModel, Question, SelfEnsemble, from_transformers
 from minise.bridges.promises import Report
-from minise.verify import verify
+from minise.checking.verify import verify
 from tests.bridges import make_lm, make_model, make_reader
 from tests.commands import run
 from tools import bridge_table

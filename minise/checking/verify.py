@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import torch
 
-from minise.comparison import ENGINES, SAME, Bounds, Difference, compare
+from minise.checking.comparison import ENGINES, SAME, Bounds, Difference, compare
+from minise.checking.influence import Influence, influence
 from minise.engines import LanguageModel
 from minise.errors import InputError
 from minise.exact.layers import is_refined
 from minise.exact.machine import facts
-from minise.influence import Influence, influence
 from minise.meter import check_fit, check_mask_fits
 from minise.method import Plan
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from minise.checking.recording import record
 from minise.model import Decoder
-from minise.recording import record
 
 T = TypeVar("T")
 Trace = list[Tensor]  # the rows' hidden states (R, D) after each layer, then after the final norm

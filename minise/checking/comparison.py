@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from minise.checking.influence import flat_paths
+from minise.checking.traces import Apart, Trace, absolute, largest, pick, row_sizes, trace
+from minise.checking.widened import widened
 from minise.engines import LanguageModel
 from minise.errors import InputError
-from minise.influence import flat_paths
 from minise.layout import Layout, causal_mask, pack
 from minise.method import Plan, label_logits
-from minise.traces import Apart, Trace, absolute, largest, pick, row_sizes, trace
-from minise.widened import widened
 
 ENGINES = ("dense", "tree", "plain")
 MEASURED = 8  # prompts that run in float64 too

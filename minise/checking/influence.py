@@ -20,10 +20,10 @@ from math import comb
 import torch
 from torch import Tensor
 
+from minise.checking.traces import Apart, pick, trace
 from minise.engines import LanguageModel, hidden_states
 from minise.exact.run import read_ends
 from minise.layout import Layout, Tree, pack
-from minise.traces import Apart, pick, trace
 
 GRADIENT_GROUPS = 8  # at most: each takes a backward pass in each engine
 
