@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 
 import minise
 from minise.cli import COMMANDS
+from minise.data.tasks import TASKS
 from minise.evaluation.experiments import EXPERIMENTS
-from minise.evaluation.tasks import TASKS
 from minise.methods.registry import OFFERED
 from minise.names import SHORT_DTYPES
 from tests.commands import Q, assert_one_line, run

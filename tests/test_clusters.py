@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from minise.data.tasks import load_tasks
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.samples import Sample
-from minise.evaluation.tasks import load_tasks
 from tests.test_metrics import INTERVALS, draw_cell, paired_to, sample
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from minise.commands.eval import _variants
+from minise.data.tasks import Task
 from minise.evaluation.experiments import EXPERIMENTS
-from minise.evaluation.tasks import Task
 from tests.commands import assert_one_line, run
 
 OLD_SPELLINGS = [

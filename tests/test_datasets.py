@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import errors as hub_errors
 
 from minise import Question
-from minise.evaluation.tasks import load_tasks
+from minise.data.tasks import load_tasks
 from tests.rows import MMLU, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, check_named, load, refusal, write
 from tests.test_hub import COMMIT, OLDER, Answer, Hub, client
 
@@ -215,7 +215,7 @@ def hub() -> Iterator[Hub]:
 # As text: the hub's library reads its address when it is imported.
 LOAD = """
 import json
-from minise.evaluation.tasks import load_tasks
+from minise.data.tasks import load_tasks
 for name, revision in {}:
     [task] = load_tasks([name], revision=revision)
     print(json.dumps([task.name, task.questions[0].id, task.source]))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from minise.data.tasks import Task
 from minise.evaluation.experiments import EXPERIMENTS
-from minise.evaluation.tasks import Task
 from minise.methods.registry import METHODS, build
 from tests.commands import assert_one_line, run
 from tests.runs import no_drawing

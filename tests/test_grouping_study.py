@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from minise import InputError, LanguageModel, Question, self_ensemble
+from minise.data.tasks import Task
 from minise.evaluation import grouping_study
 from minise.evaluation.grouping_study import GroupingStudy, summarise_study
 from minise.evaluation.run import Run, evaluate
 from minise.evaluation.samples import Sample
-from minise.evaluation.tasks import Task
 from minise.method import SelfEnsemble, label_logits
 from minise.methods.registry import Variant
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from minise import LanguageModel, load
-from minise.evaluation.tasks import load_tasks
+from minise.data.miniature import evaluation_questions, held_out, load_hops, shown
+from minise.data.tasks import load_tasks
 from minise.methods import reasoning
 from minise.methods.reasoning import ChainOfThought, ChainOfThoughtEnsemble, Reasoning
-from minise.miniature import evaluation_questions, held_out, load_hops, shown
 from minise.question import Question
 from minise.writing.generation import Generation
 from tools import train_miniature

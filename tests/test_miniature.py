@@ -17,9 +17,9 @@ import torch
 
 from minise import LanguageModel, load, self_ensemble, standard
 from minise.commands.options import QUESTION
+from minise.data.miniature import draw_wrong, evaluation_questions, held_out, load_facts
 from minise.errors import InputError
 from minise.layout import causal_mask
-from minise.miniature import draw_wrong, evaluation_questions, held_out, load_facts
 from tools import train_miniature
 from tools.train_miniature import CHOICES, SHARES, multiple_choice
 

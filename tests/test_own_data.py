@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minise import InputError, Question
-from minise.question_file import read_question
+from minise.data.question_file import read_question
 from tests.commands import run
 from tests.rows import load, refusal, write
 

@@ -13,9 +13,9 @@ import pytest
 
 from minise import load
 from minise.cli import main
+from minise.data.tasks import load_tasks
 from minise.errors import InputError
 from minise.evaluation.run import Run, evaluate
-from minise.evaluation.tasks import load_tasks
 from minise.loading.parallel import World
 from minise.methods.registry import Variant
 from tests.commands import assert_one_line, run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from minise.data.tasks import Task
 from minise.evaluation import grouping_study
 from minise.evaluation.experiments import EXPERIMENTS
-from minise.evaluation.tasks import Task
 from minise.methods.registry import Variant, build, complete
 
 ALL = ["standard", "vector-scaling", "dirichlet", "self-ensemble", "cyclic", "cyclic-matched"]

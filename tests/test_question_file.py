@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from minise import InputError, Question
-from minise.question_file import read_question
+from minise.data.question_file import read_question
 from tests.rows import OWN, QUESTIONS, SOUND, check_named, load, refusal, write
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from minise.data.tasks import Task
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.evaluation.samples import read_samples
-from minise.evaluation.tasks import Task
 from minise.methods.registry import METHODS, make_variants
 from tests.commands import assert_one_line, run
 from tests.rows import write

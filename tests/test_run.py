@@ -18,10 +18,10 @@ from torch.distributed import HashStore
 
 from minise import InputError, LanguageModel, Question, load
 from minise.cli import main
+from minise.data.tasks import Task
 from minise.evaluation import asking, run
 from minise.evaluation.run import Run
 from minise.evaluation.samples import Sample, read_samples
-from minise.evaluation.tasks import Task
 from minise.loading import identity
 from minise.loading.identity import ANSWERING, sha256
 from minise.loading.parallel import World

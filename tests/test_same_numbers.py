@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from minise import load
-from minise.evaluation.tasks import load_tasks
+from minise.data.tasks import load_tasks
 from tools.same_numbers import GOLDEN, MODELS, SIZES, numbers, ways
 
 CASES = json.loads(GOLDEN.read_text())["cases"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from minise.evaluation.tasks import TASKS, Task, load_tasks
-from minise.miniature import evaluation_questions, held_out, load_facts
+from minise.data.miniature import evaluation_questions, held_out, load_facts
+from minise.data.tasks import TASKS, Task, load_tasks
 from tests.rows import MMLU, OWN, QASC, QUESTIONS, TRUTHFUL_HUB, load, refusal, write
 
 # Fewer choices
@@ -182,7 +182,7 @@ def test_a_task_of_the_hub_names_repository_file_and_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "rows.json", [QASC])
-    monkeypatch.setattr("minise.evaluation.tasks.dataset_file", lambda *asked: (path, asked[2]))
+    monkeypatch.setattr("minise.data.tasks.dataset_file", lambda *asked: (path, asked[2]))
     [task] = load_tasks(["qasc"], revision="abc")
     file = "data/validation-00000-of-00001.parquet"
     assert task.places == {"qasc-dev-1": f"allenai/qasc, {file}, row 1"}
@@ -280,5 +280,5 @@ class TestNoneOfTheAbove:
 
 
 def test_loading_tasks_does_not_import_torch() -> None:
-    code = "import sys, minise.evaluation.tasks; sys.exit('torch' in sys.modules)"
+    code = "import sys, minise.data.tasks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minise import Question, load
-from minise.evaluation.tasks import Task
+from minise.data.tasks import Task
 from minise.evaluation.usable import able, usable
 from minise.methods.registry import Variant, build
 from tests.commands import assert_one_line, run
@@ -148,7 +148,7 @@ def test_a_mask_that_would_not_fit_is_found_beforehand(
     llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from minise import InputError
-    from minise.evaluation.tasks import load_tasks
+    from minise.data.tasks import load_tasks
 
     lm = load(str(llama_folder))
     tasks = {0: load_tasks([str(write(tmp_path / "mine.json", OWN))])}

@@ -28,8 +28,8 @@ from typing import Any
 import torch
 
 from minise import InputError, LanguageModel, Question, load
+from minise.data.tasks import load_tasks
 from minise.evaluation.samples import Sample
-from minise.evaluation.tasks import load_tasks
 from minise.exact.machine import facts
 from minise.method import label_logits
 from minise.methods.registry import Variant, build

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from minise.data.miniature import LARGEST, evaluation_questions, load_facts, shown
 from minise.evaluation.metrics import SMALLEST_PROBABILITY, difference, summarise
 from minise.evaluation.samples import Sample, read_samples
-from minise.miniature import LARGEST, evaluation_questions, load_facts, shown
 from minise.prompt import LABELS
 from tools.markdown import table
 

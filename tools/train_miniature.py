@@ -48,10 +48,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from minise import Decoder, LanguageModel, Question, load
+from minise.data.miniature import Fact, draw_wrong, held_out, load_facts, load_hops, shown
 from minise.exact.attention import attention_call
 from minise.loading.config_json import config_from_dict
 from minise.methods.reasoning import ChainOfThought, Reasoning
-from minise.miniature import Fact, draw_wrong, held_out, load_facts, load_hops, shown
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 

@@ -19,10 +19,10 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+from minise.data.tasks import Task
 from minise.errors import InputError, one_line, printable, quote
 from minise.evaluation.results import model_name
 from minise.evaluation.samples import replace_file
-from minise.evaluation.tasks import Task
 from minise.loading.plugin import load_extra
 from minise.prompt import LABELS
 from minise.question import Question

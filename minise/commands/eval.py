@@ -33,7 +33,7 @@ from minise.methods.registry import (
 from minise.names import ENGINES
 
 if TYPE_CHECKING:
-    from minise.evaluation.tasks import Task
+    from minise.data.tasks import Task
     from minise.question import Question
 
 MOST_SEEDS = 100
@@ -210,7 +210,7 @@ def _run(args: argparse.Namespace, world: World) -> int:
 
 
 def _tasks(args: argparse.Namespace, experiment: Experiment, seed: int) -> list[Task]:
-    from minise.evaluation.tasks import load_tasks
+    from minise.data.tasks import load_tasks
 
     return load_tasks(
         experiment.datasets if args.task is None else args.task.split(","),

@@ -215,7 +215,7 @@ def read_question(args: argparse.Namespace) -> Question:
     if args.file is not None:
         if text is not None or choices is not None:
             raise InputError("--file and --question or --choice exclude each other; give one")
-        from minise import question_file  # it imports the hub's client
+        from minise.data import question_file  # it imports the hub's client
 
         return question_file.read_question(args.file)
     if text is None and choices is None:

@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from minise.evaluation.datasets import DATASETS
+    from minise.data.datasets import DATASETS
     from minise.loading.source import shipped_models
 
     tasks = {}

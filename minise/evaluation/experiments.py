@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from minise.methods.registry import Variant
 
 if TYPE_CHECKING:
-    from minise.evaluation.tasks import Task
+    from minise.data.tasks import Task
 
 Variants = Callable[["Task"], list[Variant]]
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from minise.data.tasks import Task
 from minise.engines import LanguageModel
 from minise.errors import InputError, one_line, printable, say, shorten
 from minise.evaluation import samples as files
@@ -26,7 +27,6 @@ from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
 from minise.evaluation.results import peaks_so_far
 from minise.evaluation.samples import Sample
-from minise.evaluation.tasks import Task
 from minise.loading.identity import code_identity, machine, sha256
 from minise.loading.parallel import ALONE, World
 from minise.meter import peak_bytes

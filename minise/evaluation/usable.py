@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from minise.data.tasks import Task
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line, printable, quote, say
-from minise.evaluation.tasks import Task
 from minise.meter import check_fit, check_mask_fits
 from minise.method import Plan
 from minise.methods.registry import Variant, build

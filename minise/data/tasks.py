@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from minise.data.datasets import COLUMNS, DATASETS, OWN, to_questions
+from minise.data.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
+from minise.data.question_file import KINDS, STDIN, read_rows
 from minise.errors import InputError, quote
-from minise.evaluation.datasets import COLUMNS, DATASETS, OWN, to_questions
 from minise.grouping import permutation
 from minise.loading.source import dataset_file
-from minise.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
 from minise.prompt import NULL_OPTION
 from minise.question import Question
-from minise.question_file import KINDS, STDIN, read_rows
 
 TASKS = (*DATASETS, *WORLDS)
 MOST_MADE = 100_000  # questions of the miniature

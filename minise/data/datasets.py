@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from textwrap import shorten
 
-from minise.errors import InputError, one_line, printable, quote
-from minise.grouping import permutation
-from minise.question import Question
-from minise.question_file import Rows
-from minise.rows import (
+from minise.data.question_file import Rows
+from minise.data.rows import (
     FIELDS,
     Row,
     choice_columns,
@@ -25,6 +22,9 @@ from minise.rows import (
     own_row,
     to_question,
 )
+from minise.errors import InputError, one_line, printable, quote
+from minise.grouping import permutation
+from minise.question import Question
 
 WRONG = 5  # incorrect answers of a TruthfulQA question
 Columns = tuple[str, ...]

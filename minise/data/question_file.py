@@ -20,9 +20,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from minise.data.rows import FIELDS, Row, is_choice, own_row, to_question
 from minise.errors import InputError, one_line, quote
 from minise.question import Question
-from minise.rows import FIELDS, Row, is_choice, own_row, to_question
 
 Rows = list[tuple[str, Any]]  # place ("line 3") and value: a Row, or what stands there instead
 
