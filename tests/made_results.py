@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minise.evaluation.results import Results
-from minise.evaluation.tables import render
+from minise.report.results import Results
+from minise.report.tables import render
 
 LLAMA = "meta-llama/Meta-Llama-3-8B-Instruct"
 M4 = {"group_size": 4, "trials": 20}

@@ -16,11 +16,11 @@ from minise.bench.measure import Row, Timings, random_model, time_engines, unref
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
 from minise.bench.workloads import WORKLOADS, Workload
 from minise.cli import main
-from minise.drawing import style
 from minise.engines import token_counts
 from minise.errors import InputError
 from minise.meter import peak_bytes
 from minise.names import ENGINES
+from minise.report.drawing import style
 from tests.commands import assert_one_line, run
 from tests.tiny import FAMILIES
 

@@ -219,6 +219,9 @@ def test_sensitivity_runs_the_most_trials_and_takes_the_others_from_them() -> No
 
 
 def test_tables_need_no_torch() -> None:
-    code = "import sys; from minise.evaluation import {}; sys.exit('torch' in sys.modules)"
-    for module in ("experiments", "results", "tables", "figures"):
-        subprocess.run([sys.executable, "-c", code.format(module)], check=True)
+    code = "import sys; from minise.{} import {}; sys.exit('torch' in sys.modules)"
+    for room, module in (
+        ("evaluation", "experiments"),
+        *(("report", x) for x in ("results", "tables", "figures")),
+    ):
+        subprocess.run([sys.executable, "-c", code.format(room, module)], check=True)

@@ -15,11 +15,11 @@ pytest.importorskip("matplotlib")
 from matplotlib.colors import to_rgba
 from scipy.stats import binomtest
 
-from minise.drawing import PANELS_IN_A_ROW, looks, style
 from minise.errors import InputError
-from minise.evaluation import figures
-from minise.evaluation.panels import wilson
-from minise.evaluation.results import Results
+from minise.report import figures
+from minise.report.drawing import PANELS_IN_A_ROW, looks, style
+from minise.report.panels import wilson
+from minise.report.results import Results
 from tests.made_results import LLAMA, M4, STUDY, cell, make, ours
 
 ABLATED = ("standard", "without-mask", "without-positions", "self-ensemble")

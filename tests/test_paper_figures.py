@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from minise import load
-from minise.drawing import style
-from minise.evaluation.figures import make_figures
 from minise.evaluation.one_question import lost_among_many, summarise_asked
-from minise.evaluation.results import Results
 from minise.evaluation.samples import Sample
+from minise.report.drawing import style
+from minise.report.figures import make_figures
+from minise.report.results import Results
 from tests.made_results import cell, make, ours
 from tests.test_figures import assert_readable, caption, grids, keys
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minise.cli import main
-from minise.evaluation import figures
+from minise.report import figures
 from tests.runs import METHODS, arguments, no_drawing
 
 for module in ("scipy", "sklearn", "matplotlib"):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from minise.errors import InputError
-from minise.evaluation import results
-from minise.evaluation.results import Results, model_name, read_results
+from minise.report import results
+from minise.report.results import Results, model_name, read_results
 from tests.made_results import LLAMA, M4, STUDY, cell, make, ours, table
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from minise.errors import InputError
-from minise.evaluation.results import Results
-from minise.evaluation.tables import holm, render
+from minise.report.results import Results
+from minise.report.tables import holm, render
 from tests.made_results import DIFFERENCE, LLAMA, M4, STUDY, cell, make, ours, table
 
 

@@ -3,7 +3,7 @@
     python -m tools.check_paper
 
 Each line says what is printed and what follows from it. The accuracies, ratios and improvements are
-those of minise/evaluation/paper.json, copied as printed.
+those of minise/report/paper.json, copied as printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-PAPER = json.loads((Path(__file__).parents[1] / "minise" / "evaluation" / "paper.json").read_text())
+PAPER = json.loads((Path(__file__).parents[1] / "minise" / "report" / "paper.json").read_text())
 NAMES = {"qasc": "QASC", "truthfulqa": "TruthfulQA", "mmlu_pro_biology": "MMLU-Pro Biology"}
 # How many questions else it could be: as the text says, in the first release, in the test split.
 OTHERS = {"qasc": 927, "truthfulqa": 285, "mmlu_pro_biology": 717}

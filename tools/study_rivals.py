@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from minise.evaluation.results import Cell, read_results
+from minise.report.results import Cell, read_results
 from tools.markdown import tell
 
 FIRST = "self-ensemble"

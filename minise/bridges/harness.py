@@ -21,11 +21,11 @@ from typing import Any
 
 from minise.data.tasks import Task
 from minise.errors import InputError, one_line, printable, quote
-from minise.evaluation.results import model_name
 from minise.evaluation.samples import replace_file
 from minise.loading.plugin import load_extra
 from minise.prompt import LABELS
 from minise.question import Question
+from minise.report.results import model_name
 
 PREFIX = "lm-eval:"
 SEED = 1234  # of the examples, as the harness has it by default

@@ -113,11 +113,11 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, world: World) -> int:
     """Everything that can be refused is refused before the model is loaded."""
     need_extras()
-    from minise.evaluation.results import Results
     from minise.evaluation.run import Run, assist, evaluate
     from minise.evaluation.samples import check_folder
     from minise.evaluation.usable import able, usable
     from minise.loading.identity import model_identity
+    from minise.report.results import Results
 
     for name in ("group_size", "trials", "questions", "limit", "tokens_per_pass"):
         if (value := getattr(args, name)) is not None and value < 1:

@@ -20,7 +20,7 @@ from minise.errors import InputError, one_line, printable
 from minise.loading.plugin import load_extra
 
 if TYPE_CHECKING:
-    from minise.evaluation.results import Results
+    from minise.report.results import Results
 
 EXAMPLE = "minise report runs/llama runs/qwen --output-path runs/both"
 
@@ -38,9 +38,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     need_extras()
-    from minise.evaluation.across import across
-    from minise.evaluation.results import read_results, tell_apart
     from minise.evaluation.samples import DAMAGE
+    from minise.report.across import across
+    from minise.report.results import read_results, tell_apart
 
     labels = args.label.split(",") if args.label else [None] * len(args.folders)
     if len(labels) != len(args.folders):
@@ -97,10 +97,10 @@ def show(
 ) -> None:
     """Write report.md, and print the tables, or the results as JSON. Then draw the figures: what
     goes wrong there loses nothing. `across`: differences between the runs."""
-    from minise.evaluation.figures import draw
-    from minise.evaluation.results import tell_apart
     from minise.evaluation.samples import check_folder
-    from minise.evaluation.tables import render
+    from minise.report.figures import draw
+    from minise.report.results import tell_apart
+    from minise.report.tables import render
 
     raw = [run.raw for run in runs]
     runs = tell_apart(runs)
@@ -123,7 +123,7 @@ def show(
 
 def as_text(runs: Sequence[Results], across: Sequence[dict[str, Any]] = ()) -> str:
     """The tables, as wide as the terminal, and how fast each task went."""
-    from minise.evaluation.tables import render
+    from minise.report.tables import render
 
     lines = [render(runs, across, shutil.get_terminal_size((100, 24)).columns)]
     for run in runs:

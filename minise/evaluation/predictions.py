@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minise.errors import InputError, printable, quote, shorten
-from minise.evaluation.results import Results
 from minise.evaluation.samples import Sample, read_samples, samples_path
 from minise.prompt import LABELS
+from minise.report.results import Results
 
 SHOWN = 20  # questions on a terminal
 

@@ -25,7 +25,6 @@ from minise.evaluation import samples as files
 from minise.evaluation.asking import Asker, Seeded, ask_each, ask_together, for_trial
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
-from minise.evaluation.results import peaks_so_far
 from minise.evaluation.samples import Sample
 from minise.loading.identity import code_identity, machine, sha256
 from minise.loading.parallel import ALONE, World
@@ -37,6 +36,7 @@ from minise.methods.registry import Variant, build
 from minise.progress import progress
 from minise.prompt import LABELS
 from minise.question import Question
+from minise.report.results import peaks_so_far
 
 Made = list[tuple[Variant, Any]]  # variants and their methods, in the order in which they run
 Asked = tuple[list[Sample], int | None]  # in the order of the questions; the peak of memory (bytes)

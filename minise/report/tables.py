@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from minise.errors import InputError, printable
-from minise.evaluation.results import Cell, Results, and_averages, typed
+from minise.report.results import Cell, Results, and_averages, typed
 
 Texts = dict[str, str]  # heading -> text
 Part = tuple[str, Texts, Texts]  # a title, the texts that name a row, and texts that stand in it

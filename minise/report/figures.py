@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minise.drawing import Look, looks, sheet, style
 from minise.errors import InputError, one_line, shorten
-from minise.evaluation import panels as paint
 from minise.evaluation.one_question import lost_among_many
-from minise.evaluation.results import Cell, Results
+from minise.report import panels as paint
+from minise.report.drawing import Look, looks, sheet, style
+from minise.report.results import Cell, Results
 
 _F = "f: the probability of the predicted choice. "
 _CHANCE = "Chance: the mean of 1/K, where a question has K choices. "

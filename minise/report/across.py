@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from minise.evaluation.metrics import difference
-from minise.evaluation.results import Results, tell_apart
 from minise.evaluation.samples import Sample, read_samples, samples_path
+from minise.report.results import Results, tell_apart
 
 
 def across(folders: Sequence[Path], runs: Sequence[Results]) -> list[dict[str, Any]]:

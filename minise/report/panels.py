@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from minise.drawing import Look, looks, wrapped
 from minise.errors import shorten
-from minise.evaluation.results import Cell
 from minise.names import ENGINES
+from minise.report.drawing import Look, looks, wrapped
+from minise.report.results import Cell
 
 Looks = dict[str, Look]
 
