@@ -17,9 +17,9 @@ from torch import Tensor
 
 from minise.config import Config
 from minise.errors import InputError
+from minise.evaluation.meter import check_fit, check_mask_fits
 from minise.exact import run as exact
 from minise.layout import Layout, causal_mask, pack
-from minise.meter import check_fit, check_mask_fits
 from minise.model import Decoder
 from minise.names import ENGINES
 from minise.tokenizer import Tokenizer

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from minise.engines import LanguageModel, branch_logits, layout_logits, token_counts
 from minise.errors import InputError
+from minise.evaluation.meter import check_fit, check_length
 from minise.grouping import Grouping, Groups, make_groups
 from minise.layout import Layout
-from minise.meter import check_fit, check_length
 from minise.methods.presets import Preset, resolve
 from minise.prompt import NULL_OPTION, Prompt, Template, check_labels, write_prompts
 from minise.question import Question

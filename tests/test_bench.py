@@ -18,7 +18,7 @@ from minise.bench.workloads import WORKLOADS, Workload
 from minise.cli import main
 from minise.engines import token_counts
 from minise.errors import InputError
-from minise.meter import peak_bytes
+from minise.evaluation.meter import peak_bytes
 from minise.names import ENGINES
 from minise.report.drawing import style
 from tests.commands import assert_one_line, run
@@ -109,7 +109,7 @@ def test_scores_that_do_not_fit_leave_plain_out_and_say_so(
 ) -> None:
     """As with the workload longest: all others run."""
     packed = token_counts(*SMALL.prompts(288, 0)[:2])["dense"]
-    monkeypatch.setattr("minise.meter.free_bytes", lambda _: 2 * packed**2)
+    monkeypatch.setattr("minise.evaluation.meter.free_bytes", lambda _: 2 * packed**2)
     report = time_engines(LLAMA, SMALL, rounds=1, seed=0, with_peers=False)
     assert [row.name for row in report.rows] == [name for name in ENGINES if name != "plain"]
     assert f"plain is left out: {packed} packed tokens need a mask and scores" in report.as_text()

@@ -27,8 +27,8 @@ from minise import (
     standard,
 )
 from minise.engines import token_counts
+from minise.evaluation.meter import free_bytes
 from minise.grouping import Groups, make_groups
-from minise.meter import free_bytes
 from minise.method import combine, label_logits, plan_orders
 from minise.methods.uncertainty import Uncertainty, uncertainty
 

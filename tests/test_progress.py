@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minise import progress as module
-from minise.progress import progress
+from minise.evaluation import progress as module
+from minise.evaluation.progress import progress
 
 
 @pytest.fixture

@@ -306,7 +306,7 @@ class TestFromPython:
                 yield one
                 shown[what, unit] = beside()
 
-        monkeypatch.setattr(run, "progress", progress)
+        monkeypatch.setattr(run, "evaluation/progress", progress)
         writes = Variant("cot", "cot", {"max_new_tokens": 3})
         run.evaluate(load(folder), self.run(question, STANDARD, writes), tmp_path / "run")
         (sample,) = read_samples(tmp_path / "run" / "samples-q-cot.jsonl")
@@ -426,7 +426,7 @@ def test_many_variants_are_compared_with_the_first_alone(
 
 def test_every_file_that_decides_an_answer_is_in_the_identity() -> None:
     """What the methods import, one from the other, is hashed, or decides nothing."""
-    harmless = {"__init__", "errors", "meter", "names", "methods/own", "loading/plugin"}
+    harmless = {"__init__", "errors", "evaluation/meter", "names", "methods/own", "loading/plugin"}
     harmless |= {
         "methods/uncertainty",
         "loading/source",

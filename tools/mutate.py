@@ -75,7 +75,7 @@ TESTS = {
     "groupings/exact": "grouping ensemble",
     "methods/uncertainty": "method",
     "checking/recording": "model",
-    "meter": "ensemble bench",
+    "evaluation/meter": "ensemble bench",
     "checking/verify": "command_verify verify",
     "checking/traces": "traces command_verify verify",
     "evaluation/asking": "asking run reasoning",

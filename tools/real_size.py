@@ -29,9 +29,9 @@ from torch import Tensor
 
 from minise import Question, SelfEnsemble, load
 from minise.bench.shapes import PUBLISHED
+from minise.evaluation.meter import high_water
 from minise.loading.config_json import config_from_dict
 from minise.loading.source import INDEX, finder
-from minise.meter import high_water
 from minise.method import label_logits
 from minise.model import Decoder
 from minise.names import DEFAULT_MODEL, FOUR_BIT

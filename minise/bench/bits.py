@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from minise.evaluation.meter import timed
 from minise.exact.probe import Classes, Shape, choose, measure, samples, tried
-from minise.meter import timed
 
 CALLS = 5  # of each number of rows; their median is told
 LONG = 0.2  # seconds of a call from which three are enough

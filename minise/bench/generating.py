@@ -15,9 +15,9 @@ from tqdm import tqdm
 from minise.bench.peers import library_model
 from minise.bench.workloads import Workload
 from minise.engines import LanguageModel
+from minise.evaluation.meter import peak_bytes, timed
 from minise.exact import machine
 from minise.loading.quantize import format_of
-from minise.meter import peak_bytes, timed
 from minise.writing.generation import generate
 
 NEW_TOKENS = 64  # for each prompt

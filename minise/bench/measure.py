@@ -17,11 +17,11 @@ from minise.bench.workloads import Workload
 from minise.config import Config
 from minise.engines import LanguageModel, branch_logits, check_scores_fit, token_counts
 from minise.errors import InputError
+from minise.evaluation.meter import peak_bytes, timed
 from minise.exact import machine
 from minise.exact.layers import probe, refine
 from minise.loading.config_json import config_from_dict
 from minise.loading.quantize import Linear4bit, format_of
-from minise.meter import peak_bytes, timed
 from minise.model import Decoder
 from minise.names import ENGINES
 from minise.tokenizer import Tokenizer

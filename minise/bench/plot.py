@@ -15,10 +15,10 @@ from minise.bench.measure import Timings
 from minise.bench.workloads import Workload
 from minise.engines import LanguageModel, branch_logits, token_counts
 from minise.errors import InputError, one_line, say
+from minise.evaluation.meter import timed
+from minise.evaluation.progress import duration, progress
 from minise.loading.plugin import load_extra
-from minise.meter import timed
 from minise.names import ENGINES
-from minise.progress import duration, progress
 from minise.report.drawing import looks, sheet, style
 
 TRIALS = (5, 10, 20, 40, 80, 160)

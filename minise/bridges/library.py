@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from minise.checking.traces import relative
 from minise.errors import InputError, Unsuited, one_line
+from minise.evaluation.meter import check_mask_fits
 from minise.layout import Layout, pack
-from minise.meter import check_mask_fits
 
 UNLIMITED = 2**20  # positions of a model that names no limit
 TOKENS_PER_BATCH = 2**14  # in a batch behind the cache, with the cached ones and the padding

@@ -14,8 +14,8 @@ from minise.bridges.library import Library
 from minise.config import Config
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote, refusing
+from minise.evaluation.meter import check_fit
 from minise.layout import Layout
-from minise.meter import check_fit
 from minise.method import Plan
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer

@@ -24,9 +24,9 @@ from minise.checking.comparison import ENGINES, SAME, Bounds, Difference, compar
 from minise.checking.influence import Influence, influence
 from minise.engines import LanguageModel
 from minise.errors import InputError
+from minise.evaluation.meter import check_fit, check_mask_fits
 from minise.exact.layers import is_refined
 from minise.exact.machine import facts
-from minise.meter import check_fit, check_mask_fits
 from minise.method import Plan
 
 # How many times the model's own rounding may separate two runs of one prompt. Measured in the half

@@ -36,11 +36,11 @@ def run(args: argparse.Namespace) -> int:
 
     from minise.bench.bits import measure_bits
     from minise.bench.measure import empty_decoder
+    from minise.evaluation.progress import progress
     from minise.exact import machine
     from minise.exact.layers import shapes_of
     from minise.loading.config_json import config_from_dict, read_config
     from minise.loading.source import finder
-    from minise.progress import progress
 
     if args.model is not None and args.shape is not None:
         raise InputError("--model and --shape exclude each other; give one")

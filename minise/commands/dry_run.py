@@ -10,11 +10,11 @@ from typing import Any
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, printable, say
+from minise.evaluation.meter import check_fit
+from minise.evaluation.progress import progress
 from minise.loading.placement import Placement, in_words, name_of, pass_bytes
-from minise.meter import check_fit
 from minise.method import Plan
 from minise.names import LAYOUTS
-from minise.progress import progress
 
 
 def count(

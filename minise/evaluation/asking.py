@@ -12,9 +12,9 @@ from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote
+from minise.evaluation.meter import timed
 from minise.evaluation.samples import Sample
 from minise.loading.parallel import World
-from minise.meter import timed
 from minise.method import Answer, Plan
 from minise.methods.first_trials import group_records
 from minise.methods.registry import Variant, build

@@ -23,17 +23,17 @@ from minise.engines import LanguageModel
 from minise.errors import InputError, one_line, printable, say, shorten
 from minise.evaluation import samples as files
 from minise.evaluation.asking import Asker, Seeded, ask_each, ask_together, for_trial
+from minise.evaluation.meter import peak_bytes
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
+from minise.evaluation.progress import progress
 from minise.evaluation.samples import Sample
 from minise.loading.identity import code_identity, machine, sha256
 from minise.loading.parallel import ALONE, World
-from minise.meter import peak_bytes
 from minise.method import Plan
 from minise.methods.calibration import NotConverged
 from minise.methods.presets import resolve
 from minise.methods.registry import Variant, build
-from minise.progress import progress
 from minise.prompt import LABELS
 from minise.question import Question
 from minise.report.results import peaks_so_far

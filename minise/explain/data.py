@@ -13,12 +13,12 @@ import torch
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote
+from minise.evaluation.meter import check_fit
 from minise.exact.machine import in_words
 from minise.explain.runs import Runs, run_all, tree_rows
 from minise.explain.watch import Watch, watched
 from minise.layout import Tree, pack
 from minise.loading.placement import name_of
-from minise.meter import check_fit
 from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, combine
 from minise.methods.presets import resolve
 from minise.methods.rotations import Cyclic

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
+from minise.evaluation.meter import check_mask_fits
 from minise.layout import causal_mask, pack
-from minise.meter import check_mask_fits
 from minise.method import Plan, SelfEnsemble
 from minise.question import Question
 

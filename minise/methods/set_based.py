@@ -11,9 +11,9 @@ from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.errors import Unsuited
+from minise.evaluation.meter import check_length, check_mask_fits
 from minise.grouping import Groups
 from minise.layout import Layout, pack
-from minise.meter import check_length, check_mask_fits
 from minise.method import Answer, Group, Plan
 from minise.prompt import Prompt, shared_length
 from minise.question import Question

@@ -18,9 +18,9 @@ from torch import Tensor
 from minise.cache import Cache, Growing
 from minise.engines import LanguageModel
 from minise.errors import InputError
+from minise.evaluation.meter import check_fit
 from minise.exact.attention import Reader, few_queries, next_calls, tree_reader
 from minise.layout import pack
-from minise.meter import check_fit
 from minise.model import Decoder
 from minise.writing.chat import stop_tokens
 
