@@ -6,8 +6,8 @@ from minise.config import Config as Config
 from minise.engines import LanguageModel as LanguageModel
 from minise.engines import branch_logits as branch_logits
 from minise.errors import InputError as InputError
-from minise.explain import Page as Page
-from minise.explain import explain as explain
+from minise.explaining import Page as Page
+from minise.explaining import explain as explain
 from minise.grouping import Groups as Groups
 from minise.layout import Layout as Layout
 from minise.layout import Tree as Tree

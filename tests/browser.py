@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from minise import LanguageModel, Question
-from minise.explain.page import Page, explain
+from minise.explaining.page import Page, explain
 from tests.tiny import FAMILIES, load_tiny
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

@@ -19,8 +19,8 @@ from tokenizers import decoders
 import minise
 from minise import InputError, LanguageModel, Question, pack, record, self_ensemble, standard
 from minise.engines import run_alone
-from minise.explain.data import MOST_BYTES, MOST_TOKENS, explain_data
-from minise.explain.page import Page, explain
+from minise.explaining.data import MOST_BYTES, MOST_TOKENS, explain_data
+from minise.explaining.page import Page, explain
 from minise.method import SelfEnsemble
 from minise.methods.uncertainty import uncertainty
 from minise.tokenizer import Tokenizer
@@ -286,9 +286,7 @@ def test_a_hostile_figure_is_well_formed(lm) -> None:
 
 
 def test_it_is_called_the_same_before_and_after_its_folder_is_imported() -> None:
-    text = (
-        "import minise, sys; a = minise.explain; import minise.explain.data; b = minise.explain\n"
-    )
+    text = "import minise, sys; a = minise.explain; import minise.explaining.data; b = minise.explain\n"
     text += "lm = minise.load('weights/tiny-llama'); q = minise.Question('Why?', ['x', 'y'])\n"
     text += "assert a(lm, q, trials=1).data['trials'] == b(lm, q, trials=1).data['trials'] == 1"
     root = Path(minise.__file__).parents[1]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minise import pack
-from minise.explain.page import Page
+from minise.explaining.page import Page
 from minise.layout import causal_mask
 from minise.method import SelfEnsemble
 from tests.browser import ASKED, MARKS

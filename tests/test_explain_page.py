@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minise import LanguageModel, Question
-from minise.explain.page import Page, explain
+from minise.explaining.page import Page, explain
 from tests.browser import MARKS
 from tests.browser import browser as browser
 from tests.browser import explained as explained

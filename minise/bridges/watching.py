@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from minise.bridges.library import TOO_MUCH, Library
 from minise.checking.traces import Trace, relative
 from minise.errors import InputError, Unsuited, one_line
-from minise.explain.watch import Alone
+from minise.explaining.watch import Alone
 from minise.method import Plan
 
 

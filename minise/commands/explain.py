@@ -14,7 +14,7 @@ from minise.commands import options
 from minise.errors import printable
 
 if TYPE_CHECKING:
-    from minise.explain.data import Data
+    from minise.explaining.data import Data
 
 EXAMPLE = "minise explain --trials 5 --output page.html --figure mask.svg"
 
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from minise.explain.page import explain
+    from minise.explaining.page import explain
 
     question = options.read_question(args)
     options.check_output(args.output)

@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="the reference library, extra [parity
 
 import minise
 from minise import Question, SelfEnsemble, from_transformers, pack
-from minise.explain.data import Data
+from minise.explaining.data import Data
 from minise.layout import causal_mask
 from tests.bridges import make_lm, make_model, make_reader
 from tests.commands import Q, assert_one_line, run

@@ -15,8 +15,8 @@ from minise.engines import LanguageModel
 from minise.errors import InputError, quote
 from minise.evaluation.meter import check_fit
 from minise.exact.machine import in_words
-from minise.explain.runs import Runs, run_all, tree_rows
-from minise.explain.watch import Watch, watched
+from minise.explaining.runs import Runs, run_all, tree_rows
+from minise.explaining.watch import Watch, watched
 from minise.layout import Tree, pack
 from minise.loading.placement import name_of
 from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, combine

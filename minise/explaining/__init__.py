@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from minise.explain.page import Page, explain
+from minise.explaining.page import Page, explain
 
 __all__ = ["Page", "explain"]
 

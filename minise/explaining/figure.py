@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minise.explain.data import Data
+from minise.explaining.data import Data
 
 CELL = 12  # units of the picture
 

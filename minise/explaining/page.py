@@ -15,8 +15,8 @@ import jinja2
 import numpy as np
 
 from minise.engines import LanguageModel
-from minise.explain.data import Data, explain_data
-from minise.explain.figure import mask_picture
+from minise.explaining.data import Data, explain_data
+from minise.explaining.figure import mask_picture
 from minise.grouping import Grouping
 from minise.method import SelfEnsemble
 from minise.methods.presets import Preset

@@ -14,7 +14,7 @@ from torch import Tensor
 from minise.checking.traces import Trace, row_sizes
 from minise.engines import LanguageModel, branch_logits, layout_logits
 from minise.errors import InputError
-from minise.explain.watch import Watch
+from minise.explaining.watch import Watch
 from minise.layout import Tree, causal_mask
 from minise.method import Plan
 
