@@ -3,7 +3,7 @@
 import os
 import sys
 
-from minise import stop
+from minise.commands import stop
 
 stop.install()  # before the imports below, which take a while
 
@@ -11,7 +11,7 @@ from minise.exact import strict  # noqa: E402
 
 strict.ask_for()  # before torch is imported
 
-from minise.cli import main  # noqa: E402
+from minise.commands.cli import main  # noqa: E402
 
 
 def run() -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from minise import cli
+from minise.commands import cli
 from minise.names import DTYPES, ENGINES, PRESETS
 from tests.rows import MMLU, OWN, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, write
 from tests.spoil import TEXTS, replace_path, spoil_bytes, spoil_json, spoil_line, spoil_safetensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minise.cli import main
+from minise.commands.cli import main
 
 Q = ["--question", "Which is a bird?", "--choice", "wren", "--choice", "trout", "--choice", "oak"]
 

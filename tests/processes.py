@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore
 
-from minise.cli import main
+from minise.commands.cli import main
 
 _METHODS = multiprocessing.get_all_start_methods()
 _METHOD = "forkserver" if "forkserver" in _METHODS else "spawn"

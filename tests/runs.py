@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minise.cli import main
+from minise.commands.cli import main
 from tests.tiny import FAMILIES, write_checkpoint
 
 METHODS = "standard,self-ensemble,cyclic,vector-scaling"

@@ -17,7 +17,7 @@ from torch.distributed import HashStore
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, pack
 from minise import method as ensemble
-from minise.cli import main
+from minise.commands.cli import main
 from minise.evaluation import asking
 from minise.evaluation.asking import Asker, ask_each, ask_together, for_trial
 from minise.evaluation.samples import Sample

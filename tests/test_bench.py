@@ -15,7 +15,7 @@ from minise.bench.generating import time_generation
 from minise.bench.measure import Row, Timings, random_model, time_engines, unrefined
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
 from minise.bench.workloads import WORKLOADS, Workload
-from minise.cli import main
+from minise.commands.cli import main
 from minise.engines import token_counts
 from minise.errors import InputError
 from minise.evaluation.meter import peak_bytes

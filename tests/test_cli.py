@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import minise
-from minise.cli import COMMANDS
+from minise.commands.cli import COMMANDS
 from minise.data.tasks import TASKS
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.methods.registry import OFFERED

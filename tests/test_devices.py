@@ -17,7 +17,7 @@ from minise import LanguageModel, Question, SelfEnsemble, generate, load
 from minise.bench.measure import random_model, time_engines
 from minise.bench.shapes import BENCH_SHAPE
 from minise.bench.workloads import Workload
-from minise.cli import main
+from minise.commands.cli import main
 from minise.names import ENGINES
 from minise.rounds import run_plans
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minise.cli import main
+from minise.commands.cli import main
 from tests.extending import ROOT, SECTIONS, patched_package, run_patched
 
 EXAMPLES = [title for title, blocks in SECTIONS.items() if blocks and title != "A model family"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minise import cli
+from minise.commands import cli
 from tests.bad_inputs import KINDS, make_originals
 from tools import fuzz
 from tools.fuzz import Failure, run_case

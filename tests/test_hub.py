@@ -19,7 +19,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import minise
-from minise.cli import main
+from minise.commands.cli import main
 from minise.commands.options import QUESTION
 from tests.processes import alone, ask_without_waits
 from tests.tiny import FAMILIES, write_checkpoint

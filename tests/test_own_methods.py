@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from minise import LanguageModel, Question, branch_logits, load
-from minise.cli import main
+from minise.commands.cli import main
 from minise.evaluation.samples import read_samples
 from minise.loading.plugin import find_object
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts

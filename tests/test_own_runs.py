@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minise.cli import main
+from minise.commands.cli import main
 from tests.commands import assert_one_line, run
 from tests.rows import write
 from tests.runs import no_drawing

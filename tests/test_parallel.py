@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minise import load
-from minise.cli import main
+from minise.commands.cli import main
 from minise.data.tasks import load_tasks
 from minise.errors import InputError
 from minise.evaluation.run import Run, evaluate

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import minise
 from minise import InputError
 from minise.bench.shapes import PUBLISHED
-from minise.cli import main
+from minise.commands.cli import main
 from minise.evaluation.meter import left_by_limit
 from minise.loading.config_json import config_from_dict
 from minise.loading.placement import Placement, place

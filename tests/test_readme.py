@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from minise.bench.shapes import PUBLISHED
-from minise.cli import main, parser
+from minise.commands.cli import main, parser
 from minise.loading.config_json import config_from_dict
 from minise.model import Decoder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minise.cli import main
+from minise.commands.cli import main
 from minise.report import figures
 from tests.runs import METHODS, arguments, no_drawing
 

@@ -17,7 +17,7 @@ import pytest
 from torch.distributed import HashStore
 
 from minise import InputError, LanguageModel, Question, load
-from minise.cli import main
+from minise.commands.cli import main
 from minise.data.tasks import Task
 from minise.evaluation import asking, run
 from minise.evaluation.run import Run

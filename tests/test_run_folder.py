@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minise.cli import main
+from minise.commands.cli import main
 from minise.evaluation import run
 from minise.loading import identity
 from tests.runs import METHODS, arguments, assert_resumes, copy_of, no_drawing, samples

@@ -259,7 +259,7 @@ class TestEval:
 
     def whole(self, model: Path, data: Path, folder: Path, *more: Any) -> Path:
         pytest.importorskip("sklearn")
-        from minise.cli import main
+        from minise.commands.cli import main
 
         assert main(arguments(model, data, folder, *self.METHODS, *more)) == 0
         return folder

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from minise.cli import COMMANDS
+from minise.commands.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "safetensors", "huggingface_hub"}
 EXTRAS = ("scipy", "sklearn", "matplotlib", "pyarrow")
 START = """
 import sys
-from minise.cli import main
+from minise.commands.cli import main
 try:
     status = main()
 except SystemExit as error:

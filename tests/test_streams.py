@@ -113,12 +113,12 @@ def test_a_signal_while_questions_are_asked_says_how_to_go_on(
 
 def test_signals_are_handled_before_anything_is_imported() -> None:
     code = (
-        "import os, sys; before = set(sys.modules); import minise.stop; "
+        "import os, sys; before = set(sys.modules); import minise.commands.stop; "
         "print(*sorted(set(sys.modules) - before))"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["__future__", "minise", "minise.stop"]
+    assert done.stdout.split() == ["__future__", "minise", "minise.commands.stop"]
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from minise.cli import main
+from minise.commands.cli import main
 from minise.errors import InputError
 from minise.loading.checkpoint import prepare, read_weights
 from minise.loading.tensor_parallel import Share

@@ -5,7 +5,7 @@ answer, say that a check failed, or refuse in one line.
     python -m tools.fuzz --kind config --seed 17 --cases 1  one case again; what it did is shown
 
 A case spoils real files of a tiny model, of questions or of a run, or a command line, and calls
-`minise.cli.main` in this process. It fails if an exception leaves main; if the exit status is not
+`minise.commands.cli.main` in this process. It fails if an exception leaves main; if the exit status is not
 0, 1 or 2; if stderr holds anything but the one line of a refusal and notes on what is left
 out or missing; if a line is longer than 400 characters; if a control character reaches the
 terminal; if NaN stands in an answer or in results.json; if it takes too long; or if a file is
@@ -40,7 +40,7 @@ from unittest import mock
 
 import torch
 
-from minise import cli
+from minise.commands import cli
 from tests.bad_inputs import KINDS, Case, make_originals
 from tests.confine import confined, terminal
 
@@ -145,7 +145,7 @@ def _nan_in_results(folder: Path) -> str:
 def _where(error: BaseException) -> str:
     """The exception's class and the innermost line of the package that it came through."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if Path(cli.__file__).parent in Path(f.filename).parents]
+    own = [f for f in frames if Path(cli.__file__).parents[1] in Path(f.filename).parents]
     at = f" in {Path(own[-1].filename).name}:{own[-1].lineno} ({own[-1].name})" if own else ""
     return f"{type(error).__name__}{at}"
 

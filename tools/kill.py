@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from minise.cli import main as minise_main
+from minise.commands.cli import main as minise_main
 from minise.loading.plugin import load_extra
 from tests.processes import PROCESSES
 from tests.tiny import FAMILIES, write_checkpoint

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minise import stop
-from minise.commands import options
+from minise.commands import options, stop
 from minise.commands.report import need_extras, show
 from minise.errors import InputError, quote, say
 from minise.evaluation.experiments import EXPERIMENTS, Experiment

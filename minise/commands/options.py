@@ -251,7 +251,7 @@ def load_model(args: argparse.Namespace, share: Share | None = None) -> Language
     """The checkpoint of --model, or this process' share of it; with --dry-run without its weights.
     What was chosen for "auto" is said, unless it is the plain case, and stands in `args` then."""
     if args.model.startswith("transformers:"):
-        from minise.bridges import command
+        from minise.commands import library as command
 
         return command.load_model(args, share)
     import torch

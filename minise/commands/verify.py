@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     lm = options.load_model(args)
     plan = method.plan(lm, question, args.seed)
     if args.model.startswith("transformers:"):
-        from minise.bridges import command
+        from minise.commands import library as command
 
         return command.verify_library(args, lm, plan)
     found = verify(lm, plan, args.tolerance, args.gradients, args.require_bits)
