@@ -17,11 +17,12 @@ from torch import Tensor
 
 from minise.config import Config
 from minise.errors import InputError
-from minise.evaluation.meter import check_fit, check_mask_fits
 from minise.exact import run as exact
 from minise.layout import Layout, causal_mask, pack
+from minise.memory import free_bytes
 from minise.model import Decoder
 from minise.names import ENGINES
+from minise.question import Question
 from minise.tokenizer import Tokenizer
 
 
@@ -131,6 +132,52 @@ def token_counts(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> di
         "plain": len(prefix) + own,
         "tree": len(pack(prefix, branches, tree=True).tokens),
     }
+
+
+def check_fit(
+    name: str,
+    config: Config,
+    prefix: Sequence[int],
+    branches: Sequence[Sequence[int]],
+    columns: Sequence[int] = (),
+) -> None:
+    """Raise InputError for an empty prompt, one beyond the model's positions, and for a token, or
+    a column of the logits, beyond its vocabulary."""
+    if not prefix and not all(branches):
+        raise InputError(f"the tokenizer of {name} makes no token of a prompt; use another")
+    longest, limit = len(prefix) + max(map(len, branches)), config.max_position_embeddings
+    if longest > limit:
+        raise InputError(
+            f"a prompt has {longest} tokens, but {name} has positions for {limit}; "
+            "shorten the question or its choices, or use smaller groups"
+        )
+    largest = max(max(ids, default=0) for ids in [prefix, *branches, columns])
+    if largest >= config.vocab_size:
+        raise InputError(
+            f"token id {largest} is beyond the vocabulary of {name} (vocab_size "
+            f"{config.vocab_size}); "
+            "its tokenizer.json belongs to another model"
+        )
+
+
+def check_length(lm: LanguageModel, question: Question) -> None:
+    """Raise InputError for a text far beyond the model's positions, before many prompts that hold
+    it are written and encoded."""
+    text = f"{question.text}\n{max(question.choices, key=len)}"
+    if len(text) > 4 * lm.config.max_position_embeddings:
+        check_fit(lm.name, lm.config, lm.tokenizer.encode([text])[0], [[]])
+
+
+def check_mask_fits(tokens: int, scores: int = 0) -> None:
+    """Raise InputError if a dense mask of `tokens` squared cells, a byte each, would not fit, with
+    twice as many bytes of `scores` for each cell: before and after the softmax."""
+    free, size = free_bytes(torch.device("cpu")), tokens**2 * (1 + 2 * scores)  # made on the CPU
+    if free is not None and size > free:
+        both = " and scores" if scores else ""
+        raise InputError(
+            f"{tokens:,} packed tokens need a mask{both} of {tokens**2:,} cells, "
+            f"{size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free; use the engine tree"
+        )
 
 
 def _logits(

@@ -12,9 +12,15 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel, branch_logits, layout_logits, token_counts
+from minise.engines import (
+    LanguageModel,
+    branch_logits,
+    check_fit,
+    check_length,
+    layout_logits,
+    token_counts,
+)
 from minise.errors import InputError
-from minise.evaluation.meter import check_fit, check_length
 from minise.grouping import Grouping, Groups, make_groups
 from minise.layout import Layout
 from minise.methods.presets import Preset, resolve

@@ -109,7 +109,7 @@ def test_scores_that_do_not_fit_leave_plain_out_and_say_so(
 ) -> None:
     """As with the workload longest: all others run."""
     packed = token_counts(*SMALL.prompts(288, 0)[:2])["dense"]
-    monkeypatch.setattr("minise.evaluation.meter.free_bytes", lambda _: 2 * packed**2)
+    monkeypatch.setattr("minise.engines.free_bytes", lambda _: 2 * packed**2)
     report = time_engines(LLAMA, SMALL, rounds=1, seed=0, with_peers=False)
     assert [row.name for row in report.rows] == [name for name in ENGINES if name != "plain"]
     assert f"plain is left out: {packed} packed tokens need a mask and scores" in report.as_text()

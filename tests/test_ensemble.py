@@ -21,14 +21,13 @@ from minise import (
     Standard,
     ask,
     branch_logits,
-    meter,
     pack,
     self_ensemble,
     standard,
 )
 from minise.engines import token_counts
-from minise.evaluation.meter import free_bytes
 from minise.grouping import Groups, make_groups
+from minise.memory import free_bytes
 from minise.method import combine, label_logits, plan_orders
 from minise.methods.uncertainty import Uncertainty, uncertainty
 
@@ -397,7 +396,7 @@ class TestRefusals:
     def test_a_dense_mask_that_does_not_fit_names_the_engine_that_will(
         self, lm: LanguageModel, question: Question, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(meter, "free_bytes", lambda device: 10_000)
+        monkeypatch.setattr("minise.engines.free_bytes", lambda device: 10_000)
         with pytest.raises(InputError, match=r"packed tokens need a mask .* use the engine tree"):
             self_ensemble(lm, question, engine="dense")
         assert self_ensemble(lm, question, engine="tree")

@@ -99,7 +99,7 @@ class TestTheAblations:
     def test_a_mask_beyond_the_memory_is_refused_before_it_is_built(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("minise.evaluation.meter.free_bytes", lambda device: 1000)
+        monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
         for method in ("without-mask", "without-positions"):
             with pytest.raises(InputError, match="packed tokens need a mask"):
                 plan(lm, method, QUESTION, **SIZES)

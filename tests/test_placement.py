@@ -15,10 +15,10 @@ import minise
 from minise import InputError
 from minise.bench.shapes import PUBLISHED
 from minise.commands.cli import main
-from minise.evaluation.meter import left_by_limit
 from minise.loading.config_json import config_from_dict
 from minise.loading.placement import Placement, place
 from minise.loading.stored import Stored, described, read_heads
+from minise.memory import left_by_limit
 from tests.commands import Q, assert_one_line, run
 from tests.test_checkpoint import WEIGHTS, refusal
 from tests.test_quantize import store

@@ -170,6 +170,6 @@ class TestWhatCannotBe:
     def test_a_mask_beyond_the_memory_is_refused(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("minise.evaluation.meter.free_bytes", lambda device: 1000)
+        monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
         with pytest.raises(InputError, match="packed tokens need a mask"):
             SetBased().plan(lm, FOUR)

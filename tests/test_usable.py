@@ -160,7 +160,7 @@ def test_a_mask_that_would_not_fit_is_found_beforehand(
         usable(lm, tasks, variants, skip=False)
         plans = [build(variants["mine"][0]).plan(lm, q, 0) for q in tasks[0][0].questions]
         assert checked == [plan.tokens("dense") for plan in plans]
-    monkeypatch.setattr("minise.evaluation.meter.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match="packed tokens need a mask"):
         usable(lm, tasks, variants, skip=False)
     tree = replace(variants["mine"][0], engine="tree")

@@ -188,7 +188,7 @@ class TestWhatIsSoundPasses:
         verify(lm, plan)
         assert checked == [plan.tokens("dense")]
         monkeypatch.undo()
-        monkeypatch.setattr("minise.evaluation.meter.free_bytes", lambda device: 1000)
+        monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
         with pytest.raises(InputError, match="packed tokens need a mask"):
             verify(lm, plan)
 
@@ -440,7 +440,7 @@ class TestRefusals:
         return lm, plan
 
     def test_a_mask_that_does_not_fit(self, asked: tuple[LanguageModel, Plan], monkeypatch) -> None:
-        monkeypatch.setattr("minise.evaluation.meter.free_bytes", lambda device: 1000)
+        monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
         with pytest.raises(InputError, match="packed tokens need a mask"):
             verify(*asked)
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from minise.checking.traces import relative
+from minise.engines import check_mask_fits
 from minise.errors import InputError, Unsuited, one_line
-from minise.evaluation.meter import check_mask_fits
 from minise.layout import Layout, pack
 
 UNLIMITED = 2**20  # positions of a model that names no limit

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from minise.bridges.library import Library
 from minise.config import Config
-from minise.engines import LanguageModel
+from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, quote, refusing
-from minise.evaluation.meter import check_fit
 from minise.layout import Layout
 from minise.method import Plan
 from minise.model import Decoder

@@ -22,9 +22,8 @@ import torch
 
 from minise.checking.comparison import ENGINES, SAME, Bounds, Difference, compare
 from minise.checking.influence import Influence, influence
-from minise.engines import LanguageModel
+from minise.engines import LanguageModel, check_fit, check_mask_fits
 from minise.errors import InputError
-from minise.evaluation.meter import check_fit, check_mask_fits
 from minise.exact.layers import is_refined
 from minise.exact.machine import facts
 from minise.method import Plan

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any
 
-from minise.engines import LanguageModel
+from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, printable, say
-from minise.evaluation.meter import check_fit
 from minise.evaluation.progress import progress
 from minise.loading.placement import Placement, in_words, name_of, pass_bytes
 from minise.method import Plan

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from minise.data.tasks import Task
-from minise.engines import LanguageModel
+from minise.engines import LanguageModel, check_fit, check_mask_fits
 from minise.errors import InputError, Unsuited, one_line, printable, quote, say
-from minise.evaluation.meter import check_fit, check_mask_fits
 from minise.evaluation.progress import progress
 from minise.method import Plan
 from minise.methods.registry import Variant, build

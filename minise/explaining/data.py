@@ -11,9 +11,8 @@ from typing import Any, TypedDict
 
 import torch
 
-from minise.engines import LanguageModel
+from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, quote
-from minise.evaluation.meter import check_fit
 from minise.exact.machine import in_words
 from minise.explaining.runs import Runs, run_all, tree_rows
 from minise.explaining.watch import Watch, watched

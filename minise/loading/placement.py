@@ -8,9 +8,9 @@ import torch
 
 from minise.config import Config
 from minise.errors import InputError, one_line, quote
-from minise.evaluation.meter import free_bytes
 from minise.exact.machine import for_bfloat16
 from minise.loading.stored import Stored
+from minise.memory import free_bytes
 from minise.names import AUTO
 
 ROOM = 0.6  # the part of free memory that weights may take in a wider dtype than the stored one

@@ -7,8 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel
-from minise.evaluation.meter import check_mask_fits
+from minise.engines import LanguageModel, check_mask_fits
 from minise.layout import causal_mask, pack
 from minise.method import Plan, SelfEnsemble
 from minise.question import Question

@@ -9,9 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel
+from minise.engines import LanguageModel, check_length, check_mask_fits
 from minise.errors import Unsuited
-from minise.evaluation.meter import check_length, check_mask_fits
 from minise.grouping import Groups
 from minise.layout import Layout, pack
 from minise.method import Answer, Group, Plan

@@ -16,9 +16,8 @@ from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
 from minise.cache import Cache, Growing
-from minise.engines import LanguageModel
+from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError
-from minise.evaluation.meter import check_fit
 from minise.exact.attention import Reader, few_queries, next_calls, tree_reader
 from minise.layout import pack
 from minise.model import Decoder
