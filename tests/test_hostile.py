@@ -28,7 +28,7 @@ from minise import (
 from minise.engines import run_alone
 from minise.exact import run as exact
 from minise.exact.layers import FixedSiLU
-from minise.exact.probe import Shape, numbers_for
+from minise.exact.probe import Shape, measure, numbers_for
 from minise.layout import causal_mask
 from minise.method import label_logits
 from minise.rounds import pass_logits
@@ -215,6 +215,19 @@ class TestPlanted:
     def test_the_numbers_of_rows_are_of_one_class(self, planted: Planted) -> None:
         shape = Shape(32, 48, False, planted.dtype, torch.get_num_threads())
         assert len({planted.class_of(number) for number in numbers_for(shape)}) == 1
+
+
+@pytest.mark.parametrize(("dtype", "name"), PAIRS)
+@pytest.mark.parametrize(("inputs", "outputs"), [(32, 16), (32, 32), (48, 32), (32, 48)])
+def test_the_probe_joins_no_two_classes(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, name: str, inputs: int, outputs: int
+) -> None:
+    """Not even for layers so small that few values tell them apart, with all numbers of rows."""
+    monkeypatch.setattr("minise.exact.probe.computes_16_bits", lambda: True)
+    class_of = KERNELS[dtype][name]
+    plant(monkeypatch, class_of)
+    for numbers in measure(Shape(inputs, outputs, False, dtype, 1)):
+        assert len(set(map(class_of, numbers))) == 1
 
 
 @pytest.mark.parametrize("dtype", KERNELS)

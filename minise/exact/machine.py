@@ -19,7 +19,7 @@ import torch
 
 # What chooses kernels: MKL's, oneDNN's, OpenMP's and torch's own variables.
 CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "TORCH_MKLDNN")
-FORMAT = 1  # of what is kept: one more whenever the probe finds by other rules
+FORMAT = 2  # of what is kept: one more whenever the probe finds by other rules
 
 
 def processor() -> str:

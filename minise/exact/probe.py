@@ -139,20 +139,20 @@ def alike(function: Callable[[Tensor], Tensor], rows: Tensor, numbers: Sequence[
     which a row's place in the call matters is left out."""
     classes: list[tuple[list[int], Tensor]] = []
     for number in numbers:
-        # Where the rows come again, each is one place further on.
-        index = torch.arange(number)
+        # As many calls as all rows need: the few values of one row can be equal by chance. Where
+        # the rows come again, each is one place further on.
+        index = torch.arange(number * -(-len(rows) // number))
         place = (index + index // len(rows)) % len(rows)
-        results = function(rows[place])
+        results = torch.cat([function(rows[call]) for call in place.split(number)])
         first = results[: len(rows)]
         stays = torch.equal(results, first[place])
-        if 1 < number <= len(rows):  # none comes again in this call
-            turned = (index + 1) % number
-            stays = torch.equal(function(rows[turned]), first[turned])
+        if 1 < number <= len(rows):  # none comes again in a call
+            turned = (torch.arange(number) + 1) % number
+            stays = stays and torch.equal(function(rows[turned]), first[turned])
         if not stays:
             continue
         for members, bits in classes:
-            shared = min(len(bits), len(first))
-            if torch.equal(bits[:shared], first[:shared]):
+            if torch.equal(bits, first):
                 members.append(number)
                 break
         else:
