@@ -143,9 +143,12 @@ def alike(function: Callable[[Tensor], Tensor], rows: Tensor, numbers: Sequence[
         # the rows come again, each is one place further on.
         index = torch.arange(number * -(-len(rows) // number))
         place = (index + index // len(rows)) % len(rows)
-        results = torch.cat([function(rows[call]) for call in place.split(number)])
-        first = results[: len(rows)]
-        stays = torch.equal(results, first[place])
+        calls = [function(rows[call]) for call in place.split(number)]
+        results = calls[0] if len(calls) == 1 else torch.cat(calls)
+        first = results[: len(rows)].clone()  # of a large call only these are kept
+        # A piece at a time: a large call's results are as large as a layer's weight.
+        pieces = zip(results.split(len(rows)), place.split(len(rows)), strict=True)
+        stays = all(torch.equal(piece, first[index]) for piece, index in pieces)
         if 1 < number <= len(rows):  # none comes again in a call
             turned = (torch.arange(number) + 1) % number
             stays = stays and torch.equal(function(rows[turned]), first[turned])
