@@ -5,10 +5,8 @@ instead, wherever the program happens to be, could be lost or shown by a library
 imported.
 """
 
-# Before this stands, a signal shows Python's own traceback: so the module `signal`, which imports
-# much, is not imported, but what it is made of.
-import _signal as signal  # type: ignore[import-not-found]
 import os
+import signal
 
 words = ""  # what is said then
 
