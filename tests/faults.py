@@ -242,7 +242,7 @@ def mixed_heads(real: Any) -> Any:
     return attention
 
 
-@fault("null option outside the softmax", "ensemble", "mean_answer")
+@fault("null option outside the softmax", "method", "mean_answer")
 def null_outside(real: Any) -> Any:
     def answer(plan: Any, logits: Any) -> Any:
         groups = zip(logits, plan.groups.flat, strict=True)
@@ -251,7 +251,7 @@ def null_outside(real: Any) -> Any:
     return answer
 
 
-@fault("the mean (Eq. 2) read literally", "ensemble", "combine")
+@fault("the mean (Eq. 2) read literally", "method", "combine")
 def literal_mean(real: Any) -> Any:
     def combine(num_choices: int, groups: Any) -> Any:
         answer = real(num_choices, groups)
@@ -263,7 +263,7 @@ def literal_mean(real: Any) -> Any:
     return combine
 
 
-@fault("labels of another order", "ensemble", "label_logits")
+@fault("labels of another order", "method", "label_logits")
 def sorted_labels(real: Any) -> Any:
     def label_logits(lm: Any, plan: Any, *given: Any) -> Any:
         prompts = [replace(p, label_ids=sorted(p.label_ids)) for p in plan.prompts]

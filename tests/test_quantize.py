@@ -24,11 +24,11 @@ from minise import (
     LanguageModel,
     Question,
     SelfEnsemble,
-    quantize,
     self_ensemble,
 )
 from minise.checking.verify import verify
 from minise.exact.layers import FixedLinear
+from minise.loading import quantize
 from minise.loading.quantize import (
     STATE,
     TABLES,

@@ -18,57 +18,8 @@ from minise.exact.machine import facts
 from minise.loading.quantize import format_of
 from minise.loading.source import finder, optional_file, weight_files
 
-# The package's own files that decide an answer: what an evaluation imports, without those that only
-# read options, find files, measure, print or check.
-ANSWERING = (
-    *(
-        "attention",
-        "methods/authors_code",
-        "loading/checkpoint",
-        "config",
-        "loading/config_json",
-        "groupings/balanced",
-        "engines",
-    ),
-    *(
-        "method",
-        "groupings/exact",
-        "grouping",
-        "layout",
-        "model",
-        "methods/presets",
-        "prompt",
-        "question",
-        "rope",
-    ),
-    *(
-        "loading/quantize",
-        "tokenizer",
-        "methods/ablations",
-        "methods/rotations",
-        "methods/reasoning",
-    ),
-    *("methods/priors", "methods/tournaments", "methods/set_based"),
-    *(
-        "cache",
-        "writing/chat",
-        "writing/generation",
-        "loading/stored",
-        "loading/tensor_parallel",
-        "methods/sequential",
-        "rounds",
-    ),
-    *(
-        "exact/attention",
-        "exact/calls",
-        "exact/layers",
-        "exact/machine",
-        "exact/probe",
-        "exact/run",
-    ),
-    *("bridges/library", "bridges/transformers_model"),
-    *("evaluation/grouping_study", "methods/first_trials", "evaluation/sequential_study"),
-)
+# The rooms of the package whose files decide an answer; "": the core.
+ANSWERING = ("", "exact", "loading", "groupings", "writing", "methods", "bridges")
 
 # The files of a checkpoint that say how it writes text.
 WRITING = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
@@ -82,10 +33,10 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
     models the fact that differs can be named.
     """
     facts: dict[str, Any] = {"config": asdict(lm.config)}
-    if hasattr(lm, "loading/identity"):  # a model of another library
+    if hasattr(lm, "identity"):  # a model of another library
         return facts | lm.identity()
     if (packed := format_of(lm.decoder)) is not None:
-        facts["loading/quantize"] = packed
+        facts["quantize"] = packed
     if lm.revision is not None:
         return {"revision": lm.revision, **facts}
     find = finder(lm.name, None)
@@ -104,7 +55,8 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
 def code_identity() -> dict[str, str]:
     """Hashes of the files that decide an answer, by their names."""
     package = Path(__file__).parents[1]
-    return {f"minise/{name}.py": sha256(package / f"{name}.py")[:16] for name in ANSWERING}
+    paths = [path for room in ANSWERING for path in sorted((package / room).glob("*.py"))]
+    return {path.relative_to(package.parent).as_posix(): sha256(path)[:16] for path in paths}
 
 
 def machine() -> dict[str, Any]:
