@@ -1,18 +1,19 @@
 """Which choices share a group (Section 3.2, step 1). Knows nothing of text, tokens or the model.
 
-A grouping is a function (num_choices, group_size, trials, seed, question_id) -> Groups. One of your
-own goes wherever a grouping is named: `self_ensemble(..., grouping=mine)`.
+A grouping is a function (num_choices, group_size, trials, seed, question_id) -> Groups. The paper's
+stands here, others are in groupings/. One of your own goes wherever these do:
+`self_ensemble(..., grouping=mine)`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from typing import Any
 
 from minise.errors import InputError, quote
-from minise.loading.plugin import find_object
-from minise.methods.own import check_groups, guarded
 
 MOST_GROUPS = 50_000  # of one question
 
@@ -60,44 +61,61 @@ def random_partitions(K: int, m: int, trials: int, seed: int, question_id: str) 
     return Groups(tuple(drawn), independent=True)
 
 
-# A name on the command line -> where its function is. A grouping of your own needs no entry:
-# "./mine.py:name" names it as well.
-GROUPINGS = {
-    "random": "minise.grouping:random_partitions",
-    "balanced": "minise.groupings.balanced:balanced_partitions",
-    "independent": "minise.methods.authors_code:independent_draws",
-    "exact": "minise.groupings.exact:all_ordered_groups",
-}
-
-
 def make_groups(
     num_choices: int,
     group_size: int,
     trials: int,
     seed: int,
     question_id: str,
-    grouping: str | Grouping = "random",
+    grouping: Grouping = random_partitions,
 ) -> Groups:
-    """The groups by a grouping: a name in GROUPINGS, "./file.py:name", or a function.
+    """The groups by a grouping, checked.
 
-    Raises InputError for an unknown name, for a size or number of trials below 1, for more than
-    MOST_GROUPS groups, and for what a grouping of the user's own does wrong.
+    Raises InputError for a size or number of trials below 1, for more than MOST_GROUPS groups, and
+    for groups that cannot be asked and averaged.
     """
     check_sizes(num_choices, group_size)
     if trials * -(-num_choices // group_size) > MOST_GROUPS:
         asked = f"{quote(trials)} trials of {num_choices} choices in groups of {quote(group_size)}"
         raise InputError(f"{asked} are over the limit of {MOST_GROUPS:,} groups; use fewer trials")
-    if isinstance(grouping, str):
-        if grouping not in GROUPINGS and ":" not in grouping:
-            known = ", ".join(GROUPINGS)
-            raise InputError(f"grouping {quote(grouping)} is unknown; use one of {known}")
-        found = find_object(GROUPINGS.get(grouping, grouping))
-        grouping = found if grouping in GROUPINGS else guarded(grouping, found, check_groups)
     groups = grouping(num_choices, group_size, trials, seed, question_id)
     check_groups(groups, num_choices)
     if not groups.trials:
         raise InputError(f"number of trials {trials} is below 1; at least one is needed")
     return groups
+
+
+def check_groups(groups: Any, K: int, *_: object) -> None:
+    """Raise InputError unless these are `Groups` of K choices that can be asked and averaged.
+
+    A choice may be in no group only if the trials are independent: then it is missing by chance.
+    """
+    if not isinstance(groups, Groups):
+        raise InputError(f"the grouping returned {type(groups).__name__}; it must return Groups")
+    try:
+        flat = [tuple(group) for group in groups.flat]
+    except TypeError:
+        raise InputError(f"trials {quote(groups.trials)} are no tuples of groups") from None
+    if len(flat) > MOST_GROUPS:
+        raise InputError(f"there are {len(flat):,} groups, over the limit of {MOST_GROUPS:,}")
+    for group in flat:
+        sound = all(type(i) is int and 0 <= i < K for i in group)
+        if not group or not sound or len(set(group)) < len(group):
+            wanted = f"different indices of choices, ints from 0 to {K - 1}"
+            raise InputError(f"group {quote(group)} is wrong; a group has {wanted}")
+    missing = sorted(set(range(K)).difference(*flat))
+    if flat and missing and not groups.independent:
+        raise InputError(f"no group holds choice {missing[0]}; each choice must be in a group")
+    weights = groups.weights
+    if weights is not None and (
+        not isinstance(weights, Sequence)
+        or len(weights) != len(flat)
+        or not all(isinstance(w, int | float) and isfinite(w) and w > 0 for w in weights)
+    ):
+        wanted = f"a number above 0 for each of the {len(flat)} groups"
+        raise InputError(f"weights {quote(weights)} are wrong; give {wanted}")
+    if not isinstance(groups.balance, str | None):
+        raise InputError(f"balance is {quote(groups.balance)}; it must be text")
 
 
 def check_sizes(num_choices: int, group_size: int, trials: int = 1) -> None:

@@ -5,9 +5,9 @@ question -> groups -> prompts -> logits at each prompt's end -> group probabilit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,11 +21,48 @@ from minise.engines import (
     token_counts,
 )
 from minise.errors import InputError
-from minise.grouping import Grouping, Groups, make_groups
+from minise.grouping import Grouping, Groups, make_groups, random_partitions
 from minise.layout import Layout
-from minise.methods.presets import Preset, resolve
-from minise.prompt import NULL_OPTION, Prompt, Template, check_labels, write_prompts
+from minise.prompt import (
+    DEFAULT_TEMPLATE,
+    NULL_OPTION,
+    Prompt,
+    Template,
+    check_labels,
+    write_prompts,
+)
 from minise.question import Question
+
+OnText = Callable[[int, str], None]  # gets a prompt's number and the next piece of its text
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Everything that group size, number of trials and seed leave open. The defaults are the
+    paper's. Each departure is one field, so `dataclasses.replace` switches it alone."""
+
+    grouping: Grouping = random_partitions
+    groups_per_question: bool = True
+    """Draw other groups for each question. False: every question gets the same index sets."""
+    null_option: bool = True
+    """Write "None of the above" as each group's last choice (appendix on normalization)."""
+    null_in_softmax: bool = True
+    """Count its label in the group's softmax, where it is written."""
+    template: Template = DEFAULT_TEMPLATE
+    """How a group's prompt is written."""
+    standard_template: Template = DEFAULT_TEMPLATE
+    """How the prompt of standard inference, with all K choices, is written."""
+    last_group_early: int = 0
+    """Read the last group this many tokens before its end."""
+    dtype: str = "float64"
+    """In which dtype each group's softmax and the mean over the groups are taken."""
+
+    def of(self, model_type: str) -> Preset:
+        """The preset for this family of models: of the paper's the same for all."""
+        return self
+
+
+PAPER = Preset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,43 +129,84 @@ class Plan:
         return token_counts(self.prefix, self.branches)[engine]
 
 
-class Method(Protocol):
+class Method:
     """How a question is asked, and what is made of the logits. Between the two lies one forward
     pass, the same for every method.
 
-    A method may also have `write(lm, plan, seed) -> Plan`, which lets the model write text before
-    it is asked, and `more(lm, plan, logits, seed) -> Plan | None`: what to ask next, given all that
-    was asked and answered so far. `answer` gets all rounds as one plan.
+    A method has a `name` and a `plan`; everything else has a default. If it is a dataclass, its
+    fields are its settings.
     """
 
     name: ClassVar[str]
+    preset: Preset = PAPER
+    max_new_tokens: int = 0  # that `write` may let the model write
 
-    def plan(self, lm: LanguageModel, question: Question, seed: int) -> Plan: ...
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer: ...
+    def check(self, questions: Sequence[tuple[int, Question]]) -> None:
+        """Raise InputError for questions, with their seeds, that it cannot be asked."""
+
+    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
+        """What is asked first."""
+        raise NotImplementedError
+
+    def write(
+        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
+    ) -> Plan:
+        """The plan with what the model writes before it is asked. Only if `max_new_tokens`."""
+        return plan
+
+    def more(
+        self, lm: LanguageModel, plan: Plan, logits: Sequence[Tensor], seed: int
+    ) -> Plan | None:
+        """What is asked next, by all that was asked and answered so far. None: nothing."""
+        return None
+
+    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
+        """The answer by the label logits of each prompt; those of all rounds are one plan."""
+        return mean_answer(plan, logits)
+
+    def notes(
+        self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int
+    ) -> dict[str, Any] | None:
+        """More that a sample keeps: a JSON object."""
+        return None
+
+    @property
+    def asks_again(self) -> bool:
+        """Whether it may ask more rounds, which depend on the answers."""
+        return type(self).more is not Method.more
+
+    def standard_template(self, lm: LanguageModel) -> Template:
+        """How its preset writes a prompt with all choices for this model."""
+        return self.preset.of(lm.config.model_type).standard_template
 
 
 @dataclass(frozen=True)
-class SelfEnsemble:
+class SelfEnsemble(Method):
     """The paper's method: N = `trials` times the choices are split into groups of m = `group_size`.
     `grouping` and `null_option`, where given, override those of the preset."""
 
     name: ClassVar[str] = "self-ensemble"
     group_size: int = 4
     trials: int = 20
-    grouping: str | Grouping | None = None
+    grouping: Grouping | None = None
     null_option: bool | None = None
-    preset: str | Preset = "paper"
+    preset: Preset = PAPER
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         """Steps 1 and 2 up to the model: draw the groups and write their prompts."""
-        preset = resolve(self.preset, lm.config.model_type, self.grouping, self.null_option)
+        preset = self.preset.of(lm.config.model_type)
+        null_option = preset.null_option if self.null_option is None else self.null_option
         check_length(lm, question)
-        check_labels(min(self.group_size, len(question.choices)) + preset.null_option)
-        key = question.id if preset.groups_per_question else ""
+        check_labels(min(self.group_size, len(question.choices)) + null_option)
         groups = make_groups(
-            len(question.choices), self.group_size, self.trials, seed, key, preset.grouping
+            len(question.choices),
+            self.group_size,
+            self.trials,
+            seed,
+            question.id if preset.groups_per_question else "",
+            self.grouping or preset.grouping,
         )
-        null = [NULL_OPTION] if preset.null_option else []
+        null = [NULL_OPTION] if null_option else []
         listed = [[question.choices[i] for i in group] + null for group in groups.flat]
         prefix, prompts = write_prompts(lm.tokenizer, preset.template, question.text, listed)
         if not preset.null_in_softmax:
@@ -141,23 +219,17 @@ class SelfEnsemble:
             prompts[-1] = replace(prompts[-1], ids=prompts[-1].ids[: -preset.last_group_early])
         return Plan(question, groups, prefix, prompts, dtype=preset.dtype)
 
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        return mean_answer(plan, logits)
-
 
 @dataclass(frozen=True)
-class Standard:
+class Standard(Method):
     """Standard inference: one prompt with all K choices and no null option; one group."""
 
     name: ClassVar[str] = "standard"
-    preset: str | Preset = "paper"
+    preset: Preset = PAPER
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        template = resolve(self.preset, lm.config.model_type).standard_template
-        return plan_orders(lm, question, template, [tuple(range(len(question.choices)))])
-
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        return mean_answer(plan, logits)
+        order = tuple(range(len(question.choices)))
+        return plan_orders(lm, question, self.standard_template(lm), [order])
 
 
 def plan_orders(

@@ -7,61 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.grouping import Grouping
-from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, label_logits
-from minise.methods.presets import Preset
-from minise.methods.sequential import UntilDecided
+from minise.method import Answer, Method, OnText, Plan, label_logits
 from minise.prompt import shared_length
 from minise.question import Question
-
-
-def self_ensemble(
-    lm: LanguageModel,
-    question: Question,
-    group_size: int = 4,
-    trials: int = 20,
-    seed: int = 0,
-    engine: str = "tree",
-    grouping: str | Grouping | None = None,
-    null_option: bool | None = None,
-    preset: str | Preset = "paper",
-    until_decided: float | None = None,
-    max_trials: int = 80,
-) -> Answer:
-    """Answer a question by Self-Ensemble (Section 3.2; packed as in Section 4).
-
-    group_size is m, trials is N. `grouping` (a name in `grouping.GROUPINGS`, or a function) and
-    `null_option` override the preset; with the default preset they are "random" and True. Raises
-    InputError for sizes below 1, more choices than labels, labels that are not single tokens, or a
-    prompt beyond the model's positions.
-
-    `until_decided`, such as 0.01: in place of `trials`, ask until the prediction is decided at this
-    level (`sequential.UntilDecided`), with at most `max_trials`.
-    """
-    if until_decided is not None:
-        rounds = UntilDecided(
-            group_size,
-            until_decided,
-            max_trials,
-            grouping=grouping,
-            null_option=null_option,
-            preset=preset,
-        )
-        return ask(lm, rounds, question, seed, engine)
-    method = SelfEnsemble(group_size, trials, grouping, null_option, preset)
-    return ask(lm, method, question, seed, engine)
-
-
-def standard(
-    lm: LanguageModel, question: Question, engine: str = "tree", preset: str | Preset = "paper"
-) -> Answer:
-    """Standard inference: one prompt with all K choices and no null option; one group."""
-    return ask(lm, Standard(preset), question, 0, engine)
 
 
 def ask(
@@ -73,35 +25,43 @@ def ask(
 
 
 def run_plan(
-    lm: LanguageModel, method: Any, plan: Plan, seed: int, engine: str = "tree", **more: Any
+    lm: LanguageModel,
+    method: Method,
+    plan: Plan,
+    seed: int,
+    engine: str = "tree",
+    on_text: OnText | None = None,
 ) -> tuple[Plan, list[Tensor]]:
-    """The plan as it was run, and its `label_logits`; `more` is for the method's `write`."""
-    return run_plans(lm, method, [plan], [seed], engine, **more)[0]
+    """The plan as it was run, and its `label_logits`. `on_text` gets what the model writes."""
+    return run_plans(lm, method, [plan], [seed], engine, on_text)[0]
 
 
 def run_plans(
     lm: LanguageModel,
-    method: Any,
+    method: Method,
     plans: Sequence[Plan],
     seeds: Sequence[int],
     engine: str,
-    **more: Any,
+    on_text: OnText | None = None,
 ) -> list[tuple[Plan, list[Tensor]]]:
     """`run_plan` for several plans. With the engine tree a round of all of them is one pass, and
     those that ask more go on together."""
-    if hasattr(method, "write"):
-        plans = [
-            method.write(lm, plan, seed, **more) for plan, seed in zip(plans, seeds, strict=True)
-        ]
+    each = list(zip(plans, seeds, strict=True))
+    if on_text is None:  # a method of the user's own need not know it
+        plans = [method.write(lm, plan, seed) for plan, seed in each]
+    else:
+        plans = [method.write(lm, plan, seed, on_text) for plan, seed in each]
     run = list(zip(plans, pass_logits(lm, plans, engine), strict=True))
-    left = list(range(len(run))) if hasattr(method, "more") else []
-    while left:
-        found = [(i, method.more(lm, *run[i], seeds[i])) for i in left]
-        asked = {i: plan for i, plan in found if plan is not None}
-        told = pass_logits(lm, list(asked.values()), engine)
-        for (i, plan), logits in zip(asked.items(), told, strict=True):
+    going_on = list(range(len(run)))
+    while going_on:
+        next_plans: dict[int, Plan] = {}
+        for i in going_on:
+            if (plan := method.more(lm, *run[i], seeds[i])) is not None:
+                next_plans[i] = plan
+        rows = pass_logits(lm, list(next_plans.values()), engine)
+        for (i, plan), logits in zip(next_plans.items(), rows, strict=True):
             run[i] = join([run[i][0], plan]), run[i][1] + logits
-        left = list(asked)
+        going_on = list(next_plans)
     return run
 
 

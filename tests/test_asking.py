@@ -20,11 +20,13 @@ from minise import method as ensemble
 from minise.commands.cli import main
 from minise.evaluation import asking
 from minise.evaluation.asking import Asker, ask_each, ask_together, for_trial
-from minise.evaluation.samples import Sample
+from minise.groupings.exact import all_ordered_groups
 from minise.loading.parallel import World
 from minise.method import Plan, label_logits
-from minise.methods.registry import Variant, build
+from minise.methods.build import build
+from minise.methods.registry import Variant
 from minise.methods.rotations import tokens_so_far
+from minise.methods.sample import Sample
 from minise.names import ENGINES
 from minise.rounds import join, run_plan, run_plans
 from tests.runs import METHODS, arguments
@@ -128,7 +130,7 @@ def test_each_round_costs_its_own_tokens(lm: LanguageModel) -> None:
 
 
 def test_weights_of_joined_plans_follow_their_groups(lm: LanguageModel) -> None:
-    exact = SelfEnsemble(2, 1, "exact").plan(lm, QUESTIONS[2])
+    exact = SelfEnsemble(2, 1, all_ordered_groups).plan(lm, QUESTIONS[2])
     plain = SelfEnsemble(2, 1).plan(lm, QUESTIONS[2])
     assert exact.groups.weights
     weights = join([plain, exact]).groups.weights

@@ -18,7 +18,8 @@ import pytest
 
 from minise import LanguageModel, Question, load, self_ensemble, standard
 from minise.method import SelfEnsemble
-from minise.methods.presets import resolve
+from minise.methods.authors_code import AUTHORS_CODE
+from minise.methods.presets import PRESETS
 
 GOLDEN = Path(__file__).with_name("authors_code.json")
 FAMILIES = ("llama", "mistral", "qwen2")
@@ -33,9 +34,9 @@ QUESTIONS = [
 
 def measured(lm: LanguageModel, question: Question) -> dict[str, Any]:
     """What their scripts compute for one question: eight choices, 20 draws of four."""
-    plan = SelfEnsemble(4, 20, preset="authors-code").plan(lm, question)
+    plan = SelfEnsemble(4, 20, preset=PRESETS["authors-code"]).plan(lm, question)
     ids = [[*plan.prefix, *branch] for branch in plan.branches]
-    exact = replace(resolve("authors-code", lm.config.model_type), dtype="float64")
+    exact = replace(AUTHORS_CODE[lm.config.model_type], dtype="float64")
     answers = {
         "scores": self_ensemble(lm, question, preset="authors-code").scores,
         "scores in float64": self_ensemble(lm, question, preset=exact).scores,

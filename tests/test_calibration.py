@@ -22,8 +22,8 @@ from sklearn.model_selection import KFold
 
 from minise.errors import InputError
 from minise.evaluation.metrics import summarise
-from minise.evaluation.samples import Sample
 from minise.methods.calibration import Dirichlet, NotConverged, VectorScaling
+from minise.methods.sample import Sample
 from minise.question import Question
 
 W, B = np.array([0.5, 1.2, 0.8]), np.array([1.0, -0.7, 0.0])

@@ -11,7 +11,7 @@ pytest.importorskip("scipy")
 
 from minise.data.tasks import load_tasks
 from minise.evaluation.metrics import difference, summarise
-from minise.evaluation.samples import Sample
+from minise.methods.sample import Sample
 from tests.test_metrics import INTERVALS, draw_cell, paired_to, sample
 
 

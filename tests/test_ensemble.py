@@ -27,6 +27,8 @@ from minise import (
 )
 from minise.engines import token_counts
 from minise.grouping import Groups, make_groups
+from minise.groupings.independent import independent_draws
+from minise.groupings.registry import grouping_named
 from minise.memory import free_bytes
 from minise.method import combine, label_logits, plan_orders
 from minise.methods.uncertainty import Uncertainty, uncertainty
@@ -216,7 +218,7 @@ class TestAuthorsCode:
     ) -> None:
         preset = AUTHORS_CODE[lm.config.model_type]
         answer = self_ensemble(lm, question, group_size=2, trials=20, preset="authors-code")
-        groups = make_groups(5, 2, 20, 0, "", "independent").flat
+        groups = make_groups(5, 2, 20, 0, "", independent_draws).flat
         assert [group.choices for group in answer.groups] == groups
         backend = lm.tokenizer.backend
         labels = [backend.encode(letter).ids[-1] for letter in "AB"]
@@ -261,7 +263,7 @@ class TestAuthorsCode:
     @pytest.mark.parametrize(
         "departure",
         [
-            {"grouping": "independent"},
+            {"grouping": independent_draws},
             {"groups_per_question": False},
             {"null_option": False},
             {"null_in_softmax": False},
@@ -457,6 +459,8 @@ class TestUncertainty:
     def ask(
         self, lm: LanguageModel, question: Question, trials: int, seed: int = 0, **options: Any
     ) -> Uncertainty:
+        if "grouping" in options:
+            options["grouping"] = grouping_named(options["grouping"])
         method = SelfEnsemble(2, trials, **options)
         plan = method.plan(lm, question, seed)
         return uncertainty(plan.groups, method.answer(plan, label_logits(lm, plan)))

@@ -13,7 +13,15 @@ from statistics import mean, stdev, variance
 import pytest
 
 from minise import InputError
-from minise.grouping import GROUPINGS, MOST_GROUPS, Group, Groups, make_groups
+from minise.grouping import MOST_GROUPS, Group, Grouping, Groups
+from minise.grouping import make_groups as make
+from minise.groupings.registry import GROUPINGS, grouping_named
+
+
+def make_groups(
+    K: int, m: int, trials: int, seed: int, key: str, grouping: str | Grouping = "random"
+) -> Groups:
+    return make(K, m, trials, seed, key, grouping_named(grouping))
 
 
 def flat(*arguments: object, **options: object) -> list[list[int]]:
@@ -29,9 +37,9 @@ def exact_groups(k: int, m: int) -> list[tuple[Group, float]]:
 
 def test_the_first_groups_never_change() -> None:
     """A golden: other groups than these, on any platform or version, would change every result."""
-    assert flat(8, 4, 2, seed=0, question_id="built-in") == BUILT_IN
-    assert flat(10, 4, 1, seed=7, question_id="q-3") == Q_3
-    assert flat(8, 4, 2, seed=0, question_id="built-in", grouping="balanced") == BALANCED
+    assert flat(8, 4, 2, seed=0, key="built-in") == BUILT_IN
+    assert flat(10, 4, 1, seed=7, key="q-3") == Q_3
+    assert flat(8, 4, 2, seed=0, key="built-in", grouping="balanced") == BALANCED
 
 
 BUILT_IN = [[5, 4, 0, 2], [1, 3, 7, 6], [6, 5, 1, 0], [3, 7, 4, 2]]
@@ -47,7 +55,7 @@ def test_every_trial_is_a_partition_into_consecutive_groups_of_m(
     k: int, m: int, grouping: str
 ) -> None:
     trials = 7
-    groups = make_groups(k, m, trials, seed=3, question_id="x", grouping=grouping)
+    groups = make_groups(k, m, trials, seed=3, key="x", grouping=grouping)
     per_trial = -(-k // m)
     assert len(groups.trials) == trials
     assert len(groups.flat) == trials * per_trial
@@ -58,18 +66,18 @@ def test_every_trial_is_a_partition_into_consecutive_groups_of_m(
 
 
 def test_a_trial_depends_on_seed_question_and_number_alone() -> None:
-    few = flat(8, 4, 3, seed=0, question_id="x")
-    assert flat(8, 4, 9, seed=0, question_id="x")[: len(few)] == few
-    assert flat(8, 4, 3, seed=1, question_id="x") != few
-    assert flat(8, 4, 3, seed=0, question_id="y") != few
+    few = flat(8, 4, 3, seed=0, key="x")
+    assert flat(8, 4, 9, seed=0, key="x")[: len(few)] == few
+    assert flat(8, 4, 3, seed=1, key="x") != few
+    assert flat(8, 4, 3, seed=0, key="y") != few
     # One permutation whatever the group size: m only says where it is cut.
-    pairs = [choice for group in flat(8, 2, 3, seed=0, question_id="x") for choice in group]
+    pairs = [choice for group in flat(8, 2, 3, seed=0, key="x") for choice in group]
     assert pairs == [choice for group in few for choice in group]
 
 
 def test_every_ordered_group_is_equally_likely() -> None:
     n = 12_000
-    counts = Counter(tuple(flat(4, 2, 1, seed=seed, question_id="u")[0]) for seed in range(n))
+    counts = Counter(tuple(flat(4, 2, 1, seed=seed, key="u")[0]) for seed in range(n))
     pairs = list(permutations(range(4), 2))
     assert set(counts) == set(pairs)
     expected = n / len(pairs)
@@ -231,11 +239,11 @@ def test_balanced_scores_vary_less(k: int, m: int, trials: int, times: float) ->
 
 def test_independent_draws_are_the_released_codes() -> None:
     """PAPER: 20 draws of 4 of 8 with seed 0 cover A...H 11, 6, 8, 10, 14, 10, 8, 13 times."""
-    draws = flat(8, 4, 20, seed=0, question_id="", grouping="independent")
+    draws = flat(8, 4, 20, seed=0, key="", grouping="independent")
     assert all(len(set(draw)) == 4 for draw in draws)
     coverage = Counter(choice for draw in draws for choice in draw)
     assert [coverage[choice] for choice in range(8)] == [11, 6, 8, 10, 14, 10, 8, 13]
-    assert draws != flat(8, 4, 20, seed=0, question_id="q", grouping="independent")
+    assert draws != flat(8, 4, 20, seed=0, key="q", grouping="independent")
 
 
 @pytest.mark.parametrize(("k", "m"), [(8, 4), (5, 2), (4, 1), (3, 3), (3, 7)])

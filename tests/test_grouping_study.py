@@ -15,9 +15,10 @@ from minise.data.tasks import Task
 from minise.evaluation import grouping_study
 from minise.evaluation.grouping_study import GroupingStudy, summarise_study
 from minise.evaluation.run import Run, evaluate
-from minise.evaluation.samples import Sample
+from minise.groupings.registry import GROUPINGS
 from minise.method import SelfEnsemble, label_logits
 from minise.methods.registry import Variant
+from minise.methods.sample import Sample
 
 Cells = dict[tuple[str, int], dict[str, Any]]
 
@@ -86,7 +87,7 @@ def test_the_tokens_are_those_that_the_model_runs(lm: LanguageModel, asked: Ques
     ):
         cells = by_kind(method.notes(model, plan, answer, 5)["cells"])
         assert cells["exact", 0]["tokens"] == plan.tokens(engine)
-        one = SelfEnsemble(2, trials=3, grouping="balanced").plan(lm, asked, 5)
+        one = SelfEnsemble(2, trials=3, grouping=GROUPINGS["balanced"]).plan(lm, asked, 5)
         assert cells["balanced", 3]["tokens"] == one.tokens(engine)
 
 

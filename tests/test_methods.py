@@ -14,20 +14,13 @@ from minise import InputError, LanguageModel, Question, self_ensemble, standard
 from minise import ask as ask_method
 from minise.checking.verify import verify
 from minise.engines import branch_logits, token_counts
-from minise.evaluation.samples import Sample
 from minise.layout import pack
 from minise.method import Answer, Plan, label_logits
+from minise.methods.build import build, complete, make_variants
 from minise.methods.first_trials import FirstTrials, group_records
-from minise.methods.registry import (
-    METHODS,
-    OFFERED,
-    Variant,
-    build,
-    complete,
-    make_variants,
-    split_methods,
-)
+from minise.methods.registry import METHODS, OFFERED, Variant, split_methods
 from minise.methods.rotations import rotations, tokens_so_far
+from minise.methods.sample import Sample
 from minise.names import ENGINES
 from tests.tiny import FAMILIES, load_tiny
 
@@ -305,7 +298,11 @@ class TestVariants:
             with pytest.raises(InputError, match="names a method twice"):
                 make_variants(named, {}, "tree")
 
-    def test_settings_stand_in_parentheses(self) -> None:
+    def test_settings_stand_in_parentheses(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("g.py").write_text("def mine(*given): ...")
         text = "cyclic,self-ensemble(group-size=2, grouping=./g.py:mine),dirichlet(folds=3)"
         named = split_methods(text)
         assert named == text.replace("),", ")|").replace("cyclic,", "cyclic|").split("|")
@@ -338,7 +335,9 @@ class TestVariants:
             ("self-ensemble(grouping=[1])", '"[1]" must be text, a number, true or false'),
             ("self-ensemble(grouping=null)", '"null" must be text, a number, true or false'),
             ("self-ensemble(trials=3", 'method "self-ensemble(trials=3" is unknown'),
-            ("self-ensemble(grouping=" + "x" * 200 + ")", "is no name for a method"),
+            ("self-ensemble(trials=" + "1" * 200 + ")", "is no name for a method"),
+            ("self-ensemble(grouping=worst)", 'grouping "worst" is unknown; use one of random'),
+            ("standard(preset=x)", 'preset "x" is unknown; use one of paper, authors-code'),
         ],
     )
     def test_settings_of_no_use_are_one_line(self, text: str, said: str) -> None:

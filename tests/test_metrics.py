@@ -23,7 +23,7 @@ from sklearn.calibration import calibration_curve
 
 from minise import InputError
 from minise.evaluation.metrics import difference, summarise
-from minise.evaluation.samples import Sample
+from minise.methods.sample import Sample
 
 K = 5
 INTERVALS = [

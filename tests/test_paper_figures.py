@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 
 from minise import load
 from minise.evaluation.one_question import lost_among_many, summarise_asked
-from minise.evaluation.samples import Sample
+from minise.methods.sample import Sample
 from minise.report.drawing import style
 from minise.report.figures import make_figures
 from minise.report.results import Results

@@ -7,7 +7,8 @@ import pytest
 from minise.data.tasks import Task
 from minise.evaluation import grouping_study
 from minise.evaluation.experiments import EXPERIMENTS
-from minise.methods.registry import Variant, build, complete
+from minise.methods.build import build, complete
+from minise.methods.registry import Variant
 
 ALL = ["standard", "vector-scaling", "dirichlet", "self-ensemble", "cyclic", "cyclic-matched"]
 SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
@@ -83,7 +84,7 @@ def test_sensitivity_is_a_grid(
 
 
 def test_the_study_of_groupings_is_of_these_trials() -> None:
-    assert grouping_study.GROUPINGS == ("random", "balanced")
+    assert grouping_study.SAMPLED == ("random", "balanced")
     assert grouping_study.TRIALS == (1, 2, 5, 7, 10, 14, 20, 28, 40, 80)
     assert grouping_study.REPETITIONS == 16
 

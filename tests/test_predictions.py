@@ -18,7 +18,8 @@ from minise.evaluation.predictions import (
     predictions_csv,
     with_text,
 )
-from minise.evaluation.samples import Sample, append_lines, samples_path
+from minise.evaluation.samples import append_lines, samples_path
+from minise.methods.sample import Sample
 
 TEXT = {"question": "Which flies?", "choices": ["wren", "trout", "oak"], "answer": "wren"}
 

@@ -11,7 +11,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from minise import AUTHORS_CODE, PAPER, InputError, Question
-from minise.methods.presets import resolve
+from minise.grouping import random_partitions
+from minise.groupings.independent import independent_draws
+from minise.methods.presets import preset_named
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
 from minise.tokenizer import Tokenizer
 from tests.tiny import make_tokenizer
@@ -312,12 +314,12 @@ class TestAuthorsCode:
     ) -> None:
         preset = AUTHORS_CODE[family]
         assert not preset.null_in_softmax
-        assert preset.grouping == "independent"
+        assert preset.grouping is independent_draws
         assert not preset.groups_per_question
         assert preset.last_group_early == (family == "mistral")
 
     def test_the_paper_preset_departs_in_none_of_these(self) -> None:
-        assert PAPER.grouping == "random"
+        assert PAPER.grouping is random_partitions
         assert PAPER.groups_per_question
         assert PAPER.null_option
         assert PAPER.null_in_softmax
@@ -325,6 +327,6 @@ class TestAuthorsCode:
         assert PAPER.last_group_early == 0
 
     def test_a_family_that_it_does_not_have(self) -> None:
-        assert resolve("paper", "gemma") == PAPER
+        assert preset_named("paper").of("gemma") == PAPER
         with pytest.raises(InputError, match="has no gemma model; use preset paper"):
-            resolve("authors-code", "gemma")
+            preset_named("authors-code").of("gemma")

@@ -8,7 +8,7 @@ import pytest
 
 from minise.evaluation.metrics import summarise
 from minise.evaluation.reasoning_study import summarise_reasoning
-from minise.evaluation.samples import Sample
+from minise.methods.sample import Sample
 
 
 def sample(answer: int, prediction: int, K: int = 2, **notes: Any) -> Sample:

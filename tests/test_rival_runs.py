@@ -11,7 +11,8 @@ import pytest
 from minise.data.tasks import Task
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.evaluation.samples import read_samples
-from minise.methods.registry import METHODS, make_variants
+from minise.methods.build import make_variants
+from minise.methods.registry import METHODS
 from tests.commands import assert_one_line, run
 from tests.rows import write
 

@@ -13,17 +13,18 @@ from torch import Tensor
 
 from minise import InputError, LanguageModel, Question, standard
 from minise import ask as ask_method
-from minise.evaluation.samples import Sample
 from minise.grouping import Groups
 from minise.method import Answer, Plan
+from minise.methods.build import build
 from minise.methods.priors import (
     BatchCalibration,
     ContextualCalibration,
     DomainCalibration,
     PriDe,
 )
-from minise.methods.registry import Variant, build
+from minise.methods.registry import Variant
 from minise.methods.rotations import Permutations
+from minise.methods.sample import Sample
 from tests.tiny import FAMILIES, load_tiny
 
 METALS = ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay"]

@@ -19,15 +19,15 @@ pytest.importorskip("filelock")
 from minise.errors import InputError
 from minise.evaluation import samples
 from minise.evaluation.samples import (
-    Sample,
     append_lines,
-    check_same_size,
     drop_torn_line,
     open_folder,
     read_samples,
     replace_file,
     samples_path,
 )
+from minise.methods.fitted import check_same_size
+from minise.methods.sample import Sample
 
 ONE = Sample("q1", 0, "hash", 1, 0, [0.1 + 0.2, 0.7], [1 / 3, 2e-310], 17, 0.25)
 GROUP = {"choices": [0, 1], "probabilities": [0.5, 0.5], "null": None, "trial": 0, "tokens": 17}

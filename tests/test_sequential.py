@@ -14,6 +14,7 @@ import torch
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, ask, self_ensemble
 from minise.grouping import Groups
+from minise.groupings.registry import GROUPINGS
 from minise.methods.sequential import (
     LEAST_SPREAD,
     MOST_BET,
@@ -107,7 +108,7 @@ def test_the_plain_rule_by_hand() -> None:
 class TestTheMethod:
     def test_rounds_are_independent_blocks(self) -> None:
         for grouping in ("random", "balanced"):
-            method = UntilDecided(2, block=4, grouping=grouping)
+            method = UntilDecided(2, block=4, grouping=GROUPINGS[grouping])
             drawn = [method.draw(5, number, 7, "q") for number in range(3)]
             assert all(len(groups.trials) == 4 for groups in drawn)
             assert all(groups.independent == (grouping == "random") for groups in drawn)
@@ -118,7 +119,7 @@ class TestTheMethod:
         assert len(UntilDecided(4, max_trials=5).draw(8, 0, 0, "").trials) == 5
 
     @pytest.mark.parametrize("engine", ENGINES)
-    @pytest.mark.parametrize("settings", [{}, {"z": 9.0}, {"grouping": "balanced"}])
+    @pytest.mark.parametrize("settings", [{}, {"z": 9.0}, {"grouping": GROUPINGS["balanced"]}])
     def test_it_is_self_ensemble_over_the_same_groups(
         self, lm: LanguageModel, engine: str, settings: dict[str, Any]
     ) -> None:
@@ -181,7 +182,7 @@ class TestTheMethod:
 
     def test_self_ensemble_takes_it(self, lm: LanguageModel) -> None:
         seen = set()
-        for given in ({}, {"grouping": "balanced"}, {"null_option": False}):
+        for given in ({}, {"grouping": GROUPINGS["balanced"]}, {"null_option": False}):
             found = self_ensemble(lm, SHORT, 2, seed=5, until_decided=0.1, max_trials=8, **given)
             expected = ask(lm, UntilDecided(2, 0.1, 8, **given), SHORT, 5)
             assert torch.equal(found.probabilities, expected.probabilities)
@@ -203,7 +204,7 @@ class TestTheMethod:
             ({"block": 0}, "rounds of 0 trials, at most 80 trials"),
             ({"max_trials": 1001}, "max_trials <= 1,000"),
             ({"z": 0.0}, "z 0.0 is not above 0"),
-            ({"grouping": "exact"}, '"exact" gives no rounds of independent trials'),
+            ({"grouping": GROUPINGS["exact"]}, '"exact" gives no rounds of independent trials'),
         ],
     )
     def test_what_it_cannot_do_is_refused(self, settings: dict[str, Any], complaint: str) -> None:
@@ -315,7 +316,7 @@ class TestEval:
 def test_a_group_that_was_asked_is_not_asked_again(lm: LanguageModel, grouping: str) -> None:
     """Three choices in groups of two have nine ordered groups; 20 trials hold 40."""
     question = Question("Which grows?", ["salt", "oak", "clay"], answer=1, id="c")
-    method = UntilDecided(2, 1e-9, 20, 4, grouping=grouping)
+    method = UntilDecided(2, 1e-9, 20, 4, grouping=GROUPINGS[grouping])
     plan, logits = run_plan(lm, method, method.plan(lm, question), 0)
     answer = method.answer(plan, logits)
     assert method.notes(lm, plan, answer, 0)["trials"] == 20

@@ -9,9 +9,10 @@ import pytest
 
 from minise import InputError, LanguageModel, Question, self_ensemble
 from minise.evaluation import sequential_study
-from minise.evaluation.samples import Sample
 from minise.evaluation.sequential_study import SequentialStudy, summarise_sequential
+from minise.groupings.registry import GROUPINGS
 from minise.method import label_logits
+from minise.methods.sample import Sample
 from minise.methods.sequential import UntilDecided
 from minise.rounds import run_plan
 
@@ -56,6 +57,7 @@ def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Que
         )
     for cell in notes["cells"][3:]:
         settings = {name: cell[name] for name in ("grouping", "block", "max_trials")}
+        settings["grouping"] = GROUPINGS[cell["grouping"]]
         method = UntilDecided(2, **{cell["rule"]: cell["level"]}, **settings)
         same = decided = error = 0
         nll, bias = [], []

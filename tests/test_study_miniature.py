@@ -12,7 +12,7 @@ pytest.importorskip("scipy")
 
 import numpy as np
 
-from minise.evaluation.samples import Sample
+from minise.methods.sample import Sample
 from tools.study_miniature import (
     METHODS,
     best_bias,

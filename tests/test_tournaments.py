@@ -15,7 +15,8 @@ from minise import InputError, LanguageModel, Question
 from minise import ask as ask_method
 from minise.grouping import Groups
 from minise.method import Answer, Plan
-from minise.methods.registry import Variant, build
+from minise.methods.build import build
+from minise.methods.registry import Variant
 from minise.methods.tournaments import Elimination, Knockout, League, round_robin
 from minise.rounds import join, run_plan
 from tests.test_rivals import FOUR, METALS, QUESTION, SIZES, close, log, of_choices

@@ -12,7 +12,8 @@ import pytest
 from minise import Question, load
 from minise.data.tasks import Task
 from minise.evaluation.usable import able, usable
-from minise.methods.registry import Variant, build
+from minise.methods.build import build
+from minise.methods.registry import Variant
 from tests.commands import assert_one_line, run
 from tests.rows import OWN, write
 

@@ -29,10 +29,12 @@ import torch
 
 from minise import InputError, LanguageModel, Question, load
 from minise.data.tasks import load_tasks
-from minise.evaluation.samples import Sample
 from minise.exact.machine import facts
 from minise.method import label_logits
-from minise.methods.registry import Variant, build
+from minise.methods.build import build, build_asking
+from minise.methods.fitted import Fitted
+from minise.methods.registry import Variant
+from minise.methods.sample import Sample
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "numbers.json"
 MODELS = ("tiny-llama", "tiny-mistral", "tiny-qwen2")
@@ -91,7 +93,7 @@ def numbers(
 ) -> tuple[dict[str, Any], list[Sample]]:
     """What the golden holds for one way of asking, and the samples for the fitted methods. With
     `answered` only the first questions are run on the model, and `bits` are of those."""
-    method = build(way)
+    method = build_asking(way)
     ids, bits, tokens = hashlib.sha256(), hashlib.sha256(), 0
     samples: list[Sample] = []
     for number, question in enumerate(questions):
@@ -145,7 +147,9 @@ def rounded(samples: Sequence[Sample]) -> list[list[float]]:
 def fitted(samples: list[Sample]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The same for the two methods that are fitted on standard inference."""
     for name in ("vector-scaling", "dirichlet"):
-        made = build(Variant(name, name)).fit({"standard": samples})
+        method = build(Variant(name, name))
+        assert isinstance(method, Fitted)
+        made = method.fit({"standard": samples})
         packed = b"".join(struct.pack("<d", p) for sample in made for p in sample.probabilities)
         yield (
             name,

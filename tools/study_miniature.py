@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from minise.data.miniature import LARGEST, evaluation_questions, load_facts, shown
 from minise.evaluation.metrics import SMALLEST_PROBABILITY, difference, summarise
-from minise.evaluation.samples import Sample, read_samples
+from minise.evaluation.samples import read_samples
+from minise.methods.sample import Sample
 from minise.prompt import LABELS
 from tools.markdown import table
 

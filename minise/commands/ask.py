@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minise.commands import options
 from minise.errors import InputError, printable, shorten
-from minise.methods.registry import METHODS, build, make_variants
+from minise.methods.registry import METHODS
 from minise.names import DEFAULT_MODEL, ENGINES, LAYOUTS
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from minise.loading.quantize import format_of
+    from minise.methods.build import build_asking, make_variants
     from minise.rounds import run_plan
 
     question = options.read_question(args)
@@ -69,9 +70,10 @@ def run(args: argparse.Namespace) -> int:
     named = [args.method] if args.method else ["self-ensemble", "standard"]
     named = options.until_decided(args, named)
     variants = make_variants(named, settings, args.engine)
-    methods = {variant.method: build(variant) for variant in variants}
+    methods = {variant.method: build_asking(variant) for variant in variants}
+    settings_of = {variant.method: variant.settings for variant in variants}
     for name in methods.keys() & set(GROUPED):
-        options.check_groups(question, methods[name], args.seed)
+        options.check_groups(question, settings_of[name], args.seed)
     lm = options.load_model(args)
     if args.dry_run:
         from minise.commands import dry_run
@@ -94,12 +96,12 @@ def run(args: argparse.Namespace) -> int:
         about = {"model": args.model, "method": name, "engine": args.engine}
         m, trials = len(question.choices), 1
         if name in GROUPED:
-            m, trials = method.group_size, 0 if plan.groups.complete else len(plan.groups.trials)
+            m = settings_of[name]["group_size"]
+            trials = 0 if plan.groups.complete else len(plan.groups.trials)
         about |= {"group_size": m, "trials": trials, "seed": args.seed}
         about |= {"dtype": args.dtype, "device": args.device, "quantize": format_of(lm.decoder)}
         one = as_json(lm, about, plan, answer)
-        if hasattr(method, "notes"):
-            one |= method.notes(lm, plan, answer, args.seed)
+        one |= method.notes(lm, plan, answer, args.seed) or {}
         if args.show_prompts:
             one["prompts"] = [lm.tokenizer.decode(plan.prefix + ids) for ids in plan.branches]
         told = {**told, "standard": one} if told else one

@@ -12,7 +12,7 @@ from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, printable, say
 from minise.evaluation.progress import progress
 from minise.loading.placement import Placement, in_words, name_of, pass_bytes
-from minise.method import Plan
+from minise.method import Method, Plan
 from minise.names import LAYOUTS
 
 
@@ -39,9 +39,9 @@ def _count(
 ) -> dict[str, Any]:
     told: dict[str, Any] = {"engine": engine, "questions": len(asked), "prompts": 0, "passes": 0}
     told |= {"tokens": dict.fromkeys(LAYOUTS, 0), "largest_pass": 0, "written": 0}
-    if hasattr(method, "more"):
+    if isinstance(method, Method) and method.asks_again:
         told["more_rounds"] = True
-    if hasattr(method, "fit"):  # on answers that others got: it runs nothing
+    if not isinstance(method, Method):  # on answers that others got: it runs nothing
         return told
     with closing(progress(asked, f"planning {what}", "question")) as planning:
         for seed, question in planning:
@@ -55,8 +55,7 @@ def _count(
             longest = len(plan.prefix) + max(map(len, plan.branches))
             largest = longest if alone else plan.tokens(engine)
             told["largest_pass"] = max(told["largest_pass"], largest)
-            if hasattr(method, "write"):
-                told["written"] += getattr(method, "max_new_tokens", 0)
+            told["written"] += method.max_new_tokens
     return told
 
 

@@ -20,15 +20,7 @@ from minise.evaluation.experiments import EXPERIMENTS, Experiment
 from minise.grouping import MOST_GROUPS
 from minise.loading.parallel import World, joined, restarted
 from minise.loading.plugin import find_object
-from minise.methods.registry import (
-    METHODS,
-    OFFERED,
-    Variant,
-    build,
-    complete,
-    make_variants,
-    split_methods,
-)
+from minise.methods.registry import METHODS, OFFERED, Variant, split_methods
 from minise.names import ENGINES
 
 if TYPE_CHECKING:
@@ -116,6 +108,7 @@ def _run(args: argparse.Namespace, world: World) -> int:
     from minise.evaluation.samples import check_folder
     from minise.evaluation.usable import able, usable
     from minise.loading.identity import model_identity
+    from minise.methods.build import build
     from minise.report.results import Results
 
     for name in ("group_size", "trials", "questions", "limit", "tokens_per_pass"):
@@ -232,6 +225,8 @@ def _variants(
 ) -> list[Variant]:
     """What runs on a task: the methods, or those variants of the experiment that can be fitted.
     Options set what the experiment leaves open."""
+    from minise.methods.build import complete, make_variants
+
     m, n = args.group_size or task.group_size, args.trials or task.trials
     names = ("grouping", "null_option", "preset", "folds", "max_new_tokens", "max_trials")
     settings = {"group_size": m, "trials": n} | {name: getattr(args, name) for name in names}
@@ -260,10 +255,13 @@ def _that_fit(
 ) -> list[Variant]:
     """The variants without those that cannot be fitted on these questions, which are named on
     stderr. Raises InputError where all that are `wanted` are among them."""
+    from minise.methods.build import build
+    from minise.methods.fitted import Fitted
+
     refused: dict[str, InputError] = {}
     for variant in variants:
         method = build(variant)
-        if hasattr(method, "fit") and hasattr(method, "check"):
+        if isinstance(method, Fitted):
             try:
                 method.check(asked)
             except InputError as error:

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     question = options.read_question(args)
     options.check_output(args.output)
     options.check_output(args.figure, ".svg")
-    options.check_groups(question, options.self_ensemble(args), args.seed)
+    options.check_groups(question, vars(args), args.seed)
     lm = options.load_model(args)
     settings = args.group_size, args.trials, args.seed, args.grouping, args.null_option, args.preset
     page = explain(lm, question, *settings, detail=args.detail)

@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from minise.errors import InputError, say, shorten
-from minise.grouping import GROUPINGS, make_groups
+from minise.grouping import make_groups
+from minise.groupings.registry import GROUPINGS, grouping_named
 from minise.names import AUTO, DEFAULT_MODEL, DTYPES, FOUR_BIT, PRESETS, SHORT_DTYPES
 from minise.question import Question
 
@@ -225,13 +226,14 @@ def read_question(args: argparse.Namespace) -> Question:
     return Question(text, choices or [])
 
 
-def check_groups(question: Question, method: SelfEnsemble, seed: int) -> None:
+def check_groups(question: Question, settings: dict[str, Any], seed: int) -> None:
     """Form the groups once, so that what is wrong is said before a large model is loaded."""
     from minise.prompt import check_labels
 
-    K, m = len(question.choices), method.group_size
+    K, m = len(question.choices), settings["group_size"]
     check_labels(min(K, m))
-    make_groups(K, m, getattr(method, "trials", 1), seed, question.id, method.grouping or "random")
+    grouping = grouping_named(settings["grouping"] or "random")
+    make_groups(K, m, settings.get("trials", 1), seed, question.id, grouping)
 
 
 def check_output(path: Path | None, *endings: str) -> None:
@@ -302,5 +304,8 @@ def values_of(decoder: Decoder) -> int:
 def self_ensemble(args: argparse.Namespace) -> SelfEnsemble:
     """The method with the settings of `add_question`."""
     from minise.method import SelfEnsemble
+    from minise.methods.presets import preset_named
 
-    return SelfEnsemble(args.group_size, args.trials, args.grouping, args.null_option, args.preset)
+    grouping = None if args.grouping is None else grouping_named(args.grouping)
+    preset = preset_named(args.preset)
+    return SelfEnsemble(args.group_size, args.trials, grouping, args.null_option, preset)

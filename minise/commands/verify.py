@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         )
     question = options.read_question(args)
     method = options.self_ensemble(args)
-    options.check_groups(question, method, args.seed)
+    options.check_groups(question, vars(args), args.seed)
     lm = options.load_model(args)
     plan = method.plan(lm, question, args.seed)
     if args.model.startswith("transformers:"):

@@ -6,18 +6,18 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote
 from minise.evaluation.meter import timed
-from minise.evaluation.samples import Sample
 from minise.loading.parallel import World
-from minise.method import Answer, Plan
+from minise.method import Answer, Method, Plan
+from minise.methods.build import build_asking
 from minise.methods.first_trials import group_records
-from minise.methods.registry import Variant, build
+from minise.methods.registry import Variant
+from minise.methods.sample import Sample
 from minise.question import Question
 from minise.rounds import run_plans
 
@@ -31,7 +31,7 @@ class Asker:
     `tokens_per_pass` tokens together, and at least one."""
 
     lm: LanguageModel
-    method: Any
+    method: Method
     variant: Variant
     keep_groups: bool = False
     tokens_per_pass: int = 0
@@ -98,18 +98,17 @@ def ask_together(
         yield ready
 
 
-def for_trial(variant: Variant, method: Any) -> Any:
+def for_trial(variant: Variant, method: Method) -> Method:
     """The method, with a budget of one token where it lets the model write: that tells as much."""
-    budget = getattr(method, "max_new_tokens", None)
-    if type(budget) is not int or budget <= 1:
+    if method.max_new_tokens <= 1:
         return method
-    return build(replace(variant, settings={**variant.settings, "max_new_tokens": 1}))
+    return build_asking(replace(variant, settings={**variant.settings, "max_new_tokens": 1}))
 
 
 def _passes(asker: Asker, questions: Iterable[tuple[int, Question]]) -> Iterator[list[Planned]]:
     """The questions with their seeds and plans, pass by pass."""
     lm, method, engine = asker.lm, asker.method, asker.variant.engine
-    alone = engine != "tree" or hasattr(method, "write")
+    alone = engine != "tree" or method.max_new_tokens > 0
     most = 0 if alone else asker.tokens_per_pass
     held, tokens = list[Planned](), 0
     for seed, question in questions:
@@ -165,7 +164,7 @@ def _run_pass(asker: Asker, planned: list[Planned]) -> Iterator[Sample]:
                 seconds=seconds * own / sum(tokens),
                 logits=logits[0].tolist() if whole else None,
                 groups=group_records(plan, answer, engine) if asker.keep_groups else None,
-                notes=method.notes(lm, plan, answer, seed) if hasattr(method, "notes") else None,
+                notes=method.notes(lm, plan, answer, seed),
                 cluster=question.cluster or None,
             )
             if problem := sample.problem():

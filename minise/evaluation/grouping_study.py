@@ -13,19 +13,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, one_line
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
-from minise.evaluation.samples import DAMAGE, Sample
+from minise.evaluation.samples import DAMAGE
 from minise.grouping import Group, Trial, make_groups
+from minise.groupings.exact import all_ordered_groups
+from minise.groupings.registry import GROUPINGS
 from minise.layout import pack
-from minise.method import Answer, Plan, SelfEnsemble, mean_answer
+from minise.method import Answer, Method, Plan, SelfEnsemble
+from minise.methods.sample import Sample
 from minise.methods.sequential import trial_values
 from minise.question import Question
 
-GROUPINGS = ("random", "balanced")
+SAMPLED = ("random", "balanced")
 TRIALS = (1, 2, 5, 7, 10, 14, 20, 28, 40, 80)
 REPETITIONS = 16
 _CELL = ("grouping", "trials", "variance", "accuracy", "nll", "tokens")
@@ -34,17 +36,14 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class GroupingStudy:
+class GroupingStudy(Method):
     """Self-Ensemble over all ordered groups. The notes say how far samples of them are from it."""
 
     name: ClassVar[str] = "grouping-study"
     group_size: int = 4
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        return SelfEnsemble(self.group_size, grouping="exact").plan(lm, question, seed)
-
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        return mean_answer(plan, logits)
+        return SelfEnsemble(self.group_size, grouping=all_ordered_groups).plan(lm, question, seed)
 
     def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
         """For each grouping and number of trials, means over the repetitions: the squared distance
@@ -55,9 +54,11 @@ class GroupingStudy:
         nll = -float(answer.probabilities[right].clamp_min(least).log())
         exact = ("exact", 0, 0.0, float(answer.prediction == right), nll, known.size)
         found: list[tuple[Any, ...]] = []
-        for grouping, trials in product(GROUPINGS, TRIALS):
+        for grouping, trials in product(SAMPLED, TRIALS):
             ids = [id, *(f"{id}/{i}" for i in range(REPETITIONS))]
-            run, *drawn = [make_groups(K, self.group_size, trials, seed, i, grouping) for i in ids]
+            run, *drawn = [
+                make_groups(K, self.group_size, trials, seed, i, GROUPINGS[grouping]) for i in ids
+            ]
             scores = np.stack([known.values(groups.trials).mean(axis=0) for groups in drawn])
             variance = float(np.mean((scores - answer.scores.numpy()) ** 2))
             accuracy = float(np.mean(scores.argmax(1) == right))

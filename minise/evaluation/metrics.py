@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minise.errors import InputError, quote
-from minise.evaluation.samples import Sample
 from minise.loading.plugin import load_extra
+from minise.methods.sample import Sample
 
 TAU = 0.5  # the paper's, in its table of under- and over-confidence
 BINS = 15  # of the expected calibration error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minise.evaluation.samples import Sample
+from minise.methods.sample import Sample
 from minise.prompt import LABELS
 
 KEPT = 50  # questions, of which the figure takes the first that fits

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minise.errors import InputError, printable, quote, shorten
-from minise.evaluation.samples import Sample, read_samples, samples_path
+from minise.evaluation.samples import read_samples, samples_path
+from minise.methods.sample import Sample
 from minise.prompt import LABELS
 from minise.report.results import Results
 

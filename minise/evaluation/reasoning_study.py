@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from minise.evaluation.metrics import summarise
-from minise.evaluation.samples import Sample
+from minise.methods.sample import Sample
 
 
 def summarise_reasoning(samples: dict[str, list[Sample]]) -> dict[str, Any]:

@@ -27,18 +27,20 @@ from minise.evaluation.meter import peak_bytes
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
 from minise.evaluation.progress import progress
-from minise.evaluation.samples import Sample
 from minise.loading.identity import code_identity, machine, sha256
 from minise.loading.parallel import ALONE, World
-from minise.method import Plan
-from minise.methods.calibration import NotConverged
-from minise.methods.presets import resolve
-from minise.methods.registry import Variant, build
+from minise.method import Method, Plan
+from minise.methods.build import build
+from minise.methods.fitted import Fitted, NotConverged
+from minise.methods.registry import Variant
+from minise.methods.sample import Sample
 from minise.prompt import LABELS
 from minise.question import Question
 from minise.report.results import peaks_so_far
 
-Made = list[tuple[Variant, Any]]  # variants and their methods, in the order in which they run
+Made = list[
+    tuple[Variant, Method | Fitted]
+]  # variants and their methods, in the order in which they run
 Asked = tuple[list[Sample], int | None]  # in the order of the questions; the peak of memory (bytes)
 
 
@@ -133,9 +135,11 @@ def evaluate(
         config = {
             **description,
             **run.about,
-            "prompts": {task: _prompts(lm, run, task, made[task][0][1]) for task in made},
+            "prompts": {task: _prompts(lm, run, task, made[task]) for task in made},
             "regularisation": {
-                n: m.regularisation for n, m in methods.items() if hasattr(m, "regularisation")
+                n: m.regularisation
+                for n, m in methods.items()
+                if isinstance(m, Fitted) and m.regularisation
             },
             "left_out": left_out,
             **here,
@@ -165,7 +169,7 @@ def _try_each(lm: LanguageModel, run: Run, made: dict[str, Made]) -> None:
     """Ask each method its first question. Raises InputError for one that cannot answer it."""
     for task in made:
         for variant, method in made[task]:
-            if not hasattr(method, "fit"):
+            if isinstance(method, Method):
                 first = run.questions(task)[:1]
                 next(ask_each(Asker(lm, for_trial(variant, method), variant), first))
 
@@ -173,13 +177,14 @@ def _try_each(lm: LanguageModel, run: Run, made: dict[str, Made]) -> None:
 def _askers(lm: LanguageModel, run: Run, made: Made) -> dict[str, Asker]:
     """The methods that ask the model, by the names of their variants. Samples keep their groups for
     methods that are fitted on them."""
-    needed = {need for _, method in made for need in getattr(method, "needs", ())}
+    fitted = [method for _, method in made if isinstance(method, Fitted)]
+    needed = {need for method in fitted for need in method.needs}
     return {
         variant.name: Asker(
             lm, method, variant, run.keep_groups or variant.name in needed, run.tokens_per_pass
         )
         for variant, method in made
-        if not hasattr(method, "fit")
+        if isinstance(method, Method)
     }
 
 
@@ -187,17 +192,17 @@ def _make_methods(run: Run, task: str) -> Made:
     """The variants of a task with their methods, the fitted ones last. Raises InputError for what a
     method needs and does not find, and for what it cannot do."""
     made = [(variant, build(variant)) for variant in run.variants[task]]
-    made.sort(key=lambda one: hasattr(one[1], "fit"))
+    made.sort(key=lambda one: isinstance(one[1], Fitted))
     ready: set[str] = set()
     for variant, method in made:
         if variant.name in ready:
             raise InputError(f"{task}: two methods have one name; give each its own")
-        if missing := [need for need in getattr(method, "needs", ()) if need not in ready]:
+        needs = method.needs if isinstance(method, Fitted) else ()
+        if missing := [need for need in needs if need not in ready]:
             raise InputError(
                 f"{variant.name} is fitted on {missing[0]}; name that method before it"
             )
-        if hasattr(method, "check"):
-            method.check(run.questions(task))
+        method.check(run.questions(task))
         ready.add(variant.name)
     return made
 
@@ -212,7 +217,7 @@ def _run_task(
     askers, questions = _askers(lm, run, made), run.questions(task)
     for variant, method in made:
         name, path = variant.name, files.samples_path(folder, task, variant.name)
-        if name in askers:
+        if isinstance(method, Method):
             asked[name] = _ask_all(askers[name], run, task, path, world)
             continue
         try:
@@ -309,13 +314,14 @@ def _measure(
     }
 
 
-def _prompts(lm: LanguageModel, run: Run, task: str, method: Any) -> dict[str, Any]:
-    """The templates, and the label tokens of a method that asks the model."""
+def _prompts(lm: LanguageModel, run: Run, task: str, made: Made) -> dict[str, Any]:
+    """The templates, and the label tokens of the first method that asks the model."""
+    method = next(method for _, method in made if isinstance(method, Method))
     seed, question = run.questions(task)[0]
     plan: Plan = method.plan(lm, question, seed)
     # A method may read the probability of every token: then it has no labels.
     known = (p.label_ids for p in plan.prompts if len(p.label_ids) <= len(LABELS))
     ids = max(known, key=len, default=[])
-    preset = resolve(getattr(method, "preset", "paper"), lm.config.model_type)
+    preset = method.preset.of(lm.config.model_type)
     templates = {"group": asdict(preset.template), "standard": asdict(preset.standard_template)}
     return {"label_ids": dict(zip(LABELS, ids, strict=False)), "templates": templates}

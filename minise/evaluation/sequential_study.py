@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from minise.engines import LanguageModel
 from minise.evaluation.grouping_study import Array, GroupingStudy, Known, by_cell, means, of_notes
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
-from minise.evaluation.samples import Sample
 from minise.grouping import Group, Groups, random_partitions
 from minise.groupings.balanced import balanced_partitions
+from minise.groupings.registry import GROUPINGS
 from minise.loading.plugin import load_extra
 from minise.method import Answer, Plan
+from minise.methods.sample import Sample
 from minise.methods.sequential import UntilDecided, fresh, log_wealth, standard_leads
 
 BLOCKS = (3, 4, 5, 6, 7, 8, 10)
@@ -69,7 +70,7 @@ class SequentialStudy(GroupingStudy):
             yield cell | known.outcome(N, known.tokens(groups.flat), scores)
         sizes = [*((block, MOST_TRIALS[0]) for block in BLOCKS), (2 * m, MOST_TRIALS[1])]
         for grouping, (block, most) in product(("random", "balanced"), sizes):
-            method = UntilDecided(m, max_trials=most, block=block, grouping=grouping)
+            method = UntilDecided(m, max_trials=most, block=block, grouping=GROUPINGS[grouping])
             rounds = range(most // block)
             asked = [method.draw(K, number, seed, key) for number in rounds]
             tokens = list(accumulate(known.tokens_of_rounds(asked)))

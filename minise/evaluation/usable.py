@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 from minise.data.tasks import Task
 from minise.engines import LanguageModel, check_fit, check_mask_fits
 from minise.errors import InputError, Unsuited, one_line, printable, quote, say
 from minise.evaluation.progress import progress
-from minise.method import Plan
-from minise.methods.registry import Variant, build
+from minise.method import Method, Plan
+from minise.methods.build import build
+from minise.methods.registry import Variant
 
 Tasks = dict[int, list[Task]]  # by seed
 
@@ -56,7 +56,7 @@ def able(lm: LanguageModel, variants: Sequence[Variant], task: Task) -> list[Var
     for variant in variants:
         method = build(variant)
         try:
-            if not hasattr(method, "fit"):
+            if isinstance(method, Method):
                 method.plan(lm, fewest, 0)
             elif missing := [name for name in method.needs if name in refused]:
                 refused[variant.name] = refused[missing[0]]
@@ -71,7 +71,7 @@ def able(lm: LanguageModel, variants: Sequence[Variant], task: Task) -> list[Var
 
 
 def _refusals(
-    lm: LanguageModel, methods: Sequence[tuple[Any, bool]], same: Sequence[tuple[int, Task]]
+    lm: LanguageModel, methods: Sequence[tuple[Method, bool]], same: Sequence[tuple[int, Task]]
 ) -> dict[str, str]:
     """Why a question cannot be asked, by its id."""
     found: dict[str, str] = {}
@@ -93,13 +93,13 @@ def _refusals(
     return found
 
 
-def _different(variants: Sequence[Variant]) -> list[tuple[Any, bool]]:
+def _different(variants: Sequence[Variant]) -> list[tuple[Method, bool]]:
     """The methods that ask the model, and whether under a dense mask; none that plans as another
     one does."""
-    found: dict[tuple[str, str, bool], tuple[Any, bool]] = {}
+    found: dict[tuple[str, str, bool], tuple[Method, bool]] = {}
     for one in variants:
         method, dense = build(one), one.engine in ("dense", "plain")
-        if not hasattr(method, "fit"):
+        if isinstance(method, Method):
             found[one.method, repr(one.settings), dense] = method, dense
     return list(found.values())
 

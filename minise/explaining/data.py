@@ -19,7 +19,6 @@ from minise.explaining.watch import Watch, watched
 from minise.layout import Tree, pack
 from minise.loading.placement import name_of
 from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, combine
-from minise.methods.presets import resolve
 from minise.methods.rotations import Cyclic
 from minise.methods.uncertainty import uncertainty
 from minise.prompt import LABELS
@@ -161,7 +160,7 @@ def explain_data(
     rows = tree_rows(flat, tree)
     found = run_all(lm, watch, part, flat, tree, rows, every_head=detail == "full")
     config = lm.config
-    template = resolve(method.preset, config.model_type).template
+    template = method.preset.of(config.model_type).template
     shared = template.prefix(question.text)
     methods: tuple[Method, ...] = (Standard(method.preset), Cyclic(method.preset))
     others = {one.name: _other(lm, one, question, seed, engine) for one in methods}

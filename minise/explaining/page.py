@@ -18,8 +18,9 @@ from minise.engines import LanguageModel
 from minise.explaining.data import Data, explain_data
 from minise.explaining.figure import mask_picture
 from minise.grouping import Grouping
-from minise.method import SelfEnsemble
-from minise.methods.presets import Preset
+from minise.groupings.registry import grouping_named
+from minise.method import Preset, SelfEnsemble
+from minise.methods.presets import preset_named
 from minise.question import Question
 
 _HERE = Path(__file__).parent
@@ -73,7 +74,8 @@ def explain(
     `self_ensemble` does, and for what a page cannot hold (`data.explain_data`). Of a model of
     another library the page shows what that library tells, and names the rest (docs/bridges.md).
     """
-    method = SelfEnsemble(group_size, trials, grouping, null_option, preset)
+    chosen = None if grouping is None else grouping_named(grouping)
+    method = SelfEnsemble(group_size, trials, chosen, null_option, preset_named(preset))
     return Page(explain_data(lm, method, question, seed, detail))
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -57,3 +60,37 @@ def find_object(where: str) -> Any:
     if not hasattr(module, name):
         raise InputError(f"{path}: defines no {name}; give one of the names it defines")
     return getattr(module, name)
+
+
+def guarded(
+    where: str, function: Callable[..., Any], check: Callable[..., None] | None = None
+) -> Callable[..., Any]:
+    """The function `where`, which raises InputError in place of any other exception.
+
+    `check` gets its result and what it was given, and raises for a result of no use.
+    """
+    if not callable(function):
+        raise InputError(f"{where}: is {quote(function)}; it must be a function")
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            result = function(*given, **named)
+            if check is not None:
+                check(result, *given)
+        except InputError as error:
+            raise type(error)(f"{where}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
+            raise InputError(f"{where}: {_told(where, error)}") from error
+        return result
+
+    return call
+
+
+def _told(where: str, error: BaseException) -> str:
+    """Class and message of an exception, and where in the user's file it came from."""
+    file = Path(where.rpartition(":")[0]).name
+    frames = [(Path(f.f_code.co_filename).name, line) for f, line in walk_tb(error.__traceback__)]
+    lines = [line for name, line in frames if name == file]
+    at = f" ({file}:{lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {one_line(error)}{at}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
-from minise.grouping import Groups
-from minise.methods.presets import Preset
+from minise.groupings.independent import independent_draws
+from minise.method import Preset
 from minise.prompt import Template
 
 # The question ends in " \n", a group runs on one line, and its logits are read after the newline
@@ -17,7 +15,7 @@ _CHAT = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|
 
 AUTHORS_CODE = {
     "llama": Preset(
-        grouping="independent",
+        grouping=independent_draws,
         groups_per_question=False,
         null_in_softmax=False,
         template=_LINE,
@@ -26,7 +24,7 @@ AUTHORS_CODE = {
         dtype="bfloat16",
     ),
     "mistral": Preset(
-        grouping="independent",
+        grouping=independent_draws,
         groups_per_question=False,
         null_in_softmax=False,
         template=_LINE,
@@ -36,7 +34,7 @@ AUTHORS_CODE = {
         dtype="bfloat16",
     ),
     "qwen2": Preset(
-        grouping="independent",
+        grouping=independent_draws,
         groups_per_question=False,
         null_option=False,
         null_in_softmax=False,
@@ -47,12 +45,3 @@ AUTHORS_CODE = {
         dtype="bfloat16",
     ),
 }
-
-
-def independent_draws(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
-    """The released code's: each trial is one draw of m choices. A choice may come up seldom or
-    never. With an empty question_id all questions get the same draws, as they do there."""
-    # Its own generator, so that seed 0 gives its index sets.
-    generator = random.Random(f"{seed}/{question_id}" if question_id else seed)
-    drawn = ((tuple(generator.sample(range(K), min(m, K))),) for _ in range(trials))
-    return Groups(tuple(drawn), independent=True)

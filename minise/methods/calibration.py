@@ -16,25 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minise.errors import InputError
-from minise.evaluation.samples import Sample, check_same_size
 from minise.loading.plugin import load_extra
+from minise.methods.fitted import Fitted, NotConverged, check_same_size
+from minise.methods.sample import Sample
 from minise.question import Question
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-class NotConverged(RuntimeError):
-    """A fit did not end at a minimum. Its probabilities are not used: an evaluation leaves the
-    method out of its results and says so."""
-
-
 @dataclass(frozen=True)
-class _Calibration:
+class _Calibration(Fitted):
     """A method that is fitted on samples of standard inference."""
 
-    name: ClassVar[str]
-    needs: ClassVar[tuple[str, ...]] = ("standard",)
+    needs = ("standard",)
     folds: int = 5
 
     def check(self, questions: Sequence[tuple[int, Question]]) -> None:

@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 import torch
 
 from minise.errors import InputError
-from minise.evaluation.samples import Sample
 from minise.method import Answer, Group, Plan, combine
+from minise.methods.fitted import Fitted
 from minise.methods.rotations import tokens_so_far
+from minise.methods.sample import Sample
 
 
 @dataclass(frozen=True)
-class FirstTrials:
+class FirstTrials(Fitted):
     """The first `trials` of the variant `of`, which is Self-Ensemble with the same group size, at
     least as many trials, and groups that are nested: "random" or "independent"."""
 
@@ -27,9 +28,8 @@ class FirstTrials:
     group_size: int = 4
     trials: int = 20
 
-    @property
-    def needs(self) -> tuple[str]:
-        return (self.of,)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", (self.of,))  # it is frozen
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
         """Samples of a run with fewer trials, from those of `of` and the groups that they keep."""

@@ -1,92 +1,57 @@
-"""Groupings and methods of the user's own, named FILE.py:NAME: what goes wrong in one is one line.
-
-The line names the object, the class and the message of the exception, and the line of the file.
-"""
+"""A method of the user's own, FILE.py:CLASS: what it returns is checked where it is called."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import wraps
 from math import isfinite
-from pathlib import Path
-from traceback import walk_tb
+from types import new_class
 from typing import Any
 
-from minise.errors import InputError, one_line, quote
+from minise.errors import InputError, quote
+from minise.loading.plugin import guarded
+from minise.method import Answer, Method, Plan
+from minise.methods.fitted import Fitted
+from minise.methods.sample import Sample
+
+_EITHER = "a method has name and plan, or name, needs and fit"
 
 
-def guarded(
-    where: str, function: Callable[..., Any], check: Callable[..., None] | None = None
-) -> Callable[..., Any]:
-    """The function `where`, which raises InputError in place of any other exception.
+def with_base(where: str, cls: Any) -> type[Method] | type[Fitted]:
+    """The class with the base class of its kind, Fitted or Method, which it need not name itself.
 
-    `check` gets its result and what it was given, and raises for a result of no use.
+    Raises InputError for what is no class, and for a class that neither asks nor is fitted.
     """
-    if not callable(function):
-        raise InputError(f"{where}: is {quote(function)}; it must be a function")
-
-    @wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
-        try:
-            result = function(*given, **named)
-            if check is not None:
-                check(result, *given)
-        except InputError as error:
-            raise type(error)(f"{where}: {error}") from error
-        except (Exception, SystemExit) as error:  # whatever the user's code raises
-            raise InputError(f"{where}: {_told(where, error)}") from error
-        return result
-
-    return call
+    if not isinstance(cls, type):
+        raise InputError(f"{where}: is {quote(cls)}; it must be a class")
+    fitted = hasattr(cls, "fit") or hasattr(cls, "needs")
+    base, function = (Fitted, "fit") if fitted else (Method, "plan")
+    if getattr(cls, function, None) in (None, getattr(base, function)):
+        raise InputError(f"{where}: has no {function}; {_EITHER}")
+    # A new class, whose objects take attributes even if the user's class has __slots__.
+    return new_class(cls.__name__, (cls,) if issubclass(cls, base) else (cls, base))
 
 
-def guarded_method(where: str, method: Any) -> Any:
-    """The method object with its functions guarded and their results checked."""
+def guarded_method(where: str, method: Method | Fitted) -> Method | Fitted:
+    """The method object with its functions guarded and their results checked.
+
+    Raises InputError for an object without a name, and for `needs` that are no names.
+    """
+    if not hasattr(method, "name"):
+        raise InputError(f"{where}: has no name; {_EITHER}")
+    if isinstance(method, Fitted):
+        needs: Any = method.needs
+        if isinstance(needs, str):
+            raise InputError(f"{where}: needs is text; write ({quote(needs)},)")
+        if not isinstance(needs, Sequence) or not all(isinstance(name, str) for name in needs):
+            raise InputError(f"{where}: needs is {quote(needs)}; write the names of methods")
     for name, check in _CHECKS.items():
         if (function := getattr(method, name, None)) is not None:
             object.__setattr__(method, name, guarded(where, function, check))  # frozen, maybe
     return method
 
 
-def check_groups(groups: Any, K: int, *_: object) -> None:
-    """Raise InputError unless these are `Groups` of K choices that can be asked and averaged.
-
-    A choice may be in no group only if the trials are independent: then it is missing by chance.
-    """
-    from minise.grouping import MOST_GROUPS, Groups
-
-    if not isinstance(groups, Groups):
-        raise InputError(f"the grouping returned {type(groups).__name__}; it must return Groups")
-    try:
-        flat = [tuple(group) for group in groups.flat]
-    except TypeError:
-        raise InputError(f"trials {quote(groups.trials)} are no tuples of groups") from None
-    if len(flat) > MOST_GROUPS:
-        raise InputError(f"there are {len(flat):,} groups, over the limit of {MOST_GROUPS:,}")
-    for group in flat:
-        sound = all(type(i) is int and 0 <= i < K for i in group)
-        if not group or not sound or len(set(group)) < len(group):
-            wanted = f"different indices of choices, ints from 0 to {K - 1}"
-            raise InputError(f"group {quote(group)} is wrong; a group has {wanted}")
-    missing = sorted(set(range(K)).difference(*flat))
-    if flat and missing and not groups.independent:
-        raise InputError(f"no group holds choice {missing[0]}; each choice must be in a group")
-    weights = groups.weights
-    if weights is not None and (
-        not isinstance(weights, Sequence)
-        or len(weights) != len(flat)
-        or not all(isinstance(w, int | float) and isfinite(w) and w > 0 for w in weights)
-    ):
-        wanted = f"a number above 0 for each of the {len(flat)} groups"
-        raise InputError(f"weights {quote(weights)} are wrong; give {wanted}")
-    if not isinstance(groups.balance, str | None):
-        raise InputError(f"balance is {quote(groups.balance)}; it must be text")
-
-
 def _check_plan(plan: Any, lm: Any, *_: object) -> None:
-    from minise.method import Plan
-
     if not isinstance(plan, Plan):
         raise InputError(f"plan returned {type(plan).__name__}; it must return a Plan")
     if not plan.prompts or not all(prompt.label_ids for prompt in plan.prompts):
@@ -102,9 +67,12 @@ def _check_plan(plan: Any, lm: Any, *_: object) -> None:
         raise InputError(f"the plan's layout has {ends}; give one for each")
 
 
-def _check_answer(answer: Any, plan: Any, *_: object) -> None:
-    from minise.method import Answer
+def _check_more(plan: Any, lm: Any, *_: object) -> None:
+    if plan is not None:
+        _check_plan(plan, lm)
 
+
+def _check_answer(answer: Any, plan: Any, *_: object) -> None:
     if not isinstance(answer, Answer):
         raise InputError(f"answer returned {type(answer).__name__}; it must return an Answer")
     K = len(plan.question.choices)
@@ -112,8 +80,6 @@ def _check_answer(answer: Any, plan: Any, *_: object) -> None:
 
 
 def _check_fit(fitted: Any, given: Any, *_: object) -> None:
-    from minise.evaluation.samples import Sample
-
     if not isinstance(fitted, list) or not all(isinstance(one, Sample) for one in fitted):
         raise InputError(f"fit returned {type(fitted).__name__}; it must return a list of samples")
     for one, needed in zip(fitted, next(iter(given.values()), []), strict=False):
@@ -140,17 +106,9 @@ def _check_numbers(K: int, prediction: Any, *lists: Any) -> None:
 _CHECKS: dict[str, Callable[..., None] | None] = {
     "plan": _check_plan,
     "write": _check_plan,
+    "more": _check_more,
     "answer": _check_answer,
     "fit": _check_fit,
     "notes": _check_notes,
     "check": None,
 }
-
-
-def _told(where: str, error: BaseException) -> str:
-    """Class and message of an exception, and where in the user's file it came from."""
-    file = Path(where.rpartition(":")[0]).name
-    frames = [(Path(f.f_code.co_filename).name, line) for f, line in walk_tb(error.__traceback__)]
-    lines = [line for name, line in frames if name == file]
-    at = f" ({file}:{lines[-1]})" if lines else ""
-    return f"{type(error).__name__}: {one_line(error)}{at}"

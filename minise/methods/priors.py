@@ -18,10 +18,10 @@ from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.errors import InputError
-from minise.evaluation.samples import Sample, check_same_size
 from minise.grouping import Groups
-from minise.method import Answer, Group, Plan, Standard, combine
-from minise.methods.presets import Preset, resolve
+from minise.method import PAPER, Answer, Group, Method, Plan, Preset, Standard, combine
+from minise.methods.fitted import Fitted, check_same_size
+from minise.methods.sample import Sample
 from minise.prompt import write_prompts
 from minise.question import Question
 from minise.rounds import join
@@ -35,7 +35,7 @@ def without_prior(logits: Tensor, prior: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ContextualCalibration:
+class ContextualCalibration(Method):
     """Contextual calibration (Zhao et al. 2021, arXiv 2102.09690).
 
     The prior is the mean of the labels' probabilities over three content-free inputs, "N/A",
@@ -50,7 +50,7 @@ class ContextualCalibration:
     """
 
     name: ClassVar[str] = "contextual-calibration"
-    preset: str | Preset = "paper"
+    preset: Preset = PAPER
 
     def inputs(self, question: Question, seed: int) -> list[Said]:
         """What is asked in the place of the question, to know the prior."""
@@ -58,7 +58,7 @@ class ContextualCalibration:
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         plans = [Standard(self.preset).plan(lm, question, seed)]
-        template = resolve(self.preset, lm.config.model_type).standard_template
+        template = self.standard_template(lm)
         for text, choices in self.inputs(question, seed):
             prompts = write_prompts(lm.tokenizer, template, text, [choices])
             plans.append(Plan(question, Groups(()), *prompts))
@@ -100,10 +100,8 @@ class DomainCalibration(ContextualCalibration):
         return made
 
 
-class _Fitted:
-    """A method made of samples of others."""
-
-    name: ClassVar[str]
+class _SameLabels(Fitted):
+    """A method for questions that all have the same labels."""
 
     def check(self, questions: Sequence[tuple[int, Question]]) -> None:
         """Raises InputError unless all questions have the same labels."""
@@ -111,7 +109,7 @@ class _Fitted:
 
 
 @dataclass(frozen=True)
-class BatchCalibration(_Fitted):
+class BatchCalibration(_SameLabels):
     """Batch calibration (Zhou et al. 2023, arXiv 2309.17249): the prior is the mean of the labels'
     probabilities over all questions of the run with the same seed.
 
@@ -121,7 +119,7 @@ class BatchCalibration(_Fitted):
     """
 
     name: ClassVar[str] = "batch-calibration"
-    needs: ClassVar[tuple[str, ...]] = ("standard",)
+    needs = ("standard",)
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
         """The samples of standard inference, in their order, without the prior of their batch."""
@@ -136,7 +134,7 @@ class BatchCalibration(_Fitted):
 
 
 @dataclass(frozen=True)
-class PriDe(_Fitted):
+class PriDe(_SameLabels):
     """PriDe (Zheng et al. 2023, arXiv 2309.03882): the prior is estimated from the rotations of a
     few questions and divided out of the others.
 
@@ -152,7 +150,7 @@ class PriDe(_Fitted):
     """
 
     name: ClassVar[str] = "pride"
-    needs: ClassVar[tuple[str, ...]] = ("standard", "cyclic")
+    needs = ("standard", "cyclic")
     share: float = 0.05
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:

@@ -10,15 +10,13 @@ done here and why.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited
-from minise.method import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
+from minise.method import Answer, Method, Plan, SelfEnsemble, plan_orders
 from minise.prompt import DEFAULT_TEMPLATE, LABELS
 from minise.question import Question
 from minise.writing.chat import chat_template, chat_text, stop_tokens
@@ -40,7 +38,7 @@ class Reasoned(Plan):
 
 
 @dataclass(frozen=True)
-class ChainOfThought:
+class ChainOfThought(Method):
     """Zero-shot chain of thought: "Let's think step by step.", then greedy text of at most
     `max_new_tokens`, then the cue.
 
@@ -82,12 +80,10 @@ class ChainOfThought:
             **vars(read), text=made.text, new_tokens=len(made.tokens), cut=made.ended != "stop"
         )
 
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        return mean_answer(plan, logits)
-
-    def notes(self, lm: LanguageModel, plan: Reasoned, answer: Answer, seed: int) -> dict[str, Any]:
+    def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
         """What a sample keeps: the text, its length, whether it was cut, and the choice it names
         (None where it names none)."""
+        assert isinstance(plan, Reasoned)  # it is the one of `write`
         named = said(plan.text, len(plan.question.choices))
         return {
             "reasoning": plan.text,
@@ -174,7 +170,7 @@ class ChainOfThoughtEnsemble(SelfEnsemble):
         """As `ChainOfThought.write`."""
         return self._thought().write(lm, plan, seed, on_text)
 
-    def notes(self, lm: LanguageModel, plan: Reasoned, answer: Answer, seed: int) -> dict[str, Any]:
+    def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
         """As `ChainOfThought.notes`."""
         return self._thought().notes(lm, plan, answer, seed)
 

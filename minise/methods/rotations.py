@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar
 
-from torch import Tensor
-
 from minise.engines import LanguageModel
 from minise.grouping import Group, make_groups
 from minise.layout import pack
-from minise.method import Answer, Plan, SelfEnsemble, mean_answer, plan_orders
-from minise.methods.presets import Preset, resolve
+from minise.method import PAPER, Method, Plan, Preset, SelfEnsemble, plan_orders
 from minise.question import Question
 
 
@@ -28,19 +25,16 @@ def rotations(question: Question, count: int, seed: int) -> list[Group]:
 
 
 @dataclass(frozen=True)
-class Cyclic:
+class Cyclic(Method):
     """The mean over all K rotations, as prompts of standard inference."""
 
     name: ClassVar[str] = "cyclic"
-    preset: str | Preset = "paper"
+    preset: Preset = PAPER
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        template = resolve(self.preset, lm.config.model_type).standard_template
+        template = self.standard_template(lm)
         orders = rotations(question, len(question.choices), seed)
         return plan_orders(lm, question, template, orders)
-
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        return mean_answer(plan, logits)
 
 
 class CyclicMatched(SelfEnsemble):
@@ -62,7 +56,7 @@ class CyclicMatched(SelfEnsemble):
 
     def ordered(self, lm: LanguageModel, question: Question, count: int, seed: int) -> Plan:
         """A prompt for each of `count` orders."""
-        template = resolve(self.preset, lm.config.model_type).standard_template
+        template = self.standard_template(lm)
         return plan_orders(lm, question, template, self.orders(question, count, seed))
 
 

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote
-from minise.grouping import Group, Grouping, Groups, Trial, make_groups
-from minise.method import Answer, Plan, SelfEnsemble, combine, mean_answer
-from minise.methods.presets import Preset
+from minise.grouping import Group, Grouping, Groups, Trial, make_groups, random_partitions
+from minise.groupings.balanced import balanced_partitions
+from minise.groupings.registry import grouping_name
+from minise.method import PAPER, Answer, Method, Plan, Preset, SelfEnsemble, combine, mean_answer
 from minise.question import Question
 
 MOST_TRIALS = 1000
@@ -108,7 +109,7 @@ class Round(Plan):
 
 
 @dataclass(frozen=True)
-class UntilDecided:
+class UntilDecided(Method):
     """Self-Ensemble in rounds of `block` trials, until the predicted choice is decided at level
     `alpha`, or `max_trials` would be exceeded: then it is undecided. A round has by default twice
     as many trials as a group has choices: every choice can take every label twice.
@@ -125,9 +126,9 @@ class UntilDecided:
     max_trials: int = 80
     block: int | None = None
     z: float | None = None
-    grouping: str | Grouping | None = None
+    grouping: Grouping | None = None
     null_option: bool | None = None
-    preset: str | Preset = "paper"
+    preset: Preset = PAPER
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:
@@ -138,9 +139,10 @@ class UntilDecided:
             raise InputError(f"{asked}; give 1 <= block <= max_trials <= {MOST_TRIALS:,}")
         if self.z is not None and not self.z > 0:
             raise InputError(f"z {quote(self.z)} is not above 0; 1 is usual")
-        if self.grouping not in (None, "random", "balanced"):
+        if self.grouping not in (None, random_partitions, balanced_partitions):
+            name = grouping_name(self.grouping)
             reason = "gives no rounds of independent trials; use random or balanced"
-            raise InputError(f"until-decided: grouping {quote(self.grouping)} {reason}")
+            raise InputError(f"until-decided: grouping {quote(name)} {reason}")
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         """The first round."""
@@ -172,9 +174,9 @@ class UntilDecided:
 
     def draw(self, K: int, number: int, seed: int, question_id: str) -> Groups:
         """The groups of a round."""
-        grouping = self.grouping or ("random" if self.z is None else "balanced")
+        default = random_partitions if self.z is None else balanced_partitions
         key = f"{question_id}/round {number}"
-        return make_groups(K, self.group_size, self._block(K), seed, key, grouping)
+        return make_groups(K, self.group_size, self._block(K), seed, key, self.grouping or default)
 
     def rivals(self, plan: Plan, answer: Answer) -> list[int]:
         """The choices that are not excluded, without the predicted one: none where that is decided.
@@ -183,7 +185,7 @@ class UntilDecided:
         K = len(answer.scores)
         values = trial_values(_drawn(plan), said, K)
         if self.z is None:
-            if self.grouping == "balanced":
+            if self.grouping is balanced_partitions:
                 values = values.reshape(-1, self._block(K), K).mean(axis=1)
             excluded = log_wealth(values).max(axis=0) >= -log(self.alpha)
             excluded &= not excluded[answer.prediction]

@@ -13,7 +13,7 @@ from minise.engines import LanguageModel, check_length, check_mask_fits
 from minise.errors import Unsuited
 from minise.grouping import Groups
 from minise.layout import Layout, pack
-from minise.method import Answer, Group, Plan
+from minise.method import Answer, Group, Method, Plan
 from minise.prompt import Prompt, shared_length
 from minise.question import Question
 
@@ -29,7 +29,7 @@ class SetPlan(Plan):
 
 
 @dataclass(frozen=True)
-class SetBased:
+class SetBased(Method):
     """Set-Based Prompting (McIlroy-Young et al. 2024, arXiv 2406.06581).
 
     A fork and join of the question Q, the choices c_1 ... c_K and the cue:
@@ -90,7 +90,8 @@ class SetBased:
         groups = Groups(((tuple(range(len(order))),),), complete=True)
         return SetPlan(question, groups, prefix, prompts, layout, reads=reads)
 
-    def answer(self, plan: SetPlan, logits: Sequence[Tensor]) -> Answer:
+    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
+        assert isinstance(plan, SetPlan)  # it is the one of `plan`
         # In the order of the layout up to the end: a sum in another order could round otherwise.
         log_p = torch.stack(list(logits)).log_softmax(dim=-1)
         said = torch.stack([log_p[tuple(zip(*read, strict=True))].sum() for _, read in plan.reads])

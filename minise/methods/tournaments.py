@@ -14,22 +14,24 @@ from minise.engines import LanguageModel
 from minise.errors import InputError
 from minise.grouping import Groups, Trial, make_groups, permutation
 from minise.method import (
+    PAPER,
     Answer,
     Group,
+    Method,
     Plan,
+    Preset,
     SelfEnsemble,
     Standard,
     combine,
     mean_answer,
     plan_orders,
 )
-from minise.methods.presets import Preset, resolve
 from minise.methods.rotations import nearest
 from minise.question import Question
 
 
 @dataclass(frozen=True)
-class Elimination:
+class Elimination(Method):
     """Process of elimination (Ma & Du 2023, arXiv 2310.15575): ask about all choices, drop those
     below the mean, ask again about the rest.
 
@@ -45,7 +47,7 @@ class Elimination:
 
     name: ClassVar[str] = "elimination"
     rounds: int = 2
-    preset: str | Preset = "paper"
+    preset: Preset = PAPER
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         if self.rounds < 1:
@@ -60,7 +62,7 @@ class Elimination:
         rest = tuple(i for i, share in zip(asked, p, strict=True) if share >= 1 / len(p))
         if len(plan.prompts) >= self.rounds or not 1 < len(rest) < len(asked):
             return None
-        template = resolve(self.preset, lm.config.model_type).standard_template
+        template = self.standard_template(lm)
         return plan_orders(lm, plan.question, template, [rest])
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
@@ -195,7 +197,7 @@ def _meetings(
     method: SelfEnsemble, lm: LanguageModel, question: Question, trials: Sequence[Trial]
 ) -> Plan:
     """A prompt without null option for each group of these trials."""
-    template = resolve(method.preset, lm.config.model_type).standard_template
+    template = method.standard_template(lm)
     plan = plan_orders(lm, question, template, [group for trial in trials for group in trial])
     return replace(plan, groups=Groups(tuple(trials)))
 

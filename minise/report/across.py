@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from minise.evaluation.metrics import difference
-from minise.evaluation.samples import Sample, read_samples, samples_path
+from minise.evaluation.samples import read_samples, samples_path
+from minise.methods.sample import Sample
 from minise.report.results import Results, tell_apart
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from minise.errors import InputError, one_line, printable, shorten
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.evaluation.samples import DAMAGE
-from minise.methods.presets import PAPER
 
+PAPER_LEAVES = {"grouping": "random", "null_option": True}  # what the preset paper says of settings
 _PAPER = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
 _CONFIG = ("dtype", "device", "limit", "full_run", "seeds", "tasks")
 _FACTS = ("n", "questions", "tokens", "tau", "confidence_curve", "seeds", "accuracy_seeds_mean")
@@ -64,7 +64,7 @@ class Cell:
     @property
     def used(self) -> dict[str, Any]:
         """The settings, where the preset paper leaves one to itself with what it then is."""
-        paper = vars(PAPER) if self.settings.get("preset") == "paper" else {}
+        paper = PAPER_LEAVES if self.settings.get("preset") == "paper" else {}
         return {k: paper.get(k) if v is None else v for k, v in self.settings.items()}
 
     @property

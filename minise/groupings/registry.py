@@ -1,0 +1,46 @@
+"""The groupings by name, and functions of your own. Imports no torch."""
+
+from __future__ import annotations
+
+from minise.errors import InputError, quote
+from minise.grouping import Grouping, check_groups, random_partitions
+from minise.groupings.balanced import balanced_partitions
+from minise.groupings.exact import all_ordered_groups
+from minise.groupings.independent import independent_draws
+from minise.loading.plugin import find_object, guarded
+
+# A grouping of your own needs no entry: "./mine.py:name" names it as well.
+GROUPINGS: dict[str, Grouping] = {
+    "random": random_partitions,
+    "balanced": balanced_partitions,
+    "independent": independent_draws,
+    "exact": all_ordered_groups,
+}
+
+
+def grouping_named(name: str | Grouping) -> Grouping:
+    """The grouping: a name in GROUPINGS, "./file.py:name", or the function itself.
+
+    Raises InputError for an unknown name. The function of a file raises it for whatever goes wrong
+    in it, and for groups of no use.
+    """
+    if not isinstance(name, str):
+        return name
+    if name in GROUPINGS:
+        return GROUPINGS[name]
+    check_grouping_name(name)
+    return guarded(name, find_object(name), check_groups)
+
+
+def check_grouping_name(name: str) -> None:
+    """Raise InputError for a name that is neither in GROUPINGS nor FILE.py:NAME."""
+    if name not in GROUPINGS and ":" not in name:
+        raise InputError(f"grouping {quote(name)} is unknown; use one of {', '.join(GROUPINGS)}")
+
+
+def grouping_name(grouping: Grouping) -> str:
+    """Its name in GROUPINGS, else that of the function."""
+    for name, function in GROUPINGS.items():
+        if function is grouping:
+            return name
+    return getattr(grouping, "__name__", repr(grouping))

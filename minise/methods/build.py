@@ -1,0 +1,152 @@
+"""Variants become methods: names of groupings and presets become objects here, and a class of the
+user's own is checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields, is_dataclass, replace
+from typing import Any
+
+from minise.errors import InputError, one_line, quote
+from minise.groupings.registry import grouping_named
+from minise.loading.plugin import find_object, guarded
+from minise.method import PAPER, Method
+from minise.methods.fitted import Fitted
+from minise.methods.own import guarded_method, with_base
+from minise.methods.presets import preset_named
+from minise.methods.registry import METHODS, OFFERED, Variant, check_method_name
+
+# Settings of these names are kept as text, and are objects in a method.
+OBJECTS: dict[str, Callable[[str], object]] = {"grouping": grouping_named, "preset": preset_named}
+
+
+def build(variant: Variant) -> Method | Fitted:
+    """The method object of a variant, made with those of its settings that the method has.
+
+    Raises InputError for a class of the user's own that cannot be made or is not a method.
+    """
+    where, settings = variant.method, variant.settings
+    if where in METHODS:
+        return _make(find_object(METHODS[where][0]), settings)
+    cls = with_base(where, find_object(where))
+    return guarded_method(where, guarded(where, _make)(cls, settings))
+
+
+def build_asking(variant: Variant) -> Method:
+    """`build` for a variant that asks the model. Raises InputError for one that is fitted."""
+    method = build(variant)
+    if isinstance(method, Fitted):
+        raise InputError(f"{variant.method} is fitted on other methods; it asks nothing itself")
+    return method
+
+
+def complete(variant: Variant, options: dict[str, Any]) -> Variant:
+    """The variant with a value for every setting of its method: its own, else that of `options`
+    (None: not given), else the method's default. A default that JSON cannot hold is left out."""
+    settings = {name: value for name, value in options.items() if value is not None}
+    settings |= variant.settings
+    method = build(replace(variant, settings=settings))
+    values = {}
+    for field in _settings(method):
+        default = "paper" if field.default is PAPER else field.default
+        value = settings.get(field.name, default)
+        if isinstance(value, str | int | float | None):
+            values[field.name] = value
+    return replace(variant, settings=values)
+
+
+def make_variants(named: Sequence[str], options: dict[str, Any], engine: str) -> list[Variant]:
+    """A complete variant for each method as it is named, `self-ensemble(trials=7)` or without
+    settings; they come before `options`. It is called by the method's name with these settings.
+
+    Methods that the fitted ones need come in front. Raises InputError for an unknown method or
+    setting, and for a method that is named twice with the same settings.
+    """
+    variants: list[Variant] = []
+    needed: list[str] = []
+    for text in named:
+        where, settings = _read_settings(text)
+        check_method_name(where, OFFERED)
+        _check_settings(where, settings)
+        variant = complete(Variant("unnamed", where, settings, engine), options)
+        method = build(variant)
+        typed = ",".join(f"{name}={_plain(value)}" for name, value in settings.items())
+        variants.append(replace(variant, name=f"{method.name}({typed})" if typed else method.name))
+        if isinstance(method, Fitted):
+            needed += method.needs
+    names = [variant.name for variant in variants]
+    if len(set(names)) < len(names):
+        raise InputError(f"{quote(','.join(named))} names a method twice; name each once")
+    if missing := [name for name in dict.fromkeys(needed) if name not in names]:
+        return make_variants([*missing, *named], options, engine)
+    return variants
+
+
+def _read_settings(text: str) -> tuple[str, dict[str, Any]]:
+    """The method and the settings of "method(name=value,...)". Raises InputError for any other
+    form."""
+    match = re.fullmatch(r"(.*?)(?:\(([^()]*)\))?", text.strip(), re.DOTALL)
+    assert match is not None
+    where, listed = match.groups()
+    settings: dict[str, Any] = {}
+    for part in listed.split(",") if listed else ():
+        name, is_set, value = (one.strip() for one in part.partition("="))
+        name = name.replace("-", "_")
+        if not (is_set and name and value) or name in settings:
+            raise InputError(
+                f"{quote(text)}: {quote(part)} sets nothing, or what is set already; "
+                "write method(name=value,name=value)"
+            )
+        try:
+            settings[name] = json.loads(value, parse_constant=str)
+        except (ValueError, RecursionError):
+            settings[name] = value
+        if not isinstance(settings[name], str | int | float):
+            raise InputError(f"{quote(text)}: {quote(value)} must be text, a number, true or false")
+    return where, settings
+
+
+def _check_settings(where: str, settings: dict[str, Any]) -> None:
+    """Raise InputError for a setting that the method has not, and for a value that the annotation
+    of the setting rules out."""
+    cls = find_object(METHODS[where][0] if where in METHODS else where)
+    annotations = {field.name: field.type for field in _settings(cls)}
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    for name, value in settings.items():
+        if name not in annotations:
+            names = ", ".join(annotations) or "none"
+            raise InputError(f"{where} has no setting {quote(name)}; it has {names}")
+        annotation = str if name in OBJECTS else annotations[name]
+        words = re.findall(r"\w+", getattr(annotation, "__name__", str(annotation)))
+        wanted = [kind for kind in kinds if kind.__name__ in words]
+        fitting = {type(value), float} if type(value) is int else {type(value)}
+        if wanted and fitting.isdisjoint(wanted):
+            either = " or ".join(kinds[kind] for kind in wanted)
+            raise InputError(f"{where}: {name}={quote(value)} is wrong; give {either}")
+
+
+def _plain(value: Any) -> str:
+    """A value as it is typed, in letters that a file's name can have."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return re.sub(r"[^\w.-]", "_", text)
+
+
+def _make(cls: type[Method] | type[Fitted], settings: dict[str, Any]) -> Method | Fitted:
+    values = {
+        field.name: OBJECTS[field.name](settings[field.name])
+        if field.name in OBJECTS and settings[field.name] is not None
+        else settings[field.name]
+        for field in _settings(cls)
+        if field.name in settings
+    }
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise InputError(f"could not be made ({one_line(error)})") from None
+
+
+def _settings(method: Any) -> list[Field[Any]]:
+    """The settings of a method, or of its class, as dataclass fields."""
+    return [field for field in fields(method) if field.init] if is_dataclass(method) else []

@@ -1,0 +1,57 @@
+"""The functions that `import minise` offers for one question. Names become objects here."""
+
+from __future__ import annotations
+
+from minise.engines import LanguageModel
+from minise.grouping import Grouping
+from minise.groupings.registry import grouping_named
+from minise.method import Answer, Method, Preset, SelfEnsemble, Standard
+from minise.methods.presets import preset_named
+from minise.methods.sequential import UntilDecided
+from minise.question import Question
+from minise.rounds import ask
+
+
+def self_ensemble(
+    lm: LanguageModel,
+    question: Question,
+    group_size: int = 4,
+    trials: int = 20,
+    seed: int = 0,
+    engine: str = "tree",
+    grouping: str | Grouping | None = None,
+    null_option: bool | None = None,
+    preset: str | Preset = "paper",
+    until_decided: float | None = None,
+    max_trials: int = 80,
+) -> Answer:
+    """Answer a question by Self-Ensemble (Section 3.2; packed as in Section 4).
+
+    group_size is m, trials is N. `grouping` (a name in `GROUPINGS`, or a function) and
+    `null_option` override the preset; with the default preset they are "random" and True. Raises
+    InputError for sizes below 1, more choices than labels, labels that are not single tokens, or a
+    prompt beyond the model's positions.
+
+    `until_decided`, such as 0.01: in place of `trials`, ask until the prediction is decided at this
+    level (`sequential.UntilDecided`), with at most `max_trials`.
+    """
+    chosen = None if grouping is None else grouping_named(grouping)
+    named = preset_named(preset)
+    method: Method = SelfEnsemble(group_size, trials, chosen, null_option, named)
+    if until_decided is not None:
+        method = UntilDecided(
+            group_size,
+            until_decided,
+            max_trials,
+            grouping=chosen,
+            null_option=null_option,
+            preset=named,
+        )
+    return ask(lm, method, question, seed, engine)
+
+
+def standard(
+    lm: LanguageModel, question: Question, engine: str = "tree", preset: str | Preset = "paper"
+) -> Answer:
+    """Standard inference: one prompt with all K choices and no null option; one group."""
+    return ask(lm, Standard(preset_named(preset)), question, 0, engine)
