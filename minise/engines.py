@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,9 +31,10 @@ from minise.tokenizer import Tokenizer
 class LanguageModel:
     """A loaded checkpoint. `name` is what was asked for, `revision` the hub's commit hash.
 
-    Its methods are how prompts run. A model that runs them in another way overrides them.
+    Its methods are how prompts run. A model of another library overrides them.
     """
 
+    has_files: ClassVar[bool] = True  # `name` is the folder or hub id of a checkpoint
     name: str
     config: Config
     decoder: Decoder
@@ -65,6 +67,10 @@ class LanguageModel:
     def counted_as(self, engine: str) -> str:
         """The engine whose layout has the tokens that run."""
         return engine
+
+    def identity(self) -> dict[str, Any]:
+        """What tells its weights from others, where no files do. Ready for JSON."""
+        return {}
 
 
 @torch.inference_mode()

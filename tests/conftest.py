@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from minise import LanguageModel, Question
-from tests.runs import data as data
-from tests.runs import model as model
-from tests.runs import undrawn as undrawn
-from tests.runs import whole as whole
-from tests.tiny import FAMILIES, load_tiny
+from tests.support.runs import data as data
+from tests.support.runs import model as model
+from tests.support.runs import undrawn as undrawn
+from tests.support.runs import whole as whole
+from tests.support.tiny import FAMILIES, load_tiny
 
 
 def own_cache() -> None:

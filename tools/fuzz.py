@@ -5,9 +5,9 @@ answer, say that a check failed, or refuse in one line.
     python -m tools.fuzz --kind config --seed 17 --cases 1  one case again; what it did is shown
 
 A case spoils real files of a tiny model, of questions or of a run, or a command line, and calls
-`minise.commands.cli.main` in this process. It fails if an exception leaves main; if the exit status is not
-0, 1 or 2; if stderr holds anything but the one line of a refusal and notes on what is left
-out or missing; if a line is longer than 400 characters; if a control character reaches the
+`minise.commands.cli.main` in this process. It fails if an exception leaves main; if the exit
+status is not 0, 1 or 2; if stderr holds anything but the one line of a refusal and notes on what
+is left out or missing; if a line is longer than 400 characters; if a control character reaches the
 terminal; if NaN stands in an answer or in results.json; if it takes too long; or if a file is
 opened for writing outside the case's own folder.
 
@@ -41,8 +41,8 @@ from unittest import mock
 import torch
 
 from minise.commands import cli
-from tests.bad_inputs import KINDS, Case, make_originals
-from tests.confine import confined, terminal
+from tests.support.bad_inputs import KINDS, Case, make_originals
+from tests.support.confine import confined, terminal
 
 SECONDS = 8.0  # of the processor's time, for one case; most take a tenth of a second
 MEMORY = 3 * 2**30  # address space that a case may take beside what is there

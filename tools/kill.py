@@ -31,8 +31,8 @@ from tqdm import tqdm
 
 from minise.commands.cli import main as minise_main
 from minise.loading.plugin import load_extra
-from tests.processes import PROCESSES
-from tests.tiny import FAMILIES, write_checkpoint
+from tests.support.processes import PROCESSES
+from tests.support.tiny import FAMILIES, write_checkpoint
 
 CALLS = ("fsync", "replace", "truncate")
 AT_AN_INSTANT = "random instant"

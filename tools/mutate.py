@@ -2,7 +2,7 @@
 
     python -m tools.mutate minise/layout.py
     python -m tools.mutate minise/checking/verify.py --mutants 200 --seed 1 --jobs 2
-    python -m tools.mutate minise/groupings/exact.py --tests tests/test_ensemble.py
+    python -m tools.mutate minise/groupings/exact.py --tests tests/core/test_method.py
 
 A mutant has one operator, comparison or constant changed, one condition negated, one statement or
 one keyword argument removed. It is killed if a test fails or runs past the time limit. One that
@@ -42,64 +42,69 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-# The tests that matter for a file, likely and fast killers first. A file that is not here is tried
-# on the test file of its own name, or else on all.
+# The tests that matter for a file, as ROOM/NAME, likely and fast killers first. A file that is not
+# here is tried on the test file of its own name, or else on all.
 TESTS = {
-    "layout": "layout tree equivalence",
-    "attention": "masks model cache",
-    "exact/attention": "tree generation masks cache bits",
-    "exact/calls": "probe",
-    "exact/layers": "bits hostile odd_sizes",
-    "exact/machine": "probe bits_command",
-    "exact/probe": "probe hostile",
-    "exact/run": "bits cache masks tree",
-    "exact/strict": "bits_command",
-    "checking/comparison": "verify command_verify",
+    "layout": "core/layout core/tree claims/equivalence",
+    "attention": "core/attention core/model core/cache",
+    "exact/attention": "core/tree writing/generation core/attention core/cache claims/bits",
+    "exact/calls": "exact/probe",
+    "exact/layers": "claims/bits claims/hostile exact/odd_sizes",
+    "exact/machine": "exact/probe commands/bits",
+    "exact/probe": "exact/probe claims/hostile",
+    "exact/run": "claims/bits core/cache core/attention core/tree",
+    "exact/strict": "commands/bits",
+    "checking/comparison": "checking/verify commands/verify",
     "checking/widened": "checking/verify",
-    "bench/bits": "bits_command",
-    "commands/bits": "bits_command",
-    "cache": "cache generation",
-    "loading/config_json": "config checkpoint",
-    "rope": "rope model goldens",
-    "model": "model goldens tree cache",
-    "grouping": "grouping designs methods",
-    "groupings/balanced": "designs grouping",
-    "question": "prompt question_file",
-    "data/rows": "own_data question_file",
-    "tokenizer": "prompt bad_models checkpoint",
-    "prompt": "prompt ensemble",
-    "engines": "tree layout bad_models equivalence ensemble methods",
-    "methods/presets": "prompt ensemble",
-    "method": "ensemble asking bad_models methods",
-    "rounds": "asking sequential ensemble reasoning",
-    "groupings/exact": "grouping ensemble",
-    "methods/uncertainty": "method",
-    "checking/recording": "model",
-    "evaluation/meter": "ensemble bench",
-    "checking/verify": "command_verify verify",
-    "checking/traces": "traces command_verify verify",
-    "evaluation/asking": "asking run reasoning",
-    "evaluation/run": "run own_runs own_methods run_folder results samples command_eval",
-    "methods/first_trials": "methods planned",
-    "evaluation/grouping_study": "grouping_study planned",
-    "evaluation/experiments": "planned experiments",
-    "data/datasets": "datasets tasks own_data question_file",
-    "data/tasks": "tasks datasets own_data",
-    "evaluation/metrics": "metrics clusters",
-    "report/tables": "tables results report",
-    "report/across": "report",
-    "report/results": "results tables report paper_figures run run_folder",
-    "evaluation/one_question": "paper_figures",
-    "report/panels": "figures paper_figures",
-    "report/figures": "figures paper_figures",
-    "report/drawing": "figures",
-    "evaluation/reasoning_study": "reasoning_study",
-    "methods/reasoning": "reasoning",
-    "methods/registry": "methods",
-    "methods/rotations": "methods rivals planned asking",
-    "methods/priors": "rivals rival_runs",
-    "methods/ablations": "methods sabotage",
-    "loading/stored": "placement mapped",
+    "bench/bits": "commands/bits",
+    "cache": "core/cache writing/generation",
+    "loading/config_json": "loading/config_json loading/checkpoint",
+    "rope": "core/rope core/model claims/goldens",
+    "model": "core/model claims/goldens core/tree core/cache",
+    "grouping": "core/grouping groupings/balanced methods/variants",
+    "groupings/balanced": "groupings/balanced core/grouping",
+    "question": "core/prompt data/question_file",
+    "data/rows": "data/rows data/question_file",
+    "tokenizer": "core/prompt loading/bad_models loading/checkpoint",
+    "prompt": "core/prompt core/method",
+    "engines": (
+        "core/tree core/layout loading/bad_models claims/equivalence core/method methods/variants"
+    ),
+    "methods/presets": "core/prompt core/method",
+    "method": "core/method evaluation/asking loading/bad_models methods/variants",
+    "rounds": "evaluation/asking methods/sequential core/method methods/reasoning",
+    "groupings/exact": "core/grouping core/method",
+    "methods/uncertainty": "core/method",
+    "checking/recording": "core/model",
+    "evaluation/meter": "core/method bench/bench",
+    "checking/verify": "commands/verify checking/verify",
+    "checking/traces": "checking/traces commands/verify checking/verify",
+    "evaluation/asking": "evaluation/asking evaluation/run methods/reasoning",
+    "evaluation/run": (
+        "evaluation/run evaluation/own_runs methods/own evaluation/run_folder report/results "
+        "evaluation/samples commands/eval"
+    ),
+    "methods/first_trials": "methods/variants evaluation/planned",
+    "evaluation/grouping_study": "evaluation/grouping_study evaluation/planned",
+    "evaluation/experiments": "evaluation/planned evaluation/experiments",
+    "data/datasets": "data/datasets data/tasks data/rows data/question_file",
+    "data/tasks": "data/tasks data/datasets data/rows",
+    "evaluation/metrics": "evaluation/metrics evaluation/clusters",
+    "report/tables": "report/tables report/results report/report",
+    "report/across": "report/report",
+    "report/results": (
+        "report/results report/tables report/report report/paper_figures evaluation/run "
+        "evaluation/run_folder"
+    ),
+    "evaluation/one_question": "report/paper_figures",
+    "report/panels": "report/figures report/paper_figures",
+    "report/figures": "report/figures report/paper_figures",
+    "report/drawing": "report/figures",
+    "methods/registry": "methods/variants",
+    "methods/rotations": "methods/variants methods/priors evaluation/planned evaluation/asking",
+    "methods/priors": "methods/priors evaluation/rival_runs",
+    "methods/ablations": "methods/variants claims/sabotage",
+    "loading/stored": "loading/placement loading/mapped",
 }
 
 # Each operator, and what stands in its place.
@@ -331,7 +336,7 @@ class Trial:
         sys.meta_path.insert(0, loader)
         import pytest
 
-        options = ["-x", "-q", "-n0", "--assert=plain", "-p", "no:cacheprovider"]
+        options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider"]
         status = 0
         for test in self.tests:
             status = int(pytest.main([*options, f"--basetemp={own}/pytest", test], [*plugins]))
@@ -428,8 +433,10 @@ def main(given: list[str] | None = None) -> int:
 
 def tests_of(file: str) -> list[str]:
     """The test files for a file, in the order in which they run."""
-    own = TESTS.get(file.removeprefix("minise/").removesuffix(".py"), Path(file).stem)
-    named = [f"tests/test_{name}.py" for name in own.split()]
+    key = file.removeprefix("minise/").removesuffix(".py")
+    mirrored = key if "/" in key else f"core/{key}"
+    names = TESTS.get(key, mirrored).split()
+    named = [f"tests/{room}/test_{name}.py" for room, name in (x.split("/") for x in names)]
     return named if all(map(os.path.exists, named)) else ["tests"]
 
 

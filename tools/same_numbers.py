@@ -6,7 +6,7 @@
                                                         published data sets in DIR
 
 For each shipped checkpoint, set of questions and way of asking, the golden
-(tests/numbers.json) holds two hashes over all questions: `ids`, of the groups, weights,
+(tests/support/numbers.json) holds two hashes over all questions: `ids`, of the groups, weights,
 token ids and label ids; and `bits`, of all probabilities and scores as float64. It also holds the
 probabilities of the first questions. `ids` must be equal everywhere. `bits` must be equal on the
 kind of machine that recorded them, which the golden names; another processor, another torch or
@@ -36,7 +36,7 @@ from minise.methods.fitted import Fitted
 from minise.methods.registry import Variant
 from minise.methods.sample import Sample
 
-GOLDEN = Path(__file__).parents[1] / "tests" / "numbers.json"
+GOLDEN = Path(__file__).parents[1] / "tests" / "support" / "numbers.json"
 MODELS = ("tiny-llama", "tiny-mistral", "tiny-qwen2")
 FILES = {
     "qasc": "qasc-validation-sample.parquet",

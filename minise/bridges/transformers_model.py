@@ -53,6 +53,8 @@ def from_transformers(model: Any, tokenizer: Any, name: str | None = None) -> La
 class LibraryModel(LanguageModel):
     """A model that the library runs."""
 
+    has_files = False
+
     @property
     def library(self) -> Library:
         return cast(Library, self.decoder)

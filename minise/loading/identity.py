@@ -33,7 +33,7 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
     models the fact that differs can be named.
     """
     facts: dict[str, Any] = {"config": asdict(lm.config)}
-    if hasattr(lm, "identity"):  # a model of another library
+    if not lm.has_files:  # a model of another library
         return facts | lm.identity()
     if (packed := format_of(lm.decoder)) is not None:
         facts["quantize"] = packed

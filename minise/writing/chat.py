@@ -106,7 +106,7 @@ def _file(lm: LanguageModel, name: str) -> tuple[Path, str] | None:
     """The path and the text of a file of the checkpoint, None where there is none. Looked up once
     for each model: every prompt needs them, and the hub would be asked each time for an absent
     one."""
-    if hasattr(lm, "library"):
+    if not lm.has_files:
         raise Unsuited(f"{lm.name}: this needs minise's own decoder; load it by minise.load")
     known = _FILES.setdefault(lm, {})
     if name not in known:

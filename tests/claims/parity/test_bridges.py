@@ -1,0 +1,315 @@
+"""Models of the transformers library under Self-Ensemble: the engines, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
+
+import transformers
+
+import minise
+from minise import InputError, LanguageModel, Question, from_transformers
+from minise.bridges.transformers_model import load
+from minise.engines import layout_logits
+from minise.layout import pack
+from minise.loading.identity import model_identity
+from tests.support.bridges import FAMILIES, make_lm, make_model, make_reader
+from tests.support.commands import Q, assert_one_line, run
+from tests.support.tiny import FAMILIES as OURS
+from tests.support.tiny import write_checkpoint
+
+EXACT = {
+    "qwen3": ("dense", "tree"),
+    "mistral": ("dense", "tree"),
+    "gemma3_text": ("dense", "tree"),
+    "gpt_oss": ("dense", "tree"),
+    "gpt2": ("dense", "tree"),
+    "gpt_neo": ("tree",),
+    "mpt": ("tree",),
+    "bloom": ("tree",),
+    "mamba": (),
+}
+
+
+def scores(lm: LanguageModel, question: Question, engine: str) -> torch.Tensor:
+    return minise.self_ensemble(lm, question, group_size=2, trials=3, engine=engine).scores
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_engine_gives_the_separate_numbers_or_is_refused(
+    family: str, question: Question
+) -> None:
+    """Never other numbers: where positions are by index, or a mask is not taken, one line says
+    so."""
+    lm = make_lm(family)
+    expected = scores(lm, question, "separate")
+    for engine in ("dense", "tree"):
+        if engine in EXACT[family]:
+            assert (scores(lm, question, engine) - expected).abs().max() <= 1e-5
+        else:
+            with pytest.raises(InputError, match=f"engine {engine} is not exact here") as error:
+                scores(lm, question, engine)
+            assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "mistral", "gemma3_text", "gpt2"])
+def test_the_same_under_sdpa_in_bfloat16(family: str, question: Question) -> None:
+    model = make_model(family, "sdpa").to(torch.bfloat16)
+    lm = from_transformers(model, make_reader())
+    prefix, branches = [0, 5, 6, 7] * 4, [[8, 9], [8], [9, 10, 11]]
+    expected = minise.branch_logits(lm, prefix, branches, "separate")
+    assert expected.dtype == torch.bfloat16
+    tree = minise.branch_logits(lm, prefix, branches, "tree")
+    packed = layout_logits(lm, pack(prefix, branches))
+    for found in (tree, packed):
+        assert (found - expected).abs().max() <= 0.1 * expected.abs().max()
+
+
+@pytest.mark.parametrize("family", OURS)
+def test_our_decoder_and_the_library_answer_alike(
+    family: str, question: Question, tmp_path: Path
+) -> None:
+    """One checkpoint, loaded by both: the same ids, the same label ids, the same scores."""
+    folder = write_checkpoint(tmp_path, OURS[family])
+    bos = family != "qwen2"
+    make_reader(bos).save_pretrained(folder)
+    ours, theirs = minise.load(folder), load(str(folder), dtype=torch.float32)
+    texts = ["Which is a bird?\n(A) wren\nAnswer: A", "", "é A"]
+    assert theirs.tokenizer.encode(texts) == ours.tokenizer.encode(texts)
+    assert theirs.tokenizer.decode([0, 5, 9]) == ours.tokenizer.decode([0, 5, 9])
+    for engine in ("separate", "dense", "tree"):
+        expected = scores(ours, question, engine)
+        assert (scores(theirs, question, engine) - expected).abs().max() <= 1e-4
+
+
+def test_a_quantized_model(question: Question, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes", reason="4-bit weights, extra [parity], are missing")
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    make_model("qwen3", **sizes).save_pretrained(tmp_path)
+    packing = transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, quantization_config=packing, dtype=torch.float32
+    )
+    lm = from_transformers(model.eval(), make_reader())
+    expected = scores(lm, question, "separate")
+    for engine in ("dense", "tree"):
+        assert (scores(lm, question, engine) - expected).abs().max() <= 1e-5
+
+
+def test_columns_are_those_of_the_whole_vocabulary() -> None:
+    lm = make_lm("qwen3")
+    for engine in ("separate", "dense", "tree"):
+        whole = minise.branch_logits(lm, [0, 5], [[8, 9], [7]], engine)
+        assert whole.shape == (2, 288)
+        some = minise.branch_logits(lm, [0, 5], [[8, 9], [7]], engine, columns=[3, 9])
+        assert torch.equal(some, whole[:, [3, 9]])
+
+
+@pytest.mark.parametrize(
+    ("prefix", "branches"),
+    [([], [[3, 4, 5], [6]]), ([3, 4], [[], [5, 6]]), ([3], [[4]] * 3)],
+    ids=["no prefix", "a prompt that is the prefix", "equal prompts"],
+)
+def test_prompts_at_the_edges(prefix: list[int], branches: list[list[int]]) -> None:
+    lm = make_lm("qwen3")
+    expected = minise.branch_logits(lm, prefix, branches, "separate")
+    for engine in ("dense", "tree"):
+        found = minise.branch_logits(lm, prefix, branches, engine)
+        assert (found - expected).abs().max() <= 1e-4
+
+
+def test_many_branches_go_behind_the_cache_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = make_lm("gemma3_text")
+    prefix, branches = list(range(20)), [[i, i + 1][: 1 + i % 2] for i in range(9)]
+    whole = minise.branch_logits(lm, prefix, branches, "tree")
+    monkeypatch.setattr("minise.bridges.library.TOKENS_PER_BATCH", 50)
+    assert (minise.branch_logits(lm, prefix, branches, "tree") - whole).abs().max() <= 1e-4
+
+
+def test_a_slow_tokenizer(question: Question) -> None:
+    class Slow(transformers.PythonBackend):
+        def __init__(self, **given: Any) -> None:
+            self.letters = [chr(i) for i in range(128)]
+            super().__init__(unk_token="?", **given)
+
+        vocab_size = 128
+
+        def get_vocab(self) -> dict[str, int]:
+            return {letter: i for i, letter in enumerate(self.letters)}
+
+        def _tokenize(self, text: str, **given: Any) -> list[str]:
+            return list(text)
+
+        def _convert_token_to_id(self, token: str) -> int:
+            return ord(token)
+
+        def _convert_id_to_token(self, index: int) -> str:
+            return chr(index)
+
+    lm = from_transformers(make_model("qwen3"), Slow())
+    with pytest.raises(InputError, match="is not one token"):  # " A" is two of its tokens
+        minise.standard(lm, question)
+    bare = minise.Template(cue="Answer: ", label="{label}")
+    answer = minise.standard(lm, question, preset=minise.Preset(standard_template=bare))
+    assert answer.probabilities.sum() == pytest.approx(1)
+
+
+def test_nothing_of_the_model_is_changed(question: Question) -> None:
+    model = make_model("gemma3_text")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    lm = from_transformers(model, make_reader())
+    minise.self_ensemble(lm, question, group_size=2, trials=2, engine="dense")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not model.training
+
+
+def test_another_weight_is_another_model() -> None:
+    one, other = make_lm("qwen3"), make_model("qwen3")
+    assert model_identity(one) == model_identity(from_transformers(other, make_reader()))
+    other.model.layers[1].mlp.up_proj.weight.data.add_(1e-3)
+    assert model_identity(one) != model_identity(from_transformers(other, make_reader()))
+
+
+# What cannot be asked.
+
+
+def bad_models() -> dict[str, tuple[Any, str]]:
+    moved, taught, shape = make_model("qwen3"), make_model("qwen3"), {"d_model": 8, "num_layers": 1}
+    moved.lm_head.to("meta")
+    taught.train()
+    t5 = transformers.T5Config(**shape, d_ff=8, num_heads=1, d_kv=8, vocab_size=9)
+    headless = transformers.AutoModel.from_config(make_model("qwen3").config).eval()
+    return {
+        "an encoder": (transformers.T5ForConditionalGeneration(t5).eval(), "has an encoder"),
+        "two devices": (moved, "is on cpu, meta"),
+        "training": (taught, "is in training mode"),
+        "no output": (headless, "has no output matrix"),
+        "no model": (torch.nn.Linear(2, 2), "a Linear is no model"),
+    }
+
+
+@pytest.mark.parametrize("kind", bad_models())
+def test_what_cannot_be_asked_is_one_line(kind: str) -> None:
+    model, reason = bad_models()[kind]
+    with pytest.raises(InputError, match=reason) as error:
+        from_transformers(model, make_reader())
+    assert "\n" not in str(error.value)
+
+
+def test_a_gemma_needs_its_beginning_token() -> None:
+    with pytest.raises(InputError, match="writes no beginning token"):
+        from_transformers(make_model("gemma3_text"), make_reader(bos=False))
+    from_transformers(make_model("qwen3"), make_reader(bos=False))
+
+
+def test_an_empty_prompt_and_a_tokenizer_that_is_none() -> None:
+    model = make_model("qwen3")
+    with pytest.raises(InputError, match="makes no token of a prompt"):
+        minise.branch_logits(from_transformers(model, make_reader()), [], [[]])
+    with pytest.raises(InputError, match="a str is no tokenizer"):
+        from_transformers(model, "gpt2")
+
+
+def test_what_needs_our_own_decoder_says_so() -> None:
+    lm = make_lm("qwen3")
+    for run_it in (
+        lambda: minise.generate(lm, ["Hello"], stop=[3]),
+        lambda: minise.generate(lm, ["Hello"]),
+        lambda: lm.decoder(torch.tensor([1]), torch.tensor([0]), torch.ones(1, 1).bool()),
+    ):
+        with pytest.raises(InputError, match="needs minise's own decoder"):
+            run_it()
+
+
+# The command line.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("qwen3")
+    make_model("qwen3").save_pretrained(folder)
+    make_reader().save_pretrained(folder)
+    return folder
+
+
+def test_ask_and_eval(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--model", f"transformers:{folder}", "--group-size", 2, "--trials", 2)
+    status, out, err = run(capsys, "ask", *Q, *model, "--json")
+    assert (status, err) == (0, "")
+    told = json.loads(out)
+    assert (told["model"], told["dtype"]) == (f"transformers:{folder}", "float32")
+    # Its tree merges what all prompts share, and no more.
+    assert told["tokens"]["tree"] == told["tokens"]["dense"] < told["tokens"]["separate"]
+    evaluation = ("eval", *model, "--task", "miniature", "--questions", 3)
+    evaluation += ("--method", "standard,self-ensemble", "--output-path", tmp_path / "run")
+    assert run(capsys, *evaluation)[0] == 0
+    first = (tmp_path / "run" / "results.json").read_text()
+    assert run(capsys, *evaluation, "--resume")[0] == 0
+    again = (tmp_path / "run" / "results.json").read_text()
+    assert json.loads(again)["results"] == json.loads(first)["results"]
+    assert run(capsys, *evaluation[:-1], tmp_path / "dense", "--engine", "dense")[0] == 0
+    dense = json.loads((tmp_path / "dense" / "results.json").read_text())["results"]["miniature"]
+    for name, cell in json.loads(first)["results"]["miniature"].items():
+        assert cell["tokens"] == dense[name]["tokens"]
+
+
+def test_bad_checkpoints_and_options_are_one_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = Path(shutil.copytree(folder, tmp_path / "lacking"))
+    model = make_model("qwen3")
+    kept = {name: x for name, x in model.state_dict().items() if "layers.1.mlp" not in name}
+    model.save_pretrained(lacking, state_dict=kept)
+    unknown = Path(shutil.copytree(folder, tmp_path / "unknown"))
+    own_code = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    raw = {"model_type": "no-such-model", "auto_map": own_code}
+    (unknown / "config.json").write_text(json.dumps(raw))
+    for source, options, part in [
+        (lacking, (), "missing keys"),
+        (unknown, (), "the library cannot load it"),
+        (tmp_path / "nowhere", (), "the library cannot load it"),
+        (folder, ("--quantize", "nf4"), "--quantize is for minise's own models"),
+        (folder, ("--dry-run",), "--dry-run is for minise's own models"),
+        (folder, ("--method", "cot"), "needs minise's own decoder"),
+    ]:
+        found = run(capsys, "ask", *Q, "--model", f"transformers:{source}", *options)
+        assert_one_line(*found, [part])
+
+
+@pytest.mark.parametrize("command", ["ask", "verify", "eval"])
+def test_without_the_library_one_line_names_the_extra(
+    command: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    more = ("--task", "miniature", "--method", "standard", "-o", tmp_path / "run")
+    arguments = (command, "--model", f"transformers:{folder}", *(more if command == "eval" else ()))
+    assert_one_line(*run(capsys, *arguments), ["minise[transformers]"])
+
+
+def test_few_files_name_a_bridge() -> None:
+    """Neither the core nor a method knows of a bridge."""
+    package = Path(minise.__file__).parent
+    bridges = package / "bridges"
+    naming = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if bridges not in path.parents and "minise.bridges" in path.read_text()
+    }
+    assert naming <= {
+        *("commands/options.py", "commands/verify.py", "commands/eval.py"),
+        *("commands/library.py", "data/tasks.py"),
+    }

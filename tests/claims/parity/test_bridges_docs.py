@@ -1,0 +1,60 @@
+"""The examples of docs/bridges.md, run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="the library, extra [transformers], is missing")
+
+from tests.support.commands import run
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "bridges.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL))
+
+
+def test_there_are_these_examples() -> None:
+    assert list(EXAMPLES) == ["qwen3", "adapter", "birds.yaml", "birds.jsonl", "harness"]
+    for name in ("qwen3", "adapter"):
+        lines = [line for line in EXAMPLES[name].splitlines() if line and "import" not in line]
+        assert len(lines) <= 10
+
+
+def test_a_random_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    exec(EXAMPLES["qwen3"], {})
+    assert "tensor(" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # peft asks the library for it
+def test_an_adapter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("peft", reason="adapters, extra [parity], are missing")
+    monkeypatch.chdir(ROOT)
+    exec(EXAMPLES["adapter"], {})
+    assert "tensor(" in capsys.readouterr().out
+
+
+def test_a_task_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the harness, extra [lm-eval], is missing")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("birds.yaml", "birds.jsonl"):
+        (tmp_path / name).write_text(EXAMPLES[name])
+    program, *arguments = shlex.split(EXAMPLES["harness"])
+    assert program == "minise"
+    status, _, err = run(capsys, *arguments)
+    assert (status, err) == (0, "")
+    (folder,) = tmp_path.glob("runs/birds/lm-eval/*standard")
+    (path,) = folder.iterdir()
+    assert json.loads(path.read_text())["n-samples"]["birds"]["effective"] == 1
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)

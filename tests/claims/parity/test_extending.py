@@ -1,0 +1,67 @@
+"""The Qwen3 of docs/extending.md against the reference library's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
+
+from tests.support.extending import patched_package, run_patched
+from tests.support.reference import SIZES, reference_logits, runs, write_checkpoint
+
+# Heads wider than their share of the stream, as in the published checkpoints.
+QWEN3: dict[str, Any] = {
+    **SIZES,
+    "model_type": "qwen3",
+    "head_dim": 12,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+}
+
+LOGITS = """
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from minise.loading.checkpoint import read_weights
+from minise.loading.config_json import read_config
+from minise.loading.stored import read_heads
+
+config = read_config(Path("checkpoint/config.json"))
+files = [Path("checkpoint/model.safetensors")]
+decoder = read_weights(read_heads(config, files), torch.float32, torch.device("cpu"))
+given = load_file("runs.safetensors")
+names = {name.partition(".")[0] for name in given}
+inputs = {n: [given[f"{n}.{part}"] for part in ("tokens", "positions", "mask")] for n in names}
+save_file({n: decoder.logits(decoder(*inputs[n])) for n in names}, "logits.safetensors")
+"""
+
+
+def test_its_logits_are_the_librarys(tmp_path: Path) -> None:
+    """On a plain prompt, where the library masks by itself, and on a packed one."""
+    folder = patched_package(tmp_path)
+    checkpoint = write_checkpoint(QWEN3, folder / "checkpoint")
+    names = load_file(checkpoint / "model.safetensors").keys()
+    assert "model.layers.0.self_attn.q_norm.weight" in names
+    given = runs()
+    parts = ("tokens", "positions", "mask")
+    save_file(
+        {
+            f"{name}.{part}": value
+            for name, values in given.items()
+            for part, value in zip(parts, values, strict=True)
+        },
+        folder / "runs.safetensors",
+    )
+    run_patched(folder, "-c", LOGITS)
+    ours = load_file(folder / "logits.safetensors")
+    for name, (tokens, positions, mask) in given.items():
+        library_mask = None if name == "causal" else mask
+        expected = reference_logits(checkpoint, tokens, positions, library_mask, torch.float32)
+        assert expected.abs().max() > 5
+        assert (ours[name] - expected).abs().max() <= 1e-4, name

@@ -1,0 +1,163 @@
+"""--dry-run: what would be run, said without loading a weight or writing a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from minise.loading.config_json import config_from_dict
+from minise.loading.placement import pass_bytes
+from minise.names import LAYOUTS
+from tests.loading.test_placement import LLAMA_8B, of_shape
+from tests.support.commands import assert_one_line, run
+from tests.support.tiny import FAMILIES, make_tokenizer
+
+ASK = """\
+weights/tiny-llama: float32 on cpu
+memory: weights 6.8 MiB, free 4.0 GiB
+largest pass: 1,252 tokens, about 20.2 MiB more
+
+                                   questions   prompts    passes  separate     dense      tree
+question  self-ensemble  tree              1        40         1     2,060     1,709     1,252
+question  standard       tree              1         1         1        74        74        74
+
+separate, dense, tree: the tokens that each engine runs. Nothing was run or written.
+"""
+EVAL = """\
+weights/tiny-llama: float32 on cpu
+memory: weights 1.6 MiB in 4 bits (nf4-double), free 4.0 GiB
+largest pass: 245 tokens, about 4.3 MiB more
+
+                                    questions   prompts    passes  separate     dense      tree
+miniature  standard       tree              4         4         4       280       280       280
+miniature  self-ensemble  tree              4        24         4     1,209       994       884
+
+separate, dense, tree: the tokens that each engine runs. Nothing was run or written.
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 GiB are free, and no weight may be read."""
+    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: 2**32)
+    monkeypatch.setattr("minise.loading.checkpoint.read_weights", None)
+
+
+def test_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "ask", "--dry-run") == (0, ASK, "")
+    status, out, err = run(capsys, "ask", "--dry-run", "--json", "--engine", "separate")
+    told = json.loads(out)
+    assert (status, err) == (0, "")
+    first, second = told.pop("tasks")["question"].values()
+    assert told.pop("pass_bytes") < told["weights_bytes"]
+    assert told == {
+        "model": "weights/tiny-llama",
+        "dtype": "float32",
+        "device": "cpu",
+        "why": "",
+        "quantize": None,
+        "weights_bytes": 7084800,
+        "free_bytes": 2**32,
+    }
+    assert first == {
+        "engine": "separate",
+        "questions": 1,
+        "prompts": 40,
+        "passes": 40,
+        "tokens": {"separate": 2060, "dense": 1709, "tree": 1252},
+        "largest_pass": 54,
+        "written": 0,
+    }
+    assert second["tokens"] == dict.fromkeys(LAYOUTS, 74)
+
+
+def test_ask_leaves_out_what_it_would_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
+    many = [part for i in range(30) for part in ("--choice", f"choice {i}")]
+    status, out, err = run(capsys, "ask", "--dry-run", "--question", "Which?", *many)
+    assert status == 0
+    assert "standard" not in out
+    assert err.startswith("minise: standard is left out: 30 choices")
+
+
+def evaluated(tmp_path: Path, *more: object) -> tuple[object, ...]:
+    asked = ("eval", "--task", "miniature", "--questions", 4, "--trials", 3, "-o", tmp_path / "run")
+    return (*asked, "--method", "self-ensemble,vector-scaling", *more, "--dry-run")
+
+
+def test_eval(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    status, out, err = run(capsys, *evaluated(tmp_path, "--quantize", "nf4", "--double-quant"))
+    assert status == 0
+    assert list(tmp_path.iterdir()) == []
+    assert out == EVAL
+    assert "vector-scaling" in err  # too few questions for it
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_eval_counts_what_a_run_counts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn")
+    names = "self-ensemble,without-mask,set-based,cyclic,standard"
+    methods = ("--method", names, "--seed", "0,1")
+    status, out, _ = run(capsys, *evaluated(tmp_path, *methods, "--json"))
+    counted = json.loads(out)["tasks"]["miniature"]
+    monkeypatch.undo()
+    assert run(capsys, *evaluated(tmp_path, *methods)[:-1])[0] == status == 0
+    for name, row in counted.items():
+        lines = (tmp_path / "run" / f"samples-miniature-{name}.jsonl").read_text().splitlines()
+        samples = [json.loads(line) for line in lines]
+        assert row["questions"] == row["passes"] == len(samples) == 8
+        assert row["tokens"]["tree"] == sum(sample["tokens"] for sample in samples)
+        assert row["largest_pass"] == max(sample["tokens"] for sample in samples)
+
+
+def test_of_a_method_that_asks_again_it_counts_the_first_round(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("sklearn")
+    asked = evaluated(tmp_path, "--method", "standard,elimination")
+    _, out, _ = run(capsys, *asked, "--json")
+    both = json.loads(out)["tasks"]["miniature"]
+    assert both["elimination"] == {**both["standard"], "more_rounds": True}
+    _, out, _ = run(capsys, *asked)
+    assert "miniature, elimination: and more rounds, which depend on the answers\n" in out
+    assert "standard: and more rounds" not in out
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    """An 8B model of which only config.json and tokenizer.json are there."""
+    of_shape(tmp_path, LLAMA_8B)
+    make_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_what_does_not_fit_is_refused_as_it_would_be(capsys, planned: Path) -> None:
+    said = [f"{planned}: its weights take 5.6 GiB in bfloat16, and 4.0 GiB are free", "smaller"]
+    asked = ("ask", "--model", planned, "--dry-run", "--quantize", "nf4")
+    assert_one_line(*run(capsys, *asked), said)
+
+
+def test_weights_that_are_not_there_are_planned(capsys, planned: Path, monkeypatch) -> None:
+    monkeypatch.setattr("minise.loading.placement.fast_bfloat16", lambda: True)
+    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: 16 * 2**30)
+    status, out, err = run(capsys, "ask", "--model", planned, "--dry-run")
+    assert (status, err) == (0, "")
+    first, second = out.splitlines()[:2]
+    why = "as it is stored; float32 would take 29.9 GiB, and 16.0 GiB are free"
+    assert first == f"{planned}: bfloat16 on cpu, {why}"
+    assert second == "memory: weights 15.0 GiB, free 16.0 GiB"
+
+
+def test_a_long_pass_takes_more_memory() -> None:
+    """More of it by tokens; a mask by their square; an unpacked matrix whatever they are."""
+    config = config_from_dict(FAMILIES["llama"])
+    plain = [pass_bytes(config, torch.float32, T, "tree", False) for T in (100, 200, 4000)]
+    assert plain == sorted(plain)
+    assert pass_bytes(config, torch.bfloat16, 200, "tree", False) == plain[1] // 2
+    assert pass_bytes(config, torch.float32, 200, "dense", False) == plain[1] + 200**2
+    assert pass_bytes(config, torch.float32, 200, "tree", True) == plain[1] + 4 * 32 * 48

@@ -1,0 +1,210 @@
+"""`minise eval`: what options mean beside experiments, and what became of older spellings."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minise.commands.eval import _variants
+from minise.data.tasks import Task
+from minise.evaluation.experiments import EXPERIMENTS
+from tests.support.commands import assert_one_line, run
+
+OLD_SPELLINGS = [
+    *((["--preset", name], f"write --experiment {name};") for name in EXPERIMENTS),
+    (["--preset", "precision"], "write --experiment groupings;"),
+    (["--preset=main"], "write --experiment main;"),
+    (["--method-preset", "authors-code"], "--method-preset: write --preset instead"),
+    (["--choices", "4"], "--choices: write --only-choices instead"),
+    (["--choices=4"], "--choices: write --only-choices instead"),
+    (["--num-choices", "2,4"], "--num-choices: write --cut-to instead"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), OLD_SPELLINGS, ids=lambda value: "".join(value))
+def test_an_older_spelling_names_the_new_one(capsys, options: list[str], said: str) -> None:
+    assert_one_line(*run(capsys, "eval", *options, "--output-path", "x"), [said])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--preset", "papers"], "--preset: invalid choice: 'papers'"),
+        (["--experiment", "mains"], "--experiment: invalid choice: 'mains'"),
+        (["--grouping", "fair"], "--grouping: fair is unknown; use one of random, balanced"),
+        (["--engine", "fast"], "--engine: invalid choice: 'fast'"),
+        (["--experiment", "main", "--meth", "standard"], "unrecognized arguments: --meth"),
+    ],
+)
+def test_an_unknown_value_is_one_line(capsys, options: list[str], said: str) -> None:
+    assert_one_line(*run(capsys, "eval", *options, "--output-path", "x"), [said])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--trials", 10**9], "--trials 1000000000 is over the limit of 50,000"),
+        (["--questions", 10**9], "1000000000 questions are too many; make 100,000 at most"),
+        (["--seed", ",".join(map(str, range(101)))], "names a seed twice, or more than 100"),
+        (["--data", "caf\udce9"], "the command line is not UTF-8"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_numbers_without_end_are_refused_at_once(capsys, options: list[Any], said: str) -> None:
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    asked = ("--task", "miniature", "--method", "standard", "--output-path", "x")
+    assert_one_line(*run(capsys, "eval", *asked, *options), [said])
+
+
+def test_help_shows_the_new_spellings_alone(capsys) -> None:
+    with pytest.raises(SystemExit):
+        run(capsys, "eval", "--help")
+    shown = capsys.readouterr().out
+    for new in ("--experiment", "--preset", "--only-choices", "--cut-to"):
+        assert f"  {new} " in shown
+    for old in ("--method-preset", "--num-choices", " --choices"):
+        assert old not in shown
+
+
+@pytest.fixture
+def evaluate(undrawn, capsys, llama_folder: Path, tmp_path: Path) -> Any:
+    """Run an experiment on a few questions of the miniature: its variants, results and stderr."""
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+
+    def run_it(*options: object) -> tuple[dict[str, Any], dict[str, Any], str]:
+        fixed = ("eval", "--model", llama_folder, "--task", "miniature", "--output-path", tmp_path)
+        status, _, err = run(capsys, *fixed, *options)
+        assert status == 0
+        results = json.loads((tmp_path / "results.json").read_text())
+        (variants,) = results["config"]["variants"].values()
+        return {variant["name"]: variant for variant in variants}, results, err
+
+    return run_it
+
+
+def test_options_set_what_an_experiment_leaves_open(evaluate) -> None:
+    options = ("--grouping", "balanced", "--no-null-option", "--engine", "separate")
+    sizes = ("--group-size", 3, "--trials", 2)
+    variants, results, err = evaluate("--experiment", "scale", "--questions", 2, *options, *sizes)
+    ensemble = variants["self-ensemble"]
+    assert ensemble["engine"] == variants["standard"]["engine"] == "separate"
+    assert ensemble["settings"] == {
+        "group_size": 3, "trials": 2, "grouping": "balanced", "null_option": False,
+        "preset": "paper",
+    }  # fmt: skip
+    assert results["config"]["experiment"] == "scale"
+    assert results["config"]["as_in_paper"] is False
+    assert err == ""
+
+
+def test_without_options_an_experiment_is_the_papers(evaluate) -> None:
+    variants, results, _ = evaluate("--experiment", "scale", "--questions", 2)
+    settings = variants["self-ensemble"]["settings"]
+    assert (settings["group_size"], settings["trials"]) == (4, 20)
+    assert results["config"]["as_in_paper"] is True
+
+
+def test_an_experiment_keeps_the_engines_that_it_varies(evaluate) -> None:
+    sizes = ("--group-size", 2, "--trials", 1)
+    variants, _, _ = evaluate(
+        "--experiment", "efficiency", "--questions", 1, "--engine", "tree", *sizes
+    )
+    engines = {name: variant["engine"] for name, variant in variants.items()}
+    assert engines == {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
+
+
+def test_an_experiment_keeps_the_settings_that_it_varies(evaluate) -> None:
+    options = ("--limit", 1, "--group-size", 2, "--trials", 3, "--grouping", "random")
+    variants, _, _ = evaluate("--experiment", "sensitivity", "--cut-to", 5, *options)
+    assert {v["settings"]["group_size"] for v in variants.values()} == {2, 3, 4, 5}
+    assert variants["m2-n80"]["settings"]["trials"] == 80
+    assert variants["m2-n80"]["settings"]["grouping"] == "random"
+    assert variants["m2-exact"]["settings"]["grouping"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("options", "nested"),
+    [
+        ({}, True),
+        ({"grouping": "independent"}, True),
+        ({"grouping": "balanced"}, False),
+        ({"preset": "authors-code"}, False),
+    ],
+)
+def test_first_trials_stand_for_a_smaller_run_only_where_groups_are_nested(
+    options: dict[str, str], nested: bool
+) -> None:
+    """A design of 20 is not the beginning of one of 80; nor is a run whose last group is read
+    elsewhere."""
+    names = ("method", "group_size", "trials", "grouping", "null_option", "engine", "folds")
+    names += ("max_new_tokens", "max_trials", "until_decided")
+    fixed = {**dict.fromkeys(names), "preset": "paper", "experiment": "sensitivity"}
+    task = Task("x", "miniature", [], {})
+    planned = _variants(Namespace(**{**fixed, **options}), EXPERIMENTS["sensitivity"], task, [])
+    variants = {variant.name: variant for variant in planned}
+    assert variants["m2-n10"].method == ("first-trials" if nested else "self-ensemble")
+    assert {"group_size": 2, "trials": 10}.items() <= variants["m2-n10"].settings.items()
+    assert variants["m2-n80"].method == variants["m2-exact"].method == "self-ensemble"
+    if not nested:
+        assert options.items() <= variants["m2-n10"].settings.items()
+        assert variants["m2-exact"].settings["grouping"] == "exact"
+
+
+def test_methods_that_cannot_be_fitted_are_left_out_of_an_experiment(evaluate) -> None:
+    sizes = ("--group-size", 2, "--trials", 1, "--folds", 5)
+    variants, results, err = evaluate("--experiment", "main", "--questions", 4, *sizes)
+    kept = ["standard", "self-ensemble", "cyclic", "cyclic-matched"]
+    assert list(variants) == list(results["results"]["miniature"]) == kept
+    assert err.startswith("minise: miniature: left out: vector-scaling, dirichlet (")
+    assert "4 questions for 5 folds" in err
+    assert err.count("\n") == 1
+
+
+def test_a_grouping_of_ones_own(evaluate, tmp_path: Path) -> None:
+    """Every pair of neighbours, as a file outside the package."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from minise import Groups\n\n"
+        "def neighbours(num_choices, group_size, trials, seed, question_id):\n"
+        "    pairs = [(i, (i + 1) % num_choices) for i in range(num_choices)]\n"
+        "    return Groups((tuple(pairs),), complete=True)\n"
+    )
+    grouping = ("--grouping", f"{mine}:neighbours")
+    variants, _, _ = evaluate(
+        "--method", "self-ensemble", "--questions", 1, "--keep-groups", *grouping
+    )
+    assert variants["self-ensemble"]["settings"]["grouping"] == f"{mine}:neighbours"
+    (line,) = (tmp_path / "samples-miniature-self-ensemble.jsonl").read_text().splitlines()
+    groups = [tuple(group["choices"]) for group in json.loads(line)["groups"]]
+    assert groups == [(i, (i + 1) % 8) for i in range(8)]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_method_that_cannot_be_fitted_is_left_out_and_the_rest_runs(capsys, tmp_path) -> None:
+    """Twelve questions of the miniature are too few for Dirichlet. Nothing runs where no method
+    that was named is left."""
+    few = ("eval", "--task", "miniature", "--questions", 12, "-o", tmp_path, "--trials", 1)
+    assert_one_line(*run(capsys, *few, "--method", "dirichlet"), ["dirichlet needs more questions"])
+    status, _, err = run(capsys, *few, "--method", "standard,dirichlet")
+    assert status == 0
+    assert err == (
+        "minise: miniature: left out: dirichlet (choice 7 of 8 is never the answer outside of a "
+        "fold; dirichlet needs more questions or more folds)\n"
+    )
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results["results"]["miniature"]) == {"standard"}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_results_say_on_how_many_threads(capsys, tmp_path) -> None:
+    asked = ("eval", "--task", "miniature", "--questions", 1, "--method", "standard")
+    run(capsys, *asked, "-o", tmp_path, "--threads", 1)
+    text = (tmp_path / "results.json").read_text()
+    assert re.findall(r'"threads": (\d+)', text) == ["1"]

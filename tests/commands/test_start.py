@@ -1,0 +1,64 @@
+"""How a command starts: what it imports, and which installed packages it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minise.commands.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "safetensors", "huggingface_hub"}
+EXTRAS = ("scipy", "sklearn", "matplotlib", "pyarrow")
+START = """
+import sys
+from minise.commands.cli import main
+try:
+    status = main()
+except SystemExit as error:
+    status = error.code
+"""
+
+
+def start(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def imported_by(*arguments: str, without: tuple[str, ...] = ()) -> list[str]:
+    """The modules that a command has imported at its end, where some are not installed."""
+    missing = f"import sys\nsys.modules.update(dict.fromkeys({without}))"
+    told = "assert not status, status\nprint('\\n', *(m for m in sys.modules if sys.modules[m]))"
+    done = start(f"{missing}\n{START}\n{told}", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()[-1].split()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--version"], ["--help"], *([command, "--help"] for command in COMMANDS)],
+    ids=" ".join,
+)
+def test_version_and_help_wait_for_nothing(arguments: list[str]) -> None:
+    assert not {module.split(".")[0] for module in imported_by(*arguments)} & HEAVY
+
+
+def test_ask_needs_no_extra_and_imports_neither_bench_nor_evaluation() -> None:
+    imported = imported_by("ask", "--trials", "1", without=EXTRAS)
+    assert "minise.method" in imported
+    assert not [m for m in imported if m.startswith(("minise.bench", "minise.evaluation"))]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["eval", "--experiment", "main", "--output-path", "x"], ["report", "x"]]
+)
+def test_evaluations_say_in_one_line_what_to_install(arguments: list[str]) -> None:
+    missing = f"import sys\nsys.modules.update(dict.fromkeys({EXTRAS}))"
+    done = start(f"{missing}\n{START}\nsys.exit(status)", *arguments)
+    assert done.returncode == 2
+    assert "pip install 'minise[eval]'" in done.stderr
+    assert done.stderr.count("\n") == 1

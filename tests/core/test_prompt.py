@@ -1,0 +1,332 @@
+"""Prompts are exactly the text they claim, and ids and labels are those of the whole text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from minise import AUTHORS_CODE, PAPER, InputError, Question
+from minise.grouping import random_partitions
+from minise.groupings.independent import independent_draws
+from minise.methods.presets import preset_named
+from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
+from minise.tokenizer import Tokenizer
+from tests.support.tiny import make_tokenizer
+
+
+def byte_tokenizer(bos: bool = True) -> Tokenizer:
+    return Tokenizer(make_tokenizer(bos), "tiny")
+
+
+def sentencepiece_tokenizer() -> Tokenizer:
+    """As Mistral's: a space is prepended to the text, words begin with U+2581, unknown characters
+    fall back to bytes. So "A" alone is the piece "_A", and "A" after a newline is another."""
+    pieces = [chr(c) for c in range(33, 127)] + ["▁"]
+    words = [f"▁{letter}" for letter in "ABCDE"]
+    names = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, *words]
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab={name: i for i, name in enumerate(names)},
+            merges=[("▁", letter) for letter in "ABCDE"],
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
+    )
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return Tokenizer(backend, "sentencepiece")
+
+
+def test_the_default_prompt_is_the_papers_layout() -> None:
+    text = DEFAULT_TEMPLATE.render("How many?", ["one", "two", NULL_OPTION])
+    assert text == "How many?\n(A) one\n(B) two\n(C) None of the above\nAnswer:"
+
+
+def test_braces_in_a_question_are_text() -> None:
+    assert DEFAULT_TEMPLATE.render("{label}?", ["{x}", "{"]).startswith("{label}?\n(A) {x}\n(B) {")
+
+
+def test_ids_are_those_of_the_whole_prompt_and_the_beginning_token_comes_once() -> None:
+    tokenizer = byte_tokenizer()
+    lists = [["one", "two"], ["three"], ["four", "five", NULL_OPTION]]
+    prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "How many?", lists)
+    for choices, prompt in zip(lists, prompts, strict=True):
+        whole = tokenizer.encode([DEFAULT_TEMPLATE.render("How many?", choices)])[0]
+        assert prompt.text == DEFAULT_TEMPLATE.render("How many?", choices)
+        assert prefix + prompt.ids == whole
+        assert whole.count(0) == 1
+    assert tokenizer.decode(prefix) == "<s>How many?\n"
+
+
+def test_without_a_beginning_token_none_is_added() -> None:
+    tokenizer = byte_tokenizer(bos=False)
+    prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["a"], ["b"]])
+    assert 0 not in prefix + prompts[0].ids
+
+
+def test_a_merge_across_the_questions_end_shortens_the_prefix_and_changes_nothing_else() -> None:
+    backend = make_tokenizer()
+    model = json.loads(backend.to_str())
+    newline, bracket = "Ċ", "("
+    model["model"]["vocab"][newline + bracket] = 287
+    model["model"]["merges"].append([newline, bracket])
+    model["pre_tokenizer"] = json.loads(
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).__getstate__()
+    )
+    merging = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(model)), "merging")
+    prefix, prompts = write_prompts(merging, DEFAULT_TEMPLATE, "Q?", [["a", "b"], ["c", "d"]])
+    assert merging.decode(prefix) == "<s>Q?"
+    assert prompts[0].ids[0] == 287
+    whole = merging.encode([DEFAULT_TEMPLATE.render("Q?", ["c", "d"])])[0]
+    assert prefix + prompts[1].ids == whole
+
+
+def test_a_labels_id_is_the_one_that_continues_the_prompt() -> None:
+    tokenizer = sentencepiece_tokenizer()
+    piece = tokenizer.backend.token_to_id
+
+    def label_ids(template: Template) -> list[int]:
+        _, (prompt,) = write_prompts(tokenizer, template, "Q", [["x", "y"]])
+        return prompt.label_ids
+
+    assert label_ids(DEFAULT_TEMPLATE) == [piece("▁A"), piece("▁B")]
+    # Alone, " A" is two pieces, since a space is prepended: the last is not the label's.
+    assert tokenizer.encode([" A"])[0][1:] == [piece("▁"), piece("▁A")]
+    after_newline = replace(DEFAULT_TEMPLATE, cue="Answer: \n", label="{label}")
+    assert label_ids(after_newline) == [piece("A"), piece("B")]
+    # The released code looks the label up alone, and finds a piece that never follows a newline.
+    bare = replace(after_newline, bare_labels=True)
+    assert label_ids(bare) == [piece("▁A"), piece("▁B")]
+
+
+def test_a_label_of_two_tokens_is_refused_with_the_prompts_end_and_the_tokenizer() -> None:
+    tokenizer = Tokenizer(make_tokenizer(split_labels=True), "some/tokenizer.json")
+    said = r"^some/tokenizer.json: label ' A' after .*Answer:' .* ends in \[\":\", \"Ġ\", \"A\"\]"
+    with pytest.raises(InputError, match=said):
+        write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+
+
+def test_labels_that_collide_are_refused() -> None:
+    backend = tokenizers.Tokenizer(models.WordLevel({"w": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    unknowing = Tokenizer(backend, "unknowing")
+    with pytest.raises(InputError, match="not one token"):
+        write_prompts(unknowing, DEFAULT_TEMPLATE, "w", [["w", "w"]])
+    with pytest.raises(InputError, match="not distinct"):
+        write_prompts(unknowing, replace(DEFAULT_TEMPLATE, bare_labels=True), "w", [["w", "w"]])
+
+
+def test_a_bare_label_that_is_nothing_is_refused() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"w": 0, "A": 1}, merges=[]))  # drops the rest
+    template = replace(DEFAULT_TEMPLATE, bare_labels=True)
+    _, (prompt,) = write_prompts(Tokenizer(backend, "t"), template, "w", [["w"]])
+    assert prompt.label_ids == [1]
+    with pytest.raises(InputError, match=r'^t: labels \[" A", " B"\] are not distinct.*\[1, -1\]'):
+        write_prompts(Tokenizer(backend, "t"), template, "w", [["w", "w"]])
+    backend = tokenizers.Tokenizer(models.BPE({"w": 0}, merges=[]))
+    with pytest.raises(InputError, match="not distinct"):
+        write_prompts(Tokenizer(backend, "t"), template, "w", [["w"]])
+
+
+@pytest.mark.parametrize("unknown", ["[UNK]", "w"])
+def test_a_label_that_the_tokenizer_does_not_know_is_refused(unknown: str) -> None:
+    """It is one more token, but the one that stands for anything."""
+    words = {"w": 0, "[UNK]": 1, "Answer:": 2}
+    backend = tokenizers.Tokenizer(models.WordLevel(words, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    with pytest.raises(InputError, match=r"label ' A' after .* is not one token"):
+        write_prompts(Tokenizer(backend, "t"), DEFAULT_TEMPLATE, "w", [["w"]])
+
+
+def test_labels_are_looked_up_at_the_end_of_every_kind_of_prompt() -> None:
+    """Here "x" and the label after it merge into one token: in the prompts that end in "x" a label
+    is no token of its own, however the others end."""
+    backend = make_tokenizer()
+    model = json.loads(backend.to_str())
+    model["model"]["vocab"]["xA"] = 287
+    model["model"]["merges"].append(["x", "A"])
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(model)), "merging")
+    bare_ends = Template(choice="({label}) {choice}", cue="", label="{label}")
+    _, prompts = write_prompts(
+        tokenizer, bare_ends, "Q", [["a", "by"], ["a", "b", "by"], ["b", "a"]]
+    )
+    assert [len(prompt.label_ids) for prompt in prompts] == [2, 3, 2]
+    assert prompts[1].label_ids[:2] == prompts[0].label_ids
+    with pytest.raises(InputError, match=r"label 'A' after .*x' is not one token"):
+        write_prompts(tokenizer, bare_ends, "Q", [["a", "b"], ["a", "x"]])
+
+
+def test_prompts_are_looked_up_apart_if_their_last_four_tokens_differ() -> None:
+    """Here "stuv" is four tokens, but "stuvA" is one word."""
+    pieces = ["[UNK]", "Q", "r", "s", "##t", "##u", "##v", "##A", "stuvA"]
+    words = models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
+    backend = tokenizers.Tokenizer(words)
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    template = Template("{question} ", "{choice}", cue="", label="{label}")
+    _, (prompt,) = write_prompts(Tokenizer(backend, "t"), template, "Q", [["rtuv"]])
+    assert prompt.label_ids == [pieces.index("##A")]
+    with pytest.raises(InputError, match=r"label 'A' after 'Q stuv' is not one token"):
+        write_prompts(Tokenizer(backend, "t"), template, "Q", [["rtuv"], ["stuv"]])
+
+
+def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:
+    backend = make_tokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A <s>", special_tokens=[("<s>", 0)]
+    )
+    with pytest.raises(InputError, match="not one token"):
+        write_prompts(Tokenizer(backend, "ending"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file; a checkpoint folder needs"):
+        Tokenizer.from_file(tmp_path / "tokenizer.json")
+
+
+def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
+    backend = make_tokenizer()
+    backend.enable_truncation(4)
+    backend.enable_padding(length=64)
+    assert len(Tokenizer(backend, "t").encode(["a long text"])[0]) == 1 + len("a long text")
+
+
+def test_reading_ids_back_shows_special_tokens() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.backend.add_special_tokens(["<s>", "<|end|>"])
+    ids = tokenizer.encode(["Yes<|end|>"])[0]
+    assert tokenizer.decode(ids) == "<s>Yes<|end|>"
+
+
+def test_the_one_label_that_is_unknown_is_refused() -> None:
+    """After a prompt, and beside a label, that the tokenizer knows."""
+    words = ["<unk>", "Q", "(", ")", "A", "x", "y", "Answer", ":"]
+    known = {word: i for i, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(InputError, match=r"label ' B' after .* is not one token"):
+        write_prompts(Tokenizer(backend, "words"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+
+
+def test_there_are_26_labels() -> None:
+    assert "(Z) last" in Template().render("Q", ["a"] * 25 + ["last"])
+
+
+def test_more_choices_than_labels_are_refused() -> None:
+    with pytest.raises(InputError, match="27 choices in one prompt, but only 26 labels"):
+        DEFAULT_TEMPLATE.render("Q", ["x"] * 27)
+
+
+class TestQuestion:
+    @pytest.mark.parametrize(
+        ("text", "choices", "complaint"),
+        [
+            ("Q", [], "has no choices; give at least two"),
+            ("Q", ["a"], "has 1 choice; give at least two"),
+            ("", ["a", "b"], "^the question is empty"),
+            (" \n", ["a", "b"], "^the question is empty"),
+            ("Q", ["a", " "], "^the choice 2 is empty"),
+            ("Q", ["a", 3], "^the choice 2 is 3; it must be text"),
+            ("Q", "ab", "give a list"),
+            (None, ["a", "b"], "^the question is null; it must be text"),
+        ],
+    )
+    def test_what_cannot_be_asked_is_refused(self, text, choices, complaint) -> None:
+        with pytest.raises(InputError, match=complaint):
+            Question(text, choices)
+
+    def test_an_id_of_its_own_never_changes(self) -> None:
+        """It seeds the groups: another id would change all results of a question without one."""
+        assert Question("Which is a bird?", ["wren", "trout"]).id == "6cf70344d59ac2a8"
+
+    def test_two_choices_are_enough_and_a_thousand_not_too_many(self) -> None:
+        many = [f"choice {i}" for i in range(1001)]
+        for number in (2, 1000):
+            assert len(Question("Q", many[:number]).choices) == number
+        with pytest.raises(InputError, match="has 1001 choices; give at least two, at most 1,000"):
+            Question("Q", many)
+
+    @pytest.mark.parametrize("answer", [-1, 2, "a", 0.5, True])
+    def test_an_answer_that_is_no_choice_is_refused(self, answer) -> None:
+        with pytest.raises(InputError, match="answer"):
+            Question("Q", ["a", "b"], answer=answer)
+
+    def test_the_first_and_the_last_choice_can_be_the_answer(self) -> None:
+        assert [Question("Q", ["a", "b"], answer=i).answer for i in (0, 1)] == [0, 1]
+
+    def test_an_id_that_is_no_text_is_refused(self) -> None:
+        with pytest.raises(InputError, match="id is 7; it must be text"):
+            Question("Q", ["a", "b"], id=7)
+
+    def test_its_id_follows_its_content_unless_given(self) -> None:
+        assert Question("Q", ["a", "b"]).id == Question("Q", ("a", "b")).id
+        assert Question("Q", ["a", "b"]).cluster == ""
+        assert Question("Q", ["a", "b"]).id != Question("Q", ["b", "a"]).id
+        assert Question("Q", ["a", "b"], id="7").id == "7"
+
+    def test_a_callers_list_is_not_shared(self) -> None:
+        choices = ["a", "b"]
+        question = Question("Q", choices)
+        choices.append("c")
+        assert question.choices == ("a", "b")
+
+
+class TestAuthorsCode:
+    """What the released code writes, family by family."""
+
+    def group(self, family: str, choices: list[str]) -> str:
+        preset = AUTHORS_CODE[family]
+        null = [NULL_OPTION] if preset.null_option else []
+        return preset.template.render("Why?", choices + null)
+
+    def test_group_text_and_reading_point(self) -> None:
+        expected = "Why? \n(A) x (B) y (C) None of the above Answer: \n"
+        assert self.group("llama", ["x", "y"]) == expected
+        assert self.group("mistral", ["x", "y"]) == expected
+
+    def test_qwen_shows_no_null_option_and_a_chat_template(self) -> None:
+        assert self.group("qwen2", ["x", "y"]) == (
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\nWhy? \n(A) x (B) y Answer: \n"
+        )
+
+    @pytest.mark.parametrize("family", AUTHORS_CODE)
+    def test_standard_inference_asks_the_data_sets_formatted_question(self, family: str) -> None:
+        template = AUTHORS_CODE[family].standard_template
+        assert template.render("Why?", ["x", "y"]) == "Why? (A) x (B) y Answer:"
+        assert template.bare_labels == (family != "llama")
+        assert template.label == (" {label}" if family == "llama" else "{label}")
+
+    @pytest.mark.parametrize("family", AUTHORS_CODE)
+    def test_the_null_label_is_left_out_and_every_question_gets_one_set_of_draws(
+        self, family: str
+    ) -> None:
+        preset = AUTHORS_CODE[family]
+        assert not preset.null_in_softmax
+        assert preset.grouping is independent_draws
+        assert not preset.groups_per_question
+        assert preset.last_group_early == (family == "mistral")
+
+    def test_the_paper_preset_departs_in_none_of_these(self) -> None:
+        assert PAPER.grouping is random_partitions
+        assert PAPER.groups_per_question
+        assert PAPER.null_option
+        assert PAPER.null_in_softmax
+        assert PAPER.template == PAPER.standard_template == Template()
+        assert PAPER.last_group_early == 0
+
+    def test_a_family_that_it_does_not_have(self) -> None:
+        assert preset_named("paper").of("gemma") == PAPER
+        with pytest.raises(InputError, match="has no gemma model; use preset paper"):
+            preset_named("authors-code").of("gemma")

@@ -1,0 +1,230 @@
+"""One's own questions: the shapes in which people keep them, their answers, standard input."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from minise import InputError, Question
+from minise.data.question_file import read_question
+from tests.support.commands import run
+from tests.support.rows import load, refusal, write
+
+CITIES = ["Kingston", "Ottawa", "Toronto"]
+CAPITAL = Question("Capital of Canada?", CITIES, id="7", answer=1)
+ROW = "7{0}Capital of Canada?{0}Kingston{0}Ottawa{0}Toronto{0}{1}\n"
+
+
+def give_stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+class TestShapes:
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            ["A", "B", "C"],
+            ["a", "b", "c"],
+            ["choice_1", "choice_2", "choice_3"],
+            ["Choice 1", "Choice 2", "Choice 3"],
+            ["option1", "option2", "option3"],
+            ["option_a", "option_b", "option_c"],
+            ["Option A", "Option B", "Option C"],
+            ["optionA", "optionB", "optionC"],
+        ],
+        ids=lambda columns: columns[0],
+    )
+    @pytest.mark.parametrize("names", [("id", "question", "answer"), ("ID", "Question", "Answer ")])
+    def test_each_choice_may_have_a_column(
+        self, tmp_path: Path, columns: list[str], names: tuple[str, str, str]
+    ) -> None:
+        header = ",".join([*names[:2], *columns, names[2]])
+        path = tmp_path / "mine.csv"
+        path.write_text(f"{header}\n{ROW.format(',', 'B')}")
+        assert load(path).questions == [CAPITAL]
+        assert read_question(path) == CAPITAL
+
+    def test_another_column_of_one_letter_is_no_choice(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.csv"
+        path.write_text(
+            "n,id,question,choice_1,choice_2,choice_3,answer\n9," + ROW.format(",", "B")
+        )
+        assert load(path).questions == [CAPITAL]
+
+    def test_the_last_choices_may_be_blank(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.csv"
+        path.write_text("question,A,B,C,D,answer\nUp?,yes,no,, ,B\n")
+        assert load(path).questions == [Question("Up?", ["yes", "no"], answer=1)]
+
+    @pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
+    def test_so_it_may_in_every_kind_of_file(self, tmp_path: Path, kind: str) -> None:
+        row = {"id": 7, "question": CAPITAL.text, "A": CITIES[0], "B": CITIES[1], "C": CITIES[2]}
+        fewer = {"id": 8, "question": "Up?", "A": "yes", "B": "no", "C": None, "answer": "A"}
+        path = write(tmp_path / f"mine.{kind}", [{**row, "answer": "Ottawa"}, fewer])
+        assert load(path).questions == [CAPITAL, Question("Up?", ["yes", "no"], "8", 0)]
+
+    def test_a_cell_of_csv_may_hold_a_list(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.csv"
+        cell = json.dumps(CITIES).replace('"', '""')
+        path.write_text(f'id,question,choices,answer\n7,Capital of Canada?,"{cell}",B\n')
+        assert load(path).questions == [CAPITAL]
+        path.write_text("id,question,choices,answer\n7,Capital of Canada?,[Ottawa|Rome],B\n")
+        assert 'row 1: choices is "[Ottawa|Rome]"; it must be a list in JSON' in refusal(str(path))
+
+    @pytest.mark.parametrize(("mark", "kind"), [(",", "csv"), (";", "csv"), ("\t", "csv")])
+    def test_a_comma_a_semicolon_or_a_tab_separates_cells(
+        self, tmp_path: Path, mark: str, kind: str
+    ) -> None:
+        path = tmp_path / f"mine.{kind}"
+        header = mark.join(["id", "question", "A", "B", "C", '"answer, or; none"', "answer"])
+        path.write_text(f"{header}\n{ROW.format(mark, mark + 'B')}")
+        assert load(path).questions == [CAPITAL]
+        path = path.rename(tmp_path / "mine.tsv")
+        assert load(path).questions == [CAPITAL]
+
+
+class TestAnswers:
+    @pytest.mark.parametrize(
+        "answer", ["B", "b", "(B)", "B.", "B)", "[B]", " Ottawa ", "ottawa", "1", 1]
+    )
+    def test_a_letter_a_text_or_an_index_from_0(self, tmp_path: Path, answer: str | int) -> None:
+        row = {"id": "7", "question": CAPITAL.text, "choices": CITIES, "answer": answer}
+        path = write(tmp_path / "mine.json", [row])
+        assert load(path).questions == [CAPITAL]
+        assert read_question(path) == CAPITAL
+
+    @pytest.mark.parametrize(
+        ("choices", "answer", "reason"),
+        [
+            (["a", "b", "c", "d"], "E", 'answer "E" is not one of A-D'),
+            (["a", "b"], "(C)", 'answer "(C)" is not one of A-B'),
+            (
+                ["wren", "oak"],
+                "fir",
+                'answer "fir" is no choice; write a letter A-B, the choice\'s text, or an index '
+                "from 0 to 1",
+            ),
+            (["wren", "oak"], "5", "answer 5 is no choice; give an index from 0 to 1"),
+            (
+                ["B", "A"],
+                "A",
+                'answer "A" is a letter and the text of choice 2; write the index, counted from 0',
+            ),
+            (
+                ["3", "1", "4"],
+                "1",
+                None,  # both ways the second
+            ),
+            (
+                ["3", "4", "1"],
+                "1",
+                'answer "1" is an index counted from 0 and the text of choice 3; write the letter',
+            ),
+            (["Ion", "ion"], "ION", "the text of choice 1 and the text of choice 2"),
+            (["oak", "oak", "fir"], "oak", 'two choices are "oak", the right one'),
+        ],
+    )
+    def test_what_is_wrong_with_one_is_said_and_two_meanings_are_refused(
+        self, tmp_path: Path, choices: list[str], answer: str, reason: str | None
+    ) -> None:
+        rows = [
+            {"question": "First?", "choices": ["x", "y"], "answer": 0},
+            {"question": "Which?", "choices": choices, "answer": answer},
+        ]
+        path = write(tmp_path / "mine.csv", rows)
+        if reason is None:
+            assert load(path).questions[1].answer == 1
+        else:
+            message = refusal(str(path))
+            assert message.startswith(f"{path}, row 2: ")
+            assert reason in message
+
+    def test_a_number_is_an_index_where_the_file_says_that_it_is_a_number(
+        self, tmp_path: Path
+    ) -> None:
+        row = {"question": "1 + 2?", "choices": ["3", "4", "1"], "answer": 1}
+        zero = {"question": "1 + 1?", "choices": ["2", "3"], "answer": 0}
+        assert load(write(tmp_path / "mine.json", [row, zero])).questions[0].answer == 1
+
+    def test_answers_that_must_be_counted_from_1_are_refused(self, tmp_path: Path) -> None:
+        rows = [{"question": f"{i}?", "choices": ["x", "y", "z"], "answer": i} for i in (1, 2, 3)]
+        for kind in ("csv", "json"):
+            path = write(tmp_path / f"mine.{kind}", rows)
+            for skip in (False, True):
+                assert refusal(str(path), skip_bad_rows=skip) == (
+                    f"{path}: answers seem to be counted from 1 (row 3: answer 3 of 3 choices, "
+                    "and no answer is 0); count from 0"
+                )
+        path = write(tmp_path / "mine.json", [*rows, {**rows[0], "answer": 0, "id": "zero"}])
+        assert "row 3: answer 3 is no choice" in refusal(str(path))
+
+    def test_where_none_of_20_answers_is_0_one_line_says_so(self, tmp_path: Path) -> None:
+        rows = [{"question": f"{i}?", "choices": ["x", "y", "z"], "answer": 1} for i in range(20)]
+        path = write(tmp_path / "mine.csv", rows)
+        said = "none of 20 answers is 0; if they are counted from 1, count from 0"
+        assert load(path).notices == [f"{path}: {said}"]
+        assert load(write(path, rows[:19])).notices == []
+        assert load(write(path, [*rows, {**rows[0], "question": "?", "answer": 0}])).notices == []
+        letters = [{**row, "answer": "B"} for row in rows]
+        assert load(write(path, letters)).notices == []
+
+    def test_all_may_be_absent_but_not_some(self, tmp_path: Path) -> None:
+        rows = [{"question": f"{i}?", "choices": ["x", "y"]} for i in range(3)]
+        path = write(tmp_path / "mine.csv", rows)
+        task = load(path)
+        assert [question.answer for question in task.questions] == [None] * 3
+        assert task.notices == [f"{path}: has no answers, so nothing can be scored"]
+        assert load(write(path, [{**row, "answer": ""} for row in rows])).questions == (
+            task.questions
+        )
+        write(path, [{**rows[0], "answer": "A"}, *rows[1:]])
+        assert "row 2: answer is empty (2 bad rows" in refusal(str(path))
+        write(path, rows)
+        assert "has no answers, so choices cannot be left out" in refusal(str(path), cut_to=[2])
+
+
+class TestStandardInput:
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b'{"id": 7, "question": "Capital of Canada?", "choices": %s, "answer": "B"}',
+            b'[\n{"id": 7, "question": "Capital of Canada?", "choices": %s, "answer": 1}]',
+            b'{"id": 7,\n"question": "Capital of Canada?", "choices": %s, "answer": 1}\n',
+        ],
+    )
+    def test_its_kind_is_that_of_its_content(self, monkeypatch, content: bytes) -> None:
+        give_stdin(monkeypatch, content % json.dumps(CITIES).encode())
+        assert read_question(Path("-")) == CAPITAL
+        task = load(Path("-"))
+        assert (task.name, task.questions, task.source["file"]) == ("stdin", [CAPITAL], "-")
+
+    def test_it_may_be_csv_lines_of_json_or_parquet(self, monkeypatch, tmp_path: Path) -> None:
+        give_stdin(monkeypatch, b"id;question;A;B;C;answer\n" + ROW.format(";", "B").encode())
+        assert read_question(Path("-")) == CAPITAL
+        rows = [{"question": f"{i}?", "choices": CITIES, "answer": i} for i in range(3)]
+        for kind in ("jsonl", "parquet"):
+            give_stdin(monkeypatch, write(tmp_path / f"mine.{kind}", rows).read_bytes())
+            assert [question.answer for question in load(Path("-")).questions] == [0, 1, 2]
+
+    def test_what_is_wrong_with_it_is_one_line(self, monkeypatch) -> None:
+        for content, said in [
+            (b"", "standard input: is empty"),
+            (b"[{}, {}]", "standard input: holds 2 rows; give one question, or ask all of them"),
+            (b"{", "standard input: not readable as JSON"),
+        ]:
+            give_stdin(monkeypatch, content)
+            with pytest.raises(InputError) as caught:
+                read_question(Path("-"))
+            assert str(caught.value).startswith(said)
+
+    def test_ask_reads_it(self, capsys, monkeypatch, llama_folder: Path) -> None:
+        give_stdin(monkeypatch, b"question,A,B,remark\nUp?,yes,no,easy\n")
+        status, out, _ = run(
+            capsys, "ask", "--file", "-", "--json", "--trials", 2, "--model", llama_folder
+        )
+        assert status == 0
+        assert '"Up?"' in out

@@ -1,0 +1,147 @@
+"""Every block of docs/extending.md, run as it is printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minise.commands.cli import main
+from tests.support.extending import ROOT, SECTIONS, patched_package, run_patched
+
+EXAMPLES = [title for title, blocks in SECTIONS.items() if blocks and title != "A model family"]
+
+
+def test_the_page_has_an_example_of_each_kind() -> None:
+    languages = {title: [language for language, _ in SECTIONS[title]] for title in EXAMPLES}
+    assert languages == {
+        "A grouping": ["python", "sh", "python"],
+        "A method": ["python", "sh"],
+        "A method that is fitted": ["python", "sh"],
+        "An attention of your own": ["python"],
+        "A layout of your own": ["python", "sh"],
+        "Looking inside": ["python"],
+    }
+    assert [language for language, _ in SECTIONS["A model family"]] == ["diff"]
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_a_section_runs_as_it_is_printed(
+    title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if any("minise eval" in text for _, text in SECTIONS[title]):
+        for module in ("scipy", "sklearn", "matplotlib", "filelock"):
+            pytest.importorskip(module, reason="the extra [eval] is missing")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for language, text in SECTIONS[title]:
+        named = re.match(r"# (\w+\.py)\n", text)
+        if named:
+            Path(named[1]).write_text(text, encoding="utf-8")
+        elif language == "python":
+            exec(compile(text, title, "exec"), {"__name__": "__main__"})
+        else:
+            for command in text.strip().splitlines():
+                program, *arguments = shlex.split(command)
+                assert program == "minise"
+                assert main(arguments) == 0, capsys.readouterr().err
+    for path in tmp_path.glob("runs/*/results.json"):
+        check_results(title, json.loads(path.read_text(encoding="utf-8")))
+    shown = capsys.readouterr().out
+    if title == "A grouping":
+        assert "cannot be told from these trials" in shown
+    assert shown
+
+
+def check_results(title: str, report: dict[str, Any]) -> None:
+    """The methods that the page names, what it says of their settings, and sound numbers."""
+    found = report["results"]["miniature"]
+    settings = {
+        "A method": ("content-free", {"empty": "N/A"}),
+        "A method that is fitted": ("label-prior", {"first": 20}),
+        "A layout of your own": (
+            "blind",
+            {
+                "group_size": 4,
+                "trials": 5,
+                "grouping": None,
+                "null_option": None,
+                "preset": "paper",
+            },
+        ),
+    }
+    name, expected = settings[title]
+    assert found[name]["settings"] == expected
+    for cell in found.values():
+        assert cell["n"] in (20, 40)
+        assert cell["nll"] > 0
+    if title == "A method that is fitted":
+        assert set(found) == {"standard", "cyclic", "label-prior"}
+        assert found["label-prior"]["tokens"] == found["standard"]["tokens"]
+        assert found["label-prior"]["accuracy"] != found["standard"]["accuracy"]
+    if title == "A layout of your own":  # the choices alone say little
+        assert found["blind"]["accuracy"] < found["self-ensemble"]["accuracy"]
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return patched_package(tmp_path_factory.mktemp("patched"))
+
+
+class TestTheFamily:
+    def test_the_diff_is_short(self) -> None:
+        [(_, diff)] = SECTIONS["A model family"]
+        changed = re.findall(r"^[+-](?![+-]{2} ).*$", diff, flags=re.MULTILINE)
+        assert len(changed) <= 15
+
+    def test_the_families_before_it_keep_their_numbers(self, patched: Path) -> None:
+        """The frozen logits of the reference library, on the patched copy."""
+        for name in ("goldens", "test_goldens.py"):
+            source, copy = ROOT / "tests" / name, patched / "tests" / name
+            if source.is_dir():
+                shutil.copytree(source, copy)
+            else:
+                shutil.copy2(source, copy)
+        options = ["-m", "pytest", "-q", "-k", "logits_equal", "tests/claims/test_goldens.py"]
+        assert " passed" in run_patched(patched, *options)
+
+    def test_the_new_one_runs_on_every_engine_and_its_norms_matter(self, patched: Path) -> None:
+        shown = run_patched(patched, "-c", CHECK)
+        assert shown.split() == [str(patched / "minise" / "__init__.py"), "sound"]
+
+
+CHECK = """
+import torch
+import minise
+from minise.loading.config_json import config_from_dict
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+config = config_from_dict({
+    "model_type": "qwen3", "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+    "max_position_embeddings": 64,
+})
+decoder = minise.Decoder(config).double().requires_grad_(False)
+for parameter in decoder.parameters():
+    parameter.copy_(0.4 * torch.randn(parameter.shape) + (parameter.dim() == 1))
+assert decoder.get_parameter("model.layers.0.self_attn.q_norm.weight").shape == (12,)
+assert not any(name.endswith("bias") for name, _ in decoder.named_parameters())
+lm = minise.LanguageModel("qwen3", config, decoder, None)
+prefix, branches = [3, 1, 4], [[1, 5, 9, 2], [1, 5, 6], [5, 3, 5, 8]]
+alone, dense, tree = (minise.branch_logits(lm, prefix, branches, engine)
+                      for engine in ("separate", "dense", "tree"))
+assert torch.allclose(dense, alone, atol=1e-10) and torch.allclose(tree, alone, atol=1e-10)
+for name in ("q_norm", "k_norm"):
+    weight = decoder.get_parameter(f"model.layers.1.self_attn.{name}.weight")
+    kept = weight.clone()
+    weight[0] += 1
+    assert (minise.branch_logits(lm, prefix, branches) - tree).abs().max() > 1e-3
+    weight.copy_(kept)
+print(minise.__file__, "sound")
+"""

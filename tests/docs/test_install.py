@@ -1,0 +1,207 @@
+"""What install.py says, asks pip for, and refuses; pip and the driver are stand-ins."""
+
+from __future__ import annotations
+
+import ast
+import io
+import runpy
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import install
+
+ROOT = Path(__file__).parents[2]
+
+
+class Space(NamedTuple):
+    free: int
+
+
+class Machine:
+    """A machine as install.py sees it."""
+
+    def __init__(self) -> None:
+        self.driver = ""  # what nvidia-smi prints
+        self.pytorch = True  # whether PyTorch's own index answers
+        self.network = True
+        self.torch = ""  # the version in .venv
+        self.works = True  # whether .venv has pip
+        self.free = 50 * 10**9
+        self.pips: list[str] = []  # what pip was asked to install
+
+    def run(self, *command: str) -> tuple[bool, str]:
+        asked = " ".join(command)
+        if "nvidia-smi" in asked:
+            return self.driver != "", self.driver
+        if "m.version('torch')" in asked:
+            return self.torch != "", self.torch
+        if "-m venv" in asked:
+            Path(".venv").mkdir()
+        if "import pip" in asked:
+            return self.works, ""
+        return self.network or "download" not in asked, ""
+
+    def pip(self, *arguments: str) -> bool:
+        self.pips.append(" ".join(arguments))
+        self.torch = "2.13.0+cpu"
+        return True
+
+    def urlopen(self, url: str, timeout: float) -> io.BytesIO:
+        if not self.pytorch:
+            raise OSError("Name or service not known")
+        return io.BytesIO()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """A clone at the current folder, on a Linux machine with network and without a GPU."""
+    clone = tmp_path / "a clone"
+    (clone / "minise").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, clone)
+    monkeypatch.chdir(clone)
+    there = Machine()
+    monkeypatch.setattr(install, "ROOT", clone)
+    monkeypatch.setattr(install, "run", there.run)
+    monkeypatch.setattr(install, "pip", there.pip)
+    monkeypatch.setattr(install.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(install.urllib.request, "urlopen", there.urlopen)
+    monkeypatch.setattr(install.shutil, "disk_usage", lambda path: Space(there.free))
+    return there
+
+
+def test_without_a_gpu_torch_comes_small_and_first(machine: Machine, capsys) -> None:
+    install.main([])
+    assert capsys.readouterr().out == (
+        "Making .venv\n"
+        "torch without CUDA, because there is no NVIDIA driver.\n"
+        "To download: about 0.3 GB. On disk, in .venv: about 1.1 GB.\n"
+        f"Installed. Next: {install.BIN / 'minise'} ask\n"
+    )
+    index = "https://download.pytorch.org/whl/cpu"
+    assert machine.pips == [f"--no-deps --index-url {index} torch", "-e ."]
+
+
+@pytest.mark.parametrize(
+    ("driver", "build", "said"),
+    [
+        (
+            "580.95.05\n580.95.05",
+            "cu130",
+            "torch with CUDA, because the NVIDIA driver is 580.95.05.",
+        ),
+        ("525.60", "cu126", "torch with CUDA, because the NVIDIA driver is 525.60."),
+        ("470.256.02", "cpu", "the NVIDIA driver is 470.256.02, and CUDA 12 needs 525."),
+        ("NVIDIA-SMI has failed", "cpu", "because there is no NVIDIA driver."),
+    ],
+)
+def test_the_driver_chooses_the_build(
+    machine: Machine, capsys, driver: str, build: str, said: str
+) -> None:
+    machine.driver = driver
+    install.main([])
+    assert machine.pips[0].endswith(f"/whl/{build} torch")
+    assert said in capsys.readouterr().out
+
+
+def test_extras_are_asked_for_and_their_size_is_added(machine: Machine, capsys) -> None:
+    install.main(["test", "eval"])
+    assert machine.pips[-1] == "-e .[test,eval]"
+    out = capsys.readouterr().out
+    assert "To download: about 0.5 GB. On disk, in .venv: about 1.6 GB.\n" in out
+    assert out.endswith(f" ask, {install.PYTHON} -m pytest\n")
+
+
+def test_without_pytorchs_index_pip_chooses_and_it_says_so(machine: Machine, capsys) -> None:
+    machine.pytorch = False
+    install.main([])
+    assert machine.pips == ["-e ."]
+    assert (
+        "PyTorch's own index cannot be used, so pip takes torch from its usual one.\n"
+        "If that is PyPI, on Linux, it has CUDA: 2.8 GB to download, 5 GB on disk.\n"
+    ) in capsys.readouterr().out
+
+
+def test_macos_has_one_build(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install.platform, "system", lambda: "Darwin")
+    install.main([])
+    assert machine.pips == ["-e ."]
+
+
+def test_a_second_time_does_nothing(machine: Machine, capsys) -> None:
+    install.main(["test"])
+    capsys.readouterr()
+    machine.pips.clear()
+    machine.network = False
+    install.main(["test"])
+    assert capsys.readouterr().out.startswith("Installed. Next: ")
+    assert machine.pips == []
+
+
+def test_new_extras_or_versions_leave_torch_alone(machine: Machine) -> None:
+    install.main([])
+    machine.pips.clear()
+    install.main(["test"])
+    Path("pyproject.toml").write_text(Path("pyproject.toml").read_text() + "# new\n")
+    install.main(["test"])
+    assert machine.pips == ["-e .[test]", "-e .[test]"]
+
+
+def test_a_torch_of_another_version_is_replaced(machine: Machine) -> None:
+    machine.torch = "2.6.0+cpu"
+    install.main([])
+    assert machine.pips[0].endswith("/whl/cpu torch")
+
+
+def refusal(capsys, *extras: str) -> str:
+    """What it says on stderr: one line, status 2."""
+    with pytest.raises(SystemExit) as stop:
+        install.main(list(extras))
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("install.py: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_it_refuses_before_it_makes_anything(
+    machine: Machine, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no extra is named 'tset'; there are test, eval, " in refusal(capsys, "tset")
+    machine.free = 10**9
+    assert "1.0 GB are free on this disk, and 1.4 GB needed" in refusal(capsys)
+    monkeypatch.setattr(install, "find_spec", lambda name: name != "ensurepip")
+    assert f"sudo apt install python3.{sys.version_info[1]}-venv" in refusal(capsys)
+    monkeypatch.chdir("minise")
+    assert "run it at the root of the clone: cd '" in refusal(capsys)
+    shutil.rmtree(install.ROOT / "minise")
+    assert "minise is not beside this file: clone the repository" in refusal(capsys)
+    assert not (install.ROOT / ".venv").exists()
+    assert machine.pips == []
+
+
+def test_it_refuses_without_packages_and_when_pip_fails(
+    machine: Machine, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.network = False
+    assert "pip finds no packages: check the network" in refusal(capsys)
+    machine.network = True
+    monkeypatch.setattr(install, "pip", lambda *arguments: False)
+    assert "run the same command again" in refusal(capsys)
+    machine.works = False
+    assert "the .venv here does not work" in refusal(capsys)
+
+
+def test_an_old_python_is_told_so(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ROOT / "install.py"
+    ast.parse(source.read_text(encoding="utf-8"), feature_version=(3, 6))
+    monkeypatch.setattr(sys, "version_info", (3, 6, 15))
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(source), run_name="__main__")
+    assert stop.value.code == 2
+    said = "install.py: this is Python 3.6; minise needs 3.10 or newer: try python3.12 install.py\n"
+    assert capsys.readouterr().err == said

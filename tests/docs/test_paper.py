@@ -1,0 +1,123 @@
+"""docs/paper.md says what the paper's own numbers and equations give."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import torch
+
+from minise import pack
+from minise.grouping import make_groups
+from tools import check_paper
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+TEXT = " ".join(PAGE.split())
+# The page's example: |Q| = 3, |G1| = 2, |G2| = 4, packed into nine tokens.
+Q, GROUPS = 3, (2, 4)
+PACKED = pack([0] * Q, [[1] * length for length in GROUPS])
+ENDS = list(accumulate(GROUPS))  # of the groups, without the question
+
+
+@pytest.mark.parametrize("line", list(check_paper.lines()), ids=lambda line: line[0])
+def test_a_line_is_what_the_printed_numbers_give(line: tuple[str, str]) -> None:
+    assert "| {} | {} |".format(*line) in PAGE
+
+
+def test_the_page_has_no_other_lines() -> None:
+    assert check_paper.table() in PAGE
+
+
+def test_a_changed_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for record, number in enumerate(check_paper.PAPER["numbers"]):
+        if number["dataset"] in ("average", "truthfulqa") and "accuracy" in number:
+            other = json.loads(json.dumps(check_paper.PAPER))
+            other["numbers"][record]["accuracy"] += 0.07
+            monkeypatch.setattr(check_paper, "PAPER", other)
+            assert check_paper.table() not in PAGE
+            monkeypatch.undo()
+
+
+def test_whole_numbers_of_questions_are_told_from_cut_ones() -> None:
+    assert check_paper.is_share(66.67, 3)
+    assert not check_paper.is_share(66.66, 3)
+    assert check_paper.is_cut(66.66, 3)
+    assert not check_paper.is_cut(66.65, 3)
+
+
+def group_of(token: int) -> int:
+    """1 or 2; 0 for a token of the question."""
+    return 0 if token < Q else 1 + sum(token - Q >= end for end in ENDS[:-1])
+
+
+def test_positions() -> None:
+    """Eq. 4 with the token's own group, with its other n, with that n mended, and Eq. 5."""
+
+    def subtracted(count_for: list[int]) -> list[list[int]]:
+        places = [token - sum(GROUPS[:n]) for token, n in zip(range(Q, 9), count_for, strict=True)]
+        return [places[: GROUPS[0]], places[GROUPS[0] :]]
+
+    tokens = range(Q, 9)
+    own = subtracted([group_of(token) for token in tokens])
+    other = subtracted([sum(token >= end for end in ENDS) for token in tokens])
+    mended = subtracted([sum(token >= Q + end for end in ENDS) for token in tokens])
+    listed = [list(range(Q, Q + length)) for length in GROUPS]
+    assert f"those of G1 would be {own[0]} and those of G2 {own[1]}." in TEXT
+    assert f"they would be {other[0]} and {other[1]}; with |Q| in that sum it is right" in TEXT
+    assert f"The position list (Eq. 5) has {listed[0]} and {listed[1]}" in TEXT
+    assert mended == listed
+    assert PACKED.positions.tolist() == [*range(Q), *listed[0], *listed[1]]
+
+
+def test_the_mask() -> None:
+    """The product over the groups is 0 wherever there are two; the sum is the mask."""
+    product, total = torch.zeros(9, 9), torch.zeros(9, 9)
+    for i in range(9):
+        for j in range(i + 1):
+            same = [group_of(i) == group_of(j) == n for n in (1, 2)]
+            product[i, j] = 1 if j < Q else all(same)
+            total[i, j] = 1 if j < Q else sum(same)
+    assert not product[:, Q:].any()
+    assert torch.equal(total.bool(), PACKED.mask)
+    assert "multiplies over the groups, which gives 0 for any two tokens of one group" in TEXT
+
+
+def test_the_ending_tokens() -> None:
+    literal = [Q + sum(GROUPS[: j - 1]) - 1 for j in (1, 2)]
+    mended = [Q + sum(GROUPS[:j]) - 1 for j in (1, 2)]
+    assert PACKED.ends.tolist() == mended
+    assert f"would be {literal}. It must sum up to j, which gives {mended}." in TEXT
+
+
+def test_the_mean() -> None:
+    """Over the draws of the equation (a seed, one of its groups, one of that group's choices) the
+    indicator is 1 in 1/8 of all cases."""
+    groups = [make_groups(8, 4, 1, seed, "").flat for seed in range(30)]
+    drawn = [choice for trial in groups for group in trial for choice in group]
+    assert drawn.count(3) * 8 == len(drawn)
+    assert "with K = 8 and m = 4 it would be 1/8 of the mean" in TEXT
+
+
+def test_equations_have_their_numbers() -> None:
+    """The six that the paper's source numbers, by name."""
+    names = ("step 2", "the mean", "the mask", "positions", "position list", "the readout")
+    for name, number in zip(names, range(1, 7), strict=True):
+        assert f"{name} (Eq. {number})".lower() in TEXT.lower().replace("attention mask", "mask")
+
+
+@pytest.mark.parametrize("folder", ["minise", "docs", "tests"])
+def test_wherever_an_equation_is_cited_its_name_stands_beside_it(folder: str) -> None:
+    names = dict(enumerate(("step 2", "mean", "mask", "position", "position list", "readout"), 1))
+    cited = 0
+    for path in [ROOT / "README.md", *(ROOT / folder).rglob("*")]:
+        if path.suffix in (".py", ".md") and path != Path(__file__):
+            text = " ".join(path.read_text(encoding="utf-8").lower().split())
+            for found in re.finditer(r"eq\. (\d)", text):
+                cited += 1
+                before = text[max(0, found.start() - 45) : found.start()]
+                assert names[int(found[1])] in before, f"{path.name}: {before}{found[0]}"
+    assert cited > 3

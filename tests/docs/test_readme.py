@@ -1,0 +1,178 @@
+"""The README's commands, drawing and example, run; and whatever README, docs and cards name."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+from minise.bench.shapes import PUBLISHED
+from minise.commands.cli import main, parser
+from minise.loading.config_json import config_from_dict
+from minise.model import Decoder
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("weights/*/README.md")]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git would give a newcomer: the tracked files, and nothing built here."""
+    folder = tmp_path_factory.mktemp("fresh") / "minise"
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def borrowed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """This environment's packages, minise itself left out, as a path for another environment: so
+    that install.py finds torch there instead of unpacking it once more."""
+    folder = tmp_path_factory.mktemp("borrowed")
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if not re.match(r"(_?minise|pip|__editable__|__pycache__|.*\.pth$)", entry.name):
+            (folder / entry.name).symlink_to(entry)
+    return str(folder)
+
+
+def paste(block: str, clone: Path, borrowed: str, **environment: str) -> str:
+    """Paste a block into a shell at the root of the clone; what a person would see."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("VIRTUAL_ENV", "PYTHONHOME", "PYTEST_ADDOPTS")
+        and not name.startswith("PYTEST")
+    }
+    # The interpreter that runs the tests is the newcomer's python3.
+    kept["PATH"] = os.pathsep.join([str(Path(sys.executable).resolve().parent), kept["PATH"]])
+    done = subprocess.run(
+        ["sh", "-e", "-c", block],
+        cwd=clone, env={**kept, "PYTHONPATH": borrowed, **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_the_first_command_answers_a_real_question(clone: Path, borrowed: str) -> None:
+    shown = paste(BLOCKS[0], clone, borrowed)
+    assert "What is the capital of Canada?" in shown
+    assert "\nStandard inference answers: Kingston (wrong)\n" in shown
+    assert "\nSelf-Ensemble answers: Ottawa (right)\n" in shown
+
+
+def test_the_second_command_passes_the_tests(clone: Path, borrowed: str) -> None:
+    """Of the suite only one file, or this test would run itself."""
+    shown = paste(BLOCKS[1], clone, borrowed, PYTEST_ADDOPTS="tests/core/test_layout.py")
+    assert re.search(r"\b\d+ passed", shown)
+    assert "failed" not in shown
+
+
+def test_its_drawing_of_the_mask_is_what_the_program_draws() -> None:
+    drawn = subprocess.run(
+        [sys.executable, "-m", "tools.draw_mask"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    ).stdout  # fmt: skip
+    assert drawn.strip() in README
+
+
+def test_its_answer_is_what_ask_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask"]) == 0
+    shown = capsys.readouterr().out.strip()
+    start = README.index(shown.split("\n")[0])
+    written = README[start : README.index("```", start)].strip().removesuffix("\n...")
+    shown = "\n".join(shown.split("\n")[: written.count("\n") + 1])  # README shows its beginning
+    percent = r"([\d.]+)%[ █]*"  # another machine may round the last digit otherwise
+    assert re.sub(percent, "%", shown) == re.sub(percent, "%", written)
+    there, here = ([float(p) for p in re.findall(percent, text)] for text in (written, shown))
+    assert here == pytest.approx(there, abs=0.2)
+
+
+def test_its_python_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)[0]
+    monkeypatch.chdir(ROOT)
+    exec(example, {})
+
+
+def test_its_table_of_machines_is_computed_from_the_shapes() -> None:
+    """Gigabytes that the weights take, with the options that the table names."""
+    section = README[README.index("## What your machine runs") :]
+    head, _, *rows = re.findall(r"^\|(.*)\|$", section, flags=re.MULTILINE)[:5]
+    for column, model in enumerate(re.findall(r"`([\w./-]+)`", head), 1):
+        with torch.device("meta"):
+            tensors = Decoder(config_from_dict(PUBLISHED[model])).state_dict()
+        linear = sum(t.numel() for name, t in tensors.items() if "proj.weight" in name)
+        other = sum(t.numel() for t in tensors.values()) - linear
+        for row in rows:
+            cell = row.split("|")[column]
+            options = shlex.split(" ".join(re.findall(r"`(.*?)`", cell)))
+            args = parser().parse_args(["ask", "--model", model, *options])
+            size = 4 if "float32" in cell else 2
+            found = linear * (4.5 / 8 if args.quantize else size) + other * size
+            written = float(re.findall(r"([\d.]+) GB", cell)[0])
+            assert found / 1e9 == pytest.approx(written, rel=0.05), (model, cell)
+
+
+def test_it_counts_the_core() -> None:
+    section = README[README.index("## Read it") : README.index("Around it:")]
+    files = [ROOT / "minise" / name for name in re.findall(r"`(\w+\.py)`", section)]
+    lines = sum(
+        bool(line.strip()) for file in files for line in file.read_text("utf-8").splitlines()
+    )
+    written = int(re.findall(r"about ([\d,]+) lines", section)[0].replace(",", ""))
+    assert written == pytest.approx(lines, abs=20)
+
+
+def test_it_is_a_front_page() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    top = "minise|tests|tools|docs|weights"
+    named = [ROOT / name for name in re.findall(rf"`((?:{top})/[\w./-]+)`", text)]
+    named += [page.parent / name for name in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
+    if page.name == "README.md" and page.parent == ROOT:
+        # "Read it" names files by their names alone.
+        start = text.index("## Read it")
+        rows = re.findall(r"`(\w+\.py)`", text[start : text.index("\n## ", start)])
+        assert len(rows) > 12
+        named += [ROOT / "minise" / name for name in rows]
+    assert named
+    for path in named:
+        assert path.exists(), path
+
+
+def test_every_command_that_a_page_names_is_one() -> None:
+    """Options and their values are checked by the parser itself, as a shell would pass them."""
+    names = "ask|explain|verify|eval|report|bench"
+    commands = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found = re.findall(rf"`(minise (?:{names})\b[^`]*)`", text)  # also over the end of a line
+        found += re.findall(r"^(minise .*)$", text, flags=re.MULTILINE)
+        commands += [(page, command) for command in found]
+    assert len(commands) > 25
+    for page, command in commands:
+        arguments = shlex.split(command)[1:]
+        if arguments[1:] not in ([], ["--help"]) and "..." not in arguments:
+            args = parser().parse_args(arguments)
+            assert callable(args.command), (page, command)

@@ -1,0 +1,444 @@
+"""`minise eval`: every answer is kept, a cut run goes on where it stopped, nothing is mixed up."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore
+
+from minise import InputError, LanguageModel, Question, load
+from minise.commands.cli import main
+from minise.data.tasks import Task
+from minise.evaluation import asking, run
+from minise.evaluation.run import Run
+from minise.evaluation.samples import read_samples
+from minise.loading import identity
+from minise.loading.identity import sha256
+from minise.loading.parallel import World
+from minise.methods.calibration import VectorScaling
+from minise.methods.fitted import NotConverged
+from minise.methods.registry import METHODS as METHODS_KNOWN
+from minise.methods.registry import Variant
+from minise.methods.sample import Sample
+from tests.support.runs import METHODS, arguments, assert_resumes, copy_of, results, samples
+
+for module in ("scipy", "sklearn", "matplotlib"):
+    pytest.importorskip(module)
+pytestmark = pytest.mark.usefixtures("undrawn")
+STANDARD = Variant("standard", "standard", {})
+
+
+class TestTheFiles:
+    def test_results_say_what_was_run_on_what(self, whole: Path, model: Path) -> None:
+        found = json.loads((whole / "results.json").read_text())
+        config = found["config"]
+        assert config["model"] == str(model)
+        assert set(config["weights_sha256"]) == {"model.safetensors"}
+        assert config["config"]["rope_theta"] == 500.0
+        assert config["tokenizer_sha256"] == sha256(model / "tokenizer.json")
+        assert {"minise/layout.py", "minise/methods/priors.py"} <= set(config["code_sha256"])
+        assert config["left_out"] == {"words": {}}
+        assert config["command"].startswith("minise eval --model")
+        assert config["seeds"] == [0]
+        assert (config["dtype"], config["device"], config["full_run"]) == ("float32", "cpu", True)
+        assert config["sources"]["words"]["sha256"]
+        assert set(config["prompts"]["words"]["label_ids"]) == {"A", "B", "C", "D"}
+        assert config["prompts"]["words"]["templates"]["group"]["cue"] == "Answer:"
+        assert {"torch", "python", "minise", "scipy"} <= set(config["versions"])
+        assert config["wall_seconds"] > 0
+        assert [variant["engine"] for variant in config["variants"]["words"]] == ["tree"] * 4
+        assert "w" in config["regularisation"]["vector-scaling"]
+        facts = {"questions": 30, "dataset": "own", "choices": 4}
+        assert facts.items() <= config["tasks"]["words"].items()
+
+    def test_results_are_the_contracts(self, whole: Path) -> None:
+        cells, differences = results(whole)
+        assert list(cells["words"]) == METHODS.split(",")
+        sizes = {"group_size": 2, "trials": 3}
+        assert sizes.items() <= cells["words"]["self-ensemble"]["settings"].items()
+        assert cells["words"]["standard"]["settings"] == {"preset": "paper"}
+        for name, cell in cells["words"].items():
+            assert (cell["method"], cell["engine"], cell["n"]) == (name, "tree", 30)
+            low, high = cell["accuracy_interval"]
+            assert low <= cell["accuracy"] <= high
+            assert cell["nll"] > 0
+        pairs = differences["words"]
+        assert len(pairs) == 6
+        first = pairs[0]
+        assert (first["a"], first["b"]) == ("self-ensemble", "standard")
+        a, b = (cells["words"][first[side]]["accuracy"] for side in "ab")
+        assert first["accuracy"] == pytest.approx(a - b)
+        assert 0 <= first["mcnemar_p"] <= 1
+
+    def test_a_line_for_each_question_with_what_was_said(self, whole: Path) -> None:
+        for path in whole.glob("samples-*.jsonl"):
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            assert [line["id"] for line in lines] == [f"q{i}" for i in range(30)]
+            for line in lines:
+                assert sum(line["probabilities"]) == pytest.approx(1)
+                assert line["prediction"] == line["scores"].index(max(line["scores"]))
+                assert ("logits" in line) == (path.name == "samples-words-standard.jsonl")
+                assert ("seconds" in line) == (path.name != "samples-words-vector-scaling.jsonl")
+
+    def test_time_and_memory_are_those_of_asking(self, whole: Path) -> None:
+        timing = json.loads((whole / "results.json").read_text())["timing"]["words"]
+        for name in METHODS.split(","):
+            seconds = [s.seconds for s in read_samples(whole / f"samples-words-{name}.jsonl")]
+            if name == "vector-scaling":
+                assert timing[name] == {"seconds_per_question": None, "peak_bytes": None}
+            else:
+                assert timing[name]["seconds_per_question"] == pytest.approx(sum(seconds) / 30)
+
+    def test_groups_are_kept_if_asked_for(self, model: Path, data: Path, tmp_path: Path) -> None:
+        options = ("--method", "self-ensemble", "--limit", 2, "--keep-groups")
+        assert main(arguments(model, data, tmp_path, *options)) == 0
+        (sample, _) = read_samples(tmp_path / "samples-words-self-ensemble.jsonl")
+        assert sample.groups is not None
+        assert len(sample.groups) == 6
+        assert set(sample.groups[0]) == {"choices", "probabilities", "null", "trial", "tokens"}
+        assert [group["trial"] for group in sample.groups] == [0, 0, 1, 1, 2, 2]
+        assert sample.groups[-1]["tokens"] == sample.tokens
+
+    def test_what_a_fitted_method_needs_keeps_its_groups(self, whole: Path) -> None:
+        for name in METHODS.split(","):
+            kept = [sample.groups for sample in read_samples(whole / f"samples-words-{name}.jsonl")]
+            assert all((groups is not None) == (name == "standard") for groups in kept)
+
+    def test_a_limited_run_is_marked(self, model: Path, data: Path, tmp_path: Path, capsys) -> None:
+        options = ("--method", "standard", "--limit", 3)
+        assert main(arguments(model, data, tmp_path, *options)) == 0
+        found = json.loads((tmp_path / "results.json").read_text())
+        assert (found["config"]["full_run"], found["config"]["limit"]) == (False, 3)
+        assert found["results"]["words"]["standard"]["n"] == 3
+        assert "Not a full run" in capsys.readouterr().out
+
+
+class TestACutRun:
+    """Real kills are in tests/evaluation/test_kill.py."""
+
+    def test_no_finished_question_is_asked_again(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        path = folder / "samples-words-self-ensemble.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:11]) + lines[11][:20])
+        asked = []
+        run_plans = asking.run_plans
+
+        def counted(lm: Any, method: Any, plans: Any, seeds: Any, engine: str) -> Any:
+            asked.extend((len(plan.groups.trials), plan.question.id) for plan in plans)
+            return run_plans(lm, method, plans, seeds, engine)
+
+        monkeypatch.setattr(asking, "run_plans", counted)
+        assert_resumes(model, data, folder, whole)
+        assert asked == [(3, f"q{i}") for i in range(11, 30)]
+
+    def test_fitted_methods_follow_what_they_need(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        path = folder / "samples-words-standard.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:6]))
+        fitted = folder / "samples-words-vector-scaling.jsonl"
+        fitted.write_text("".join(fitted.read_text().splitlines(keepends=True)[:9]))
+        assert_resumes(model, data, folder, whole)
+
+    def test_a_finished_run_is_measured_again_without_asking(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        (folder / "results.json").unlink()
+        monkeypatch.setattr(asking, "run_plans", None)
+        assert_resumes(model, data, folder, whole)
+
+    def test_its_memory_is_the_one_measured_when_it_asked(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        assert_resumes(model, data, folder, whole)
+        again, first = (json.loads((at / "results.json").read_text()) for at in (folder, whole))
+        assert again["timing"] == first["timing"]
+
+
+class TestAQuestionThatFails:
+    """It is named, and what was answered before it is kept."""
+
+    def fail(self, monkeypatch: pytest.MonkeyPatch, id: str, method: str, value: float) -> None:
+        run_plans = asking.run_plans
+
+        def spoilt(lm: Any, asking: Any, plans: Any, seeds: Any, engine: str) -> Any:
+            ((plan, logits),) = run_plans(lm, asking, plans, seeds, engine)
+            standard = plan.groups.flat == [(0, 1, 2, 3)]
+            if plan.question.id == id and standard == (method == "standard"):
+                logits[0][0] = value
+            return [(plan, logits)]
+
+        monkeypatch.setattr(asking, "run_plans", spoilt)
+
+    @pytest.mark.parametrize("method", ["standard", "self-ensemble"])
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_at_first_leaves_nothing_behind(
+        self,
+        model: Path,
+        data: Path,
+        tmp_path: Path,
+        monkeypatch,
+        capsys,
+        method: str,
+        value: float,
+    ) -> None:
+        self.fail(monkeypatch, "q0", method, value)
+        folder = tmp_path / "a" / "b"
+        assert main(arguments(model, data, folder, "--method", "standard,self-ensemble")) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith(f'minise: question "q0", {method}: ')
+        assert (out, err.count("\n")) == ("", 1)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_midway_loses_nothing(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
+    ) -> None:
+        with monkeypatch.context() as patched:
+            self.fail(patched, "q7", "self-ensemble", math.nan)
+            assert main(arguments(model, data, tmp_path, "--method", METHODS)) == 2
+        err = capsys.readouterr().err
+        assert err.startswith('minise: question "q7", self-ensemble: ')
+        assert "answers so far are kept, the same command with --resume goes on" in err
+        kept = {name: len(lines) for name, lines in samples(tmp_path).items()}
+        assert kept == {"samples-words-self-ensemble.jsonl": 7, "samples-words-standard.jsonl": 30}
+        assert_resumes(model, data, tmp_path, whole)
+
+
+class TestAFitThatDoesNotConverge:
+    @contextmanager
+    def stopped(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        def stop(*_: Any) -> None:
+            raise NotConverged("vector scaling did not converge: stopped")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(VectorScaling, "_predict", stop)
+            patched.setattr(VectorScaling, "check", lambda *_: None)
+            yield
+
+    def test_leaves_no_file_in_a_new_run(
+        self, model: Path, data: Path, tmp_path: Path, monkeypatch
+    ) -> None:
+        folder, methods = tmp_path / "new", "standard,vector-scaling"
+        with self.stopped(monkeypatch):
+            assert main(arguments(model, data, folder, "--method", methods)) == 0
+        assert list(samples(folder)) == ["samples-words-standard.jsonl"]
+
+    def test_is_left_out_and_named_everywhere(
+        self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
+    ) -> None:
+        folder = copy_of(whole, tmp_path)
+        with self.stopped(monkeypatch):
+            assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
+        out, err = capsys.readouterr()
+        said = "vector-scaling is left out of the results: vector scaling did not converge: stopped"
+        assert err == f"minise: words: {said}\n"
+        assert "vector-scaling of words is left out: vector scaling did not converge" in out
+        assert "| vector-scaling" not in out
+        found = json.loads((folder / "results.json").read_text())
+        assert list(found["results"]["words"]) == ["standard", "self-ensemble", "cyclic"]
+        assert set(found["config"]["left_out"]["words"]) == {"vector-scaling"}
+        assert not (folder / "samples-words-vector-scaling.jsonl").exists()
+        assert_resumes(model, data, folder, whole)
+
+
+class TestFromPython:
+    def run(self, question: Question, *variants: Variant) -> Run:
+        return Run({0: [Task("q", "own", [question], {})]}, {"q": list(variants)}, {})
+
+    def test_a_folder_that_is_a_file_is_refused_before_any_question(
+        self, lm: LanguageModel, question: Question, tmp_path: Path, monkeypatch
+    ) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setattr(run, "_try_each", lambda *_: pytest.fail("asked"))
+        with pytest.raises(InputError, match="file is a file"):
+            run.evaluate(lm, self.run(question, STANDARD), tmp_path / "file")
+
+    def test_a_fitted_method_stands_after_what_it_needs(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        alone = self.run(question, Variant("dirichlet", "dirichlet", {}))
+        with pytest.raises(InputError, match="fitted on standard; name that method before it"):
+            run.evaluate(lm, alone, tmp_path)
+
+    def test_a_run_keeps_no_groups_unless_asked(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        found = run.evaluate(lm, self.run(question, STANDARD), tmp_path)
+        (sample,) = read_samples(tmp_path / "samples-q-standard.jsonl")
+        assert (sample.groups, found["config"]["tasks"]["q"]["answered"]) == (None, False)
+
+    def test_two_methods_of_one_name_are_refused(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        with pytest.raises(InputError, match="q: two methods have one name"):
+            run.evaluate(lm, self.run(question, STANDARD, STANDARD), tmp_path)
+
+    def test_a_name_stands_in_the_results_as_it_is_written(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        named = replace(self.run(question, STANDARD), about={"label": "größer 大"})
+        run.evaluate(lm, named, tmp_path)
+        assert '"label": "größer 大"' in (tmp_path / "results.json").read_text(encoding="utf-8")
+
+    def test_of_a_method_that_writes_the_tokens_stand_beside_the_progress(
+        self, llama_folder: Path, question: Question, tmp_path: Path, monkeypatch
+    ) -> None:
+        folder = Path(shutil.copytree(llama_folder, tmp_path / "model"))
+        (folder / "generation_config.json").write_text('{"eos_token_id": 1}')
+        shown = {}
+
+        def progress(pending: Any, what: str, unit: str, beside: Any) -> Iterator[Any]:
+            for one in pending:
+                yield one
+                shown[what, unit] = beside()
+
+        monkeypatch.setattr(run, "progress", progress)
+        writes = Variant("cot", "cot", {"max_new_tokens": 3})
+        run.evaluate(load(folder), self.run(question, STANDARD, writes), tmp_path / "run")
+        (sample,) = read_samples(tmp_path / "run" / "samples-q-cot.jsonl")
+        assert sample.notes
+        told = f"{sample.notes['new_tokens']} tokens written"
+        assert shown == {("q-standard", "question"): "", ("q-cot", "question"): told}
+
+
+class TestTwoProcesses:
+    """tests/loading/test_parallel.py starts real ones; here a thread stands for process 1."""
+
+    def run(self, *questions: Question) -> Run:
+        tasks = {0: [Task("q", "own", list(questions), {})]}
+        return Run(tasks, {"q": [STANDARD, Variant("ours", "self-ensemble", {"trials": 2})]}, {})
+
+    def test_share_the_questions(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        store, asked = (
+            HashStore(),
+            self.run(*(replace(question, id=str(i), answer=i) for i in range(4))),
+        )
+        alone = run.evaluate(lm, asked, tmp_path / "alone")
+        with ThreadPoolExecutor(1) as other:
+            assisting = other.submit(run.assist, lm, asked, World(1, 2, store))
+            try:
+                found = run.evaluate(lm, asked, tmp_path / "both", world=World(0, 2, store))
+            finally:
+                store.set("failed", "process 0 is done")  # process 1 waits for nothing more
+            assisting.result()
+        assert found["results"] == alone["results"] != {}
+        for name in ("predictions-q.csv", "samples-q-ours.jsonl", "samples-q-standard.jsonl"):
+            both, expected = (
+                re.sub('"seconds": [^,]*', "", (tmp_path / folder / name).read_text())
+                for folder in ("both", "alone")
+            )
+            assert both == expected
+
+    def test_that_would_run_different_things_are_refused(
+        self, lm: LanguageModel, question: Question, tmp_path: Path
+    ) -> None:
+        store, other = HashStore(), self.run(replace(question, text="Another?"))
+        store.set("run/1", json.dumps(other.describe()))
+        with pytest.raises(InputError, match=r"process 1 would run .* than process 0 \(tasks"):
+            run.evaluate(lm, self.run(question), tmp_path / "x", world=World(0, 2, store))
+        assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "--task and --method say what to run"),
+        (("--method", "magic"), 'method "magic" is unknown'),
+        (("--method", "standard,standard"), "names a method twice"),
+        (("--method", "standard", "--experiment", "main"), "leave --method out"),
+        (("--method", "standard", "--seed", "0,0"), "names a seed twice"),
+        (("--method", "standard", "--seed", "x"), '"x" is no list of whole numbers'),
+        (("--method", "standard", "--limit", "0"), "limit"),
+        (("--method", "standard", "--cut-to", "5"), "4"),
+        (("--method", "dirichlet", "--folds", "31"), "fold"),
+        (("--method", "self-ensemble", "--trials", "0"), "--trials 0 is below 1"),
+        (("--method", "self-ensemble", "--group-size", "0"), "--group-size 0 is below 1"),
+    ],
+)
+def test_bad_options_are_one_line_before_any_work(
+    model: Path, data: Path, tmp_path: Path, capsys, options: tuple[str, ...], said: str
+) -> None:
+    folder = tmp_path / "run"
+    fixed = ["eval", "--model", str(model), "--task", str(data), "--output-path", str(folder)]
+    assert main([*fixed, *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert not list(folder.glob("samples-*"))
+
+
+def test_fitted_methods_need_one_number_of_choices(
+    model: Path, data: Path, tmp_path: Path, capsys
+) -> None:
+    mixed = tmp_path / "mixed.jsonl"
+    more = {"question": "And?", "choices": ["oak", "wren"], "answer": 0}
+    mixed.write_text(data.read_text() + json.dumps(more) + "\n")
+    folder = tmp_path / "run"
+    assert main(arguments(model, mixed, folder, "--method", "dirichlet")) == 2
+    err = capsys.readouterr().err
+    assert "dirichlet needs the same number of choices in every question" in err
+    assert "2 to 4" in err
+
+
+def test_seeds_are_pooled_and_their_spread_reported(
+    model: Path, data: Path, tmp_path: Path
+) -> None:
+    options = ("--method", "self-ensemble", "--seed", "0,1,2", "--limit", 8)
+    assert main(arguments(model, data, tmp_path, *options)) == 0
+    cell = results(tmp_path)[0]["words"]["self-ensemble"]
+    assert (cell["n"], cell["questions"]) == (24, 8)
+    assert list(cell["seeds"]) == ["0", "1", "2"]
+    found = read_samples(tmp_path / "samples-words-self-ensemble.jsonl")
+    assert found[0].probabilities != found[8].probabilities
+    right = [sample.prediction == sample.answer for sample in found if sample.seed == 1]
+    assert cell["seeds"]["1"] == pytest.approx(sum(right) / 8)
+
+
+@pytest.mark.parametrize(("variants", "pairs"), [(8, 28), (9, 8)])
+def test_many_variants_are_compared_with_the_first_alone(
+    variants: int, pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 10)
+    named = [Variant(f"v{i}", "standard") for i in range(variants)]
+    one = Sample("q", 0, "", 0, 0, [1.0, 0.0], [1.0, 0.0], 3)
+    asked = {variant.name: ([one], None) for variant in named}
+    found = run._measure(Run({}, {"t": named}, {}), "t", asked, {})["differences"]
+    assert len(found) == pairs
+    assert {d["b"] for d in found} == {f"v{i}" for i in range(variants - 1 if pairs > 8 else 1)}
+
+
+def test_every_file_that_decides_an_answer_is_in_the_identity() -> None:
+    """Whatever the methods import, one from the other, is hashed."""
+    package = Path(identity.__file__).parents[2]
+    hashed, seen = identity.code_identity(), set()
+    todo = [where.partition(":")[0] for where, _ in METHODS_KNOWN.values()]
+    todo += ["minise.loading.checkpoint", "minise.bridges.transformers_model"]
+    while todo:
+        name = todo.pop().replace(".", "/") + ".py"
+        if (package / name).is_file() and name not in seen:
+            seen.add(name)
+            # Imported, or named as "minise.module:object".
+            named = r"(?:from |\"(?=minise\.))(minise[\w.]*)(?: import|:)"
+            todo += re.findall(named, (package / name).read_text())
+    assert len(seen) > 20
+    only_measure = ("minise/checking/", "minise/evaluation/", "minise/explaining/")
+    assert not {name for name in seen - set(hashed) if not name.startswith(only_measure)}

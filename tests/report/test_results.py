@@ -1,0 +1,190 @@
+"""The typed view of results.json, and the paper's numbers for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minise.errors import InputError
+from minise.report import results
+from minise.report.results import Results, model_name, read_results
+from tests.support.made_results import LLAMA, M4, STUDY, cell, make, ours, table
+
+
+class TestPaper:
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"model": "weights/tiny-llama"},
+            {"full_run": False, "limit": 5},
+            {"as_in_paper": False},
+            {"facts": {"qasc": ("own", 8)}},
+            {"facts": {"qasc": ("qasc", 5)}},
+        ],
+    )
+    def test_its_number_stands_beside_a_comparable_one_alone(self, other: dict[str, Any]) -> None:
+        cells = {"self-ensemble": ours(), "standard": cell()}
+        assert table(make("ablation", {"qasc": cells})).count("(paper ") == 2
+        assert "(paper" not in table(make("ablation", {"qasc": cells}, **other))
+
+    @pytest.mark.parametrize(
+        ("dataset", "K", "n"),
+        [("qasc", 8, 926), ("truthfulqa", 6, 277), ("mmlu_pro_biology", None, 450)],
+    )
+    def test_its_number_is_of_its_count_of_questions(
+        self, dataset: str, K: int | None, n: int
+    ) -> None:
+        """The first release of TruthfulQA has 285 questions and Biology 717: other questions."""
+        facts: dict[str, tuple[str, int | None]] = {"t": (dataset, K)}
+        for questions in (4, 285, 717, n - 1, n + 1, n):
+            cells = {"standard": cell(questions=questions)}
+            shown = "(paper" in table(make("main", {"t": cells}, facts))
+            assert shown == (questions == n)
+
+    def test_other_settings_or_methods_have_no_number(self) -> None:
+        cells = {
+            "self-ensemble": cell("self-ensemble", settings={**M4, "trials": 10}),
+            "standard": cell("./mine.py:Mine"),
+        }
+        assert "paper" not in table(make("ablation", {"qasc": cells}))
+
+    def test_an_experiments_own_numbers_are_for_it_alone(self) -> None:
+        """Qwen2.5-7B at m = 4, N = 20: 81.43 in one table and 80.67 in another."""
+        for experiment, number in {"sensitivity": 80.67, "scale": 81.43, None: 81.43}.items():
+            run = make(experiment, {"qasc": {"x": ours()}}, model="Qwen/Qwen2.5-7B")
+            assert Results.from_json(run).cells[0].paper("accuracy") == number
+
+    def test_4_bit_weights_have_a_name_and_numbers_of_their_own(self) -> None:
+        found = {}
+        for packed in (None, "nf4"):
+            run = Results.from_json(make(None, {"qasc": {"x": ours()}}, quantize=packed))
+            found[run.model] = run.cells[0].paper("accuracy")
+        assert found[LLAMA] == 80.67
+        assert found[f"{LLAMA} (nf4)"] != 80.67
+
+    def test_its_accuracies_are_shares_of_its_questions(self) -> None:
+        """926 questions of QASC, 277 of TruthfulQA, 450 of Biology: what a percentage can be. Two
+        numbers that cannot be one (docs/paper.md) are copied as printed."""
+        paper = json.loads(Path(results.__file__).with_name("paper.json").read_text())
+        odd = []
+        for number in paper["numbers"]:
+            assert number["model"] in paper["models"]
+            if number["dataset"] != "average" and (value := number.get("accuracy")):
+                n = paper["questions"][number["dataset"]]
+                if abs(round(value * n / 100) * 100 / n - value) > 0.0101:
+                    odd.append(value)
+        assert odd == [74.96, 62.24]
+
+    def test_no_two_numbers_are_for_the_same_cell(self) -> None:
+        paper = json.loads(Path(results.__file__).with_name("paper.json").read_text())
+        facts = ("experiment", "four_bit", "dataset", "choices", "method", "settings", "engine")
+        keys = [
+            json.dumps([number.get(fact) for fact in (*facts, "model")])
+            for number in paper["numbers"]
+        ]
+        assert len(set(keys)) == len(keys)
+
+
+class TestReading:
+    def test_a_cell_has_its_facts(self, tmp_path: Path) -> None:
+        facts: dict[str, tuple[str, int | None]] = {"t": ("truthfulqa", 6)}
+        run = make("groupings", {"t": {"name": ours()}}, facts, extra={"groupings": {"t": STUDY}})
+        (tmp_path / "results.json").write_text(json.dumps(run), encoding="utf-8")
+        read = read_results(tmp_path)
+        (found,) = read.cells
+        assert (found.model, found.task, found.dataset, found.choices) == (
+            LLAMA,
+            "t",
+            "truthfulqa",
+            6,
+        )
+        assert (found.name, found.method, found.engine) == ("name", "self-ensemble", "tree")
+        assert found.settings == {**M4, "preset": "paper"}
+        assert found.metrics["accuracy"] == 0.8
+        assert found.timing["seconds_per_question"] == 0.25
+        assert found.comparable is True
+        assert (read.raw, read.experiment, read.model) == (run, "groupings", LLAMA)
+        assert read.extra == {"groupings": {"t": STUDY}}
+
+    @pytest.mark.parametrize(
+        ("text", "part"),
+        [
+            (None, "no such file; finish the run with minise eval --resume"),
+            ("{", "not readable as results"),
+            ("[]", "not readable as results"),
+            ('{"config": []}', "not readable as results"),
+            ('{"config": {"experiment": null}}', "is missing"),
+            (b"\xff\xfe", "not readable as results"),
+            ("[" * 100_000, "minise eval --resume writes it again"),
+            ("1" * 10_000, "minise eval --resume writes it again"),
+            ('{"config": {"model": NaN}}', "(it holds NaN, which no run writes); minise eval"),
+            ('{"config": {"model": 1e999}}', "it holds 1e999"),
+            ('{"config": {"model": 3, "experiment": null}}', "not readable as results"),
+        ],
+    )
+    def test_what_is_no_results_is_refused(
+        self, tmp_path: Path, text: str | bytes | None, part: str
+    ) -> None:
+        path = tmp_path / "results.json"
+        if text is not None:
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(InputError) as error:
+            read_results(tmp_path)
+        assert str(error.value).startswith(f"{path}: ")
+        assert part in str(error.value)
+        assert "\n" not in str(error.value)
+
+    def test_a_folder_in_its_place_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "results.json").mkdir()
+        with pytest.raises(InputError, match=r"\(it is no file\); minise eval --resume"):
+            read_results(tmp_path)
+
+    @pytest.mark.parametrize(
+        "where",
+        [
+            ("config", "seeds"),
+            ("config", "tasks", "qasc", "dataset"),
+            ("results", "qasc", "x", "method"),
+            ("results", "qasc", "x", "under_confidence"),
+            ("results", "qasc", "x", "nll_interval"),
+            ("timing", "qasc", "x", "peak_bytes"),
+            ("timing", "qasc", "x"),
+            ("differences",),
+            ("groupings",),
+        ],
+    )
+    def test_incomplete_results_are_refused(self, tmp_path: Path, where: tuple[str, ...]) -> None:
+        run: Any = make("groupings", {"qasc": {"x": cell()}}, extra={"groupings": {"qasc": STUDY}})
+        inner = run
+        for key in where[:-1]:
+            inner = inner[key]
+        del inner[where[-1]]
+        (tmp_path / "results.json").write_text(json.dumps(run), encoding="utf-8")
+        with pytest.raises(InputError, match=f"'{where[-1]}' is missing"):
+            read_results(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("model", "name"),
+        [
+            ("Qwen/Qwen2-7B", "Qwen/Qwen2-7B"),
+            ("gpt2", "gpt2"),
+            ("weights/tiny-llama", "tiny-llama"),
+            ("./llama", "llama"),
+            ("../llama/", "llama"),
+            ("/data/models/llama", "llama"),
+            ("some/where/llama", "llama"),
+            ("/llama", "llama"),
+            ("~/llama", "llama"),
+            ("C:\\models\\llama", "llama"),
+        ],
+    )
+    def test_a_name_does_not_depend_on_the_disk(
+        self, model: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert model_name(model) == name
+        (tmp_path / "Qwen" / "Qwen2-7B").mkdir(parents=True)
+        assert model_name(model) == name

@@ -1,0 +1,363 @@
+"""The kinds of bad input: each spoils something and says which command meets it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from minise.commands import cli
+from minise.names import DTYPES, ENGINES, PRESETS
+from tests.support.rows import MMLU, OWN, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, write
+from tests.support.spoil import (
+    TEXTS,
+    replace_path,
+    spoil_bytes,
+    spoil_json,
+    spoil_line,
+    spoil_safetensors,
+)
+from tests.support.tiny import FAMILIES, write_checkpoint
+
+ASKED = ("--question", "Which flies?", "--choice", "wren", "--choice", "oak", "--choice", "zinc")
+SMALL = ("--group-size", "2", "--trials", "2")
+METHODS = ("standard", "self-ensemble", "cyclic", "standard,vector-scaling", "standard,dirichlet")
+NUMERIC = (
+    *("--group-size", "--trials", "--seed", "--limit", "--folds", "--questions", "--cut-to"),
+    *(
+        "--only-choices",
+        "--tolerance",
+        "--max-new-tokens",
+        "--tokens-per-pass",
+        "--tensor-parallel",
+    ),
+    *("--until-decided", "--max-trials"),
+)
+WRITTEN = (
+    *("run.json", "results.json", "results.json.partial", "report.md", "confidence-data.png"),
+    *("samples-data-standard.jsonl", ".lock"),
+)
+LAYOUTS = {
+    "qasc": ("parquet", QASC, "id"),
+    "truthfulqa": ("csv", TRUTHFUL_CSV, "Question"),
+    "truthful-hub": ("parquet", TRUTHFUL_HUB, "question"),
+    "mmlu_pro_biology": ("parquet", MMLU, "question_id"),
+}
+
+
+@dataclass
+class Case:
+    """What a case works with. Whatever it writes lies in `folder`, the current one when it runs."""
+
+    draw: random.Random
+    originals: Path
+    folder: Path
+    stdout: str | None = None  # a device in place of a file
+    encoding: str = "utf-8"  # of the terminal
+
+    def copy(self, name: str) -> Path:
+        """A file or folder of the originals, to be spoilt."""
+        original, copied = self.originals / name, self.folder / name
+        if original.is_dir():
+            shutil.copytree(original, copied)
+        else:
+            shutil.copyfile(original, copied)
+        return copied
+
+    def chance(self, share: float) -> bool:
+        return self.draw.random() < share
+
+    def spoil(self, path: Path, how: Callable[[bytes, random.Random], bytes]) -> None:
+        """Now and then something else lies where the file was."""
+        if self.chance(0.06):
+            replace_path(path, self.draw)
+        else:
+            path.write_bytes(how(path.read_bytes(), self.draw))
+
+    def ask(self, model: Path) -> list[str]:
+        """A small question to a model, in any of the ways of asking one."""
+        command = "verify" if self.chance(0.05) else "ask"
+        more = ["--dtype", self.draw.choice(DTYPES), "--preset", self.draw.choice(PRESETS)]
+        if command == "ask":
+            more += [*ASKED, "--engine", self.draw.choice(ENGINES)]
+            more += ["--method", self.draw.choice(("self-ensemble", "standard"))]
+        return [command, "--model", str(model), *SMALL, *more, *self.json()]
+
+    def json(self) -> list[str]:
+        return ["--json"] if self.chance(0.8) else []
+
+
+def make_originals(folder: Path) -> Path:
+    """What cases spoil: models, questions and two finished runs. It loads all that a case needs."""
+    for name, raw in FAMILIES.items():
+        write_checkpoint(folder / name, {**raw, "num_hidden_layers": 1})
+    sharded = shutil.copytree(folder / "llama", folder / "sharded")
+    tensors = load_file(sharded / "model.safetensors")
+    (sharded / "model.safetensors").unlink()
+    names = sorted(tensors)
+    places = {name: f"model-{1 + i % 2}.safetensors" for i, name in enumerate(names)}
+    for shard in set(places.values()):
+        save_file({n: tensors[n] for n in names if places[n] == shard}, sharded / shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    write(folder / "question.json", [{k: v for k, v in OWN[0].items() if k != "id"}])
+    rows = [{**OWN[0], "id": f"q{i}", "answer": i % 3} for i in range(6)]
+    for kind in ("jsonl", "json", "csv", "parquet"):
+        write(folder / f"data.{kind}", rows)
+    for name, (kind, row, key) in LAYOUTS.items():
+        values = [row[key] + i if isinstance(row[key], int) else f"{row[key]}{i}" for i in range(5)]
+        write(folder / f"{name}.{kind}", [{**row, key: value} for value in values])
+    for name, method in (("run", "standard,self-ensemble,vector-scaling"), ("other", "cyclic")):
+        arguments = evaluation(folder, folder / name, "--method", method)
+        with redirect_stdout(io.StringIO()):
+            assert cli.main(arguments) == 0
+    return folder
+
+
+def evaluation(originals: Path, output: Path | str, *more: str) -> list[str]:
+    model, data = str(originals / "llama"), str(originals / "data.jsonl")
+    run = ["eval", "--model", model, "--task", data, "--output-path", str(output), "--folds", "2"]
+    return [*run, *SMALL, *more]
+
+
+def spoiled_model(case: Case, name: str, how: Callable[[bytes, random.Random], bytes]) -> list[str]:
+    """A question to a checkpoint of any family, one of whose files is spoiled."""
+    model = case.copy(case.draw.choice(tuple(FAMILIES)))
+    case.spoil(model / name, how)
+    return case.ask(model)
+
+
+def config(case: Case) -> list[str]:
+    return spoiled_model(case, "config.json", spoil_json)
+
+
+def weights(case: Case) -> list[str]:
+    return spoiled_model(case, "model.safetensors", spoil_safetensors)
+
+
+def index(case: Case) -> list[str]:
+    model = case.copy("sharded")
+    if case.chance(0.8):
+        case.spoil(model / "model.safetensors.index.json", spoil_json)
+    else:
+        replace_path(model / f"model-{case.draw.choice('12')}.safetensors", case.draw)
+    return case.ask(model)
+
+
+def tokenizer(case: Case) -> list[str]:
+    return spoiled_model(case, "tokenizer.json", spoil_json)
+
+
+def questions(case: Case) -> list[str]:
+    """A question to `ask`: its file, or its text on the command line."""
+    model = str(case.originals / "llama")
+    more = [*SMALL, *case.json(), "--engine", case.draw.choice(ENGINES)]
+    if case.chance(0.7):
+        path = case.copy("question.json")
+        case.spoil(path, spoil_bytes if case.chance(0.2) else spoil_json)
+        return ["ask", "--model", model, "--file", _renamed(case, path), *more]
+    case.encoding = case.draw.choice(("utf-8", "ascii", "cp1252"))
+    texts = ["Which?", *(f"choice {i}" for i in range(case.draw.choice((1, 2, 5, 26, 27, 200))))]
+    for _ in range(case.draw.choice((0, 1, 3))):
+        texts[case.draw.randrange(len(texts))] = _text(case)
+    choices = [part for text in texts[1:] for part in ("--choice", text)]
+    names = ("random", "balanced", "independent", "exact")
+    # Every group of 26 choices would be sound, and a lot of work.
+    grouping = ("--grouping", case.draw.choice(names if len(texts) < 9 else names[:3]))
+    return ["ask", "--model", model, "--question", texts[0], *choices, *grouping, *more]
+
+
+def data(case: Case) -> list[str]:
+    """A file of questions to `eval`: ours in four formats, or one of a published data set."""
+    name, task = f"data.{case.draw.choice(('jsonl', 'json', 'csv', 'parquet'))}", ""
+    if case.chance(0.3):
+        task = case.draw.choice(tuple(LAYOUTS))
+        name = f"{task}.{LAYOUTS[task][0]}"
+    path = case.copy(name)
+    how = {".json": spoil_json, ".jsonl": spoil_line}.get(path.suffix, spoil_bytes)
+    if path.suffix == ".parquet" and case.chance(0.5):
+        _spoil_rows(path, LAYOUTS[task][1] if task else OWN[0], case.draw)
+    else:
+        case.spoil(path, how)
+    where = _renamed(case, path)
+    source = ["--task", where]
+    if task in ("qasc", "truthfulqa", "mmlu_pro_biology") and case.chance(0.5):
+        source = ["--task", task, "--data", where]
+    more = ["--method", case.draw.choice(METHODS), *case.json()]
+    more += ["--skip-bad-rows"] if case.chance(0.5) else []
+    more += ["--cut-to", case.draw.choice(("2", "3", "2,3"))] if case.chance(0.2) else []
+    return [*evaluation(case.originals, "out"), *source, *more]
+
+
+def run(case: Case) -> list[str]:
+    """A run's folder: `eval --resume` goes on with it, or `report` reads it."""
+    folder = case.copy("run")
+    names = ("run.json", "results.json", "results.json", "samples", ".lock", "report.md")
+    name = case.draw.choice(names)
+    if name == "samples":
+        path = case.draw.choice(sorted(folder.glob("samples-*")))
+        case.spoil(path, spoil_bytes if case.chance(0.4) else spoil_line)
+    elif name in (".lock", "report.md"):
+        replace_path(folder / name, case.draw)
+    else:
+        case.spoil(folder / name, spoil_json)
+    if case.chance(0.4) or name == "results.json":
+        others = [str(case.originals / "other")] if case.chance(0.3) else []
+        folders = case.draw.sample([str(folder), *others], len(others) + 1)
+        return ["report", *folders, "--output-path", "out", *case.json()]
+    if case.chance(0.3):
+        (folder / "results.json").unlink(missing_ok=True)
+    method = ("--method", "standard,self-ensemble,vector-scaling")
+    return [*evaluation(case.originals, folder, *method, "--resume"), *case.json()]
+
+
+def writing(case: Case) -> list[str]:
+    """A question to a checkpoint that writes text first, one of whose files on that is spoiled."""
+    model = case.copy("llama")
+    template = "{{ bos_token }}{% for m in messages %}{{ m.role + m.content }}{% endfor %}</think>"
+    files = {
+        "generation_config.json": {"eos_token_id": [3, 4]},
+        "tokenizer_config.json": {"chat_template": template, "bos_token": "<s>"},
+    }
+    for name, held in files.items():
+        (model / name).write_text(json.dumps(held))
+    (model / "chat_template.jinja").write_text(template)
+    name = case.draw.choice((*files, "chat_template.jinja"))
+    case.spoil(model / name, spoil_json if name.endswith(".json") else spoil_bytes)
+    method = case.draw.choice(("cot", "reasoning", "cot-ensemble"))
+    more = ["--method", method, "--max-new-tokens", "3", *ASKED, *SMALL, *case.json()]
+    return ["ask", "--model", str(model), *more]
+
+
+def arguments(case: Case) -> list[str]:
+    """A command line whose options are dropped, repeated, or given other values."""
+    draw, model = case.draw, str(case.originals / "llama")
+    task = str(case.originals / "data.jsonl")
+    lines = (
+        ["ask", "--model", model, *ASKED, *SMALL, "--json"],
+        ["verify", "--model", model, *SMALL, "--json"],
+        ["explain", "--model", model, *ASKED, *SMALL, "--json"],
+        [*evaluation(case.originals, "out", "--method", "standard,self-ensemble"), "--json"],
+        [*evaluation(case.originals, "out", "--experiment", "main"), "--json"],
+        ["report", str(case.copy("run")), "--output-path", "out"],
+        ["bench", "--model", model, "--rounds", "1", "--no-peers"],
+    )
+    line = list(draw.choice(lines if case.chance(0.2) else lines[:-1]))
+    numbers = ("0", "-1", "1", "2", "3", "5", "nan", "1e3", "1.5", "")
+    huge = ("1000000000", "9223372036854775808", "9" * 5_000)
+    pools: dict[str, tuple[str, ...]] = {
+        **dict.fromkeys(NUMERIC, (*numbers, *huge)),
+        "--method": (
+            *(*METHODS, "without-mask", "without-positions", "cyclic-matched", "x.py:Y"),
+            *("cot", "cot-ensemble", "reasoning", "reasoning(chat=false,max_new_tokens=3)"),
+            *("pride", "contextual-calibration", "domain-calibration", "batch-calibration"),
+            *("elimination", "knockout", "league", "set-based", "permutations", "until-decided"),
+            *(f"self-ensemble({_setting(draw)})", f"cyclic,standard({_setting(draw)})"),
+        ),
+        "--experiment": (
+            *("choices", "sensitivity", "efficiency", "groupings", "calibration", "rivals"),
+            "sequential",
+        ),
+        "--detail": ("low", "full", "high"),
+        "--figure": ("mask.svg", "no/such/mask.svg", "."),
+        "--output": ("page.html", "no/such/page.html", ".", "x" * 999),
+        "--label": ("x", "a,b", "\x1b[31m", "x" * 999),
+        "--task": ("miniature", "qasc", task, f"{task},{task}", "miniature,x.jsonl"),
+        "--grouping": ("random", "balanced", "independent", "exact", "x.py:Y", ":", "json:loads"),
+        "--engine": ENGINES,
+        "--preset": PRESETS,
+        "--dtype": (*DTYPES, "int8"),
+        "--device": ("cpu", "cpu:1", "meta", "cuda", "mps", "cpu:99999999999999999999"),
+        "--model": (model, "owner/name", "weights/none", "..", str(case.originals), task),
+        "--revision": ("main", "../x"),
+        "--file": (str(case.originals / "question.json"), task, str(case.originals)),
+        "--data": (task, str(case.originals / "qasc.parquet")),
+        "--question": ("Why?",),
+        "--choice": ("a", "b"),
+    }
+    flags = ("--json", "--resume", "--help", "--gradients", "--show-groups", "--no-null-option")
+    bench = line[0] == "bench"
+    for _ in range(draw.choice((1, 1, 2, 3, 5))):
+        option = draw.choice(tuple(pools))
+        change = draw.randrange(5)
+        if change == 0 and not bench:  # without --model, it would time a large one
+            line.pop(draw.randrange(len(line)))
+        elif change == 1:
+            line.append(
+                draw.choice((*flags, "--keep-groups", "--skip-bad-rows", "--dry-run", "extra"))
+            )
+        else:
+            value = _text(case) if change == 2 else draw.choice(pools[option])
+            line += [option, value]
+    if "miniature" in " ".join(line) and "--questions" not in line:
+        line += ["--questions", "4"]
+    return line
+
+
+def output(case: Case) -> list[str]:
+    """Where a command writes: to a folder that cannot be one, or to a full disk."""
+    draw = case.draw
+    name = draw.choice(("out", "a/b/c", "out/../out", *filter(_is_inside, TEXTS)))
+    if case.chance(0.4):
+        name = draw.choice(("out", "a"))
+        replace_path(case.folder / name, draw)
+    elif case.chance(0.5):
+        (case.folder / "out").mkdir()
+        replace_path(case.folder / "out" / draw.choice(WRITTEN), draw)
+        name = "out"
+    case.stdout = "/dev/full" if case.chance(0.1) else None
+    case.encoding = draw.choice(("utf-8", "ascii", "cp1252"))
+    if case.chance(0.3):
+        return ["report", str(case.originals / "run"), "--output-path", name, *case.json()]
+    more = ["--method", "standard", *case.json(), *(["--resume"] if case.chance(0.3) else [])]
+    return evaluation(case.originals, name, *more)
+
+
+KINDS: dict[str, Callable[[Case], list[str]]] = {
+    made.__name__: made
+    for made in (
+        *(config, weights, index, tokenizer, writing),
+        *(questions, data, run, arguments, output),
+    )
+}
+
+
+def _setting(draw: random.Random) -> str:
+    name = draw.choice(("trials", "group_size", "grouping", "null_option", "preset", "", "x"))
+    values = ("1", "3", "0", "-1", "nan", "true", "null", "[1]", "1e3", "balanced", "x.py:Y", "")
+    return f"{name}={draw.choice(values)}" if draw.random() < 0.9 else name
+
+
+def _is_inside(name: str) -> bool:
+    """Of a path: it names something in the current folder, and a command line can hold it."""
+    return not name.startswith(("/", "..", "-")) and "\0" not in name and "\ud800" not in name
+
+
+def _text(case: Case) -> str:
+    """Any text that a command line can hold: without NUL, and halves of pairs only as bytes."""
+    return case.draw.choice(TEXTS).replace("\0", "").replace("\ud800", "\udcfe")
+
+
+def _renamed(case: Case, path: Path) -> str:
+    """Its path, sometimes under a name that needs care, or one that no file can have."""
+    if case.chance(0.8):
+        return path.name
+    name = case.draw.choice(("x$_{$", "名", "a b", "\x1b[31m", "x\ny", "\udcff", "%s", "x" * 300))
+    if len(name) < 300 and os.path.lexists(path):
+        path.rename(path.with_name(name + path.suffix))
+    return name + path.suffix
+
+
+def _spoil_rows(path: Path, row: dict[str, Any], draw: random.Random) -> None:
+    """A sound Parquet file of spoilt rows, if Parquet can hold them."""
+    with suppress(Exception):
+        write(path, json.loads(spoil_json(json.dumps([row, row]).encode(), draw)))

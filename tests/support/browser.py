@@ -1,0 +1,110 @@
+"""Headless Chromium, driven by Playwright, for tests of the page: `show` opens a page from the disk
+and holds that it complains of nothing and asks for nothing. Without a browser tests are skipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minise import LanguageModel, Question
+from minise.explaining.page import Page, explain
+from tests.support.tiny import FAMILIES, load_tiny
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="no Playwright: pip install 'minise[browser]'"
+)
+MARKS = [
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium here; on Debian: apt install chromium"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+ASKED = Question("Which is a bird?", ["wren", "a trout", "oak", "the red ant", "quartz"])
+SETTINGS: dict[str, Any] = {"group_size": 2, "trials": 3, "seed": 4}
+
+
+@dataclass
+class Seen:
+    """An open page, what it said on its console, and what it asked for."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def text(self, selector: str) -> str:
+        return self.page.inner_text(selector)
+
+    def rows(self, table: str) -> list[list[str]]:
+        """The cells of a table's body, also of one in closed details."""
+        cells = "rows => rows.map(row => [...row.children].map(cell => cell.textContent.trim()))"
+        return self.page.eval_on_selector_all(f"{table} tbody tr", cells)
+
+    def open_table(self, details: str) -> list[list[str]]:
+        """Open the details and return the cells of their table. It is filled when the browser
+        reports that they are open, which can be some time after the click."""
+        self.page.click(f"{details} summary")
+        self.page.wait_for_selector(f"{details} tbody tr")
+        return self.rows(f"{details} table")
+
+    def lit(self) -> list[int]:
+        """The rows that are lit up in the sequence."""
+        ids = self.page.eval_on_selector_all("#sequence .lit", "all => all.map(one => one.id)")
+        return sorted(int(name[1:]) for name in ids)
+
+    def settle(self) -> None:
+        self.page.wait_for_selector("html[data-ready=yes]", state="attached")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        options = ["--disable-background-networking", "--disable-gpu"]
+        options += ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []
+        opened = driver.chromium.launch(executable_path=BROWSER, args=options)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Seen]]:
+    """Open a page from the disk. At the end no page may have complained or asked for anything."""
+    opened: list[Seen] = []
+
+    def open_(html: str, **options: Any) -> Seen:
+        context = browser.new_context(**options)
+        path = tmp_path / f"page-{len(opened)}.html"
+        path.write_text(html, encoding="utf-8")
+        seen = Seen(context.new_page())
+        opened.append(seen)
+        # Warnings count too, but for one about how these tests read a canvas.
+        said = seen.errors
+        seen.page.on("console", lambda m: "willReadFrequently" in m.text or said.append(m.text))
+        seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
+        seen.page.on("request", lambda request: seen.requests.append(request.url))
+        seen.page.goto(path.as_uri())
+        seen.settle()
+        return seen
+
+    yield open_
+    for number, seen in enumerate(opened):
+        assert seen.errors == []
+        loaded = [url for url in seen.requests if not url.startswith("data:")]
+        assert loaded == [(tmp_path / f"page-{number}.html").as_uri()]
+        seen.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Page]:
+    lm = load_tiny(tmp_path_factory.mktemp("llama"), FAMILIES["llama"])
+    return lm, explain(lm, ASKED, **SETTINGS)
+
+
+@pytest.fixture
+def seen(show: Callable[..., Seen], explained: tuple[LanguageModel, Page]) -> Seen:
+    return show(explained[1].html)
