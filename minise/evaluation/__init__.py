@@ -1,6 +1,6 @@
-"""What is built on the core: tasks, methods, runs, metrics, reports. The core never imports it.
+"""Runs: tasks x variants x seeds on one model, every answer on the disk, and what is measured.
 
-Read in this order: tasks (questions, from a name or a file), methods (what is asked of the model),
-run and samples (every answer on disk), metrics and calibration (numbers from the answers),
-experiments (the paper's, as data), results, tables and figures (from results.json alone).
+A run plans and asks (usable, asking), keeps samples in its folder (run, samples), and measures
+them (metrics, predictions). The experiments of the paper are data (experiments, extras). It may
+import methods, checking, writing, groupings, data, loading and the core; reports read it.
 """

@@ -56,50 +56,54 @@ def ask_each(
 def ask_together(
     asker: Asker, world: World, key: str, questions: Seeded, pending: Sequence[int] = ()
 ) -> Generator[Sample, None, None]:
-    """In process 0 the samples of `pending`, indices of questions, in their order, whoever of the
+    """In process 0 the samples of `pending`, indices of questions, in their order, whichever of the
     processes asks them. The others learn from it what is pending, and yield nothing. Raises as
     `ask_each` does, for a question of any process."""
     if world.size > 1 and world.rank == 0:
         world.send(f"{key}/pending", json.dumps(list(pending)))
     elif world.size > 1:
         pending = json.loads(world.receive(f"{key}/pending") or "[]")
-    taken: list[int] = []
+    claimed: list[int] = []  # places in `pending`, in the order in which this process asks them
 
-    def claimed() -> Iterator[tuple[int, Question]]:
+    def claim() -> Iterator[tuple[int, Question]]:
         for place in world.claim(key, len(pending)):
-            taken.append(place)
+            claimed.append(place)
             yield questions[pending[place]]
 
-    mine = ask_each(asker, claimed())
-    found: dict[int, Sample] = {}
-    told = 0
+    asked_here = enumerate(ask_each(asker, claim()))
+    if world.rank:
+        for number, sample in asked_here:
+            if world.leads:
+                world.send(f"{key}/{claimed[number]}", sample.line())
+        return
+    waiting: dict[int, Sample] = {}  # by place: asked here, before those of earlier places are in
+    next_place = 0
 
-    def take(wait: bool) -> Sample | None:
-        """The next sample in the order of the questions, once it is there."""
-        nonlocal told
-        if told in found:
-            sample = found.pop(told)
-        elif world.size == 1 or (line := world.receive(f"{key}/{told}", wait)) is None:
-            return None
-        else:
-            sample = Sample(**json.loads(line))
-        told += 1
-        return sample
+    def sample_at(place: int, wait: bool) -> Sample | None:
+        if place in waiting:
+            return waiting.pop(place)
+        line = world.receive(f"{key}/{place}", wait) if world.size > 1 else None
+        return None if line is None else Sample(**json.loads(line))
 
-    for number, sample in enumerate(mine):
-        if world.rank and world.leads:
-            world.send(f"{key}/{taken[number]}", sample.line())
-        if world.rank:
-            continue
-        found[taken[number]] = sample
-        while told < len(pending) and (ready := take(wait=False)):
-            yield ready
-    while world.rank == 0 and told < len(pending) and (ready := take(wait=True)):
-        yield ready
+    def in_order(wait: bool) -> Iterator[Sample]:
+        """The next samples, as far as they are in."""
+        nonlocal next_place
+        while next_place < len(pending):
+            sample = sample_at(next_place, wait)
+            if sample is None:
+                return
+            next_place += 1
+            yield sample
+
+    for number, sample in asked_here:
+        waiting[claimed[number]] = sample
+        yield from in_order(wait=False)
+    yield from in_order(wait=True)
 
 
 def for_trial(variant: Variant, method: Method) -> Method:
-    """The method, with a budget of one token where it lets the model write: that tells as much."""
+    """The method, with a budget of one token where it lets the model write: that is enough to see
+    whether it can answer."""
     if method.max_new_tokens <= 1:
         return method
     return build_asking(replace(variant, settings={**variant.settings, "max_new_tokens": 1}))
@@ -108,30 +112,30 @@ def for_trial(variant: Variant, method: Method) -> Method:
 def _passes(asker: Asker, questions: Iterable[tuple[int, Question]]) -> Iterator[list[Planned]]:
     """The questions with their seeds and plans, pass by pass."""
     lm, method, engine = asker.lm, asker.method, asker.variant.engine
-    alone = engine != "tree" or method.max_new_tokens > 0
-    most = 0 if alone else asker.tokens_per_pass
-    held, tokens = list[Planned](), 0
+    one_by_one = engine != "tree" or method.max_new_tokens > 0
+    limit = 0 if one_by_one else asker.tokens_per_pass
+    batch, batch_tokens = list[Planned](), 0
     for seed, question in questions:
         try:
             plan: Plan = method.plan(lm, question, seed)
-            own = plan.tokens(lm.counted_as(engine)) if most else 1
+            tokens = plan.tokens(lm.counted_as(engine)) if limit else 1
         except InputError as error:
-            if held:
-                yield held
-            raise _named(question, asker.variant, error) from error
-        if held and tokens + own > most:
-            yield held
-            held, tokens = [], 0
-        held.append((seed, question, plan))
-        tokens += own
-    if held:
-        yield held
+            if batch:
+                yield batch
+            raise _with_question(question, asker.variant, error) from error
+        if batch and batch_tokens + tokens > limit:
+            yield batch
+            batch, batch_tokens = [], 0
+        batch.append((seed, question, plan))
+        batch_tokens += tokens
+    if batch:
+        yield batch
 
 
 def _run_pass(asker: Asker, planned: list[Planned]) -> Iterator[Sample]:
     """The samples of one pass. Of its seconds each has a share by its tokens."""
     lm, method, variant = asker.lm, asker.method, asker.variant
-    run = list[tuple[Plan, list[Tensor]]]()
+    run = list[tuple[Plan, list[Tensor]]]()  # each whole plan, with those of later rounds
     seeds, questions, plans = zip(*planned, strict=True)
 
     def ask() -> None:
@@ -141,17 +145,17 @@ def _run_pass(asker: Asker, planned: list[Planned]) -> Iterator[Sample]:
         seconds = timed(ask, lm.decoder.device)
     except InputError as error:
         if len(planned) == 1:
-            raise _named(questions[0], variant, error) from error
+            raise _with_question(questions[0], variant, error) from error
         for one in planned:  # to know which of them it is
             yield from _run_pass(asker, [one])
         return
     engine = lm.counted_as(variant.engine)
-    tokens = [plan.tokens(engine) for plan, _ in run]
-    for (seed, question, _), (plan, logits), own in zip(planned, run, tokens, strict=True):
+    counts = [plan.tokens(engine) for plan, _ in run]
+    for seed, question, (plan, logits), tokens in zip(seeds, questions, run, counts, strict=True):
         try:
             answer: Answer = method.answer(plan, logits)
             K = len(question.choices)
-            whole = plan.groups.flat == [tuple(range(K))] and len(logits[0]) == K
+            is_standard = plan.groups.flat == [tuple(range(K))] and len(logits[0]) == K
             sample = Sample(
                 id=question.id,
                 seed=seed,
@@ -160,9 +164,9 @@ def _run_pass(asker: Asker, planned: list[Planned]) -> Iterator[Sample]:
                 prediction=answer.prediction,
                 probabilities=answer.probabilities.tolist(),
                 scores=answer.scores.tolist(),
-                tokens=own,
-                seconds=seconds * own / sum(tokens),
-                logits=logits[0].tolist() if whole else None,
+                tokens=tokens,
+                seconds=seconds * tokens / sum(counts),
+                logits=logits[0].tolist() if is_standard else None,
                 groups=group_records(plan, answer, engine) if asker.keep_groups else None,
                 notes=method.notes(lm, plan, answer, seed),
                 cluster=question.cluster or None,
@@ -170,9 +174,10 @@ def _run_pass(asker: Asker, planned: list[Planned]) -> Iterator[Sample]:
             if problem := sample.problem():
                 raise InputError(problem)
         except InputError as error:
-            raise _named(question, variant, error) from error
+            raise _with_question(question, variant, error) from error
         yield sample
 
 
-def _named(question: Question, variant: Variant, error: InputError) -> InputError:
+def _with_question(question: Question, variant: Variant, error: InputError) -> InputError:
+    """The error, with the question and the method that it is about."""
     return InputError(f"question {quote(question.id, 40)}, {variant.name}: {error}")

@@ -1,28 +1,33 @@
-"""The paper's experiments as data: variants, data sets, numbers of choices, seeds."""
+"""The paper's experiments as data: variants, data sets, numbers of choices, seeds, and what a
+report shows of them. Imports neither torch nor numpy: `minise --help` lists the experiments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from minise.evaluation.extras import reasoning_texts, single_questions
 from minise.methods.registry import Variant
+from minise.methods.sample import Sample
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # at run time it would import the readers of data sets, which the help waits for
     from minise.data.tasks import Task
 
 Variants = Callable[["Task"], list[Variant]]
+Extra = Callable[[dict[str, list[Sample]]], Any]  # of a task's samples by variant; JSON
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What an experiment runs, unless options say otherwise.
+    """What an experiment runs, unless options say otherwise, and what its report shows.
 
     `variants` gives the variants for a task. No option overrides their settings; m and N, where
     left open, are the task's. `cut_to`: the numbers of choices to which questions are cut, () for
-    none. `questions`: how many the miniature makes. `extra`: what else is measured, as key in
-    results.json and "module:function" of a task's samples. `none_of_the_above`: each task also
-    with that text as a wrong choice, and as the right one.
+    none. `questions`: how many the miniature makes. `none_of_the_above`: each task also with that
+    text as a wrong choice, and as the right one. `extra`: what else is measured, by its key in
+    results.json. `tables`, `figures`: names in report/tables.py and report/figures.py, in the order
+    of the report; the defaults are also those of a run of no experiment.
     """
 
     about: str
@@ -31,8 +36,10 @@ class Experiment:
     cut_to: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
     questions: int = 1000
-    extra: dict[str, str] = field(default_factory=dict)
     none_of_the_above: bool = False
+    extra: dict[str, Extra] = field(default_factory=dict)
+    tables: tuple[str, ...] = ("all-metrics", "differences")
+    figures: tuple[str, ...] = ("accuracy", "confidence", "reliability")
 
 
 def _methods(*names: str) -> Variants:
@@ -78,25 +85,75 @@ _OTHERS = (
     *("standard", "cyclic", "cyclic-matched", "permutations", "pride", "contextual-calibration"),
     *("batch-calibration", "domain-calibration", "elimination", "knockout", "set-based"),
 )
-_STUDY = {"groupings": "minise.evaluation.grouping_study:summarise_study"}
-_STOPS = {"sequential": "minise.evaluation.sequential_study:summarise_sequential"}
-_ASKED = {"asked": "minise.evaluation.one_question:summarise_asked"}
-_TEXTS = {"reasoning": "minise.evaluation.reasoning_study:summarise_reasoning"}
 _DATASETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 
+NO_EXPERIMENT = Experiment("", lambda task: [])
 EXPERIMENTS = {
     "choices": Experiment(
-        "accuracy against the number of choices", _BOTH, cut_to=(2, 4, 6, 8), extra=_ASKED
+        "accuracy against the number of choices",
+        _BOTH,
+        cut_to=(2, 4, 6, 8),
+        extra={"asked": single_questions},
+        tables=("accuracy-by-task", "differences"),
+        figures=("accuracy-choices", "confidence-choices", "one-question", "reliability"),
     ),
-    "main": Experiment("all methods on all data sets", _ALL, _DATASETS),
-    "scale": Experiment("models of several sizes, one run each", _BOTH),
-    "ablation": Experiment("without the mask, without positional re-encoding", _ABLATED),
-    "sensitivity": Experiment("group size against number of trials", _sensitivity, questions=100),
-    "seeds": Experiment("five seeds of the groups", _BOTH, seeds=(0, 1, 2, 3, 4)),
-    "confidence": Experiment("under- and over-confidence, confidence curves", _BOTH, _DATASETS),
-    "efficiency": Experiment("multi-pass against single-pass: time, memory, decisions", _engines),
-    "quantized": Experiment("4-bit weights and full precision, one run each", _BOTH),
-    "reasoning": Experiment("chain of thought and reasoning models", _WRITING, extra=_TEXTS),
+    "main": Experiment(
+        "all methods on all data sets",
+        _ALL,
+        _DATASETS,
+        tables=(
+            *("accuracy-improvement", "nll-by-task", "ece-by-task", "matched-nll-by-task"),
+            *("under-by-task", "over-by-task", "tokens-by-task", "differences"),
+        ),
+        figures=("accuracy", "radar", "confidence", "reliability"),
+    ),
+    "scale": Experiment(
+        "models of several sizes, one run each",
+        _BOTH,
+        tables=("accuracy-by-method", "differences"),
+        figures=("accuracy", "scaling", "confidence", "reliability"),
+    ),
+    "ablation": Experiment(
+        "without the mask, without positional re-encoding",
+        _ABLATED,
+        tables=("accuracy-by-method", "differences"),
+    ),
+    "sensitivity": Experiment(
+        "group size against number of trials",
+        _sensitivity,
+        questions=100,
+        tables=("accuracy-by-sizes",),
+        figures=("sensitivity",),
+    ),
+    "seeds": Experiment(
+        "five seeds of the groups",
+        _BOTH,
+        seeds=(0, 1, 2, 3, 4),
+        tables=("accuracy-over-seeds", "differences"),
+    ),
+    "confidence": Experiment(
+        "under- and over-confidence, confidence curves",
+        _BOTH,
+        _DATASETS,
+        tables=("under-and-over", "differences"),
+    ),
+    "efficiency": Experiment(
+        "multi-pass against single-pass: time, memory, decisions",
+        _engines,
+        tables=("engines",),
+        figures=("efficiency",),
+    ),
+    "quantized": Experiment(
+        "4-bit weights and full precision, one run each",
+        _BOTH,
+        tables=("accuracy-by-weights", "differences"),
+    ),
+    "reasoning": Experiment(
+        "chain of thought and reasoning models",
+        _WRITING,
+        extra={"reasoning": reasoning_texts},
+        tables=("accuracy-by-task", "reasoning-texts", "tokens-by-task", "differences"),
+    ),
     "rivals": Experiment(  # this and what follows are not in the paper
         "other methods against Self-Ensemble, at about its tokens",
         _rivals,
@@ -112,16 +169,10 @@ EXPERIMENTS = {
         questions=100,
         none_of_the_above=True,
     ),
-    "groupings": Experiment(
-        "random and balanced groupings against the exact expectation",
-        lambda task: [Variant("exact", "grouping-study")],
-        questions=100,
-        extra=_STUDY,
-    ),
-    "sequential": Experiment(
-        "stopping when it is decided, against the exact expectation",
-        lambda task: [Variant("exact", "sequential-study")],
-        questions=100,
-        extra=_STOPS,
-    ),
 }
+
+
+def find_experiment(name: str | None) -> Experiment:
+    """The experiment of this name; NO_EXPERIMENT, with the default tables and figures, where there
+    is none."""
+    return NO_EXPERIMENT if name is None else EXPERIMENTS.get(name, NO_EXPERIMENT)

@@ -69,52 +69,21 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
     cluster = _clusters(ordered)
     f, ratios = _read(ordered, cluster)
     correct = ratios["accuracy"][0]
-    level = np.unique(f, return_inverse=True)[1]  # the rank of f, equal ones together
-    edges = np.linspace(0, 1, BINS + 1)
-    bin_of = np.searchsorted(edges[1:-1], f)
-
-    def statistics(weights: Array) -> dict[str, Any]:
-        # In a bin, samples * |accuracy - mean f| is |sum of (correct - f)|.
-        gaps = np.bincount(bin_of, weights * (correct - f))
-        right = np.bincount(level, weights * correct)
-        wrong = np.bincount(level, weights * (1 - correct))
-        won = right @ (np.cumsum(wrong) - wrong / 2)
-        return {
-            **_divided(ratios, weights),
-            "ece_width": np.abs(gaps).sum() / weights.sum(),
-            "auroc": won / (right.sum() * wrong.sum()),
-        }
-
-    taus = np.arange(51) / 50
-    curve: dict[str, list[float] | None] = {"tau": taus.tolist()}
-    for name, own in [("correct", f[correct == 1]), ("incorrect", f[correct == 0])]:
-        curve[name] = (own[:, None] > taus).mean(axis=0).tolist() if own.size else None
-    ids, seeds = [sample.id for sample in ordered], np.array([sample.seed for sample in ordered])
-    accuracies = {str(seed): float(correct[seeds == seed].mean()) for seed in np.unique(seeds)}
-    members = [np.flatnonzero(bin_of == i) for i in range(BINS)]
-    reliability = {
-        "edges": edges.tolist(),
-        "count": [len(bin) for bin in members],
-        "questions": [len({ids[i] for i in bin}) for bin in members],
-        "confidence": [float(f[bin].mean()) if len(bin) else None for bin in members],
-        "accuracy": [float(correct[bin].mean()) if len(bin) else None for bin in members],
-    }
+    bin_of = np.searchsorted(_bin_edges()[1:-1], f)
     return {
         "n": len(ordered),
-        "questions": len(set(ids)),
+        "questions": len({sample.id for sample in ordered}),
         "clusters": int(cluster.max()) + 1,
-        **_bootstrap(statistics, cluster),
+        **_bootstrap(_statistics(f, ratios, bin_of), cluster),
         "confidence": float(f.mean()),
         "bins": BINS,
         "tau": TAU,
         "resamples": RESAMPLES,
-        "confidence_curve": curve,
-        "reliability": reliability,
+        "confidence_curve": _confidence_curve(f, correct),
+        "reliability": _reliability(ordered, f, correct, bin_of),
         "chance": mean(1 / len(sample.probabilities) for sample in ordered),
         "tokens": mean(float(sample.tokens) for sample in ordered),
-        "seeds": accuracies,
-        "accuracy_seeds_mean": mean(accuracies.values()),
-        "accuracy_seeds_std": stdev(accuracies.values()) if len(accuracies) > 1 else None,
+        **_by_seed(ordered, correct),
     }
 
 
@@ -151,41 +120,46 @@ def difference(a: Sequence[Sample], b: Sequence[Sample]) -> dict[str, Any]:
         names = ("accuracy", "nll", "nll_matched", "under_confidence", "over_confidence")
         return {name: of_a[name] - of_b[name] for name in names}
 
-    found = _bootstrap(statistics, cluster)
-    once: dict[int, int] = {}  # 1: only a is right; -1: only b
-    for of, (one, other) in zip(cluster.tolist(), pairs, strict=True):  # in order of seeds
-        once.setdefault(of, (one.prediction == one.answer) - (other.prediction == other.answer))
-    only_a, only_b = (list(once.values()).count(sign) for sign in (1, -1))
-    disagree = only_a + only_b
-    test = load_extra("scipy.stats").binomtest(only_a, disagree, 0.5) if disagree else None
+    measured = _bootstrap(statistics, cluster)
+    by_cluster: dict[int, int] = {}  # 1: only a is right; -1: only b
+    for number, (one, other) in zip(cluster.tolist(), pairs, strict=True):  # in order of seeds
+        right_a, right_b = (sample.prediction == sample.answer for sample in (one, other))
+        by_cluster.setdefault(number, right_a - right_b)
+    only_a, only_b = (list(by_cluster.values()).count(sign) for sign in (1, -1))
     return {
         "changed": sum(one.prediction != other.prediction for one, other in pairs),
         "n": len(pairs),
         "questions": len({one.id for one, _ in pairs}),
-        "clusters": len(once),
-        "accuracy": found.pop("accuracy"),
-        "interval": found.pop("accuracy_interval"),
-        "mcnemar_p": float(test.pvalue) if test else 1.0,
+        "clusters": len(by_cluster),
+        "accuracy": measured.pop("accuracy"),
+        "interval": measured.pop("accuracy_interval"),
+        "mcnemar_p": _mcnemar(only_a, only_b),
         "only_a": only_a,
         "only_b": only_b,
-        **found,
+        **measured,
     }
+
+
+def _mcnemar(only_a: int, only_b: int) -> float:
+    """The p value of the exact two-sided test that neither count is favoured; 1 for no pairs."""
+    n = only_a + only_b
+    return float(load_extra("scipy.stats").binomtest(only_a, n, 0.5).pvalue) if n else 1.0
 
 
 def _by_key(samples: Sequence[Sample]) -> dict[tuple[int, str], Sample]:
     """Sorted by seed and question id: no number depends on the order of a file."""
     by_key = {sample.key: sample for sample in sorted(samples, key=lambda sample: sample.key)}
     if not by_key or len(by_key) < len(samples):
-        found = f"{len(samples)} samples for {len(by_key)} pairs of seed and question"
-        raise InputError(f"{found}; give the samples of one task and one method")
+        counts = f"{len(samples)} samples for {len(by_key)} pairs of seed and question"
+        raise InputError(f"{counts}; give the samples of one task and one method")
     return by_key
 
 
 def _clusters(samples: Sequence[Sample]) -> Labels:
     """The number of each sample's cluster (n,): 0, 1, ..., in the order of their names."""
     names = [(sample.cluster or "", "" if sample.cluster else sample.id) for sample in samples]
-    place = {name: number for number, name in enumerate(sorted(set(names)))}
-    return np.array([place[name] for name in names])
+    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
+    return np.array([numbers[name] for name in names])
 
 
 def _read(samples: Sequence[Sample], cluster: Labels) -> tuple[Array, Ratios]:
@@ -213,6 +187,64 @@ def _read(samples: Sequence[Sample], cluster: Labels) -> tuple[Array, Ratios]:
     }
 
 
+def _statistics(f: Array, ratios: Ratios, bin_of: Labels) -> Statistics:
+    """The numbers of a cell that have an interval, as a function of the samples' weights."""
+    correct = ratios["accuracy"][0]
+    level = np.unique(f, return_inverse=True)[1]  # the rank of f, equal ones together
+
+    def statistics(weights: Array) -> dict[str, Any]:
+        # In a bin, samples * |accuracy - mean f| is |sum of (correct - f)|.
+        gaps = np.bincount(bin_of, weights * (correct - f))
+        right = np.bincount(level, weights * correct)
+        wrong = np.bincount(level, weights * (1 - correct))
+        won = right @ (np.cumsum(wrong) - wrong / 2)
+        return {
+            **_divided(ratios, weights),
+            "ece_width": np.abs(gaps).sum() / weights.sum(),
+            "auroc": won / (right.sum() * wrong.sum()),
+        }
+
+    return statistics
+
+
+def _bin_edges() -> Array:
+    return np.linspace(0, 1, BINS + 1)
+
+
+def _reliability(
+    samples: Sequence[Sample], f: Array, correct: Array, bin_of: Labels
+) -> dict[str, list[Any]]:
+    """The bins of the ECE, as `summarise` describes them."""
+    members = [np.flatnonzero(bin_of == i) for i in range(BINS)]
+    return {
+        "edges": _bin_edges().tolist(),
+        "count": [len(bin) for bin in members],
+        "questions": [len({samples[int(i)].id for i in bin}) for bin in members],
+        "confidence": [float(f[bin].mean()) if len(bin) else None for bin in members],
+        "accuracy": [float(correct[bin].mean()) if len(bin) else None for bin in members],
+    }
+
+
+def _confidence_curve(f: Array, correct: Array) -> dict[str, list[float] | None]:
+    """The shares of f > tau of right and of wrong predictions; None where there are none."""
+    taus = np.arange(51) / 50
+    curve: dict[str, list[float] | None] = {"tau": taus.tolist()}
+    for name, part in [("correct", f[correct == 1]), ("incorrect", f[correct == 0])]:
+        curve[name] = (part[:, None] > taus).mean(axis=0).tolist() if part.size else None
+    return curve
+
+
+def _by_seed(samples: Sequence[Sample], correct: Array) -> dict[str, Any]:
+    """The accuracy of each seed, and their mean and sample standard deviation."""
+    seeds = np.array([sample.seed for sample in samples])
+    accuracies = {str(seed): float(correct[seeds == seed].mean()) for seed in np.unique(seeds)}
+    return {
+        "seeds": accuracies,
+        "accuracy_seeds_mean": mean(accuracies.values()),
+        "accuracy_seeds_std": stdev(accuracies.values()) if len(accuracies) > 1 else None,
+    }
+
+
 def _matched(samples: Sequence[Sample], cluster: Labels) -> Array:
     """Each sample's -log p(answer) at the temperature that is best on the other folds (n,)."""
     log_p = np.full((len(samples), max(len(s.probabilities) for s in samples)), -np.inf)
@@ -230,14 +262,14 @@ def _matched(samples: Sequence[Sample], cluster: Labels) -> Array:
 
     count = int(cluster.max()) + 1
     folds = (np.random.Generator(np.random.PCG64(0)).permutation(count) % FOLDS)[cluster]
-    found = np.full(len(samples), np.nan)
+    matched = np.full(len(samples), np.nan)
     minimize = load_extra("scipy.optimize").minimize_scalar
     for fold in np.unique(folds):
         if (others := folds != fold).any():
             mean_of = partial(lambda of, x: losses(x, of).mean(), others)
             best = minimize(mean_of, bounds=(-5, 5), method="bounded", options={"xatol": 1e-8})
-            found[~others] = losses(best.x, ~others)
-    return found
+            matched[~others] = losses(best.x, ~others)
+    return matched
 
 
 def _divided(ratios: Ratios, weights: Array) -> dict[str, Any]:
@@ -249,14 +281,15 @@ def _bootstrap(statistics: Statistics, cluster: Labels) -> dict[str, Any]:
     """Each statistic of samples of these clusters (n,), and its 95% percentile interval."""
     generator = np.random.Generator(np.random.PCG64(0))
     size = int(cluster.max()) + 1
-    drawn = []
+    resampled = []
     for _ in range(RESAMPLES):
         counts = np.bincount(generator.integers(size, size=size), minlength=size)
-        drawn.append(statistics(counts[cluster].astype(np.float64)))
-    found: dict[str, Any] = {}
+        resampled.append(statistics(counts[cluster].astype(np.float64)))
+    measured: dict[str, Any] = {}
     for name, value in statistics(np.ones(len(cluster))).items():
-        values = np.array([one[name] for one in drawn])
+        values = np.array([numbers[name] for numbers in resampled])
         values = values[~np.isnan(values)]
         interval = np.quantile(values, [0.025, 0.975]).tolist() if values.size else None
-        found |= {name: None if np.isnan(value) else float(value), f"{name}_interval": interval}
-    return found
+        measured[name] = None if np.isnan(value) else float(value)
+        measured[f"{name}_interval"] = interval
+    return measured

@@ -13,7 +13,7 @@ from minise.errors import rank, say
 
 T = TypeVar("T")
 PAUSE = 30.0  # seconds: a shorter run prints no line
-LONG = 600.0
+LONG = 600.0  # seconds: a line at least so often
 
 
 def progress(
@@ -21,7 +21,7 @@ def progress(
 ) -> Generator[T, None, None]:
     """The items one after the other. Where stderr is no terminal, as in a log file, a line is
     printed there when another 10% are done: at most every 30 seconds, at least every 10 minutes.
-    What `beside` says stands there, too. Of many processes, number 0 alone shows anything."""
+    The text of `beside` is shown, too. Of many processes, only number 0 shows anything."""
     if rank():
         yield from items
         return
@@ -31,16 +31,16 @@ def progress(
                 bar.set_postfix_str(beside())
                 yield item
         return
-    start = said = time.monotonic()
-    told = 0
+    start = last_line = time.monotonic()
+    last_tenth = 0
     for number, item in enumerate(items):
         now, tenth = time.monotonic(), 10 * number // len(items)
-        if number and now - said >= (PAUSE if tenth > told else LONG):
+        if number and now - last_line >= (PAUSE if tenth > last_tenth else LONG):
             left = duration((now - start) * (len(items) / number - 1))
             more = f", {beside()}" if beside() else ""
             rate = f"{number:,} of {len(items):,} {unit}s{more}, about {left} left"
             say(f"{what}: {rate}")
-            said, told = now, tenth
+            last_line, last_tenth = now, tenth
         yield item
 
 
