@@ -36,17 +36,13 @@ from minise.methods.registry import Variant
 from minise.methods.sample import Sample
 from minise.prompt import LABELS
 from minise.question import Question
-from minise.report.results import peaks_so_far
 
-Made = list[
-    tuple[Variant, Method | Fitted]
-]  # variants and their methods, in the order in which they run
-Asked = tuple[list[Sample], int | None]  # in the order of the questions; the peak of memory (bytes)
+Methods = list[tuple[Variant, Method | Fitted]]  # of a task, in the order in which they run
 
 
 @dataclass(frozen=True)
 class Run:
-    """What to do. The tasks of every seed have the same names; some draw by the seed."""
+    """The request of a run. The tasks of every seed have the same names; some draw by the seed."""
 
     tasks: dict[int, list[Task]]  # by seed
     variants: dict[str, list[Variant]]  # by task
@@ -54,41 +50,56 @@ class Run:
     keep_groups: bool = False  # in all samples, not only in those that a fitted method needs
     keep_text: bool = True  # of questions, in samples and predictions; it makes no other run
     tokens_per_pass: int = 0  # of the questions that are run together; it makes no other run
-    about: dict[str, Any] = field(default_factory=dict)  # more that results.json says
+    about: dict[str, Any] = field(default_factory=dict)  # more facts for results.json
     # More that is measured, by its key in results.json: a function of a task's samples by variant.
     extra: dict[str, Callable[[dict[str, list[Sample]]], Any]] = field(default_factory=dict)
 
     def questions(self, task: str) -> Seeded:
-        same = [(seed, one) for seed, tasks in self.tasks.items() for one in tasks]
-        return [(seed, q) for seed, one in same if one.name == task for q in one.questions]
+        """The questions of a task with their seeds, seed after seed."""
+        return [
+            (seed, question)
+            for seed, tasks in self.tasks.items()
+            for one in tasks
+            if one.name == task
+            for question in one.questions
+        ]
 
     def describe(self) -> dict[str, Any]:
         """What must be equal for a run to go on in a folder. A JSON object."""
         tasks = {}
         for task in next(iter(self.tasks.values())):
-            asked = [[s, q.id, q.content_hash, q.answer] for s, q in self.questions(task.name)]
-            digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+            rows = [[s, q.id, q.content_hash, q.answer] for s, q in self.questions(task.name)]
+            digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
             facts: dict[str, Any] = {"dataset": task.dataset, "choices": task.choices}
             if any(question.answer is None for question in task.questions):
                 facts["answered"] = False
-            tasks[task.name] = {"questions": len(asked), "hash": digest, **facts}
-        every = [v for variants in self.variants.values() for v in variants]
-        named = {text for v in every for text in (v.method, str(v.settings.get("grouping")))}
-        own = sorted(text.rpartition(":")[0] for text in named if ".py:" in text)
+            tasks[task.name] = {"questions": len(rows), "hash": digest, **facts}
+        variants = [v for of_task in self.variants.values() for v in of_task]
+        names = {text for v in variants for text in (v.method, str(v.settings.get("grouping")))}
+        files_run = sorted(name.rpartition(":")[0] for name in names if ".py:" in name)
         return {
             **self.identity,
             "seeds": list(self.tasks),
             "tasks": tasks,
             "variants": {t: [asdict(v) for v in vs] for t, vs in self.variants.items()},
-            "code_sha256": code_identity() | {file: sha256(Path(file)) for file in own},
+            "code_sha256": code_identity() | {file: sha256(Path(file)) for file in files_run},
             "keep_groups": self.keep_groups,
         }
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A sample for each question, in their order; and the peak of memory (bytes) while the model
+    was asked, None where it was not asked or the system does not say."""
+
+    samples: list[Sample]
+    peak_bytes: int | None = None
 
 
 def evaluate(
     lm: LanguageModel, run: Run, folder: Path, resume: bool = False, world: World = ALONE
 ) -> dict[str, Any]:
-    """Ask what is not asked yet, then fit and measure. Returns what results.json holds.
+    """Ask what is not asked yet, then fit and measure. Returns the content of results.json.
 
     The other processes of `world` have to call `assist` with the same run meanwhile.
 
@@ -96,105 +107,62 @@ def evaluate(
     that is not this run's (`open_folder`). Later for a full disk, and for a question that cannot be
     answered, which is named. A new folder is not created if a method cannot answer its first
     question, for example because the model's numbers overflow. A fit that does not converge is left
-    out of the results, which say so under "left_out".
+    out of the results, which list it under "left_out".
     """
     began = time.time()
-    made = {task: _make_methods(run, task) for task in run.variants}
-    description, here = run.describe(), machine()
-    for other, told in enumerate(world.gather("run", ""), 1):
-        mine = json.loads(json.dumps(description))  # as JSON brings it back
-        if difference := files.first_difference(json.loads(told), mine):
-            raise InputError(
-                f"process {other} would run something else than process 0 ({difference}); give "
-                "all of them the same files"
-            )
-    files.check_folder(folder)
-    path, is_new = folder / "results.json", not (folder / "run.json").exists()
-    for task in made:
-        for variant, _ in made[task]:
-            files.samples_path(folder, task, variant.name)  # refuses a name that is too long
+    methods = {task: _make_methods(run, task) for task in run.variants}
+    description, this_machine = run.describe(), machine()
+    _check_agreement(world, description)
+    _check_names(folder, methods)
+    is_new = not (folder / "run.json").exists()
     if world.width > 1:
         world.send("new", "yes" if is_new else "")
     if is_new:
-        _try_each(lm, run, made)
-    with files.open_folder(folder, description, resume, here) as moved:
+        _try_each(lm, run, methods)
+    with files.open_folder(folder, description, resume, this_machine) as moved:
         if moved:
             say(f"{moved}: the last digits may be rounded otherwise, but the run goes on")
-        asked, left_out = {}, {}
-        for task in made:
-            asked[task], left_out[task] = _run_task(lm, run, task, made[task], folder, world)
-        before, damage = peaks_so_far(path)
-        if damage:
-            say(f"{path}: damaged ({damage}), so left out; it is written anew from the samples")
-        for task, each in asked.items():
-            table = predictions_csv({name: samples for name, (samples, _) in each.items()})
-            files.replace_file(folder / f"predictions-{task}.csv", table)
-        known = [task for task in made if description["tasks"][task].get("answered", True)]
-        found = {task: _measure(run, task, asked[task], before) for task in known}
-        methods = {variant.name: method for each in made.values() for variant, method in each}
+        answers: dict[str, dict[str, Answers]] = {}  # by task and variant
+        left_out: dict[str, dict[str, str]] = {}  # the reasons by task and variant
+        for task in methods:
+            answers[task], left_out[task] = _answer(lm, run, task, methods[task], folder, world)
+        measured = _measure_all(run, description, answers, folder)
         config = {
             **description,
             **run.about,
-            "prompts": {task: _prompts(lm, run, task, made[task]) for task in made},
-            "regularisation": {
-                n: m.regularisation
-                for n, m in methods.items()
-                if isinstance(m, Fitted) and m.regularisation
-            },
+            "prompts": {task: _prompts(lm, run, task, methods[task]) for task in methods},
+            "regularisation": _regularisation(methods),
             "left_out": left_out,
-            **here,
+            **this_machine,
             "wall_seconds": round(time.time() - began, 1),
         }
-        keys = ("results", "differences", "timing", *run.extra)
-        measured = {key: {task: found[task][key] for task in found} for key in keys}
         text = json.dumps({"config": config, **measured}, indent=1, ensure_ascii=False)
-        files.replace_file(path, text + "\n")
+        files.replace_file(folder / "results.json", text + "\n")
         return json.loads(text)
 
 
 def assist(lm: LanguageModel, run: Run, world: World) -> None:
     """Ask a part of the questions of process 0, which calls `evaluate`. Writes no file."""
-    made = {task: _make_methods(run, task) for task in run.variants}
+    methods = {task: _make_methods(run, task) for task in run.variants}
     world.gather("run", json.dumps(run.describe()))
     if world.rank < world.width and world.receive("new"):
-        _try_each(lm, run, made)
-    for task in made:
-        for asker in _askers(lm, run, made[task]).values():
-            key = f"{task}/{asker.variant.name}"
-            for _ in ask_together(asker, world, key, run.questions(task)):
+        _try_each(lm, run, methods)
+    for task in methods:
+        for asker in _askers(lm, run, methods[task]).values():
+            for _ in ask_together(asker, world, _key(task, asker), run.questions(task)):
                 pass
 
 
-def _try_each(lm: LanguageModel, run: Run, made: dict[str, Made]) -> None:
-    """Ask each method its first question. Raises InputError for one that cannot answer it."""
-    for task in made:
-        for variant, method in made[task]:
-            if isinstance(method, Method):
-                first = run.questions(task)[:1]
-                next(ask_each(Asker(lm, for_trial(variant, method), variant), first))
+# Before a question is asked
 
 
-def _askers(lm: LanguageModel, run: Run, made: Made) -> dict[str, Asker]:
-    """The methods that ask the model, by the names of their variants. Samples keep their groups for
-    methods that are fitted on them."""
-    fitted = [method for _, method in made if isinstance(method, Fitted)]
-    needed = {need for method in fitted for need in method.needs}
-    return {
-        variant.name: Asker(
-            lm, method, variant, run.keep_groups or variant.name in needed, run.tokens_per_pass
-        )
-        for variant, method in made
-        if isinstance(method, Method)
-    }
-
-
-def _make_methods(run: Run, task: str) -> Made:
+def _make_methods(run: Run, task: str) -> Methods:
     """The variants of a task with their methods, the fitted ones last. Raises InputError for what a
     method needs and does not find, and for what it cannot do."""
-    made = [(variant, build(variant)) for variant in run.variants[task]]
-    made.sort(key=lambda one: isinstance(one[1], Fitted))
+    methods = [(variant, build(variant)) for variant in run.variants[task]]
+    methods.sort(key=lambda pair: isinstance(pair[1], Fitted))
     ready: set[str] = set()
-    for variant, method in made:
+    for variant, method in methods:
         if variant.name in ready:
             raise InputError(f"{task}: two methods have one name; give each its own")
         needs = method.needs if isinstance(method, Fitted) else ()
@@ -204,124 +172,220 @@ def _make_methods(run: Run, task: str) -> Made:
             )
         method.check(run.questions(task))
         ready.add(variant.name)
-    return made
+    return methods
 
 
-def _run_task(
-    lm: LanguageModel, run: Run, task: str, made: Made, folder: Path, world: World
-) -> tuple[dict[str, Asked], dict[str, str]]:
-    """What each variant answers, by its name; and the fits that did not converge, each with the
-    reason."""
-    asked: dict[str, Asked] = {}
+def _check_agreement(world: World, description: dict[str, Any]) -> None:
+    """Raise InputError if another process has another run."""
+    as_read = json.loads(json.dumps(description))  # lists in place of tuples
+    for number, text in enumerate(world.gather("run", ""), 1):
+        if difference := files.first_difference(json.loads(text), as_read):
+            raise InputError(
+                f"process {number} would run something else than process 0 ({difference}); give "
+                "all of them the same files"
+            )
+
+
+def _check_names(folder: Path, methods: dict[str, Methods]) -> None:
+    """Raise InputError for a folder that cannot be written, and for a file's name that is too
+    long."""
+    files.check_folder(folder)
+    for task in methods:
+        for variant, _ in methods[task]:
+            files.samples_path(folder, task, variant.name)
+
+
+def _try_each(lm: LanguageModel, run: Run, methods: dict[str, Methods]) -> None:
+    """Ask each method its first question. Raises InputError for one that cannot answer it."""
+    for task in methods:
+        for variant, method in methods[task]:
+            if isinstance(method, Method):
+                first = run.questions(task)[:1]
+                next(ask_each(Asker(lm, for_trial(variant, method), variant), first))
+
+
+# Answers
+
+
+def _askers(lm: LanguageModel, run: Run, methods: Methods) -> dict[str, Asker]:
+    """The methods that ask the model, by the names of their variants. Samples keep their groups for
+    methods that are fitted on them."""
+    fitted = [method for _, method in methods if isinstance(method, Fitted)]
+    needed = {need for method in fitted for need in method.needs}
+    return {
+        variant.name: Asker(
+            lm, method, variant, run.keep_groups or variant.name in needed, run.tokens_per_pass
+        )
+        for variant, method in methods
+        if isinstance(method, Method)
+    }
+
+
+def _key(task: str, asker: Asker) -> str:
+    """Under which the processes share the questions of a task and variant."""
+    return f"{task}/{asker.variant.name}"
+
+
+def _answer(
+    lm: LanguageModel, run: Run, task: str, methods: Methods, folder: Path, world: World
+) -> tuple[dict[str, Answers], dict[str, str]]:
+    """The answers of each variant of a task, by its name; and the fits that did not converge, each
+    with the reason."""
+    answers: dict[str, Answers] = {}
     left_out: dict[str, str] = {}
-    askers, questions = _askers(lm, run, made), run.questions(task)
-    for variant, method in made:
+    askers = _askers(lm, run, methods)
+    for variant, method in methods:
         name, path = variant.name, files.samples_path(folder, task, variant.name)
         if isinstance(method, Method):
-            asked[name] = _ask_all(askers[name], run, task, path, world)
+            answers[name] = _ask(askers[name], run, task, path, world)
             continue
         try:
             if missing := [need for need in method.needs if need in left_out]:
                 raise NotConverged(f"it is fitted on {missing[0]}, which is left out")
-            fitted: list[Sample] = method.fit({need: asked[need][0] for need in method.needs})
+            samples: list[Sample] = method.fit({n: answers[n].samples for n in method.needs})
         except NotConverged as error:
             left_out[name] = one_line(error)
             say(f"{task}: {name} is left out of the results: {left_out[name]}")
             path.unlink(missing_ok=True)  # of an earlier fit
             continue
-        if [sample.key for sample in fitted] != [
-            (seed, question.id) for seed, question in questions
-        ]:
+        keys = [(seed, question.id) for seed, question in run.questions(task)]
+        if [sample.key for sample in samples] != keys:
             raise InputError(f"{name}: fit must give a sample for each question, in order")
-        files.replace_file(path, "".join(sample.line() for sample in fitted))
-        asked[name] = fitted, None
-    return asked, left_out
+        files.replace_file(path, "".join(sample.line() for sample in samples))
+        answers[name] = Answers(samples)
+    return answers, left_out
 
 
-def _ask_all(asker: Asker, run: Run, task: str, path: Path, world: World) -> Asked:
-    """The samples of a method that asks the model: those of its file, and those that it lacks."""
+def _ask(asker: Asker, run: Run, task: str, path: Path, world: World) -> Answers:
+    """The answers of a method that asks the model: those in its file, and those that it lacks,
+    which are appended one by one."""
     questions = run.questions(task)
-    files.drop_torn_line(path)
-    found = {sample.key: sample for sample in files.read_samples(path)}
-    hashes = {(seed, question.id): question.content_hash for seed, question in questions}
-    if any(hashes.get(key) != sample.question_hash for key, sample in found.items()):
-        raise InputError(f"{path}: holds answers to other questions; choose another folder")
-    places = [i for i, (seed, question) in enumerate(questions) if (seed, question.id) not in found]
+    samples = _read_answered(path, questions)
+    places = [i for i, (seed, q) in enumerate(questions) if (seed, q.id) not in samples]
     pending = [questions[i] for i in places]
-    what = printable(shorten(path.stem.removeprefix("samples-"), 60))
+    title = printable(shorten(path.stem.removeprefix("samples-"), 60))
+    written_tokens = 0  # by a method that lets the model write
 
-    written = 0  # tokens, by a method that writes
-
-    def told() -> str:
-        return f"{written:,} tokens written" if written else ""
+    def beside() -> str:
+        return f"{written_tokens:,} tokens written" if written_tokens else ""
 
     def ask_pending() -> None:
-        nonlocal written
-        samples = ask_together(asker, world, f"{task}/{asker.variant.name}", questions, places)
-        with closing(samples), closing(progress(pending, what, "question", told)) as asking:
+        nonlocal written_tokens
+        new = ask_together(asker, world, _key(task, asker), questions, places)
+        with closing(new), closing(progress(pending, title, "question", beside)) as asking:
             for _, question in asking:
                 try:
-                    sample = next(samples)
+                    sample = next(new)
                 except InputError as error:
                     remedy = "answers so far are kept, the same command with --resume goes on"
                     raise InputError(f"{shorten(str(error), 250)} ({remedy})") from error
-                if type(wrote := (sample.notes or {}).get("new_tokens")) is int:
-                    written += wrote
-                if run.keep_text:
-                    sample = replace(sample, text=_text(question))
-                elif sample.notes:
-                    kept = {k: v for k, v in sample.notes.items() if k != "reasoning"}
-                    sample = replace(sample, notes=kept)
+                count = (sample.notes or {}).get("new_tokens")
+                if type(count) is int:
+                    written_tokens += count
+                sample = _with_text(sample, question) if run.keep_text else _without_text(sample)
                 files.append_lines(path, [sample.line()])
-                found[sample.key] = sample
+                samples[sample.key] = sample
 
     peak = peak_bytes(ask_pending, asker.lm.decoder.device)[0] if pending else None
-    return [found[key] for key in hashes], peak
+    return Answers([samples[seed, question.id] for seed, question in questions], peak)
 
 
-def _text(question: Question) -> dict[str, Any]:
+def _read_answered(path: Path, questions: Seeded) -> dict[tuple[int, str], Sample]:
+    """The samples of a file, by seed and id. Raises InputError for one of another question."""
+    files.drop_torn_line(path)
+    samples = {sample.key: sample for sample in files.read_samples(path)}
+    hashes = {(seed, question.id): question.content_hash for seed, question in questions}
+    if any(hashes.get(key) != sample.question_hash for key, sample in samples.items()):
+        raise InputError(f"{path}: holds answers to other questions; choose another folder")
+    return samples
+
+
+def _with_text(sample: Sample, question: Question) -> Sample:
+    """The sample with the question's text, for people."""
     right = None if question.answer is None else question.choices[question.answer]
-    return {"question": question.text, "choices": list(question.choices), "answer": right}
+    text = {"question": question.text, "choices": list(question.choices), "answer": right}
+    return replace(sample, text=text)
+
+
+def _without_text(sample: Sample) -> Sample:
+    """The sample without the text that the model wrote about a question."""
+    if not sample.notes:
+        return sample
+    notes = {name: value for name, value in sample.notes.items() if name != "reasoning"}
+    return replace(sample, notes=notes)
+
+
+# Results
+
+
+def _measure_all(
+    run: Run, description: dict[str, Any], answers: dict[str, dict[str, Answers]], folder: Path
+) -> dict[str, Any]:
+    """All of results.json but its config, each part by task. A task without answers is left out.
+    Also writes the predictions of every task."""
+    path = folder / "results.json"
+    peaks, damage = files.peaks_so_far(path)
+    if damage:
+        say(f"{path}: damaged ({damage}), so it is written again from the samples")
+    for task, by_variant in answers.items():
+        table = predictions_csv({name: one.samples for name, one in by_variant.items()})
+        files.replace_file(folder / f"predictions-{task}.csv", table)
+    measured = {
+        task: _measure(run, task, answers[task], peaks)
+        for task in answers
+        if description["tasks"][task].get("answered", True)
+    }
+    keys = ("results", "differences", "timing", *run.extra)
+    return {key: {task: measured[task][key] for task in measured} for key in keys}
 
 
 def _measure(
-    run: Run, task: str, asked: dict[str, Asked], before: dict[tuple[str, str], Any]
+    run: Run, task: str, answers: dict[str, Answers], peaks: dict[tuple[str, str], int]
 ) -> dict[str, Any]:
-    """The numbers of a task, by their keys in results.json. `before`: the peaks so far."""
-    variants = [variant for variant in run.variants[task] if variant.name in asked]
-    samples = {variant.name: asked[variant.name][0] for variant in variants}
+    """The numbers of a task, by their keys in results.json. `peaks`: of memory (bytes), by task
+    and variant, from an earlier part of this run."""
+    variants = [variant for variant in run.variants[task] if variant.name in answers]
+    samples = {variant.name: answers[variant.name].samples for variant in variants}
+    results = {}
+    for variant in variants:
+        facts = {"method": variant.method, "settings": variant.settings, "engine": variant.engine}
+        results[variant.name] = facts | summarise(samples[variant.name])
     names = list(samples)
-    # Each with those before it; of many variants, with the first alone.
-    others = {b: names[: i if len(names) <= 8 else min(i, 1)] for i, b in enumerate(names)}
+    differences = []
+    for number, a in enumerate(names):
+        # Each with those before it; of many variants, with the first alone.
+        for b in names[: number if len(names) <= 8 else min(number, 1)]:
+            differences.append({"a": a, "b": b, **difference(samples[a], samples[b])})
     timing = {}
     for name in names:
         seconds = [sample.seconds for sample in samples[name] if sample.seconds is not None]
-        mean = sum(seconds) / len(seconds) if seconds else None
-        # A run that has nothing left to ask keeps the peak that was measured before.
-        peak = asked[name][1] or before.get((task, name))
-        timing[name] = {"seconds_per_question": mean, "peak_bytes": peak}
-    return {
-        "results": {
-            v.name: {"method": v.method, "settings": v.settings, "engine": v.engine}
-            | summarise(samples[v.name])
-            for v in variants
-        },
-        "differences": [
-            {"a": a, "b": b, **difference(samples[a], samples[b])} for a in names for b in others[a]
-        ],
-        "timing": timing,
-        **{key: measure(samples) for key, measure in run.extra.items()},
-    }
+        timing[name] = {
+            "seconds_per_question": sum(seconds) / len(seconds) if seconds else None,
+            # A run that has nothing left to ask keeps the peak that was measured before.
+            "peak_bytes": answers[name].peak_bytes or peaks.get((task, name)),
+        }
+    extra = {key: measure(samples) for key, measure in run.extra.items()}
+    return {"results": results, "differences": differences, "timing": timing, **extra}
 
 
-def _prompts(lm: LanguageModel, run: Run, task: str, made: Made) -> dict[str, Any]:
+def _prompts(lm: LanguageModel, run: Run, task: str, methods: Methods) -> dict[str, Any]:
     """The templates, and the label tokens of the first method that asks the model."""
-    method = next(method for _, method in made if isinstance(method, Method))
+    method = next(method for _, method in methods if isinstance(method, Method))
     seed, question = run.questions(task)[0]
     plan: Plan = method.plan(lm, question, seed)
     # A method may read the probability of every token: then it has no labels.
-    known = (p.label_ids for p in plan.prompts if len(p.label_ids) <= len(LABELS))
-    ids = max(known, key=len, default=[])
+    labels = (p.label_ids for p in plan.prompts if len(p.label_ids) <= len(LABELS))
+    ids = max(labels, key=len, default=[])
     preset = method.preset.of(lm.config.model_type)
     templates = {"group": asdict(preset.template), "standard": asdict(preset.standard_template)}
     return {"label_ids": dict(zip(LABELS, ids, strict=False)), "templates": templates}
+
+
+def _regularisation(methods: dict[str, Methods]) -> dict[str, str]:
+    """What each fitted method minimises, in words, where that matters."""
+    texts = {}
+    for of_task in methods.values():
+        for variant, method in of_task:
+            if isinstance(method, Fitted) and method.regularisation:
+                texts[variant.name] = method.regularisation
+    return texts

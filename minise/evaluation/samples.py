@@ -18,7 +18,8 @@ from minise.methods.sample import Sample
 
 # What wrong types and values in a file lead to, before anything can say what is wrong.
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_PARTS = (dict, list, tuple)
+_NESTED = (dict, list, tuple)
+_ENDINGS = (".csv", ".json", ".jsonl", ".partial")
 
 
 def samples_path(folder: Path, task: str, name: str) -> Path:
@@ -52,6 +53,23 @@ def read_samples(path: Path) -> list[Sample]:
     return list(samples.values())
 
 
+def peaks_so_far(path: Path) -> tuple[dict[tuple[str, str], int], str]:
+    """The peaks of memory (bytes) in a results.json, by task and variant; and why it cannot be
+    read, else empty. Such a file loses nothing: it is written again from the samples."""
+    try:
+        timing = json.loads(path.read_text(encoding="utf-8"))["timing"]
+        peaks = {}
+        for task, variants in timing.items():
+            for variant, measured in variants.items():
+                if measured["peak_bytes"] is not None:
+                    peaks[task, variant] = int(measured["peak_bytes"])
+        return peaks, ""
+    except FileNotFoundError:
+        return {}, ""
+    except (OSError, *DAMAGE) as error:
+        return {}, one_line(error)
+
+
 def drop_torn_line(path: Path) -> None:
     """Cut a file after its last complete line, so that lines can be appended."""
     if path.exists():
@@ -75,6 +93,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def _write(written: Path, mode: str, text: str, path: Path) -> None:
+    """Write the file `written`, which then becomes `path` if it is another one."""
     try:
         with written.open(mode) as file:
             # Half a surrogate pair, from a file name that is not UTF-8, becomes JSON's escape.
@@ -89,24 +108,32 @@ def _write(written: Path, mode: str, text: str, path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InputError for a folder that could not be created or written. Creates nothing, so that
-    it can be asked before a model is loaded."""
+    """Raise InputError for a folder that could not be created or written. Creates nothing, so it
+    can be called before a model is loaded."""
     try:
-        there = next(path for path in (folder, *folder.absolute().parents) if _exists(path))
-        if any(len(os.fsencode(part)) > 255 for part in folder.parts):
-            problem = "File name too long"
-        elif not there.is_dir():
-            problem = f"{there} is a file"
-        elif not os.access(there, os.W_OK | os.X_OK):
-            problem = f"{there} may not be written"
-        else:
-            found = there.iterdir() if there == folder else ()
-            problem = next((f"{path.name} in it is no file" for path in found if _odd(path)), "")
+        problem = _folder_problem(folder)
     except (OSError, ValueError) as error:  # a name too long, or one that no system allows
         problem = one_line(error)
     if problem:
-        named = f"{shorten(str(folder), 150)}: could not be written ({shorten(problem, 150)})"
-        raise InputError(f"{named}; choose another folder")
+        name = shorten(str(folder), 150)
+        reason = f"could not be written ({shorten(problem, 150)})"
+        raise InputError(f"{name}: {reason}; choose another folder")
+
+
+def _folder_problem(folder: Path) -> str:
+    """Why a folder cannot be written; empty if it can. Raises OSError or ValueError, too."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if _exists(path))
+    if any(len(os.fsencode(part)) > 255 for part in folder.parts):
+        return "File name too long"
+    if not nearest.is_dir():
+        return f"{nearest} is a file"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"{nearest} may not be written"
+    if nearest == folder:
+        for path in folder.iterdir():
+            if _blocks_a_file(path):
+                return f"{path.name} in it is no file"
+    return ""
 
 
 def _exists(path: Path) -> bool:
@@ -118,15 +145,10 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _odd(path: Path) -> bool:
-    """A folder or pipe in the place of a file: opening it would fail, or wait for ever."""
-    kept = path.name in (".lock", "report.md") or path.suffix in (
-        ".csv",
-        ".json",
-        ".jsonl",
-        ".partial",
-    )
-    return kept and path.exists() and not path.is_file()
+def _blocks_a_file(path: Path) -> bool:
+    """A folder or pipe where a run writes a file: opening it would fail, or wait for ever."""
+    is_ours = path.name in (".lock", "report.md") or path.suffix in _ENDINGS
+    return is_ours and path.exists() and not path.is_file()
 
 
 @contextmanager
@@ -136,7 +158,7 @@ def open_folder(
     """Lock a run's folder. Create it, or check that its run.json equals `description` (JSON: all
     that makes a run this run). The system releases the lock even if the process is killed.
 
-    `machine` is kept beside it and may change: the context is the first difference, or empty.
+    `machine` is kept beside it and may change: the context gives the first difference, or "".
 
     Raises InputError for a folder that cannot be created, that another process is writing, that
     holds another run (its first difference is named), or that holds this run without `resume`.
@@ -150,21 +172,21 @@ def open_folder(
         raise InputError(f"{folder}: another run is writing here; choose another folder") from None
     except (OSError, NotImplementedError) as error:  # some file systems have no locks
         raise InputError(f"{folder}: could not be locked ({one_line(error)})") from None
-    mark = folder / "run.json"
+    path = folder / "run.json"
     with lock:
         moved = ""
-        if not (mark.exists() or any(folder.glob("samples-*.jsonl"))):
-            kept = description | ({} if machine is None else {"machine": machine})
-            replace_file(mark, json.dumps(kept, indent=1) + "\n")
+        if not (path.exists() or any(folder.glob("samples-*.jsonl"))):
+            content = description | ({} if machine is None else {"machine": machine})
+            replace_file(path, json.dumps(content, indent=1) + "\n")
         else:
             try:
-                there = json.loads(mark.read_text(encoding="utf-8"))
-                before = there.pop("machine", machine)
-                moved = first_difference(before, machine) if machine else ""
-                difference = first_difference(there, description)
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                stored_machine = stored.pop("machine", None)
+                moved = first_difference(stored_machine, machine) if machine else ""
+                difference = first_difference(stored, description)
             except (OSError, *DAMAGE) as error:
                 problem = f"not readable ({one_line(error)})"
-                raise InputError(f"{mark}: {problem}; choose another folder") from None
+                raise InputError(f"{path}: {problem}; choose another folder") from None
             if difference:
                 problem = f"{folder} holds another run ({difference})"
                 raise InputError(f"{problem}; choose another folder")
@@ -174,17 +196,17 @@ def open_folder(
         yield moved
 
 
-def first_difference(there: Any, here: Any, place: str = "") -> str:
+def first_difference(stored: Any, current: Any, place: str = "") -> str:
     """Where two JSON values first differ, such as "tasks.words.hash" or "seeds.0", and how; empty
     if they are equal."""
-    if there and here and isinstance(there, _PARTS) and isinstance(here, _PARTS):
-        pair = [dict(x) if isinstance(x, dict) else dict(enumerate(x)) for x in (there, here)]
-        for key in {**pair[0], **pair[1]}:
-            a, b = (values.get(key, "missing") for values in pair)
-            if found := first_difference(a, b, f"{place}.{key}"):
-                return found
+    if stored and current and isinstance(stored, _NESTED) and isinstance(current, _NESTED):
+        parts = [dict(x) if isinstance(x, dict) else dict(enumerate(x)) for x in (stored, current)]
+        for key in {**parts[0], **parts[1]}:
+            a, b = (values.get(key, "missing") for values in parts)
+            if difference := first_difference(a, b, f"{place}.{key}"):
+                return difference
         return ""
-    texts = [json.dumps(value) for value in (there, here)]
+    texts = [json.dumps(value) for value in (stored, current)]
     if texts[0] == texts[1]:
         return ""
     a, b = (shorten(text, 70) for text in texts)

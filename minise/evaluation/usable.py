@@ -25,32 +25,32 @@ def usable(
     The others are among the task's `skipped`. Raises InputError if there are any, unless `skip`;
     and where none is left, or all fail for one reason, which is then not a question's.
     """
-    unusable: dict[str, dict[str, str]] = {}  # by task and question id
-    for name, of in variants.items():
-        same = [(seed, task) for seed, each in tasks.items() for task in each if task.name == name]
-        found = unusable[name] = _refusals(lm, _different(of), same)
-        ids = {question.id for _, task in same for question in task.questions}
-        reasons = set(found.values())
-        if len(found) == len(ids) > 1 and len(reasons) == 1:
-            raise InputError(f"{name}: {reasons.pop()}")
-        if found and not (skip and len(found) < len(ids)):
-            places = {key: place for _, task in same for key, place in task.places.items()}
-            key, reason = next(iter(found.items()))
-            mend = (
-                "leave them out with --skip-bad-rows" if len(found) < len(ids) else "none is left"
-            )
-            count = f"{len(found):,} of {len(ids):,} questions cannot be asked"
-            raise InputError(f"{_named(key, reason, name, places)} ({count}; {mend})")
+    refused: dict[str, dict[str, str]] = {}  # the reasons by task and question id
+    for name, of_task in variants.items():
+        by_seed = [
+            (seed, task) for seed, each in tasks.items() for task in each if task.name == name
+        ]
+        reasons = refused[name] = _refusals(lm, _different(of_task), by_seed)
+        ids = {question.id for _, task in by_seed for question in task.questions}
+        if len(reasons) == len(ids) > 1 and len(set(reasons.values())) == 1:
+            raise InputError(f"{name}: {next(iter(reasons.values()))}")
+        if reasons and not (skip and len(reasons) < len(ids)):
+            places = {id: place for _, task in by_seed for id, place in task.places.items()}
+            id, reason = next(iter(reasons.items()))
+            some_are_left = len(reasons) < len(ids)
+            remedy = "leave them out with --skip-bad-rows" if some_are_left else "none is left"
+            count = f"{len(reasons):,} of {len(ids):,} questions cannot be asked"
+            raise InputError(f"{_line(id, reason, name, places)} ({count}; {remedy})")
     return {
-        seed: [_without(task, unusable.get(task.name, {})) for task in each]
+        seed: [_without(task, refused.get(task.name, {})) for task in each]
         for seed, each in tasks.items()
     }
 
 
 def able(lm: LanguageModel, variants: Sequence[Variant], task: Task) -> list[Variant]:
     """The variants of an experiment without those that this model cannot run at all, or not with as
-    many choices as every question has, and without those fitted on them. They are said on stderr,
-    a line for each reason."""
+    many choices as every question has, and without those fitted on them. These are named on stderr,
+    in a line for each reason."""
     fewest = min(task.questions, key=lambda question: len(question.choices))
     refused: dict[str, str] = {}
     for variant in variants:
@@ -62,7 +62,7 @@ def able(lm: LanguageModel, variants: Sequence[Variant], task: Task) -> list[Var
                 refused[variant.name] = refused[missing[0]]
         except Unsuited as error:
             refused[variant.name] = str(error)
-        except InputError:  # for another reason, which the run itself tells
+        except InputError:  # for another reason, which the run itself gives
             pass
     for reason in dict.fromkeys(refused.values()):
         names = [name for name, why in refused.items() if why == reason]
@@ -71,14 +71,14 @@ def able(lm: LanguageModel, variants: Sequence[Variant], task: Task) -> list[Var
 
 
 def _refusals(
-    lm: LanguageModel, methods: Sequence[tuple[Method, bool]], same: Sequence[tuple[int, Task]]
+    lm: LanguageModel, methods: Sequence[tuple[Method, bool]], tasks: Sequence[tuple[int, Task]]
 ) -> dict[str, str]:
-    """Why a question cannot be asked, by its id."""
-    found: dict[str, str] = {}
-    asked = [(seed, question) for seed, task in same for question in task.questions]
-    with closing(progress(asked, "checking", "question")) as checking:
+    """Why a question cannot be asked, by its id. `tasks`: one task by its seeds."""
+    reasons: dict[str, str] = {}
+    questions = [(seed, question) for seed, task in tasks for question in task.questions]
+    with closing(progress(questions, "checking", "question")) as checking:
         for seed, question in checking:
-            if question.id in found:
+            if question.id in reasons:
                 continue
             for method, dense in methods:
                 try:
@@ -88,31 +88,33 @@ def _refusals(
                     if dense and plan.layout is None:
                         check_mask_fits(len(plan.prefix) + sum(map(len, plan.branches)))
                 except InputError as error:
-                    found[question.id] = f"{method.name}: {one_line(error)}"
+                    reasons[question.id] = f"{method.name}: {one_line(error)}"
                     break
-    return found
+    return reasons
 
 
 def _different(variants: Sequence[Variant]) -> list[tuple[Method, bool]]:
-    """The methods that ask the model, and whether under a dense mask; none that plans as another
-    one does."""
-    found: dict[tuple[str, str, bool], tuple[Method, bool]] = {}
-    for one in variants:
-        method, dense = build(one), one.engine in ("dense", "plain")
+    """The methods that ask the model, and whether under a dense mask; of those that plan alike,
+    one."""
+    methods: dict[tuple[str, str, bool], tuple[Method, bool]] = {}
+    for variant in variants:
+        method, dense = build(variant), variant.engine in ("dense", "plain")
         if isinstance(method, Method):
-            found[one.method, repr(one.settings), dense] = method, dense
-    return list(found.values())
+            methods[variant.method, repr(variant.settings), dense] = method, dense
+    return list(methods.values())
 
 
-def _named(key: str, reason: str, task: str, places: dict[str, str]) -> str:
-    return printable(f"{places.get(key, task)}: question {quote(key, 40)}: {reason}")
+def _line(id: str, reason: str, task: str, places: dict[str, str]) -> str:
+    """Where a question stands, and why it cannot be asked."""
+    return printable(f"{places.get(id, task)}: question {quote(id, 40)}: {reason}")
 
 
-def _without(task: Task, refused: dict[str, str]) -> Task:
-    kept = [question for question in task.questions if question.id not in refused]
-    skipped = [
-        _named(question.id, refused[question.id], task.name, task.places)
-        for question in task.questions
-        if question.id in refused
-    ]
-    return replace(task, questions=kept, skipped=[*task.skipped, *skipped])
+def _without(task: Task, reasons: dict[str, str]) -> Task:
+    """The task without the questions that cannot be asked, which are listed as skipped."""
+    usable_questions, skipped = [], []
+    for question in task.questions:
+        if question.id in reasons:
+            skipped.append(_line(question.id, reasons[question.id], task.name, task.places))
+        else:
+            usable_questions.append(question)
+    return replace(task, questions=usable_questions, skipped=[*task.skipped, *skipped])

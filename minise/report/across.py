@@ -20,29 +20,32 @@ def across(folders: Sequence[Path], runs: Sequence[Results]) -> list[dict[str, A
     Methods of one name are compared; in runs of one model also a method that only one of the runs
     has with all of the other. Left out is what both answered alike, to the last bit.
     """
-    sides = [  # cells with their samples, by what was asked
-        list(zip(told.cells, _samples(folder, run), strict=True))
-        for folder, run, told in zip(folders, runs, tell_apart(runs), strict=True)
+    apart = tell_apart(runs)
+    sides = [
+        list(zip(shown.cells, _samples(folder, run), strict=True))
+        for folder, run, shown in zip(folders, runs, apart, strict=True)
     ]
-    found = []
+    differences = []
     for before, after in combinations(sides, 2):
-        both = {cell.method for cell, _ in before} & {cell.method for cell, _ in after}
+        in_both = {cell.method for cell, _ in before} & {cell.method for cell, _ in after}
         for (a, of_a), (b, of_b) in product(after, before):
-            alone = a.model == b.model and not {a.method, b.method} <= both
-            if a.task != b.task or not (a.method == b.method or alone):
+            in_one = a.model == b.model and not {a.method, b.method} <= in_both
+            if a.task != b.task or not (a.method == b.method or in_one):
                 continue
-            shared = [(of_a[asked], of_b[asked]) for asked in of_a if asked in of_b]
-            if any(one.probabilities != other.probabilities for one, other in shared):
-                measured = difference(*map(list, zip(*shared, strict=True)))
+            pairs = [(of_a[question], of_b[question]) for question in of_a if question in of_b]
+            if any(one.probabilities != other.probabilities for one, other in pairs):
+                measured = difference(*map(list, zip(*pairs, strict=True)))
                 names = {"a": f"{a.label}: {a.name}", "b": f"{b.label}: {b.name}"}
-                found.append({"task": a.task, **names, **measured})
-    return found
+                differences.append({"task": a.task, **names, **measured})
+    return differences
 
 
 def _samples(folder: Path, run: Results) -> list[dict[Any, Sample]]:
-    """The samples of each cell of a run; none where the folder has not kept them."""
-    named = [(task, name) for task, methods in run.raw["results"].items() for name in methods]
-    return [
-        {(s.key, s.question_hash, s.answer): s for s in read_samples(samples_path(folder, *one))}
-        for one in named
-    ]
+    """The samples of each cell of a run, by seed and question; none where the folder has lost
+    them."""
+    cells = []
+    for task, methods in run.raw["results"].items():
+        for name in methods:
+            samples = read_samples(samples_path(folder, task, name))
+            cells.append({(s.key, s.question_hash, s.answer): s for s in samples})
+    return cells
