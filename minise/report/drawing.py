@@ -63,12 +63,12 @@ def looks(names: Iterable[T], ordered: bool = False) -> dict[T, Look]:
     if ordered:
         scale = load_extra("matplotlib").colormaps["viridis"]
         colours = [scale(0.8 * i / max(len(names) - 1, 1)) for i in range(len(names))]
-    found = {}
+    by_name = {}
     for i, name in enumerate(names):
         kind = (i if ordered else i // len(_COLOURS)) % len(_DASHES)
         marker = _MARKERS[i % len(_MARKERS)]
-        found[name] = Look(colours[i % len(colours)], _DASHES[kind], marker, _HATCHES[kind])
-    return found
+        by_name[name] = Look(colours[i % len(colours)], _DASHES[kind], marker, _HATCHES[kind])
+    return by_name
 
 
 @contextmanager
@@ -103,16 +103,24 @@ def sheet(
     axes = figure.subplots(len(heights), columns, **grid)
     for i, (_, what) in enumerate(panels):
         band, column = divmod(i, columns)
-        own = axes[len(rows) * band : len(rows) * (band + 1), column]
-        own[0].set_title(titles[i])
-        for ax, (beside, (below, _)) in zip(own, rows.items(), strict=True):
+        of_panel = axes[len(rows) * band : len(rows) * (band + 1), column]
+        of_panel[0].set_title(titles[i])
+        for ax, (beside, (below, _)) in zip(of_panel, rows.items(), strict=True):
             ax.set_xlabel(below)
-            ax.tick_params(labelbottom=bool(below) or ax is own[-1])
+            ax.tick_params(labelbottom=bool(below) or ax is of_panel[-1])
             if column == 0:
                 ax.set_ylabel(beside)
-        paint(what, *own)
+        paint(what, *of_panel)
     for ax in axes[-len(rows) :, (len(panels) - 1) % columns + 1 :].flat:
         ax.remove()
+    lines = _legend_and_caption(figure, caption, width)
+    lines += bands * (max(title.count("\n") for title in titles) + 1)
+    figure.set_size_inches(width, sum(heights) + lines * _LINE)
+    return figure
+
+
+def _legend_and_caption(figure: Any, caption: str, width: float) -> int:
+    """Draw both, in a figure so many inches wide. Returns how many lines of text they take."""
     keys: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -124,10 +132,7 @@ def sheet(
         figure.legend(keys.values(), labels, loc="outside upper center", ncols=in_a_line)
     text = wrapped(caption, width, _SMALL)
     figure.supxlabel(text, fontsize="small", x=0.01, ha="left")
-    lines = ceil(len(keys) / in_a_line) + "".join([*labels, text]).count("\n") + 2
-    lines += bands * (max(title.count("\n") for title in titles) + 1)
-    figure.set_size_inches(width, sum(heights) + lines * _LINE)
-    return figure
+    return ceil(len(keys) / in_a_line) + "".join([*labels, text]).count("\n") + 2
 
 
 def wrapped(text: str, inches: float, letters: int = _LETTERS) -> str:

@@ -35,38 +35,41 @@ def curves(named: Callable[[Cell], tuple[str, Look]], cells: list[Cell], *axes: 
                 ax.plot(curve["tau"], 100 * np.array(curve[kind]), **marks)
 
 
-def bins(known: Looks, cell: Cell, above: Any, below: Any) -> None:
+def bins(methods: Looks, cell: Cell, above: Any, below: Any) -> None:
     """Accuracy against mean confidence in each bin, and how many predictions a bin has."""
-    found, look = cell.metrics["reliability"], known[cell.name]
-    full = np.array(found["count"]) > 0
+    reliability, look = cell.metrics["reliability"], methods[cell.name]
+    full = np.array(reliability["count"]) > 0
     f, share, n = (
-        np.array(found[key], dtype=float)[full] for key in ("confidence", "accuracy", "questions")
+        np.array(reliability[key], dtype=float)[full]
+        for key in ("confidence", "accuracy", "questions")
     )
     above.plot([0, 1], [0, 100], color="#aaaaaa", lw=1, label="calibrated: accuracy = f")
     _draw_chance([cell], above.axhline)
     reach = 100 * abs(np.array(wilson(share, n)) - share)
     above.errorbar(f, 100 * share, reach, lw=0.7, color=look.colour, marker=look.marker)
     above.set(xlim=(-0.01, 1.01), ylim=(-3, 103))
-    edges = np.array(found["edges"])
-    below.bar(edges[:-1], found["count"], np.diff(edges), align="edge", **look.bar)
+    edges = np.array(reliability["edges"])
+    below.bar(edges[:-1], reliability["count"], np.diff(edges), align="edge", **look.bar)
     below.set_xlim(-0.01, 1.01)
 
 
 def wilson(share: Any, n: Any) -> tuple[Any, Any]:
-    """The lower and the upper bound of the 95% interval of a share of n (Wilson 1927)."""
+    """The lower and the upper bound of the 95% interval of a share of n (Wilson 1927). Unlike
+    scipy's `binomtest` it takes shares of no whole number: those of questions under several seeds.
+    """
     middle = share + _Z**2 / (2 * n)
     reach = _Z * np.sqrt(share * (1 - share) / n + (_Z / n) ** 2 / 4)
     return (middle - reach) / (1 + _Z**2 / n), (middle + reach) / (1 + _Z**2 / n)
 
 
-def choices(known: Looks, cells: list[Cell], ax: Any) -> None:
+def choices(methods: Looks, cells: list[Cell], ax: Any) -> None:
     """Accuracy against K, a line for each method."""
     ks = sorted({cell.choices or 0 for cell in cells})
     names = list(dict.fromkeys(cell.name for cell in cells))
     gap = min(np.diff(ks), default=1)
     for i, name in enumerate(names):
         line = [(cell.choices or 0, cell) for cell in cells if cell.name == name]
-        _line(line, ax, gap * _beside(i, len(names)), known[name], spaced(name))
+        _line(line, ax, gap * _beside(i, len(names)), methods[name], spaced(name))
     chances = [_chance([cell for cell in cells if (cell.choices or 0) == k]) for k in ks]
     ax.plot(ks, chances, **_CHANCE)
     ax.set_xticks(ks)
@@ -77,8 +80,8 @@ def trials(every: Sequence[Cell], cells: list[Cell], ax: Any) -> None:
     order = sorted({_trials(cell) for cell in every})
     sizes = looks(sorted({cell.settings["group_size"] for cell in every}), ordered=True)
     for i, (m, look) in enumerate(sizes.items()):
-        own = [cell for cell in cells if cell.settings["group_size"] == m]
-        line = [(order.index(_trials(cell)), cell) for cell in own]
+        of_size = [cell for cell in cells if cell.settings["group_size"] == m]
+        line = [(order.index(_trials(cell)), cell) for cell in of_size]
         exact = [(at, cell) for at, cell in line if order[at] == np.inf]
         beside = _beside(i, len(sizes))
         _line([(at, cell) for at, cell in line if order[at] < np.inf], ax, beside, look, f"m={m}")
@@ -89,18 +92,18 @@ def trials(every: Sequence[Cell], cells: list[Cell], ax: Any) -> None:
     ax.set_xticks(range(len(order)), ["exact" if n == np.inf else f"{n:.0f}" for n in order])
 
 
-def scaling(known: Looks, cells: list[Cell], ax: Any) -> None:
+def scaling(methods: Looks, cells: list[Cell], ax: Any) -> None:
     """Accuracy against the size of the model, a line for each method. Models of one size stand one
     above the other."""
     for name in dict.fromkeys(cell.name for cell in cells):
         line = [((cell.parameters or 0) / 1e9, cell) for cell in cells if cell.name == name]
-        _line(line, ax, 0, known[name], spaced(name))
+        _line(line, ax, 0, methods[name], spaced(name))
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter("{x:g}")
 
 
-def radar(known: Looks, cells: list[Cell], ax: Any) -> None:
+def radar(methods: Looks, cells: list[Cell], ax: Any) -> None:
     """A spoke for each model and task, and on it each method at its accuracy; 100% is the rim."""
     spokes = list(dict.fromkeys((cell.label, cell.task) for cell in cells))
     angles = np.linspace(0, 2 * np.pi, len(spokes) + 1)
@@ -109,10 +112,10 @@ def radar(known: Looks, cells: list[Cell], ax: Any) -> None:
         ax.plot(share * x, share * y, color="#dddddd", lw=0.7)
         ax.annotate(share, (0, share), fontsize=6, color="#777777")
     for name in dict.fromkeys(cell.name for cell in cells):
-        own = {(cell.label, cell.task): _percent(cell)[0] for cell in cells if cell.name == name}
-        if own.keys() == set(spokes):
-            r = np.array([own[spoke] for spoke in [*spokes, spokes[0]]])
-            ax.plot(r * x, r * y, label=spaced(name), **known[name].line)
+        shares = {(cell.label, cell.task): _percent(cell)[0] for cell in cells if cell.name == name}
+        if shares.keys() == set(spokes):
+            r = np.array([shares[spoke] for spoke in [*spokes, spokes[0]]])
+            ax.plot(r * x, r * y, label=spaced(name), **methods[name].line)
     for (model, task), at, up in zip(spokes, x, y, strict=False):
         beside = {"ha": "center", "va": "center", "fontsize": 7}
         ax.annotate(wrapped(f"{model}\n{task}", 1.4), (140 * at, 118 * up), **beside)
@@ -120,33 +123,33 @@ def radar(known: Looks, cells: list[Cell], ax: Any) -> None:
     ax.axis("off")
 
 
-def one_question(known: Looks, found: dict[str, Any], ax: Any) -> None:
+def one_question(methods: Looks, question: dict[str, Any], ax: Any) -> None:
     """The probability that each method gives to each choice of a question."""
-    K = len(found["choices"])
-    height = 0.8 / len(found["methods"])
-    for i, (name, p) in enumerate(found["methods"].items()):
+    choices, answer = question["choices"], question["answer"]
+    K = len(choices)
+    height = 0.8 / len(question["methods"])
+    for i, (name, p) in enumerate(question["methods"].items()):
         places = [K - 1 - k + height * (0.5 - i) for k in range(K)]
-        ax.barh(places, [100 * share for share in p], height, label=spaced(name), **known[name].bar)
-    marked = [
-        f"{text} ✓" if k == found["answer"] else text for k, text in enumerate(found["choices"])
-    ]
+        look = methods[name].bar
+        ax.barh(places, [100 * share for share in p], height, label=spaced(name), **look)
+    marked = [f"{text} ✓" if k == answer else text for k, text in enumerate(choices)]
     ax.set_yticks(range(K), [wrapped(shorten(text, 60), 1.2) for text in reversed(marked)])
     ax.set_xlim(0, 100)
     ax.grid(visible=False, axis="y")
 
 
-def accuracies(names: Sequence[str], known: Looks, cells: list[Cell], ax: Any) -> None:
+def accuracies(names: Sequence[str], methods: Looks, cells: list[Cell], ax: Any) -> None:
     """A bar for each method."""
     for cell in cells:
         value, reach = _percent(cell)
-        _bar(names, cell.name, value, f"{value:.1f}", known[cell.name], ax, reach)
+        _bar(names, cell.name, value, f"{value:.1f}", methods[cell.name], ax, reach)
     _draw_chance(cells, ax.axvline)
     ax.set_xlim(0, 118)  # room for the texts
     ax.set_xticks(range(0, 101, 20))
 
 
 def costs(names: Sequence[str], cells: list[Cell], *axes: Any) -> None:
-    """Seconds a question and peak memory of each engine."""
+    """Seconds per question and peak memory of each engine."""
     engines = looks(ENGINES)
     units = {"seconds_per_question": 1, "peak_bytes": 2**20}
     for ax, (what, unit) in zip(axes, units.items(), strict=True):
@@ -155,27 +158,6 @@ def costs(names: Sequence[str], cells: list[Cell], *axes: Any) -> None:
             text = "not measured" if value is None else f"{value / unit:.3g}"
             _bar(names, cell.name, (value or 0) / unit, text, engines[cell.engine], ax)
         ax.set_xlim(0, 1.18 * max([cell.timing[what] or 0 for cell in cells]) / unit or 1)
-
-
-def study(found: dict[str, Any], above: Any, below: Any) -> None:
-    """The variance of the scores against the tokens spent; and what balanced trials are worth."""
-    beside = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 7}
-    styles = looks(("random", "balanced"))
-    for grouping, look in styles.items():
-        line = [cell for cell in found["cells"] if cell["grouping"] == grouping]
-        x, y = ([cell[what] for cell in line] for what in ("tokens", "variance"))
-        above.plot(x, y, label=grouping, **look.line)
-        for cell in line:
-            above.annotate(cell["trials"], (cell["tokens"], cell["variance"]), **beside)
-    worthy = [cell for cell in found["cells"] if "worth" in cell]
-    n, worth = ([cell[what] for cell in worthy] for what in ("trials", "worth"))
-    bounds = np.array([cell["worth_interval"] for cell in worthy]).reshape(-1, 2).T
-    below.plot(n, n, **styles["random"].line)
-    below.errorbar(n, worth, abs(bounds - worth), **styles["balanced"].line)
-    for ax in (above, below):
-        ax.set(xscale="log", yscale="log")
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_formatter("{x:g}")
 
 
 def bars_height(names: Sequence[str]) -> float:
@@ -232,12 +214,10 @@ def _bar(
     ax.grid(visible=False, axis="y")
 
 
-def _chance(cells: Sequence[Cell]) -> float | None:
-    """In percent. None where a run that was written before has questions of several K."""
-    known = [cell.metrics["chance"] or (1 / cell.choices if cell.choices else 0) for cell in cells]
-    return 100 * float(np.mean(known)) if all(known) else None
+def _chance(cells: Sequence[Cell]) -> float:
+    """In percent."""
+    return 100 * float(np.mean([cell.metrics["chance"] for cell in cells]))
 
 
 def _draw_chance(cells: Sequence[Cell], line: Callable[..., Any]) -> None:
-    if (chance := _chance(cells)) is not None:
-        line(chance, **_CHANCE)
+    line(_chance(cells), **_CHANCE)

@@ -12,21 +12,22 @@ from statistics import fmean
 from typing import Any
 
 from minise.errors import InputError, one_line, printable, shorten
-from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.experiments import find_experiment
 from minise.evaluation.samples import DAMAGE
 
-PAPER_LEAVES = {"grouping": "random", "null_option": True}  # what the preset paper says of settings
+PAPER_SETTINGS = {"grouping": "random", "null_option": True}  # where the preset paper sets them
 _PAPER = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
-_CONFIG = ("dtype", "device", "limit", "full_run", "seeds", "tasks")
-_FACTS = ("n", "questions", "tokens", "tau", "confidence_curve", "seeds", "accuracy_seeds_mean")
-_MEASURES = (
-    *("accuracy", "nll", "brier", "ece_width", "auroc", "under_confidence", "over_confidence"),
-    *("under_confidence_scores", "over_confidence_scores"),
+_CONFIG = ("dtype", "device", "limit", "full_run", "seeds", "tasks", "left_out")
+_FACTS = (
+    *("n", "questions", "clusters", "tokens", "tau", "chance", "confidence_curve", "reliability"),
+    *("seeds", "accuracy_seeds_mean", "accuracy_seeds_std"),
 )
-_INTERVALS = tuple(f"{name}_interval" for name in _MEASURES)
-# A run that was written before has none of these.
-_LATER = ("chance", "clusters", "reliability", "nll_matched", "nll_matched_interval", "asked")
-_METRICS = (*_FACTS, "accuracy_seeds_std", *_MEASURES, *_INTERVALS)
+_MEASURES = (
+    *("accuracy", "nll", "nll_matched", "brier", "ece_width", "auroc"),
+    *("under_confidence", "over_confidence", "under_confidence_scores", "over_confidence_scores"),
+)
+_METRICS = (*_FACTS, *_MEASURES, *(f"{name}_interval" for name in _MEASURES))
+_TIMING = ("seconds_per_question", "peak_bytes")
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,10 @@ class Cell:
     number K of every question, None where it varies. `metrics`: those of `metrics.summarise` that
     are shown, shares from 0 to 1. `timing`: seconds_per_question and peak_bytes, None where not
     measured. `differences`: this cell minus each one before it, or minus the first where cells are
-    many. `comparable`: a full run under the paper's settings. `quantize`: how the weights are
-    packed, as in `quantize.Packed.format`, None for full precision. `run`: what tells this run from
-    others of the same model, such as its --label; may be empty."""
+    many. `comparable`: a full run under the paper's settings. `parameters`: how many the model has.
+    `quantize`: how the weights are packed, as in `quantize.Packed.format`, None for full precision.
+    `run`: distinguishes this run from others of the same model, such as its --label; may be empty.
+    """
 
     model: str
     experiment: str | None
@@ -52,9 +54,9 @@ class Cell:
     timing: dict[str, Any]
     differences: list[dict[str, Any]]
     comparable: bool
+    parameters: int | None
     quantize: str | None = None
     run: str = ""
-    parameters: int | None = None  # of the model; None in a run that was written before
 
     @property
     def label(self) -> str:
@@ -63,29 +65,36 @@ class Cell:
 
     @property
     def used(self) -> dict[str, Any]:
-        """The settings, where the preset paper leaves one to itself with what it then is."""
-        paper = PAPER_LEAVES if self.settings.get("preset") == "paper" else {}
+        """The settings; one that is left to the preset paper with the value that it has there."""
+        paper = PAPER_SETTINGS if self.settings.get("preset") == "paper" else {}
         return {k: paper.get(k) if v is None else v for k, v in self.settings.items()}
 
     @property
     def compares(self) -> bool:
-        """It is under the paper's settings, and of as many questions as the paper asked."""
-        asked = _PAPER["questions"].get(self.dataset)
-        return self.comparable and self.metrics["questions"] == asked
+        """It is under the paper's settings, and of as many questions as the paper has."""
+        count = _PAPER["questions"].get(self.dataset)
+        return self.comparable and self.metrics["questions"] == count
 
     def paper(self, what: str) -> Any:
         """What the paper prints for this cell, in percent or seconds. None where it prints nothing
         or does not compare. An experiment for which it prints `what` takes no other's number."""
         numbers = [number for number in _PAPER["numbers"] if self.compares and what in number]
-        own = [number for number in numbers if number.get("experiment") == self.experiment]
-        for number in own or [number for number in numbers if "experiment" not in number]:
-            facts = number.keys() & {"dataset", "choices", "method", "engine"}
-            same = all(number[fact] == getattr(self, fact) for fact in facts)
-            same = same and number.get("four_bit", False) == (self.quantize is not None)
-            same = same and number.get("settings", {}).items() <= self.settings.items()
-            if same and self.model in _PAPER["models"][number["model"]]:
+        of_experiment = [one for one in numbers if one.get("experiment") == self.experiment]
+        of_any = [one for one in numbers if "experiment" not in one]
+        for number in of_experiment or of_any:
+            if self._is_of(number):
                 return number[what]
         return None
+
+    def _is_of(self, number: dict[str, Any]) -> bool:
+        """Whether a number of the paper is for this cell's model, task and settings."""
+        facts = number.keys() & {"dataset", "choices", "method", "engine"}
+        return (
+            all(number[fact] == getattr(self, fact) for fact in facts)
+            and number.get("four_bit", False) == (self.quantize is not None)
+            and number.get("settings", {}).items() <= self.settings.items()
+            and self.model in _PAPER["models"][number["model"]]
+        )
 
 
 @dataclass(frozen=True)
@@ -107,91 +116,96 @@ class Results:
         what is missing in it."""
         config = raw["config"]
         model, experiment = printable(model_name(config["model"])), config["experiment"]
-        run = printable(shorten(label or config.get("label") or "", 60))
-        known = "hidden_size" in config.get("config", {})
-        timed = ("seconds_per_question", "peak_bytes")
+        run = printable(shorten(label or config["label"] or "", 60))
+        tasks = config["tasks"]
+        quantize = config.get("quantize")  # in a run of packed weights alone
         cells = [
             Cell(
-                **{"model": model, "experiment": experiment, "task": printable(task)},
+                model=model,
+                experiment=experiment,
+                task=printable(task),
                 name=printable(name),
-                **{fact: config["tasks"][task][fact] for fact in ("dataset", "choices")},
-                **{fact: found[fact] for fact in ("method", "settings", "engine")},
-                metrics={metric: found[metric] for metric in _METRICS}
-                | {metric: found.get(metric) for metric in _LATER},
-                timing={fact: raw["timing"][task][name][fact] for fact in timed},
+                dataset=tasks[task]["dataset"],
+                choices=tasks[task]["choices"],
+                method=cell["method"],
+                settings=cell["settings"],
+                engine=cell["engine"],
+                metrics={metric: cell[metric] for metric in _METRICS},
+                timing={fact: raw["timing"][task][name][fact] for fact in _TIMING},
                 differences=[d for d in raw["differences"][task] if d["a"] == name],
                 comparable=config["full_run"] and config["as_in_paper"],
-                quantize=config.get("quantize"),
+                parameters=_parameters(config["config"]),
+                quantize=quantize,
                 run=run,
-                parameters=_parameters(config["config"]) if known else None,
             )
             for task, variants in raw["results"].items()
-            for name, found in variants.items()
+            for name, cell in variants.items()
         ]
-        more = EXPERIMENTS[experiment].extra if experiment in EXPERIMENTS else {}
-        shown = {key: config[key] for key in _CONFIG} | {"left_out": config.get("left_out", {})}
-        model = _label(model, config.get("quantize"), run)
-        extra = {key: raw.get(key, {}) if key in _LATER else raw[key] for key in more}
-        return cls(model, experiment, shown, cells, extra, raw)
+        shown = {key: config[key] for key in _CONFIG}
+        extra = {
+            key: {printable(task): measured for task, measured in raw[key].items()}
+            for key in find_experiment(experiment).extra
+        }
+        return cls(_label(model, quantize, run), experiment, shown, cells, extra, raw)
 
 
 def and_averages(cells: Sequence[Cell]) -> list[Cell]:
     """The cells, method by method, and after those of several tasks their mean, whose task and data
     set are "average". It has no intervals, and only for a method that all tasks have."""
-    found: list[Cell] = []
+    listed: list[Cell] = []
     tasks = {cell.task for cell in cells}
     for name in dict.fromkeys(cell.name for cell in cells):
-        own = [cell for cell in cells if cell.name == name]
-        found += own
-        if 1 < len(own) == len(tasks):
-            columns = {key: [cell.metrics[key] for cell in own] for key in own[0].metrics}
-            metrics = {
-                key: fmean(each) if all(isinstance(x, float) for x in each) else None
-                for key, each in columns.items()
-            }
+        of_method = [cell for cell in cells if cell.name == name]
+        listed += of_method
+        if 1 < len(of_method) == len(tasks):
+            columns = {key: [c.metrics[key] for c in of_method] for key in of_method[0].metrics}
+            metrics: dict[str, Any] = {}
+            for key, values in columns.items():
+                metrics[key] = fmean(values) if all(isinstance(x, float) for x in values) else None
             metrics["questions"] = sum(columns["questions"])
-            mean = replace(own[0], task="average", dataset="average", choices=None, metrics=metrics)
-            found.append(replace(mean, differences=[]))
-    return found
+            average = replace(of_method[0], task="average", dataset="average", choices=None)
+            listed.append(replace(average, metrics=metrics, differences=[]))
+    return listed
 
 
 def tell_apart(runs: Sequence[Results]) -> list[Results]:
-    """The runs, so that one name never stands for two things. Where runs of one model differ in
-    dtype, device, seeds or limit, their labels say it; where methods of one name differ in
-    settings, their names say which."""
-    return [_told(run, [one for one in runs if one.model == run.model]) for run in runs]
+    """The runs, so that no name means two things. Where runs of one model differ in dtype, device,
+    seeds or limit, their labels say so; where methods of one name differ in settings, their names
+    give these settings."""
+    return [_told_apart(run, [one for one in runs if one.model == run.model]) for run in runs]
 
 
-def _told(run: Results, same: Sequence[Results]) -> Results:
+def _told_apart(run: Results, same_model: Sequence[Results]) -> Results:
     facts = ("dtype", "device", "seeds", "limit")
-    differ = [f for f in facts if any(one.config[f] != run.config[f] for one in same)]
+    differ = [f for f in facts if any(one.config[f] != run.config[f] for one in same_model)]
     mark = ", ".join(f"{fact} {run.config[fact]}" for fact in differ)
-    others = [cell for one in same for cell in one.cells]
-    differing = {  # settings, each with the name of its method
-        (cell.name, setting)
-        for cell in run.cells
-        for other in others
-        if (other.task, other.name) == (cell.task, cell.name)
-        for setting, value in cell.used.items()
-        if other.used.get(setting) != value
-    }
-    names: dict[tuple[str, str], str] = {}
+    names = _distinct_names(run.cells, [cell for one in same_model for cell in one.cells])
+    cells = []
     for cell in run.cells:
-        told = typed({k: v for k, v in cell.used.items() if (cell.name, k) in differing})
-        names[cell.task, cell.name] = f"{cell.name} ({told})" if told else cell.name
-    cells = [
-        replace(
-            cell,
-            name=names[cell.task, cell.name],
-            run=", ".join(filter(None, [cell.run, mark])),
-            differences=[
-                d | {side: names.get((cell.task, d[side]), d[side]) for side in "ab"}
-                for d in cell.differences
-            ],
-        )
-        for cell in run.cells
-    ]
+        differences = [
+            d | {side: names.get((cell.task, d[side]), d[side]) for side in "ab"}
+            for d in cell.differences
+        ]
+        name, label = names[cell.task, cell.name], ", ".join(filter(None, [cell.run, mark]))
+        cells.append(replace(cell, name=name, run=label, differences=differences))
     return replace(run, model=", ".join(filter(None, [run.model, mark])), cells=cells)
+
+
+def _distinct_names(cells: Sequence[Cell], others: Sequence[Cell]) -> dict[tuple[str, str], str]:
+    """Names by task and name: with those settings in which a cell of the same task and name among
+    the others differs."""
+    differing = set()  # names of methods, each with a setting
+    for cell in cells:
+        for other in others:
+            if (other.task, other.name) == (cell.task, cell.name):
+                for setting, value in cell.used.items():
+                    if other.used.get(setting) != value:
+                        differing.add((cell.name, setting))
+    names: dict[tuple[str, str], str] = {}
+    for cell in cells:
+        settings = typed({k: v for k, v in cell.used.items() if (cell.name, k) in differing})
+        names[cell.task, cell.name] = f"{cell.name} ({settings})" if settings else cell.name
+    return names
 
 
 def read_results(folder: Path, label: str | None = None) -> Results:
@@ -214,30 +228,20 @@ def read_results(folder: Path, label: str | None = None) -> Results:
     raise InputError(f"{path}: {reason}")
 
 
-def peaks_so_far(path: Path) -> tuple[dict[tuple[str, str], int], str]:
-    """The peaks of memory (bytes) in a results.json, by task and variant; and why it cannot be
-    read, else empty. Samples are what counts: such a file is written anew."""
-    try:
-        timing = json.loads(path.read_text(encoding="utf-8"))["timing"]
-        named = {(t, v): one["peak_bytes"] for t in timing for v, one in timing[t].items()}
-        return {key: int(peak) for key, peak in named.items() if peak is not None}, ""
-    except FileNotFoundError:
-        return {}, ""
-    except (OSError, *DAMAGE) as error:
-        return {}, one_line(error)
-
-
 def typed(settings: dict[str, Any]) -> str:
     """Settings as one types them after --method."""
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in settings.items()}
     return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
-def _parameters(config: dict[str, Any]) -> int:
-    """How many numbers the weights of a model of these facts hold."""
-    D, heads, read = (config[f] for f in ("hidden_size", "num_attention_heads", "head_dim"))
+def _parameters(config: dict[str, Any]) -> int | None:
+    """How many numbers the weights of a model of these facts hold. None for a model of another
+    library, whose config has other facts."""
+    if "hidden_size" not in config:
+        return None
+    D, heads, size = (config[f] for f in ("hidden_size", "num_attention_heads", "head_dim"))
     kv = 2 * config["num_key_value_heads"]
-    attention = D * read * (2 * heads + kv) + config["qkv_bias"] * read * (heads + kv)
+    attention = D * size * (2 * heads + kv) + config["qkv_bias"] * size * (heads + kv)
     layer = attention + 3 * D * config["intermediate_size"] + 2 * D
     tables = D * config["vocab_size"] * (1 if config["tie_word_embeddings"] else 2)
     return int(tables + config["num_hidden_layers"] * layer + D)
