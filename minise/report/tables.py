@@ -1,16 +1,17 @@
 """Results as Markdown tables in the paper's layout, with the paper's number where it compares.
 
-An experiment has a list of sources, each of which turns a run into parts of tables.
+An experiment names its tables. Each is made by a source, which turns a run into parts of tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from minise.errors import InputError, printable
+from minise.evaluation.experiments import find_experiment
 from minise.report.results import Cell, Results, and_averages, typed
 
 Texts = dict[str, str]  # heading -> text
@@ -21,37 +22,54 @@ Source = Callable[[Results], Iterator[Part]]
 def render(
     runs: Sequence[Results], across: Sequence[dict[str, Any]] = (), width: int | None = None
 ) -> str:
-    """The tables of one or more runs of one experiment, usually one run for each model. Different
-    titles make different tables, different runs different rows. `across`: differences between runs.
-    With `width`, in letters, a table shows what fits in a line. Raises InputError where the runs
-    are of different experiments."""
+    """The tables of one or more runs of one experiment, usually one run for each model. `across`:
+    differences between runs. With `width`, in letters, a table shows what fits in a line. Raises
+    InputError where the runs are of different experiments."""
     names = {str(run.experiment) for run in runs}
     if len(names) > 1:
         which = ", ".join(sorted(names))
         raise InputError(f"these folders hold different experiments ({which}); report each alone")
-    # A checkpoint in 4 bits and in full precision: two runs make one row.
-    joined = runs[0].experiment == "quantized"
-    tables: dict[str, dict[Any, Texts]] = {}
-    for source in _TABLES.get(runs[0].experiment, _TABLES[None]):
-        for number, run in enumerate(runs):
-            for title, named, filled in source(run):
-                rows = tables.setdefault(title, {})
-                row = rows.setdefault((0 if joined else number, *named.values()), named)
-                if twice := filled.keys() & row.keys():
-                    raise InputError(f"two folders hold {', '.join(sorted(twice))}; report one")
-                row.update(filled)
+    parts = []
+    for name in find_experiment(runs[0].experiment).tables:
+        for i, run in enumerate(runs):
+            parts += [(0 if name in _JOINING else i, part) for part in TABLES[name](run)]
+    tables = _fill(parts)
     if across:
-        told = [({"task": d["task"], "questions": f"{d['questions']:,}"}, d) for d in across]
+        compared = [({"task": d["task"], "questions": f"{d['questions']:,}"}, d) for d in across]
         title = "Paired differences between runs, over the questions that both asked"
-        tables[title] = dict(enumerate(_compared(told)))
-    parts = [_markdown(title, list(rows.values()), width) for title, rows in tables.items()]
-    return printable("\n\n".join([*parts, _notes(runs)]) + "\n")
+        tables[title] = list(_compare(compared))
+    return _write(runs, tables, width)
+
+
+def render_parts(runs: Sequence[Results], parts: Sequence[Iterable[Part]]) -> str:
+    """The tables of parts, given for each run, as a report has them: for studies of their own."""
+    return _write(runs, _fill([(i, part) for i, of_run in enumerate(parts) for part in of_run]))
+
+
+def _fill(parts: Iterable[tuple[int, Part]]) -> dict[str, list[Texts]]:
+    """The rows of each table by its title. Parts of different titles make different tables, and
+    those of different numbers different rows. Raises InputError where two parts fill one place."""
+    tables: dict[str, dict[Any, Texts]] = {}
+    for which, (title, names, texts) in parts:
+        rows = tables.setdefault(title, {})
+        row = rows.setdefault((which, *names.values()), names)
+        if twice := texts.keys() & row.keys():
+            raise InputError(f"two folders hold {', '.join(sorted(twice))}; report one")
+        row.update(texts)
+    return {title: list(rows.values()) for title, rows in tables.items()}
+
+
+def _write(
+    runs: Sequence[Results], tables: dict[str, list[Texts]], width: int | None = None
+) -> str:
+    texts = [_markdown(title, rows, width) for title, rows in tables.items()]
+    return printable("\n\n".join([*texts, _notes(runs)]) + "\n")
 
 
 # Columns: what is shown of a cell; "-" for what is undefined or was not measured
 
 
-def _number(value: float, interval: Sequence[float] | None = None, form: str = ".3f") -> str:
+def number(value: float, interval: Sequence[float] | None = None, form: str = ".3f") -> str:
     """A number, and its interval beside it."""
     if interval is None:  # of a mean over tasks
         return format(value, form)
@@ -59,8 +77,8 @@ def _number(value: float, interval: Sequence[float] | None = None, form: str = "
     return f"{shown} [{low}, {high}]"
 
 
-def _percent(share: float, interval: Sequence[float] | None = None, form: str = ".1f") -> str:
-    return _number(100 * share, interval and [100 * x for x in interval], form)
+def percent(share: float, interval: Sequence[float] | None = None, form: str = ".1f") -> str:
+    return number(100 * share, interval and [100 * x for x in interval], form)
 
 
 def _beside(text: str, form: str, *paper: Any) -> str:
@@ -93,9 +111,9 @@ _RATIOS |= {"under, score": "under_confidence_scores", "over, score": "over_conf
 _NUMBERS = {"NLL": "nll", "Brier": "brier", "ECE": "ece_width", "AUROC": "auroc"}
 _NUMBERS |= {"matched NLL": "nll_matched"}
 _COLUMNS: dict[str, Callable[[Cell], str]] = {
-    "accuracy": partial(_metric, "accuracy", _percent),
-    **{heading: partial(_metric, name, _percent) for heading, name in _RATIOS.items()},
-    **{heading: partial(_metric, name, _number) for heading, name in _NUMBERS.items()},
+    "accuracy": partial(_metric, "accuracy", percent),
+    **{heading: partial(_metric, name, percent) for heading, name in _RATIOS.items()},
+    **{heading: partial(_metric, name, number) for heading, name in _NUMBERS.items()},
     "model": lambda cell: cell.label,
     "checkpoint": lambda cell: cell.model,
     "weights": lambda cell: " + ".join(
@@ -131,213 +149,173 @@ def _cells(
 
     def parts(run: Results) -> Iterator[Part]:
         for cell in and_averages(run.cells) if averages else run.cells:
-            named = {heading: _COLUMNS[heading](cell) for heading in columns}
-            filled = {_COLUMNS[across](cell): _COLUMNS[shown](cell)} if across else {}
-            yield title.format(cell=cell), named, filled
+            names = {heading: _COLUMNS[heading](cell) for heading in columns}
+            texts = {_COLUMNS[across](cell): _COLUMNS[shown](cell)} if across else {}
+            yield title.format(cell=cell), names, texts
 
     return parts
 
 
-def _groupings(run: Results) -> Iterator[Part]:
-    """Random and balanced groupings at equal N, and what a balanced N is worth in random trials."""
-    for task, study in run.extra["groupings"].items():
-        what = f"m = {study['group_size']}, {study['questions']} questions x"
-        what += f" {study['repetitions']} repetitions: mean squared distance of the scores from"
-        title = f"{run.model}, {task}, {what} the exact expectation"
-        most = max(cell["tokens"] for cell in study["cells"] if cell["grouping"] == "random")
-        for cell in study["cells"]:
-            exact = cell["grouping"] == "exact"
-            side = "random" if exact else cell["grouping"]  # exact stands in the left columns
-            filled = {
-                f"{side}: tokens": f"{cell['tokens']:,.0f}",
-                f"{side}: variance": f"{cell['variance']:.2e}" if cell["variance"] else "0",
-                f"{side}: accuracy": _percent(cell["accuracy"]),
-                f"{side}: NLL": _number(cell["nll"]),
-            }
-            if "worth" in cell:
-                worth, take = cell["worth"], cell["tokens_of_worth"]
-                filled["worth random trials"] = _number(worth, cell["worth_interval"], ".1f")
-                filled["which take tokens"] = f"{take:,.0f}" if take else f"over {most:,.0f}"
-            yield title, {"N": "exact" if exact else str(cell["trials"])}, filled
-
-
-def _sequential(run: Results) -> Iterator[Part]:
-    """Rules of stopping and fixed numbers of trials. Of other block sizes than the default one a
-    level of each rule."""
-    for task, study in run.extra["sequential"].items():
-        m, exact = study["group_size"], study["exact"]
-        what = f"m = {m}, {study['questions']} questions x {study['repetitions']} repetitions"
-        whole = f"exact: accuracy {_percent(exact['accuracy'])}, NLL {_number(exact['nll'])}"
-        for cell in study["cells"]:
-            rule, level, of_fixed = cell["rule"], cell["level"], cell["tokens_of_fixed"]
-            row = {
-                "trials": cell["grouping"],
-                "stop at": f"{rule} = {level:g}",
-                "block": str(cell["block"]),
-                "at most": str(cell["max_trials"]),
-                "mean trials": f"{cell['trials']:.1f}",
-                "median": f"{cell['trials_quantiles'][1]:.0f}",
-                "tokens": f"{cell['tokens']:,.0f}",
-                "tokens, 10, 50, 90%": ", ".join(f"{x:.0f}" for x in cell["tokens_quantiles"]),
-                "undecided": f"{100 - 100 * cell['decided']:.1f}",
-                "as exact": _percent(cell["same"], cell["same_interval"]),
-                "decided wrongly": _percent(cell["error"], cell["error_interval"], ".2f"),
-                "of fixed": f"{cell['tokens'] / of_fixed:.2f}" if of_fixed else "-",
-                "accuracy": _percent(cell["accuracy"]),
-                "NLL": _number(cell["nll"]),
-                "bias": _percent(cell["bias"], form="+.1f"),
-            }
-            if rule == "fixed":
-                row |= dict.fromkeys(("block", "undecided", "decided wrongly"), "-")
-                row["stop at"] = f"N = {level}"
-            if rule == "fixed" or cell["block"] == 2 * m or (rule, level) in _TYPICAL:
-                yield f"{run.model}, {task}, {what}; {whole}. {_STOPPED}", row, {}
-
-
-def _reasoning(run: Results) -> Iterator[Part]:
+def _reasoning_texts(run: Results) -> Iterator[Part]:
     """What the texts themselves answer, and what they cost."""
+    title = (
+        "What the texts answer. As read: the probabilities of the labels after the text. As said: "
+        "the choice that the text names last; a text that names none counts as wrong. Cut: texts "
+        "that the budget ended"
+    )
     for cell in run.cells:
-        if said := run.extra["reasoning"].get(cell.task, {}).get(cell.name):
+        texts = run.extra["reasoning"][cell.task].get(cell.name)
+        if texts is not None:
             row = {"model": cell.label, "task": cell.task, "method": cell.name}
             row["accuracy, as read"] = _COLUMNS["accuracy"](cell)
-            row["accuracy, as said"] = _percent(said["accuracy"], said["interval"])
-            row["names none"] = _percent(said["names_none"])
-            row["cut"] = _percent(said["cut"])
-            row["new tokens"] = f"{said['new_tokens']:,.0f}"
+            row["accuracy, as said"] = percent(texts["accuracy"], texts["interval"])
+            row["names none"] = percent(texts["names_none"])
+            row["cut"] = percent(texts["cut"])
+            row["new tokens"] = f"{texts['new_tokens']:,.0f}"
             row["tokens"] = _COLUMNS["tokens"](cell)
-            yield _READ_AND_SAID, row, {}
+            yield title, row, {}
 
 
-def _accuracies(run: Results) -> Iterator[Part]:
-    """The paper's main table: by task and on average, each with what it is above standard."""
+def _improvement(run: Results) -> Iterator[Part]:
+    """The paper's main table: by task and on average, each with its gain over standard."""
     cells = and_averages(run.cells)
-    bases = {cell.task: cell for cell in reversed(cells) if cell.method == "standard"}
+    standard = {cell.task: cell for cell in reversed(cells) if cell.method == "standard"}
     for cell in cells:
-        above, base = "-", bases.get(cell.task, cell)
+        improve, base = "-", standard.get(cell.task, cell)
         if base is not cell:
             gain = 100 * (cell.metrics["accuracy"] - base.metrics["accuracy"])
-            above = _beside(f"{gain:+.1f}", " {:+.2f}", cell.paper("improve"))
-        filled = {cell.task: _COLUMNS["accuracy"](cell), f"{cell.task}: improve": above}
-        yield "Accuracy", {"model": cell.label, "method": cell.name}, filled
+            improve = _beside(f"{gain:+.1f}", " {:+.2f}", cell.paper("improve"))
+        texts = {cell.task: _COLUMNS["accuracy"](cell), f"{cell.task}: improve": improve}
+        yield "Accuracy", {"model": cell.label, "method": cell.name}, texts
 
 
 def _differences(run: Results) -> Iterator[Part]:
     """Paired differences, each method against those before it."""
-    every = [({"model": c.label, "task": c.task}, d) for c in run.cells for d in c.differences]
-    for row in _compared(every):
+    named = [({"model": c.label, "task": c.task}, d) for c in run.cells for d in c.differences]
+    for row in _compare(named):
         yield "Paired differences", row, {}
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Each p value, corrected for how many there are (Holm 1979): that any of those which are then
-    below 0.05 is there by chance has a probability of 5% at most.
+    """Each p value, corrected for how many there are (Holm 1979): the probability that chance alone
+    brings any of them below 0.05 is then at most 5%.
 
     >>> holm([0.03, 0.01, 0.04])
     [0.06, 0.03, 0.06]
     """
-    found, least = [1.0] * len(ps), 0.0
+    corrected, least = [1.0] * len(ps), 0.0
     for rank, i in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        found[i] = least = max(least, min(1.0, (len(ps) - rank) * ps[i]))
-    return found
+        corrected[i] = least = max(least, min(1.0, (len(ps) - rank) * ps[i]))
+    return corrected
 
 
-def _compared(every: Sequence[tuple[Texts, dict[str, Any]]]) -> Iterator[Texts]:
+def _compare(differences: Sequence[tuple[Texts, dict[str, Any]]]) -> Iterator[Texts]:
     """The rows of paired differences, each after the texts that name it."""
-    corrected = holm([d["mcnemar_p"] for _, d in every])
-    for (named, d), p in zip(every, corrected, strict=True):
-        yield named | {
+    corrected = holm([d["mcnemar_p"] for _, d in differences])
+    for (names, d), p in zip(differences, corrected, strict=True):
+        yield names | {
             "difference": f"{d['a']} - {d['b']}",
-            "points of accuracy": _percent(d["accuracy"], d["interval"], "+.2f"),
+            "points of accuracy": percent(d["accuracy"], d["interval"], "+.2f"),
             "McNemar p": f"{d['mcnemar_p']:.2g}",
             "corrected p (Holm)": f"{p:.2g}",
             "only first / second right": f"{d['only_a']} / {d['only_b']}",
         }
 
 
-_CONFIDENCE = (
+_TIMES = ("s/question", "peak MiB")
+_MORE = ("Brier", "matched NLL", "ECE", "AUROC", *_TIMES)
+_SECOND = (*_MORE, "only first / second right")  # left out first where the width is too small
+_ALL = ("task", "method", "n", "accuracy", "NLL", "under", "over", "tokens", *_MORE)
+_EACH = ("model", "task", "method")
+_UNDER_AND_OVER = (
     "Under-confidence: share of the right answers with f < {cell.metrics[tau]}. Over-confidence: "
     "share of the wrong answers with f > {cell.metrics[tau]}. f is the probability of the "
     "predicted choice. In the last two columns f is its score (the mean, Eq. 2), which is not "
     "normalised over the choices"
 )
-_MAIN = {"Accuracy": "accuracy", "NLL (nats)": "NLL", "ECE (15 bins of equal width)": "ECE"}
-_MAIN |= {"NLL (nats) at the temperature that is best for other questions": "matched NLL"}
-_MAIN |= {"Under-confidence": "under", "Over-confidence": "over", "Tokens a question": "tokens"}
-_BY_TASK = [_cells(title, ("model", "method"), "task", shown) for title, shown in _MAIN.items()]
-_BY_METHOD = _cells("Accuracy", ("model", "task"), across="method")
-_BY_SIZES = _cells("{cell.label}, {cell.task}: accuracy", ["trials"], across="group size")
-_READ_AND_SAID = (
-    "What the texts answer. As read: the probabilities of the labels after the text. As said: the "
-    "choice that the text names last; a text that names none counts as wrong. Cut: texts that the "
-    "budget ended"
-)
-_STOPPED = (
-    "As exact: predictions equal to those of infinitely many trials. Decided wrongly: of all. Of "
-    "fixed: tokens over those of a fixed number of random trials with the same share. Bias: of the "
-    "predicted choice's probability, in points"
-)
-_TYPICAL = (("alpha", 0.05), ("z", 1))  # levels of the rules
-_EACH, _TIMES = ("model", "task", "method"), ("s/question", "peak MiB")
-_MORE = ("Brier", "matched NLL", "ECE", "AUROC", *_TIMES)
-_SECOND = (*_MORE, "only first / second right")  # left out first where the width is too small
-_ALL = ("task", "method", "n", "accuracy", "NLL", "under", "over", "tokens", *_MORE)
-_SEEDS = "Accuracy over seeds, mean and standard deviation"
-_ENGINES = "Multi-pass (separate) against single-pass (dense), and the tree"
-_TABLES: dict[str | None, list[Source]] = {
-    None: [_cells("{cell.label}", _ALL), _differences],
-    "choices": [_BY_TASK[0], _differences],
-    "main": [_accuracies, *_BY_TASK[1:], _differences],
-    "scale": [_BY_METHOD, _differences],
-    "ablation": [_BY_METHOD, _differences],
-    "sensitivity": [_BY_SIZES],
-    "seeds": [_cells(_SEEDS, (*_EACH, "mean", "each seed")), _differences],
-    "confidence": [_cells(_CONFIDENCE, (*_EACH, *_RATIOS), averages=True), _differences],
-    "efficiency": [_cells(_ENGINES, (*_EACH, "tokens", *_TIMES, "accuracy", "decisions changed"))],
-    "reasoning": [_BY_TASK[0], _reasoning, _BY_TASK[-1], _differences],
-    "quantized": [_cells("Accuracy", ("checkpoint", "task"), "weights"), _differences],
-    "groupings": [_groupings],
-    "sequential": [_sequential],
+
+
+def _by_task(title: str, shown: str) -> Source:
+    return _cells(title, ("model", "method"), "task", shown)
+
+
+TABLES: dict[str, Source] = {
+    "all-metrics": _cells("{cell.label}", _ALL),
+    "differences": _differences,
+    "accuracy-improvement": _improvement,
+    "accuracy-by-task": _by_task("Accuracy", "accuracy"),
+    "nll-by-task": _by_task("NLL (nats)", "NLL"),
+    "ece-by-task": _by_task("ECE (15 bins of equal width)", "ECE"),
+    "matched-nll-by-task": _by_task(
+        "NLL (nats) at the temperature that is best for other questions", "matched NLL"
+    ),
+    "under-by-task": _by_task("Under-confidence", "under"),
+    "over-by-task": _by_task("Over-confidence", "over"),
+    "tokens-by-task": _by_task("Tokens a question", "tokens"),
+    "accuracy-by-method": _cells("Accuracy", ("model", "task"), across="method"),
+    "accuracy-by-weights": _cells("Accuracy", ("checkpoint", "task"), across="weights"),
+    "accuracy-by-sizes": _cells(
+        "{cell.label}, {cell.task}: accuracy", ["trials"], across="group size"
+    ),
+    "accuracy-over-seeds": _cells(
+        "Accuracy over seeds, mean and standard deviation", (*_EACH, "mean", "each seed")
+    ),
+    "under-and-over": _cells(_UNDER_AND_OVER, (*_EACH, *_RATIOS), averages=True),
+    "engines": _cells(
+        "Multi-pass (separate) against single-pass (dense), and the tree",
+        (*_EACH, "tokens", *_TIMES, "accuracy", "decisions changed"),
+    ),
+    "reasoning-texts": _reasoning_texts,
 }
+# Here several runs fill one row: of a checkpoint in 4 bits and in full precision.
+_JOINING = ("accuracy-by-weights",)
 
 
 def _notes(runs: Sequence[Results]) -> str:
     """How to read the tables, and what was run."""
     cells = [cell for run in runs for cell in run.cells]
-    several = any(0 < (c.metrics["clusters"] or 0) < c.metrics["questions"] for c in cells)
+    several = any(c.metrics["clusters"] < c.metrics["questions"] for c in cells)
     of = "questions, those about one fact drawn together" if several else "questions"
     brackets = f"Brackets: 95% bootstrap intervals over {of} (percentile, 1,000 resamples)."
     lines = [f"{brackets} Percent unless said.\n"] if cells else []
     for run in runs:
-        config = run.config
-        what = ", ".join(
-            f"{t}: {q['questions']:,} questions"
-            + ("" if q.get("answered", True) else " without answers, so nothing is scored")
-            for t, q in config["tasks"].items()
-        )
-        if len(config["seeds"]) > 1:
-            what += f" over seeds {', '.join(map(str, config['seeds']))}"
-        if not config["full_run"]:
-            what += f". Not a full run: the first {config['limit']} questions"
-        for task, fits in config["left_out"].items():
-            what += "".join(f". {name} of {task} is left out: {why}" for name, why in fits.items())
-        lines.append(
-            " ".join(f"- {run.model} ({config['dtype']}, {config['device']}): {what}.".split())
-        )
+        facts = f"{run.config['dtype']}, {run.config['device']}"
+        lines.append(" ".join(f"- {run.model} ({facts}): {_questions(run.config)}.".split()))
         if settings := settings_of(run.cells):
             lines.append(f"  Settings: {settings}.")
     return "\n".join(lines)
 
 
+def _questions(config: dict[str, Any]) -> str:
+    """What was asked: the questions of each task, the seeds, and what is left out."""
+    tasks = []
+    for task, facts in config["tasks"].items():
+        scored = facts.get("answered", True)
+        unscored = "" if scored else " without answers, so nothing is scored"
+        tasks.append(f"{task}: {facts['questions']:,} questions{unscored}")
+    text = ", ".join(tasks)
+    if len(config["seeds"]) > 1:
+        text += f" over seeds {', '.join(map(str, config['seeds']))}"
+    if not config["full_run"]:
+        text += f". Not a full run: the first {config['limit']} questions"
+    for task, fits in config["left_out"].items():
+        for name, reason in fits.items():
+            text += f". {name} of {task} is left out: {reason}"
+    return text
+
+
 def settings_of(cells: Sequence[Cell]) -> str:
     """The settings of each method, by their names after --method. The first trials of a variant
     have the settings of that one."""
-    told: dict[str, list[str]] = {}
+    tasks_by_text: dict[str, list[str]] = {}
     for cell in cells:
         if cell.used and cell.method != "first-trials":
-            told.setdefault(f"{cell.name}: {typed(cell.used)}", []).append(cell.task)
-    tasks = {cell.task for cell in cells}
+            text = f"{cell.name}: {typed(cell.used)}"
+            tasks_by_text.setdefault(text, []).append(cell.task)
+    all_tasks = {cell.task for cell in cells}
     return "; ".join(
-        text if {*of} == tasks else f"{text} ({', '.join(of)})" for text, of in told.items()
+        text if {*tasks} == all_tasks else f"{text} ({', '.join(tasks)})"
+        for text, tasks in tasks_by_text.items()
     )
 
 

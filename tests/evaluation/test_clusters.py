@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from minise.data.tasks import load_tasks
+from minise.data.tasks import Selection, load_tasks
 from minise.evaluation.metrics import difference, summarise
 from minise.methods.sample import Sample
 from tests.evaluation.test_metrics import INTERVALS, draw_cell, paired_to, sample
@@ -56,7 +56,7 @@ def test_a_fact_counts_once_in_mcnemars_test() -> None:
 
 
 def test_the_miniatures_questions_know_their_fact() -> None:
-    (task,) = load_tasks(["miniature"], questions=1500)
+    (task,) = load_tasks(["miniature"], Selection(questions=1500))
     texts = {question.cluster: question.text for question in task.questions}
     assert all(texts[question.cluster] == question.text for question in task.questions)
     assert 450 < len(texts) == len(set(texts.values())) <= 556

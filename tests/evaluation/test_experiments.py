@@ -16,7 +16,7 @@ from minise.methods.build import build
 from minise.methods.registry import METHODS
 from tests.support.commands import assert_one_line, run
 from tests.support.runs import no_drawing
-from tools import study_rivals, study_sequential
+from tools.studies import rivals
 
 for module in ("scipy", "sklearn", "matplotlib", "filelock"):
     pytest.importorskip(module)
@@ -34,18 +34,16 @@ CASES = {
     "efficiency": (4, ["multi-pass", "single-pass", "peak MiB", "decisions changed"]),
     "quantized": (4, ["full precision", "full precision + self-ensemble"]),
     "reasoning": (2, ["cot", "cot-ensemble", "accuracy, as said", "names none", "new tokens"]),
-    "groupings": (1, ["worth random trials", "balanced: tokens", "exact"]),
-    "sequential": (1, ["alpha = 0.01", "z = 1", "N = 20", "undecided", "decided wrongly"]),
     "rivals": (1, ["pride", "knockout", "league", "set-based", "cyclic - self-ensemble", "Brier"]),
     "null-option": (1, ["miniature-k4-none-right", "miniature-k4-none-wrong", "set-based"]),
 }
 # Where the experiment's own numbers of choices and trials would take long.
 FEWER: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("rivals", "null-option", "sequential"), ("--cut-to", 4)),
-    **dict.fromkeys(("sensitivity", "groupings"), ("--cut-to", 5)),
+    **dict.fromkeys(("rivals", "null-option"), ("--cut-to", 4)),
+    "sensitivity": ("--cut-to", 5),
     **dict.fromkeys(("choices", "seeds", "ablation", "efficiency"), ("--trials", 4)),
     "main": ("--cut-to", 4, "--trials", 4),
-    "reasoning": ("--trials", 4, "--max-new-tokens", 60),
+    "reasoning": ("--trials", 4, "--limit", 1),  # it writes 256 tokens for each question
 }
 FEW = ("--task", "miniature", "--questions", 3, "--trials", 4)
 FIGURES = {
@@ -55,7 +53,6 @@ FIGURES = {
         *(f"reliability-miniature-k{k}.png" for k in (2, 4, 6, 8)),
     },
     "sensitivity": {"sensitivity.png"},
-    "groupings": {"groupings.png", "reliability-miniature-k5.png"},
     "efficiency": {"efficiency.png"},
     "rivals": {f"{name}-miniature-k4.png" for name in ("confidence", "reliability")}
     | {"accuracy.png"},
@@ -68,15 +65,7 @@ FIGURES = {
         "accuracy.png",
     },
 }
-FIGURES["main"] = FIGURES["sequential"] = FIGURES["rivals"]
-# What prints the tables of its page in docs/, and what must be there.
-PAGES = {
-    "sequential": (
-        study_sequential,
-        ["| alpha = 0.05, random |", "| z = 1, balanced |", "| 95% |"],
-    ),
-    "rivals": (study_rivals, ["| method | tokens | NLL |", "| self-ensemble |", "| pride |"]),
-}
+FIGURES["main"] = FIGURES["rivals"]
 
 
 @pytest.fixture(autouse=True)
@@ -120,12 +109,12 @@ def test_an_experiment_prints_its_table_and_report_redraws_it(
         assert run(capsys, "report", folder) == (0, out, "")
     assert (folder / "report.md").read_text() == table
     assert {path.name for path in folder.glob("*.png")} == figures
-    if experiment in PAGES:
-        tool, parts = PAGES[experiment]
-        monkeypatch.setattr(sys, "argv", ["study", str(folder)])
-        tool.main()
+    if experiment == "rivals":  # the tables of docs/rivals.md
+        monkeypatch.setattr(sys, "argv", ["rivals", str(folder)])
+        rivals.main()
         page = capsys.readouterr().out
-        assert all(part in page for part in parts)
+        for part in ("| method | tokens | NLL |", "| self-ensemble |", "| pride |"):
+            assert part in page
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -168,7 +157,7 @@ def test_4_bit_and_full_precision_make_one_row(
         assert run(capsys, "eval", "--experiment", "quantized", *task, *options)[0] == 0
         return tmp_path / name
 
-    full, nf4 = measure("full"), measure("nf4", "--quantize", "nf4", "--double-quant")
+    full, nf4 = measure("full"), measure("nf4", "--quantize", "nf4-double")
     _, table, _ = run(capsys, "report", full, nf4, "--output-path", tmp_path)
     assert len(re.findall(r"^\| tiny-llama +\| miniature \|(?:.*\d \[.*){4}$", table, re.M)) == 1
     columns = ("full precision", "full precision + self-ensemble", "nf4-double")

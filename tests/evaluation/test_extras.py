@@ -1,4 +1,4 @@
-"""What is reported of the texts that a method wrote."""
+"""What experiments measure besides: the texts that a method wrote, and single questions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from minise.evaluation.extras import reasoning_texts, single_questions
 from minise.evaluation.metrics import summarise
-from minise.evaluation.reasoning_study import summarise_reasoning
 from minise.methods.sample import Sample
 
 
@@ -28,17 +28,35 @@ WROTE = [
 
 
 def test_the_text_is_scored_by_the_choice_that_it_names() -> None:
-    found = summarise_reasoning({"cot": WROTE})["cot"]
-    assert found["accuracy"] == 0.2
+    measured = reasoning_texts({"cot": WROTE})["cot"]
+    assert measured["accuracy"] == 0.2
     # One right of five: as any five questions of which the first is right.
     one = [sample(i, 0, K=5) for i in range(5)]
-    assert found["interval"] == pytest.approx(summarise(one)["accuracy_interval"])
-    assert found["names_none"] == 0.4
-    assert found["cut"] == 0.6
-    assert found["new_tokens"] == 26
+    assert measured["interval"] == pytest.approx(summarise(one)["accuracy_interval"])
+    assert measured["names_none"] == 0.4
+    assert measured["cut"] == 0.6
+    assert measured["new_tokens"] == 26
 
 
 def test_a_method_that_writes_nothing_has_no_part() -> None:
     plain = [Sample("q", 0, "", 0, 0, [1.0, 0.0], [1.0, 0.0], 3), sample(1, 1)]
-    assert summarise_reasoning({"standard": plain, "cot": WROTE}).keys() == {"cot"}
-    assert summarise_reasoning({"both": [*plain, *WROTE]}) == {}
+    assert reasoning_texts({"standard": plain, "cot": WROTE}).keys() == {"cot"}
+    assert reasoning_texts({"both": [*plain, *WROTE]}) == {}
+
+
+def question(id: str, p: list[float]) -> Sample:
+    best = p.index(max(p))
+    return Sample(id, 0, "", 0, best, p, p, 9)
+
+
+def test_50_single_questions_are_listed_with_probabilities_to_four_places() -> None:
+    questions = single_questions(
+        {"standard": [question(str(n), [1 / 3, 2 / 3]) for n in range(60)]}
+    )
+    assert list(questions) == [str(n) for n in range(50)]
+    assert questions["0"]["methods"] == {"standard": [0.3333, 0.6667]}
+
+
+def test_a_single_question_without_text_has_labels_as_choices() -> None:
+    questions = single_questions({"standard": [question("a", [0.2, 0.8])]})
+    assert (questions["a"]["question"], questions["a"]["choices"]) == ("", ["A", "B"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minise.data.tasks import Task
-from minise.evaluation import grouping_study
 from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.extras import reasoning_texts, single_questions
 from minise.methods.build import build, complete
 from minise.methods.registry import Variant
 
@@ -36,8 +36,6 @@ PLANNED = {
     ),
     "rivals": (("miniature-many",), (4, 8, 16, 24, 50, 100), (0,), 100, RIVALS),
     "null-option": (("miniature",), (8,), (0,), 100, RIVALS),
-    "groupings": (SETS[:1], (), (0,), 100, ["exact"]),
-    "sequential": (SETS[:1], (), (0,), 100, ["exact"]),
 }
 
 
@@ -48,17 +46,15 @@ def test_the_experiments_never_change(name: str) -> None:
     found = (one.datasets, one.cut_to, one.seeds, one.questions, [v.name for v in variants])
     assert found == PLANNED[name]
     extra = {
-        "groupings": {"groupings": "minise.evaluation.grouping_study:summarise_study"},
-        "choices": {"asked": "minise.evaluation.one_question:summarise_asked"},
-        "reasoning": {"reasoning": "minise.evaluation.reasoning_study:summarise_reasoning"},
-        "sequential": {"sequential": "minise.evaluation.sequential_study:summarise_sequential"},
+        "choices": {"asked": single_questions},
+        "reasoning": {"reasoning": reasoning_texts},
     }
     assert one.none_of_the_above == (name == "null-option")
     assert one.extra == extra.get(name, {})
     if name == "efficiency":
         assert [v.engine for v in variants] == ["separate", "dense", "tree"]
         assert {v.method for v in variants} == {"self-ensemble"}
-    elif name not in ("groupings", "sequential"):
+    else:
         assert [v.method for v in variants] == [v.name for v in variants]
 
 
@@ -83,18 +79,10 @@ def test_sensitivity_is_a_grid(
     assert EXPERIMENTS["sensitivity"].questions == 100
 
 
-def test_the_study_of_groupings_is_of_these_trials() -> None:
-    assert grouping_study.SAMPLED == ("random", "balanced")
-    assert grouping_study.TRIALS == (1, 2, 5, 7, 10, 14, 20, 28, 40, 80)
-    assert grouping_study.REPETITIONS == 16
-
-
 def test_what_is_left_open_is_the_papers() -> None:
-    found = complete(Variant("x", "first-trials", {"of": "most"}), {})
-    assert found.settings == {"of": "most", "group_size": 4, "trials": 20}
-    assert complete(Variant("x", "grouping-study"), {}).settings == {"group_size": 4}
-    for variant in (found, Variant("x", "grouping-study")):
-        assert build(variant).name == variant.method
+    variant = complete(Variant("x", "first-trials", {"of": "most"}), {})
+    assert variant.settings == {"of": "most", "group_size": 4, "trials": 20}
+    assert build(variant).name == variant.method
 
 
 def test_each_says_what_it_is_after_its_name() -> None:

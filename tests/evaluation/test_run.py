@@ -368,7 +368,7 @@ class TestTwoProcesses:
         (("--method", "standard", "--seed", "x"), '"x" is no list of whole numbers'),
         (("--method", "standard", "--limit", "0"), "limit"),
         (("--method", "standard", "--cut-to", "5"), "4"),
-        (("--method", "dirichlet", "--folds", "31"), "fold"),
+        (("--method", "dirichlet(folds=31)"), "fold"),
         (("--method", "self-ensemble", "--trials", "0"), "--trials 0 is below 1"),
         (("--method", "self-ensemble", "--group-size", "0"), "--group-size 0 is below 1"),
     ],
@@ -420,10 +420,12 @@ def test_many_variants_are_compared_with_the_first_alone(
     monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 10)
     named = [Variant(f"v{i}", "standard") for i in range(variants)]
     one = Sample("q", 0, "", 0, 0, [1.0, 0.0], [1.0, 0.0], 3)
-    asked = {variant.name: ([one], None) for variant in named}
-    found = run._measure(Run({}, {"t": named}, {}), "t", asked, {})["differences"]
-    assert len(found) == pairs
-    assert {d["b"] for d in found} == {f"v{i}" for i in range(variants - 1 if pairs > 8 else 1)}
+    answers = {variant.name: run.Answers([one]) for variant in named}
+    differences = run._measure(Run({}, {"t": named}, {}), "t", answers, {})["differences"]
+    assert len(differences) == pairs
+    assert {d["b"] for d in differences} == {
+        f"v{i}" for i in range(variants - 1 if pairs > 8 else 1)
+    }
 
 
 def test_every_file_that_decides_an_answer_is_in_the_identity() -> None:

@@ -183,7 +183,7 @@ class TestAFolder:
         assert err.count("\n") == (content is not None)
         if content is not None:
             assert f"{path}: damaged (" in err
-            assert "it is written anew from the samples" in err
+            assert "it is written again from the samples" in err
 
     def test_with_a_long_name_is_refused_at_once(
         self, model: Path, data: Path, tmp_path: Path, capsys

@@ -16,11 +16,12 @@ from matplotlib.colors import to_rgba
 from scipy.stats import binomtest
 
 from minise.errors import InputError
+from minise.evaluation.experiments import EXPERIMENTS, NO_EXPERIMENT
 from minise.report import figures
 from minise.report.drawing import PANELS_IN_A_ROW, looks, style
 from minise.report.panels import wilson
 from minise.report.results import Results
-from tests.support.made_results import LLAMA, M4, STUDY, cell, make, ours
+from tests.support.made_results import LLAMA, M4, cell, make, ours
 
 ABLATED = ("standard", "without-mask", "without-positions", "self-ensemble")
 LONG = "my-method(grouping=balanced,group_size=3,trials=14,null_option=false,preset=authors-code)"
@@ -67,22 +68,17 @@ class TestWhichThereAre:
         [
             *((name, "accuracy confidence-q reliability-q") for name in (None, "main", "ablation")),
             ("choices", "accuracy-choices confidence-choices reliability-q"),
-            ("groupings", "groupings reliability-q"),
+            ("sensitivity", "sensitivity"),
             ("efficiency", "efficiency"),
         ],
     )
     def test_by_experiment(self, experiment: str | None, names: str) -> None:
-        given = run(experiment, {"q": methods("standard")}, None, None, {"groupings": {"q": STUDY}})
-        assert list(drawn(given)) == names.split()
+        sized = {"standard": cell(settings=M4)}
+        assert list(drawn(run(experiment, {"q": sized}))) == names.split()
 
-    def test_a_run_from_before_the_bins_were_kept_has_no_reliability_figure(self) -> None:
-        old = cell()
-        del old["reliability"], old["chance"]
-        found = drawn(run(None, {"q": {"standard": old}}))
-        assert list(found) == ["accuracy", "confidence-q"]
-        assert chances(found["accuracy"].axes[0]) == [[12.5, 12.5]]  # K is 8 in all its questions
-        found = drawn(run(None, {"q": {"standard": old}}, {"q": ("own", None)}))
-        assert chances(found["accuracy"].axes[0]) == []
+    def test_every_figure_of_an_experiment_exists_and_every_figure_is_used(self) -> None:
+        named = {name for one in (*EXPERIMENTS.values(), NO_EXPERIMENT) for name in one.figures}
+        assert named == set(figures.FIGURES)
 
     def test_without_answers_there_is_nothing_to_draw(self) -> None:
         assert drawn(run(None, {})) == {}
@@ -246,7 +242,6 @@ def test_axes_say_what_they_show() -> None:
             "accuracy-choices": run("choices", {k: methods("standard") for k in by_k}, by_k),
             "sensitivity": run("sensitivity", {"q": trials}),
             "efficiency": run("efficiency", {"q": methods("tree")}),
-            "groupings": run("groupings", {"q": {"x": cell()}}, extra={"groupings": {"q": STUDY}}),
         }.items()
     }
     assert said == {
@@ -254,10 +249,6 @@ def test_axes_say_what_they_show() -> None:
         "accuracy-choices": [("choices K", "accuracy (%)")],
         "sensitivity": [("trials N", "accuracy (%)")],
         "efficiency": [("seconds a question", ""), ("peak MiB", " ")],
-        "groupings": [
-            ("tokens a question", "variance of the scores"),
-            ("trials N", "worth random trials"),
-        ],
     }
 
 
@@ -287,7 +278,7 @@ def test_confidence_curves_explain_their_symbols() -> None:
     assert caption(figure).startswith(said)
 
 
-def test_efficiency_and_groupings() -> None:
+def test_efficiency_has_bars_of_seconds_and_memory() -> None:
     engines = {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
     cells = {name: ours(engine=engine) for name, engine in engines.items()}
     given = make("efficiency", {"q": cells, "r": cells})
@@ -299,20 +290,6 @@ def test_efficiency_and_groupings() -> None:
     assert [text.get_text() for text in axes[3].texts] == ["3", "3", "not measured"]
     for ax in axes:  # the longest bar leaves room for the texts, and no more
         assert 0.8 < max(bar.get_width() for bar in ax.patches) / ax.get_xlim()[1] < 0.9
-
-    figure = drawn(run("groupings", {"q": {"x": cell()}}, extra={"groupings": {"q": STUDY}}))
-    above, below = figure["groupings"].axes
-    assert [line.get_label() for line in above.lines] == ["random", "balanced"]
-    assert [text.get_text() for text in above.texts] == ["1", "5", "1", "5"]
-    (worth,) = below.containers
-    segments = worth.lines[2][0].get_segments()
-    assert [list(one[:, 1]) for one in segments] == [pytest.approx([2, 3])] * 2
-    assert "m=4" in above.get_title()
-    for ax in (above, below):  # no formula, which is not drawn as one
-        figure["groupings"].draw_without_rendering()
-        assert not any("$" in tick.get_text() for tick in ax.get_xticklabels())
-    for words in ("N: partitions", "groups of m", "95% bootstrap intervals"):
-        assert words in caption(figure["groupings"])
 
 
 class TestTheStyle:
@@ -394,13 +371,13 @@ def test_files_are_named_by_what_they_show(tmp_path: Path) -> None:
 NAMES = ["x$_{$", "鳥の問題", "\x1b[31m", "../../up", "a/b", "%s{}", "\ud800", "_hidden"]
 
 
-@pytest.mark.parametrize("experiment", ["main", "choices", "efficiency", "groupings"])
+@pytest.mark.parametrize("experiment", ["main", "choices", "efficiency"])
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_can_be_drawn(
     name: str, experiment: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing of it is a formula, a path or a command, and no letter is missed aloud."""
-    run = make(experiment, {name: {name: cell()}}, extra={"groupings": {name: STUDY}}, model=name)
+    run = make(experiment, {name: {name: cell()}}, model=name)
     paths = figures.draw([Results.from_json(run)], tmp_path)
     assert sorted(paths) == sorted(tmp_path.iterdir())
     assert capfd.readouterr() == ("", "")

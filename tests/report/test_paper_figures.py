@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from minise import load
-from minise.evaluation.one_question import lost_among_many, summarise_asked
+from minise.evaluation.extras import single_questions
 from minise.methods.sample import Sample
 from minise.report.drawing import style
-from minise.report.figures import make_figures
+from minise.report.figures import lost_among_many, make_figures
 from minise.report.results import Results
 from tests.report.test_figures import assert_readable, caption, grids, keys
 from tests.support.made_results import cell, make, ours
@@ -107,7 +107,7 @@ class TestOneQuestion:
     def asked(self) -> dict[int, Any]:
         by_k = {2: self.FEW, 3: self.MANY}
         return {
-            K: summarise_asked({"standard": list(each), "ours": list(each)})
+            K: single_questions({"standard": list(each), "ours": list(each)})
             for K, each in by_k.items()
         }
 
@@ -124,16 +124,6 @@ class TestOneQuestion:
             asked = {smaller: wrong, few: right, 5: right, 8: wrong}
             asked.pop(None, None)
             assert [K for K, _ in lost_among_many(asked, "m")] == [few, 8]
-
-    def test_50_questions_are_kept_and_probabilities_to_four_places(self) -> None:
-        many = [sample(str(n), [1 / 3, 2 / 3], 0) for n in range(60)]
-        found = summarise_asked({"standard": many})
-        assert list(found) == [str(n) for n in range(50)]
-        assert found["0"]["methods"] == {"standard": [0.3333, 0.6667]}
-
-    def test_without_text_the_choices_are_labels(self) -> None:
-        found = summarise_asked({"standard": [sample("a", [0.2, 0.8], 0, texts=False)]})
-        assert (found["a"]["question"], found["a"]["choices"]) == ("", ["A", "B"])
 
     def drawn(self, asked: dict[int, Any]) -> dict[str, Any]:
         tasks = {f"t{K}": {"standard": cell(), "ours": ours()} for K in asked}
@@ -156,13 +146,13 @@ class TestOneQuestion:
         assert named == ["c2", "c1", "c0 ✓"]
         assert "✓: the right choice. Which is b?" in caption(figure)
         assert_readable(figure)
-        old = make("choices", {"t2": {"standard": cell()}}, {"t2": ("qasc", 2)})
-        assert "one-question" not in drawn(old)
+        none = make("choices", {"t2": {"standard": cell()}}, {"t2": ("qasc", 2)})
+        assert "one-question" not in drawn(none)
 
     def test_figures_of_a_model_fit_on_half_a_page(self) -> None:
         wrong = sample("b", [0.3, *[0.1] * 7], 3)
-        asked = {2: summarise_asked({"standard": [self.FEW[1]]})}
-        found = self.drawn(asked | {8: summarise_asked({"standard": [wrong]})})
+        asked = {2: single_questions({"standard": [self.FEW[1]]})}
+        found = self.drawn(asked | {8: single_questions({"standard": [wrong]})})
         assert {"one-question", "accuracy-choices", "confidence-choices"} < found.keys()
         heights = {name: figure.get_figheight() for name, figure in found.items()}
         assert max(heights.values()) < 6.5, heights

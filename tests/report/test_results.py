@@ -11,7 +11,7 @@ import pytest
 from minise.errors import InputError
 from minise.report import results
 from minise.report.results import Results, model_name, read_results
-from tests.support.made_results import LLAMA, M4, STUDY, cell, make, ours, table
+from tests.support.made_results import LLAMA, M4, cell, make, ours, table
 
 
 class TestPaper:
@@ -91,7 +91,7 @@ class TestPaper:
 class TestReading:
     def test_a_cell_has_its_facts(self, tmp_path: Path) -> None:
         facts: dict[str, tuple[str, int | None]] = {"t": ("truthfulqa", 6)}
-        run = make("groupings", {"t": {"name": ours()}}, facts, extra={"groupings": {"t": STUDY}})
+        run = make("choices", {"t": {"name": ours()}}, facts, extra={"asked": {"t": {"q": 1}}})
         (tmp_path / "results.json").write_text(json.dumps(run), encoding="utf-8")
         read = read_results(tmp_path)
         (found,) = read.cells
@@ -106,8 +106,8 @@ class TestReading:
         assert found.metrics["accuracy"] == 0.8
         assert found.timing["seconds_per_question"] == 0.25
         assert found.comparable is True
-        assert (read.raw, read.experiment, read.model) == (run, "groupings", LLAMA)
-        assert read.extra == {"groupings": {"t": STUDY}}
+        assert (read.raw, read.experiment, read.model) == (run, "choices", LLAMA)
+        assert read.extra == {"asked": {"t": {"q": 1}}}
 
     @pytest.mark.parametrize(
         ("text", "part"),
@@ -153,12 +153,16 @@ class TestReading:
             ("timing", "qasc", "x", "peak_bytes"),
             ("timing", "qasc", "x"),
             ("differences",),
-            ("groupings",),
+            ("results", "qasc", "x", "reliability"),
+            ("results", "qasc", "x", "nll_matched"),
+            ("config", "left_out"),
+            ("config", "config", "head_dim"),
+            ("asked",),
         ],
     )
     def test_incomplete_results_are_refused(self, tmp_path: Path, where: tuple[str, ...]) -> None:
-        run: Any = make("groupings", {"qasc": {"x": cell()}}, extra={"groupings": {"qasc": STUDY}})
-        inner = run
+        run: Any = make("choices", {"qasc": {"x": cell()}})
+        run = inner = json.loads(json.dumps(run))
         for key in where[:-1]:
             inner = inner[key]
         del inner[where[-1]]

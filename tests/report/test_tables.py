@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
 from minise.errors import InputError
+from minise.evaluation.experiments import EXPERIMENTS, NO_EXPERIMENT
 from minise.report.results import Results
-from minise.report.tables import holm, render
-from tests.support.made_results import DIFFERENCE, LLAMA, M4, STUDY, cell, make, ours, table
+from minise.report.tables import TABLES, holm, render
+from tests.support.made_results import DIFFERENCE, LLAMA, M4, cell, make, ours, table
 
 
 def rows(text: str) -> list[list[str]]:
@@ -20,6 +20,10 @@ def rows(text: str) -> list[list[str]]:
 
 
 class TestTables:
+    def test_every_table_of_an_experiment_exists_and_every_table_is_used(self) -> None:
+        named = {name for one in (*EXPERIMENTS.values(), NO_EXPERIMENT) for name in one.tables}
+        assert named == set(TABLES)
+
     def test_without_an_experiment_every_metric_stands_beside_its_method(self) -> None:
         run = make(None, {"mine": {"standard": cell(auroc=None)}}, {"mine": ("mine", None)})
         run["timing"]["mine"]["standard"] = {"seconds_per_question": None, "peak_bytes": None}
@@ -154,57 +158,6 @@ class TestTables:
         assert found["tree"]["decisions changed"] == "3 of 926"
         assert found["tree"]["peak MiB"] == "3"
         assert text.startswith("Multi-pass (separate) against single-pass (dense), and the tree")
-
-    def test_groupings_stand_side_by_side(self) -> None:
-        found = rows(
-            table(make("groupings", {"q": {"exact": cell()}}, extra={"groupings": {"q": STUDY}}))
-        )
-        columns = ("tokens", "variance", "accuracy", "NLL")
-        assert found[0] == [
-            *["N", *(f"random: {c}" for c in columns), *(f"balanced: {c}" for c in columns)],
-            *["worth random trials", "which take tokens"],
-        ]
-        numbers = ["100", "1.00e-03", "50.0", "0.700"]
-        assert found[1] == ["1", *numbers, "110", *numbers[1:], "2.5 [2.0, 3.0]", "250"]
-        assert found[2][-2:] == ["2.5 [2.0, 3.0]", "over 300"]
-        assert found[3] == ["exact", "9,999", "0", "50.0", "0.700", *["-"] * 6]
-
-    def test_stopping_stands_beside_fixed_trials(self) -> None:
-        def stopped(rule: str, level: float, block: int, **more: Any) -> dict[str, Any]:
-            key = {"rule": rule, "level": level, "grouping": "random", "block": block}
-            cost = {"trials": 12.5, "trials_quantiles": [8, 10, 24], "max_trials": 80}
-            cost |= {"tokens": 500, "tokens_quantiles": [300.2, 450, 1000], "tokens_of_fixed": 1000}
-            shares = {"decided": 0.875, "same": 0.96, "error": 0.01, "accuracy": 0.7}
-            spread = {"same_interval": [0.9, 0.99], "error_interval": [0.0, 0.03]}
-            return {**key, **cost, **shares, **spread, "nll": 0.8, "bias": 0.021, **more}
-
-        cells = [
-            stopped("fixed", 20, 20, tokens_of_fixed=None),
-            stopped("alpha", 0.1, 8),  # block 8, twice m, is the default: all levels
-            stopped("alpha", 0.1, 4),
-            stopped("alpha", 0.05, 4),
-            stopped("z", 1, 4),
-            stopped("z", 2, 4),
-        ]
-        study = {"group_size": 4, "questions": 9, "repetitions": 3, "cells": cells}
-        study["exact"] = {"accuracy": 0.75, "nll": 0.6}
-        tasks = {"q": {"exact": cell()}}
-        text = table(make("sequential", tasks, extra={"sequential": {"q": study}}))
-        head, *lines = rows(text)
-        found = [dict(zip(head, line, strict=True)) for line in lines]
-        assert "q, m = 4, 9 questions x 3 repetitions; exact: accuracy 75.0, NLL 0.600. As" in text
-        kept = [(row["stop at"], row["block"]) for row in found]
-        assert kept == [
-            ("N = 20", "-"),
-            ("alpha = 0.1", "8"),
-            ("alpha = 0.05", "4"),
-            ("z = 1", "4"),
-        ]
-        assert list(found[1].values()) == [
-            *("random", "alpha = 0.1", "8", "80", "12.5", "10", "500", "300, 450, 1000", "12.5"),
-            *("96.0 [90.0, 99.0]", "1.00 [0.00, 3.00]", "0.50", "70.0", "0.800", "+2.1"),
-        ]
-        assert (found[0]["undecided"], found[0]["of fixed"]) == ("-", "-")
 
     def test_paired_differences(self) -> None:
         cells = {"multi-pass": cell(), "tree": cell()}

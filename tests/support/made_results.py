@@ -9,6 +9,11 @@ from minise.report.tables import render
 
 LLAMA = "meta-llama/Meta-Llama-3-8B-Instruct"
 M4 = {"group_size": 4, "trials": 20}
+SIZES = {  # of a tiny model
+    **{"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "num_key_value_heads": 2},
+    **{"qkv_bias": False, "intermediate_size": 128, "vocab_size": 512, "num_hidden_layers": 2},
+    "tie_word_embeddings": False,
+}
 
 _METRICS = (
     *("accuracy", "nll", "brier", "ece_width", "auroc", "under_confidence", "over_confidence"),
@@ -61,11 +66,15 @@ def make(
     """What results.json holds. `facts`: the data set and the number of choices of each task;
     `extra`: what else the experiment measures; `config`: what differs from a full run of LLaMA."""
     facts = facts or dict.fromkeys(tasks, ("qasc", 8))
+    extra = {"asked": {task: {} for task in tasks}, **(extra or {})}
     timing = {"seconds_per_question": 0.25, "peak_bytes": 3 * 2**20}
     return {
         "config": {
             "experiment": experiment,
             "model": LLAMA,
+            "config": SIZES,
+            "label": None,
+            "left_out": {},
             "dtype": "bfloat16",
             "device": "cuda",
             "limit": None,
@@ -81,7 +90,7 @@ def make(
         "results": tasks,
         "differences": differences or {task: [] for task in tasks},
         "timing": {task: {name: dict(timing) for name in cells} for task, cells in tasks.items()},
-        **(extra or {}),
+        **extra,
     }
 
 
@@ -90,24 +99,6 @@ def table(*runs: dict[str, Any]) -> str:
     return render([Results.from_json(run) for run in runs])
 
 
-def _sampled(grouping: str, trials: int, tokens: int, **more: Any) -> dict[str, Any]:
-    shared = {"variance": 1e-3, "accuracy": 0.5, "nll": 0.7}
-    return {"grouping": grouping, "trials": trials, "tokens": tokens, **shared, **more}
-
-
-_WORTH = {"worth": 2.5, "worth_interval": [2.0, 3.0]}
-STUDY = {  # of groupings
-    "group_size": 4,
-    "questions": 9,
-    "repetitions": 16,
-    "cells": [
-        _sampled("random", 1, 100),
-        _sampled("random", 5, 300),
-        _sampled("balanced", 1, 110, **_WORTH, tokens_of_worth=250),
-        _sampled("balanced", 5, 330, **_WORTH, tokens_of_worth=None),
-        _sampled("exact", 0, 9999, variance=0.0),
-    ],
-}
 DIFFERENCE = {
     "a": "tree",
     "b": "multi-pass",

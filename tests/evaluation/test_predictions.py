@@ -1,0 +1,74 @@
+"""What each method predicts: the table for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from minise.evaluation.predictions import predictions_csv, with_text
+from minise.methods.sample import Sample
+
+TEXT = {"question": "Which flies?", "choices": ["wren", "trout", "oak"], "answer": "wren"}
+
+
+def sample(id: str = "q", seed: int = 0, prediction: int = 0, **changes: Any) -> Sample:
+    """60% on its prediction; the first choice is right."""
+    p = [0.6 if i == prediction else 0.2 for i in range(3)]
+    fields = {"answer": 0, "probabilities": p, "scores": p, "text": TEXT, **changes}
+    return Sample(id, seed, f"hash of {id}", prediction=prediction, tokens=9, **fields)
+
+
+def rows(samples: dict[str, list[Sample]]) -> list[dict[str, str]]:
+    text = predictions_csv(samples)
+    assert text.startswith("\ufeff")
+    return list(csv.DictReader(io.StringIO(text[1:], newline="")))
+
+
+class TestTheTable:
+    def test_a_row_is_a_seed_and_question_with_what_each_method_says(self) -> None:
+        both, one = sample(seed=0), sample(seed=1, prediction=1)
+        first, second = rows({"a": [both, one], "b": [both]})
+        assert first == {
+            **{"id": "q", "seed": "0", "question": "Which flies?", "answer": "wren"},
+            **{"a": "wren", "a: probability": "0.6000", "a: right": "right"},
+            **{"b": "wren", "b: probability": "0.6000", "b: right": "right"},
+        }
+        assert (second["seed"], second["a"], second["a: right"]) == ("1", "trout", "wrong")
+        assert second["b"] == second["b: probability"] == second["b: right"] == ""
+
+    def test_one_seed_has_no_column(self) -> None:
+        assert "seed" not in rows({"a": [sample(seed=3)]})[0]
+
+    def test_a_question_that_only_a_later_method_answered_is_there(self) -> None:
+        table = rows({"a": [sample("x")], "b": [sample("y"), sample("x")]})
+        assert [(row["id"], row["a"], row["b"]) for row in table] == [
+            ("x", "wren", "wren"),
+            ("y", "", "wren"),
+        ]
+
+    def test_text_comes_from_whichever_sample_has_it(self) -> None:
+        bare, full = sample(text=None), sample()
+        assert with_text(bare, full) is full
+        assert with_text(bare, bare) is bare
+        (row,) = rows({"a": [bare], "b": [full]})
+        assert (row["question"], row["a"]) == ("Which flies?", "wren")
+
+    def test_without_text_a_choice_is_its_letter_or_its_number(self) -> None:
+        p = [0.0] * 28
+        for index, name in [(0, "A"), (25, "Z"), (26, "27"), (27, "28")]:
+            p = [float(i == index) for i in range(28)]
+            (row,) = rows({"a": [sample(prediction=index, probabilities=p, text=None)]})
+            assert (row["question"], row["answer"], row["a"]) == ("", "A", name)
+
+    @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+    def test_no_cell_is_a_formula_and_a_number_stays_one(self, start: str) -> None:
+        text = {"question": f"{start}SUM(A1)", "choices": ["-4", "+1,000.5", "-"], "answer": "-4"}
+        (row,) = rows({"@a": [sample(f"{start}x", text=text)], "b": [sample(f"{start}x", 0, 1)]})
+        assert row["id"] == f"'{start}x"
+        assert row["question"] == f"'{start}SUM(A1)"
+        assert (row["answer"], row["'@a"], row["b"]) == ("-4", "-4", "+1,000.5")
+        (row,) = rows({"a": [sample(text=text, prediction=2)]})
+        assert row["a"] == "'-"
