@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from minise import load
-from minise.data.tasks import load_tasks
+from minise.data.tasks import Selection, load_tasks
 from tools.same_numbers import GOLDEN, MODELS, SIZES, numbers, ways
 
 CASES = json.loads(GOLDEN.read_text())["cases"]
@@ -38,7 +38,7 @@ def remembering(encode: Callable[[list[str]], list[list[int]]]) -> Callable[...,
 def test_every_way_of_asking_is_what_it_was(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = load(f"weights/{model}")
     monkeypatch.setattr(lm.tokenizer, "encode", remembering(lm.tokenizer.encode))
-    questions = load_tasks(["miniature"], questions=60)[0].questions
+    questions = load_tasks(["miniature"], Selection(questions=60))[0].questions
     for name, way in ways(*SIZES["miniature"]).items():
         golden = CASES[f"{model} / miniature / {name}"]
         found, _ = numbers(lm, way, questions, answered=1)

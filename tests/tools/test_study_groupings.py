@@ -12,21 +12,27 @@ import torch
 
 from minise import InputError, LanguageModel, Question, self_ensemble
 from minise.data.tasks import Task
-from minise.evaluation import grouping_study
-from minise.evaluation.grouping_study import GroupingStudy, summarise_study
 from minise.evaluation.run import Run, evaluate
 from minise.groupings.registry import GROUPINGS
 from minise.method import SelfEnsemble, label_logits
 from minise.methods.registry import Variant
 from minise.methods.sample import Sample
+from minise.report.drawing import style
+from minise.report.results import Results
+from minise.report.tables import render_parts
+from tests.support.commands import run as run_command
+from tests.support.made_results import cell, make
+from tests.support.runs import no_drawing
+from tools.studies import groupings
+from tools.studies.groupings import GroupingStudy, draw, read_studies, summarise_study, table_of
 
 Cells = dict[tuple[str, int], dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping_study, "TRIALS", (1, 3))
-    monkeypatch.setattr(grouping_study, "REPETITIONS", 4)
+    monkeypatch.setattr(groupings, "TRIALS", (1, 3))
+    monkeypatch.setattr(groupings, "REPETITIONS", 4)
 
 
 @pytest.fixture
@@ -109,7 +115,7 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
         return Sample(str(number), seed, "", 0, 0, [0.5, 0.5], [0.5, 0.5], 99, notes=notes)
 
     samples = [sample(number) for number in range(30)]
-    found = summarise_study({"exact": samples}, resamples=50)
+    found = summarise_study(samples, resamples=50)
     assert (found["group_size"], found["questions"], found["repetitions"]) == (2, 30, 4)
     cells = by_kind(found["cells"])
     assert cells["balanced", 1]["worth"] == pytest.approx(2)
@@ -129,10 +135,10 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
             "nll",
             "tokens",
         }
-    assert summarise_study({"exact": samples}) == summarise_study({"exact": samples}, 1000)
+    assert summarise_study(samples) == summarise_study(samples, 1000)
     # Another seed has other samples of groups: it does not make more questions.
     again = [sample(number, seed=1) for number in range(7)]
-    assert summarise_study({"exact": samples + again}, resamples=50) == found
+    assert summarise_study(samples + again, resamples=50) == found
 
 
 def studied(number: int, **change: Any) -> Sample:
@@ -154,11 +160,11 @@ def studied(number: int, **change: Any) -> Sample:
 
 def test_groups_that_are_all_the_same_have_no_worth() -> None:
     """With two choices in groups of two nothing varies: 0 / 0 is no number."""
-    found = summarise_study({"exact": [studied(0), studied(1)]}, resamples=9)
+    found = summarise_study([studied(0), studied(1)], resamples=9)
     assert all("worth" not in cell for cell in found["cells"])
-    assert summarise_study({"exact": [studied(0)]}, resamples=9)["questions"] == 1
+    assert summarise_study([studied(0)], resamples=9)["questions"] == 1
     # One question without variance: a resample of it alone has no ratio.
-    found = summarise_study({"exact": [studied(0), studied(1, variance=2.0)]}, resamples=200)
+    found = summarise_study([studied(0), studied(1, variance=2.0)], resamples=200)
     assert by_kind(found["cells"])["balanced", 1]["worth_interval"] == [1.0, 1.0]
 
 
@@ -166,13 +172,101 @@ def test_groups_that_are_all_the_same_have_no_worth() -> None:
     "notes", [{}, {"cells": 3}, {"cells": [[]]}, {**(studied(0, tokens="x").notes or {})}]
 )
 def test_damaged_notes_are_one_line(notes: dict[str, Any]) -> None:
-    spoilt = replace(studied(0), notes=notes)
-    with pytest.raises(InputError, match=r"exact: notes are damaged .*; delete its samples file"):
-        summarise_study({"exact": [spoilt]})
+    damaged = replace(studied(0), notes=notes)
+    with pytest.raises(InputError, match=r"the notes are damaged .*; delete the samples file"):
+        summarise_study([damaged])
+
+
+def sampled(grouping: str, trials: int, tokens: int, **more: Any) -> dict[str, Any]:
+    shared = {"variance": 1e-3, "accuracy": 0.5, "nll": 0.7}
+    return {"grouping": grouping, "trials": trials, "tokens": tokens, **shared, **more}
+
+
+WORTH = {"worth": 2.5, "worth_interval": [2.0, 3.0]}
+STUDY = {
+    "group_size": 4,
+    "questions": 9,
+    "repetitions": 16,
+    "cells": [
+        sampled("random", 1, 100),
+        sampled("random", 5, 300),
+        sampled("balanced", 1, 110, **WORTH, tokens_of_worth=250),
+        sampled("balanced", 5, 330, **WORTH, tokens_of_worth=None),
+        sampled("exact", 0, 9999, variance=0.0),
+    ],
+}
+
+
+def results() -> Results:
+    return Results.from_json(make(None, {"q": {"grouping-study": cell("./x.py:Study")}}))
+
+
+def test_the_groupings_stand_side_by_side_in_the_table() -> None:
+    run = results()
+    text = render_parts([run], [table_of(run, {"q": STUDY})])
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    rows = [[part.strip() for part in line.strip("|").split(" | ")] for line in lines]
+    columns = ("tokens", "variance", "accuracy", "NLL")
+    assert rows[0] == [
+        *["N", *(f"random: {c}" for c in columns), *(f"balanced: {c}" for c in columns)],
+        *["worth random trials", "which take tokens"],
+    ]
+    numbers = ["100", "1.00e-03", "50.0", "0.700"]
+    assert rows[1] == ["1", *numbers, "110", *numbers[1:], "2.5 [2.0, 3.0]", "250"]
+    assert rows[2][-2:] == ["2.5 [2.0, 3.0]", "over 300"]
+    assert rows[3] == ["exact", "9,999", "0", "50.0", "0.700", *["-"] * 6]
+
+
+def test_the_figure_shows_the_variance_and_what_balanced_trials_are_worth() -> None:
+    pytest.importorskip("matplotlib")
+    with style():
+        figure = draw([(results(), {"q": STUDY})])
+    above, below = figure.axes
+    assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in figure.axes] == [
+        ("tokens a question", "variance of the scores"),
+        ("trials N", "worth random trials"),
+    ]
+    assert [line.get_label() for line in above.lines] == ["random", "balanced"]
+    assert [text.get_text() for text in above.texts] == ["1", "5", "1", "5"]
+    (worth,) = below.containers
+    segments = worth.lines[2][0].get_segments()
+    assert [list(one[:, 1]) for one in segments] == [pytest.approx([2, 3])] * 2
+    assert "m=4" in above.get_title()
+    figure.draw_without_rendering()
+    for ax in (above, below):  # no formula, which is not drawn as one
+        assert not any("$" in tick.get_text() for tick in ax.get_xticklabels())
+    caption = " ".join(figure.get_supxlabel().split())
+    for words in ("N: partitions", "groups of m", "95% bootstrap intervals"):
+        assert words in caption
+
+
+def test_a_run_of_the_method_is_printed_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("scipy", "sklearn", "matplotlib", "filelock"):
+        pytest.importorskip(module)
+    where = f"{Path(groupings.__file__)}:GroupingStudy"
+    options = ("--task", "miniature", "--questions", 1, "--cut-to", 4, "--group-size", 2)
+    with no_drawing():
+        command = ("eval", *options, "--method", where, "--output-path", tmp_path)
+        status, _, err = run_command(capsys, *command)
+    assert (status, err) == (0, "")
+    monkeypatch.setattr("sys.argv", ["groupings", str(tmp_path)])
+    groupings.main()
+    out = capsys.readouterr().out
+    for text in ("tiny-llama, miniature", "m = 2, 1 questions x 16 repetitions", "| exact "):
+        assert text in out
+    assert (tmp_path / "groupings.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_of_several_methods_is_refused(tmp_path: Path) -> None:
+    run = Results.from_json(make(None, {"q": {"a": cell(), "b": cell()}}))
+    with pytest.raises(InputError, match="has 2 methods; give a run of the study alone"):
+        read_studies(tmp_path, run, summarise_study)
 
 
 def test_a_cut_run_goes_on_and_redoes_a_torn_line_alone(
-    lm: LanguageModel, asked: Question, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lm: LanguageModel, asked: Question, tmp_path: Path
 ) -> None:
     pytest.importorskip("filelock")
     pytest.importorskip("scipy")
@@ -180,30 +274,19 @@ def test_a_cut_run_goes_on_and_redoes_a_torn_line_alone(
     task = Task("birds", "birds", questions, {})
     run = Run(
         {0: [task]},
-        {"birds": [Variant("exact", "grouping-study", {"group_size": 2})]},
+        {"birds": [Variant("exact", f"{groupings.__file__}:GroupingStudy", {"group_size": 2})]},
         {"model": "tiny"},
-        extra={"groupings": summarise_study},
     )
     whole = evaluate(lm, run, tmp_path)
-    assert whole["groupings"]["birds"]["questions"] == 3
     assert whole["results"]["birds"]["exact"]["settings"] == {"group_size": 2}
     path = tmp_path / "samples-birds-exact.jsonl"
     text = path.read_text()
     path.write_text(text[:-9])
-    asked_again = []
-    once = GroupingStudy.notes
-
-    def counted(self, lm, plan, answer, seed):
-        asked_again.append(plan.question.id)
-        return once(self, lm, plan, answer, seed)
-
-    monkeypatch.setattr(GroupingStudy, "notes", counted)
     again = evaluate(lm, run, tmp_path, resume=True)
-    assert again["groupings"] == whole["groupings"]
     assert again["results"] == whole["results"]
-    assert asked_again == [questions[2].id]
 
     def without_time(text: str) -> list[Any]:
         return [json.loads(line) | {"seconds": None} for line in text.splitlines()]
 
     assert without_time(path.read_text()) == without_time(text)
+    assert path.read_text().splitlines()[:2] == text.splitlines()[:2]

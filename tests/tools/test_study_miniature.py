@@ -1,4 +1,4 @@
-"""What tools/study_miniature.py says about runs, on samples made by hand."""
+"""What tools/studies/miniature.py says about runs, on samples made by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("scipy")
 import numpy as np
 
 from minise.methods.sample import Sample
-from tools.study_miniature import (
+from tools.studies.miniature import (
     METHODS,
     best_bias,
     correlation,

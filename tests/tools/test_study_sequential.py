@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytest.importorskip("scipy")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+pytest.importorskip("filelock")
+
 from minise import InputError, LanguageModel, Question, self_ensemble
-from minise.evaluation import sequential_study
-from minise.evaluation.sequential_study import SequentialStudy, summarise_sequential
 from minise.groupings.registry import GROUPINGS
 from minise.method import label_logits
 from minise.methods.sample import Sample
 from minise.methods.sequential import UntilDecided
+from minise.report.results import Results
+from minise.report.tables import render_parts
 from minise.rounds import run_plan
+from tests.support.commands import run as run_command
+from tests.support.made_results import cell as made_cell
+from tests.support.made_results import make
+from tests.support.runs import no_drawing
+from tools.studies import sequential
+from tools.studies.sequential import SequentialStudy, summarise_sequential, table_of
 
-pytest.importorskip("scipy")
 Cell = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequential_study, "FIXED", (2, 9))
-    monkeypatch.setattr(sequential_study, "BALANCED", (3,))
-    monkeypatch.setattr(sequential_study, "BLOCKS", (3, 4))
-    monkeypatch.setattr(sequential_study, "MOST_TRIALS", (13, 17))
-    monkeypatch.setattr(sequential_study, "LEVELS", {"alpha": (0.4, 0.01), "z": (0.5, 2)})
-    monkeypatch.setattr(sequential_study, "REPETITIONS", 2)
+    monkeypatch.setattr(sequential, "FIXED", (2, 9))
+    monkeypatch.setattr(sequential, "BALANCED", (3,))
+    monkeypatch.setattr(sequential, "BLOCKS", (3, 4))
+    monkeypatch.setattr(sequential, "MOST_TRIALS", (13, 17))
+    monkeypatch.setattr(sequential, "LEVELS", {"alpha": (0.4, 0.01), "z": (0.5, 2)})
+    monkeypatch.setattr(sequential, "REPETITIONS", 2)
 
 
 def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Question) -> None:
@@ -103,7 +114,7 @@ def made(number: int, **change: Any) -> Sample:
 
 
 def test_a_rule_is_compared_at_equal_shares() -> None:
-    found = summarise_sequential({"exact": [made(n) for n in range(10)]}, resamples=50)
+    found = summarise_sequential([made(n) for n in range(10)], resamples=50)
     assert (found["questions"], found["repetitions"], found["group_size"]) == (10, 2, 2)
     assert found["exact"] == {"accuracy": 1.0, "nll": 1.5}
     *fixed, alpha, z = found["cells"]
@@ -116,7 +127,7 @@ def test_a_rule_is_compared_at_equal_shares() -> None:
     assert (low, high) == (pytest.approx(0.0667, abs=1e-4), pytest.approx(0.6525, abs=1e-4))
     assert alpha["same_interval"] == pytest.approx([0.7, 0.7])  # no question differs from another
     mixed = [made(n, same=float(n % 2)) for n in range(10)]
-    low, high = summarise_sequential({"exact": mixed})["cells"][0]["same_interval"]
+    low, high = summarise_sequential(mixed)["cells"][0]["same_interval"]
     assert (low, high) == (pytest.approx(0.2), pytest.approx(0.8))
     assert z["error_interval"][0] == 0
     assert z["error_interval"][1] == pytest.approx(0.3085, abs=1e-4)
@@ -124,17 +135,75 @@ def test_a_rule_is_compared_at_equal_shares() -> None:
 
 @pytest.mark.parametrize("notes", [{}, {"cells": 3}, {**(made(0, tokens="x").notes or {})}])
 def test_damaged_notes_are_one_line(notes: dict[str, Any]) -> None:
-    spoilt = replace(made(0), notes=notes)
-    with pytest.raises(InputError, match=r"exact: notes are damaged .*; delete its samples file"):
-        summarise_sequential({"exact": [spoilt]})
+    damaged = replace(made(0), notes=notes)
+    with pytest.raises(InputError, match=r"the notes are damaged .*; delete the samples file"):
+        summarise_sequential([damaged])
 
 
 def test_the_study_is_of_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert sequential_study.BLOCKS == (3, 4, 5, 6, 7, 8, 10)
-    assert sequential_study.LEVELS["alpha"] == (0.1, 0.05, 0.01)
-    assert sequential_study.LEVELS["z"] == (0.5, 0.75, 1, 1.5, 2)
+    assert sequential.BLOCKS == (3, 4, 5, 6, 7, 8, 10)
+    assert sequential.LEVELS["alpha"] == (0.1, 0.05, 0.01)
+    assert sequential.LEVELS["z"] == (0.5, 0.75, 1, 1.5, 2)
     fixed = (3, 5, 7, 10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 640, 1280)
-    assert (fixed, (8, 20, 40, 80)) == (sequential_study.FIXED, sequential_study.BALANCED)
-    assert sequential_study.MOST_TRIALS == (80, 320)
-    assert sequential_study.REPETITIONS == 4
+    assert (fixed, (8, 20, 40, 80)) == (sequential.FIXED, sequential.BALANCED)
+    assert sequential.MOST_TRIALS == (80, 320)
+    assert sequential.REPETITIONS == 4
+
+
+def test_stopping_stands_beside_fixed_trials_in_the_table() -> None:
+    def stopped(rule: str, level: float, block: int, **more: Any) -> dict[str, Any]:
+        key = {"rule": rule, "level": level, "grouping": "random", "block": block}
+        cost = {"trials": 12.5, "trials_quantiles": [8, 10, 24], "max_trials": 80}
+        cost |= {"tokens": 500, "tokens_quantiles": [300.2, 450, 1000], "tokens_of_fixed": 1000}
+        shares = {"decided": 0.875, "same": 0.96, "error": 0.01, "accuracy": 0.7}
+        spread = {"same_interval": [0.9, 0.99], "error_interval": [0.0, 0.03]}
+        return {**key, **cost, **shares, **spread, "nll": 0.8, "bias": 0.021, **more}
+
+    cells = [
+        stopped("fixed", 20, 20, tokens_of_fixed=None),
+        stopped("alpha", 0.1, 8),  # block 8, twice m, is the default: all levels
+        stopped("alpha", 0.1, 4),
+        stopped("alpha", 0.05, 4),
+        stopped("z", 1, 4),
+        stopped("z", 2, 4),
+    ]
+    study = {"group_size": 4, "questions": 9, "repetitions": 3, "cells": cells}
+    study["exact"] = {"accuracy": 0.75, "nll": 0.6}
+    run = Results.from_json(make(None, {"q": {"sequential-study": made_cell("./x.py:Study")}}))
+    text = render_parts([run], [table_of(run, {"q": study})])
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    head, *lines = [[part.strip() for part in line.strip("|").split(" | ")] for line in lines]
+    table = [dict(zip(head, line, strict=True)) for line in lines]
+    assert "q, m = 4, 9 questions x 3 repetitions; exact: accuracy 75.0, NLL 0.600. As" in text
+    stops = [(row["stop at"], row["block"]) for row in table]
+    assert stops == [
+        ("N = 20", "-"),
+        ("alpha = 0.1", "8"),
+        ("alpha = 0.05", "4"),
+        ("z = 1", "4"),
+    ]
+    assert list(table[1].values()) == [
+        *("random", "alpha = 0.1", "8", "80", "12.5", "10", "500", "300, 450, 1000", "12.5"),
+        *("96.0 [90.0, 99.0]", "1.00 [0.00, 3.00]", "0.50", "70.0", "0.800", "+2.1"),
+    ]
+    assert (table[0]["undecided"], table[0]["of fixed"]) == ("-", "-")
+
+
+def test_a_run_of_the_method_prints_its_table_and_those_of_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    where = f"{Path(sequential.__file__)}:SequentialStudy"
+    options = ("--task", "miniature", "--questions", 1, "--cut-to", 4)
+    with no_drawing():
+        command = ("eval", *options, "--method", where, "--output-path", tmp_path)
+        status, _, err = run_command(capsys, *command)
+    assert (status, err) == (0, "")
+    monkeypatch.setattr("sys.argv", ["sequential", str(tmp_path)])
+    sequential.main()
+    out = capsys.readouterr().out
+    for text in ("undecided", "decided wrongly", "| alpha = 0.05, random |", "| 95% |"):
+        assert text in out
+    for text in ("alpha = 0.01", "z = 1, balanced", "N = 20"):
+        assert text in out
