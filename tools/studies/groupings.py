@@ -1,14 +1,21 @@
 """How close sampled groupings come to the exact expectation, and what they cost.
 
-All ordered groups of a question are run once. The scores of any sample of groups then follow from
-their probabilities, so all groupings, numbers of trials and repetitions take one exact run.
+    python -m minise eval --task miniature --questions 100 \
+        --method tools/studies/groupings.py:GroupingStudy --output-path runs/g
+    python -m tools.studies.groupings runs/g
+
+The method runs all ordered groups of a question once. The scores of any sample of groups then
+follow from their probabilities: all groupings, numbers of trials and repetitions take one exact
+run. The program prints a table of finished runs, and draws groupings.png in the first folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +24,7 @@ from numpy.typing import NDArray
 from minise.engines import LanguageModel
 from minise.errors import InputError, one_line
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
-from minise.evaluation.samples import DAMAGE
+from minise.evaluation.samples import DAMAGE, read_samples, samples_path
 from minise.grouping import Group, Trial, make_groups
 from minise.groupings.exact import all_ordered_groups
 from minise.groupings.registry import GROUPINGS
@@ -26,13 +33,24 @@ from minise.method import Answer, Method, Plan, SelfEnsemble
 from minise.methods.sample import Sample
 from minise.methods.sequential import trial_values
 from minise.question import Question
+from minise.report.drawing import looks, sheet, style
+from minise.report.results import Results, read_results
+from minise.report.tables import Part, number, percent, render_parts
 
 SAMPLED = ("random", "balanced")
 TRIALS = (1, 2, 5, 7, 10, 14, 20, 28, 40, 80)
 REPETITIONS = 16
 _CELL = ("grouping", "trials", "variance", "accuracy", "nll", "tokens")
+_CAPTION = (
+    "Beside each point N: partitions of the choices into groups of m. Variance: mean squared "
+    "distance of the scores from the expectation over all groups. Tokens: merged prompts. Below: "
+    "how many random partitions have the variance of N balanced ones, with 95% bootstrap intervals "
+    "over questions. "
+)
 
 Array = NDArray[np.float64]
+Study = dict[str, Any]  # what `summarise_study` gives
+Measure = Callable[[Sequence[dict[str, Any]], NDArray[np.int64]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -49,33 +67,34 @@ class GroupingStudy(Method):
         """For each grouping and number of trials, means over the repetitions: the squared distance
         of the scores from the exact ones ("variance"), accuracy, NLL (nats), tokens. The
         last record is the exact grouping's, with 0 trials."""
-        known, id = Known(lm, plan, answer), plan.question.id
-        K, right, least = known.K, known.right, SMALLEST_PROBABILITY
-        nll = -float(answer.probabilities[right].clamp_min(least).log())
-        exact = ("exact", 0, 0.0, float(answer.prediction == right), nll, known.size)
-        found: list[tuple[Any, ...]] = []
+        groups, id = AllGroups(lm, plan, answer), plan.question.id
+        right, least = groups.right, SMALLEST_PROBABILITY
+        rows: list[tuple[Any, ...]] = []
         for grouping, trials in product(SAMPLED, TRIALS):
             ids = [id, *(f"{id}/{i}" for i in range(REPETITIONS))]
-            run, *drawn = [
-                make_groups(K, self.group_size, trials, seed, i, GROUPINGS[grouping]) for i in ids
+            of_run, *drawn = [
+                make_groups(groups.K, self.group_size, trials, seed, i, GROUPINGS[grouping])
+                for i in ids
             ]
-            scores = np.stack([known.values(groups.trials).mean(axis=0) for groups in drawn])
+            scores = np.stack([groups.values(one.trials).mean(axis=0) for one in drawn])
             variance = float(np.mean((scores - answer.scores.numpy()) ** 2))
             accuracy = float(np.mean(scores.argmax(1) == right))
             nll = float(np.mean(-np.log(np.maximum(scores[:, right] / scores.sum(1), least))))
-            found.append((grouping, trials, variance, accuracy, nll, known.tokens(run.flat)))
-        cells = [dict(zip(_CELL, values, strict=True)) for values in [*found, exact]]
+            tokens = groups.tokens(of_run.flat)
+            rows.append((grouping, trials, variance, accuracy, nll, tokens))
+        nll = -float(answer.probabilities[right].clamp_min(least).log())
+        rows.append(("exact", 0, 0.0, float(answer.prediction == right), nll, groups.size))
+        cells = [dict(zip(_CELL, row, strict=True)) for row in rows]
         return {"group_size": self.group_size, "repetitions": REPETITIONS, "cells": cells}
 
 
-class Known:
-    """What every ordered group of a question says, and which of the tokens that run its prompt
-    takes."""
+class AllGroups:
+    """The probabilities of every ordered group of a question, and the tokens of its prompt."""
 
     def __init__(self, lm: LanguageModel, plan: Plan, answer: Answer) -> None:
         tree = pack(plan.prefix, plan.branches, tree=lm.counted_as("tree") == "tree")
         self.rows = dict(zip(plan.groups.flat, map(np.array, tree.paths()), strict=True))
-        self.said = {group.choices: group.probabilities.numpy() for group in answer.groups}
+        self.shares = {group.choices: group.probabilities.numpy() for group in answer.groups}
         self.size, self.K = len(tree.tokens), len(plan.question.choices)
         assert plan.question.answer is not None, "the questions of a task have answers"
         self.right, self.prediction = plan.question.answer, answer.prediction
@@ -83,7 +102,7 @@ class Known:
 
     def values(self, trials: Sequence[Trial]) -> Array:
         """The probability that each trial gives each choice: (N, K)."""
-        return trial_values(trials, self.said, self.K)
+        return trial_values(trials, self.shares, self.K)
 
     def tokens(self, groups: Sequence[Group]) -> int:
         """Of one pass of the engine tree."""
@@ -93,8 +112,9 @@ class Known:
         return int(used.sum())
 
 
-def summarise_study(samples: dict[str, list[Sample]], resamples: int = 1000) -> dict[str, Any]:
-    """A task's study, from its samples by variant: means over its questions under the first seed.
+def summarise_study(samples: Sequence[Sample], resamples: int = 1000) -> Study:
+    """A task's study, from the samples of GroupingStudy: means over its questions under the first
+    seed.
 
     A balanced number of trials also gets "worth": how many random trials have its variance, with a
     95% bootstrap interval over questions ("worth_interval"), and how many tokens they take
@@ -104,25 +124,23 @@ def summarise_study(samples: dict[str, list[Sample]], resamples: int = 1000) -> 
 
     Raises InputError for notes that are not those of GroupingStudy.
     """
-    return of_notes(samples, resamples, _measure)
+    return measure_notes(samples, resamples, _measure)
 
 
-def of_notes(
-    samples: dict[str, list[Sample]], resamples: int, measure: Callable[..., dict[str, Any]]
-) -> dict[str, Any]:
-    """A task's study, from the only variant's notes under the first seed: its sizes, and what
-    `measure(notes, drawn)` makes of them; `drawn` are `resamples` bootstrap samples of indices.
-    Raises InputError where the notes are not such as it reads."""
-    ((name, given),) = samples.items()
+def measure_notes(samples: Sequence[Sample], resamples: int, measure: Measure) -> Study:
+    """A task's study, from the notes under the first seed: its sizes, and the numbers of
+    `measure(notes, drawn)`; `drawn` are `resamples` bootstrap samples of indices. Raises InputError
+    where the notes are not such as it reads."""
     try:
-        notes = [s.notes for s in given if s.notes is not None and s.seed == given[0].seed]
+        seed = samples[0].seed
+        notes = [s.notes for s in samples if s.notes is not None and s.seed == seed]
         n, generator = len(notes), np.random.Generator(np.random.PCG64(0))
         measured = measure(notes, generator.integers(n, size=(resamples, n)))
         sizes = {size: notes[0][size] for size in ("group_size", "repetitions")}
         return {**sizes, "questions": n, **measured}
     except DAMAGE as error:
-        remedy = "delete its samples file, then go on with --resume"
-        raise InputError(f"{name}: notes are damaged ({one_line(error)}); {remedy}") from error
+        remedy = "delete the samples file, then go on with --resume"
+        raise InputError(f"the notes are damaged ({one_line(error)}); {remedy}") from error
 
 
 def by_cell(notes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], ...]]:
@@ -138,15 +156,109 @@ def _measure(notes: Sequence[dict[str, Any]], drawn: NDArray[np.int64]) -> dict[
     cells = [{**records[0], **means(records, _CELL[2:])} for records in by_cell(notes)]
     variances = [np.array([one["variance"] for one in records]) for records in by_cell(notes)]
     both = list(zip(cells, variances, strict=True))
-    random = [(cell, own) for cell, own in both if cell["grouping"] == "random"]
+    random = [(cell, variance) for cell, variance in both if cell["grouping"] == "random"]
     trials, tokens = ([cell[name] for cell, _ in random] for name in ("trials", "tokens"))
-    of_one = np.mean([cell["trials"] * own for cell, own in random], axis=0)
-    for cell, own in both:
-        if cell["grouping"] == "balanced" and own.mean() > 0:
-            worth, resampled = float(of_one.mean() / own.mean()), own[drawn].mean(1)
+    of_one = np.mean([cell["trials"] * variance for cell, variance in random], axis=0)
+    for cell, variance in both:
+        if cell["grouping"] == "balanced" and variance.mean() > 0:
+            worth, resampled = float(of_one.mean() / variance.mean()), variance[drawn].mean(1)
             ratios = of_one[drawn].mean(1)[resampled > 0] / resampled[resampled > 0]
             inside = worth <= trials[-1]
             cell["worth"] = worth
             cell["worth_interval"] = np.quantile(ratios, [0.025, 0.975]).tolist()
             cell["tokens_of_worth"] = float(np.interp(worth, trials, tokens)) if inside else None
     return {"cells": cells}
+
+
+def read_studies(
+    folder: Path, run: Results, summarise: Callable[[Sequence[Sample]], Study]
+) -> dict[str, Study]:
+    """The study of each task of a run of one method. Raises InputError for another run, and for
+    notes of another method, naming the file."""
+    studies = {}
+    for task, methods in run.raw["results"].items():
+        if len(methods) != 1:
+            raise InputError(f"{folder}: has {len(methods)} methods; give a run of the study alone")
+        path = samples_path(folder, task, *methods)
+        try:
+            studies[task] = summarise(read_samples(path))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+    return studies
+
+
+def table_of(run: Results, studies: dict[str, Study]) -> Iterator[Part]:
+    """Random and balanced groupings at equal N, and what a balanced N is worth in random trials."""
+    for task, study in studies.items():
+        facts = f"m = {study['group_size']}, {study['questions']} questions x"
+        facts += f" {study['repetitions']} repetitions: mean squared distance of the scores from"
+        title = f"{run.model}, {task}, {facts} the exact expectation"
+        most = max(cell["tokens"] for cell in study["cells"] if cell["grouping"] == "random")
+        for cell in study["cells"]:
+            exact = cell["grouping"] == "exact"
+            side = "random" if exact else cell["grouping"]  # exact stands in the left columns
+            texts = {
+                f"{side}: tokens": f"{cell['tokens']:,.0f}",
+                f"{side}: variance": f"{cell['variance']:.2e}" if cell["variance"] else "0",
+                f"{side}: accuracy": percent(cell["accuracy"]),
+                f"{side}: NLL": number(cell["nll"]),
+            }
+            if "worth" in cell:
+                worth, tokens = cell["worth"], cell["tokens_of_worth"]
+                texts["worth random trials"] = number(worth, cell["worth_interval"], ".1f")
+                texts["which take tokens"] = f"{tokens:,.0f}" if tokens else f"over {most:,.0f}"
+            yield title, {"N": "exact" if exact else str(cell["trials"])}, texts
+
+
+def draw(runs: Sequence[tuple[Results, dict[str, Study]]]) -> Any:
+    """Matplotlib's figure, with a panel for each model and task."""
+    panels = [
+        (f"{run.model}, {task}, m={study['group_size']}", study)
+        for run, studies in runs
+        for task, study in studies.items()
+    ]
+    rows = {
+        "variance of the scores": ("tokens a question", 2.7),
+        "worth random trials": ("trials N", 2.2),
+    }
+    return sheet(panels, _draw_panel, rows, _CAPTION)
+
+
+def _draw_panel(study: Study, above: Any, below: Any) -> None:
+    """The variance of the scores against the tokens spent; and what balanced trials are worth."""
+    beside = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 7}
+    styles = looks(("random", "balanced"))
+    for grouping, look in styles.items():
+        line = [cell for cell in study["cells"] if cell["grouping"] == grouping]
+        x, y = ([cell[name] for cell in line] for name in ("tokens", "variance"))
+        above.plot(x, y, label=grouping, **look.line)
+        for cell in line:
+            above.annotate(cell["trials"], (cell["tokens"], cell["variance"]), **beside)
+    worthy = [cell for cell in study["cells"] if "worth" in cell]
+    n, worth = ([cell[name] for cell in worthy] for name in ("trials", "worth"))
+    bounds = np.array([cell["worth_interval"] for cell in worthy]).reshape(-1, 2).T
+    below.plot(n, n, **styles["random"].line)
+    below.errorbar(n, worth, abs(bounds - worth), **styles["balanced"].line)
+    for ax in (above, below):
+        ax.set(xscale="log", yscale="log")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter("{x:g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print and draw the study of groupings.")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="of `minise eval`")
+    folders = parser.parse_args().folders
+    runs = [read_results(folder) for folder in folders]
+    studies = [
+        read_studies(folder, run, summarise_study)
+        for folder, run in zip(folders, runs, strict=True)
+    ]
+    pairs = list(zip(runs, studies, strict=True))
+    print(render_parts(runs, [table_of(run, of_run) for run, of_run in pairs]), end="")
+    with style():
+        draw(pairs).savefig(folders[0] / "groupings.png")
+
+
+if __name__ == "__main__":
+    main()

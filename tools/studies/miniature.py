@@ -1,7 +1,7 @@
 """Where Self-Ensemble helps on the miniature: from runs of `minise eval --experiment main`.
 
-    python -m tools.study_miniature runs/llama-main runs/mistral-main runs/qwen2-main
-    python -m tools.study_miniature runs/reasoner
+    python -m tools.studies.miniature runs/llama-main runs/mistral-main runs/qwen2-main
+    python -m tools.studies.miniature runs/reasoner
 
 Five tables, each of what the folders hold:
 
@@ -87,8 +87,8 @@ def print_accuracy_by_label(folders: Sequence[Path]) -> None:
         right = np.array([is_right(sample) for sample in samples])
         shares = [right[answers == i].mean() for i in range(LARGEST)]
         best = best_bias(np.array([sample.logits for sample in samples]), answers)
-        told = [f"{100 * share:.0f}" for share in shares]
-        rows.append([folder.name, *told, f"{100 * right.mean():.1f}", f"{100 * best:.1f}"])
+        by_label = [f"{100 * share:.0f}" for share in shares]
+        rows.append([folder.name, *by_label, f"{100 * right.mean():.1f}", f"{100 * best:.1f}"])
     print(table(["run", *LABELS[:LARGEST], "all", "with the best bias"], rows))
 
 
@@ -123,14 +123,14 @@ def print_matched_losses(folders: Sequence[Path]) -> None:
         rotations = samples_of(folder, "cyclic-matched")
         for method in METHODS:
             samples = samples_of(folder, method)
-            found, lead = summarise(samples), difference(samples, rotations)
-            told = [
+            metrics, lead = summarise(samples), difference(samples, rotations)
+            cells = [
                 f"{sign * of[name]:.3f} [{', '.join(f'{x:.3f}' for x in bounds)}]"
-                for of, sign in ((found, 1), (lead, -1))
+                for of, sign in ((metrics, 1), (lead, -1))
                 for name in ("nll", "nll_matched")
                 if (bounds := sorted(sign * x for x in of[f"{name}_interval"]))
             ]
-            rows.append([folder.name, method, *told])
+            rows.append([folder.name, method, *cells])
     heads = ["run", "method", "NLL", "matched NLL", "less than rotations", "matched"]
     print(table(heads, rows))
 
@@ -151,8 +151,8 @@ def print_intervals_by_fact(folders: Sequence[Path]) -> None:
                 [np.diff(of[f"{name}_interval"])[0] for name in names] for of in (facts, alone)
             ]
             right = [float(is_right(sample)) for sample in samples]
-            said = [sample.probabilities[sample.answer or 0] for sample in samples]
-            losses = [-np.log(max(p, SMALLEST_PROBABILITY)) for p in said]
+            shares = [sample.probabilities[sample.answer or 0] for sample in samples]
+            losses = [-np.log(max(p, SMALLEST_PROBABILITY)) for p in shares]
             within = [correlation(samples, values) for values in (right, losses)]
             cells = [f"{facts['questions']:,}", f"{facts['clusters']:,}"]
             cells += [f"{wide / narrow:.1f}" for wide, narrow in zip(*widths, strict=True)]
@@ -168,10 +168,10 @@ def correlation(samples: Sequence[Sample], values: Sequence[float]) -> float:
     for sample, value in zip(samples, values, strict=True):
         by_fact.setdefault(sample.cluster or sample.id, []).append(value)
     n, mean = len(values), np.mean(values)
-    spread = sum(len(own) * (np.mean(own) - mean) ** 2 for own in by_fact.values())
+    spread = sum(len(x) * (np.mean(x) - mean) ** 2 for x in by_fact.values())
     between = spread / (len(by_fact) - 1)
-    within = sum(float(np.var(own) * len(own)) for own in by_fact.values()) / (n - len(by_fact))
-    size = (n - sum(len(own) ** 2 for own in by_fact.values()) / n) / (len(by_fact) - 1)
+    within = sum(float(np.var(x) * len(x)) for x in by_fact.values()) / (n - len(by_fact))
+    size = (n - sum(len(x) ** 2 for x in by_fact.values()) / n) / (len(by_fact) - 1)
     return float((between - within) / (between + (size - 1) * within))
 
 
@@ -228,8 +228,8 @@ def print_confidence_apart(folders: Sequence[Path]) -> None:
         ):
             keys = [k for k in one if (is_right(one[k]), is_right(other[k])) == (first, second)]
             cells = []
-            for found in (one, other):
-                f = [found[key].probabilities[found[key].prediction] for key in keys]
+            for samples in (one, other):
+                f = [samples[key].probabilities[samples[key].prediction] for key in keys]
                 cells += [100 * sum(p < 0.5 for p in f) / len(f)]
                 cells += [100 * sum(p > 0.5 for p in f) / len(f)]
             rows.append([folder.name, name, f"{len(keys):,}", *(f"{cell:.1f}" for cell in cells)])

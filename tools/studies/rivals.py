@@ -1,6 +1,6 @@
 """Print the tables of docs/rivals.md from finished runs of `rivals` or `null-option`.
 
-    python -m tools.study_rivals runs/llama-8 runs/llama-24 runs/qwen2-8 ...
+    python -m tools.studies.rivals runs/llama-8 runs/llama-24 runs/qwen2-8 ...
 
 First accuracy in percent and the NLL at the best temperature, with a column for a model and task.
 Then for each model accuracy again, and beside it the paired difference to Self-Ensemble's in points
@@ -20,11 +20,11 @@ FIRST = "self-ensemble"
 
 
 def number(name: str, scale: float = 1, form: str = ".2f") -> Callable[[Cell], str]:
-    def told(cell: Cell) -> str:
+    def text(cell: Cell) -> str:
         value = cell.metrics[name]
         return "-" if value is None else format(scale * value, form)
 
-    return told
+    return text
 
 
 MEASURES = {
@@ -38,21 +38,21 @@ MEASURES = {
 
 
 def accuracy(cell: Cell) -> str:
-    told = f"{100 * cell.metrics['accuracy']:.1f}"
+    text = f"{100 * cell.metrics['accuracy']:.1f}"
     for d in cell.differences:
         if d["b"] == FIRST:
             points = [100 * x for x in (d["accuracy"], *d["interval"])]
-            told += " ({:+.1f} [{:+.1f}, {:+.1f}])".format(*points)
-    return told
+            text += " ({:+.1f} [{:+.1f}, {:+.1f}])".format(*points)
+    return text
 
 
-def overview(title: str, cells: Sequence[Cell], told: Callable[[Cell], str]) -> None:
+def overview(title: str, cells: Sequence[Cell], measure: Callable[[Cell], str]) -> None:
     """One measure of all methods, models and tasks. A task is named by its last part, as in k8."""
-    own = {(cell.name, cell.model, cell.task): told(cell) for cell in cells}
+    texts = {(cell.name, cell.model, cell.task): measure(cell) for cell in cells}
     columns = list(dict.fromkeys((cell.model, cell.task) for cell in cells))
     names = dict.fromkeys(cell.name for cell in cells)
     heads = [f"{model} {task.rpartition('-')[2]}" for model, task in columns]
-    rows = [[name, *(own.get((name, *column), "-") for column in columns)] for name in names]
+    rows = [[name, *(texts.get((name, *column), "-") for column in columns)] for name in names]
     tell(title, ["method", *heads], rows)
 
 
@@ -62,16 +62,21 @@ def main() -> None:
     matched = "NLL at the best temperature"
     overview(matched, cells, MEASURES[matched])
     for model in dict.fromkeys(cell.model for cell in cells):
-        own = {(cell.task, cell.name): cell for cell in cells if cell.model == model}
-        tasks, names = (list(dict.fromkeys(parts)) for parts in zip(*own, strict=True))
-        asked = {task: f"{task} ({own[task, FIRST].metrics['n']:,} questions)" for task in tasks}
-        told = {key: accuracy(cell) for key, cell in own.items()}
-        rows = [[name, *(told.get((task, name), "-") for task in tasks)] for name in names]
-        tell(f"{model}: accuracy", ["method", *asked.values()], rows)
+        of_model = {(cell.task, cell.name): cell for cell in cells if cell.model == model}
+        tasks, names = (list(dict.fromkeys(parts)) for parts in zip(*of_model, strict=True))
+        titles = {}
         for task in tasks:
-            there = [name for name in names if (task, name) in own]
-            rows = [[name, *(f(own[task, name]) for f in MEASURES.values())] for name in there]
-            tell(f"{model}, {asked[task]}", ["method", *MEASURES], rows)
+            titles[task] = f"{task} ({of_model[task, FIRST].metrics['n']:,} questions)"
+        texts = {key: accuracy(cell) for key, cell in of_model.items()}
+        rows = [[name, *(texts.get((task, name), "-") for task in tasks)] for name in names]
+        tell(f"{model}: accuracy", ["method", *titles.values()], rows)
+        for task in tasks:
+            rows = [
+                [name, *(text(of_model[task, name]) for text in MEASURES.values())]
+                for name in names
+                if (task, name) in of_model
+            ]
+            tell(f"{model}, {titles[task]}", ["method", *MEASURES], rows)
 
 
 if __name__ == "__main__":
