@@ -8,10 +8,10 @@ import torch
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that a new tensor can still take on a device; None where the system does not say."""
+    """Bytes that a new tensor can take on a device; None where the system does not tell."""
     if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reserved
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -21,7 +21,8 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def left_by_limit(group: Path) -> list[int]:
-    """What the memory limit of a container leaves (cgroup v2), if it has one."""
+    """The bytes left under a container's memory limit (cgroup v2): a list of one number, or an
+    empty list if there is no limit."""
     try:
         limit, used = (int((group / f"memory.{x}").read_text()) for x in ("max", "current"))
         lines = (group / "memory.stat").read_text().splitlines()

@@ -1,7 +1,6 @@
-"""The paper's data sets: where their files lie on the hub, and how their rows become ours.
+"""The paper's data sets: where their files are on the hub, and how their rows become questions.
 
-A new data set is a function from its row to a row of our format (rows.py), and an entry
-of DATASETS.
+A new data set is a function from its row to a row of FIELDS (rows.py), and an entry of DATASETS.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from minise.data.rows import (
     choice_columns,
     counted_from_1,
     field,
-    own_columns,
-    own_row,
+    field_columns,
+    read_row,
     to_question,
 )
 from minise.errors import InputError, one_line, printable, quote
@@ -30,8 +29,8 @@ WRONG = 5  # incorrect answers of a TruthfulQA question
 Columns = tuple[str, ...]
 
 
-class NotAsked(Exception):
-    """The row is sound, but the data set does not ask it. The message says why."""
+class LeftOut(Exception):
+    """The row is valid, but the data set leaves it out. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class Dataset:
     """A published data set, and the paper's group size and trials for it.
 
     `layouts`: the columns that its rows have, in one or more published layouts. `convert` turns a
-    row into one of our format, given the columns of its layout and the seed of its draws; it raises
-    InputError for a malformed row, or NotAsked. `category`: the one that is asked; None: all.
+    row into one of FIELDS, by the columns of its layout and the seed of its draws; it raises
+    InputError for a malformed row, or LeftOut. `category`: the one that is asked; None: all.
     """
 
     title: str
@@ -78,13 +77,14 @@ def _truthfulqa(row: Row, columns: Columns, seed: int) -> Row:
     on the draws."""
     question, best, incorrect = columns
     text, right = field(row, question, str), field(row, best, str).strip()
-    found = row.get(incorrect)
-    listed = found.split(";") if isinstance(found, str) else field(row, incorrect, list)
-    if odd := [answer for answer in listed if not isinstance(answer, str)]:
-        raise InputError(f"{incorrect} holds {quote(odd[0])}; it must hold texts")
-    wrong = list(dict.fromkeys(answer.strip() for answer in listed if answer.strip()))
+    cell = row.get(incorrect)
+    answers = cell.split(";") if isinstance(cell, str) else field(row, incorrect, list)
+    for answer in answers:
+        if not isinstance(answer, str):
+            raise InputError(f"{incorrect} holds {quote(answer)}; it must hold texts")
+    wrong = list(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
     if len(wrong) < WRONG:
-        raise NotAsked(f"{len(wrong)} incorrect answers, fewer than {WRONG}")
+        raise LeftOut(f"{len(wrong)} incorrect answers, fewer than {WRONG}")
     identity = to_question({"question": text, "choices": [right, *wrong], "answer": 0}).id
     drawn = permutation(len(wrong), f"wrong/{seed}/{identity}")[:WRONG]
     order = permutation(WRONG + 1, f"order/{seed}/{identity}")
@@ -93,8 +93,8 @@ def _truthfulqa(row: Row, columns: Columns, seed: int) -> Row:
     return {"id": identity, "question": text, "choices": ordered, "answer": order.index(0)}
 
 
-# Files in our own format. They are not on the hub, and take QASC's group size and trials.
-OWN = Dataset("minise", "", "", ((),), lambda row, *_: own_row(row))
+# Files of questions in the format of rows.py. They take QASC's group size and trials.
+QUESTION_FILE = Dataset("minise", "", "", ((),), lambda row, *_: read_row(row))
 
 _PART = "-00000-of-00001.parquet"
 _QASC = ("id", "question", "choices", "answerKey")
@@ -104,7 +104,7 @@ _MMLU_PRO = ("question_id", "question", "options", "answer", "answer_index", "ca
 DATASETS = {
     "qasc": Dataset("QASC", "allenai/qasc", f"data/validation{_PART}", (_QASC,), _qasc),
     # The hub has the first release, 817 questions. The paper's 277 are among the 790 of
-    # TruthfulQA.csv of January 2025, which is not on the hub: give that file by --data.
+    # TruthfulQA.csv of January 2025, which is not on the hub: give it by --task truthfulqa@FILE.
     "truthfulqa": Dataset(
         "TruthfulQA",
         "truthfulqa/truthful_qa",
@@ -125,87 +125,99 @@ DATASETS = {
         trials=40,
     ),
 }
-# All that any row is read for.
-COLUMNS = {
-    *FIELDS,
-    *(name for data in DATASETS.values() for names in data.layouts for name in names),
-}
+# Every column that may be read.
+COLUMNS = set(FIELDS)
+for _dataset in DATASETS.values():
+    COLUMNS.update(*_dataset.layouts)
 
 
 def to_questions(
     label: str, rows: Rows, name: str, seed: int
 ) -> tuple[dict[str, Question], list[str], list[str]]:
-    """The questions of the sound rows by their places ("FILE, row 3"); the malformed rows, each as
-    "FILE, row 3: reason"; and what a user should hear about the file.
+    """The questions of the valid rows by their places ("FILE, row 3"); the malformed rows, each as
+    "FILE, row 3: reason"; and notices about the file for the user.
 
-    The rows have a layout of the data set `name`; or, where `name` is a file's, one of any data
-    set, whose categories are then all asked, or our own. Ours may have no answers: then all rows
-    have none. Raises InputError where the rows have none of these layouts, where all rows are sound
-    but none is asked, and for answers that are counted from 1.
+    The rows have a layout of the data set `name`. If `name` is a file's, they have the format of
+    rows.py, or a layout of any data set, and then all of its categories are asked. Rows in the
+    format of rows.py may have no answers, but then all of them have none. Raises InputError if the
+    rows have none of these layouts, if all rows are valid but left out, and for answers that are
+    counted from 1.
     """
     dataset, columns = _find_layout(label, rows, DATASETS.get(name))
     category = dataset.category if name in DATASETS else None
-    notices, needs_answer = _look_at_answers(label, rows) if dataset is OWN else ([], True)
+    notices: list[str] = []
+    needs_answer = True
+    if dataset is QUESTION_FILE:
+        notices, needs_answer = _look_at_answers(label, rows)
     questions: dict[str, Question] = {}
     places: dict[str, str] = {}  # by id
-    bad, not_asked = [], "no rows"
+    malformed, left_out = [], "no rows"
     for place, row in rows:
         try:
+            if isinstance(row, InputError):
+                raise row
             if not isinstance(row, dict):
-                unread = isinstance(row, InputError)
-                raise row if unread else InputError(f"is {quote(row)}, not an object")
+                raise InputError(f"is {quote(row)}, not an object")
             if category and field(row, "category", str) != category:
-                raise NotAsked(f"category {quote(row['category'])}, not {category}")
+                raise LeftOut(f"category {quote(row['category'])}, not {category}")
             question = to_question(dataset.convert(row, columns, seed), needs_answer)
             if question.id in places:
-                raise InputError(
-                    f"question {quote(question.id)} is in {places[question.id]} already"
-                )
+                first = places[question.id]
+                raise InputError(f"question {quote(question.id)} is in {first} already")
             places[question.id] = place
             questions[f"{label}, {place}"] = question
-        except NotAsked as reason:
-            not_asked = f"{place}: {reason}"
+        except LeftOut as reason:
+            left_out = f"{place}: {reason}"
         except InputError as error:
-            bad.append(printable(f"{label}, {place}: {one_line(error)}"))
-    if not questions and not bad:
-        raise InputError(f"{label}: holds no question that can be asked ({not_asked})")
-    return questions, bad, notices
+            malformed.append(printable(f"{label}, {place}: {one_line(error)}"))
+    if not questions and not malformed:
+        raise InputError(f"{label}: holds no question that can be asked ({left_out})")
+    return questions, malformed, notices
 
 
 def _look_at_answers(label: str, rows: Rows) -> tuple[list[str], bool]:
-    """What to say about the answers of our own rows, and whether there are any."""
-    found = [row for _, row in rows if isinstance(row, dict)]
-    given = (row.get(own_columns(tuple(row))["answer"] or "") for row in found)
-    if found and all(answer is None or not str(answer).strip() for answer in given):
+    """Notices about the answers of rows in the format of rows.py, and whether there are any."""
+    objects = [row for _, row in rows if isinstance(row, dict)]
+    answers = [row.get(field_columns(tuple(row))["answer"] or "") for row in objects]
+    if objects and all(answer is None or not str(answer).strip() for answer in answers):
         return [f"{label}: has no answers, so nothing can be scored"], False
     try:
         notice = counted_from_1(rows)
     except InputError as error:
         raise InputError(f"{label}: {error}") from None
-    return [f"{label}: {notice}"] * bool(notice), True
+    return [f"{label}: {notice}"] if notice else [], True
 
 
 def _find_layout(label: str, rows: Rows, only: Dataset | None) -> tuple[Dataset, Columns]:
-    """Which data set the rows are of, and which of its layouts they have."""
-    found = dict.fromkeys(column for _, row in rows if isinstance(row, dict) for column in row)
-    known = [only] if only else list(DATASETS.values())
-    layouts = [(dataset, columns) for dataset in known for columns in dataset.layouts]
+    """The data set that the rows belong to, and which of its layouts they have."""
+    objects = [row for _, row in rows if isinstance(row, dict)]
+    names = tuple(dict.fromkeys(column for row in objects for column in row))
+    candidates = [only] if only else list(DATASETS.values())
+    layouts = [(dataset, columns) for dataset in candidates for columns in dataset.layouts]
     for dataset, columns in layouts:
-        if found.keys() >= set(columns):
+        if set(columns) <= set(names):
             return dataset, columns
-    if not any(isinstance(row, dict) for _, row in rows):
-        return layouts[0] if only else (OWN, ())  # any will do: each row has its own reason
-    have = shorten(", ".join(found), 200) or "missing"
+    if not objects:
+        # Any layout will do: each row is refused for a reason of its own.
+        return layouts[0] if only else (QUESTION_FILE, ())
+    listed = shorten(", ".join(names), 200) or "missing"
     if only:
-        wanted = ", or ".join(f"{data.title}'s: {', '.join(columns)}" for data, columns in layouts)
-        raise InputError(f"{label}: columns {have}; give {wanted}")
-    names = own_columns(tuple(found))
-    if names["question"] is None:
-        raise InputError(f'{label}: no column is called "question"; its columns are {have}')
+        options = ", or ".join(f"{data.title}'s: {', '.join(columns)}" for data, columns in layouts)
+        raise InputError(f"{label}: columns {listed}; give {options}")
+    _check_columns(label, names, listed)
+    return QUESTION_FILE, ()
+
+
+def _check_columns(label: str, names: Columns, listed: str) -> None:
+    """Raise InputError if no columns have the names of a question and its choices."""
+    fields = field_columns(names)
+    if fields["question"] is None:
+        raise InputError(f'{label}: no column is called "question"; its columns are {listed}')
     try:
-        if names["choices"] is None and not choice_columns(tuple(found)):
-            wanted = "call them choice_1, choice_2, ... or A, B, ..., or write a list, choices"
-            raise InputError(f"no column holds choices; {wanted} (its columns are {have})")
+        has_choices = fields["choices"] is not None or bool(choice_columns(names))
     except InputError as error:
         raise InputError(f"{label}: {error}") from None
-    return OWN, ()
+    if not has_choices:
+        remedy = "call them choice_1, choice_2, ... or A, B, ..., or write a list, choices"
+        reason = f"no column holds choices; {remedy} (its columns are {listed})"
+        raise InputError(f"{label}: {reason}")

@@ -1,8 +1,8 @@
 """Files of questions: .jsonl (one object per line), .json (an object or a list of them), .csv,
-.tsv or .parquet. rows.py says what a row holds.
+.tsv or .parquet. rows.py describes a row.
 
 In CSV a comma, a semicolon or a tab separates the cells: whichever the header has most of.
-"-" is standard input, whose kind is that of its content.
+"-" is standard input, whose format is recognized by its content.
 """
 
 from __future__ import annotations
@@ -20,37 +20,38 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minise.data.rows import FIELDS, Row, is_choice, own_row, to_question
+from minise.data.rows import FIELDS, Row, is_choice, read_row, to_question
 from minise.errors import InputError, one_line, quote
 from minise.question import Question
 
-Rows = list[tuple[str, Any]]  # place ("line 3") and value: a Row, or what stands there instead
+Rows = list[tuple[str, Any]]  # place ("line 3") and value: a Row, or whatever the file has there
 
 STDIN = Path("-")
-MOST_MIB = 256  # of a file, and of the text that it becomes; a data set of the paper has 9
+MOST_MIB = 256  # of a file, and of its text in memory; the largest data set of the paper has 9
 MOST_ROWS = 1_000_000
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 KINDS = "a .jsonl, .json, .csv, .tsv or .parquet file"
 
 
 def read_rows(path: Path, label: str, columns: Collection[str] = FIELDS) -> tuple[Rows, str]:
     """The rows of a file, which messages call `label`, and the file's SHA-256.
 
-    Of Parquet only `columns` are read; the others are None. A row that cannot be read stands in its
-    place as an InputError. Raises InputError for a file that is missing, empty, too large, of
-    another kind or not readable.
+    Of Parquet only `columns` are read; the others are None. A row that cannot be read is replaced
+    by an InputError. Raises InputError for a file that is missing, empty, too large, of another
+    kind or not readable.
     """
     kind = path.suffix.lower()
-    if path != STDIN and kind not in (*_READERS, ".parquet"):
+    if path != STDIN and kind not in ENDINGS:
         raise InputError(f"{path}: is not {KINDS}; turn it into one")
     try:
         if path == STDIN:
             content = _read_stdin(sys.stdin.buffer)
             kind = _kind(content)
         else:
-            about = path.stat()
-            if not stat.S_ISREG(about.st_mode):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
                 raise ValueError("it is a folder or a device; give a file")
-            _check_size(about.st_size)
+            _check_size(status.st_size)
             content = path.read_bytes()
         rows = _read_parquet(content, columns) if kind == ".parquet" else _READERS[kind](content)
     except FileNotFoundError:
@@ -65,9 +66,9 @@ def read_rows(path: Path, label: str, columns: Collection[str] = FIELDS) -> tupl
 
 
 def read_question(path: Path) -> Question:
-    """The one question of a file, with or without an answer: what `minise ask --file` asks.
+    """The one question of a file, with or without an answer, for `minise ask --file`.
 
-    Raises InputError that names the file for more than one row, and for what is wrong with it.
+    Raises InputError that names the file if it has more than one row, or a malformed one.
     """
     label = "standard input" if path == STDIN else str(path)
     rows, _ = read_rows(path, label)
@@ -77,16 +78,16 @@ def read_question(path: Path) -> Question:
         raise InputError(f"{label}: holds {len(rows):,} rows; {several}")
     ((_, row),) = rows
     try:
+        if isinstance(row, InputError):
+            raise row
         if not isinstance(row, dict):
-            raise (
-                row if isinstance(row, InputError) else InputError(f"holds no object; write {form}")
-            )
-        return to_question(own_row(row), needs_answer=False)
+            raise InputError(f"holds no object; write {form}")
+        return to_question(read_row(row), needs_answer=False)
     except InputError as error:
         raise InputError(f"{label}: {error}") from None
 
 
-# A reader gives a file's rows by their numbers, counted from 1.
+# A reader returns a file's rows by their numbers, counted from 1.
 
 
 def _read_jsonl(content: bytes) -> dict[int, Any]:
@@ -111,8 +112,8 @@ def _read_csv(content: bytes) -> dict[int, Any]:
     # Strict: otherwise a quotation mark that is never closed swallows the rows after it.
     text = _text(content)
     head = re.sub('"[^"]*"', "", text.lstrip().partition("\n")[0])
-    mark = max(",;\t", key=head.count)  # of equal ones the comma
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
+    delimiter = max(",;\t", key=head.count)  # of equal ones the comma
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     header, *table = [cells for cells in lines if cells] or [[]]
     header = [column.strip() for column in header]
     _check_unique(header)
@@ -126,8 +127,8 @@ def _read_csv(content: bytes) -> dict[int, Any]:
 
 
 def _read_parquet(content: bytes, columns: Collection[str]) -> dict[int, Any]:
-    # A file of 2 kB can hold a text of megabytes, once, and a million rows that are this text.
-    # So texts are read as references, and counted before they are copied.
+    # A file of 2 kB can hold one text of megabytes and a million rows that refer to it. So texts
+    # are read as references, and their sizes are added up before they are copied.
     try:
         import pyarrow
         from pyarrow import parquet
@@ -135,23 +136,21 @@ def _read_parquet(content: bytes, columns: Collection[str]) -> dict[int, Any]:
         raise ValueError("it needs pyarrow: pip install 'minise[eval]'") from None
     try:
         source = pyarrow.BufferReader(content)
-        facts = parquet.read_metadata(source)
-        names = facts.schema.to_arrow_schema().names
-        wanted = [c for c in names if c in columns or c.lower() in FIELDS or is_choice(c)]
-        groups = [facts.row_group(i) for i in range(facts.num_row_groups)]
-        chunks = [group.column(i) for group in groups for i in range(facts.num_columns)]
-        read = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in wanted]
+        metadata = parquet.read_metadata(source)
+        names = metadata.schema.to_arrow_schema().names
         _check_unique(names)
-        if max(facts.num_rows, sum(chunk.num_values for chunk in read) // 20) > MOST_ROWS:
+        needed = [c for c in names if c in columns or c.lower() in FIELDS or is_choice(c)]
+        chunks = _chunks(metadata, needed)
+        if max(metadata.num_rows, sum(chunk.num_values for chunk in chunks) // 20) > MOST_ROWS:
             raise ValueError(
-                f"it holds {facts.num_rows:,} rows; at most {MOST_ROWS:,} of 20 values"
+                f"it holds {metadata.num_rows:,} rows; at most {MOST_ROWS:,} of 20 values"
             )
-        size = sum(chunk.total_uncompressed_size for chunk in read)
+        size = sum(chunk.total_uncompressed_size for chunk in chunks)
         _check_size(size)
-        texts = {c.path_in_schema for c in read if c.physical_type == "BYTE_ARRAY"}
-        file = parquet.ParquetFile(source, metadata=facts, read_dictionary=sorted(texts))
+        texts = {c.path_in_schema for c in chunks if c.physical_type == "BYTE_ARRAY"}
+        file = parquet.ParquetFile(source, metadata=metadata, read_dictionary=sorted(texts))
         rows: list[Row] = []
-        for batch in file.iter_batches(1000, columns=wanted):
+        for batch in file.iter_batches(1000, columns=needed):
             size += sum(map(_text_size, batch.columns))
             _check_size(size)
             rows += [dict.fromkeys(names) | row for row in batch.to_pylist()]
@@ -160,7 +159,18 @@ def _read_parquet(content: bytes, columns: Collection[str]) -> dict[int, Any]:
     return dict(enumerate(rows, 1))
 
 
-@lru_cache(1)  # it can be read once, and each seed of an evaluation loads its tasks
+def _chunks(metadata: Any, columns: Collection[str]) -> list[Any]:
+    """What a Parquet file says of its chunks of these columns, a chunk per column and row group."""
+    chunks = []
+    for i in range(metadata.num_row_groups):
+        for j in range(metadata.num_columns):
+            chunk = metadata.row_group(i).column(j)
+            if chunk.path_in_schema.split(".")[0] in columns:
+                chunks.append(chunk)
+    return chunks
+
+
+@lru_cache(1)  # it can be read only once, and an evaluation loads its tasks for each seed
 def _read_stdin(stream: BinaryIO) -> bytes:
     content = stream.read((MOST_MIB << 20) + 1)
     _check_size(len(content))
@@ -181,7 +191,7 @@ def _kind(content: bytes) -> str:
 
 
 def _text_size(array: Any) -> int:
-    """The bytes of an array's texts, each counted as often as it stands there."""
+    """The bytes of an array's texts; a text that occurs twice counts twice."""
     import pyarrow
     from pyarrow import compute
 
@@ -195,14 +205,15 @@ def _text_size(array: Any) -> int:
 
 
 def _text(content: bytes) -> str:
-    # Bytes that are not UTF-8 become lone surrogates, so that the row that holds them is named.
+    # Bytes that are not UTF-8 become lone surrogates, so that the message can name their row.
     return content.decode("utf-8-sig", errors="surrogateescape")
 
 
 def _check_unique(columns: list[str]) -> None:
     # Several columns without a name are harmless: nothing is read from them.
-    if twice := next((c for c, count in Counter(columns).items() if c and count > 1), None):
-        raise ValueError(f"its column {quote(twice)} is there twice")
+    for column, count in Counter(columns).items():
+        if column and count > 1:
+            raise ValueError(f"two of its columns are called {quote(column)}")
 
 
 def _check_size(size: int) -> None:

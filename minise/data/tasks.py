@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from minise.data.datasets import COLUMNS, DATASETS, OWN, to_questions
+from minise.data.datasets import COLUMNS, DATASETS, QUESTION_FILE, to_questions
 from minise.data.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
-from minise.data.question_file import KINDS, STDIN, read_rows
+from minise.data.question_file import ENDINGS, KINDS, STDIN, read_rows
 from minise.errors import InputError, quote
 from minise.grouping import permutation
 from minise.loading.source import dataset_file
@@ -36,10 +36,10 @@ class Task:
     questions: list[Question]
     source: dict[str, Any]  # files, hashes, the hub's commit: the same source gives the same task
     skipped: list[str] = field(default_factory=list)  # malformed rows: "FILE, row 3: reason"
-    group_size: int = OWN.group_size  # the paper's for the data set
-    trials: int = OWN.trials
+    group_size: int = QUESTION_FILE.group_size  # the paper's for the data set
+    trials: int = QUESTION_FILE.trials
     places: dict[str, str] = field(default_factory=dict)  # by question id: "FILE, row 3"
-    notices: list[str] = field(default_factory=list)  # what a user should hear about the file
+    notices: list[str] = field(default_factory=list)  # what a user should know about the file
 
     @property
     def choices(self) -> int | None:
@@ -48,109 +48,183 @@ class Task:
         return sizes.pop() if len(sizes) == 1 else None
 
 
-def load_tasks(
-    names: Sequence[str],
-    *,
-    data: Path | None = None,
-    revision: str | None = None,
-    cut_to: Sequence[int] = (),
-    only_choices: int | None = None,
-    seed: int = 0,
-    limit: int | None = None,
-    questions: int = 1000,
-    skip_bad_rows: bool = False,
-    none_of_the_above: bool = False,
-    include_path: Path | None = None,
-    num_fewshot: int | None = None,
-) -> list[Task]:
-    """The tasks of these names: each is one of TASKS, or the path of a file.
+@dataclass(frozen=True)
+class Selection:
+    """Which questions a run asks, and with which of their choices.
 
-    `data` is a file to read instead of the hub's, `revision` a branch, tag or commit of the hub;
-    each needs exactly one data set of the hub among the names. `only_choices` keeps the questions
-    with exactly that many choices, then `limit` the first ones of each task. `questions` is the
-    size of the miniature.
+    only_choices keeps the questions with exactly that many choices, then limit the first ones of
+    each task. questions: the size of the miniature.
 
-    `cut_to` makes one task per K: a question keeps its id, its answer and K - 1 of its other
-    choices, in their order. The choices at a smaller K are among those at a larger one (Section
-    3.1). Which ones, and TruthfulQA's draws, depend on (seed, question id) and nothing else.
+    cut_to makes one task per K: a question keeps its id, its answer and K - 1 of its other choices,
+    in their order. The choices at a smaller K are among those at a larger one (Section 3.1). Which
+    ones, and TruthfulQA's draws, depend on (seed, question id) and nothing else.
 
-    `none_of_the_above` adds two tasks to each of `cut_to`, in which that text is the last of the K
+    none_of_the_above adds two tasks to each of cut_to, in which that text is the last of the K
     choices: TASK-none-wrong in place of a wrong choice, TASK-none-right in place of the right one.
 
-    "lm-eval:NAME" is a task of lm-evaluation-harness, or of one's own in the folder `include_path`,
-    with `num_fewshot` examples before each question; see bridges/harness.py.
+    skip_bad_rows: leave malformed rows out, and list them, in place of refusing them.
+    """
 
-    Raises InputError for what is missing or unreadable, for malformed rows unless `skip_bad_rows`,
+    cut_to: Sequence[int] = ()
+    only_choices: int | None = None
+    seed: int = 0
+    limit: int | None = None
+    questions: int = 1000
+    none_of_the_above: bool = False
+    skip_bad_rows: bool = False
+
+    def check(self) -> None:
+        """Raise InputError for numbers that select nothing, or too much."""
+        for what, number in (("limit", self.limit), ("number of questions", self.questions)):
+            if number is not None and number < 1:
+                raise InputError(
+                    f"{what} {quote(number)} is below 1; at least one question is needed"
+                )
+        if self.questions > MOST_MADE:
+            count = quote(self.questions)
+            raise InputError(f"{count} questions are too many; make {MOST_MADE:,} at most")
+        for K in self.cut_to:
+            if K < 2:
+                raise InputError(
+                    f"questions of {K} choices leave nothing to choose; give 2 or more"
+                )
+
+    @property
+    def miniature_count(self) -> int:
+        """How many questions the miniature makes at a number of choices K."""
+        return self.questions if self.limit is None else min(self.questions, self.limit)
+
+
+# Another library's task of this name, and whether to leave out documents that are no questions.
+Reader = Callable[[str, bool], Task]
+ALL = Selection()
+
+
+def load_tasks(
+    names: Sequence[str],
+    selection: Selection = ALL,
+    readers: Mapping[str, Reader] | None = None,
+) -> list[Task]:
+    """The tasks of these names. Each is one of TASKS; or a data set of the hub at a branch, tag or
+    commit, "qasc@REVISION", or from a local file, "qasc@FILE"; or the path of a file; or
+    "PREFIX:NAME", which the reader of that prefix reads.
+
+    Raises InputError for what is missing or unreadable, for malformed rows unless they are skipped,
     and where no question is left or one has too few choices.
     """
-    _check_source(names, data, revision)
-    for what, number in (("limit", limit), ("number of questions", questions)):
-        if number is not None and number < 1:
-            raise InputError(f"{what} {quote(number)} is below 1; at least one question is needed")
-    if questions > MOST_MADE:
-        raise InputError(f"{quote(questions)} questions are too many; make {MOST_MADE:,} at most")
-    if few := [K for K in cut_to if K < 2]:
-        raise InputError(f"questions of {few[0]} choices leave nothing to choose; give 2 or more")
+    if not names:
+        raise InputError(f"no task is named; give one of {', '.join(TASKS)}, or a file")
+    selection.check()
     tasks: dict[str, Task] = {}
     for name in names:
-        if name in WORLDS:
-            source = {"facts_sha256": hashlib.sha256(FACTS.read_bytes()).hexdigest()}
-            task = Task(name, name, evaluation_questions(questions, LARGEST, seed, name), source)
-        elif name.startswith("lm-eval:"):
-            from minise.bridges.harness import load_task  # it needs an extra
-
-            task = load_task(name, include_path, num_fewshot, skip_bad_rows)
-        else:
-            path = data if name in DATASETS else Path(name)
-            task = _task_of_file(name, path, revision, seed, skip_bad_rows)
-        kept = [q for q in task.questions if only_choices in (None, len(q.choices))][:limit]
-        if not kept:
-            have = ", ".join(map(str, sorted({len(q.choices) for q in task.questions})))
-            reason = f"no question has exactly {quote(only_choices)} choices; they have {have}"
-            raise InputError(f"{name}: {reason}")
-        made = questions if limit is None else min(questions, limit)
-        for K in cut_to or (None,):
-            called = f"{task.name}-k{K}" if K else task.name
-            if called in tasks:
+        for task in _select(_load(name, selection, readers or {}), name, selection):
+            if task.name in tasks:
                 raise InputError(
-                    f"two tasks are called {quote(called)}; name one, or rename a file"
+                    f"two tasks are called {quote(task.name)}; name one, or rename a file"
                 )
-            tasks[called] = replace(
-                task, name=called, questions=_cut_all(name, kept, K, seed, made)
-            )
-            if K and none_of_the_above:
-                right = [_without_answer(q) for q in tasks[called].questions]
-                fewer = _cut_all(name, kept, K - 1, seed, made)
-                wrong = [replace(q, choices=[*q.choices, NULL_OPTION]) for q in fewer]
-                for kind, versions in {"wrong": wrong, "right": right}.items():
-                    other = f"{called}-none-{kind}"
-                    tasks[other] = replace(task, name=other, questions=versions)
+            tasks[task.name] = task
     return list(tasks.values())
 
 
-def _check_source(names: Sequence[str], data: Path | None, revision: str | None) -> None:
-    if not names:
-        raise InputError(f"no task is named; give one of {', '.join(TASKS)}, or a file")
-    if data is not None and revision is not None:
-        raise InputError(f"{data}: is a file; a revision is of the hub's, leave it out")
-    count = sum(name in DATASETS for name in names)
-    given = revision if data is None else data
-    if given is not None and count != 1:
-        named = "several are named" if count else "none is named"
-        one = f"name one of {', '.join(DATASETS)}"
-        raise InputError(f"{given}: is for one data set on the hub, and {named}; {one}")
+def _load(name: str, selection: Selection, readers: Mapping[str, Reader]) -> Task:
+    """The task of a name, with all its questions."""
+    if name in WORLDS:
+        questions = evaluation_questions(selection.questions, LARGEST, selection.seed, name)
+        source = {"facts_sha256": hashlib.sha256(FACTS.read_bytes()).hexdigest()}
+        return Task(name, name, questions, source)
+    prefix, is_prefixed, _ = name.partition(":")
+    if is_prefixed and prefix in readers:
+        return readers[prefix](name, selection.skip_bad_rows)
+    dataset, has_place, place = name.partition("@")
+    if dataset not in DATASETS:
+        return _of_file(name, Path(name), selection)
+    if not has_place:
+        return _of_hub(dataset, None, selection)
+    if not place:
+        raise InputError(f"{name}: names nothing after the @; give a revision or a file")
+    if _is_file(place):
+        return _of_file(dataset, Path(place), selection)
+    return _of_hub(dataset, place, selection)
 
 
-def _cut_all(
-    name: str, questions: list[Question], K: int | None, seed: int, made: int
-) -> list[Question]:
-    """The questions of a task with K choices each; None: as they are. `made`: how many there are of
-    the miniature."""
-    if K is None:
-        return questions
-    if name in WORLDS:  # its questions of K choices must be held out too
-        return evaluation_questions(made, K, seed, name)
-    return [_cut(name, question, K, seed) for question in questions]
+def _is_file(place: str) -> bool:
+    """Whether this is a local file and no revision. What ends as such a file does is one, though it
+    may be missing: a revision "rows.csv" would only lead to a message about the hub."""
+    return os.path.isfile(place) or Path(place).suffix.lower() in ENDINGS
+
+
+def _of_hub(dataset: str, revision: str | None, selection: Selection) -> Task:
+    """The data set, from the hub."""
+    repository, file = DATASETS[dataset].repository, DATASETS[dataset].file
+    path, commit = dataset_file(repository, file, revision)
+    source = {"repository": repository, "revision": commit, "file": file}
+    return _read(dataset, path, f"{repository}, {file}", source, selection)
+
+
+def _of_file(name: str, path: Path, selection: Selection) -> Task:
+    """The task of a local file: of the data set `name`, or whatever is in it."""
+    if path == STDIN:
+        return _read(name, path, "standard input", {"file": "-"}, selection)
+    if not path.suffix and not os.path.exists(path):
+        raise InputError(f"{path}: no such task; give {', '.join(TASKS)}, or {KINDS}")
+    return _read(name, path, str(path), {"file": str(path)}, selection)
+
+
+def _read(name: str, path: Path, label: str, source: dict[str, Any], selection: Selection) -> Task:
+    """The task of a file, which messages call `label`."""
+    rows, sha256 = read_rows(path, label, COLUMNS)
+    questions, bad, notices = to_questions(label, rows, name, selection.seed)
+    if bad and not (selection.skip_bad_rows and questions):
+        count = f"{len(bad)} bad {'rows' if len(bad) > 1 else 'row'} in all"
+        if path.suffix.lower() != ".jsonl":
+            count += ", rows counted from 1 without the header"
+        other = "leave them out with --skip-bad-rows" if questions else "give another: none is good"
+        raise InputError(f"{bad[0]} ({count}); fix the file, or {other}")
+    paper = DATASETS.get(name, QUESTION_FILE)
+    title, dataset = (name, name) if name in DATASETS else (path.stem, "own")
+    return Task(
+        name="stdin" if path == STDIN else title,
+        dataset=dataset,
+        questions=list(questions.values()),
+        source={**source, "sha256": sha256},
+        skipped=bad,
+        group_size=paper.group_size,
+        trials=paper.trials,
+        places={question.id: place for place, question in questions.items()},
+        notices=notices,
+    )
+
+
+def _select(task: Task, name: str, selection: Selection) -> Iterator[Task]:
+    """The tasks that a selection makes of one: one for each K of cut_to."""
+    questions = task.questions
+    if selection.only_choices is not None:
+        questions = [q for q in questions if len(q.choices) == selection.only_choices]
+    questions = questions[: selection.limit]
+    if not questions:
+        sizes = ", ".join(map(str, sorted({len(q.choices) for q in task.questions})))
+        only = quote(selection.only_choices)
+        raise InputError(f"{name}: no question has exactly {only} choices; they have {sizes}")
+    if not selection.cut_to:
+        yield replace(task, questions=questions)
+    for K in selection.cut_to:
+        cut = replace(
+            task, name=f"{task.name}-k{K}", questions=_cut_all(name, questions, K, selection)
+        )
+        yield cut
+        if selection.none_of_the_above:
+            fewer = _cut_all(name, questions, K - 1, selection)
+            wrong = [replace(q, choices=[*q.choices, NULL_OPTION]) for q in fewer]
+            right = [_without_answer(q) for q in cut.questions]
+            yield replace(cut, name=f"{cut.name}-none-wrong", questions=wrong)
+            yield replace(cut, name=f"{cut.name}-none-right", questions=right)
+
+
+def _cut_all(name: str, questions: list[Question], K: int, selection: Selection) -> list[Question]:
+    """The questions of a task with K choices each."""
+    if name in WORLDS:  # its questions of K choices must be held out, too
+        return evaluation_questions(selection.miniature_count, K, selection.seed, name)
+    return [_cut(name, question, K, selection.seed) for question in questions]
 
 
 def _cut(task: str, question: Question, K: int, seed: int) -> Question:
@@ -165,49 +239,12 @@ def _cut(task: str, question: Question, K: int, seed: int) -> Question:
         raise InputError(f"{task}: has no answers, so choices cannot be left out; give no --cut-to")
     order = permutation(len(choices), f"fewer/{seed}/{question.id}")
     wrong = [i for i in order if i != question.answer]
-    kept = sorted(set(order) - set(wrong[K - 1 :]))
-    answer = [i == question.answer for i in kept].index(True)
-    return replace(question, choices=[choices[i] for i in kept], answer=answer)
+    indices = sorted([question.answer, *wrong[: K - 1]])
+    answer = indices.index(question.answer)
+    return replace(question, choices=[choices[i] for i in indices], answer=answer)
 
 
 def _without_answer(question: Question) -> Question:
     """The question with "None of the above", as its last choice, in the place of the right one."""
     wrong = [text for i, text in enumerate(question.choices) if i != question.answer]
     return replace(question, choices=[*wrong, NULL_OPTION], answer=len(wrong))
-
-
-def _task_of_file(
-    name: str, path: Path | None, revision: str | None, seed: int, skip_bad_rows: bool
-) -> Task:
-    """The task of the file `path`; without one, of the hub's file of the data set `name`."""
-    paper = DATASETS.get(name, OWN)
-    if path is None:
-        path, commit = dataset_file(paper.repository, paper.file, revision)
-        label = f"{paper.repository}, {paper.file}"
-        source = {"repository": paper.repository, "revision": commit, "file": paper.file}
-    elif path == STDIN:
-        label, source = "standard input", {"file": "-"}
-    elif not path.suffix and not os.path.exists(path):
-        raise InputError(f"{path}: no such task; give {', '.join(TASKS)}, or {KINDS}")
-    else:
-        label, source = str(path), {"file": str(path)}
-    rows, source["sha256"] = read_rows(path, label, COLUMNS)
-    questions, bad, notices = to_questions(label, rows, name, seed)
-    if bad and not (skip_bad_rows and questions):
-        count = f"{len(bad)} bad {'rows' if len(bad) > 1 else 'row'} in all"
-        if path.suffix.lower() != ".jsonl":
-            count += ", rows counted from 1 without the header"
-        other = "leave them out with --skip-bad-rows" if questions else "give another: none is good"
-        raise InputError(f"{bad[0]} ({count}); mend the file, or {other}")
-    called, dataset = (name, name) if name in DATASETS else (path.stem, "own")
-    return Task(
-        name="stdin" if path == STDIN else called,
-        dataset=dataset,
-        questions=list(questions.values()),
-        source=source,
-        skipped=bad,
-        group_size=paper.group_size,
-        trials=paper.trials,
-        places={question.id: place for place, question in questions.items()},
-        notices=notices,
-    )
