@@ -12,7 +12,8 @@ from typing import Any
 from minise.config import FAMILIES, Config, Family, RopeScaling
 from minise.errors import InputError, one_line, quote
 
-# More than any model has. Without limits, building what a damaged file describes takes minutes.
+# Larger than in any model. Without limits, a model that a damaged file describes takes minutes to
+# build.
 MOST = {
     "vocab_size": 10**7,
     "hidden_size": 10**6,
@@ -21,7 +22,7 @@ MOST = {
     "num_attention_heads": 10**4,
     "head_dim": 10**4,
 }
-# Further away the angles overflow, or every token has the same.
+# Outside this range the angles overflow, or are the same for every token.
 ROTARY = (1e-3, 1e12)
 
 
@@ -97,8 +98,8 @@ class _Reader:
         self.raw, self.where = raw, where
 
     def error(self, name: str, need: str) -> InputError:
-        given = quote(self.raw[name]) if name in self.raw else "missing"
-        return InputError(f"{self.where}: {name} is {given}; it {need}")
+        value = quote(self.raw[name]) if name in self.raw else "missing"
+        return InputError(f"{self.where}: {name} is {value}; it {need}")
 
     def value(self, name: str, default: Any) -> Any:
         """The field's value. A null counts as missing."""
@@ -127,11 +128,8 @@ class _Reader:
         """Refuse the facts that would change the numbers if they were ignored."""
         if self.raw.get("hidden_act", "silu") not in ("silu", "swish"):
             raise self.error("hidden_act", 'must be "silu", the one activation implemented')
-        if (stored := self.raw.get("quantization_config")) is not None and not (
-            isinstance(stored, dict)
-            and stored.get("quant_method", "bitsandbytes") == "bitsandbytes"
-            and stored.get("load_in_4bit") is True
-        ):
+        quantization = self.raw.get("quantization_config")
+        if quantization is not None and not _is_4_bit_bitsandbytes(quantization):
             need = "must be absent or that of bitsandbytes in 4 bits; load the original weights"
             raise self.error("quantization_config", need)
         if self.raw.get("partial_rotary_factor", 1.0) != 1.0:
@@ -146,19 +144,7 @@ class _Reader:
         Older files have `rope_scaling` beside `rope_theta`, newer ones have all in
         `rope_parameters`. Both are read; if a file has both, they must agree.
         """
-        old, new = (self.raw.get(name) or {} for name in ("rope_scaling", "rope_parameters"))
-        for name, facts in (("rope_scaling", old), ("rope_parameters", new)):
-            if not isinstance(facts, dict) or any(
-                isinstance(v, dict | list) for v in facts.values()
-            ):
-                raise self.error(name, "must be one flat object for all layers, or null")
-            if facts.get("partial_rotary_factor", 1.0) != 1.0:
-                raise self.error(name, "must turn whole heads: no partial_rotary_factor")
-        # "type" is the older name of "rope_type".
-        old, new = (
-            {"rope_type" if key == "type" else key: value for key, value in facts.items()}
-            for facts in (old, new)
-        )
+        old, new = self._rope_facts("rope_scaling"), self._rope_facts("rope_parameters")
         if new and any(new.get(key) != value for key, value in old.items()):
             raise self.error("rope_scaling", "must not contradict rope_parameters")
         name, rope = ("rope_parameters", new) if new else ("rope_scaling", old)
@@ -191,6 +177,16 @@ class _Reader:
             return theta, scaling
         raise self.error(name, "must have rope_type default, linear or llama3")
 
+    def _rope_facts(self, name: str) -> dict[str, Any]:
+        """One of the two objects of `rope`, empty if it is absent."""
+        facts = self.raw.get(name) or {}
+        if not isinstance(facts, dict) or any(isinstance(v, dict | list) for v in facts.values()):
+            raise self.error(name, "must be one flat object for all layers, or null")
+        if facts.get("partial_rotary_factor", 1.0) != 1.0:
+            raise self.error(name, "must turn whole heads: no partial_rotary_factor")
+        # "type" is the older name of "rope_type".
+        return {"rope_type" if key == "type" else key: value for key, value in facts.items()}
+
     def sliding_windows(self, family: Family, layers: int) -> tuple[int | None, ...]:
         """The window of each layer, or None.
 
@@ -207,16 +203,24 @@ class _Reader:
             return (None,) * layers
         kinds = self.raw.get("layer_types")
         if kinds is not None:
-            known = ("full_attention", "sliding_attention")
+            types = ("full_attention", "sliding_attention")
             if not isinstance(kinds, list) or len(kinds) != layers:
                 raise self.error("layer_types", f"must name a type for each of {layers} layers")
-            if any(kind not in known for kind in kinds):
-                raise self.error("layer_types", f"must hold only {known}")
+            if any(kind not in types for kind in kinds):
+                raise self.error("layer_types", f"must hold only {types}")
             return tuple(window if kind == "sliding_attention" else None for kind in kinds)
         full = self.value("max_window_layers", 28)
         if not isinstance(full, int) or isinstance(full, bool) or full < 0:
             raise self.error("max_window_layers", "must be a whole number, 0 or more")
         return tuple(window if layer >= full else None for layer in range(layers))
+
+
+def _is_4_bit_bitsandbytes(facts: Any) -> bool:
+    """Whether a quantization_config is that of a checkpoint which bitsandbytes stored in 4 bits."""
+    if not isinstance(facts, dict):
+        return False
+    method = facts.get("quant_method", "bitsandbytes")
+    return method == "bitsandbytes" and facts.get("load_in_4bit") is True
 
 
 def _is_number(value: Any, least: float, most: float) -> bool:

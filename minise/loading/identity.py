@@ -18,7 +18,7 @@ from minise.exact.machine import facts
 from minise.loading.quantize import format_of
 from minise.loading.source import finder, optional_file, weight_files
 
-# The rooms of the package whose files decide an answer; "": the core.
+# The rooms of the package whose code decides an answer; "": the core.
 ANSWERING = ("", "exact", "loading", "groupings", "writing", "methods", "bridges")
 
 # The files of a checkpoint that say how it writes text.
@@ -42,12 +42,16 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
     find = finder(lm.name, None)
     tokenizer, config = find("tokenizer.json"), find("config.json")
     hashes = {path.name: sha256(path) for path in weight_files(find, config.parent)}
-    writing = (path for name in WRITING if (path := optional_file(find, name)) is not None)
+    writing = {}
+    for name in WRITING:
+        path = optional_file(find, name)
+        if path is not None:
+            writing[path.name] = sha256(path)
     return {
         **facts,
         "tokenizer_sha256": sha256(tokenizer),
         "weights_sha256": hashes,
-        "writing_sha256": {path.name: sha256(path) for path in writing},
+        "writing_sha256": writing,
     }
 
 
@@ -55,12 +59,15 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
 def code_identity() -> dict[str, str]:
     """Hashes of the files that decide an answer, by their names."""
     package = Path(__file__).parents[1]
-    paths = [path for room in ANSWERING for path in sorted((package / room).glob("*.py"))]
-    return {path.relative_to(package.parent).as_posix(): sha256(path)[:16] for path in paths}
+    hashes = {}
+    for room in ANSWERING:
+        for path in sorted((package / room).glob("*.py")):
+            hashes[path.relative_to(package.parent).as_posix()] = sha256(path)[:16]
+    return hashes
 
 
 def machine() -> dict[str, Any]:
-    """Versions, the number of threads, and what decides how this machine rounds."""
+    """Versions, the number of threads, and the facts that decide how this machine rounds."""
     packages = ("torch", "safetensors", "tokenizers", "numpy", "scipy", "scikit-learn")
     versions = {"minise": __version__, "python": platform.python_version()}
     versions |= {"platform": platform.platform(), **{name: version(name) for name in packages}}

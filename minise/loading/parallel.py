@@ -1,7 +1,7 @@
-"""Many processes that torchrun started: who answers what, and how process 0 learns of it.
+"""Many processes that torchrun started: which one answers what, and how process 0 gets the answers.
 
-They share torch's key-value store, nothing else: a counter deals out the questions, and an answer
-is a line of text under a key. Process 0 alone speaks and writes files.
+They share torch's key-value store and nothing else: a counter deals out the questions, and an
+answer is a line of text under a key. Process 0 alone prints messages and writes files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ PAUSE = 0.01  # seconds between two looks at the store
 
 
 def restarted() -> bool:
-    """Whether torchrun started the processes anew, after one of them died."""
+    """Whether torchrun started the processes again after one of them died."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """The processes of a run, in teams of `width`. A team has one model and runs the same passes at
-    the same time: `share` is this process' part of it. One process alone has no store."""
+    """The processes of a run, in teams of `width`. The processes of a team share one model and run
+    the same passes at the same time; `share` is the part of this one. A single process has no store
+    (None)."""
 
     rank: int = 0
     size: int = 1
@@ -41,12 +42,12 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the first of its team, which speaks for it."""
+        """Whether it is the first process of its team, which sends the team's answers."""
         return self.rank % self.width == 0
 
     def claim(self, name: str, count: int) -> Iterator[int]:
-        """Some of the numbers 0 ... count - 1: each is given to one team, to the first that asks.
-        So a slow team gets fewer, and nobody waits for another."""
+        """Some of the numbers 0 ... count - 1: each goes to one team, the first that is free. So a
+        slow team gets fewer, and no team waits for another."""
         if self.store is None:
             yield from range(count)
             return
@@ -67,8 +68,8 @@ class World:
         self.store.set(key, text)
 
     def receive(self, key: str, wait: bool = True) -> str | None:
-        """The text that was left under a key; None if it is not there and need not be waited for.
-        Raises InputError for what another process could not do."""
+        """The text under a key. If there is none yet: wait for it, or without `wait` None. Raises
+        InputError with the message of another process that failed."""
         while not self.store.check([key]):
             if self.store.check(["failed"]):
                 raise InputError(self.store.get("failed").decode())
@@ -79,7 +80,8 @@ class World:
         return text
 
     def gather(self, key: str, text: str) -> list[str]:
-        """In process 0 the texts of all the others, in their order; there it waits for them."""
+        """In process 0 the texts of all other processes, in their order; it waits for them. In the
+        others an empty list."""
         if self.rank:
             self.send(f"{key}/{self.rank}", text)
             return []
@@ -91,13 +93,13 @@ ALONE = World()
 
 @contextmanager
 def joined(width: int = 1) -> Iterator[World]:
-    """The world of this process, in teams of `width`. What another process than 0 cannot do,
-    process 0 says: in the others nothing is raised. Raises InputError for a width that does not
+    """The world of this process, in teams of `width`. If another process than 0 fails, nothing is
+    raised there, and process 0 reports its error. Raises InputError for a width that does not
     divide the number of processes."""
     count = int(os.environ["WORLD_SIZE"]) if by_torchrun() else 1
     if width < 1 or count % width:
         how = "start minise by torchrun --nproc-per-node, and let the width divide the number"
-        raise InputError(f"--tensor-parallel {width} with {count} processes cannot be; {how}")
+        raise InputError(f"--tensor-parallel {width} with {count} processes is not possible; {how}")
     if not by_torchrun():
         yield ALONE
         return
@@ -108,17 +110,18 @@ def joined(width: int = 1) -> Iterator[World]:
     if cards := torch.cuda.device_count():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % cards)  # the meaning of "cuda"
     # torchrun's agent keeps the store; after a restart of the processes the keys are new ones.
-    store, own, count = next(rendezvous("env://"))
-    world = World(own, count, store, width)
+    store, rank, count = next(rendezvous("env://"))
+    world = World(rank, count, store, width)
     try:
         if width > 1:
             from minise.loading.tensor_parallel import Share
 
             both = "cpu:gloo,cuda:nccl" if cards else "gloo"
-            distributed.init_process_group(both, store=store, rank=own, world_size=count)
-            teams = [list(range(i, i + width)) for i in range(0, count, width)]
-            groups = [distributed.new_group(team) for team in teams]
-            world = replace(world, share=Share(own % width, width, groups[own // width]))
+            distributed.init_process_group(both, store=store, rank=rank, world_size=count)
+            groups = []  # every process makes the groups of all teams, in the same order
+            for first in range(0, count, width):
+                groups.append(distributed.new_group(list(range(first, first + width))))
+            world = replace(world, share=Share(rank % width, width, groups[rank // width]))
         yield world
         if width > 1:
             distributed.destroy_process_group()

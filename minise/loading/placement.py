@@ -1,4 +1,4 @@
-"""Where a model runs and in which dtype, if nobody says: by what it takes and what is free."""
+"""Choose device and dtype, where they are "auto", by the size of the weights and free memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from minise.config import Config
 from minise.errors import InputError, one_line, quote
 from minise.exact.machine import for_bfloat16
+from minise.loading.names import AUTO
 from minise.loading.stored import Stored
 from minise.memory import free_bytes
-from minise.names import AUTO
 
 ROOM = 0.6  # the part of free memory that weights may take in a wider dtype than the stored one
 UNKNOWN = 12 * 2**30  # bytes that count as free where the system does not say
@@ -20,9 +20,9 @@ SMALL = 20_000_000  # values; a smaller model gains nothing by a GPU, and thread
 
 @dataclass(frozen=True)
 class Placement:
-    """What was chosen. bytes: of the weights, once they are loaded. free: bytes on the device
-    before, None where the system does not say. why: in words, empty where nothing was chosen or
-    where it is the plain case, the preferred dtype on a CPU."""
+    """The choice. bytes: of the weights, once they are loaded. free: bytes on the device before,
+    None where the system does not say. why: the reason in words; empty where nothing was chosen,
+    and in the plain case, the preferred dtype on a CPU."""
 
     dtype: torch.dtype
     device: torch.device
@@ -42,12 +42,12 @@ def place(
 
     Device: CUDA, or MPS, where there is one; the CPU for a model of under 20 million values.
 
-    Dtype on a CPU: `preferred`, float32 or float64, where the weights take at most 0.6 of what is
-    free; else float32 where they do; else the stored one, but bfloat16 for float16 on a CPU that
+    Dtype on a CPU: `preferred`, float32 or float64, where the weights take at most 0.6 of the free
+    memory; else float32 where they do; else the stored one, but bfloat16 for float16 on a CPU that
     has instructions for bfloat16, because CPUs compute float16 slowly. On a GPU: float64 where it
-    is preferred and takes at most 0.6 of what is free; else the stored one, but float16 where the
-    card has no bfloat16. 4-bit weights do not count as smaller here, so that a model computes in
-    one dtype whether it is packed or not.
+    is preferred and takes at most 0.6 of the free memory; else the stored one, but float16 where
+    the card has no bfloat16. 4-bit weights do not count as smaller here, so that a model computes
+    in the same dtype whether it is packed or not.
     """
     where = _device(stored) if device == AUTO else usable_device(device)
     free, packed = free_bytes(where), stored.in_4_bits(quantize)
@@ -75,20 +75,15 @@ def usable_device(device: str | torch.device) -> torch.device:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """As --dtype has it: "float32"."""
+    """The name that --dtype takes: "float32"."""
     return str(dtype).removeprefix("torch.")
 
 
-def fast_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 in instructions of its own."""
-    return bool(for_bfloat16())
-
-
 def pass_bytes(config: Config, dtype: torch.dtype, tokens: int, engine: str, packed: bool) -> int:
-    """An estimate of the memory that a pass of `tokens` tokens takes beside the weights, at its
+    """An estimate of the bytes that a pass of `tokens` tokens takes beside the weights, at its
     peak: the stream, queries, keys and values, the wide rows of the MLP; in the engines dense and
     plain a mask of the tokens, and in plain the scores of a layer before and after the softmax;
-    with `packed` the largest matrix, unpacked. docs/costs.md compares it."""
+    with `packed` the largest matrix, unpacked. docs/costs.md compares it with measurements."""
     D, wide = config.hidden_size, config.intermediate_size
     heads = config.num_attention_heads + 2 * config.num_key_value_heads
     values = tokens * (8 * D + 2 * heads * config.head_dim) + min(tokens, 2048) * 4 * wide
@@ -104,8 +99,8 @@ def in_words(size: float) -> str:
 
 def _device(stored: Stored) -> torch.device:
     if stored.values >= SMALL:
-        for name, known in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
-            if known.is_available():
+        for name, backend in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
+            if backend.is_available():
                 return usable_device(name)
     return torch.device("cpu")
 
@@ -113,30 +108,42 @@ def _device(stored: Stored) -> torch.device:
 def _dtype(
     stored: Stored, device: torch.device, free: int | None, preferred: torch.dtype
 ) -> tuple[torch.dtype, str]:
-    wider = [preferred] if device.type == "cpu" or preferred == torch.float64 else []
-    wider += [torch.float32] if device.type == "cpu" else []
-    wider = [dtype for dtype in wider if not (dtype == torch.float64 and device.type == "mps")]
+    """The dtype, and why; see `place`."""
     room = UNKNOWN if free is None else free
-    fits = [dtype for dtype in wider if stored.bytes(dtype) <= ROOM * room]
-    if fits and fits[0] == preferred:
-        return preferred, "" if device.type == "cpu" else "because it fits"
     large = ""
-    if wider:
-        need = in_words(stored.bytes(wider[0]))
-        large = f"{name_of(wider[0])} would take {need}, and {in_words(room)} are free"
-    if fits:
-        return fits[0], f"as {large}"
-    chosen, why = stored.dtype, "as it is stored"
-    if chosen == torch.bfloat16 and not _has_bfloat16(device):
-        chosen, why = torch.float16, "which has no bfloat16"
-    elif chosen == torch.float64 and device.type == "mps":
-        chosen, why = torch.float32, "which has no float64"
-    elif chosen == torch.float16 and device.type == "cpu" and fast_bfloat16():
-        chosen, why = torch.bfloat16, "which computes it faster than the stored float16"
+    for dtype in _wider(device, preferred):
+        if stored.bytes(dtype) <= ROOM * room:
+            if dtype != preferred:
+                return dtype, f"as {large}"
+            return dtype, "" if device.type == "cpu" else "because it fits"
+        need = in_words(stored.bytes(dtype))
+        large = large or f"{name_of(dtype)} would take {need}, and {in_words(room)} are free"
+    dtype, why = _near_stored(stored.dtype, device)
     slow = ""
-    if device.type == "cpu" and chosen.itemsize == 2 and not fast_bfloat16():
-        slow = f"this CPU is slow in {name_of(chosen)}"
-    return chosen, "; ".join(filter(None, (why, large, slow)))
+    if device.type == "cpu" and dtype.itemsize == 2 and not for_bfloat16():
+        slow = f"this CPU is slow in {name_of(dtype)}"
+    return dtype, "; ".join(filter(None, (why, large, slow)))
+
+
+def _wider(device: torch.device, preferred: torch.dtype) -> list[torch.dtype]:
+    """The dtypes to use in place of the stored one where they fit, the first one first."""
+    dtypes = []
+    if device.type == "cpu" or preferred == torch.float64:
+        dtypes.append(preferred)
+    if device.type == "cpu":
+        dtypes.append(torch.float32)
+    return [dtype for dtype in dtypes if not (dtype == torch.float64 and device.type == "mps")]
+
+
+def _near_stored(dtype: torch.dtype, device: torch.device) -> tuple[torch.dtype, str]:
+    """The stored dtype, or the one to use for it on this device; and why."""
+    if dtype == torch.bfloat16 and not _has_bfloat16(device):
+        return torch.float16, "which has no bfloat16"
+    if dtype == torch.float64 and device.type == "mps":
+        return torch.float32, "which has no float64"
+    if dtype == torch.float16 and device.type == "cpu" and for_bfloat16():
+        return torch.bfloat16, "which computes it faster than the stored float16"
+    return dtype, "as it is stored"
 
 
 def _has_bfloat16(device: torch.device) -> bool:
@@ -151,11 +158,14 @@ def _has_bfloat16(device: torch.device) -> bool:
 def _remedy(stored: Stored, dtype: torch.dtype, packed: frozenset[str], free: int) -> str:
     """What would fit, the smaller changes first."""
     half = torch.bfloat16 if dtype.itemsize > 2 else dtype
-    fewer = packed or stored.in_4_bits("nf4")
-    changes = [f"--dtype {name_of(half)}"] * (half != dtype) + ["--quantize nf4"] * (not packed)
-    ways = {f"--dtype {name_of(half)}": (half, packed), "--quantize nf4": (dtype, fewer)}
-    sizes = {change: stored.bytes(*ways[change]) for change in changes}
-    fitting = [f"{change} takes {in_words(size)}" for change, size in sizes.items() if size <= free]
-    if not fitting and (least := stored.bytes(half, fewer)) <= free:
-        fitting = [f"{' '.join(changes)} takes {in_words(least)}"]
-    return " or ".join(fitting) or "use a smaller model"
+    all_packed = packed or stored.in_4_bits("nf4")
+    sizes = {}  # option -> bytes with this change alone
+    if half != dtype:
+        sizes[f"--dtype {name_of(half)}"] = stored.bytes(half, packed)
+    if not packed:
+        sizes["--quantize nf4"] = stored.bytes(dtype, all_packed)
+    fitting = [f"{option} takes {in_words(size)}" for option, size in sizes.items() if size <= free]
+    if fitting:
+        return " or ".join(fitting)
+    least = stored.bytes(half, all_packed)
+    return f"{' '.join(sizes)} takes {in_words(least)}" if least <= free else "use a smaller model"

@@ -1,4 +1,4 @@
-"""What is found by its name while the program runs: optional packages, and code of your own."""
+"""Load code by its name while the program runs: optional packages, and files of the user's own."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def load_extra(module: str, extra: str = "eval") -> Any:
 
 
 def find_object(where: str) -> Any:
-    """The object "package.module:Name", or "./file.py:Name" from a file of your own.
+    """The object "package.module:Name", or "./file.py:Name" from a file of the user's own.
 
     The file is run like any Python program, so give only files that you trust. Raises InputError
-    for a file or name that is not there, and for a file that fails when it is run.
+    for a file or name that does not exist, and for a file that fails when it is run.
     """
     source, _, name = where.rpartition(":")
     if not source or not name:
@@ -56,7 +56,7 @@ def find_object(where: str) -> Any:
         exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:  # whatever the file raises
         reason = f"{type(error).__name__}: {one_line(error)}"
-        raise InputError(f"{path}: could not be run ({reason}); mend the file") from None
+        raise InputError(f"{path}: could not be run ({reason}); fix the file") from None
     if not hasattr(module, name):
         raise InputError(f"{path}: defines no {name}; give one of the names it defines")
     return getattr(module, name)
@@ -65,32 +65,33 @@ def find_object(where: str) -> Any:
 def guarded(
     where: str, function: Callable[..., Any], check: Callable[..., None] | None = None
 ) -> Callable[..., Any]:
-    """The function `where`, which raises InputError in place of any other exception.
+    """The user's function `where`, which then raises InputError in place of any other exception.
 
-    `check` gets its result and what it was given, and raises for a result of no use.
+    `check` gets its result and its arguments, and raises an exception for an unusable result.
     """
     if not callable(function):
         raise InputError(f"{where}: is {quote(function)}; it must be a function")
 
     @wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            result = function(*given, **named)
+            result = function(*args, **kwargs)
             if check is not None:
-                check(result, *given)
+                check(result, *args)
         except InputError as error:
             raise type(error)(f"{where}: {error}") from error
         except (Exception, SystemExit) as error:  # whatever the user's code raises
-            raise InputError(f"{where}: {_told(where, error)}") from error
+            raise InputError(f"{where}: {_describe(where, error)}") from error
         return result
 
     return call
 
 
-def _told(where: str, error: BaseException) -> str:
-    """Class and message of an exception, and where in the user's file it came from."""
+def _describe(where: str, error: BaseException) -> str:
+    """Class and message of an exception, and the last line of the user's file that it passed."""
     file = Path(where.rpartition(":")[0]).name
-    frames = [(Path(f.f_code.co_filename).name, line) for f, line in walk_tb(error.__traceback__)]
-    lines = [line for name, line in frames if name == file]
-    at = f" ({file}:{lines[-1]})" if lines else ""
+    at = ""
+    for frame, line in walk_tb(error.__traceback__):
+        if Path(frame.f_code.co_filename).name == file:
+            at = f" ({file}:{line})"
     return f"{type(error).__name__}: {one_line(error)}{at}"

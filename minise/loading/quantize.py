@@ -1,12 +1,12 @@
 """4-bit weights in the formats of bitsandbytes: pack a matrix, unpack it, compute with it.
 
 A matrix is read row by row and cut into blocks of 64 values; a block may run over the end of a
-row. Of each block its largest absolute value is kept (`absmax`), and of each value the number of
-the nearest entry of a table of 16: value = table[code] * absmax. nf4 and fp4 are two such tables.
-Double quantization keeps the absmax in 8 bits in the same way: less their mean, in blocks of 256,
-with a table of 256.
+row. A block is stored as its largest absolute value (`absmax`), and each of its values as the index
+of the nearest entry of a table of 16: value = table[code] * absmax. nf4 and fp4 are two such
+tables. Double quantization stores the absmax in 8 bits in the same way: their mean is taken off,
+and what remains is cut into blocks of 256, with a table of 256.
 
-Packed are the linear layers inside a decoder's blocks: q, k, v, o, gate, up and down. Embeddings,
+The linear layers inside a decoder's blocks are packed: q, k, v, o, gate, up and down. Embeddings,
 norms, biases and the output matrix never are.
 """
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from minise.errors import InputError, one_line, quote
 from minise.exact.layers import linear
+from minise.loading.names import FOUR_BIT
 
 # fp4: a sign, two bits of exponent, one of fraction. Codes 0 and 8 are both zero.
 _FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
@@ -36,19 +37,20 @@ _NF4 = (
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
 TABLES = {"nf4": torch.tensor(_NF4), "fp4": torch.tensor([*_FP4, *(-x for x in _FP4)]) / 12}
+DOUBLE = "-double"  # ends the name of a format with double quantization
 BLOCK, NESTED_BLOCK = 64, 256  # values in a block
 BLOCKS = {32, 64, 128, 256, 512, 1024, 2048, 4096}  # the sizes that bitsandbytes knows
 PIECE = 1 << 17  # values that are packed or unpacked at once on a CPU
 
-BYTES = 0.5 + 4 / BLOCK  # of memory for a value, at most
-# A matrix that may be packed, and what bitsandbytes stores beside it: "absmax", ...
+BYTES = 0.5 + 4 / BLOCK  # of memory per value, at most
+# A matrix that may be packed, and the tensors that bitsandbytes stores beside it: "absmax", ...
 MATRIX = re.compile(r"(model\.layers\.\d+\.(?:self_attn|mlp)\.\w+_proj\.weight)(?:\.(.+))?")
 STATE = "quant_state.bitsandbytes__"
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A matrix in 4 bits. `tensors` have the names that follow "weight." in a stored layer:
+    """A matrix in 4 bits. `tensors` have the names that come after "weight." in a stored layer:
 
     "" uint8 (values / 2,), two codes in a byte, the first in its high half; "quant_map" float32
     (16,), the table; "absmax" float32 (blocks,). With double quantization "absmax" is uint8, codes
@@ -64,7 +66,7 @@ class Packed:
     @property
     def format(self) -> str:
         """The kind, and "-double" with double quantization."""
-        return self.kind + ("-double" if "nested_offset" in self.tensors else "")
+        return self.kind + (DOUBLE if "nested_offset" in self.tensors else "")
 
     def scales(self) -> Tensor:
         """The absmax of each block, (blocks,) float32."""
@@ -76,16 +78,16 @@ class Packed:
 
     def unpack(self, dtype: torch.dtype) -> Tensor:
         """The matrix. The products are float32 and then rounded to `dtype`."""
-        # What each of the 256 bytes holds: two float32, looked up as one number of their size.
+        # For each of the 256 bytes its two values in float32, looked up as one number of 8 bytes.
         table, packed = self.tensors["quant_map"], self.tensors[""]
         pairs = torch.stack([table.repeat_interleave(16), table.repeat(16)], dim=1)
         both = pairs.view(torch.int64).view(-1)
         out = torch.empty(2 * len(packed), dtype=dtype, device=packed.device)
         size = _piece(packed.device)
         pieces = (packed.split(size // 2), self.scales().split(size // self.block))
-        for into, codes, scales in zip(out.split(size), *pieces, strict=True):
+        for piece, codes, scales in zip(out.split(size), *pieces, strict=True):
             values = both.index_select(0, codes.int()).view(torch.float32)
-            into.copy_(_scale(values, scales, self.block))
+            piece.copy_(_scale(values, scales, self.block))
         return out[: math.prod(self.shape)].view(self.shape)
 
     def to(self, device: torch.device) -> Packed:
@@ -106,13 +108,15 @@ class Linear4bit(nn.Module):
         return linear(x, self.packed.unpack(self.dtype).to(x.dtype), self.bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear4bit:
-        # What .to() calls. The packed tensors move to a device; another dtype is not for them.
+        # .to() calls this. The packed tensors move to another device, but keep their dtypes.
         self.packed = self.packed.to(fn(self.packed.tensors[""]).device)
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
-def pack(weight: Tensor, kind: str, double: bool = False) -> Packed:
-    """A matrix (rows, columns) of finite numbers in 4 bits, on its device. `kind`: of TABLES."""
+def pack(weight: Tensor, format: str) -> Packed:
+    """A matrix (rows, columns) of finite numbers in 4 bits, on its device. `format`: a key of
+    TABLES, or that and "-double" for double quantization."""
+    kind = format.removesuffix(DOUBLE)
     table = TABLES[kind].to(weight.device)
     ascending, order = table.sort()
     order = order.to(torch.uint8)
@@ -121,12 +125,12 @@ def pack(weight: Tensor, kind: str, double: bool = False) -> Packed:
     absmax = torch.empty(blocks, device=weight.device)
     size = _piece(weight.device)
     pieces = (weight.reshape(-1).split(size), codes.split(size // 2), absmax.split(size // BLOCK))
-    for piece, into, largest in zip(*pieces, strict=True):
+    for piece, out, largest in zip(*pieces, strict=True):
         nearest, largest[:] = _nearest(piece.float(), ascending, BLOCK)
         high, low = order.index_select(0, nearest.int()).view(-1, 2).unbind(dim=1)
-        into[:] = (high << 4 | low)[: len(into)]  # the last block may be a shorter one
+        out[:] = (high << 4 | low)[: len(out)]  # the last block may be a shorter one
     parts = {"": codes, "quant_map": table, "absmax": absmax}
-    if double:
+    if format.endswith(DOUBLE):
         offset, dynamic = parts["absmax"].mean(), _dynamic_table().to(weight.device)
         nearest, largest = _nearest(parts["absmax"] - offset, dynamic, NESTED_BLOCK)
         parts["absmax"] = nearest[: len(parts["absmax"])]
@@ -136,8 +140,8 @@ def pack(weight: Tensor, kind: str, double: bool = False) -> Packed:
 
 
 def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) -> Packed:
-    """The matrix that bitsandbytes stored as `tensors`, by what follows "weight." in their names
-    ("" for the codes). Raises InputError, beginning with `where`, for what does not fit."""
+    """The matrix that bitsandbytes stored as `tensors`, named by what comes after "weight." (""
+    for the codes). Raises InputError that begins with `where` if they are no such matrix."""
     state = next((name for name in tensors if name.startswith(STATE)), STATE + "nf4")
     try:
         facts = json.loads(bytes(tensors[state].tolist()).decode())
@@ -150,7 +154,7 @@ def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) 
             raise ValueError(f"nested_blocksize {facts['nested_blocksize']}, not {NESTED_BLOCK}")
         offset = torch.tensor(float(facts["nested_offset"])) if double else None
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        reason = f"says nothing usable ({one_line(error)})"
+        reason = f"cannot be used ({one_line(error)})"
         raise InputError(f"{where}.{state} {reason}; fetch the checkpoint again") from None
     blocks = -(-math.prod(shape) // block)
     expected = {"": (-(-math.prod(shape) // 2), torch.uint8), "quant_map": (16, torch.float32)}
@@ -158,27 +162,27 @@ def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) 
     if double:
         expected["nested_absmax"] = (-(-blocks // NESTED_BLOCK), torch.float32)
         expected["nested_quant_map"] = (256, torch.float32)
-    # The codes may be stored as numbers of any dtype. They are bytes all the same.
     parts = {name: tensor.reshape(-1) for name, tensor in tensors.items() if name != state}
-    parts = {name: part if name else part.view(torch.uint8) for name, part in parts.items()}
-    found = {name: (len(part), part.dtype) for name, part in parts.items()}
-    for name in sorted({*found, *expected}):
-        if (it := found.get(name)) != (need := expected.get(name)):
-            reason = f"is {it}, and a 4-bit matrix of {list(shape)} needs {need} (size and dtype)"
+    if "" in parts:  # the codes may be stored as numbers of any dtype; they are bytes all the same
+        parts[""] = parts[""].view(torch.uint8)
+    for name in sorted({*parts, *expected}):
+        actual = (len(parts[name]), parts[name].dtype) if name in parts else None
+        needed = expected.get(name)
+        if actual != needed:
+            tensor = f"{where}.{name}".rstrip(".")
             raise InputError(
-                f"{f'{where}.{name}'.rstrip('.')} {reason}; fetch the checkpoint again"
+                f"{tensor} is {actual}, and a 4-bit matrix of {list(shape)} needs {needed} "
+                "(size and dtype); fetch the checkpoint again"
             )
     if offset is not None:
         parts["nested_offset"] = offset
     return Packed(kind, shape, block, parts)
 
 
-def check_format(quantize: str | None, double_quant: bool) -> None:
-    """Raise InputError for a format that is unknown, and for 8-bit scales of none."""
-    if quantize not in (None, *TABLES):
-        raise InputError(f"quantize {quote(quantize)} is not one of {', '.join(TABLES)}")
-    if double_quant and quantize is None:
-        raise InputError("double quantization of no format; quantize to nf4 or fp4 as well")
+def check_format(quantize: str | None) -> None:
+    """Raise InputError for an unknown format."""
+    if quantize not in (None, *FOUR_BIT):
+        raise InputError(f"quantize {quote(quantize)} is not one of {', '.join(FOUR_BIT)}")
 
 
 def matrix_of(name: str) -> tuple[str, str]:
@@ -189,13 +193,13 @@ def matrix_of(name: str) -> tuple[str, str]:
     >>> matrix_of("model.layers.0.mlp.up_proj.weight"), matrix_of("lm_head.weight")
     (('model.layers.0.mlp.up_proj.weight', ''), ('', ''))
     """
-    found = MATRIX.fullmatch(name)
-    return (found[1], found[2] or "") if found else ("", "")
+    match = MATRIX.fullmatch(name)
+    return (match[1], match[2] or "") if match else ("", "")
 
 
 def put(decoder: nn.Module, name: str, packed: Packed, dtype: torch.dtype, where: Path) -> None:
-    """Let the layer whose weight has this name compute with it packed. It keeps its bias. Raises
-    InputError, beginning with `where`, for values that `dtype` does not hold."""
+    """Replace the layer whose weight has this name by one with the packed weight and the same bias.
+    Raises InputError that begins with `where` if the scales are not finite in `dtype`."""
     if not packed.scales().to(dtype).isfinite().all():
         reason = f"has scales that are not finite in {dtype}; use bfloat16 or float32"
         raise InputError(f"{where}: tensor {name} {reason}, or fetch the checkpoint again")
@@ -211,8 +215,8 @@ def format_of(decoder: nn.Module) -> str | None:
 
 
 def _piece(device: torch.device) -> int:
-    """How many values are handled at once: what a CPU's cache holds; elsewhere more, for each
-    piece takes a start of several kernels."""
+    """How many values are handled at once: on a CPU what its cache holds; elsewhere more, because
+    each piece starts several kernels."""
     return PIECE if device.type == "cpu" else 256 * PIECE
 
 
@@ -225,8 +229,8 @@ def _scale(values: Tensor, absmax: Tensor, block: int) -> Tensor:
 
 
 def _nearest(values: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """For each value, divided by its block's absmax, the place of the nearest entry of a sorted
-    table, the lower on a tie; and the absmax. The last block is filled up with zeros."""
+    """For each value, divided by its block's absmax, the index of the nearest entry of a sorted
+    table, the lower one on a tie; and the absmax. The last block is filled up with zeros."""
     blocks = F.pad(values, (0, -len(values) % block)).view(-1, block)
     absmax = blocks.abs().amax(dim=1)
     least = absmax.clamp(min=1e-38)

@@ -21,6 +21,7 @@ from huggingface_hub.utils import logging as hub_log
 from minise.errors import InputError, one_line, shorten
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_SHARD = r"[\w.-]{1,200}\.safetensors"
 
 
 class _Absent(InputError):
@@ -33,7 +34,7 @@ class _Kind:
 
     repo_type: str
     page: str  # the part of a hub address before the id
-    not_here: str  # where else the user could have put it, and did not
+    not_here: str  # what was looked for on this machine first, without success
     instead: str  # what to do without the hub
     files: str  # which files are needed
 
@@ -41,16 +42,16 @@ class _Kind:
 _MODEL = _Kind(
     "model",
     "",
-    "no such folder here",
+    "no such folder here, ",
     "give a folder",
     "minise reads config.json, tokenizer.json and safetensors weights",
 )
 _DATASET = _Kind(
     "dataset",
     "datasets/",
-    "no file given by --data",
-    "give one by --data",
-    "give another revision, or a file by --data",
+    "",
+    "give a local file: --task NAME@FILE",
+    "give another revision, or a local file: --task NAME@FILE",
 )
 
 
@@ -61,7 +62,7 @@ def finder(source: str, revision: str | None) -> Callable[[str], Path]:
     The function raises it for a file that does not exist or cannot be fetched.
     """
     shipped = [root / source for root in _SHIPPED if source.startswith("weights/")]
-    shown = shorten(source, 200)
+    label = shorten(source, 200)
     # os.path, because Path.is_dir and Path.expanduser raise for impossible names.
     for folder in [Path(os.path.expanduser(source)), *shipped]:
         if os.path.isdir(folder):
@@ -71,44 +72,44 @@ def finder(source: str, revision: str | None) -> Callable[[str], Path]:
     try:
         os.stat(source)
     except PermissionError:
-        raise InputError(f"{shown}: cannot be read (Permission denied)") from None
+        raise InputError(f"{label}: cannot be read (Permission denied)") from None
     except (OSError, ValueError):
         pass  # there is nothing, or nothing can have this name
     else:
-        raise InputError(f"{shown}: is a file; give the folder that holds config.json")
+        raise InputError(f"{label}: is a file; give the folder that holds config.json")
     full = source if "/" in source else f"weights/{source}"
     if near := get_close_matches(full, shipped_models(), 1, 0.85):
-        raise InputError(f"{shown}: no such folder; did you mean {near[0]}, which ships?")
+        raise InputError(f"{label}: no such folder; did you mean {near[0]}, which ships?")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
-        raise InputError(f"{shown}: no such folder, and not a hub id (owner/name)")
-    pinned = revision
+        raise InputError(f"{label}: no such folder, and not a hub id (owner/name)")
+    commit = revision
 
     def from_hub(name: str) -> Path:
-        nonlocal pinned
-        path = _readable(_download(source, name, pinned, _MODEL))
+        nonlocal commit
+        path = _readable(_download(source, name, commit, _MODEL))
         # The first file fixes the commit, so that all files come from the same one.
-        pinned = path.parent.name
+        commit = path.parent.name
         return path
 
     return from_hub
 
 
 def on_disk(source: str, commit: str | None, config: Path) -> list[Path]:
-    """The weights of a checkpoint, without fetching any: none where the folder of its config.json,
-    or the hub's cache at this commit, has not all of them."""
+    """The weight files of a checkpoint that are on this machine: in the folder of its config.json,
+    or in the hub's cache at this commit. An empty list if one of them is missing."""
 
     def cached(name: str) -> Path:
         return _readable(_download(source, name, commit, _MODEL, fetch=False))
 
     try:
-        found = cached if commit else finder(source, None)
-        return weight_files(found, config.parent)
+        find = cached if commit else finder(source, None)
+        return weight_files(find, config.parent)
     except _Absent:
         return []
 
 
 def optional_file(find: Callable[[str], Path], name: str) -> Path | None:
-    """A file of a checkpoint that it may lack: None where it does."""
+    """A file that a checkpoint need not have: None if it is not there."""
     try:
         return find(name)
     except _Absent:
@@ -127,8 +128,11 @@ _SHIPPED = (Path(__file__).parents[2], Path(__file__).parents[1])
 
 def shipped_models() -> list[str]:
     """The checkpoints that ship with the package, as `weights/NAME`."""
-    found = {path.parent for root in _SHIPPED for path in root.glob("weights/*/config.json")}
-    return sorted(f"weights/{folder.name}" for folder in found)
+    names = set()
+    for root in _SHIPPED:
+        for path in root.glob("weights/*/config.json"):
+            names.add(f"weights/{path.parent.name}")
+    return sorted(names)
 
 
 def _readable(path: Path) -> Path:
@@ -168,8 +172,8 @@ def _download(
         ) from None
     except hub.RepositoryNotFoundError:
         raise InputError(
-            f"{repository}: {kind.not_here} and no such repository on the hub (or it is "
-            "private: set HF_TOKEN or run `hf auth login`)"
+            f"{repository}: {kind.not_here}no such repository on the hub (or it is "
+            f"private: set HF_TOKEN or run `hf auth login`); {kind.instead}"
         ) from None
     except hub.RevisionNotFoundError:
         raise InputError(
@@ -181,7 +185,7 @@ def _download(
         cause = shorten(one_line(error.__cause__ or error), 150)
         why = "HF_HUB_OFFLINE is set" if offline else f"the hub did not serve it ({cause})"
         raise _Absent(
-            f"{at}: {kind.not_here}, {why}, and {name} is not in the cache "
+            f"{at}: {kind.not_here}{why}, and {name} is not in the cache "
             f"({huggingface_hub.constants.HF_HUB_CACHE}); go online once or {kind.instead}"
         ) from None
     except hub.EntryNotFoundError:
@@ -215,9 +219,7 @@ def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
     try:
         shards = set(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"].values())
         # Shards lie beside the index. A path to another place is refused.
-        if not shards or not all(
-            re.fullmatch(r"[\w.-]{1,200}\.safetensors", name) for name in shards
-        ):
+        if not shards or not all(re.fullmatch(_SHARD, name) for name in shards):
             raise ValueError("weight_map names no shards beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(

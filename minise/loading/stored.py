@@ -1,4 +1,4 @@
-"""What a checkpoint's files hold, by the config and the files' heads alone: no value is read."""
+"""What the files of a checkpoint hold, by the config and the files' headers: no value is read."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from minise.config import Config
 from minise.errors import InputError, one_line
+from minise.loading.names import DTYPES as DTYPE_NAMES
 from minise.loading.quantize import BYTES, STATE, matrix_of
+from minise.loading.tensor_parallel import Share
 from minise.model import Decoder
-from minise.names import DTYPES as DTYPE_NAMES
-
-if TYPE_CHECKING:
-    from minise.loading.tensor_parallel import Share
 
 DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in DTYPE_NAMES)
 _IN_FILES = dict(zip(("F64", "F32", "BF16", "F16"), DTYPES, strict=True))
@@ -31,10 +29,10 @@ _IN_FILES = dict(zip(("F64", "F32", "BF16", "F16"), DTYPES, strict=True))
 class Stored:
     """A checkpoint before its weights are read.
 
-    decoder: on the device "meta", so shapes without values; `shapes` are its tensors'. tensors:
-    every tensor of the files, as (file, name). dtype: that of most values, where they are not
-    packed. packed: the matrices that are stored in 4 bits. share: the part of this process, if the
-    decoder is split; `shapes` are those of the whole one.
+    decoder: on the device "meta", which keeps shapes and no values. shapes: of its tensors by their
+    names. tensors: every tensor of the files, as (file, name). dtype: of most of the values that
+    are not in 4 bits. packed: the matrices that are stored in 4 bits. share: the part of this
+    process, if the decoder is split over processes; `shapes` are those of the whole decoder.
     """
 
     folder: Path
@@ -47,7 +45,7 @@ class Stored:
 
     def split(self, share: Share, quantize: str | None = None) -> Stored:
         """The part of one process. Raises InputError for weights in 4 bits, whose blocks cannot be
-        split, and for sizes that cannot."""
+        split, and for sizes that cannot be split."""
         if self.in_4_bits(quantize):
             raise InputError(f"{self.folder}: weights in 4 bits cannot be split over processes")
         return replace(self, decoder=share.decoder(self.decoder.config), share=share)
@@ -58,8 +56,8 @@ class Stored:
         return sum(map(math.prod, self.shapes.values()))
 
     def in_4_bits(self, quantize: str | None) -> frozenset[str]:
-        """The matrices that are packed once it is loaded so. Raises InputError for packing what is
-        packed already."""
+        """The matrices that are in 4 bits after loading with `quantize`. Raises InputError if they
+        are stored in 4 bits already."""
         if quantize is None:
             return self.packed
         if self.packed:
@@ -67,17 +65,15 @@ class Stored:
         return frozenset(name for name in self.shapes if matrix_of(name)[0])
 
     def bytes(self, dtype: torch.dtype, packed: frozenset[str] = frozenset()) -> int:
-        """Memory that the weights take in `dtype`, with these matrices in 4 bits."""
-        return math.ceil(
-            sum(
-                tensor.numel() * (BYTES if name in packed else dtype.itemsize)
-                for name, tensor in self.decoder.state_dict().items()
-            )
-        )
+        """Memory that the weights take in `dtype`, with the matrices `packed` in 4 bits."""
+        size = 0.0
+        for name, tensor in self.decoder.state_dict().items():
+            size += tensor.numel() * (BYTES if name in packed else dtype.itemsize)
+        return math.ceil(size)
 
 
-def read_heads(config: Config, files: Sequence[Path]) -> Stored:
-    """What these files hold. Raises InputError for one that is not whole."""
+def read_headers(config: Config, files: Sequence[Path]) -> Stored:
+    """What these files hold, by their headers. Raises InputError for a damaged file."""
     decoder, shapes = _shapes(config)
     tensors, kinds, packed = [], {}, set()
     for path in files:
@@ -97,19 +93,20 @@ def read_heads(config: Config, files: Sequence[Path]) -> Stored:
 
 
 def described(config: Config, path: Path) -> Stored:
-    """What a checkpoint holds by the account of its config.json, which is at `path`, alone."""
+    """What a checkpoint holds by its config.json alone, which is at `path`."""
     raw = json.loads(path.read_text(encoding="utf-8"))
     name = raw.get("dtype") or raw.get("torch_dtype")
     dtype = getattr(torch, name) if name in DTYPE_NAMES else torch.float32
     decoder, shapes = _shapes(config)
-    all_of = shapes if raw.get("quantization_config") else ()
-    packed = frozenset(name for name in all_of if matrix_of(name)[0])
+    packed = frozenset[str]()
+    if raw.get("quantization_config"):
+        packed = frozenset(name for name in shapes if matrix_of(name)[0])
     return Stored(path.parent, decoder, shapes, [], dtype, packed)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:  # safe_open is untyped
-    """A safetensors file, mapped. Raises InputError for one that is not whole."""
+    """A safetensors file, mapped into memory. Raises InputError for a damaged file."""
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             yield file

@@ -2,14 +2,15 @@
 
 As in Megatron-LM (Shoeybi et al. 2019, Section 3): each of W processes has H / W query heads with
 their K / W key/value heads, and 1 / W of the MLP. Embedding, norms and output matrix are whole in
-each. What the processes' parts of o_proj and of down_proj give is added up: two sums of (T, D)
-values a layer, after which all have the same numbers. model.py knows nothing of it.
+each. The outputs of the processes' parts of o_proj and of down_proj are added up: two sums of
+(T, D) values per layer, after which all processes have the same numbers. model.py is unchanged.
 
-Beside one process the sums run in another order, so the last bits differ.
+The sums run in another order than in one process, so the last bits differ.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ SPLIT_COLUMNS = ("o_proj", "down_proj")
 
 
 class Summed(nn.Linear):
-    """A linear layer that has a part of the columns. Its output is the sum over the processes."""
+    """A linear layer with a part of the columns. Its output is the sum over the processes."""
 
     group: Any = None
 
@@ -54,30 +55,36 @@ class Share:
         }
         for name, size in sizes.items():
             if size % self.of:
-                fits = [W for W in range(1, self.of) if not any(n % W for n in sizes.values())]
+                largest = max(W for W in range(1, self.of) if math.gcd(*sizes.values()) % W == 0)
                 raise InputError(
                     f"{name} {size} cannot be split over {self.of} processes; use "
-                    f"--tensor-parallel {fits[-1]}"
+                    f"--tensor-parallel {largest}"
                 )
         with torch.device("meta"):
             part: dict[str, Any] = {name: size // self.of for name, size in sizes.items()}
             decoder = Decoder(replace(config, **part))
             for module in list(decoder.modules()):
-                for name in SPLIT_COLUMNS:
-                    if (linear := getattr(module, name, None)) is not None:
-                        summed = Summed(linear.in_features, linear.out_features, bias=False)
+                for name, layer in list(module.named_children()):
+                    if name in SPLIT_COLUMNS and isinstance(layer, nn.Linear):
+                        summed = Summed(layer.in_features, layer.out_features, bias=False)
                         summed.group = self.group
                         setattr(module, name, summed)
         return decoder
 
     def read(self, name: str, stored: Any) -> Tensor:
-        """Its part of the tensor `name`, a safetensors slice: nothing else is read."""
+        """Its part of the tensor `name`, of which `stored` is a safetensors slice. Nothing else is
+        read."""
         layer = name.split(".")[-2]
-        axis = 0 if layer in SPLIT_ROWS else 1 if layer in SPLIT_COLUMNS else None
-        if axis is None:
-            whole: Tensor = stored[:]
-            return whole
-        part = stored.get_shape()[axis] // self.of
-        own = slice(self.index * part, (self.index + 1) * part)
-        read: Tensor = stored[own] if axis == 0 else stored[:, own]
-        return read
+        part: Tensor
+        if layer in SPLIT_ROWS:
+            part = stored[self._part(stored.get_shape()[0])]
+        elif layer in SPLIT_COLUMNS:
+            part = stored[:, self._part(stored.get_shape()[1])]
+        else:
+            part = stored[:]
+        return part
+
+    def _part(self, size: int) -> slice:
+        """The part of this process of so many rows or columns."""
+        each = size // self.of
+        return slice(self.index * each, (self.index + 1) * each)
