@@ -36,7 +36,7 @@ def test_qasc_is_known_by_its_columns(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"any.{kind}", [QASC])
     wanted = [Question(QASC["question"], ["salt", "temperature", "snow"], "qasc-dev-1", 1)]
     assert load(path).questions == wanted
-    [task] = load_tasks(["qasc"], data=path)
+    [task] = load_tasks([f"qasc@{path}"])
     assert (task.name, task.dataset, task.questions) == ("qasc", "qasc", wanted)
 
 
@@ -48,7 +48,7 @@ def test_mmlu_pro_is_known_by_its_columns_and_its_task_is_biology_alone(
     path = write(tmp_path / f"any.{kind}", [law, MMLU])
     wanted = Question(MMLU["question"], MMLU["options"], "2804", 1)
     assert [q.id for q in load(path).questions] == ["3", "2804"]
-    assert load_tasks(["mmlu_pro_biology"], data=path)[0].questions == [wanted]
+    assert load_tasks([f"mmlu_pro_biology@{path}"])[0].questions == [wanted]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_both_layouts_of_truthfulqa_give_the_best_answer_and_five_incorrect_ones
     tmp_path: Path, kind: str, row: dict[str, Any]
 ) -> None:
     path = write(tmp_path / f"any.{kind}", [row])
-    [task] = load_tasks(["truthfulqa"], data=path)
+    [task] = load_tasks([f"truthfulqa@{path}"])
     [question] = task.questions
     assert question.answer is not None
     assert question.choices[question.answer] == "Not at all"
@@ -155,39 +155,39 @@ def test_a_malformed_row_is_named_with_its_file_its_number_and_the_reason(
     check_named(tmp_path / "mine.jsonl", {**sound, "id": "other", **change}, reason, sound)
 
 
-def test_a_row_of_another_category_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_row_of_another_category_is_not_checked(tmp_path: Path) -> None:
     law = {**MMLU, "question_id": 3, "category": "law", "answer": "J"}
     path = write(tmp_path / "any.json", [law, MMLU, {**MMLU, "category": None}])
-    message = refusal("mmlu_pro_biology", data=path)
+    message = refusal(f"mmlu_pro_biology@{path}")
     assert f"{path}, row 3: category is missing (1 bad row" in message
     only = write(tmp_path / "law.json", [law])
-    assert "no question" in refusal("mmlu_pro_biology", data=only)
-    assert 'category "law"' in refusal("mmlu_pro_biology", data=only)
+    assert "no question" in refusal(f"mmlu_pro_biology@{only}")
+    assert 'category "law"' in refusal(f"mmlu_pro_biology@{only}")
 
 
 def test_a_file_for_a_data_set_must_have_its_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", [MMLU])
-    assert "give QASC's: id, question, choices, answerKey" in refusal("qasc", data=path)
-    message = refusal("truthfulqa", data=path)
+    assert "give QASC's: id, question, choices, answerKey" in refusal(f"qasc@{path}")
+    message = refusal(f"truthfulqa@{path}")
     first = "TruthfulQA's: question, best_answer, incorrect_answers"
     assert f"{first}, or TruthfulQA's: Question, Best Answer, Incorrect Answers" in message
 
 
 def test_rows_that_are_no_objects_have_no_columns_to_miss(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", [3])
-    for name in ("qasc", str(path)):
-        message = refusal(name, data=path if name == "qasc" else None)
+    for name in (f"qasc@{path}", str(path)):
+        message = refusal(name)
         assert message.startswith(f"{path}, row 1: is 3, not an object")
 
 
-def test_a_file_of_ones_own_hears_how_to_call_its_columns(tmp_path: Path) -> None:
+def test_unknown_columns_are_refused_with_the_names_to_use(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", [{"text": "Up?", "A": "yes"}])
-    said = f'{path}: no column is called "question"; its columns are text, A'
-    assert refusal(str(path)) == said
+    message = f'{path}: no column is called "question"; its columns are text, A'
+    assert refusal(str(path)) == message
     path = write(tmp_path / "mine.csv", [{"question": "Up?", "remark": "x"}])
     wanted = "call them choice_1, choice_2, ... or A, B, ..., or write a list, choices"
-    said = f"{path}: no column holds choices; {wanted} (its columns are question, remark)"
-    assert refusal(str(path)) == said
+    message = f"{path}: no column holds choices; {wanted} (its columns are question, remark)"
+    assert refusal(str(path)) == message
 
 
 # The hub
@@ -225,8 +225,8 @@ def hub() -> Iterator[Hub]:
 LOAD = """
 import json
 from minise.data.tasks import load_tasks
-for name, revision in {}:
-    [task] = load_tasks([name], revision=revision)
+for name in {}:
+    [task] = load_tasks([name])
     print(json.dumps([task.name, task.questions[0].id, task.source]))
 """
 
@@ -240,15 +240,15 @@ def test_the_hubs_files_are_fetched_and_their_commit_and_hash_recorded(
     older = write(tmp_path / "old.parquet", [{**QASC, "id": "older"}]).read_bytes()
     hub.files["allenai/qasc", OLDER] = {FILES["qasc"][1]: older}
 
-    asked = [(name, None) for name in FILES] + [("qasc", "old"), ("qasc", OLDER)]
-    status, stdout, stderr = client(hub.url, tmp_path / "home", exec, LOAD.format(asked))
+    names = [*FILES, "qasc@old", f"qasc@{OLDER}"]
+    status, stdout, stderr = client(hub.url, tmp_path / "home", exec, LOAD.format(names))
     assert status == 0, stderr
     lines = [json.loads(line) for line in stdout.splitlines()]
     assert [name for name, _, _ in lines] == [*FILES, "qasc", "qasc"]
     first, *_, last, pinned = [identity for _, identity, _ in lines]
     assert (first, last, pinned) == ("qasc-dev-1", "older", "older")
-    for (_, _, source), (_, revision) in zip(lines, asked, strict=True):
-        commit = OLDER if revision else COMMIT
+    for (_, _, source), name in zip(lines, names, strict=True):
+        commit = OLDER if "@" in name else COMMIT
         assert source["revision"] == commit
         content = hub.files[source["repository"], commit][source["file"]]
         assert source["sha256"] == hashlib.sha256(content).hexdigest()
@@ -258,21 +258,24 @@ def test_the_hubs_files_are_fetched_and_their_commit_and_hash_recorded(
     ("error", "parts"),
     [
         (hub_errors.GatedRepoError, ["huggingface.co/datasets/allenai/qasc", "HF_TOKEN"]),
-        (hub_errors.RepositoryNotFoundError, ["no such repository on the hub", "--data"]),
+        (hub_errors.RepositoryNotFoundError, ["no such repository on the hub", "NAME@FILE"]),
         (hub_errors.RevisionNotFoundError, ["has no revision v9"]),
-        (hub_errors.LocalEntryNotFoundError, ["not in the cache", "give one by --data"]),
-        (hub_errors.EntryNotFoundError, ["at v9: has no data/validation", "--data"]),
+        (
+            hub_errors.LocalEntryNotFoundError,
+            ["not in the cache", "give a local file: --task"],
+        ),
+        (hub_errors.EntryNotFoundError, ["at v9: has no data/validation", "NAME@FILE"]),
         (OSError, ["could not be fetched"]),
     ],
 )
-def test_what_the_hub_refuses_is_one_line_about_the_data(
+def test_a_refusal_of_the_hub_is_one_line_about_the_data_set(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception], parts: list[str]
 ) -> None:
     def refuse(*_: Any, **__: Any) -> str:
         raise error.__new__(error)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
-    message = refusal("qasc", revision="v9")
+    message = refusal("qasc@v9")
     assert message.startswith("allenai/qasc")
     assert "folder" not in message
     assert "safetensors" not in message

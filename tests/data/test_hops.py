@@ -14,7 +14,7 @@ import pytest
 
 from minise import LanguageModel, load
 from minise.data.miniature import evaluation_questions, held_out, load_hops, shown
-from minise.data.tasks import load_tasks
+from minise.data.tasks import Selection, load_tasks
 from minise.methods import reasoning
 from minise.methods.reasoning import ChainOfThought, ChainOfThoughtEnsemble, Reasoning
 from minise.question import Question
@@ -49,9 +49,9 @@ class TestTheQuestions:
 
     def test_none_is_shown_directly_in_the_training(self) -> None:
         texts = {hop.question: hop for hop in load_hops()[1]}
-        asked = evaluation_questions(300, 8, 0, HOPS)
-        assert {shown(question.text) for question in asked} == {"with steps", "never"}
-        for question in asked:
+        questions = evaluation_questions(300, 8, 0, HOPS)
+        assert {shown(question.text) for question in questions} == {"with steps", "never"}
+        for question in questions:
             assert question.choices[question.answer or 0] == texts[question.text].answer
 
     def test_the_same_seed_asks_the_same(self) -> None:
@@ -60,7 +60,7 @@ class TestTheQuestions:
         assert questions != evaluation_questions(30, 8, 1, HOPS)
 
     def test_fewer_choices_are_among_more_and_every_set_is_held_out(self) -> None:
-        tasks = load_tasks([HOPS], questions=30, cut_to=(2, 4, 6, 8), seed=3)
+        tasks = load_tasks([HOPS], Selection(questions=30, cut_to=(2, 4, 6, 8), seed=3))
         assert [task.name for task in tasks] == [f"{HOPS}-k{k}" for k in (2, 4, 6, 8)]
         for less, more in pairwise(tasks):
             for few, many in zip(less.questions, more.questions, strict=True):
@@ -102,14 +102,14 @@ class TestTheTraining:
         self, lm: LanguageModel, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         draw, hops = random.Random(f"test/{name}"), load_hops()[1]
-        seen = 0
-        while seen < 6:
+        count = 0
+        while count < 6:
             text = with_steps(hops, name, lm, "<end>", draw)
             choices = choices_in(text[0][1])
             group = choices_in(joined(text[1:], GIVEN))
             if name == "cot-ensemble" and (len(choices), len(group)) != (2, 3):
                 continue  # the method's groups: of two choices both, and "None of the above"
-            seen += 1
+            count += 1
             chat = "Model:" in text[0][1]
             method: Any = {
                 "cot": ChainOfThought(chat=chat),
@@ -128,8 +128,8 @@ class TestTheTraining:
             question = Question(text[0][1].split("\n")[0].removeprefix("User: "), choices)
             plan = method.write(lm, method.plan(lm, question))
             ((*ids, label),) = lm.tokenizer.encode([joined(text, GIVEN, WRITTEN, LABEL)])
-            asked = [prompt for prompt in plan.prompts if plan.prefix + prompt.ids == ids]
-            assert label in asked[0].label_ids
+            prompts = [prompt for prompt in plan.prompts if plan.prefix + prompt.ids == ids]
+            assert label in prompts[0].label_ids
 
     def test_a_batch_holds_each_text_as_the_tokenizer_writes_it_whole(
         self, lm: LanguageModel
@@ -152,8 +152,8 @@ class TestTheTraining:
         command = f"x {tmp_path} --family llama --reasoning weights/tiny-llama --steps 1"
         monkeypatch.setattr(sys, "argv", command.split())
         train_miniature.main()
-        made = load(tmp_path)
-        assert float(made.decoder.model.embed_tokens.weight.std()) == pytest.approx(
+        lm = load(tmp_path)
+        assert float(lm.decoder.model.embed_tokens.weight.std()) == pytest.approx(
             float(load("weights/tiny-llama").decoder.model.embed_tokens.weight.std()), rel=0.1
         )
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
@@ -171,9 +171,9 @@ class TestTheCheckpoint:
     ) -> None:
         form = r"[A-Z][^.]+\. [A-Z][^.]+\. So the answer is \([A-H]\) [^.]+\."
         questions = evaluation_questions(8, 4, 0, HOPS)
-        made = [method.write(lm, method.plan(lm, question)) for question in questions]
-        assert not any(one.cut for one in made)
-        assert sum(re.fullmatch(form + end, one.text) is not None for one in made) >= 6
+        texts = [method.write(lm, method.plan(lm, question)) for question in questions]
+        assert not any(one.cut for one in texts)
+        assert sum(re.fullmatch(form + end, one.text) is not None for one in texts) >= 6
 
     def test_the_card_names_the_files_by_their_hashes(self) -> None:
         card = (FOLDER / "README.md").read_text()

@@ -190,8 +190,8 @@ class TestTheTraining:
         lm = load(tmp_path)
         assert float(standard(lm, QUESTION).probabilities.sum()) == pytest.approx(1)
         for file in ("config.json", "tokenizer.json"):
-            there = ROOT / f"weights/tiny-{family}" / file
-            assert json.loads((tmp_path / file).read_text()) == json.loads(there.read_text())
+            shipped = ROOT / f"weights/tiny-{family}" / file
+            assert json.loads((tmp_path / file).read_text()) == json.loads(shipped.read_text())
 
     def test_a_control_has_no_window_and_as_many_questions_of_eight_choices_as_of_two(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,7 +214,7 @@ class TestTheTraining:
     ) -> None:
         lm, facts = load(f"weights/tiny-{family}", dtype=torch.float64), load_facts()
         texts = train_miniature.short_texts(facts, 4, 2, 2, "", random.Random(0))
-        seen = 0
+        longest = 0
         for tokens, targets, labels in train_miniature.batch(texts, lm.tokenizer):
             T = tokens.shape[1]
             hidden = lm.decoder(tokens, torch.arange(T), causal_mask(T))
@@ -229,8 +229,8 @@ class TestTheTraining:
             torch.testing.assert_close(sums, expected)
             read = targets != train_miniature.IGNORED
             assert counts.tolist() == [int(labels.sum()), int((read & ~labels).sum())]
-            seen = max(seen, T)
-        assert seen > 40  # the window of tiny-mistral
+            longest = max(longest, T)
+        assert longest > 40  # the window of tiny-mistral
 
     def test_an_interrupted_training_continues_to_the_same_weights(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -199,7 +199,11 @@ def test_where_no_row_is_good_there_is_nothing_to_skip_to(tmp_path: Path) -> Non
         ("mine.json", b"[" * 100_000, ["not readable as JSON"]),
         ("mine.json", b"7", ["holds no object and no list"]),
         ("mine.csv", b'question,answer\n"never closed,1\n', ["not readable as CSV"]),
-        ("mine.csv", b"question,answer,answer\nq,1,1\n", ['"answer" is there twice']),
+        (
+            "mine.csv",
+            b"question,answer,answer\nq,1,1\n",
+            ['are called "answer"'],
+        ),
         ("mine.csv", b"question,choice_0,choice_1,answer\nq,a,b,1\n", ["choice_1, choice_2, ..."]),
         ("mine.csv", b"question,choice_1,choice_3,answer\nq,a,b,1\n", ["choice_1, choice_2, ..."]),
         (
@@ -209,7 +213,11 @@ def test_where_no_row_is_good_there_is_nothing_to_skip_to(tmp_path: Path) -> Non
         ),
         ("mine.csv", b"question,A,B,D,answer\nq,a,b,c,A\n", ["its choices are A, B, D; call them"]),
         ("mine.csv", b"question,A,B,option_a\nq,a,b,c\n", ["its choices are A, B, option_a;"]),
-        ("mine.csv", b"question,A,B,a\nq,a,b,c\n", ['its columns "a" and "A" are both a choice']),
+        (
+            "mine.csv",
+            b"question,A,B,a\nq,a,b,c\n",
+            ['"a" and "A" have the same name; keep one'],
+        ),
         ("mine.csv", b"question,n,q\nq,a,b\n", ["no column holds choices; call them"]),
         ("mine.json", b"[{}]", ['no column is called "question"; its columns are missing']),
         (
@@ -279,7 +287,7 @@ def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table([["q"], [0], [1]], names=["question", "answer", "answer"])
     parquet.write_table(table, tmp_path / "mine.parquet")
-    assert '"answer" is there twice' in refusal(str(tmp_path / "mine.parquet"))
+    assert 'are called "answer"' in refusal(str(tmp_path / "mine.parquet"))
 
 
 class TestParquet:

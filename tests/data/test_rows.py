@@ -1,4 +1,4 @@
-"""One's own questions: the shapes in which people keep them, their answers, standard input."""
+"""Questions of the user's own: the forms of their rows, their answers, and standard input."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class TestShapes:
         assert load(path).questions == [Question("Up?", ["yes", "no"], answer=1)]
 
     @pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
-    def test_so_it_may_in_every_kind_of_file(self, tmp_path: Path, kind: str) -> None:
+    def test_each_choice_may_have_a_column_in_every_kind_of_file(
+        self, tmp_path: Path, kind: str
+    ) -> None:
         row = {"id": 7, "question": CAPITAL.text, "A": CITIES[0], "B": CITIES[1], "C": CITIES[2]}
         fewer = {"id": 8, "question": "Up?", "A": "yes", "B": "no", "C": None, "answer": "A"}
         path = write(tmp_path / f"mine.{kind}", [{**row, "answer": "Ottawa"}, fewer])
@@ -128,7 +130,7 @@ class TestAnswers:
             (["oak", "oak", "fir"], "oak", 'two choices are "oak", the right one'),
         ],
     )
-    def test_what_is_wrong_with_one_is_said_and_two_meanings_are_refused(
+    def test_a_wrong_answer_and_one_with_two_meanings_are_refused(
         self, tmp_path: Path, choices: list[str], answer: str, reason: str | None
     ) -> None:
         rows = [
@@ -162,11 +164,11 @@ class TestAnswers:
         path = write(tmp_path / "mine.json", [*rows, {**rows[0], "answer": 0, "id": "zero"}])
         assert "row 3: answer 3 is no choice" in refusal(str(path))
 
-    def test_where_none_of_20_answers_is_0_one_line_says_so(self, tmp_path: Path) -> None:
+    def test_a_notice_says_that_none_of_20_answers_is_0(self, tmp_path: Path) -> None:
         rows = [{"question": f"{i}?", "choices": ["x", "y", "z"], "answer": 1} for i in range(20)]
         path = write(tmp_path / "mine.csv", rows)
-        said = "none of 20 answers is 0; if they are counted from 1, count from 0"
-        assert load(path).notices == [f"{path}: {said}"]
+        notice = "none of 20 answers is 0; if they are counted from 1, count from 0"
+        assert load(path).notices == [f"{path}: {notice}"]
         assert load(write(path, rows[:19])).notices == []
         assert load(write(path, [*rows, {**rows[0], "question": "?", "answer": 0}])).notices == []
         letters = [{**row, "answer": "B"} for row in rows]
@@ -211,7 +213,7 @@ class TestStandardInput:
             assert [question.answer for question in load(Path("-")).questions] == [0, 1, 2]
 
     def test_what_is_wrong_with_it_is_one_line(self, monkeypatch) -> None:
-        for content, said in [
+        for content, message in [
             (b"", "standard input: is empty"),
             (b"[{}, {}]", "standard input: holds 2 rows; give one question, or ask all of them"),
             (b"{", "standard input: not readable as JSON"),
@@ -219,7 +221,7 @@ class TestStandardInput:
             give_stdin(monkeypatch, content)
             with pytest.raises(InputError) as caught:
                 read_question(Path("-"))
-            assert str(caught.value).startswith(said)
+            assert str(caught.value).startswith(message)
 
     def test_ask_reads_it(self, capsys, monkeypatch, llama_folder: Path) -> None:
         give_stdin(monkeypatch, b"question,A,B,remark\nUp?,yes,no,easy\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from minise.data.miniature import evaluation_questions, held_out, load_facts
-from minise.data.tasks import TASKS, Task, load_tasks
+from minise.data.tasks import TASKS, Selection, Task, load_tasks
 from tests.support.rows import MMLU, OWN, QASC, QUESTIONS, TRUTHFUL_HUB, load, refusal, write
 
 # Fewer choices
@@ -29,7 +30,7 @@ def test_each_question_of_fewer_choices_keeps_the_answer_and_is_nested_in_the_la
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "mine.json", eights(80))
-    tasks = load_tasks([str(path)], cut_to=(2, 4, 6, 8))
+    tasks = load_tasks([str(path)], Selection(cut_to=(2, 4, 6, 8)))
     assert [task.name for task in tasks] == ["mine-k2", "mine-k4", "mine-k6", "mine-k8"]
     assert [task.choices for task in tasks] == [2, 4, 6, 8]
     assert {task.dataset for task in tasks} == {"own"}
@@ -60,7 +61,7 @@ def test_which_choices_are_kept_depends_on_seed_and_id_alone_and_is_the_same_eve
     kept = {q.id: q for q in load(forth, cut_to=[4]).questions}
     for question in load(back, cut_to=[4]).questions:
         assert question == kept[question.id]
-    alone = load_tasks([str(forth)], cut_to=[2, 4], limit=3)[1].questions
+    alone = load_tasks([str(forth)], Selection(cut_to=[2, 4], limit=3))[1].questions
     assert alone == list(kept.values())[:3]
     other = load(forth, cut_to=[4], seed=1).questions
     assert sum(q != kept[q.id] for q in other) > 30
@@ -97,16 +98,17 @@ def test_a_task_says_how_many_choices_its_questions_have(tmp_path: Path) -> None
     assert load(path).choices is None  # 3 and 2
     assert load(path, only_choices=3).choices == 3
     assert load(path, limit=1).choices == 3
-    assert [task.choices for task in load_tasks(["miniature"], questions=3)] == [8]
+    assert [task.choices for task in load_tasks(["miniature"], Selection(questions=3))] == [8]
 
 
 def test_group_size_and_trials_are_the_papers(tmp_path: Path) -> None:
     rows = {"qasc": QASC, "truthfulqa": TRUTHFUL_HUB, "mmlu_pro_biology": MMLU}
     for name, sizes in {"qasc": (4, 20), "truthfulqa": (3, 6), "mmlu_pro_biology": (5, 40)}.items():
         path = write(tmp_path / f"{name}-rows.json", [rows[name]])
-        for task in load_tasks([name], data=path) + load_tasks([name], data=path, cut_to=[2]):
+        name_of_file = f"{name}@{path}"
+        for task in load_tasks([name_of_file]) + load_tasks([name_of_file], Selection(cut_to=[2])):
             assert (task.dataset, task.group_size, task.trials) == (name, *sizes)
-    for task in load_tasks(["miniature"], questions=3, cut_to=[2, 8]):
+    for task in load_tasks(["miniature"], Selection(questions=3, cut_to=[2, 8])):
         assert (task.group_size, task.trials) == (4, 20)
     mine = load(write(tmp_path / "mine.json", OWN))
     assert (mine.group_size, mine.trials) == (4, 20)
@@ -118,18 +120,18 @@ def test_a_file_of_ones_own_is_no_data_set_whatever_it_is_called(tmp_path: Path)
     assert (own.name, own.dataset, own.group_size, own.trials) == ("truthfulqa", "own", 4, 20)
     path = write(tmp_path / "qasc.jsonl", [QASC])
     assert load(path).dataset == "own"
-    assert load_tasks(["qasc"], data=path)[0].dataset == "qasc"
+    assert load_tasks([f"qasc@{path}"])[0].dataset == "qasc"
 
 
 # The miniature
 
 
 def test_the_miniature_is_drawn_from_the_seed_and_records_the_hash_of_its_facts() -> None:
-    [task] = load_tasks(["miniature"], questions=30, seed=2, limit=20)
+    [task] = load_tasks(["miniature"], Selection(questions=30, seed=2, limit=20))
     assert task.questions == evaluation_questions(30, 8, seed=2)[:20]
     assert re.fullmatch("[0-9a-f]{64}", task.source.pop("facts_sha256"))
     assert task.source == {}
-    tasks = load_tasks(["miniature"], questions=30, cut_to=(2, 5), limit=20)
+    tasks = load_tasks(["miniature"], Selection(questions=30, cut_to=(2, 5), limit=20))
     assert [t.name for t in tasks] == ["miniature-k2", "miniature-k5"]
     assert [(t.dataset, t.choices) for t in tasks] == [("miniature", 2), ("miniature", 5)]
     for K, task in zip((2, 5), tasks, strict=True):
@@ -150,14 +152,11 @@ def test_an_unknown_name_is_refused() -> None:
 
 def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", OWN)
-    one = "name one of qasc, truthfulqa, mmlu_pro_biology"
-    assert refusal("miniature", data=path).endswith(f"and none is named; {one}")
-    assert "none is named" in refusal(str(path), data=path)
-    assert "several are named" in refusal("qasc", "truthfulqa", data=path)
-    assert "several are named" in refusal("qasc", "truthfulqa", revision="v1")
-    assert "none is named" in refusal(str(path), revision="v1")
-    assert "leave it out" in refusal("qasc", data=path, revision="v1")
-    assert "give QASC's: id, question, choices, answerKey" in refusal("qasc", data=path)
+    assert "give QASC's: id, question, choices, answerKey" in refusal(f"qasc@{path}")
+    assert "qasc@: names nothing after the @; give a revision or a file" in refusal("qasc@")
+    assert "missing.parquet: no such file" in refusal("qasc@missing.parquet")
+    assert "miniature@v1: no such task" in refusal("miniature@v1")
+    assert "no such task" in refusal("lm-eval:birds")  # without a reader of that prefix
     assert "limit 0 is below 1" in refusal(str(path), limit=0)
     assert "number of questions 0 is below 1" in refusal("miniature", questions=0)
     assert "make 100,000 at most" in refusal("miniature", questions=10**9)
@@ -168,14 +167,36 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     assert 'two tasks are called "mine-k2"' in refusal(str(path), cut_to=[2, 2])
 
 
-def test_a_local_file_replaces_that_of_the_one_data_set_of_the_hub_that_is_named(
-    tmp_path: Path,
-) -> None:
+def test_a_data_set_can_be_read_from_a_local_file(tmp_path: Path) -> None:
     mine, qasc = write(tmp_path / "mine.json", OWN), write(tmp_path / "q.json", [QASC])
-    tasks = load_tasks(["miniature", str(mine), "qasc"], data=qasc, questions=3)
+    tasks = load_tasks(["miniature", str(mine), f"qasc@{qasc}"], Selection(questions=3))
     assert [task.name for task in tasks] == ["miniature", "mine", "qasc"]
     assert [len(task.questions) for task in tasks] == [3, 2, 1]
     assert tasks[2].source["file"] == str(qasc)
+
+
+def test_a_file_whose_name_has_an_at_sign_is_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine@home.json", OWN)
+    assert load(path).name == "mine@home"
+
+
+def test_a_reader_reads_the_names_of_its_prefix(tmp_path: Path) -> None:
+    questions = load(write(tmp_path / "mine.json", OWN)).questions
+    calls = []
+
+    def read(name: str, skip_bad_rows: bool) -> Task:
+        calls.append((name, skip_bad_rows))
+        return Task("birds", "own", questions, {"task": name})
+
+    selection = Selection(limit=1, skip_bad_rows=True)
+    [task] = load_tasks(["other:birds"], selection, {"other": read})
+    assert calls == [("other:birds", True)]
+    assert (task.name, task.questions) == ("birds", questions[:1])
+
+
+def test_a_selection_is_not_written_to() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Selection().limit = 3  # type: ignore[misc]
 
 
 def test_a_task_of_the_hub_names_repository_file_and_commit(
@@ -183,7 +204,7 @@ def test_a_task_of_the_hub_names_repository_file_and_commit(
 ) -> None:
     path = write(tmp_path / "rows.json", [QASC])
     monkeypatch.setattr("minise.data.tasks.dataset_file", lambda *asked: (path, asked[2]))
-    [task] = load_tasks(["qasc"], revision="abc")
+    [task] = load_tasks(["qasc@abc"])
     file = "data/validation-00000-of-00001.parquet"
     assert task.places == {"qasc-dev-1": f"allenai/qasc, {file}, row 1"}
     assert re.fullmatch("[0-9a-f]{64}", task.source.pop("sha256"))
@@ -194,7 +215,7 @@ def test_a_file_without_a_good_row_is_refused_whatever_is_skipped(tmp_path: Path
     path = write(tmp_path / "mine.csv", [{"question": "Up?", "choices": ["a", "a"], "answer": 0}])
     message = refusal(str(path), skip_bad_rows=True)
     assert "(1 bad row in all, rows counted from 1 without the header)" in message
-    assert message.endswith("; mend the file, or give another: none is good")
+    assert message.endswith("; fix the file, or give another: none is good")
     assert "skip" not in message
     bad = {"question": "Up?", "choices": ["a", "a"], "answer": 0}
     lines = refusal(str(write(tmp_path / "mine.jsonl", [bad])))
@@ -261,10 +282,14 @@ class TestNoneOfTheAbove:
             assert instead.answer == K - 1
 
     def test_of_the_miniature(self) -> None:
-        tasks = load_tasks(["miniature"], cut_to=[8], questions=30, none_of_the_above=True)
+        tasks = load_tasks(
+            ["miniature"], Selection(cut_to=[8], questions=30, none_of_the_above=True)
+        )
         self.check(tasks, 8)
         assert all(held_out(q.text, q.choices[:-1]) for q in tasks[1].questions)
-        few = load_tasks(["miniature"], cut_to=[8], questions=30, limit=4, none_of_the_above=True)
+        few = load_tasks(
+            ["miniature"], Selection(cut_to=[8], questions=30, limit=4, none_of_the_above=True)
+        )
         assert [len(task.questions) for task in few] == [4, 4, 4]
         assert few[2].questions == tasks[2].questions[:4]
 
@@ -274,7 +299,7 @@ class TestNoneOfTheAbove:
             for i in range(10)
         ]
         path = write(tmp_path / "own.jsonl", rows)
-        tasks = load_tasks([str(path)], cut_to=[4, 5], none_of_the_above=True)
+        tasks = load_tasks([str(path)], Selection(cut_to=[4, 5], none_of_the_above=True))
         self.check(tasks[:3], 4)
         self.check(tasks[3:], 5)
 

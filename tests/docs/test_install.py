@@ -1,4 +1,4 @@
-"""What install.py says, asks pip for, and refuses; pip and the driver are stand-ins."""
+"""What install.py prints, installs and refuses; pip and the driver are simulated."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Machine:
         self.pips: list[str] = []  # what pip was asked to install
 
     def run(self, *command: str) -> tuple[bool, str]:
-        asked = " ".join(command)
-        if "nvidia-smi" in asked:
+        line = " ".join(command)
+        if "nvidia-smi" in line:
             return self.driver != "", self.driver
-        if "m.version('torch')" in asked:
+        if "m.version('torch')" in line:
             return self.torch != "", self.torch
-        if "-m venv" in asked:
+        if "-m venv" in line:
             Path(".venv").mkdir()
-        if "import pip" in asked:
+        if "import pip" in line:
             return self.works, ""
-        return self.network or "download" not in asked, ""
+        return self.network or "download" not in line, ""
 
     def pip(self, *arguments: str) -> bool:
         self.pips.append(" ".join(arguments))
@@ -64,17 +64,17 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, clone)
     monkeypatch.chdir(clone)
-    there = Machine()
+    simulated = Machine()
     monkeypatch.setattr(install, "ROOT", clone)
-    monkeypatch.setattr(install, "run", there.run)
-    monkeypatch.setattr(install, "pip", there.pip)
+    monkeypatch.setattr(install, "run", simulated.run)
+    monkeypatch.setattr(install, "pip", simulated.pip)
     monkeypatch.setattr(install.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(install.urllib.request, "urlopen", there.urlopen)
-    monkeypatch.setattr(install.shutil, "disk_usage", lambda path: Space(there.free))
-    return there
+    monkeypatch.setattr(install.urllib.request, "urlopen", simulated.urlopen)
+    monkeypatch.setattr(install.shutil, "disk_usage", lambda path: Space(simulated.free))
+    return simulated
 
 
-def test_without_a_gpu_torch_comes_small_and_first(machine: Machine, capsys) -> None:
+def test_without_a_gpu_the_small_torch_is_installed_first(machine: Machine, capsys) -> None:
     install.main([])
     assert capsys.readouterr().out == (
         "Making .venv\n"
@@ -87,7 +87,7 @@ def test_without_a_gpu_torch_comes_small_and_first(machine: Machine, capsys) -> 
 
 
 @pytest.mark.parametrize(
-    ("driver", "build", "said"),
+    ("driver", "build", "reason"),
     [
         (
             "580.95.05\n580.95.05",
@@ -100,15 +100,15 @@ def test_without_a_gpu_torch_comes_small_and_first(machine: Machine, capsys) -> 
     ],
 )
 def test_the_driver_chooses_the_build(
-    machine: Machine, capsys, driver: str, build: str, said: str
+    machine: Machine, capsys, driver: str, build: str, reason: str
 ) -> None:
     machine.driver = driver
     install.main([])
     assert machine.pips[0].endswith(f"/whl/{build} torch")
-    assert said in capsys.readouterr().out
+    assert reason in capsys.readouterr().out
 
 
-def test_extras_are_asked_for_and_their_size_is_added(machine: Machine, capsys) -> None:
+def test_extras_are_installed_and_their_size_is_added(machine: Machine, capsys) -> None:
     install.main(["test", "eval"])
     assert machine.pips[-1] == "-e .[test,eval]"
     out = capsys.readouterr().out
@@ -116,7 +116,9 @@ def test_extras_are_asked_for_and_their_size_is_added(machine: Machine, capsys) 
     assert out.endswith(f" ask, {install.PYTHON} -m pytest\n")
 
 
-def test_without_pytorchs_index_pip_chooses_and_it_says_so(machine: Machine, capsys) -> None:
+def test_without_pytorchs_index_pip_chooses_the_build_and_a_message_says_so(
+    machine: Machine, capsys
+) -> None:
     machine.pytorch = False
     install.main([])
     assert machine.pips == ["-e ."]
@@ -158,7 +160,7 @@ def test_a_torch_of_another_version_is_replaced(machine: Machine) -> None:
 
 
 def refusal(capsys, *extras: str) -> str:
-    """What it says on stderr: one line, status 2."""
+    """Its message on stderr: one line, with status 2."""
     with pytest.raises(SystemExit) as stop:
         install.main(list(extras))
     assert stop.value.code == 2
@@ -173,7 +175,7 @@ def test_it_refuses_before_it_makes_anything(
 ) -> None:
     assert "no extra is named 'tset'; there are test, eval, " in refusal(capsys, "tset")
     machine.free = 10**9
-    assert "1.0 GB are free on this disk, and 1.4 GB needed" in refusal(capsys)
+    assert "1.0 GB are free on this disk, and 1.4 GB are needed" in refusal(capsys)
     monkeypatch.setattr(install, "find_spec", lambda name: name != "ensurepip")
     assert f"sudo apt install python3.{sys.version_info[1]}-venv" in refusal(capsys)
     monkeypatch.chdir("minise")
@@ -196,12 +198,14 @@ def test_it_refuses_without_packages_and_when_pip_fails(
     assert "the .venv here does not work" in refusal(capsys)
 
 
-def test_an_old_python_is_told_so(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_python_is_refused_in_one_line(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ROOT / "install.py"
     ast.parse(source.read_text(encoding="utf-8"), feature_version=(3, 6))
     monkeypatch.setattr(sys, "version_info", (3, 6, 15))
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(str(source), run_name="__main__")
     assert stop.value.code == 2
-    said = "install.py: this is Python 3.6; minise needs 3.10 or newer: try python3.12 install.py\n"
-    assert capsys.readouterr().err == said
+    message = (
+        "install.py: this is Python 3.6; minise needs 3.10 or newer: try python3.12 install.py\n"
+    )
+    assert capsys.readouterr().err == message

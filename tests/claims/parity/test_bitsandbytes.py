@@ -35,7 +35,7 @@ from minise.loading.quantize import (
     pack,
     read_stored,
 )
-from minise.loading.stored import read_heads
+from minise.loading.stored import read_headers
 from tests.support.reference import CASES, reference_logits, runs, write_checkpoint
 
 FORMATS = [("nf4", False), ("fp4", False), ("nf4", True), ("fp4", True)]
@@ -80,7 +80,7 @@ def test_double_quantization(kind: str, shape: tuple[int, int]) -> None:
     coarser grid, so that a few are not the nearest. Ours are."""
     weight = draw(shape, torch.bfloat16)
     codes, state = library.quantize_4bit(weight, quant_type=kind, compress_statistics=True)
-    ours, theirs = pack(weight, kind, double=True), read_stored(stored(codes, state), shape, "")
+    ours, theirs = pack(weight, f"{kind}-double"), read_stored(stored(codes, state), shape, "")
     for name in ("nested_quant_map", "nested_absmax", "nested_offset"):
         assert torch.equal(ours.tensors[name], theirs.tensors[name])
     exact = pack(weight, kind).scales()
@@ -155,7 +155,7 @@ def test_a_checkpoint_that_it_stored(
     unpack_checkpoint(tmp_path / "stored", plain)
     ours, expected = (
         read_weights(
-            read_heads(read_config(folder / "config.json"), [folder / "model.safetensors"]),
+            read_headers(read_config(folder / "config.json"), [folder / "model.safetensors"]),
             torch.float32,
             torch.device("cpu"),
         )
