@@ -1,4 +1,4 @@
-"""A model that cannot answer says so in one line, whoever asks it: no NaN, no traceback."""
+"""A model that cannot answer ends in one line, by every method: no NaN, no traceback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: meth
 
 @pytest.fixture
 def folder(llama_folder: Path, tmp_path: Path) -> Path:
-    """A checkpoint to spoil."""
+    """A checkpoint to damage."""
     return shutil.copytree(llama_folder, tmp_path / "llama")
 
 
@@ -57,8 +57,8 @@ class TestOverflow:
         self, folder: Path, question: Question, method: Any, engine: str
     ) -> None:
         enlarged(folder)
-        said = "overflow torch.float16; use bfloat16 or float32"
-        with pytest.raises(InputError, match=said) as refused:
+        message = "overflow torch.float16; use bfloat16 or float32"
+        with pytest.raises(InputError, match=message) as refused:
             ask(minise.load(folder, dtype=torch.float16), method, question, engine=engine)
         assert str(refused.value).startswith(f"{folder}: ")
         for dtype in (torch.bfloat16, torch.float32):
@@ -67,11 +67,11 @@ class TestOverflow:
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("part", ["model.norm", "model.embed_tokens"])
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-    def test_in_a_wide_dtype_the_weights_are_to_blame(
+    def test_in_a_wide_dtype_the_message_names_the_weights(
         self, llama_folder: Path, question: Question, dtype: torch.dtype, part: str, engine: str
     ) -> None:
-        """Of large logits the sum overflows; of large embeddings the square in the norms, which
-        would leave zeros, and all choices alike."""
+        """Large logits overflow in their sum; large embeddings in the square of the norms, which
+        would leave zeros, and the same probability for all choices."""
         lm = minise.load(llama_folder, dtype=dtype)
         weight = lm.decoder.get_parameter(f"{part}.weight")
         weight.copy_(weight.sign() * torch.finfo(dtype).max)
@@ -81,7 +81,7 @@ class TestOverflow:
     def test_one_prompt_of_several_is_enough(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where squares overflow in the norm, it leaves zeros."""
+        """A norm whose squares overflow leaves zeros."""
         ends = torch.ones(2, lm.config.hidden_size, dtype=torch.float64)
         monkeypatch.setattr("minise.exact.run.read_ends", lambda decoder, tree: ends)
         assert branch_logits(lm, [5], [[6], [7]]).shape == (2, lm.config.vocab_size)
@@ -95,7 +95,7 @@ class TestOverflow:
         done = run(capsys, *command, "--model", enlarged(folder), "--dtype", "float16", *question)
         assert_one_line(*done, ["overflow torch.float16", "use bfloat16 or float32"])
 
-    def test_verify_judges_no_nan_as_within(self) -> None:
+    def test_verify_does_not_count_nan_as_within_the_tolerance(self) -> None:
         for values in ([math.nan, 1.0], [1.0, math.nan]):
             assert math.isnan(largest(values))
         apart, one = Apart(), torch.ones(2, 3)
@@ -105,7 +105,7 @@ class TestOverflow:
         assert math.isnan(apart.relative[0])
         assert not apart.equal
 
-    def test_no_choice_gets_nothing_and_nan(self) -> None:
+    def test_no_probability_for_any_choice_is_refused(self) -> None:
         """All the probability went to "None of the above", to the last bit."""
         nothing = Group((0, 1), torch.zeros(2, dtype=torch.float64), 1.0)
         with pytest.raises(InputError, match="None of the above"):
@@ -126,11 +126,13 @@ class TestVocabulary:
             state[name] = state[name][:282].clone()
         save_file(state, folder / "model.safetensors")
         lm = minise.load(folder)
-        said = r"token id 282 is beyond the vocabulary of .* \(vocab_size 282\); its tokenizer.json"
-        with pytest.raises(InputError, match=said):
+        message = (
+            r"token id 282 is beyond the vocabulary of .* \(vocab_size 282\); its tokenizer.json"
+        )
+        with pytest.raises(InputError, match=message):
             ask(lm, method, question, engine=engine)
         if isinstance(method, SelfEnsemble):
-            with pytest.raises(InputError, match=said):
+            with pytest.raises(InputError, match=message):
                 verify(lm, method.plan(lm, question))
 
     def test_the_last_token_is_within(self, lm: LanguageModel) -> None:
@@ -141,7 +143,7 @@ class TestVocabulary:
                 branch_logits(lm, [last], [[last]], engine, [last + 1])
 
 
-def spoilt_tokenizer(folder: Path, **parts: Any) -> Path:
+def damaged_tokenizer(folder: Path, **parts: Any) -> Path:
     """The tokenizer.json with parts replaced."""
     path = folder / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
@@ -172,23 +174,25 @@ ENCODES_BADLY = {
 
 
 class TestTokenizer:
-    @pytest.mark.parametrize("spoilt", [*PANICS, *ENCODES_BADLY])
-    def test_what_its_library_cannot_bear_is_one_line(
-        self, folder: Path, spoilt: str, capfd: pytest.CaptureFixture[str]
+    @pytest.mark.parametrize("damage", [*PANICS, *ENCODES_BADLY])
+    def test_a_tokenizer_on_which_the_library_panics_is_one_line(
+        self, folder: Path, damage: str, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        path = spoilt_tokenizer(folder, **{**PANICS, **ENCODES_BADLY}[spoilt])
+        path = damaged_tokenizer(folder, **{**PANICS, **ENCODES_BADLY}[damage])
         with pytest.raises(InputError) as refused:
             minise.load(folder)
-        what = "not a tokenizer" if spoilt in PANICS else "cannot encode a prompt"
+        what = "not a tokenizer" if damage in PANICS else "cannot encode a prompt"
         assert str(refused.value).startswith(f"{path}: {what} (")
         assert str(refused.value).endswith("; fetch it again")
         assert "\n" not in str(refused.value)
         assert capfd.readouterr().err == ""  # a panic prints a backtrace by itself
 
-    def test_stderr_is_there_again(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_stderr_works_again_afterwards(
+        self, folder: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         Tokenizer.from_file(folder / "tokenizer.json")
-        os.write(2, b"heard")
-        assert capfd.readouterr().err == "heard"
+        os.write(2, b"a line")
+        assert capfd.readouterr().err == "a line"
 
     def test_an_interrupt_is_no_damage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Interrupted:

@@ -1,4 +1,4 @@
-"""A folder becomes a model, bit for bit, or is refused in one line that says what to mend."""
+"""A folder becomes a model, bit for bit, or is refused in one line that says what to fix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @pytest.fixture
 def folder(llama_folder: Path, tmp_path: Path) -> Path:
-    """A checkpoint to spoil."""
+    """A checkpoint to damage."""
     return shutil.copytree(llama_folder, tmp_path / "llama")
 
 
@@ -58,7 +58,7 @@ def shard(folder: Path) -> list[Path]:
 
 
 def refusal(source: str | Path, **options: Any) -> str:
-    """The one line that is said of an unusable checkpoint."""
+    """The one line with which an unusable checkpoint is refused."""
     with pytest.raises(InputError) as caught:
         minise.load(source, **options)
     message = str(caught.value)
@@ -112,7 +112,7 @@ def test_a_tied_output_may_be_stored_if_it_is_the_embedding(tmp_path: Path) -> N
     assert "tie_word_embeddings; set it to false" in message
 
 
-def test_an_untied_output_that_is_absent_says_how_to_mend_it(folder: Path) -> None:
+def test_an_untied_output_that_is_absent_says_how_to_fix_it(folder: Path) -> None:
     edit(folder, lambda state: state.pop(OUTPUT))
     message = refusal(folder)
     assert message.startswith(f"{folder}: tensor {OUTPUT} is missing")
@@ -121,7 +121,7 @@ def test_an_untied_output_that_is_absent_says_how_to_mend_it(folder: Path) -> No
     assert minise.load(folder).decoder.lm_head is None
 
 
-def test_tables_of_rotary_frequencies_are_passed_over(folder: Path) -> None:
+def test_stored_tables_of_rotary_frequencies_are_ignored(folder: Path) -> None:
     table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.full((4,), torch.nan)}
     edit(folder, lambda state: state.update(table))
     minise.load(folder)
@@ -140,7 +140,7 @@ Q_BIAS = "model.layers.1.self_attn.q_proj.bias"
 
 
 @pytest.mark.parametrize(
-    ("change", "where", "said"),
+    ("change", "where", "parts"),
     [
         (put(Q_BIAS, torch.ones(32)), WEIGHTS, ("unexpected", Q_BIAS, "llama model of 3 layers")),
         (put("model.layers.3.x", torch.ones(1)), WEIGHTS, ("unexpected", "model.layers.3.x")),
@@ -165,12 +165,12 @@ def test_a_tensor_that_does_not_fit_is_named(
     folder: Path,
     change: Callable[[dict[str, Tensor]], Any],
     where: str,
-    said: tuple[str, ...],
+    parts: tuple[str, ...],
 ) -> None:
     edit(folder, change)
     message = refusal(folder)
     assert message.startswith(f"{folder / where}: ")
-    for part in said:
+    for part in parts:
         assert part in message
 
 
@@ -191,7 +191,7 @@ def unknown_dtype(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         lambda content: content[:-1],
         lambda content: content[: len(content) // 2],
@@ -206,10 +206,10 @@ def unknown_dtype(content: bytes) -> bytes:
 )
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_file_that_is_not_whole_is_named(
-    folder: Path, spoil: Callable[[bytes], bytes], sharded: bool
+    folder: Path, damage: Callable[[bytes], bytes], sharded: bool
 ) -> None:
     path = shard(folder)[1] if sharded else folder / WEIGHTS
-    path.write_bytes(spoil(path.read_bytes()))
+    path.write_bytes(damage(path.read_bytes()))
     message = refusal(folder)
     assert message.startswith(f"{path}: not a whole safetensors file (")
     assert message.endswith("fetch it again")
@@ -284,15 +284,15 @@ INSTEAD: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("instead", INSTEAD)
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", WEIGHTS, INDEX])
-def test_what_lies_where_a_file_should_be_is_named(folder: Path, name: str, instead: str) -> None:
-    make, said = INSTEAD[instead]
+def test_something_else_in_place_of_a_file_is_named(folder: Path, name: str, instead: str) -> None:
+    make, reason = INSTEAD[instead]
     (folder / name).unlink(missing_ok=True)
     make(folder / name)
-    assert refusal(folder).startswith(f"{folder / name}: {said}")
+    assert refusal(folder).startswith(f"{folder / name}: {reason}")
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
+def without_root() -> Iterator[None]:
     """Permission bits do not bind root."""
     root = os.geteuid() == 0
     if root:
@@ -306,17 +306,19 @@ def as_nobody() -> Iterator[None]:
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the permissions of POSIX")
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", WEIGHTS, "the folder", "above"])
-def test_what_may_not_be_read_is_not_called_absent(llama_folder: Path, name: str) -> None:
+def test_a_file_without_permission_to_read_is_not_called_missing(
+    llama_folder: Path, name: str
+) -> None:
     with tempfile.TemporaryDirectory() as above:
         folder = shutil.copytree(llama_folder, Path(above) / "llama")
         for path in (Path(above), folder, *folder.iterdir()):
             path.chmod(0o755)
-        spoilt = {"the folder": folder, "above": Path(above)}.get(name, folder / name)
+        closed = {"the folder": folder, "above": Path(above)}.get(name, folder / name)
         named = {"the folder": folder / "config.json", "above": folder}.get(name, folder / name)
-        spoilt.chmod(0)
-        with as_nobody():
+        closed.chmod(0)
+        with without_root():
             assert refusal(folder) == f"{named}: cannot be read (Permission denied)"
-        spoilt.chmod(0o755)
+        closed.chmod(0o755)
 
 
 def test_an_index_of_absurd_names_is_refused(folder: Path) -> None:
@@ -336,8 +338,8 @@ def test_a_foreign_tensors_name_is_cut_and_cannot_reach_the_terminal(folder: Pat
 
 def test_a_dtype_that_is_not_computed_in_is_refused(folder: Path) -> None:
     for dtype in (torch.int8, torch.float8_e4m3fn, torch.complex64):
-        said = f"dtype {dtype} is not one of auto, torch.float64"
-        assert refusal(folder, dtype=dtype).startswith(said)
+        message = f"dtype {dtype} is not one of auto, torch.float64"
+        assert refusal(folder, dtype=dtype).startswith(message)
 
 
 def test_a_source_that_is_neither_folder_nor_hub_id_is_named(folder: Path) -> None:
@@ -357,10 +359,10 @@ def test_a_folder_has_no_revisions(folder: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_gets_the_same_values_and_refuses_the_same(folder: Path) -> None:
-    here, there = (minise.load(folder, device=device).decoder for device in ("cpu", "cuda"))
-    for name, tensor in there.state_dict().items():
+    on_cpu, on_cuda = (minise.load(folder, device=device).decoder for device in ("cpu", "cuda"))
+    for name, tensor in on_cuda.state_dict().items():
         assert tensor.device.type == "cuda"
-        assert torch.equal(tensor.cpu(), here.get_parameter(name))
+        assert torch.equal(tensor.cpu(), on_cpu.get_parameter(name))
     for value in (torch.nan, torch.inf, -torch.inf):
         edit(folder, set_one(value))
         assert "NaN or infinite" in refusal(folder, device="cuda")

@@ -162,7 +162,7 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
 
 
 @pytest.mark.parametrize(
-    ("family", "facts", "said"),
+    ("family", "facts", "reason"),
     [
         ("llama", {"model_type": "gemma"}, 'model_type is "gemma"'),
         ("llama", {"model_type": None}, "model_type is null"),
@@ -252,11 +252,11 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
     ],
 )
 def test_what_is_not_implemented_or_not_sane_is_refused_by_field_and_value(
-    family: str, facts: dict[str, Any], said: str
+    family: str, facts: dict[str, Any], reason: str
 ) -> None:
     message = refusal(config_from_dict, tiny(family, **facts), where="some/config.json")
     assert message.startswith("some/config.json: ")
-    assert said in message
+    assert reason in message
     assert " must " in message or "; it is implemented" in message
 
 
@@ -278,7 +278,7 @@ def test_a_model_type_that_is_missing_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reason"),
     [
         (b"", "not readable as JSON"),
         (b'{"model_type": "llama",\n', "not readable as JSON"),
@@ -291,14 +291,14 @@ def test_a_model_type_that_is_missing_is_named() -> None:
     ],
 )
 def test_a_file_that_is_no_config_is_named(
-    tmp_path: Path, content: bytes | None, said: str
+    tmp_path: Path, content: bytes | None, reason: str
 ) -> None:
     path = tmp_path / "config.json"
     if content is not None:
         path.write_bytes(content)
     message = refusal(read_config, path)
     assert message.startswith(f"{path}: ")
-    assert said in message
+    assert reason in message
 
 
 def test_the_largest_numbers_are_read() -> None:
@@ -329,7 +329,7 @@ def test_a_file_says_what_its_object_says(tmp_path: Path) -> None:
 
 
 def refusal(parse: Any, *arguments: Any, **options: Any) -> str:
-    """The one line that is said of unusable input."""
+    """The one line that is reason of unusable input."""
     with pytest.raises(InputError) as caught:
         parse(*arguments, **options)
     message = str(caught.value)

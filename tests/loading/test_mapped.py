@@ -1,4 +1,4 @@
-"""Weights that are used where they lie in the file: the same numbers, and no copy in memory."""
+"""Weights that are used where they lie in the file: the same numbers, without a copy in memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def folder(llama_folder: Path, tmp_path: Path) -> Path:
-    """A checkpoint to spoil."""
+    """A checkpoint to change."""
     return shutil.copytree(llama_folder, tmp_path / "llama")
 
 
@@ -69,14 +69,14 @@ def test_mapped_and_copied_weights_give_equal_bits(
     plan = SelfEnsemble(2, 3).plan(copied, question)
     expected = branch_logits(copied, plan.prefix, plan.branches)
     assert starts(copied) == {0}
-    state, seen = load_file(tmp_path / WEIGHTS), set[int]()
+    state, offsets = load_file(tmp_path / WEIGHTS), set[int]()
     for more in range(0, 64, 8):
         save_file(state, tmp_path / WEIGHTS, {"padding": "x" * more})
         lm = mapped(tmp_path, dtype)
-        seen |= starts(lm)
+        offsets |= starts(lm)
         for engine in LAYOUTS:
             assert torch.equal(branch_logits(lm, plan.prefix, plan.branches, engine), expected)
-    assert seen - {0}
+    assert offsets - {0}
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of maps")
@@ -94,7 +94,7 @@ def test_only_what_is_stored_in_another_dtype_is_copied(folder: Path, mapped: An
         assert any(parameter.data_ptr() in place for place in places) == (name != NORM)
 
 
-def test_a_small_model_does_not_hang_on_its_file(folder: Path) -> None:
+def test_a_small_model_does_not_depend_on_its_file_after_loading(folder: Path) -> None:
     lm = minise.load(folder)
     before = lm.decoder.model.norm.weight.clone()
     with (folder / WEIGHTS).open("r+b") as file:  # the same file, not a new one of its name
@@ -138,21 +138,21 @@ def test_copied_and_packed_weights_are_checked_however_large(folder: Path, mappe
     up = "model.layers.1.mlp.up_proj.weight"
     for value in (torch.nan, torch.inf):
         edit(folder, lambda state, value=value: state[up].view(-1)[100:101].fill_(value))
-        for double in (False, True):
+        for quantize in ("nf4", "nf4-double"):
             with pytest.raises(InputError, match=f"{up} has scales that are not finite"):
-                mapped(folder, quantize="nf4", double_quant=double)
+                mapped(folder, quantize=quantize)
 
 
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("format", ["nf4", "nf4-double"])
 def test_codes_of_4_bits_are_mapped_too(
-    folder: Path, mapped: Any, question: Question, double: bool
+    folder: Path, mapped: Any, question: Question, format: str
 ) -> None:
-    store(folder, "nf4", double)
+    store(folder, format)
     lm, copied = mapped(folder), minise.load(folder)
     assert format_of(lm.decoder) == format_of(copied.decoder)
     plan = SelfEnsemble(2, 2).plan(lm, question)
-    found, expected = (branch_logits(x, plan.prefix, plan.branches) for x in (lm, copied))
-    assert torch.equal(found, expected)
+    logits, expected = (branch_logits(x, plan.prefix, plan.branches) for x in (lm, copied))
+    assert torch.equal(logits, expected)
     assert verify(lm, plan).passed
 
 

@@ -1,4 +1,4 @@
-"""Many processes give the files of one, whoever dies, and one line where one cannot go on."""
+"""Many processes write the files of one, even if one of them dies; a failure is one line."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_two_processes_write_what_one_writes(
 ) -> None:
     command = arguments(model, data, tmp_path, "--method", METHODS, "--tokens-per-pass", 500)
     team = Team(2, tmp_path, main, command)
-    assert (team.join(), team.said("err")) == ([0, 0], "")
-    assert team.said("out").count("written: ") == 1
+    assert (team.join(), team.output("err")) == ([0, 0], "")
+    assert team.output("out").count("written: ") == 1
     assert_same(tmp_path, whole)
 
 
-def test_a_run_whose_process_died_goes_on_with_another_number(
+def test_a_run_whose_process_died_is_resumed_by_another_number_of_processes(
     model: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
     command = arguments(model, data, tmp_path, "--method", METHODS)
@@ -52,15 +52,15 @@ def test_a_run_whose_process_died_goes_on_with_another_number(
         time.sleep(0.01)
     team.processes[1].kill()
     team.processes[1].join()
-    team.processes[0].terminate()  # as torchrun ends those that live
+    team.processes[0].terminate()  # as torchrun ends the others
     assert 0 not in team.join()
     assert not (tmp_path / "results.json").exists()
     team = Team(3, tmp_path, main, [*command, "--resume"])
-    assert team.join() == [0, 0, 0], team.said("err")
+    assert team.join() == [0, 0, 0], team.output("err")
     assert_same(tmp_path, whole)
 
 
-def test_torchrun_starts_the_processes_anew_and_they_go_on(
+def test_torchrun_restarts_the_processes_and_they_continue(
     model: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
     mark = tmp_path / "died"
@@ -74,7 +74,7 @@ def test_torchrun_starts_the_processes_anew_and_they_go_on(
     assert_same(tmp_path / "run", whole)
 
 
-OWN = """
+MINE = """
 import os
 from minise import SelfEnsemble
 class Mine(SelfEnsemble):
@@ -86,15 +86,15 @@ class Mine(SelfEnsemble):
 """
 
 
-def test_what_one_process_cannot_do_is_one_line_of_process_0(
+def test_an_error_in_another_process_is_one_line_of_process_0(
     model: Path, data: Path, tmp_path: Path
 ) -> None:
-    own = tmp_path / "mine.py"
-    own.write_text(OWN)
-    command = arguments(model, data, tmp_path / "out", "--method", f"{own}:Mine")
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    command = arguments(model, data, tmp_path / "out", "--method", f"{path}:Mine")
     team = Team(2, tmp_path, main, command)
     assert team.join()[0] == 2
-    err = team.said("err")
+    err = team.output("err")
     assert err.startswith('minise: process 1: question "q')
     assert err.count("\n") == 1
 
@@ -106,8 +106,8 @@ def test_processes_that_would_run_different_models_are_refused(
     task = load_tasks([str(data)])[0]
     run = Run({0: [task]}, {task.name: [Variant("standard", "standard")]}, {"weights": "a"})
     store = Store()
-    there = replace(run, identity={"weights": "b"}).describe()
-    store.set("run/1", json.dumps(there))
+    other = replace(run, identity={"weights": "b"}).describe()
+    store.set("run/1", json.dumps(other))
     with pytest.raises(InputError, match=r"process 1 would run something else .*weights is"):
         evaluate(load(model), run, tmp_path / "out", world=World(0, 2, store))
     assert not (tmp_path / "out").exists()
@@ -119,7 +119,7 @@ def test_other_commands_are_for_one_process(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("RANK", "0")
     assert_one_line(*run(capsys, "ask"), ["torchrun is for minise eval", "without it"])
-    monkeypatch.setenv("RANK", "1")  # the first process says it
+    monkeypatch.setenv("RANK", "1")  # the first process prints it
     assert run(capsys, "ask") == (0, "", "")
 
 
@@ -127,7 +127,7 @@ class Store:
     """Torch's store for one process: a counter and texts."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
+        self.texts: dict[str, bytes] = {}
         self.counts: dict[str, int] = {}
 
     def add(self, key: str, by: int) -> int:
@@ -135,13 +135,13 @@ class Store:
         return self.counts[key]
 
     def set(self, key: str, text: str) -> None:
-        self.kept[key] = text.encode()
+        self.texts[key] = text.encode()
 
     def check(self, keys: list[str]) -> bool:
-        return all(key in self.kept for key in keys)
+        return all(key in self.texts for key in keys)
 
     def get(self, key: str) -> bytes:
-        return self.kept[key]
+        return self.texts[key]
 
 
 def test_each_number_is_claimed_once() -> None:
@@ -153,7 +153,7 @@ def test_each_number_is_claimed_once() -> None:
     assert list(World().claim("x", 3)) == [0, 1, 2]
 
 
-def test_a_text_is_waited_for_unless_it_need_not_be() -> None:
+def test_receive_waits_for_a_text_unless_told_not_to() -> None:
     world = World(0, 2, Store())
     assert world.receive("a", wait=False) is None
     world.send("a", "here")

@@ -1,4 +1,4 @@
-"""Where a model runs and in which dtype, if nobody says; and what is said of one too large."""
+"""The choice of dtype and device, and the refusal of a model that does not fit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from minise.bench.shapes import PUBLISHED
 from minise.commands.cli import main
 from minise.loading.config_json import config_from_dict
 from minise.loading.placement import Placement, place
-from minise.loading.stored import Stored, described, read_heads
-from minise.memory import left_by_limit
+from minise.loading.stored import Stored, described
 from tests.loading.test_checkpoint import WEIGHTS, refusal
 from tests.loading.test_quantize import store
 from tests.support.commands import Q, assert_one_line, run
@@ -36,13 +35,13 @@ def folder(llama_folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Stand for a machine: free memory in GiB, its GPU, and whether CPU and card know bfloat16."""
+    """Pretend to be a machine: free memory in GiB, its GPU, whether CPU and card have bfloat16."""
 
     def be(free: float | None, gpu: str = "", cpu_bf16: bool = True, gpu_bf16: bool = True) -> None:
-        known = None if free is None else int(free * GIB)
-        monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: known)
+        size = None if free is None else int(free * GIB)
+        monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: size)
         monkeypatch.setattr("minise.loading.placement.usable_device", torch.device)
-        monkeypatch.setattr("minise.loading.placement.fast_bfloat16", lambda: cpu_bf16)
+        monkeypatch.setattr("minise.loading.placement.for_bfloat16", lambda: cpu_bf16)
         monkeypatch.setattr("minise.loading.placement._has_bfloat16", lambda device: gpu_bf16)
         for name, module in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
             monkeypatch.setattr(module, "is_available", lambda name=name: name == gpu)
@@ -51,7 +50,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def of_shape(tmp_path: Path, shape: str, dtype: str | None = "bfloat16") -> Stored:
-    """A checkpoint of which only the config.json is there."""
+    """A checkpoint that has only a config.json."""
     raw = FAMILIES["llama"] if shape == SMALL else PUBLISHED[shape]
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**raw, "torch_dtype": dtype}))
@@ -65,7 +64,7 @@ LARGE = "float32 would take 29.9 GiB, and {} GiB are free"
 @pytest.mark.parametrize(
     ("shape", "stored", "machines", "preferred", "expected", "why"),
     [
-        # A CPU: float32 while its weights leave room.
+        # A CPU: float32 if its weights leave room.
         (SMALL, "bfloat16", {"free": 1}, "float32", "float32 cpu", ""),
         (SMALL, "bfloat16", {"free": None}, "float32", "float32 cpu", ""),
         (LLAMA_8B, "bfloat16", {"free": 51}, "float32", "float32 cpu", ""),
@@ -85,7 +84,7 @@ LARGE = "float32 would take 29.9 GiB, and {} GiB are free"
             *(LLAMA_8B, "float16", {"free": 22, "cpu_bf16": False}, "float32", "float16 cpu"),
             "as it is stored; " + LARGE.format("22.0") + "; this CPU is slow in float16",
         ),
-        # Nobody knows how much is free.
+        # The free memory is unknown.
         (
             *("Qwen/Qwen2.5-3B", "bfloat16", {"free": None}, "float32", "bfloat16 cpu"),
             "as it is stored; float32 would take 11.5 GiB, and 12.0 GiB are free",
@@ -124,11 +123,11 @@ LARGE = "float32 would take 29.9 GiB, and {} GiB are free"
             "float32 mps",
             "which has no float64",
         ),
-        # Which a small model has no use for.
+        # A small model does not need a GPU.
         (SMALL, "bfloat16", {"free": 80, "gpu": "cuda"}, "float32", "float32 cpu", ""),
     ],
 )
-def test_what_is_chosen_and_why(
+def test_auto_chooses_dtype_and_device_and_says_why(
     tmp_path: Path,
     machine: Any,
     shape: str,
@@ -139,12 +138,12 @@ def test_what_is_chosen_and_why(
     why: str,
 ) -> None:
     machine(**machines)
-    found = place(of_shape(tmp_path, shape, stored), preferred=getattr(torch, preferred))
-    assert f"{found.dtype} {found.device}" == f"torch.{expected}"
-    assert found.why == why
+    choice = place(of_shape(tmp_path, shape, stored), preferred=getattr(torch, preferred))
+    assert f"{choice.dtype} {choice.device}" == f"torch.{expected}"
+    assert choice.why == why
 
 
-def test_what_is_given_is_taken(tmp_path: Path, machine: Any) -> None:
+def test_an_explicit_dtype_and_device_are_used(tmp_path: Path, machine: Any) -> None:
     stored = of_shape(tmp_path, LLAMA_8B)
     machine(80, gpu="cuda")
     assert place(stored, torch.float32, "cpu").why == ""
@@ -153,7 +152,7 @@ def test_what_is_given_is_taken(tmp_path: Path, machine: Any) -> None:
     assert place(stored, device="cuda:1").why == "as it is stored"
 
 
-def test_four_bits_change_no_dtype(tmp_path: Path, machine: Any) -> None:
+def test_4_bits_do_not_change_the_dtype(tmp_path: Path, machine: Any) -> None:
     """So that a packed model and the same one in full precision differ in nothing else."""
     stored = of_shape(tmp_path, LLAMA_8B)
     for free in (22, 60):
@@ -189,7 +188,7 @@ def test_four_bits_change_no_dtype(tmp_path: Path, machine: Any) -> None:
         (5, {"quantize": "nf4"}, "5.6 GiB in bfloat16, and 5.0 GiB are free on cpu; use a smaller"),
     ],
 )
-def test_what_does_not_fit_says_what_would(
+def test_weights_that_do_not_fit_are_refused_with_what_would_fit(
     tmp_path: Path, machine: Any, free: int, options: dict[str, Any], remedy: str
 ) -> None:
     stored = of_shape(tmp_path, LLAMA_8B)
@@ -200,60 +199,18 @@ def test_what_does_not_fit_says_what_would(
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float16, 2)])
-def test_what_does_not_fit_is_refused_before_it_is_read(
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, size: int
 ) -> None:
     needed = size * sum(tensor.numel() for tensor in load_file(folder / WEIGHTS).values())
     monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: needed)
     minise.load(folder, dtype=dtype)
-    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: None)  # nobody knows
+    monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: None)  # unknown
     minise.load(folder, dtype=dtype)
     monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: needed - 1)
-    monkeypatch.setattr("minise.loading.checkpoint._read", None)
+    monkeypatch.setattr("minise.loading.checkpoint._Reader", None)
     message = refusal(folder, dtype=dtype)
     assert message.startswith(f"{folder}: its weights take {needed / 2**20:.1f} MiB in ")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-def test_what_is_stored_is_read_from_the_files_heads(tmp_path: Path, dtype: str) -> None:
-    """Whatever config.json says."""
-    raw = {**FAMILIES["llama"], "torch_dtype": "float16"}
-    write_checkpoint(tmp_path, raw, dtype=getattr(torch, dtype))
-    stored = read_heads(config_from_dict(raw), [tmp_path / WEIGHTS])
-    assert stored.dtype == getattr(torch, dtype)
-    written = load_file(tmp_path / WEIGHTS)
-    assert stored.bytes(stored.dtype) == sum(tensor.nbytes for tensor in written.values())
-    assert stored.values == sum(tensor.numel() for tensor in written.values())
-
-
-def test_a_checkpoint_stored_in_4_bits_has_the_dtype_of_its_other_tensors(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path, FAMILIES["llama"], dtype=torch.bfloat16)
-    plain = read_heads(config_from_dict(FAMILIES["llama"]), [folder / WEIGHTS])
-    store(folder, "nf4", False)
-    stored = read_heads(config_from_dict(FAMILIES["llama"]), [folder / WEIGHTS])
-    assert stored.dtype == torch.bfloat16
-    assert stored.packed == plain.in_4_bits("nf4")
-    assert len(stored.packed) == 21
-    told = described(config_from_dict(FAMILIES["llama"]), folder / "config.json")
-    assert told.packed == stored.packed
-
-
-@pytest.mark.parametrize("said", [None, "bloat16", 7, "float32"])
-def test_a_config_that_names_no_dtype_means_float32(tmp_path: Path, said: Any) -> None:
-    assert of_shape(tmp_path, SMALL, said).dtype == torch.float32
-
-
-def test_the_memory_of_a_container_is_what_its_limit_leaves(tmp_path: Path) -> None:
-    assert left_by_limit(tmp_path) == []
-    for name, content in (
-        ("max", "1000\n"),
-        ("current", "700\n"),
-        ("stat", "anon 5\ninactive_file 40\nactive_file 2\nfile 50\n"),
-    ):
-        (tmp_path / f"memory.{name}").write_text(content)
-    assert left_by_limit(tmp_path) == [342]
-    (tmp_path / "memory.max").write_text("max\n")
-    assert left_by_limit(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -278,60 +235,60 @@ def test_a_device_that_cannot_be_used_is_named(folder: Path, device: str) -> Non
 
 
 class TestCommands:
-    def test_the_plain_case_is_not_spoken_of(self, capsys, llama_folder: Path) -> None:
-        asked = ("ask", "--model", llama_folder, *Q, "--trials", 1, "--json")
-        status, out, err = run(capsys, *asked)
-        told = json.loads(out)
+    def test_the_plain_case_prints_nothing_on_stderr(self, capsys, llama_folder: Path) -> None:
+        command = ("ask", "--model", llama_folder, *Q, "--trials", 1, "--json")
+        status, out, err = run(capsys, *command)
+        report = json.loads(out)
         assert (status, err) == (0, "")
-        assert (told["dtype"], told["device"]) == ("float32", "cpu")
-        given = run(capsys, *asked, "--dtype", "float32", "--device", "cpu")
-        assert given == (status, out, err)  # bit for bit
+        assert (report["dtype"], report["device"]) == ("float32", "cpu")
+        explicit = run(capsys, *command, "--dtype", "float32", "--device", "cpu")
+        assert explicit == (status, out, err)  # bit for bit
 
     @pytest.mark.parametrize("command", ["ask", "verify"])
-    def test_any_other_is_said_once(
+    def test_any_other_choice_is_one_line_on_stderr(
         self, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         write_checkpoint(tmp_path, FAMILIES["llama"], dtype=torch.bfloat16)
         monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: 150_000)
         status, out, err = run(capsys, command, "--model", tmp_path, "--trials", 1, "--json")
-        wanted = "float64" if command == "verify" else "float32"
-        said = f"minise: {tmp_path}: bfloat16 on cpu, as it is stored; {wanted} would take "
+        preferred = "float64" if command == "verify" else "float32"
+        line = f"minise: {tmp_path}: bfloat16 on cpu, as it is stored; {preferred} would take "
         assert status == 0
         assert json.loads(out)["dtype"] == "bfloat16"
-        assert err.startswith(said)
+        assert err.startswith(line)
         assert err.count("\n") == 1
 
     @pytest.mark.usefixtures("undrawn")
-    def test_a_run_is_known_by_what_was_chosen(
+    def test_a_run_records_what_auto_chose_and_is_resumed_only_with_it(
         self, capsys, llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for module in ("scipy", "sklearn", "matplotlib"):
             pytest.importorskip(module)
         write_checkpoint(tmp_path / "model", FAMILIES["llama"], dtype=torch.bfloat16)
-        asked = ["eval", "--model", tmp_path / "model", "--task", "miniature", "--limit", 3]
-        asked += ["--method", "standard", "-o", tmp_path / "run"]
-        assert run(capsys, *asked)[0] == 0
+        command = ["eval", "--model", tmp_path / "model", "--task", "miniature", "--limit", 3]
+        command += ["--method", "standard", "-o", tmp_path / "run"]
+        assert run(capsys, *command)[0] == 0
         config = json.loads((tmp_path / "run" / "results.json").read_text())["config"]
         assert (config["dtype"], config["device"]) == ("float32", "cpu")
-        assert run(capsys, *asked, "--resume", "--dtype", "fp32", "--device", "cpu")[0] == 0
+        assert run(capsys, *command, "--resume", "--dtype", "fp32", "--device", "cpu")[0] == 0
         tight = 1.2 * 2 * (tmp_path / "model" / WEIGHTS).stat().st_size  # in float32
         monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: tight)
-        status, _, err = run(capsys, *asked, "--resume")
+        status, _, err = run(capsys, *command, "--resume")
         assert status == 2
         assert "another run" in err
         assert "dtype" in err
-        assert main([str(part) for part in [*asked, "--resume", "--dtype", "float32"]]) == 0
+        assert main([str(part) for part in [*command, "--resume", "--dtype", "float32"]]) == 0
 
-    def test_a_format_is_stated(self, capsys, llama_folder: Path, folder: Path) -> None:
-        asked = (*Q, "--trials", 1, "--json")
-        packed = ("--quantize", "nf4", "--double-quant")
+    def test_json_names_the_4_bit_format(self, capsys, llama_folder: Path, folder: Path) -> None:
+        command = ("ask", *Q, "--trials", 1, "--json")
+        packed = ("--quantize", "nf4-double")
         for model, more, expected in (
             (llama_folder, (), None),
             (llama_folder, packed, "nf4-double"),
-            (store(folder, "fp4", False), (), "fp4"),
+            (store(folder, "fp4"), (), "fp4"),
         ):
-            told = json.loads(run(capsys, "ask", "--model", model, *asked, *more)[1])
-            assert told["quantize"] == told["standard"]["quantize"] == expected
+            report = json.loads(run(capsys, *command, "--model", model, *more)[1])
+            assert report["quantize"] == report["standard"]["quantize"] == expected
 
-    def test_auto_is_no_dtype_of_bench(self, capsys) -> None:
+    def test_bench_has_no_auto_dtype(self, capsys) -> None:
         assert_one_line(*run(capsys, "bench", "--dtype", "auto"), ["--dtype", "auto"])

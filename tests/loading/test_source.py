@@ -30,7 +30,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves `files[repository, commit][name]` as the hub does, and notes what was asked."""
+    """Serves `files[repository, commit][name]` as the hub does, and records the requests."""
 
     daemon_threads = True
 
@@ -39,7 +39,7 @@ class Hub(ThreadingHTTPServer):
         self.files: dict[tuple[str, str], dict[str, bytes]] = {}
         self.branches = {"main": COMMIT, "old": OLDER}
         self.refused: dict[str, tuple[int, str]] = {}  # without TOKEN: status, X-Error-Code
-        self.asked: list[tuple[str, str, str]] = []  # method, revision, name
+        self.requests: list[tuple[str, str, str]] = []  # method, revision, name
         self.authorizations: set[str | None] = set()
         self.broken: str | None = None  # a file whose connection closes half way
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
@@ -49,14 +49,14 @@ class Hub(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def add(self, repository: str, folder: Path, commit: str = COMMIT) -> None:
-        """Publish a folder, with what minise must never fetch laid beside it."""
+        """Publish a folder, and beside it files that minise must never fetch."""
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
         extra = dict.fromkeys(("pytorch_model.bin", "modeling.py", "README.md"), b"not asked for")
         self.files[repository, commit] = files | extra
 
     @property
     def fetched(self) -> list[str]:
-        return [name for method, _, name in self.asked if method == "GET"]
+        return [name for method, _, name in self.requests if method == "GET"]
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -77,12 +77,12 @@ class Answer(BaseHTTPRequestHandler):
         if match is None:
             return self.send(404, {})
         repository, revision, name = match.groups()
-        hub.asked.append((self.command, revision, name))
+        hub.requests.append((self.command, revision, name))
         if repository in hub.refused and authorization != f"Bearer {TOKEN}":
             status, code = hub.refused[repository]
             return self.send(status, {"X-Error-Code": code})
         commit = hub.branches.get(revision, revision)
-        if not any(known == repository for known, _ in hub.files):
+        if not any(name == repository for name, _ in hub.files):
             return self.send(404, {"X-Error-Code": "RepoNotFound"})
         if (repository, commit) not in hub.files:
             return self.send(404, {"X-Error-Code": "RevisionNotFound"})
@@ -123,28 +123,28 @@ def hub(llama_folder: Path) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def expected(llama_folder: Path) -> list[float]:
-    """What the folder answers, which the downloaded one must answer too."""
+    """The probabilities from the folder, which a downloaded copy must give, too."""
     lm = minise.load(llama_folder)
     return minise.self_ensemble(lm, QUESTION, trials=1).probabilities.tolist()
 
 
 def client(
-    hub: str, home: Path, run: Callable[..., object], *given: object, **environment: str
+    hub: str, home: Path, run: Callable[..., object], *arguments: object, **environment: str
 ) -> tuple[int | None, str, str]:
     """A process with `hub` for the hub and the cache under `home`: status, stdout, stderr."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    kept |= {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
-    kept |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", **environment}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    variables |= {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    variables |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", **environment}
     home.mkdir(exist_ok=True)
-    return alone(kept, home, run, *given)
+    return alone(variables, home, run, *arguments)
 
 
 def ask(
     hub: str, home: Path, *arguments: str, may_wait: bool = True, **environment: str
 ) -> tuple[int | None, str, str]:
-    """The library's retries are kept, its waits between them are not: they add up to 23 seconds."""
-    asked = ["--json", "--trials", "1", "--model", *arguments]
-    return client(hub, home, ask_without_waits, asked, may_wait, **environment)
+    """The library retries as usual, but without its waits, which add up to 23 seconds."""
+    options = ["--json", "--trials", "1", "--model", *arguments]
+    return client(hub, home, ask_without_waits, options, may_wait, **environment)
 
 
 def assert_answers(done: tuple[int | None, str, str], expected: list[float]) -> None:
@@ -170,32 +170,32 @@ def test_a_repository_downloads_answers_and_answers_again_from_the_cache(
     assert_answers(done, expected)
     assert done[2] == ""
     assert hub.fetched == ["config.json", "tokenizer.json", WEIGHTS]
-    assert {name for _, _, name in hub.asked} == {*hub.fetched, INDEX}  # and nothing else
+    assert {name for _, _, name in hub.requests} == {*hub.fetched, INDEX}  # and nothing else
     # The first answer names the commit; a branch that moves meanwhile cannot mix two.
-    assert {revision for _, revision, _ in hub.asked[2:]} == {COMMIT}
+    assert {revision for _, revision, _ in hub.requests[2:]} == {COMMIT}
 
-    hub.asked.clear()
+    hub.requests.clear()
     assert_answers(ask(hub.url, tmp_path, "owner/name", HF_HUB_OFFLINE="1"), expected)
-    assert hub.asked == []
-    # And where nobody says that the network is down, without a wait for it.
+    assert hub.requests == []
+    # The same without HF_HUB_OFFLINE, and without a wait for the network.
     done = ask(closed_port(), tmp_path, "owner/name", may_wait=False)
     assert_answers(done, expected)
 
 
 def test_a_dry_run_fetches_no_weights(hub: Hub, tmp_path: Path, expected: list[float]) -> None:
     config = json.loads(hub.files["owner/name", COMMIT]["config.json"])
-    told = json.dumps({**config, "torch_dtype": "float16"}).encode()
-    hub.files["owner/name", COMMIT]["config.json"] = told
+    changed = json.dumps({**config, "torch_dtype": "float16"}).encode()
+    hub.files["owner/name", COMMIT]["config.json"] = changed
     status, planned, stderr = ask(hub.url, tmp_path, "owner/name", "--dry-run")
     assert (status, stderr) == (0, "")
     assert hub.fetched == ["config.json", "tokenizer.json"]
     assert json.loads(planned)["weights_bytes"] > 0
-    # Once they are there, they are looked at.
+    # Weights that were downloaded are inspected.
     assert_answers(ask(hub.url, tmp_path, "owner/name"), expected)
-    hub.asked.clear()
+    hub.requests.clear()
     done = ask(hub.url, tmp_path, "owner/name", "--dry-run", HF_HUB_OFFLINE="1")
     assert json.loads(done[1])["tasks"] == json.loads(planned)["tasks"]
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_a_sharded_repository_downloads_and_answers_with_progress_on_stderr_only(
@@ -240,7 +240,7 @@ def test_a_refusal_of_the_hub_is_one_line(
 ) -> None:
     hub.refused[repository] = answer
     assert_one_line(ask(hub.url, tmp_path, repository), f"{repository}: ", *parts)
-    assert {name for _, _, name in hub.asked} == {"config.json"}
+    assert {name for _, _, name in hub.requests} == {"config.json"}
 
 
 def test_a_revision_that_is_not_there_is_named(hub: Hub, tmp_path: Path) -> None:
@@ -255,13 +255,13 @@ def test_a_repository_without_safetensors_is_refused(hub: Hub, tmp_path: Path) -
     assert hub.fetched == ["config.json", "tokenizer.json"]
 
 
-def test_an_unsupported_config_is_refused_before_anything_else_is_asked_for(
+def test_an_unsupported_config_is_refused_before_another_file_is_requested(
     hub: Hub, tmp_path: Path
 ) -> None:
     hub.files["owner/name", COMMIT]["config.json"] = b'{"model_type": "gemma"}'
     done = ask(hub.url, tmp_path, "owner/name")
     assert_one_line(done, "owner--name", 'config.json: model_type is "gemma"', "llama")
-    assert {name for _, _, name in hub.asked} == {"config.json"}
+    assert {name for _, _, name in hub.requests} == {"config.json"}
 
 
 @pytest.mark.parametrize(
@@ -309,14 +309,14 @@ def test_an_interrupted_download_is_one_line_and_the_next_run_completes_it(
     hub.broken = WEIGHTS
     done = ask(hub.url, tmp_path, "owner/name")
     assert_one_line(done, f"owner/name at {COMMIT}: {WEIGHTS} could not be fetched", "try again")
-    hub.asked.clear()
+    hub.requests.clear()
     hub.broken = None
     assert_answers(ask(hub.url, tmp_path, "owner/name"), expected)
     assert hub.fetched == [WEIGHTS]
 
 
 def closed_port() -> str:
-    """An address at which nobody listens."""
+    """An address at which no server listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{free.getsockname()[1]}"

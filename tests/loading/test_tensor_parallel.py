@@ -29,10 +29,10 @@ def test_every_layer_of_every_engine_is_that_of_one_process(tmp_path: Path, proc
         str(write_checkpoint(tmp_path / name, {**raw, **WIDE})) for name, raw in FAMILIES.items()
     ]
     team = Team(processes, tmp_path, compare, processes, folders)
-    assert set(team.join()) == {0}, team.said("err")
-    found = json.loads(team.said("out"))
-    assert list(found) == folders
-    for each in found.values():
+    assert set(team.join()) == {0}, team.output("err")
+    differences = json.loads(team.output("out"))
+    assert list(differences) == folders
+    for each in differences.values():
         assert each.pop("values") < 1 / processes + 0.6  # the embedding is whole
         assert each.pop("generated") == 0
         assert all(difference <= 1e-10 for difference in each.values()), each
@@ -54,7 +54,7 @@ def test_the_parts_of_all_processes_make_the_whole(tmp_path: Path) -> None:
 
 
 def read(folder: Path, share: Share | None) -> dict[str, torch.Tensor]:
-    _, stored, placed = prepare(str(folder), None, torch.float32, "cpu", None, False, share=share)
+    _, stored, placed = prepare(str(folder), None, torch.float32, "cpu", None, share=share)
     decoder = read_weights(stored, placed.dtype, placed.device)
     state = decoder.state_dict()
     assert placed.bytes == sum(tensor.numel() * 4 for tensor in state.values())
@@ -67,11 +67,11 @@ def test_an_evaluation_of_two_teams_of_two(
     pytest.importorskip("sklearn")
     command = arguments(model, data, tmp_path, "--method", "standard,self-ensemble")
     team = Team(4, tmp_path, main, [*command, "--tensor-parallel", "2"])
-    assert (set(team.join()), team.said("err")) == ({0}, "")
-    found, expected = samples(tmp_path), samples(whole)
+    assert (set(team.join()), team.output("err")) == ({0}, "")
+    by_teams, expected = samples(tmp_path), samples(whole)
     for name in ("samples-words-standard.jsonl", "samples-words-self-ensemble.jsonl"):
-        assert [line["id"] for line in found[name]] == [line["id"] for line in expected[name]]
-        for ours, theirs in zip(found[name], expected[name], strict=True):
+        assert [line["id"] for line in by_teams[name]] == [line["id"] for line in expected[name]]
+        for ours, theirs in zip(by_teams[name], expected[name], strict=True):
             assert ours["tokens"] == theirs["tokens"]
             assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-5)
     # The last bits differ, so it is another run.
@@ -95,13 +95,13 @@ class TestWhatCannotBeSplit:
 
     def test_weights_in_4_bits(self, model: Path) -> None:
         with pytest.raises(InputError, match="4 bits cannot be split"):
-            prepare(str(model), None, "auto", "cpu", "nf4", False, share=Share(0, 2))
+            prepare(str(model), None, "auto", "cpu", "nf4", share=Share(0, 2))
 
     @pytest.mark.parametrize("width", [0, 2, -1])
     def test_one_process(
         self, capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, width: Any
     ) -> None:
         command = arguments(tmp_path, data, tmp_path / "out", "--method", "standard")
-        told = run(capsys, *command, "--tensor-parallel", width)
+        result = run(capsys, *command, "--tensor-parallel", width)
         parts = [f"--tensor-parallel {width} with 1 processes", "torchrun --nproc-per-node"]
-        assert_one_line(*told, parts)
+        assert_one_line(*result, parts)

@@ -1,0 +1,46 @@
+"""What a checkpoint holds, by its config.json and the headers of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from minise.loading.config_json import config_from_dict
+from minise.loading.stored import described, read_headers
+from tests.loading.test_checkpoint import WEIGHTS
+from tests.loading.test_placement import SMALL, of_shape
+from tests.loading.test_quantize import store
+from tests.support.tiny import FAMILIES, write_checkpoint
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_the_dtype_is_read_from_the_headers_of_the_files(tmp_path: Path, dtype: str) -> None:
+    """Whatever config.json says."""
+    raw = {**FAMILIES["llama"], "torch_dtype": "float16"}
+    write_checkpoint(tmp_path, raw, dtype=getattr(torch, dtype))
+    stored = read_headers(config_from_dict(raw), [tmp_path / WEIGHTS])
+    assert stored.dtype == getattr(torch, dtype)
+    written = load_file(tmp_path / WEIGHTS)
+    assert stored.bytes(stored.dtype) == sum(tensor.nbytes for tensor in written.values())
+    assert stored.values == sum(tensor.numel() for tensor in written.values())
+
+
+def test_a_checkpoint_stored_in_4_bits_has_the_dtype_of_its_other_tensors(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, FAMILIES["llama"], dtype=torch.bfloat16)
+    plain = read_headers(config_from_dict(FAMILIES["llama"]), [folder / WEIGHTS])
+    store(folder, "nf4")
+    stored = read_headers(config_from_dict(FAMILIES["llama"]), [folder / WEIGHTS])
+    assert stored.dtype == torch.bfloat16
+    assert stored.packed == plain.in_4_bits("nf4")
+    assert len(stored.packed) == 21
+    by_config = described(config_from_dict(FAMILIES["llama"]), folder / "config.json")
+    assert by_config.packed == stored.packed
+
+
+@pytest.mark.parametrize("named", [None, "bloat16", 7, "float32"])
+def test_a_config_that_names_no_dtype_means_float32(tmp_path: Path, named: Any) -> None:
+    assert of_shape(tmp_path, SMALL, named).dtype == torch.float32
