@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Install minise and the extras named, in .venv here: python3 install.py [test] [eval] ...
 
-Everything comes by pip, so a proxy, a mirror or a folder of wheels in pip's settings counts. The
-versions are those of constraints.txt. torch comes first, from PyTorch's own index: that has a small
-build without CUDA. PyPI has for Linux only the build with CUDA, ten times as large to download.
+Everything comes by pip, which uses the proxy, the mirror or the folder of wheels in its settings.
+The versions are those of constraints.txt. torch comes first, from PyTorch's own index, which has a
+small build without CUDA. For Linux, PyPI has only the build with CUDA, ten times as large.
 """
 
 import os
@@ -21,10 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 BIN = Path(".venv", "Scripts" if os.name == "nt" else "bin")
 PYTHON = str(BIN / ("python.exe" if os.name == "nt" else "python"))
-DONE = Path(".venv", "minise-installed")  # what was asked for the last time, if it succeeded
+DONE = Path(".venv", "minise-installed")  # the request of the last installation that succeeded
 
-# GB to download, GB on disk; those of extras are added. Measured without CUDA. With CUDA estimated:
-# the files that pip names for torch 2.13 on Linux, added up; on disk 1.8 times that.
+# (GB to download, GB on disk) of a build of torch, and of extras. Measured without CUDA. With CUDA
+# estimated: the sum of the files that pip names for torch 2.13 on Linux; on disk 1.8 times that.
 SIZES = {"cpu": (0.3, 1.1), "cu126": (3.3, 6), "cu130": (2.8, 5)}
 SIZES.update({"eval": (0.2, 0.5), "parity": (0.1, 0.3), "bench": (0.1, 0.2)})
 
@@ -50,23 +50,23 @@ def run(*command: str) -> tuple[bool, str]:
 
 
 def pip(*arguments: str) -> bool:
-    """Install by pip, its progress in sight; whether it succeeded."""
+    """Install by pip, which shows its progress; whether it succeeded."""
     sys.stdout.flush()
     command = [PYTHON, "-m", "pip", "install", "-c", "constraints.txt", *arguments]
     return subprocess.run(command).returncode == 0
 
 
 def check(extras: list[str]) -> None:
-    """Refuse what cannot succeed, before anything is made."""
+    """Refuse an installation that cannot succeed, before anything is made."""
     if not (ROOT / "pyproject.toml").is_file() or not (ROOT / "minise").is_dir():
         refuse("minise is not beside this file: clone the repository, and run it there")
     if not os.path.samefile(ROOT, os.curdir):
         refuse(f"run it at the root of the clone: cd {shlex.quote(str(ROOT))}")
     section = Path("pyproject.toml").read_text("utf-8").partition("optional-dependencies]")[2]
-    known = re.findall(r"^(\w+) = \[", section.partition("\n[")[0], re.MULTILINE)
+    names = re.findall(r"^(\w+) = \[", section.partition("\n[")[0], re.MULTILINE)
     for extra in extras:
-        if extra not in known:
-            refuse(f"no extra is named {extra[:40]!r}; there are {', '.join(known)}")
+        if extra not in names:
+            refuse(f"no extra is named {extra[:40]!r}; there are {', '.join(names)}")
     if not find_spec("venv") or not find_spec("ensurepip"):
         package = f"python3.{sys.version_info[1]}-venv"
         refuse(f"this Python has no venv module; on Debian or Ubuntu: sudo apt install {package}")
@@ -76,12 +76,12 @@ def make_environment() -> None:
     """.venv, with a Python that is new enough and a pip that reaches packages."""
     if not Path(".venv").exists():
         print("Making .venv", flush=True)
-        made, said = run(sys.executable, "-m", "venv", ".venv")
-        if not made:
-            refuse(f"could not make .venv: {said[-200:]}")
+        succeeded, output = run(sys.executable, "-m", "venv", ".venv")
+        if not succeeded:
+            refuse(f"could not make .venv: {output[-200:]}")
     if not run(PYTHON, "-c", "import pip, sys; sys.exit(sys.version_info < (3, 10))")[0]:
         refuse("the .venv here does not work (no pip, or an old Python): delete it and try again")
-    with tempfile.TemporaryDirectory() as folder:  # by a small package that is needed anyway
+    with tempfile.TemporaryDirectory() as folder:  # try a small package that is needed anyway
         options = ["--no-deps", "--retries=0", "--timeout=10", f"--dest={folder}"]
         if not run(PYTHON, "-m", "pip", "download", *options, "hatchling")[0]:
             refuse("pip finds no packages: check the network, and pip's settings (pip config list)")
@@ -89,9 +89,9 @@ def make_environment() -> None:
 
 def torch_build() -> tuple[str, str]:
     """The build of torch for the NVIDIA driver here, and why."""
-    found, said = run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    version = re.match(r"(\d+)\.[\d.]+", said)
-    if not found or not version:
+    succeeded, output = run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    version = re.match(r"(\d+)\.[\d.]+", output)
+    if not succeeded or not version:
         return "cpu", "there is no NVIDIA driver"
     if int(version[1]) < 525:
         return "cpu", f"the NVIDIA driver is {version[0]}, and CUDA 12 needs 525"
@@ -99,11 +99,11 @@ def torch_build() -> tuple[str, str]:
 
 
 def install_torch(build: str) -> bool:
-    """From PyTorch's own index, if that answers; the rest that torch needs comes with minise."""
+    """torch from PyTorch's own index, if that answers; its dependencies come with minise."""
     index = f"https://download.pytorch.org/whl/{build}"
     try:
         urllib.request.urlopen(f"{index}/torch/", timeout=5).close()
-    except Exception:  # no network, a proxy that refuses, ...: pip's own index may still do
+    except Exception:  # no network, a proxy that refuses, ...: pip's own index may still work
         return False
     return pip("--no-deps", "--index-url", index, "torch")
 
@@ -111,15 +111,16 @@ def install_torch(build: str) -> bool:
 def main(extras: list[str]) -> None:
     check(extras)
     files = [Path(name).read_text("utf-8") for name in ("pyproject.toml", "constraints.txt")]
-    asked = "\n".join([*sorted(extras), str(ROOT), *files])
+    request = "\n".join([*sorted(extras), str(ROOT), *files])
     torch = run(PYTHON, "-c", "import importlib.metadata as m; print(m.version('torch'))")[1]
     has_torch = f"\ntorch=={torch.partition('+')[0]}\n" in files[1]
-    if not has_torch or not DONE.exists() or DONE.read_text("utf-8") != asked:
+    if not has_torch or not DONE.exists() or DONE.read_text("utf-8") != request:
         build, why = torch_build()
-        download, disk = (sum(SIZES.get(n, (0, 0))[i] for n in (build, *extras)) for i in (0, 1))
+        parts = [SIZES.get(name, (0, 0)) for name in (build, *extras)]
+        download, disk = sum(part[0] for part in parts), sum(part[1] for part in parts)
         free = shutil.disk_usage(".").free / 1e9
         if free < download + disk and not has_torch:
-            refuse(f"{free:.1f} GB are free on this disk, and {download + disk:.1f} GB needed")
+            refuse(f"{free:.1f} GB are free on this disk, and {download + disk:.1f} GB are needed")
         make_environment()
         if not has_torch:
             print(f"torch {'without' if build == 'cpu' else 'with'} CUDA, because {why}.")
@@ -129,7 +130,7 @@ def main(extras: list[str]) -> None:
                 print("If that is PyPI, on Linux, it has CUDA: 2.8 GB to download, 5 GB on disk.")
         if not pip("-e", f".[{','.join(extras)}]" if extras else "."):
             refuse("pip failed, as it says above; to go on, run the same command again")
-        DONE.write_text(asked, "utf-8")
+        DONE.write_text(request, "utf-8")
     print(f"Installed. Next: {BIN / 'minise'} ask" + f", {PYTHON} -m pytest" * ("test" in extras))
 
 

@@ -31,10 +31,10 @@ from minise import Question, SelfEnsemble, load
 from minise.bench.shapes import PUBLISHED
 from minise.evaluation.meter import high_water
 from minise.loading.config_json import config_from_dict
+from minise.loading.names import DEFAULT_MODEL, FOUR_BIT
 from minise.loading.source import INDEX, finder
 from minise.method import label_logits
 from minise.model import Decoder
-from minise.names import DEFAULT_MODEL, FOUR_BIT
 
 SHARD = 5 * 10**9  # bytes
 POOL = (1 << 24) + 3  # random values, used again and again; odd, so that rows of a matrix differ

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from minise import InputError, LanguageModel, Question, load
-from minise.data.tasks import load_tasks
+from minise.data.tasks import Selection, load_tasks
 from minise.exact.machine import facts
 from minise.method import label_logits
 from minise.methods.build import build, build_asking
@@ -164,7 +164,7 @@ def fitted(samples: list[Sample]) -> Iterator[tuple[str, dict[str, Any]]]:
 def real_questions(lm: LanguageModel, task: str, path: Path) -> list[Question]:
     """The first questions that fit into the model's positions in both presets."""
     kept = []
-    for question in load_tasks([task], data=path)[0].questions:
+    for question in load_tasks([f"{task}@{path}"])[0].questions:
         try:
             for preset in ("paper", "authors-code"):
                 way = Variant("x", "standard", {"preset": preset})
@@ -183,7 +183,7 @@ def all_cases(data: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
         lm = load(f"weights/{model}")
         for task, (group_size, trials) in SIZES.items():
             if task == "miniature":
-                questions = load_tasks([task], questions=60)[0].questions
+                questions = load_tasks([task], Selection(questions=60))[0].questions
             elif data is not None:
                 questions = real_questions(lm, task, data / FILES[task])
             else:

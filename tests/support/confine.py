@@ -15,7 +15,7 @@ import huggingface_hub
 
 
 class Hang(BaseException):
-    """Not an Exception, so that no `except Exception` of a command takes it for its own."""
+    """Not an Exception, so that no `except Exception` of a command catches it."""
 
 
 class WroteOutside(BaseException):
@@ -52,9 +52,9 @@ sys.addaudithook(_watch)
 
 @contextmanager
 def confined(folder: Path, seconds: float) -> Iterator[None]:
-    """This folder is the current one, and the only one to write in; the hub is not asked. Whatever
-    takes more of the processor's time raises Hang. At the end all is as it was: folder,
-    environment, warnings, signals."""
+    """Make this folder the current one, and the only one to write in; the hub is offline. Code that
+    takes more seconds of the processor raises Hang. At the end the current folder, environment,
+    warnings and signals are restored."""
     global _allowed
     before, environment, bytecode = os.getcwd(), dict(os.environ), sys.dont_write_bytecode
 

@@ -1,5 +1,5 @@
-"""Processes forked from one that has imported the large libraries, and nothing of the package: a
-test that needs many does not wait for each of them to import torch."""
+"""Processes forked from one that has imported the large libraries, but not the package: a test that
+needs many does not wait for each of them to import torch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ PROCESSES.set_forkserver_preload(
 
 
 class Team:
-    """Processes with the variables that torchrun sets, each on one thread. What they print is kept
-    in `folder`. Here is the store that torchrun's agent keeps for them."""
+    """Processes with the variables that torchrun sets, each on one thread. Their output is stored
+    in `folder`. This process has the store that otherwise torchrun's agent has."""
 
-    def __init__(self, count: int, folder: Path, run: Callable[..., object], *given: object):
+    def __init__(self, count: int, folder: Path, run: Callable[..., object], *arguments: object):
         self.folder = folder
         self.store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         shared = {
@@ -42,9 +42,11 @@ class Team:
         }
         self.processes = []
         for rank in range(count):
-            told = {**shared, "RANK": rank, "LOCAL_RANK": rank}
-            variables = {**os.environ, **{name: str(value) for name, value in told.items()}}
-            self.processes.append(_started(variables, folder / f"said-{rank}", run, given))
+            variables = {**shared, "RANK": rank, "LOCAL_RANK": rank}
+            texts = {name: str(value) for name, value in variables.items()}
+            self.processes.append(
+                _started({**os.environ, **texts}, folder / f"output-{rank}", run, arguments)
+            )
 
     def join(self) -> list[int | None]:
         """The exit codes, at the end of all processes."""
@@ -52,24 +54,24 @@ class Team:
             process.join()
         return [process.exitcode for process in self.processes]
 
-    def said(self, stream: str) -> str:
-        """What all have printed on "out" or "err", in the order of their ranks."""
-        paths = [self.folder / f"said-{rank}-{stream}" for rank in range(len(self.processes))]
+    def output(self, stream: str) -> str:
+        """The output of all processes on "out" or "err", in the order of their ranks."""
+        paths = [self.folder / f"output-{rank}-{stream}" for rank in range(len(self.processes))]
         return "".join(path.read_text() for path in paths)
 
 
 def alone(
-    variables: dict[str, str], folder: Path, run: Callable[..., object], *given: object
+    variables: dict[str, str], folder: Path, run: Callable[..., object], *arguments: object
 ) -> tuple[int | None, str, str]:
-    """A process whose environment is `variables`: its exit code, and what it prints, which is kept
-    in `folder`."""
-    process = _started(variables, folder / "said", run, given)
+    """A process whose environment is `variables`: its exit code and its output, which is stored in
+    `folder`."""
+    process = _started(variables, folder / "output", run, arguments)
     process.join()
-    return process.exitcode, *(Path(f"{folder / 'said'}-{x}").read_text() for x in ("out", "err"))
+    return process.exitcode, *(Path(f"{folder / 'output'}-{x}").read_text() for x in ("out", "err"))
 
 
 def ask_without_waits(arguments: list[str], may_wait: bool) -> int:
-    """`minise ask`, in which every wait is over at once, or ends the process."""
+    """`minise ask` in which every wait takes no time, or without `may_wait` ends the process."""
 
     def sleep(seconds: float) -> None:
         if not may_wait:
@@ -80,15 +82,15 @@ def ask_without_waits(arguments: list[str], may_wait: bool) -> int:
 
 
 def _started(
-    variables: dict[str, str], path: Path, run: Callable[..., object], given: tuple[object, ...]
+    variables: dict[str, str], path: Path, run: Callable[..., object], arguments: tuple[object, ...]
 ) -> BaseProcess:
-    process = PROCESSES.Process(target=_run_here, args=(variables, str(path), run, given))
+    process = PROCESSES.Process(target=_run_here, args=(variables, str(path), run, arguments))
     process.start()
     return process
 
 
 def _run_here(
-    variables: dict[str, str], path: str, run: Callable[..., object], given: tuple[object, ...]
+    variables: dict[str, str], path: str, run: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
     os.environ.clear()
     os.environ.update(variables)
@@ -96,4 +98,4 @@ def _run_here(
         with open(f"{path}-{stream}", "w") as file:
             os.dup2(file.fileno(), number)
     torch.set_num_threads(1)
-    sys.exit(run(*given))
+    sys.exit(run(*arguments))

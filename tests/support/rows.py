@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minise import InputError, Question
-from minise.data.tasks import Task, load_tasks
+from minise.data.tasks import Selection, Task, load_tasks
 
 OWN: list[dict[str, Any]] = [
     {"id": "q1", "question": "Which flies?", "choices": ["wren", "trout", "oak"], "answer": 0},
@@ -85,15 +85,15 @@ def flattened(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "choices"} | choices
 
 
-def load(path: Path, **options: Any) -> Task:
-    [task] = load_tasks([str(path)], **options)
+def load(path: Path, **selection: Any) -> Task:
+    [task] = load_tasks([str(path)], Selection(**selection))
     return task
 
 
-def refusal(*names: str, **options: Any) -> str:
+def refusal(*names: str, **selection: Any) -> str:
     """The message with which `load_tasks` refuses. It must be one line."""
     with pytest.raises(InputError) as caught:
-        load_tasks(names, **options)
+        load_tasks(names, Selection(**selection))
     message = str(caught.value)
     assert len(message.splitlines()) == 1
     return message

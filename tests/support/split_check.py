@@ -18,43 +18,43 @@ from minise.names import ENGINES
 QUESTION = Question("Which one flies?", ["eel", "cat", "owl", "ant", "yak", "trout"], answer=2)
 
 
-def streams(lm: LanguageModel, engine: str, plan: SelfEnsemble) -> list[Tensor]:
+def streams(lm: LanguageModel, engine: str, method: SelfEnsemble) -> list[Tensor]:
     """The residual stream after each layer, and the logits."""
-    asked = plan.plan(lm, QUESTION)
-    with record(lm.decoder) as seen:
-        logits = branch_logits(lm, asked.prefix, asked.branches, engine)
-    return [*seen.residual.values(), logits]
+    plan = method.plan(lm, QUESTION)
+    with record(lm.decoder) as trace:
+        logits = branch_logits(lm, plan.prefix, plan.branches, engine)
+    return [*trace.residual.values(), logits]
 
 
-def apart(whole: LanguageModel, part: LanguageModel) -> dict[str, float]:
-    plan = SelfEnsemble(3, 4)
-    found = {}
+def differences_of(whole: LanguageModel, part: LanguageModel) -> dict[str, float]:
+    method = SelfEnsemble(3, 4)
+    differences = {}
     for engine in ENGINES:
-        pairs = zip(streams(whole, engine, plan), streams(part, engine, plan), strict=True)
-        found[engine] = max(float((a - b).abs().max()) for a, b in pairs)
-    asked = plan.plan(whole, QUESTION)
-    layout = pack(asked.prefix, asked.branches)
+        pairs = zip(streams(whole, engine, method), streams(part, engine, method), strict=True)
+        differences[engine] = max(float((a - b).abs().max()) for a, b in pairs)
+    plan = method.plan(whole, QUESTION)
+    layout = pack(plan.prefix, plan.branches)
     a, b = (hidden_states(lm, layout) for lm in (whole, part))
-    found["every token"] = float((a - b).abs().max())
-    prompts = [asked.prefix + branch for branch in asked.branches[:3]]
+    differences["every token"] = float((a - b).abs().max())
+    prompts = [plan.prefix + branch for branch in plan.branches[:3]]
     texts = [generate(lm, prompts, 12, stop=()) for lm in (whole, part)]
-    found["generated"] = float(sum(x.tokens != y.tokens for x, y in zip(*texts, strict=True)))
-    found["values"] = sum(p.numel() for p in part.decoder.parameters()) / sum(
+    differences["generated"] = float(sum(x.tokens != y.tokens for x, y in zip(*texts, strict=True)))
+    differences["values"] = sum(p.numel() for p in part.decoder.parameters()) / sum(
         p.numel() for p in whole.decoder.parameters()
     )
-    return found
+    return differences
 
 
 def compare(width: int, folders: list[str]) -> None:
-    """Process 0 prints a JSON object: for each folder how far the two are apart, by what was
+    """Process 0 prints a JSON object: for each folder the largest differences, by what was
     compared."""
-    told = {}
+    report = {}
     with torch.inference_mode(), joined(width) as world:
         for folder in folders:
             whole = load(folder, dtype=torch.float64)
-            given = (folder, None, torch.float64, "cpu", None, False)
-            lm, stored, placed = prepare(*given, share=world.share)
+            arguments = (folder, None, torch.float64, "cpu", None)
+            lm, stored, placed = prepare(*arguments, share=world.share)
             part = replace(lm, decoder=read_weights(stored, placed.dtype, placed.device))
-            told[folder] = apart(whole, part)
+            report[folder] = differences_of(whole, part)
     if world.rank == 0:
-        print(json.dumps(told))
+        print(json.dumps(report))

@@ -1,6 +1,6 @@
-"""Spoil real files in the ways that files go wrong: bytes, JSON, safetensors, and what lies there.
+"""Damage real files in realistic ways: bytes, JSON, safetensors, and what their path leads to.
 
-Every function draws from the generator it is given, so a seed names what it does.
+Every function draws from the generator in its arguments, so a seed determines the damage.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-# What may stand in a text where nobody expects it.
+# Unexpected texts.
 TEXTS = (
     *("", " ", "\0", "\x1b[31mred", "\x07", "\r", "a\nb", "\x7f", "\x9b1m", "\u202e", "\ud800"),
     *("\udcff", "é", "名", "🦜", "\ufeff", "A", "1", "NaN", "$x$", "x$_{$", "%s{}", "../../x", "/"),
@@ -65,8 +65,8 @@ def spoil_json(data: bytes, draw: random.Random) -> bytes:
         elif change == 5 and holder is not value:
             del holder[key]
         elif change == 6:
-            other, there = _place(value, draw)
-            holder[key] = copy.deepcopy(other[there])
+            source, index = _place(value, draw)
+            holder[key] = copy.deepcopy(source[index])
         elif change == 7 and isinstance(holder, dict):
             holder[draw.choice((draw.choice(TEXTS), key + "s", key.upper()))] = holder.pop(key)
         elif change == 8 and isinstance(holder, dict):
@@ -83,7 +83,7 @@ def spoil_json(data: bytes, draw: random.Random) -> bytes:
 
 
 def spoil_line(data: bytes, draw: random.Random) -> bytes:
-    """One to three lines of JSON, spoilt or replaced."""
+    """One to three lines of JSON, damaged or replaced."""
     lines = data.split(b"\n")
     for at in draw.sample(range(len(lines) - 1), draw.choice((1, 1, 2, 3))):
         odd = draw.choice(VALUES).encode()
@@ -140,7 +140,7 @@ def spoil_safetensors(data: bytes, draw: random.Random) -> bytes:
 
 
 def replace_path(path: Path, draw: random.Random) -> None:
-    """Something else where the file or folder was: nothing, an empty file, a folder, a link."""
+    """Replace the file or folder by nothing, an empty file, a folder or a link."""
     if path.exists():
         path.rename(path.with_name(f"{path.name[:9]}-before"))
     change = draw.randrange(6)
