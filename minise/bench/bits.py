@@ -14,15 +14,17 @@ import torch.nn.functional as F
 from minise.evaluation.meter import timed
 from minise.exact.probe import Classes, Shape, choose, measure, samples, tried
 
-CALLS = 5  # of each number of rows; their median is told
-LONG = 0.2  # seconds of a call from which three are enough
+CALLS = 5  # of each number of rows; the result is their median
+LONG = 0.2  # seconds; of a longer call three are enough
 
 
 @dataclass(frozen=True)
 class Bits:
-    """What was measured of a linear layer. classes: numbers of rows that share their bits; one that
-    was tried and is in none does not do the same to every row of a call. chosen: the class in which
-    minise calls the layer. microseconds: of a call, by its number of rows; the median of several.
+    """What was measured for a linear layer.
+
+    classes: numbers of rows that share their bits. A number that was tried and is in no class does
+    not treat every row of a call alike. chosen: the class in which minise calls the layer.
+    microseconds: of a call, by its number of rows; the median of several.
     """
 
     shape: Shape
@@ -43,29 +45,24 @@ class Bits:
         }
 
     def as_text(self) -> str:
-        """A block of lines: the classes, and under each number of rows what a call takes, and how
-        much more a row costs in it than in the largest call."""
+        """A block of lines: the classes; for each number of rows the time of a call; and the time
+        of each of its rows, as a multiple of the largest call's."""
         us, most = self.microseconds, max(self.microseconds)
-        rows = {
+        table = {
             "rows": [f"{n:,}{'*' * (n in self.chosen)}" for n in us],
-            "microseconds": [f"{one:,.0f}" for one in us.values()],
-            "of a row": [f"{(one / n) / (us[most] / most):.2f}" for n, one in us.items()],
+            "microseconds": [f"{time:,.0f}" for time in us.values()],
+            "of a row": [f"{(time / n) / (us[most] / most):.2f}" for n, time in us.items()],
         }
-        wide = max(len(cell) for cells in rows.values() for cell in cells) + 2
-        return "\n".join(
-            [
-                f"{self.shape.inputs:,} x {self.shape.outputs:,}{' + bias' * self.shape.bias}: "
-                f"{in_words(self.classes, list(us))}",
-                *(
-                    f"  {name:12}" + "".join(f"{x:>{wide}}" for x in row)
-                    for name, row in rows.items()
-                ),
-            ]
-        )
+        width = max(len(cell) for cells in table.values() for cell in cells) + 2
+        layer = f"{self.shape.inputs:,} x {self.shape.outputs:,}{' + bias' * self.shape.bias}"
+        lines = [f"{layer}: {in_words(self.classes, list(us))}"]
+        for name, cells in table.items():
+            lines.append(f"  {name:12}" + "".join(f"{cell:>{width}}" for cell in cells))
+        return "\n".join(lines)
 
 
 def measure_bits(shape: Shape) -> Bits:
-    """Find the classes anew, without the cache of this machine, and time a call of each number of
+    """Measure the classes again, without this machine's cache, and time a call of each number of
     rows."""
     classes = measure(shape)
     weight, bias, rows = samples(shape)
@@ -73,14 +70,15 @@ def measure_bits(shape: Shape) -> Bits:
     with torch.inference_mode():
         for number in tried(shape):
             call = partial(F.linear, rows[torch.arange(number) % len(rows)], weight, bias)
-            calls = CALLS if timed(call, weight.device) < LONG else 3  # it warms up, too
+            calls = CALLS if timed(call, weight.device) < LONG else 3  # this one also warms up
             seconds = [timed(call, weight.device) for _ in range(calls)]
             microseconds[number] = 1e6 * statistics.median(seconds)
     return Bits(shape, classes, choose(classes), microseconds)
 
 
 def in_words(classes: Classes, tried: Sequence[int]) -> str:
-    """Classes as a person writes them. Braces: numbers that are no neighbours share their bits.
+    """Classes as a person writes them. Braces: numbers that share their bits without being
+    neighbours.
 
     >>> in_words([[1], [2, 4], [8, 32], [16]], [1, 2, 4, 8, 16, 32])
     '1; 2 to 4; {8, 32 and more}; 16'

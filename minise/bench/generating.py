@@ -1,4 +1,4 @@
-"""Time writing: one prompt, and the branches of a question over their shared trunk."""
+"""Time the generation of text: after one prompt, and after all prompts of a question."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from minise.writing.generation import generate
 
 NEW_TOKENS = 64  # for each prompt
 
-Way = Callable[[], list[list[int]]]
+Texts = list[list[int]]  # the new tokens of each prompt
 
 
 @dataclass(frozen=True)
 class Written:
-    """One way of writing on after the prompts. seconds: the median of the rounds. new_tokens: of
-    all prompts together. peak_bytes: the peak of memory above what was held before; None where the
-    system does not say. differing: how many of the new tokens are not those of minise."""
+    """One way of generating text after the prompts. seconds: the median of the rounds. new_tokens:
+    of all prompts together. peak_bytes: the peak of memory above what was in use before; None if
+    the system does not say. differing: how many of the new tokens are not those of minise."""
 
     name: str
     prompts: int
@@ -39,43 +39,58 @@ class Written:
     differing: int
 
 
+@dataclass(frozen=True)
+class _Way:
+    """run: generates after the `prompts`. expected: the name of the way that it must equal."""
+
+    prompts: list[list[int]]
+    run: Callable[[], Texts]
+    expected: str
+
+
 @torch.inference_mode()
 def time_generation(
     lm: LanguageModel, workload: Workload, rounds: int, seed: int, with_peers: bool = True
 ) -> list[Written]:
-    """Greedy text of NEW_TOKENS tokens after the first prompt of a question alone, and after all of
-    them, by minise and by the reference library with its cache. Each way runs `rounds` times in
-    turn, after one run that warms up."""
+    """Generate NEW_TOKENS tokens greedily after the first prompt of a question alone, and after all
+    of its prompts, by minise and by the reference library with its cache. Each way runs `rounds`
+    times in turn, after one run that warms up."""
     prefix, branches, _ = workload.prompts(lm.config.vocab_size, seed)
     prompts = [[*prefix, *branch] for branch in branches]
-    plain = with_peers and format_of(lm.decoder) is None
-    model = library_model(lm.decoder) if plain else None
-    ways: dict[str, tuple[Way, list[list[int]]]] = {}
-    for what, asked in {"one prompt": prompts[:1], "all prompts": prompts}.items():
-        ways[f"{what}: minise"] = partial(_ours, lm, asked), asked
-        if model is not None:
-            one = "library, one by one" if len(asked) > 1 else "library"
-            ways[f"{what}: {one}"] = partial(_one_by_one, model, asked), asked
-            if len(asked) > 1:
-                ways[f"{what}: library, padded batch"] = partial(_batch, model, asked), asked
+    shared = with_peers and format_of(lm.decoder) is None
+    model = library_model(lm.decoder) if shared else None
+    ways = _ways(lm, model, "one prompt", prompts[:1]) | _ways(lm, model, "all prompts", prompts)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     texts, peaks = {}, {}
-    for name, (way, _) in ways.items():
-        peaks[name], texts[name] = peak_bytes(way, lm.decoder.device)
+    for name, way in ways.items():
+        peaks[name], texts[name] = peak_bytes(way.run, lm.decoder.device)
     for _ in tqdm(range(rounds), desc="rounds", disable=None, leave=False):
-        for name, (way, _) in ways.items():
-            seconds[name].append(timed(way, lm.decoder.device))
-    return [
-        Written(
-            name,
-            len(asked),
-            sum(map(len, texts[name])),
-            statistics.median(seconds[name]),
-            peaks[name],
-            _differing(texts[name], texts[f"{name.partition(':')[0]}: minise"]),
-        )
-        for name, (_, asked) in ways.items()
-    ]
+        for name, way in ways.items():
+            seconds[name].append(timed(way.run, lm.decoder.device))
+    rows = []
+    for name, way in ways.items():
+        tokens = sum(map(len, texts[name]))
+        median = statistics.median(seconds[name])
+        differing = _differing(texts[name], texts[way.expected])
+        rows.append(Written(name, len(way.prompts), tokens, median, peaks[name], differing))
+    return rows
+
+
+def _ways(
+    lm: LanguageModel, model: Any | None, what: str, prompts: list[list[int]]
+) -> dict[str, _Way]:
+    """minise, and the library's model if there is one, by name."""
+    ours = f"{what}: minise"
+    ways = {ours: _Way(prompts, partial(_ours, lm, prompts), ours)}
+    if model is None:
+        return ways
+    several = len(prompts) > 1
+    name = f"{what}: library, one by one" if several else f"{what}: library"
+    ways[name] = _Way(prompts, partial(_one_by_one, model, prompts), ours)
+    if several:
+        name = f"{what}: library, padded batch"
+        ways[name] = _Way(prompts, partial(_batch, model, prompts), ours)
+    return ways
 
 
 def as_text(rows: Sequence[Written]) -> str:
@@ -96,31 +111,34 @@ def as_text(rows: Sequence[Written]) -> str:
     return "\n".join(lines)
 
 
-def _ours(lm: LanguageModel, prompts: list[list[int]]) -> list[list[int]]:
-    return [made.tokens for made in generate(lm, prompts, NEW_TOKENS, stop=[])]
+def _ours(lm: LanguageModel, prompts: list[list[int]]) -> Texts:
+    return [generation.tokens for generation in generate(lm, prompts, NEW_TOKENS, stop=[])]
 
 
-def _one_by_one(model: Any, prompts: list[list[int]]) -> list[list[int]]:
+def _one_by_one(model: Any, prompts: list[list[int]]) -> Texts:
     return [_batch(model, [prompt])[0] for prompt in prompts]
 
 
-def _batch(model: Any, prompts: list[list[int]]) -> list[list[int]]:
+def _batch(model: Any, prompts: list[list[int]]) -> Texts:
     """The library's `generate`, the prompts padded on the left."""
     device = model.model.embed_tokens.weight.device
     width = max(map(len, prompts))
-    rows = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
-    kept = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    made: Tensor = model.generate(
-        torch.tensor(rows, device=device),
-        attention_mask=torch.tensor(kept, device=device),
+    ids = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
+    real = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    output: Tensor = model.generate(
+        torch.tensor(ids, device=device),
+        attention_mask=torch.tensor(real, device=device),
         max_new_tokens=NEW_TOKENS,
         min_new_tokens=NEW_TOKENS,
         do_sample=False,
         pad_token_id=0,
     )
-    return [row[width:] for row in made.tolist()]
+    return [row[width:] for row in output.tolist()]
 
 
-def _differing(texts: list[list[int]], expected: list[list[int]]) -> int:
-    pairs = zip(texts, expected, strict=True)
-    return sum(a != b for text, same in pairs for a, b in zip(text, same, strict=True))
+def _differing(texts: Texts, expected: Texts) -> int:
+    """How many tokens are not the expected ones."""
+    different = 0
+    for text, right in zip(texts, expected, strict=True):
+        different += sum(a != b for a, b in zip(text, right, strict=True))
+    return different

@@ -27,15 +27,26 @@ from minise.names import ENGINES
 from minise.tokenizer import Tokenizer
 
 FREE_ROWS = "tree, rows in one call"
+Prompts = tuple[list[int], list[list[int]], list[int]]  # prefix, branches, label ids
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to the label logits (G, C) of a question. tokens: how many it runs per question,
+    padding included. questions: how many run in one pass."""
+
+    run: Callable[[], Tensor]
+    tokens: int
+    questions: int = 1
 
 
 @dataclass(frozen=True)
 class Row:
     """One way of running the prompts.
 
-    seconds: the median of the rounds. tokens: how many it runs, padding included. Where questions
-    share a pass, both are a question's part. peak_bytes: the peak of memory above what was held
-    before; None where the system does not say. max_difference: the largest absolute difference of a
+    seconds: the median of the rounds. tokens: how many it runs, padding included. If questions
+    share a pass, both are per question. peak_bytes: the peak of memory above what was in use
+    before; None if the system does not say. max_difference: the largest absolute difference of a
     label logit from the separate runs.
     """
 
@@ -50,9 +61,9 @@ class Row:
 class Timings:
     """One row for each engine and peer.
 
-    floor_seconds: the time of the linear layers alone, on the tokens of the tree engine. It is
-    measured in the same rounds, with the model's own weights. left_out: engines that did not run,
-    by name, each with the reason.
+    floor_seconds: the time of the linear layers alone, on the tokens of the tree engine, measured
+    in the same rounds with the model's own weights. left_out: the reason for each engine that did
+    not run, by name.
     """
 
     floor_seconds: float
@@ -99,13 +110,12 @@ class Timings:
 def random_model(raw: dict[str, object], dtype: torch.dtype, device: torch.device) -> LanguageModel:
     """A model of random weights, created on the device where it will run, without any file.
 
-    `raw` is what a config.json holds. The weights are the same in every call. Its tokenizer is
+    `raw` is the content of a config.json. The weights are the same in every call. The tokenizer is
     empty, because the workloads are token ids.
     """
     config = config_from_dict(raw)
     decoder = empty_decoder(config, dtype)
-    if device.type == "cpu":
-        probe(decoder, dtype)
+    probe(decoder, dtype, device)
     decoder.to_empty(device=device)
     generator = torch.Generator(device).manual_seed(0)
     for parameter in decoder.parameters():
@@ -135,66 +145,89 @@ def time_engines(
     free_rows: bool = False,
 ) -> Timings:
     """Run every way `rounds` times in turn, after one run that warms up and checks the numbers.
-    With `tokens_per_pass`, one way more: as many questions as fit, in one pass of the tree. With
+
+    With `tokens_per_pass`, one more way: as many questions as fit, in one pass of the tree. With
     `free_rows`, one more: the tree with each linear layer in one call of all rows, as if equal bits
-    were not wanted. The engine plain is left out where its scores would not fit in memory. Raises
-    InputError for `free_rows` with 4-bit weights."""
-    prefix, branches, labels = workload.prompts(lm.config.vocab_size, seed)
+    were not wanted. The engine plain is left out if its scores would not fit in memory. Raises
+    InputError for `free_rows` with 4-bit weights.
+    """
     device = lm.decoder.device
-    counts = token_counts(prefix, branches)
-    ways: dict[str, tuple[Callable[[], Tensor], int]] = {
-        engine: (partial(branch_logits, lm, prefix, branches, engine, labels), counts[engine])
-        for engine in ENGINES
-    }
-    left_out = {}
+    prompts = workload.prompts(lm.config.vocab_size, seed)
+    counts = token_counts(*prompts[:2])
+    ways, left_out = _engine_ways(lm, prompts, counts)
+    if free_rows:
+        ways[FREE_ROWS] = _free_rows(lm, prompts, counts)
+    # The library's model uses the decoder's own tensors, and cannot use packed ones.
+    model = library_model(lm.decoder) if with_peers and format_of(lm.decoder) is None else None
+    if model is not None:
+        prefix, branches, labels = prompts
+        columns = torch.tensor(labels, device=device)
+        for name, (run, tokens) in peers(model, prefix, branches, columns).items():
+            ways[name] = Way(run, tokens)
+    questions = tokens_per_pass // counts["tree"]
+    if questions > 1:
+        name = f"tree, {questions:,} questions a pass"
+        ways[name] = _many_questions(lm, workload, seed, questions)
+    expected = ways["separate"].run().double()
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    peaks: dict[str, int | None] = {}
+    differences: dict[str, float] = {}
+    for name, way in ways.items():
+        peaks[name], logits = peak_bytes(way.run, device)
+        differences[name] = float((logits.double() - expected).abs().max())
+    floors = []
+    for _ in tqdm(range(rounds), desc="rounds", disable=None, leave=False):
+        floors.append(floor_seconds(lm, counts["tree"]))
+        for name, way in ways.items():
+            seconds[name].append(timed(way.run, device))
+    rows = []
+    for name, way in ways.items():
+        median = statistics.median(seconds[name]) / way.questions
+        rows.append(Row(name, median, way.tokens, peaks[name], differences[name]))
+    return Timings(statistics.median(floors), rows, left_out)
+
+
+def _engine_ways(
+    lm: LanguageModel, prompts: Prompts, counts: dict[str, int]
+) -> tuple[dict[str, Way], dict[str, str]]:
+    """Each engine, and the reason for each that is left out."""
+    prefix, branches, labels = prompts
+    ways, left_out = {}, {}
+    for engine in ENGINES:
+        run = partial(branch_logits, lm, prefix, branches, engine, labels)
+        ways[engine] = Way(run, counts[engine])
     try:
         check_scores_fit(lm, counts["plain"])
     except InputError as error:
         left_out["plain"] = str(error)
         del ways["plain"]
-    if free_rows:
-        free = replace(lm, decoder=unrefined(lm.decoder))
-        run = partial(branch_logits, free, prefix, branches, "tree", labels)
-        ways[FREE_ROWS] = run, counts["tree"]
-    # The library's model takes the decoder's own tensors, and has no place for packed ones.
-    plain = with_peers and format_of(lm.decoder) is None
-    model = library_model(lm.decoder) if plain else None
-    if model is not None:
-        ways |= peers(model, prefix, branches, torch.tensor(labels, device=device))
-    together = ""
-    if (questions := tokens_per_pass // counts["tree"]) > 1:
-        together = f"tree, {questions:,} questions a pass"
-        asked = [workload.prompts(lm.config.vocab_size, seed + i) for i in range(questions)]
-        whole = [[*start, *branch] for start, each, _ in asked for branch in each]
-        tokens = token_counts([], whole)["tree"] // questions
+    return ways, left_out
 
-        def first_of_all() -> Tensor:
-            return branch_logits(lm, [], whole, "tree", labels)[: len(branches)]
 
-        ways[together] = first_of_all, tokens
+def _free_rows(lm: LanguageModel, prompts: Prompts, counts: dict[str, int]) -> Way:
+    """The tree with each linear layer in one call."""
+    prefix, branches, labels = prompts
+    free = replace(lm, decoder=unrefined(lm.decoder))
+    return Way(partial(branch_logits, free, prefix, branches, "tree", labels), counts["tree"])
 
-    expected = ways["separate"][0]().double()
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    peaks: dict[str, int | None] = {}
-    differences: dict[str, float] = {}
-    for name, (way, _) in ways.items():
-        peaks[name], logits = peak_bytes(way, device)
-        differences[name] = float((logits.double() - expected).abs().max())
-    floors = []
-    for _ in tqdm(range(rounds), desc="rounds", disable=None, leave=False):
-        floors.append(floor_seconds(lm, counts["tree"]))
-        for name, (way, _) in ways.items():
-            seconds[name].append(timed(way, device))
-    rows = []
-    for name, (_, tokens) in ways.items():
-        median = statistics.median(seconds[name]) / (questions if name == together else 1)
-        rows.append(Row(name, median, tokens, peaks[name], differences[name]))
-    return Timings(statistics.median(floors), rows, left_out)
+
+def _many_questions(lm: LanguageModel, workload: Workload, seed: int, questions: int) -> Way:
+    """Several questions in one pass of the tree. It returns the logits of the first one."""
+    whole: list[list[int]] = []
+    for number in range(questions):
+        prefix, branches, _ = workload.prompts(lm.config.vocab_size, seed + number)
+        whole += [[*prefix, *branch] for branch in branches]
+    _, first, labels = workload.prompts(lm.config.vocab_size, seed)
+
+    def run() -> Tensor:
+        return branch_logits(lm, [], whole, "tree", labels)[: len(first)]
+
+    return Way(run, token_counts([], whole)["tree"] // questions, questions)
 
 
 def unrefined(decoder: Decoder) -> Decoder:
-    """The same tensors under the layers of the definition. Raises InputError for 4-bit weights,
-    whose layers have no such form."""
+    """The same tensors in plain layers, without the calls of minise/exact/. Raises InputError for
+    4-bit weights, whose layers have no such form."""
     if format_of(decoder) is not None:
         raise InputError("--free-rows is for weights that are not packed; leave it out")
     plain = empty_decoder(decoder.config, decoder.dtype)
@@ -206,14 +239,13 @@ def floor_seconds(lm: LanguageModel, tokens: int) -> float:
     """Seconds that the linear layers of all blocks take on `tokens` tokens, and nothing else."""
     layer = lm.decoder.model.layers[0]
     linears = [module for module in layer.modules() if isinstance(module, nn.Linear | Linear4bit)]
-    given = {
-        size: torch.randn(tokens, size, dtype=lm.decoder.dtype, device=lm.decoder.device)
-        for size in {linear.in_features for linear in linears}
-    }
+    inputs = {}
+    for size in {linear.in_features for linear in linears}:
+        inputs[size] = torch.randn(tokens, size, dtype=lm.decoder.dtype, device=lm.decoder.device)
 
     def products() -> None:
         for linear in linears:
-            linear(given[linear.in_features])
+            linear(inputs[linear.in_features])
 
     products()  # warm up
     return timed(products, lm.decoder.device) * len(lm.decoder.model.layers)

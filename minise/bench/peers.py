@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,86 +78,110 @@ def library_config(config: Config) -> dict[str, object]:
     return facts
 
 
-def peers(
-    model: Any, prefix: Sequence[int], branches: Sequence[Sequence[int]], columns: Tensor
-) -> dict[str, tuple[Peer, int]]:
-    """Each peer by name, with the number of tokens it runs, padding included.
+@dataclass(frozen=True)
+class _Peers:
+    """One question's prompts for the library's model. Each method below is a peer.
 
-    A peer returns logits (G, len(columns)) for the token ids `columns`. The library computes the
-    whole vocabulary first.
+    columns: (C,) int64, the token ids whose logits are read. The library computes the whole
+    vocabulary first.
     """
-    weight = model.model.embed_tokens.weight
-    device, dtype = weight.device, weight.dtype
-    lowest = torch.finfo(dtype).min
-    prompts = [[*prefix, *branch] for branch in branches]
-    longest = max(map(len, branches))
 
-    def batch(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Right-padded ids, their 0/1 mask, and the index of each row's last token."""
-        width = max(map(len, rows))
-        ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
-        kept = torch.tensor(
-            [[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device
-        )
-        return ids, kept, torch.tensor([len(row) - 1 for row in rows], device=device)
+    model: Any
+    prefix: Sequence[int]
+    branches: Sequence[Sequence[int]]
+    columns: Tensor
 
-    def at_ends(hidden: Tensor, ends: Tensor) -> Tensor:
-        logits: Tensor = model.lm_head(hidden[torch.arange(len(ends), device=device), ends])
-        return logits[:, columns]
+    @property
+    def prompts(self) -> list[list[int]]:
+        return [[*self.prefix, *branch] for branch in self.branches]
 
-    def one_by_one() -> Tensor:
-        rows = [
-            model(input_ids=torch.tensor([p], device=device), use_cache=False, logits_to_keep=1)
-            for p in prompts
-        ]
-        return torch.cat([row.logits[:, -1] for row in rows])[:, columns]
+    @property
+    def device(self) -> torch.device:
+        return self.columns.device
 
-    def packed(keep_all: bool) -> Tensor:
-        layout = pack(prefix, branches)
-        mask = torch.zeros(layout.mask.shape, dtype=dtype, device=device)
-        mask.masked_fill_(~layout.mask.to(device), lowest)
-        ends = layout.ends.to(device)
-        out = model(
-            input_ids=layout.tokens[None].to(device),
-            position_ids=layout.positions[None].to(device),
+    def one_by_one(self) -> Tensor:
+        rows = []
+        for prompt in self.prompts:
+            ids = torch.tensor([prompt], device=self.device)
+            output = self.model(input_ids=ids, use_cache=False, logits_to_keep=1)
+            rows.append(output.logits[:, -1])
+        return torch.cat(rows)[:, self.columns]
+
+    def packed(self, keep_all: bool) -> Tensor:
+        """With `keep_all`, logits of every token are computed, and not of the ends only."""
+        layout = pack(self.prefix, self.branches)
+        dtype = self.model.model.embed_tokens.weight.dtype
+        mask = torch.zeros(layout.mask.shape, dtype=dtype, device=self.device)
+        mask.masked_fill_(~layout.mask.to(self.device), torch.finfo(dtype).min)
+        ends = layout.ends.to(self.device)
+        output = self.model(
+            input_ids=layout.tokens[None].to(self.device),
+            position_ids=layout.positions[None].to(self.device),
             attention_mask=mask[None, None],
             use_cache=False,
             logits_to_keep=0 if keep_all else ends,
         )
-        logits: Tensor = out.logits[0]
-        return (logits[ends] if keep_all else logits)[:, columns]
+        logits: Tensor = output.logits[0]
+        return (logits[ends] if keep_all else logits)[:, self.columns]
 
-    def padded() -> Tensor:
-        ids, kept, ends = batch(prompts)
-        hidden = model.model(input_ids=ids, attention_mask=kept, use_cache=False)
-        return at_ends(hidden.last_hidden_state, ends)
+    def padded(self) -> Tensor:
+        ids, real, ends = self._batch(self.prompts)
+        output = self.model.model(input_ids=ids, attention_mask=real, use_cache=False)
+        return self._at_ends(output.last_hidden_state, ends)
 
-    def cached() -> Tensor:
-        begun = model.model(input_ids=torch.tensor([list(prefix)], device=device), use_cache=True)
-        cache = copy.deepcopy(begun.past_key_values)
-        cache.batch_repeat_interleave(len(branches))
-        ids, kept, ends = batch(branches)
-        seen = torch.ones(len(branches), len(prefix), dtype=kept.dtype, device=device)
-        positions = torch.arange(len(prefix), len(prefix) + ids.shape[1], device=device)
-        hidden = model.model(
+    def cached(self) -> Tensor:
+        start = torch.tensor([list(self.prefix)], device=self.device)
+        cache = copy.deepcopy(self.model.model(input_ids=start, use_cache=True).past_key_values)
+        cache.batch_repeat_interleave(len(self.branches))
+        ids, real, ends = self._batch(self.branches)
+        P = len(self.prefix)
+        before = torch.ones(len(self.branches), P, dtype=real.dtype, device=self.device)
+        positions = torch.arange(P, P + ids.shape[1], device=self.device)
+        output = self.model.model(
             input_ids=ids,
-            attention_mask=torch.cat([seen, kept], dim=1),
+            attention_mask=torch.cat([before, real], dim=1),
             position_ids=positions.expand(len(ids), -1),
             past_key_values=cache,
             use_cache=True,
         )
-        return at_ends(hidden.last_hidden_state, ends)
+        return self._at_ends(output.last_hidden_state, ends)
 
+    def _batch(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Right-padded ids, their 0/1 mask, and the index of each row's last token."""
+        width = max(map(len, rows))
+        ids = [[*row, *[0] * (width - len(row))] for row in rows]
+        real = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+        ends = [len(row) - 1 for row in rows]
+        return (
+            torch.tensor(ids, device=self.device),
+            torch.tensor(real, device=self.device),
+            torch.tensor(ends, device=self.device),
+        )
+
+    def _at_ends(self, hidden: Tensor, ends: Tensor) -> Tensor:
+        rows = hidden[torch.arange(len(ends), device=self.device), ends]
+        logits: Tensor = self.model.lm_head(rows)
+        return logits[:, self.columns]
+
+
+def peers(
+    model: Any, prefix: Sequence[int], branches: Sequence[Sequence[int]], columns: Tensor
+) -> dict[str, tuple[Peer, int]]:
+    """Each peer by name, with the number of tokens that it runs, padding included.
+
+    A peer returns logits (G, len(columns)) for the token ids `columns`, on the model's device.
+    """
+    library = _Peers(model, prefix, branches, columns)
     flat = len(prefix) + sum(map(len, branches))
-    found: dict[str, tuple[Peer, int]] = {
-        "library: one forward per group": (one_by_one, sum(map(len, prompts))),
-        "library: packed, 4-D mask, all logits": (lambda: packed(True), flat),
-        "library: packed, 4-D mask, rows kept": (lambda: packed(False), flat),
-        "library: padded batch": (padded, len(prompts) * (len(prefix) + longest)),
+    longest = max(map(len, branches))
+    separate = sum(map(len, library.prompts))
+    by_name: dict[str, tuple[Peer, int]] = {
+        "library: one forward per group": (library.one_by_one, separate),
+        "library: packed, 4-D mask, all logits": (partial(library.packed, True), flat),
+        "library: packed, 4-D mask, rows kept": (partial(library.packed, False), flat),
+        "library: padded batch": (library.padded, len(branches) * (len(prefix) + longest)),
     }
     if prefix:
-        found["library: prefix cache, then a batch"] = (
-            cached,
-            len(prefix) + len(branches) * longest,
-        )
-    return found
+        tokens = len(prefix) + len(branches) * longest
+        by_name["library: prefix cache, then a batch"] = library.cached, tokens
+    return by_name

@@ -1,4 +1,4 @@
-"""Draw how each engine's time grows with the number of trials and of choices."""
+"""Draw how each engine's time grows with the number of trials and the number of choices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from minise.report.drawing import looks, sheet, style
 
 TRIALS = (5, 10, 20, 40, 80, 160)
 CHOICES = (4, 8, 12, 16)
-# Packed tokens: the memory of the mask, and of the scores of plain, grows with their square.
+# The most tokens of a call: the memory of dense's mask and of plain's scores grows with the square.
 LONGEST = {"plain": 4_000, "dense": 16_000}
 LONGEST_CALL = 60.0  # seconds
 
@@ -43,8 +43,8 @@ class Call:
 def plan_calls(
     lm: LanguageModel, workload: Workload, seed: int, timings: Timings
 ) -> tuple[list[Call], list[str]]:
-    """The calls of one round, and what is left out because it would take too long. A call is
-    expected to take time in proportion to its tokens, at the rate that was just measured."""
+    """The calls of one round, and the names of those that are left out because they would take too
+    long. A call's time is expected to be in proportion to its tokens, at the rate just measured."""
     rates = {row.name: row.seconds / row.tokens for row in timings.rows}
     sweeps = [("N", n, replace(workload, trials=n)) for n in TRIALS]
     sweeps += [("K", k, replace(workload, choices=k)) for k in CHOICES]
@@ -52,10 +52,12 @@ def plan_calls(
     for axis, value, sizes in sweeps:
         prompts = sizes.prompts(lm.config.vocab_size, seed)
         counts = token_counts(*prompts[:2])
-        for engine in (engine for engine in ENGINES if engine in rates):
+        for engine in ENGINES:
+            if engine not in rates:
+                continue
             expected = rates[engine] * counts[engine]
-            too_wide = counts[engine] > LONGEST.get(engine, counts[engine])
-            if expected > LONGEST_CALL or too_wide:
+            too_many = counts[engine] > LONGEST.get(engine, counts[engine])
+            if expected > LONGEST_CALL or too_many:
                 left_out.append(f"{engine} at {axis}={value}")
             else:
                 calls.append(Call(axis, value, engine, prompts, expected))
@@ -67,10 +69,11 @@ def plot_growth(
     lm: LanguageModel, workload: Workload, seed: int, rounds: int, timings: Timings, path: Path
 ) -> None:
     """Draw the median seconds of each engine over `rounds`, in which the engines run in turn, to
-    `path`, whose ending names the picture's format. Says first on stderr how long it will take.
+    `path`. The ending of the path names the picture's format. How long it will take is printed on
+    stderr first.
 
-    Raises InputError if every call would take too long, without matplotlib, and if the path cannot
-    be written.
+    Raises InputError if every call would take too long, if matplotlib is missing, and if the path
+    cannot be written.
     """
     calls, left_out = plan_calls(lm, workload, seed, timings)
     if not calls:
@@ -96,11 +99,10 @@ def plot_growth(
 def make_figure(calls: list[Call], workload: Workload, rounds: int) -> Any:
     """Matplotlib's figure of timed calls: a panel for N and one for K."""
     sizes = {"N": f"K={workload.choices}", "K": f"N={workload.trials}"}
-    titles = {
-        axis: f"m={workload.group_size}, {fixed}, question of {workload.question} tokens"
-        for axis, fixed in sizes.items()
-    }
-    panels = [(titles[axis], [call for call in calls if call.axis == axis]) for axis in titles]
+    panels = []
+    for axis, fixed in sizes.items():
+        title = f"m={workload.group_size}, {fixed}, question of {workload.question} tokens"
+        panels.append((title, [call for call in calls if call.axis == axis]))
     caption = (
         f"Lines: medians of {rounds} rounds; bands: from the fastest to the slowest. N: partitions "
         "of a question's K choices into groups. m: choices in a group."
@@ -109,14 +111,16 @@ def make_figure(calls: list[Call], workload: Workload, rounds: int) -> Any:
 
 
 def _growth(calls: list[Call], ax: Any) -> None:
+    """Draw one panel: a line and a band for each engine."""
     values = sorted({call.value for call in calls})
     for engine, look in looks(ENGINES).items():
         line = [call for call in calls if call.engine == engine]
-        xs, times = [call.value for call in line], [call.seconds for call in line]
-        ax.plot(xs, list(map(statistics.median, times)), label=engine, **look.line)
-        ax.fill_between(
-            xs, list(map(min, times)), list(map(max, times)), color=look.colour, alpha=0.2
-        )
+        xs = [call.value for call in line]
+        medians = [statistics.median(call.seconds) for call in line]
+        fastest = [min(call.seconds) for call in line]
+        slowest = [max(call.seconds) for call in line]
+        ax.plot(xs, medians, label=engine, **look.line)
+        ax.fill_between(xs, fastest, slowest, color=look.colour, alpha=0.2)
     ax.set(xscale="log", yscale="log")
     ax.set_xticks(values, map(str, values))
     ax.minorticks_off()

@@ -12,8 +12,8 @@ from minise.grouping import make_groups
 class Workload:
     """The sizes of one question's group prompts.
 
-    `choices` is K, `group_size` m, `trials` N. The rest are lengths in tokens: the question, the
-    text of a choice, the text of the null option, the answer cue. A label is one token more.
+    `choices` is K, `group_size` m, `trials` N. The rest are lengths in tokens: of the question, the
+    text of a choice, the text of the null option, and the answer cue. A label adds one token.
     """
 
     choices: int
@@ -26,7 +26,7 @@ class Workload:
 
     def prompts(self, vocabulary: int, seed: int) -> tuple[list[int], list[list[int]], list[int]]:
         """Prefix, branches and label ids. A choice has the same random ids in every group, so that
-        prompts share prefixes as real ones do."""
+        prompts share prefixes as real prompts do."""
         draw = random.Random(f"bench/{seed}")
         labels = draw.sample(range(vocabulary), self.group_size + 1)
 
@@ -38,9 +38,11 @@ class Workload:
         groups = make_groups(self.choices, self.group_size, self.trials, seed, "bench")
         branches = []
         for group in groups.flat:
-            listed = [*(choices[i] for i in group), null]
-            lines = [[label, *line] for label, line in zip(labels, listed, strict=False)]
-            branches.append([token for line in lines for token in line] + cue)
+            branch: list[int] = []
+            options = [*(choices[i] for i in group), null]
+            for label, option in zip(labels, options, strict=False):
+                branch += [label, *option]
+            branches.append(branch + cue)
         return prefix, branches, labels
 
 

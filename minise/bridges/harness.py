@@ -1,5 +1,7 @@
 """Tasks of lm-evaluation-harness as questions of ours, and results in its JSON layout.
 
+    python -m minise.bridges.harness DIR       write the results of a finished run in that layout
+
 A task is read by the harness's own functions: the text of a document, its choices, its answer, and
 examples before it. Ours are questions whose choices are listed with letters. So a document has to
 hold a question and choices that answer it: listed in its text ("A. wren") or given beside a text
@@ -12,22 +14,24 @@ import hashlib
 import json
 import logging
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 from minise.data.tasks import Task
-from minise.errors import InputError, one_line, printable, quote
-from minise.evaluation.samples import replace_file
+from minise.errors import InputError, one_line, printable, quote, say
+from minise.evaluation.samples import DAMAGE, replace_file
 from minise.loading.plugin import load_extra
 from minise.prompt import LABELS
 from minise.question import Question
-from minise.report.results import model_name
+from minise.report.results import model_name, read_results
 
-PREFIX = "lm-eval:"
+PREFIX = "lm-eval"  # of a task's name, and the extra that has the harness
 SEED = 1234  # of the examples, as the harness has it by default
 OPTION = re.compile(r"[ \t]*(?:\(([A-Za-z])\)|([A-Za-z])[.:)])[ \t]*(\S.*?)\s*")
 LETTER = re.compile(r"\s*\(?([A-Za-z])[).:]?\s*")
@@ -40,65 +44,87 @@ HIGHER = {"acc": True, "nll": False, "brier_score": False}  # is better
 ASKS = ("?", "\uff1f", "\u061f", "\u037e")
 
 
-def load_task(
-    name: str,
-    include_path: Path | None = None,
-    num_fewshot: int | None = None,
-    skip_bad_rows: bool = False,
-) -> Task:
-    """The task "lm-eval:NAME", of the harness or of the folder `include_path`; or of a YAML file.
+@dataclass(frozen=True)
+class _Named:
+    """What "lm-eval:NAME(num_fewshot=N,include_path=DIR)" says. Without a number of examples, there
+    are as many as the task says; without a folder, the harness's own tasks are searched."""
 
-    `num_fewshot`: how many examples stand before a question; None: as many as the task says. The
-    file may name functions of its own, which are run: give only files that you trust. Raises
-    InputError where the extra is missing, for a task that the harness cannot load or that is no
-    list of questions with one answer each, and for such documents unless `skip_bad_rows`.
+    name: str
+    num_fewshot: int | None = None
+    include_path: Path | None = None
+
+    @classmethod
+    def read(cls, text: str) -> _Named:
+        match = re.fullmatch(r"(.*?)(?:\(([^()]*)\))?", text.partition(":")[2], re.DOTALL)
+        assert match is not None  # the first group takes any text
+        task = cls(match[1])
+        for setting in match[2].split(",") if match[2] else ():
+            name, _, value = (part.strip() for part in setting.partition("="))
+            if name == "num_fewshot" and re.fullmatch("[0-9]{1,4}", value):
+                task = replace(task, num_fewshot=int(value))
+            elif name == "include_path" and value:
+                task = replace(task, include_path=Path(value))
+            else:
+                form = f"{PREFIX}:NAME(num_fewshot=N,include_path=DIR), N from 0"
+                raise InputError(f"{quote(text)}: {quote(setting)} sets nothing; write {form}")
+        return task
+
+
+def load_task(text: str, skip_bad_rows: bool = False) -> Task:
+    """The task "lm-eval:NAME", of the harness or of one's own; or that of a YAML file. Settings can
+    follow in parentheses: num_fewshot, the number of examples before each question, and
+    include_path, a folder of YAML files.
+
+    A YAML file may name functions, which are run: use only files that you trust. Raises InputError
+    where the extra is missing, for a task that the harness cannot load or that is no list of
+    questions with one answer each, and for such documents unless `skip_bad_rows`.
     """
-    extra = "lm-eval"
-    load_extra("lm_eval", extra)
-    tasks = load_extra("lm_eval.tasks", extra)
-    wanted = name.removeprefix(PREFIX)
-    if num_fewshot is not None and num_fewshot < 0:
-        raise InputError(f"--num-fewshot {num_fewshot} is below 0")
+    named = _Named.read(text)
+    load_extra("lm_eval", PREFIX)
+    manager = load_extra("lm_eval.tasks", PREFIX).TaskManager
     with _quiet():
         try:
-            found = _find(tasks.TaskManager, wanted, include_path)
+            tasks = _find(manager, named)
         except Exception as error:  # whatever a YAML file and its functions lead to
-            raise InputError(f"{name}: the harness cannot load it ({one_line(error)})") from None
-        if len(found) != 1:
-            some = ", ".join(list(found)[:5])
-            raise InputError(f"{name}: is a group of {len(found)} tasks; name one, such as {some}")
-        ((called, task),) = found.items()
-        shots = num_fewshot if num_fewshot is not None else task.config.num_fewshot or 0
+            raise InputError(f"{text}: the harness cannot load it ({one_line(error)})") from None
+        if len(tasks) != 1:
+            some = ", ".join(list(tasks)[:5])
+            raise InputError(f"{text}: is a group of {len(tasks)} tasks; name one, such as {some}")
+        ((title, task),) = tasks.items()
+        shots = named.num_fewshot
+        if shots is None:
+            shots = task.config.num_fewshot or 0
         if getattr(task, "multiple_input", 0):
-            raise InputError(f"{name}: its choices are texts with one ending; it asks no question")
+            raise InputError(f"{text}: its choices are texts with one ending; it asks no question")
         task.set_fewshot_seed(SEED)
-        questions, bad = _questions(name, task, shots)
+        questions, bad = _questions(text, task, shots)
     if bad and not (skip_bad_rows and questions):
         other = "leave them out with --skip-bad-rows" if questions else "it is not for minise"
         raise InputError(f"{bad[0]} ({len(bad)} of {len(bad) + len(questions)}; {other})")
-    asked = [[q.text, list(q.choices), q.answer] for q in questions.values()]
-    source = {"task": wanted, "version": task.VERSION, "num_fewshot": shots}
-    source["sha256"] = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    rows = [[q.text, list(q.choices), q.answer] for q in questions.values()]
+    source = {"task": named.name, "version": task.VERSION, "num_fewshot": shots}
+    source["sha256"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     places = {question.id: place for place, question in questions.items()}
-    kept = list(questions.values())
-    return Task(str(called), "own", kept, source, skipped=bad, places=places)
+    return Task(str(title), "own", list(questions.values()), source, skipped=bad, places=places)
 
 
-def _find(manager: Any, wanted: str, include_path: Path | None) -> dict[str, Any]:
+def _find(manager: Any, named: _Named) -> dict[str, Any]:
     """The tasks of a name. To look through the harness's own ones takes seconds, so they come
     last."""
-    if wanted.endswith((".yaml", ".yml")):
-        return dict(manager(include_defaults=False).load(wanted)["tasks"])
-    if include_path is not None:
-        if not include_path.is_dir():
-            raise InputError(f"{include_path}: is no folder")
-        mine = manager(include_path=str(include_path), include_defaults=False)
-        if wanted in mine.all_tasks:
-            return dict(mine.load(wanted)["tasks"])
-    every = manager(include_path=None if include_path is None else str(include_path))
-    if wanted not in every.all_tasks:
-        raise InputError("no task has this name; give a folder of your own by --include-path")
-    return dict(every.load(wanted)["tasks"])
+    name, folder = named.name, named.include_path
+    if name.endswith((".yaml", ".yml")):
+        return dict(manager(include_defaults=False).load(name)["tasks"])
+    if folder is not None:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: is no folder")
+        of_folder = manager(include_path=str(folder), include_defaults=False)
+        if name in of_folder.all_tasks:
+            return dict(of_folder.load(name)["tasks"])
+    every = manager(include_path=None if folder is None else str(folder))
+    if name not in every.all_tasks:
+        form = f"'{PREFIX}:{name}(include_path=DIR)'"
+        raise InputError(f"no task has this name; give a folder of your own, {form}")
+    return dict(every.load(name)["tasks"])
 
 
 def _questions(name: str, task: Any, shots: int) -> tuple[dict[str, Question], list[str]]:
@@ -119,33 +145,41 @@ def _questions(name: str, task: Any, shots: int) -> tuple[dict[str, Question], l
 def _question(task: Any, doc: Any, shots: int, identity: str) -> Question:
     """A document as a question. Raises InputError with the reason where it is none."""
     text, target = task.doc_to_text(doc), task.doc_to_target(doc)
-    given = task.doc_to_choice(doc) if task.config.doc_to_choice is not None else None
+    has_choices = task.config.doc_to_choice is not None
+    options = [str(option) for option in task.doc_to_choice(doc)] if has_choices else None
     if not isinstance(text, str):
         raise InputError("its text is a number: one of several texts is to be chosen")
     if isinstance(target, (list, tuple)):
         raise InputError(f"it has several answers, {quote(target)}")
-    listed = _listed(text)
-    letters = given is None or all(LETTER.fullmatch(str(one)) for one in given)
-    if listed is not None and (letters or [str(x).strip() for x in given or ()] == listed[1]):
-        question, choices = listed
-    elif given is None:
-        what = f"its output_type is {task.OUTPUT_TYPE}"
-        raise InputError(f"{what}, and its text lists no choices as lines A. ..., B. ...")
-    elif letters or all(re.search(rf"(?m)^\s*\(?{re.escape(str(x))}[.):]", text) for x in given):
-        raise InputError("its choices are labels, but its text lists no lines A. ..., B. ...")
-    elif (cue := CUE.search(text)) or text.rstrip().endswith(ASKS):
-        question, choices = text[: cue.start()] if cue else text, [str(x).strip() for x in given]
-    else:
-        ends = quote(text.rstrip()[-30:])
-        raise InputError(
-            f"its choices continue the text, which ends in {ends}: no question, no cue"
-        )
-    if given is not None and len(given) != len(choices):
-        raise InputError(f"it has {len(given)} choices, but its text lists {len(choices)}")
-    answer = _answer(target, given, choices)
+    question, choices = _split(text, options, task.OUTPUT_TYPE)
+    if options is not None and len(options) != len(choices):
+        raise InputError(f"it has {len(options)} choices, but its text lists {len(choices)}")
+    answer = _answer(target, options or [], choices)
     context = task.fewshot_context(doc, num_fewshot=shots)
     before = context[: -len(text)] if text and context.endswith(text) else ""
     return Question(before + question.rstrip(), choices, id=identity, answer=answer)
+
+
+def _split(text: str, options: list[str] | None, output_type: str) -> tuple[str, list[str]]:
+    """The question in a text, and its choices: those that the text lists, or the `options` beside
+    it. Raises InputError where the text asks no question that they answer."""
+    listed = _listed(text)
+    are_letters = options is None or all(LETTER.fullmatch(option) for option in options)
+    stripped = [option.strip() for option in options or ()]
+    if listed is not None and (are_letters or stripped == listed[1]):
+        return listed
+    if options is None:
+        what = f"its output_type is {output_type}"
+        raise InputError(f"{what}, and its text lists no choices as lines A. ..., B. ...")
+    labels = (rf"(?m)^\s*\(?{re.escape(option)}[.):]" for option in options)
+    if are_letters or all(re.search(label, text) for label in labels):
+        raise InputError("its choices are labels, but its text lists no lines A. ..., B. ...")
+    if cue := CUE.search(text):
+        return text[: cue.start()], stripped
+    if text.rstrip().endswith(ASKS):
+        return text, stripped
+    ends = quote(text.rstrip()[-30:])
+    raise InputError(f"its choices continue the text, which ends in {ends}: no question, no cue")
 
 
 def _listed(text: str) -> tuple[str, list[str]] | None:
@@ -157,16 +191,17 @@ def _listed(text: str) -> tuple[str, list[str]] | None:
             continue
         choices = [first[3]]
         for line in lines[start + 1 :]:
-            found = OPTION.fullmatch(line)
-            if found and _label(found) == LABELS[len(choices) : len(choices) + 1]:
-                choices.append(found[3])
+            option = OPTION.fullmatch(line)
+            if option and _label(option) == LABELS[len(choices) : len(choices) + 1]:
+                choices.append(option[3])
             elif line.strip():
                 break
         if len(choices) > 1:
             before = "\n".join(lines[:start])
             # A line such as "Options:" belongs to the list.
             head = before.rstrip()
-            return (head[: cue.start()] if (cue := CUE.search(head)) else before), choices
+            cue = CUE.search(head)
+            return (before if cue is None else head[: cue.start()]), choices
     return None
 
 
@@ -174,12 +209,11 @@ def _label(option: re.Match[str]) -> str:
     return str(option[1] or option[2]).upper()
 
 
-def _answer(target: Any, given: Sequence[Any] | None, choices: list[str]) -> int:
+def _answer(target: Any, options: list[str], choices: list[str]) -> int:
     """The index of the right choice, as the harness finds it, or by its letter."""
     if isinstance(target, str):
-        texts = [str(one) for one in given or ()]
-        if target in texts:
-            return texts.index(target)
+        if target in options:
+            return options.index(target)
         letter = LETTER.fullmatch(target)
         if letter and letter[1].upper() in LABELS[: len(choices)]:
             return LABELS.index(letter[1].upper())
@@ -207,17 +241,19 @@ def _quiet() -> Iterator[None]:
 def as_harness(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """A run's results.json in the harness's layout, by method: there a file is of one model, here a
     model with a method. acc and its standard error, nll (nats) and brier_score."""
-    config, found = results["config"], results["results"]
-    methods = dict.fromkeys(name for task in found.values() for name in task)
-    return {name: _of_method(name, config, found) for name in methods}
+    config, cells = results["config"], results["results"]
+    methods = dict.fromkeys(name for task in cells.values() for name in task)
+    return {name: _of_method(name, config, cells) for name in methods}
 
 
-def _of_method(method: str, config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    tasks = {task: told[method] for task, told in found.items() if method in told}
+def _of_method(
+    method: str, config: dict[str, Any], cells: dict[str, dict[str, dict[str, Any]]]
+) -> dict[str, Any]:
+    tasks = {task: by_method[method] for task, by_method in cells.items() if method in by_method}
     sources = {task: config.get("sources", {}).get(task, {}) for task in tasks}
     model = f"{model_name(config['model'])}/{method}"
     return {
-        "results": {task: _metrics(task, told) for task, told in tasks.items()},
+        "results": {task: _metrics(task, cell) for task, cell in tasks.items()},
         "group_subtasks": {task: [] for task in tasks},
         "configs": {
             task: {"task": task, "output_type": "multiple_choice", "metadata": sources[task]}
@@ -245,24 +281,65 @@ def _of_method(method: str, config: dict[str, Any], found: dict[str, Any]) -> di
     }
 
 
-def _metrics(task: str, told: dict[str, Any]) -> dict[str, Any]:
-    accuracy, n = told["accuracy"], told["n"]
+def _metrics(task: str, cell: dict[str, Any]) -> dict[str, Any]:
+    accuracy, n = cell["accuracy"], cell["n"]
     # The sample standard deviation over the root of n, as the harness has it.
     error: float | str = sqrt(accuracy * (1 - accuracy) / (n - 1)) if n > 1 else "N/A"
-    measured = {"acc,none": accuracy, "acc_stderr,none": error}
-    measured |= {"nll,none": told["nll"], "nll_stderr,none": "N/A"}
-    measured |= {"brier_score,none": told["brier"], "brier_score_stderr,none": "N/A"}
-    return {"name": task, "alias": task, "sample_len": n, **measured}
+    return {
+        "name": task,
+        "alias": task,
+        "sample_len": n,
+        "acc,none": accuracy,
+        "acc_stderr,none": error,
+        "nll,none": cell["nll"],
+        "nll_stderr,none": "N/A",
+        "brier_score,none": cell["brier"],
+        "brier_score_stderr,none": "N/A",
+    }
 
 
 def write(results: dict[str, Any], folder: Path) -> list[Path]:
     """Write a file for each method, where the harness would: MODEL/results_DATE.json below
-    `folder`/lm-eval."""
+    `folder`/lm-eval. Returns their paths."""
     date = datetime.now().isoformat().replace(":", "-")
     paths = []
-    for told in as_harness(results).values():
-        path = folder / "lm-eval" / told["model_name_sanitized"] / f"results_{date}.json"
+    for report in as_harness(results).values():
+        path = folder / "lm-eval" / report["model_name_sanitized"] / f"results_{date}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        replace_file(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         paths.append(path)
     return paths
+
+
+def convert(folder: Path) -> list[Path]:
+    """Write the results of a finished run in the harness's layout, into the run's folder. Raises
+    InputError for a folder without sound results, or with none of a task that has answers."""
+    results = read_results(folder).raw
+    try:
+        paths = write(results, folder)
+    except DAMAGE as error:
+        reason = f"damaged ({type(error).__name__}: {one_line(error)})"
+        raise InputError(f"{folder / 'results.json'}: {reason}") from None
+    if not paths:
+        raise InputError(f"{folder}: none of its tasks has answers, so there are no results")
+    return paths
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m minise.bridges.harness DIR`. Returns the exit status."""
+    try:
+        if len(arguments) != 1 or arguments[0].startswith("-"):
+            raise InputError("give one folder of minise eval: python -m minise.bridges.harness DIR")
+        for path in convert(Path(arguments[0])):
+            print(f"written: {printable(str(path))}")
+    except InputError as error:
+        say(str(error))
+        return 2
+    except OSError as error:
+        say(f"{error.filename}: could not be written ({error.strerror})")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
