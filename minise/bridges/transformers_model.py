@@ -1,5 +1,5 @@
-"""Any decoder-only model of the transformers library, as what `self_ensemble`, `verify` and `eval`
-take: `minise.from_transformers(model, tokenizer)`. library.py runs it."""
+"""Any decoder-only model of the transformers library as a model of minise:
+`minise.from_transformers(model, tokenizer)`. library.py runs it, promises.py checks it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from minise.bridges.library import Library
+from minise.bridges.promises import Report, verify_prompts
 from minise.config import Config
 from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, quote, refusing
@@ -20,12 +21,12 @@ from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
 
-def from_transformers(model: Any, tokenizer: Any, name: str | None = None) -> LanguageModel:
-    """A model and a tokenizer of the library, as what minise's functions take.
+def from_transformers(model: Any, tokenizer: Any, name: str | None = None) -> LibraryModel:
+    """A model and a tokenizer of the library as one model of minise.
 
-    Any decoder-only `AutoModelForCausalLM` on one device, in any dtype, quantized or with adapters;
-    a slow or a fast tokenizer. Nothing of them is changed or copied. `name` stands in messages and
-    results. Raises InputError for a model that cannot be asked.
+    model: any decoder-only `AutoModelForCausalLM` on one device, in any dtype, quantized or with
+    adapters. tokenizer: a slow or a fast one. Neither is changed or copied. name: for messages and
+    results. Raises InputError for a model or a tokenizer that cannot be used.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if not (isinstance(model, nn.Module) and hasattr(base, "get_output_embeddings")):
@@ -39,19 +40,20 @@ def from_transformers(model: Any, tokenizer: Any, name: str | None = None) -> La
         raise InputError(f"{name}: has no output matrix; load it by AutoModelForCausalLM")
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) > 1 or "meta" in devices:
-        where = "on one device"
-        raise InputError(f"{name}: is on {', '.join(devices)}; load it {where}, device_map='cpu'")
+        remedy = "load it on one device, device_map='cpu'"
+        raise InputError(f"{name}: is on {', '.join(devices)}; {remedy}")
     if model.training:
         raise InputError(f"{name}: is in training mode, with dropout; call model.eval() first")
     decoder, reader = Library(model, base, name), LibraryTokenizer(tokenizer, name)
     reader.check(base.config)
-    # The same methods, but not the same classes: minise never looks at more than these.
+    # Not the same classes, but they have what the functions that take library models use. Whatever
+    # else is looked up raises Unsuited.
     facts = cast(Config, decoder.config)
     return LibraryModel(name, facts, cast(Decoder, decoder), cast(Tokenizer, reader))
 
 
 class LibraryModel(LanguageModel):
-    """A model that the library runs."""
+    """A model that the library runs. `lm.verify(plan)` checks how it treats masks and positions."""
 
     has_files = False
 
@@ -75,13 +77,14 @@ class LibraryModel(LanguageModel):
         return "dense" if engine == "tree" else engine
 
     def identity(self) -> dict[str, Any]:
-        """What `model_identity` says beside the config."""
+        """A hash of its weights, for `model_identity`."""
         return self.library.identity()
 
-    def verify(self, plan: Plan, tolerance: float | None, gradients: bool) -> Any:
-        """What `minise.checking.verify` says of it."""
-        from minise.bridges.promises import verify_prompts
-
+    def verify(self, plan: Plan, tolerance: float | None = None, gradients: bool = False) -> Report:
+        """Try the promises of promises.py on a plan's prompts: does the library do what a mask,
+        position ids and its cache say? tolerance: the largest difference that passes, as a part of
+        a row of logits; by default what this model's own rounding explains. gradients: also check
+        the mask by derivatives. Raises InputError for prompts that do not fit."""
         check_fit(self.name, self.config, plan.prefix, plan.branches)
         return verify_prompts(self.library, plan.prefix, plan.branches, tolerance, gradients)
 
@@ -92,39 +95,40 @@ def load(
     dtype: Any = "auto",
     device: str = "cpu",
     attention: str | None = None,
-) -> LanguageModel:
+) -> LibraryModel:
     """A checkpoint of a folder or the hub, by the library's own loaders: what `--model
     transformers:ID_OR_FOLDER` takes. Safetensors only, and no code from the checkpoint.
 
-    `attention`: the library's implementation, such as "eager"; by default the one that it chooses.
-    Raises InputError where the library cannot load it, or would invent weights that are missing.
+    attention: the library's implementation, such as "eager"; by default the one that it chooses.
+    Raises InputError if the library cannot load it, or would fill in weights that are missing.
     """
     import transformers
 
     name = f"transformers:{source}"
-    given = {"revision": revision, "trust_remote_code": False}
+    settings = {"revision": revision, "trust_remote_code": False}
     with refusing(f"{name}: the library cannot load it"), _quiet(transformers):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **given)
-        model, told = transformers.AutoModelForCausalLM.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **settings)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,
             attn_implementation=attention,
             use_safetensors=True,
             output_loading_info=True,
-            **given,
+            **settings,
         )
         if model.device != torch.device(device):
             model = model.to(device)
     model.eval()
     for fault in ("missing_keys", "mismatched_keys", "error_msgs"):
-        if wrong := sorted(map(str, told.get(fault) or ())):
-            raise InputError(f"{name}: {fault.replace('_', ' ')}: {quote(wrong[0])}")
+        parts = sorted(map(str, report.get(fault) or ()))
+        if parts:
+            raise InputError(f"{name}: {fault.replace('_', ' ')}: {quote(parts[0])}")
     return from_transformers(model, tokenizer, name)
 
 
 class LibraryTokenizer:
-    """A tokenizer of the library in the place of `minise.tokenizer.Tokenizer`: what it writes by
-    itself before a text stays, as in the checkpoint's own tokenizer.json."""
+    """A tokenizer of the library, used like `minise.tokenizer.Tokenizer`. Special tokens that it
+    adds before a text stay, as they do with the checkpoint's own tokenizer.json."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         if not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
@@ -134,7 +138,7 @@ class LibraryTokenizer:
 
     @property
     def backend(self) -> LibraryTokenizer:
-        """Where prompt.py looks a token up."""
+        """The object on which prompt.py looks a token up."""
         return self
 
     def id_to_token(self, token: int) -> str:
@@ -142,9 +146,9 @@ class LibraryTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, special tokens included, each as if it were alone."""
-        given = {"padding": False, "truncation": False, "verbose": False}
+        settings = {"padding": False, "truncation": False, "verbose": False}
         with refusing(f"{self.name}: its tokenizer cannot encode a prompt"):
-            return [list(ids) for ids in self.tokenizer(list(texts), **given)["input_ids"]]
+            return [list(ids) for ids in self.tokenizer(list(texts), **settings)["input_ids"]]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens shown."""
@@ -155,20 +159,20 @@ class LibraryTokenizer:
         return self.tokenizer.unk_token_id
 
     def check(self, config: Any) -> None:
-        """Raise InputError for a tokenizer that ends each text, and for one that leaves out the
-        beginning token of a family which answers nonsense without it."""
-        (ids,), T = self.encode(["A"]), self.tokenizer
-        if ids and ids[-1] == T.eos_token_id:
+        """Raise InputError for a tokenizer that adds an end token to each text, and for one without
+        the beginning token in a family that answers nonsense without it."""
+        (ids,) = self.encode(["A"])
+        if ids and ids[-1] == self.tokenizer.eos_token_id:
             raise InputError(f"{self.name}: its tokenizer ends each text; set add_eos_token=False")
-        begin = T.bos_token_id
+        begin = self.tokenizer.bos_token_id
         if str(config.model_type).startswith("gemma") and (begin is None or ids[:1] != [begin]):
-            how = "load it with add_bos_token=True"
-            raise InputError(f"{self.name}: its tokenizer writes no beginning token; {how}")
+            remedy = "load it with add_bos_token=True"
+            raise InputError(f"{self.name}: its tokenizer writes no beginning token; {remedy}")
 
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's notes and bars: what matters is in its exceptions."""
+    """Turn off the library's notes and progress bars: what matters is in its exceptions."""
     log = transformers.utils.logging
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
