@@ -1,9 +1,9 @@
-"""Packed runs against separate runs of the same prompts: every row, every layer, the logits, and
-the label logits by the path that answers use.
+"""Compare packed runs with separate runs of the same prompts: every row, every layer, the logits,
+and the label logits as answers read them.
 
-The same runs in float64 show what rounding hides in a narrower dtype: two sound ways to the same
-number agree to 1e-10 of a row's size, and what a fault changes is larger. Some of the prompts are
-enough for that. The separate runs in float64 also tell how much this model rounds.
+The same runs in float64 show what rounding hides in a narrower dtype: two correct ways to the same
+number agree to 1e-10 of a row's size, and a fault changes more than that. Some of the prompts are
+enough for it. The separate runs in float64 also measure how much this model rounds.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from minise.layout import Layout, causal_mask, pack
 from minise.method import Plan, label_logits
 
 ENGINES = ("dense", "tree", "plain")
-MEASURED = 8  # prompts that run in float64 too
+MEASURED = 8  # prompts, at most, that run in float64 too
 READ_ROWS = 16  # the last rows of each, whose logits are measured
-SAME = 1e-10  # of a row's size: the difference in float64 that only rounding can stay below
+SAME = 1e-10  # of a row's size: in float64, rounding stays below this and faults do not
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,8 @@ class Difference:
     answers read it, from the separate run's logit of that label's id; probabilities: of a label
     probability; changed: the share of groups whose most probable label changed. relative_layers,
     relative_logits: the largest difference of a row as part of its size (root mean square);
-    relative_labels: of a label logit as part of the size of its row of logits.
-    equal: hidden states, logits and label logits are equal bit for bit. prompts: how many were
-    compared.
+    relative_labels: of a label logit as part of the size of its row of logits. equal: whether
+    hidden states, logits and label logits are equal bit for bit. prompts: how many were compared.
     """
 
     layers: list[float]
@@ -57,8 +56,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The differences that pass: in each layer, in the logits, in the label logits, in the
-    probabilities. `relative`: all but the last are parts of a row's size; otherwise absolute."""
+    """The largest differences that pass: in each layer, in the logits, in the label logits, in the
+    probabilities. `relative`: whether all but the last are parts of a row's size, not absolute."""
 
     layers: list[float]
     logits: float
@@ -68,30 +67,32 @@ class Bounds:
 
     @property
     def listed(self) -> list[float]:
-        """Those that `judged` is held against."""
+        """The bounds in the order of the differences of `judged`."""
         return [*self.layers, self.logits, self.labels]
 
-    def judged(self, found: Difference | Apart) -> list[float]:
-        """What is held against `listed`. Of hidden states alone (`Apart`) these only."""
-        if isinstance(found, Apart):
-            return found.relative if self.relative else found.absolute
+    def judged(self, difference: Difference | Apart) -> list[float]:
+        """The differences that `listed` bounds. An `Apart` has those of hidden states only."""
+        if isinstance(difference, Apart):
+            return difference.relative if self.relative else difference.absolute
         if self.relative:
-            return [*found.relative_layers, found.relative_logits, found.relative_labels]
-        return [*found.layers, found.logits, found.labels]
+            relative_ends = [difference.relative_logits, difference.relative_labels]
+            return [*difference.relative_layers, *relative_ends]
+        return [*difference.layers, difference.logits, difference.labels]
 
-    def allow(self, found: Difference | Apart) -> bool:
-        """Whether nothing differs by more. A NaN is never within, nor is anything if the bound is
-        one."""
-        pairs = zip(self.judged(found), self.listed)  # noqa: B905
-        within = all(value <= most < math.inf for value, most in pairs)
-        return within and (isinstance(found, Apart) or found.probabilities <= self.probabilities)
+    def allow(self, difference: Difference | Apart) -> bool:
+        """Whether every difference is within its bound. A NaN never is, and a bound that is NaN or
+        infinite allows nothing."""
+        pairs = zip(self.judged(difference), self.listed)  # noqa: B905
+        if not all(value <= most < math.inf for value, most in pairs):
+            return False
+        return isinstance(difference, Apart) or difference.probabilities <= self.probabilities
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """sizes: the smallest and the largest row of each layer, then of the logits. runs: each engine
-    and each ablation. wide: each engine in float64; empty where the model computes in it anyway.
-    rounding: this model's own, measured in float64; None where `wide` is empty."""
+    """sizes: of the smallest and the largest row of each layer, then of the logits. runs: each
+    engine and each ablation. wide: each engine in float64; empty if the model computes in float64
+    anyway. rounding: this model's own, measured in float64; None if `wide` is empty."""
 
     sizes: list[tuple[float, float]]
     runs: dict[str, Difference]
@@ -111,21 +112,21 @@ def compare(lm: LanguageModel, plan: Plan) -> Comparison:
     }
     for name, layout in ablations.items():
         runs[name] = _run(lm, plan, range(G), "dense", layout)
-    some, wide_lm, wide = _some(range(G)), lm, {}
+    measured, wide_lm, wide = _spread(range(G)), lm, {}
     if lm.decoder.dtype != torch.float64:
         wide_lm = replace(lm, decoder=widened(lm.decoder, torch.float64))
-        wide = _engine_runs(wide_lm, plan, some)
+        wide = _engine_runs(wide_lm, plan, measured)
     sizes, rounding = [], Rounding()
     for group in range(G):
         alone = _alone(lm, plan, group)
         for run in runs.values():
             run.compare(group, alone)
         sizes.append([row_sizes(rows) for rows in (*alone.hidden, alone.logits)])
-        if wide and group in some:
-            exactly = _alone(wide_lm, plan, group)
+        if wide and group in measured:
+            wide_alone = _alone(wide_lm, plan, group)
             for run in wide.values():
-                run.compare(group, exactly)
-            rounding.add(lm, alone, wide_lm, exactly)
+                run.compare(group, wide_alone)
+            rounding.add(lm, alone, wide_lm, wide_alone)
     layers = (torch.cat(rows) for rows in zip(*sizes, strict=True))
     return Comparison(
         [(float(layer.min()), float(layer.max())) for layer in layers],
@@ -137,8 +138,8 @@ def compare(lm: LanguageModel, plan: Plan) -> Comparison:
 
 @dataclass(frozen=True, eq=False)
 class _Alone:
-    """A causal run of one prompt: its hidden states, the logits (1, V) after it, and its label
-    logits (m,), float64, whose token ids are `ids`."""
+    """A causal run of one prompt. hidden: its hidden states; logits: (1, V), after its last token;
+    labels: its label logits (m,), float64; ids: the labels' token ids."""
 
     hidden: Trace
     logits: Tensor
@@ -156,8 +157,8 @@ def _alone(lm: LanguageModel, plan: Plan, group: int) -> _Alone:
 
 @dataclass
 class _Packed:
-    """A packed run of some groups, compared with one prompt after the other. `ends_only`: its top
-    layer holds no row but the prompts' last ones."""
+    """A packed run of some groups, to compare with one prompt after another. `ends_only`: its top
+    layer has only the prompts' last rows."""
 
     groups: Sequence[int]
     hidden: Trace
@@ -177,17 +178,17 @@ class _Packed:
             return
         place = self.groups.index(group)
         rows = range(len(alone.hidden[0]))
-        theirs = pick(alone.hidden, rows, rows[-1:] if self.ends_only else None)
-        mine = pick(self.hidden, self.paths[place], [place] if self.ends_only else None)
-        self.apart.add([*theirs, alone.logits], [*mine, self.logits[place : place + 1]])
+        separate = pick(alone.hidden, rows, rows[-1:] if self.ends_only else None)
+        packed = pick(self.hidden, self.paths[place], [place] if self.ends_only else None)
+        self.apart.add([*separate, alone.logits], [*packed, self.logits[place : place + 1]])
         labels = self.labels[place]
         self.equal_labels &= torch.equal(labels, alone.labels)
         p, q = alone.labels.softmax(-1), labels.softmax(-1)
         self.probabilities.append(absolute(p, q))
         self.changed += int(p.argmax() != q.argmax())
-        # An order of columns that is wrong in every run would agree with itself.
-        whole, size = alone.logits[0, alone.ids].cpu(), float(row_sizes(alone.logits))
-        gap = absolute(whole, labels)
+        # From the whole row of logits: columns in the same wrong order in every run would agree.
+        expected, size = alone.logits[0, alone.ids].cpu(), float(row_sizes(alone.logits))
+        gap = absolute(expected, labels)
         self.label_gaps.append((gap, gap / size))
 
     def difference(self) -> Difference:
@@ -209,29 +210,30 @@ class _Packed:
 
 
 def _engine_runs(lm: LanguageModel, plan: Plan, groups: Sequence[int]) -> dict[str, _Packed]:
-    """These groups by each engine, as it is used. If the scores of all are too many for the plain
-    one, which holds them at once, it runs some."""
+    """Run these groups by each engine, as answers do. The engine plain holds the scores of all
+    tokens at once; if they do not fit in memory, it runs some of the groups."""
     runs = {name: _run(lm, plan, groups, name) for name in ("dense", "tree")}
     try:
         runs["plain"] = _run(lm, plan, groups, "plain")
     except InputError:
-        runs["plain"] = _run(lm, plan, _some(groups), "plain")
+        runs["plain"] = _run(lm, plan, _spread(groups), "plain")
     return runs
 
 
-def _some(groups: Sequence[int]) -> Sequence[int]:
-    """At most MEASURED of them, spread over all."""
+def _spread(groups: Sequence[int]) -> Sequence[int]:
+    """At most MEASURED of the groups, spread over all."""
     return groups[:: -(-len(groups) // MEASURED)]
 
 
 def _run(
     lm: LanguageModel, plan: Plan, groups: Sequence[int], engine: str, layout: Layout | None = None
 ) -> _Packed:
-    """A packed run of these groups by an engine, or by dense in a layout of all."""
-    asked = replace(plan, prompts=[plan.prompts[group] for group in groups], layout=layout)
-    prompts, tree = (asked.prefix, asked.branches), engine == "tree"
-    hidden, labels = trace(lm.decoder, lambda: label_logits(lm, asked, engine))
-    # The tree's top layer has nothing but the ends.
+    """A packed run of these groups by an engine. With a layout, which must be of all groups: by
+    dense in that layout."""
+    part = replace(plan, prompts=[plan.prompts[group] for group in groups], layout=layout)
+    prompts, tree = (part.prefix, part.branches), engine == "tree"
+    hidden, labels = trace(lm.decoder, lambda: label_logits(lm, part, engine))
+    # The tree's top layer has the ends only.
     ends = hidden[-1] if tree else hidden[-1][(layout or pack(*prompts)).ends]
     logits = lm.decoder.logits(ends) if engine == "plain" else lm.logits(ends)
     paths = pack(*prompts, tree=True).paths() if tree else flat_paths(*prompts)
@@ -239,23 +241,23 @@ def _run(
 
 
 class Rounding:
-    """How far a model is from itself in float64, over the prompts added."""
+    """The largest differences between a model and itself in float64, over the prompts added."""
 
     def __init__(self) -> None:
         self.apart, self.labels, self.relative_labels = Apart(), [0.0], [0.0]
 
-    def add(self, lm: LanguageModel, own: _Alone, wide_lm: LanguageModel, wide: _Alone) -> None:
-        read, exactly = (
-            x.logits(run.hidden[-1][-READ_ROWS:]).double()
-            for x, run in ((lm, own), (wide_lm, wide))
-        )
-        self.apart.add([*wide.hidden, exactly], [*(rows.double() for rows in own.hidden), read])
-        gaps = (exactly[:, wide.ids] - read[:, wide.ids]).abs().amax(dim=1)
+    def add(self, lm: LanguageModel, narrow: _Alone, wide_lm: LanguageModel, wide: _Alone) -> None:
+        """Compare one prompt's run in the model's dtype with its run in float64."""
+        logits = lm.logits(narrow.hidden[-1][-READ_ROWS:]).double()
+        wide_logits = wide_lm.logits(wide.hidden[-1][-READ_ROWS:]).double()
+        hidden = [rows.double() for rows in narrow.hidden]
+        self.apart.add([*wide.hidden, wide_logits], [*hidden, logits])
+        gaps = (wide_logits[:, wide.ids] - logits[:, wide.ids]).abs().amax(dim=1)
         self.labels.append(float(gaps.max()))
-        self.relative_labels.append(float((gaps / row_sizes(exactly)).max()))
+        self.relative_labels.append(float((gaps / row_sizes(wide_logits)).max()))
 
     def bounds(self, factor: float) -> Bounds:
-        """So many times the rounding."""
+        """`factor` times the rounding."""
         *layers, logits = (factor * x for x in self.apart.relative)
         labels, relative = (factor * largest(x) for x in (self.labels, self.relative_labels))
         # Logits that move by at most d each move no probability by more than tanh(d / 2).

@@ -1,8 +1,8 @@
-"""A certificate that no group hears of another: what a group must not see cannot change its rows.
+"""Check that no group depends on another: what a group must not see cannot change its rows.
 
 Scrambling: every token outside a group's own prompt is replaced by a random other one in the packed
-run. The group's rows must stay equal bit for bit. One run scrambles for many groups at once: where
-prompts part, each way on is kept in half of the runs, and no two ways in the same half. So for any
+run. The group's rows must stay equal bit for bit. One run serves many groups at once: where prompts
+fork, each way is kept in half of the runs, and no two ways are kept in the same half. So for any
 two ways some run keeps the one and scrambles the other: 8 runs serve 70 ways (Sperner's theorem).
 
 Gradients: the derivative of a group's last hidden state by the embedding of a token is exactly 0.0
@@ -30,11 +30,12 @@ GRADIENT_GROUPS = 8  # at most: each takes a backward pass in each engine
 
 @dataclass(frozen=True)
 class Influence:
-    """scrambled: how far a group's rows are from themselves in `runs` runs with scrambled others.
+    """scrambled: how much a group's rows change in `runs` runs in which all others are scrambled.
 
-    gradient_outside: the largest derivative by a token that a group must not see: 0.0 if all is
-    well. gradient_inside: the smallest by one that it sees (of the largest by an entry of its
-    embedding): above 0. Both are None if not asked for. groups: those that were differentiated.
+    gradient_outside: the largest derivative by a token that a group must not see; it must be 0.0.
+    gradient_inside: the smallest derivative by a token that it sees (the largest over the entries
+    of that token's embedding); it must be above 0. Both are None without `gradients`. groups: the
+    groups that were differentiated.
     """
 
     runs: int
@@ -45,15 +46,16 @@ class Influence:
 
     @property
     def gradients_hold(self) -> bool:
-        """True if they were not asked for."""
+        """True also if there are none."""
         outside, inside = self.gradient_outside, self.gradient_inside
         return outside is None or inside is None or (outside == 0.0 and inside > 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Engine:
-    """An engine on one layout: tokens (T,) -> hidden states. Each group's path, and where `run`
-    returns its last row; `ends_only`: it returns, and its top layer holds, no other rows."""
+    """An engine on one layout. run: tokens (T,) -> hidden states. paths: each group's rows. ends:
+    where each group's last row is in the result of `run`. ends_only: whether the result and the top
+    layer have no other rows."""
 
     run: Callable[[Tensor], Tensor]
     tokens: Tensor
@@ -63,7 +65,8 @@ class _Engine:
 
 
 def flat_paths(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Each prompt's rows in the packed sequence, by the lengths alone, whatever a layout says."""
+    """Each prompt's rows in the packed sequence, computed from the lengths and not from a layout,
+    which could be wrong."""
     paths, start = [], len(prefix)
     for branch in branches:
         paths.append([*range(len(prefix)), *range(start, start + len(branch))])
@@ -80,7 +83,7 @@ def influence(
     gradients: bool = False,
 ) -> Influence:
     """Scramble, and with `gradients` differentiate, in the dense and in the tree engine. `layout`
-    stands in for the packed sequence: one with a wrong mask must be found out."""
+    replaces the packed sequence: tests give one with a wrong mask, which must be detected."""
     flat = pack(prefix, branches) if layout is None else layout
     tree, paths = pack(prefix, branches, tree=True), flat_paths(prefix, branches)
     rest = (tree.parents, tree.positions, tree.ends)
@@ -101,25 +104,26 @@ def influence(
     if not gradients:
         return Influence(runs, scrambled)
     groups = list(range(0, len(branches), -(-len(branches) // GRADIENT_GROUPS)))
-    found = [_derivatives(lm, engine, groups) for engine in engines]
-    outside, inside = (torch.cat(sizes) for sizes in zip(*found, strict=True))
+    derivatives = [_derivatives(lm, engine, groups) for engine in engines]
+    outside, inside = (torch.cat(sizes) for sizes in zip(*derivatives, strict=True))
     most = float(outside.max()) if len(outside) else 0.0
     return Influence(runs, scrambled, most, float(inside.min()), groups)
 
 
 def _scramble(lm: LanguageModel, engine: _Engine, apart: Apart) -> int:
-    """Compare the kept groups' rows with an undisturbed run. Return the number of runs."""
+    """Compare the rows of the kept groups with a run in which nothing is scrambled. Returns the
+    number of scrambled runs."""
     tokens, V = engine.tokens, lm.config.vocab_size
     whole, _ = trace(lm.decoder, partial(engine.run, tokens))
-    generator, choice = torch.Generator().manual_seed(0), groups_to_keep(engine.paths)
-    for kept in choice:
-        rows = {row for group in kept for row in engine.paths[group] if row < len(tokens)}
+    generator, runs = torch.Generator().manual_seed(0), groups_to_keep(engine.paths)
+    for groups in runs:
+        rows = {row for group in groups for row in engine.paths[group] if row < len(tokens)}
         shift = torch.randint(1, V, tokens.shape, generator=generator)
         shift[list(rows)] = 0
         changed, _ = trace(lm.decoder, partial(engine.run, (tokens + shift) % V))
-        top = kept if engine.ends_only else None
+        top = groups if engine.ends_only else None
         apart.add(pick(whole, list(rows), top), pick(changed, list(rows), top))
-    return len(choice)
+    return len(runs)
 
 
 def groups_to_keep(paths: list[list[int]]) -> list[list[int]]:
@@ -129,25 +133,27 @@ def groups_to_keep(paths: list[list[int]]) -> list[list[int]]:
     ways: dict[int, list[int]] = {}  # row -> the rows that come next, -1 for a prompt's end
     for row, after in dict.fromkeys(step for path in steps for step in path):
         ways.setdefault(row, []).append(after)
-    # Where each path forks: (which way it goes, of how many).
-    forks = [
-        [(ways[a].index(b), len(ways[a])) for a, b in path if len(ways[a]) > 1] for path in steps
-    ]
+    # The forks on each path: (which way it goes, of how many).
+    forks: list[list[tuple[int, int]]] = []
+    for path in steps:
+        forks.append([(ways[a].index(b), len(ways[a])) for a, b in path if len(ways[a]) > 1])
     runs = []
     for level in range(max(map(len, forks))):
-        here = {group: passed[level] for group, passed in enumerate(forks) if len(passed) > level}
-        most = max(number for _, number in here.values())
+        # The groups that have so many forks, and which way each goes at this one.
+        turns = {group: path[level] for group, path in enumerate(forks) if len(path) > level}
+        most = max(number for _, number in turns.values())
         needed = next(r for r in count() if comb(r, r // 2) >= most)
         halves = list(combinations(range(needed), needed // 2))
-        runs += [[g for g, (way, _) in here.items() if r in halves[way]] for r in range(needed)]
-    return [kept for kept in runs if kept]
+        for run in range(needed):
+            runs.append([group for group, (way, _) in turns.items() if run in halves[way]])
+    return [groups for groups in runs if groups]
 
 
 def _derivatives(lm: LanguageModel, engine: _Engine, groups: list[int]) -> tuple[Tensor, Tensor]:
     """The sizes of the derivatives of `groups` by every token outside, and by every one inside."""
     embedded: list[Tensor] = []
 
-    def watch(_: object, given: object, output: Tensor) -> Tensor:
+    def watch(_: object, inputs: object, output: Tensor) -> Tensor:
         embedded.append(output.detach().requires_grad_())
         return embedded[-1]
 
@@ -166,8 +172,8 @@ def _derivatives(lm: LanguageModel, engine: _Engine, groups: list[int]) -> tuple
         end = hidden[engine.ends[group]] @ direction
         (slope,) = torch.autograd.grad(end, embedded, retain_graph=True)
         sizes = slope[0].abs().amax(dim=1).cpu()
-        seen = torch.zeros(len(sizes), dtype=torch.bool)
-        seen[engine.paths[group][-reach - 1 :]] = True
-        outside.append(sizes[~seen])
-        inside.append(sizes[seen])
+        visible = torch.zeros(len(sizes), dtype=torch.bool)
+        visible[engine.paths[group][-reach - 1 :]] = True
+        outside.append(sizes[~visible])
+        inside.append(sizes[visible])
     return torch.cat(outside), torch.cat(inside)

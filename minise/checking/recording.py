@@ -19,8 +19,8 @@ class Recording:
     """What the last run inside the block computed, by layer 0, 1, ...
 
     residual[layer]: (..., T, D), the stream after the layer. attention[layer]: (..., H, Q, T) in
-    the weights' dtype, how much each query reads each token, if it was asked for. In the tree
-    engine's top layer only the ends are there.
+    the weights' dtype, how much each query reads each token; empty unless attention is recorded.
+    The tree engine's top layer has the ends only.
     """
 
     residual: dict[int, Tensor] = field(default_factory=dict)
@@ -32,10 +32,10 @@ def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
     """Record every run of the decoder inside the block, by any engine. The numbers do not change.
 
     Attention weights are what `attend` reads from one-hot values: where token j's value is the j-th
-    unit vector, what a query reads is its row of weights. So they are those of the very function
-    that ran, whatever it is, at the price of one more call of it for each layer.
+    unit vector, what a query reads is its row of weights. So they are the weights of the function
+    that really ran, whatever it is. The price is one more call of it for each layer.
     """
-    seen, real = Recording(), decoder.run
+    recording, real = Recording(), decoder.run
 
     def run(
         tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None
@@ -43,18 +43,19 @@ def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
         def recorded(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             T = k.shape[-3]
             units = torch.eye(T, dtype=v.dtype, device=v.device)[:, None].expand(*v.shape[:-1], T)
-            seen.attention[layer] = attend(layer, q, k, units).transpose(-3, -2)
+            recording.attention[layer] = attend(layer, q, k, units).transpose(-3, -2)
             return attend(layer, q, k, v)
 
         return real(tokens, positions, recorded if attention else attend, rows)
 
     def keep(layer: int) -> Any:
-        return lambda _, given, output: seen.residual.update({layer: output})
+        return lambda _, inputs, output: recording.residual.update({layer: output})
 
-    hooks = [x.register_forward_hook(keep(i)) for i, x in enumerate(decoder.model.layers)]
+    layers = enumerate(decoder.model.layers)
+    hooks = [layer.register_forward_hook(keep(number)) for number, layer in layers]
     decoder.run = run  # type: ignore[method-assign]  # for this object only
     try:
-        yield seen
+        yield recording
     finally:
         del decoder.run
         for hook in hooks:

@@ -1,17 +1,19 @@
-"""Packed against separate, token by token and layer by layer (the claim of Section 4).
+"""Compare packed runs with separate runs, token by token and layer by layer (Section 4's claim).
 
 Every token of every group prompt is run twice: in a packed sequence, and in a plain causal run of
-that prompt alone. Three things are asked.
+that prompt alone. Three things are checked.
 
-Bits: where the numbers of rows that share their bits were found for this machine (docs/bits.md),
-dense, tree and separate must be equal bit for bit, hidden states, logits and label logits.
+Bits: if the numbers of rows that share their bits were found for this machine (docs/bits.md), then
+dense, tree and separate must be equal bit for bit: hidden states, logits and label logits.
 
-Numbers: every engine is within the rounding that this model shows by itself, and in float64 within
-1e-10, so that no fault hides behind rounding. The engine plain computes by the definition, the
-others in the calls of minise/exact/: a fault that all of these share shows beside it.
+Numbers: every engine must be within this model's own rounding, and in float64 within 1e-10, so that
+rounding hides no fault. The engine plain computes by the definition, the others in the calls of
+minise/exact/. So a fault that all of the others share shows up in the comparison with plain.
 
-Influence: what a group must not see cannot change its rows (influence.py). And the same comparison
-with the mask or the positional re-encoding left out must fail, or it proves nothing.
+Influence: what a group must not see cannot change its rows (influence.py).
+
+The same comparison without the mask, or without the positional re-encoding, must fail. If it does
+not, the question cannot show a fault, and the check proves nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +25,8 @@ import torch
 from minise.checking.comparison import ENGINES, SAME, Bounds, Difference, compare
 from minise.checking.influence import Influence, influence
 from minise.engines import LanguageModel, check_fit, check_mask_fits
-from minise.errors import InputError
 from minise.exact.layers import is_refined
-from minise.exact.machine import facts
+from minise.exact.machine import facts_and_threads
 from minise.method import Plan
 
 # How many times the model's own rounding may separate two runs of one prompt. Measured in the half
@@ -36,18 +37,21 @@ FACTOR = 6
 
 @dataclass(frozen=True)
 class Verification:
-    """`tokens` counts the prompt tokens compared, the prefix once per group. `sizes`: the smallest
-    and the largest row of each layer, then of the logits. `engines`: "dense", "tree" and "plain".
-    `wide`: the same in float64, for some of the prompts; empty where the model computes in it.
-    `ablations` holds the packed run "without_mask" (plain causal) and "without_positions" (0, 1,
-    2, ...). `machine`: the device, the processor, and what else decides how it rounds.
+    """The result of `verify`.
 
-    promised: this machine's kernels give dense, tree and separate equal bits. required: their bits
-    must be equal whatever is promised.
+    tokens: how many prompt tokens were compared, the prefix once per group. sizes: of the smallest
+    and the largest row of each layer, then of the logits. engines: "dense", "tree" and "plain".
+    wide: the same in float64, for some of the prompts; empty if the model computes in float64.
+    ablations: the packed runs "without_mask" (plain causal) and "without_positions" (0, 1, 2, ...).
+    machine: the device, the processor, and what else decides how it rounds.
 
-    passed: every engine is within the bounds, in float64 too; the bits are equal where that is
-    promised or required; where there is more than one group, every ablation is beyond the bounds;
-    and no group hears of another."""
+    promised: this machine's kernels give dense, tree and separate equal bits. required: the bits
+    must be equal even if that is not promised.
+
+    passed: every engine is within the bounds, in float64 too; the bits are equal if that is
+    promised or required; every ablation is beyond the bounds, if there is more than one group; and
+    no group depends on another.
+    """
 
     tokens: int
     groups: int
@@ -89,16 +93,17 @@ class Verification:
         return self.groups == 1 or not any(map(self.bounds.allow, self.ablations.values()))
 
     @property
-    def groups_are_apart(self) -> bool:
-        """The certificate. Scrambled runs are judged bit for bit where the engines are."""
+    def groups_independent(self) -> bool:
+        """Whether no group depends on another. Scrambled runs are judged bit for bit if the engines
+        are."""
         scrambled, exact = self.influence.scrambled, self.bitwise or self.promised or self.required
-        within = scrambled.equal if exact else self.bounds.allow(scrambled)
-        return self.influence.gradients_hold and within
+        unchanged = scrambled.equal if exact else self.bounds.allow(scrambled)
+        return self.influence.gradients_hold and unchanged
 
     @property
     def passed(self) -> bool:
         agree = self.engines_agree and self.engines_agree_in_float64 and self.bits_hold
-        return agree and self.ablations_differ and self.groups_are_apart
+        return agree and self.ablations_differ and self.groups_independent
 
 
 def verify(
@@ -108,42 +113,37 @@ def verify(
     gradients: bool = False,
     require_bits: bool = False,
 ) -> Verification:
-    """Compare the packed runs of a plan's prompts with separate runs of each, and certify that no
-    group hears of another; with `gradients` by derivatives too, which takes more memory and time.
+    """Compare the packed runs of a plan's prompts with separate runs of each, and check that no
+    group depends on another; with `gradients` by derivatives too, which takes more memory and time.
 
-    Where equal bits are promised they must be there, with `require_bits` anywhere. `tolerance` is
-    absolute and holds for every number. By default differences are judged as parts of each row's
-    size: at 1e-10 in float64; in a narrower dtype at 6 times what rounding does to this model,
-    measured layer by layer in float64, in which at most 8 prompts run in each engine too. That
-    takes a copy of the output matrix and of one layer at a time in float64. A plan's own layout
-    plays no part.
+    Bits must be equal where that is promised, and with `require_bits` anywhere. `tolerance` is
+    absolute and holds for every number. By default a difference is judged as a part of its row's
+    size: 1e-10 in float64; in a narrower dtype 6 times what rounding does to this model. That is
+    measured layer by layer in float64, with at most 8 prompts in each engine, and takes a copy of
+    the output matrix and of one layer at a time in float64. A layout in the plan is ignored.
 
-    Raises InputError for prompts or a mask that do not fit, and for numbers that overflow. Of
-    another library's model it tries the promises of bridges/promises.py, and returns a `Report`.
+    Raises InputError for prompts or a mask that do not fit, for numbers that overflow, and for a
+    model of another library, whose own check is `lm.verify` (bridges/transformers_model.py).
     """
-    if hasattr(lm, "verify"):
-        if require_bits:
-            raise InputError(f"{lm.name}: nothing promises the bits of another library")
-        return lm.verify(plan, tolerance, gradients)
     prefix, branches = plan.prefix, plan.branches
     labels = [i for prompt in plan.prompts for i in prompt.label_ids]
     check_fit(lm.name, lm.config, prefix, branches, labels)
     check_mask_fits(len(prefix) + sum(map(len, branches)))
-    found = compare(lm, plan)
+    comparison = compare(lm, plan)
     most = SAME if tolerance is None else tolerance
     layers = [most] * (lm.config.num_hidden_layers + 1)
     bounds = wide_bounds = Bounds(layers, most, most, most, relative=tolerance is None)
-    if tolerance is None and found.rounding is not None:
-        bounds = found.rounding.bounds(FACTOR)
+    if tolerance is None and comparison.rounding is not None:
+        bounds = comparison.rounding.bounds(FACTOR)
     return Verification(
         tokens=sum(len(prefix) + len(branch) for branch in branches),
         groups=len(branches),
         bounds=bounds,
         wide_bounds=wide_bounds,
-        sizes=found.sizes,
-        engines={name: found.runs[name] for name in ENGINES},
-        wide=found.wide,
-        ablations={name: run for name, run in found.runs.items() if name not in ENGINES},
+        sizes=comparison.sizes,
+        engines={name: comparison.runs[name] for name in ENGINES},
+        wide=comparison.wide,
+        ablations={name: run for name, run in comparison.runs.items() if name not in ENGINES},
         influence=influence(lm, prefix, branches, gradients=gradients),
         promised=is_refined(lm.decoder),
         required=require_bits,
@@ -152,6 +152,6 @@ def verify(
 
 
 def machine(device: torch.device) -> dict[str, object]:
-    """What a verdict of bits was found on."""
+    """The device and the machine on which bits were compared."""
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    return {"device": f"{device}{name}", **facts(), "threads": torch.get_num_threads()}
+    return {"device": f"{device}{name}", **facts_and_threads()}

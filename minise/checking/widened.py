@@ -18,8 +18,8 @@ class _Wide(nn.Module):
         super().__init__()
         self.layer, self.dtype = layer, dtype
 
-    def forward(self, *given: object) -> Tensor:
-        result: Tensor = copy.deepcopy(self.layer).to(self.dtype)(*given)
+    def forward(self, *arguments: object) -> Tensor:
+        result: Tensor = copy.deepcopy(self.layer).to(self.dtype)(*arguments)
         return result
 
 
@@ -29,7 +29,9 @@ class _WideEmbedding(nn.Module):
     def __init__(self, layer: nn.Embedding, dtype: torch.dtype) -> None:
         super().__init__()
         self.layer = layer
-        self.weight = layer.weight[:0].to(dtype)  # what tells the decoder's dtype and device
+        self.weight = layer.weight[:0].to(
+            dtype
+        )  # from which the decoder's dtype and device are read
 
     def forward(self, tokens: Tensor) -> Tensor:
         rows: Tensor = self.layer(tokens)
@@ -41,14 +43,14 @@ def widened(decoder: Decoder, dtype: torch.dtype) -> Decoder:
     one at a time, when they run."""
     with torch.device("meta"):
         wide = Decoder(decoder.config)
-    own = decoder.model
+    model = decoder.model
     parts = {
-        "embed_tokens": _WideEmbedding(own.embed_tokens, dtype),
-        "layers": nn.ModuleList(_Wide(layer, dtype) for layer in own.layers),
-        "norm": _Wide(own.norm, dtype),
+        "embed_tokens": _WideEmbedding(model.embed_tokens, dtype),
+        "layers": nn.ModuleList(_Wide(layer, dtype) for layer in model.layers),
+        "norm": _Wide(model.norm, dtype),
     }
     for name, part in parts.items():
         wide.model.add_module(name, part)
-    head: Any = own.embed_tokens if decoder.lm_head is None else decoder.lm_head
+    head: Any = model.embed_tokens if decoder.lm_head is None else decoder.lm_head
     wide.lm_head = copy.deepcopy(head).to(dtype)  # a tied one, too
     return wide
