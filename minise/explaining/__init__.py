@@ -1,6 +1,6 @@
 """A page that explains one answer: `minise.explain(lm, question)` and `minise explain`.
 
-data.py says what the page shows, and asks the model; runs.py compares packed with separate runs, of
-which watch.py tells the inside; page.py writes page.html, with page.css and page.js, and mask.svg.
-The page only shows the data.
+data.py has the type of what the page shows, collect.py asks the model for it, runs.py and watch.py
+compare packed with separate runs; page.py fills page.html, with page.css and page.js, and mask.svg.
+This room may import bridges, methods, checking, loading and the core; only commands import it.
 """

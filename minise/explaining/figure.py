@@ -11,33 +11,31 @@ CELL = 12  # units of the picture
 
 def mask_picture(data: Data) -> dict[str, Any]:
     """The tokens of the first trial (texts, position ids, groups, whether they read out), and each
-    row's visible columns as runs (first column, how many)."""
-    shown = data["groups"][: data["shown"]]
-    trial = [number for number, group in enumerate(shown) if group["trial"] == 0]
+    row's visible columns as runs (first column, number of columns)."""
+    groups = data["groups"][: data["shown"]]
+    first_trial = [number for number, group in enumerate(groups) if group["trial"] == 0]
     packed = data["packed"]
-    T = packed["ends"][trial[-1]] + 1
-    parents, seen = packed["parents"], []
-    for row in range(T):
-        columns, at = [], row
-        while at >= 0:
-            columns.append(at)
-            at = parents[at]
-        seen.append(columns[::-1])
-    tokens = [
-        {
-            "text": packed["texts"][row],
-            "position": packed["positions"][row],
-            "group": packed["groups"][row],
-            "reads": row in {packed["ends"][number] for number in trial},
-            "runs": _runs(seen[row]),
-        }
-        for row in range(T)
-    ]
-    return {"tokens": tokens, "cell": CELL, "T": T, "groups": len(trial)}
+    ends = [packed["ends"][number] for number in first_trial]
+    tokens = []
+    for row in range(ends[-1] + 1):
+        columns, column = [], row
+        while column >= 0:
+            columns.append(column)
+            column = packed["parents"][column]
+        tokens.append(
+            {
+                "text": packed["texts"][row],
+                "position": packed["positions"][row],
+                "group": packed["groups"][row],
+                "reads": row in ends,
+                "runs": _runs(columns[::-1]),
+            }
+        )
+    return {"tokens": tokens, "cell": CELL, "T": len(tokens), "groups": len(first_trial)}
 
 
 def _runs(columns: list[int]) -> list[tuple[int, int]]:
-    """Rising numbers as runs.
+    """Rising numbers as runs (first number, how many).
 
     >>> _runs([0, 1, 2, 7, 8])
     [(0, 3), (7, 2)]

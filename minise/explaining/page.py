@@ -1,4 +1,4 @@
-"""The page, the figure and how a notebook shows them."""
+"""The page, the figure, and how a notebook shows the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import jinja2
 import numpy as np
 
 from minise.engines import LanguageModel
-from minise.explaining.data import Data, explain_data
+from minise.explaining.collect import explain_data
+from minise.explaining.data import Data
 from minise.explaining.figure import mask_picture
 from minise.grouping import Grouping
 from minise.groupings.registry import grouping_named
@@ -29,13 +30,13 @@ _SCRIPTS = ("page.js", "sequence.js", "charts.js", "answer.js", "events.js")
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """What `explain` returns. `data` holds every number that the page shows: see `data.Data`."""
+    """What `explain` returns. `data` has every number that the page shows: see `data.Data`."""
 
     data: Data
 
     @cached_property
     def html(self) -> str:
-        """The page: one file that needs no other and no network."""
+        """The page: one file, which needs no other file and no network."""
         return _render(
             "page.html", data=self.data, style=_source("page.css"), script=_source(*_SCRIPTS)
         )
@@ -70,12 +71,12 @@ def explain(
     notebook shows it.
 
     The settings are those of `self_ensemble`. `detail` is "full" (every head's attention) or "low"
-    (their mean); by default "full" where the page stays below 5 MB. Raises InputError as
-    `self_ensemble` does, and for what a page cannot hold (`data.explain_data`). Of a model of
-    another library the page shows what that library tells, and names the rest (docs/bridges.md).
+    (their mean); by default "full" if the page stays below 5 MB. Raises InputError as
+    `self_ensemble` does, and for what a page cannot hold (`collect.explain_data`). For a model of
+    another library the page has what that library shows, and names the rest (docs/bridges.md).
     """
-    chosen = None if grouping is None else grouping_named(grouping)
-    method = SelfEnsemble(group_size, trials, chosen, null_option, preset_named(preset))
+    partition = None if grouping is None else grouping_named(grouping)
+    method = SelfEnsemble(group_size, trials, partition, null_option, preset_named(preset))
     return Page(explain_data(lm, method, question, seed, detail))
 
 
@@ -92,8 +93,8 @@ def visible(text: str) -> str:
 
 
 def _render(template: str, **values: Any) -> str:
-    """A file of this folder, filled in. Whatever is not Markup is escaped; `tojson` also escapes
-    what could end a script."""
+    """A template of this folder, filled in. All values are escaped except Markup; `tojson` also
+    escapes what could end a script."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -107,12 +108,12 @@ def _render(template: str, **values: Any) -> str:
 
 
 def _source(*names: str) -> str:
-    """Files of this folder as they are: they hold nothing of a user's."""
+    """Files of this folder, unchanged: they have no text of a user."""
     return "\n".join((_HERE / name).read_text("utf-8") for name in names)
 
 
 def _packed(array: np.ndarray) -> dict[str, Any]:
-    """An array as JSON: little-endian bytes, deflated, in base64. page.js takes it apart."""
+    """An array as JSON: little-endian bytes, deflated, in base64. page.js unpacks it."""
     raw = array.astype(array.dtype.newbyteorder("<")).tobytes()
     text = base64.b64encode(zlib.compress(raw, 9)).decode()
     return {"dtype": array.dtype.name, "shape": list(array.shape), "deflated": text}

@@ -24,7 +24,7 @@ ABLATIONS = ("without_mask", "without_positions")  # of the engine dense
 @dataclass(frozen=True, eq=False)
 class Runs:
     """lens: for each group, after each layer, the probabilities of its labels. left_out: which runs
-    are not there, and why. The others are as in `data.Data`."""
+    are missing, and why. The other fields are as in `data.Data`."""
 
     equality: dict[str, Any]
     bitwise: dict[str, bool]
@@ -43,28 +43,22 @@ def run_all(
     rows_of_tree: list[int],
     every_head: bool,
 ) -> Runs:
-    """Run each prompt alone with everything recorded, then all of them packed. `rows_of_tree`: what
-    `tree_rows` says.
+    """Run each prompt alone with everything recorded, then all of them packed. `rows_of_tree`: the
+    result of `tree_rows`.
 
     Attention is recorded where a prompt runs alone, because a record of the whole packed sequence
-    would take T * T numbers for each head. The packed run's is the same: `equality` tells.
+    would take T * T numbers for each head. The packed run's is the same: `equality` shows it.
     """
     streams: list[Trace] = []
     attention: dict[int, Any] = {}  # by row of the tree
     lens = []
     for group, (path, prompt) in enumerate(zip(tree.paths(), plan.prompts, strict=True)):
-        seen = watch.alone(plan.prefix + prompt.ids, prompt.label_ids)
-        own = len(plan.prefix) if group else 0  # the prefix stands in the packed sequence once
-        streams.append([rows[own:] for rows in seen.trace])
-        lens.append(seen.readouts)
-        if (weights := seen.weights) is None:
-            continue
-        if not every_head:
-            weights = weights.mean(dim=1, keepdim=True)
-        steps = (weights.float() * 255).round().byte().cpu().numpy()  # (L, heads, Q, T)
-        for position, row in enumerate(path):
-            if row not in attention:
-                attention[row] = steps[:, :, position, : position + 1].ravel()
+        one = watch.alone(plan.prefix + prompt.ids, prompt.label_ids)
+        start = len(plan.prefix) if group else 0  # the packed sequence has the prefix once
+        streams.append([rows[start:] for rows in one.trace])
+        lens.append(one.readouts)
+        if one.weights is not None:
+            _add_attention(attention, path, one.weights, every_head)
     alone = [torch.cat(rows) for rows in zip(*streams, strict=True)]
     del streams
     equality, bitwise, left_out = {}, {}, []
@@ -74,19 +68,32 @@ def run_all(
             continue
         try:
             equality[name], bitwise[name] = _compare(alone, run(), flat.ends)
-        except InputError as error:  # the model cannot run so
+        except InputError as error:  # the model cannot do this run
             both = ", with and without mask and positions," if name == "dense" else ""
             left_out.append(f"The run {name}{both} is left out: {error}.")
-    every = np.concatenate([attention[i] for i in sorted(attention)]) if attention else None
-    return Runs(equality, bitwise, every, lens, left_out)
+    cells = np.concatenate([attention[i] for i in sorted(attention)]) if attention else None
+    return Runs(equality, bitwise, cells, lens, left_out)
+
+
+def _add_attention(
+    attention: dict[int, Any], path: list[int], weights: Tensor, every_head: bool
+) -> None:
+    """Add the rows of one prompt's weights (L, heads, T, T), in steps of 1/255. `path`: where the
+    prompt's tokens stand in the tree. A row that another prompt has added stays."""
+    if not every_head:
+        weights = weights.mean(dim=1, keepdim=True)
+    steps = (weights.float() * 255).round().byte().cpu().numpy()  # (L, heads, Q, T)
+    for position, row in enumerate(path):
+        if row not in attention:
+            attention[row] = steps[:, :, position, : position + 1].ravel()
 
 
 def tree_rows(flat: Tree, tree: Tree) -> list[int]:
     """For each row of the packed sequence, the row of the tree that is the same token."""
-    found: dict[int, int] = {}
-    for here, there in zip(flat.paths(), tree.paths(), strict=True):
-        found |= dict(zip(here, there, strict=True))
-    return [found[row] for row in range(len(flat.tokens))]
+    rows: dict[int, int] = {}
+    for flat_path, tree_path in zip(flat.paths(), tree.paths(), strict=True):
+        rows |= dict(zip(flat_path, tree_path, strict=True))
+    return [rows[row] for row in range(len(flat.tokens))]
 
 
 def _packed_runs(
@@ -95,26 +102,26 @@ def _packed_runs(
     """Both engines as they are used, and the ablations of the dense one."""
     columns = plan.prompts[0].label_ids
     dense = partial(branch_logits, lm, plan.prefix, plan.branches, "dense", columns)
-    masked = flat.replace(mask=causal_mask(len(flat.tokens)))
-    placed = flat.replace(positions=torch.arange(len(flat.tokens)))
+    without_mask = flat.replace(mask=causal_mask(len(flat.tokens)))
+    without_positions = flat.replace(positions=torch.arange(len(flat.tokens)))
     runs: dict[str, Callable[[], Trace]] = {"dense": partial(watch.packed, dense)}
     if watch.engine != "separate":
         runs["tree"] = partial(watch.tree, plan, rows_of_tree)
-    for name, layout in zip(ABLATIONS, (masked, placed), strict=True):
+    for name, layout in zip(ABLATIONS, (without_mask, without_positions), strict=True):
         runs[name] = partial(watch.packed, partial(layout_logits, lm, layout, columns))
     return runs
 
 
 def _compare(alone: Trace, packed: Trace, ends: Tensor) -> tuple[Any, bool]:
     """(T, L + 1) float32: how far each packed token's row is from its separate run's, as a part of
-    its size; and whether no bit differs. Where a layer has fewer rows, they are the ends', as in
-    the tree engine's top; the others are NaN there."""
-    found, equal = [], True
+    its size; and whether all bits are equal. A layer with fewer rows has the ends only, as the tree
+    engine's top layer does; its other rows are NaN."""
+    columns, equal = [], True
     for a, b in zip(alone, packed, strict=True):
-        here = torch.arange(len(a)) if len(a) == len(b) else ends
+        rows = torch.arange(len(a)) if len(a) == len(b) else ends
         column = torch.full((len(a),), torch.nan, dtype=torch.float64)
-        a = a[here.to(a.device)]
+        a = a[rows.to(a.device)]
         equal &= torch.equal(a, b)
-        column[here] = (row_sizes(a.double() - b.double()) / row_sizes(a).clamp(min=1e-300)).cpu()
-        found.append(column)
-    return torch.stack(found, dim=1).float().numpy(), equal
+        column[rows] = (row_sizes(a.double() - b.double()) / row_sizes(a).clamp(min=1e-300)).cpu()
+        columns.append(column)
+    return torch.stack(columns, dim=1).float().numpy(), equal

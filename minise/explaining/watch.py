@@ -1,6 +1,6 @@
-"""How a model runs the prompts of a page, and what it tells of its inside.
+"""What the page needs to see inside a model, and how minise's own decoder shows it.
 
-minise's own decoder tells everything. A library's model (bridges/watching.py) tells what it can.
+A model of another library shows what it can: library_model.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from minise.method import Plan
 
 
 class Alone(NamedTuple):
-    """One prompt's run of its own. trace: of its T tokens; empty if the model does not tell.
-    weights: (L, heads, T, T), how much each token reads each. readouts: for each layer, the
-    probabilities of the labels as read after it; empty if the model does not tell."""
+    """One prompt, run by itself. trace: of its T tokens; empty if the model does not show it.
+    weights: (L, heads, T, T), how much each token reads each other one; None if not shown.
+    readouts: for each layer, the probabilities of the labels as read after it; empty if not shown.
+    """
 
     trace: Trace
     weights: Tensor | None
@@ -29,35 +30,29 @@ class Alone(NamedTuple):
 
 
 class Watch(Protocol):
-    """engine: of the answers, as in `data.Data`. heads: of how many it tells the attention.
-    windows: of its layers, in positions. left_out: what the model does not tell, in sentences."""
+    """One model under observation. engine: by which the answers are computed, as in `data.Data`.
+    heads: how many heads show their attention. windows: of its layers, in positions. left_out: what
+    the model does not show, in sentences."""
 
     engine: str
     heads: int
     windows: list[int]
     left_out: list[str]
 
-    def alone(self, prompt: list[int], label_ids: Sequence[int]) -> Alone: ...
+    def alone(self, prompt: list[int], label_ids: Sequence[int]) -> Alone:
+        """Run one prompt by itself."""
 
     def packed(self, run: Callable[[], object]) -> Trace:
         """The rows of the one pass in `run`."""
 
     def tree(self, plan: Plan, rows: Sequence[int]) -> Trace:
-        """What the tree engine computes for each packed token, in their order. `rows`: where they
-        stand in the tree. The top layer and the final norm may have the groups' ends only."""
+        """What the tree engine computes for each packed token, in the order of the packed sequence.
+        `rows`: where these tokens stand in the tree. The top layer and the final norm may have the
+        groups' ends only."""
 
 
-@torch.inference_mode()
-def watched(lm: LanguageModel, prompt: list[int]) -> Watch:
-    """The `Watch` of a model. `prompt`: one to try what it tells."""
-    if hasattr(lm, "library"):
-        found: Watch = lm.library.watched(prompt)
-        return found
-    return _Own(lm)
-
-
-class _Own:
-    """minise's own decoder, which tells everything."""
+class OwnModel:
+    """The `Watch` of minise's own decoder, which shows everything."""
 
     engine = "tree"
 
@@ -67,21 +62,20 @@ class _Own:
         self.left_out: list[str] = []
 
     def alone(self, prompt: list[int], label_ids: Sequence[int]) -> Alone:
-        with record(self.lm.decoder, attention=True) as seen:
+        with record(self.lm.decoder, attention=True) as recording:
             hidden = run_alone(self.lm, prompt)
-        layers = [seen.residual[layer][0] for layer in sorted(seen.residual)]
-        weights = torch.stack([seen.attention[layer][0] for layer in sorted(seen.attention)])
+        layers = [recording.residual[layer][0] for layer in sorted(recording.residual)]
+        attention = [recording.attention[layer][0] for layer in sorted(recording.attention)]
         # Read out after each layer as after the last: by the final norm and the output matrix.
         normed = self.lm.decoder.model.norm(torch.stack([rows[-1] for rows in layers]))
         columns = torch.tensor(label_ids, device=normed.device)
         logits = self.lm.logits(normed, columns).double()
-        return Alone([*layers, hidden], weights, logits.softmax(dim=-1).tolist())
+        return Alone([*layers, hidden], torch.stack(attention), logits.softmax(dim=-1).tolist())
 
     def packed(self, run: Callable[[], Any]) -> Trace:
         return trace(self.lm.decoder, run)[0]
 
     def tree(self, plan: Plan, rows: Sequence[int]) -> Trace:
-        asked = (plan.prefix, plan.branches, "tree", plan.prompts[0].label_ids)
-        return pick(
-            self.packed(partial(branch_logits, self.lm, *asked)), rows, range(len(plan.prompts))
-        )
+        labels = plan.prompts[0].label_ids
+        run = partial(branch_logits, self.lm, plan.prefix, plan.branches, "tree", labels)
+        return pick(self.packed(run), rows, range(len(plan.prompts)))
