@@ -1,0 +1,97 @@
+"""Every way of running the prompts gives the same logits, and its row says what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from minise import load
+from minise.bench import plot
+from minise.bench.measure import Timings, random_model, time_engines, unrefined
+from minise.engines import token_counts
+from minise.errors import InputError
+from minise.evaluation.meter import peak_bytes
+from minise.names import ENGINES
+from tests.support.timed import CPU, LLAMA, SMALL
+from tests.support.tiny import FAMILIES
+
+
+def test_several_questions_in_one_pass_have_the_same_logits_and_their_own_share() -> None:
+    counts = [token_counts(*SMALL.prompts(288, seed)[:2])["tree"] for seed in range(3)]
+    most = 3 * counts[0] + 1
+    report = time_engines(LLAMA, SMALL, rounds=1, seed=0, with_peers=False, tokens_per_pass=most)
+    row = report.rows[-1]
+    assert row.name == "tree, 3 questions a pass"
+    assert row.max_difference == 0.0
+    assert 0.9 * sum(counts) <= 3 * row.tokens <= sum(counts)
+    alone = time_engines(LLAMA, SMALL, rounds=1, seed=0, with_peers=False, tokens_per_pass=1)
+    assert [row.name for row in alone.rows] == list(ENGINES)
+    tree, together = replace(row, name="tree", seconds=0.5), replace(row, seconds=0.25)
+    text = Timings(1.0, [tree, together]).as_text()
+    assert "questions a second: tree 2.00, tree, 3 questions a pass 4.00." in text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_engine_gives_the_same_logits(family: str) -> None:
+    lm = random_model(FAMILIES[family], torch.float64, CPU)
+    report = time_engines(lm, SMALL, rounds=1, seed=0, with_peers=False)
+    assert [row.name for row in report.rows] == list(ENGINES)
+    assert report.floor_seconds > 0
+    for row in report.rows:
+        assert row.max_difference <= 1e-10
+        assert row.seconds > 0
+    tokens = {row.name: row.tokens for row in report.rows}
+    assert tokens["separate"] > tokens["dense"] == tokens["plain"] > tokens["tree"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tree_runs_without_equal_bits_on_the_same_tensors(family: str) -> None:
+    """One more row of the table, which shows what equal bits cost."""
+    lm = random_model(FAMILIES[family], torch.float64, CPU)
+    report = time_engines(lm, SMALL, rounds=1, seed=0, with_peers=False, free_rows=True)
+    row = report.rows[-1]
+    assert [one.name for one in report.rows] == [*ENGINES, "tree, rows in one call"]
+    assert row.max_difference <= 1e-10
+    assert "as if equal bits were not wanted" in report.as_text()
+    free = unrefined(lm.decoder)
+    assert type(free.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    for name, tensor in lm.decoder.state_dict().items():
+        assert free.state_dict()[name].data_ptr() == tensor.data_ptr()
+
+
+def test_4_bit_weights_cannot_run_without_equal_bits() -> None:
+    lm = load("weights/tiny-llama", quantize="nf4")
+    with pytest.raises(InputError, match="--free-rows is for weights that are not packed"):
+        time_engines(lm, SMALL, rounds=1, seed=0, with_peers=False, free_rows=True)
+
+
+def test_scores_that_do_not_fit_leave_plain_out_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All others run, as they do with the workload longest."""
+    packed = token_counts(*SMALL.prompts(288, 0)[:2])["dense"]
+    monkeypatch.setattr("minise.engines.free_bytes", lambda _: 2 * packed**2)
+    report = time_engines(LLAMA, SMALL, rounds=1, seed=0, with_peers=False)
+    assert [row.name for row in report.rows] == [name for name in ENGINES if name != "plain"]
+    assert f"plain is left out: {packed} packed tokens need a mask and scores" in report.as_text()
+    monkeypatch.setattr(plot, "TRIALS", (1, 2))
+    calls, left_out = plot.plan_calls(LLAMA, SMALL, 0, report)
+    assert left_out == []
+    assert {call.engine for call in calls} == {row.name for row in report.rows}
+
+
+def test_random_weights_are_made_in_the_wanted_dtype_and_the_same_each_time() -> None:
+    one, other = (random_model(FAMILIES["llama"], torch.bfloat16, CPU) for _ in range(2))
+    for name, tensor in one.decoder.state_dict().items():
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, other.decoder.state_dict()[name])
+    assert one.decoder.model.layers[0].mlp.up_proj.weight.std() > 0.01
+
+
+def test_the_peak_is_the_memory_a_run_takes() -> None:
+    peak, _ = peak_bytes(lambda: torch.ones(50_000_000).sum(), CPU)
+    if peak is None:
+        pytest.skip("this system does not say")
+    assert 190e6 < peak < 260e6
