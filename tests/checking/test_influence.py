@@ -1,4 +1,4 @@
-"""The certificate: it holds for sound layouts, and every wrong cell of a mask is found out."""
+"""No group depends on another in a correct layout, and every wrong cell of a mask is result."""
 
 from __future__ import annotations
 
@@ -36,35 +36,39 @@ def random_branches(seed: int) -> list[list[int]]:
 class TestTheScrambledRuns:
     @pytest.mark.parametrize("seed", range(40))
     @pytest.mark.parametrize("tree", [False, True])
-    def test_every_group_and_every_row_beyond_it(self, seed: int, tree: bool) -> None:
+    def test_every_group_is_kept_while_each_row_outside_it_is_scrambled(
+        self, seed: int, tree: bool
+    ) -> None:
         """In some run the group is kept and the row is not."""
         paths = pack([9], random_branches(seed), tree=tree).paths()
-        runs = [(kept, {r for g in kept for r in paths[g]}) for kept in groups_to_keep(paths)]
+        runs = []
+        for groups in groups_to_keep(paths):
+            runs.append((groups, {row for group in groups for row in paths[group]}))
         rows = {row for path in paths for row in path}
         for group, path in enumerate(paths):
             for row in rows - set(path):
-                assert any(group in kept and row not in held for kept, held in runs)
+                assert any(group in groups and row not in kept for groups, kept in runs)
 
-    def test_every_other_token_is_another_one(
+    def test_every_scrambled_token_really_changes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of a vocabulary of 8 tokens, in which chance would often draw the same one again."""
+        """With a vocabulary of 8 tokens, a plain random draw would often repeat the token."""
         lm = load_tiny(tmp_path, {**FAMILIES["llama"], "vocab_size": 8})
-        seen, branches = [], [[i % 8, 3 * i % 8] for i in range(12)]
+        runs, branches = [], [[i % 8, 3 * i % 8] for i in range(12)]
 
         def watch(lm: LanguageModel, layout: Layout) -> torch.Tensor:
-            seen.append(layout.tokens)
+            runs.append(layout.tokens)
             return hidden_states(lm, layout)
 
         monkeypatch.setattr("minise.checking.influence.hidden_states", watch)
         influence(lm, [1, 2], branches)
-        for tokens in seen[1:]:
-            same = set((tokens == seen[0]).nonzero().flatten().tolist())
+        for tokens in runs[1:]:
+            same = set((tokens == runs[0]).nonzero().flatten().tolist())
             kept = [path for path in flat_paths([1, 2], branches) if same.issuperset(path)]
             assert same == {row for path in kept for row in path}
             assert 0 < len(kept) < 12
 
-    def test_they_are_few(self) -> None:
+    def test_their_number_grows_with_the_logarithm_of_the_groups(self) -> None:
         for groups, most in ((2, 2), (6, 4), (40, 8), (400, 12)):
             assert len(groups_to_keep(flat_paths([1], [[2]] * groups))) <= most
         # Two runs for the first fork, and two for the forks behind it, at whatever depth.
@@ -76,38 +80,40 @@ class TestTheScrambledRuns:
         assert flat_paths([], [[1, 2], [3]]) == [[0, 1], [2]]
 
 
-class TestASoundLayout:
+class TestACorrectLayout:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-    def test_groups_are_apart(self, lm: LanguageModel, question: Question, dtype) -> None:
+    def test_no_group_depends_on_another(
+        self, lm: LanguageModel, question: Question, dtype: torch.dtype
+    ) -> None:
         plan = SelfEnsemble(2, 2).plan(lm, question)
-        moved = replace(lm, decoder=type(lm.decoder)(lm.config).to(dtype).requires_grad_(False))
-        moved.decoder.load_state_dict(lm.decoder.state_dict())
-        found = influence(moved, plan.prefix, plan.branches, gradients=True)
-        assert found.scrambled.equal
-        assert found.gradient_outside == 0.0
-        assert found.gradient_inside is not None
-        assert found.gradient_inside > 0.0
-        assert found.gradients_hold
-        assert found.groups == list(range(6))
+        other = replace(lm, decoder=type(lm.decoder)(lm.config).to(dtype).requires_grad_(False))
+        other.decoder.load_state_dict(lm.decoder.state_dict())
+        result = influence(other, plan.prefix, plan.branches, gradients=True)
+        assert result.scrambled.equal
+        assert result.gradient_outside == 0.0
+        assert result.gradient_inside is not None
+        assert result.gradient_inside > 0.0
+        assert result.gradients_hold
+        assert result.groups == list(range(6))
 
-    def test_gradients_only_if_asked_for(self, small: LanguageModel) -> None:
-        found = influence(small, PREFIX, BRANCHES)
-        assert found.gradient_outside is None
-        assert found.gradient_inside is None
-        assert found.gradients_hold
+    def test_gradients_are_optional(self, small: LanguageModel) -> None:
+        result = influence(small, PREFIX, BRANCHES)
+        assert result.gradient_outside is None
+        assert result.gradient_inside is None
+        assert result.gradients_hold
 
     def test_of_many_groups_at_most_eight_are_differentiated(self, small: LanguageModel) -> None:
-        found = influence(small, PREFIX, [[i, 5] for i in range(10, 33)], gradients=True)
-        assert found.groups == [0, 3, 6, 9, 12, 15, 18, 21]
-        found = influence(small, PREFIX, [[i, 5] for i in range(10, 27)], gradients=True)
-        assert found.groups == [0, 3, 6, 9, 12, 15]  # of 17 not every second: these would be nine
+        result = influence(small, PREFIX, [[i, 5] for i in range(10, 33)], gradients=True)
+        assert result.groups == [0, 3, 6, 9, 12, 15, 18, 21]
+        result = influence(small, PREFIX, [[i, 5] for i in range(10, 27)], gradients=True)
+        assert result.groups == [0, 3, 6, 9, 12, 15]  # of 17 not every second: these would be nine
 
-    def test_a_single_group_has_nobody_to_hear_of(self, small: LanguageModel) -> None:
-        """64 tokens: the model adds no rows to them, which would hear of nothing either."""
-        found = influence(small, list(range(60)), [[70, 80, 30, 90]], gradients=True)
-        assert found.runs == 0
-        assert found.gradient_outside == 0.0
-        assert found.gradients_hold
+    def test_a_single_group_has_no_other_to_depend_on(self, small: LanguageModel) -> None:
+        """64 tokens: the calls then have no rows of padding, which depend on nothing either."""
+        result = influence(small, list(range(60)), [[70, 80, 30, 90]], gradients=True)
+        assert result.runs == 0
+        assert result.gradient_outside == 0.0
+        assert result.gradients_hold
 
     def test_rows_that_a_layout_lacks_are_left_out(self, small: LanguageModel) -> None:
         assert influence(small, PREFIX, BRANCHES, pack(PREFIX, BRANCHES[:-1])).scrambled.equal
@@ -118,47 +124,47 @@ class TestASoundLayout:
         assert not any(module._forward_hooks for module in small.decoder.modules())
 
     def test_beyond_the_reach_of_the_windows_nothing_is_seen(self, tmp_path: Path) -> None:
-        """Three layers with windows of 4: the end hears of nine positions back, and no more."""
+        """Three layers with windows of 4: the end reads nine positions back, and no more."""
         raw = {**SIZES, "model_type": "mistral", "rope_theta": 100.0, "sliding_window": 4}
         lm = load_tiny(tmp_path, raw)
-        found = influence(lm, list(range(8)), [[20, 21, 22, 23], [30, 31]], gradients=True)
-        assert found.scrambled.equal
-        assert found.gradient_outside == 0.0
-        assert found.gradient_inside is not None
-        assert found.gradient_inside > 0.0
+        result = influence(lm, list(range(8)), [[20, 21, 22, 23], [30, 31]], gradients=True)
+        assert result.scrambled.equal
+        assert result.gradient_outside == 0.0
+        assert result.gradient_inside is not None
+        assert result.gradient_inside > 0.0
 
 
 class TestALeak:
-    def test_no_block_mask(self, small: LanguageModel) -> None:
+    def test_a_plain_causal_mask_is_found_by_both_checks(self, small: LanguageModel) -> None:
         flat = pack(PREFIX, BRANCHES)
-        found = influence(
+        result = influence(
             small, PREFIX, BRANCHES, flat.replace(mask=causal_mask(len(flat.tokens))), True
         )
-        assert not found.scrambled.equal
-        assert max(found.scrambled.relative) > 1e-2
-        assert found.gradient_outside is not None
-        assert found.gradient_outside > 0.0
-        assert not found.gradients_hold
+        assert not result.scrambled.equal
+        assert max(result.scrambled.relative) > 1e-2
+        assert result.gradient_outside is not None
+        assert result.gradient_outside > 0.0
+        assert not result.gradients_hold
 
-    def test_it_is_found_out_in_a_model_of_one_layer(self, tmp_path: Path) -> None:
+    def test_it_is_found_in_a_model_of_one_layer(self, tmp_path: Path) -> None:
         lm = load_tiny(tmp_path, {**FAMILIES["llama"], "num_hidden_layers": 1})
-        blind = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
-        assert not influence(lm, PREFIX, BRANCHES, blind).scrambled.equal
+        leaky = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
+        assert not influence(lm, PREFIX, BRANCHES, leaky).scrambled.equal
 
-    def test_it_is_measured_alike_each_time(self, small: LanguageModel) -> None:
-        blind = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
-        found = [influence(small, PREFIX, BRANCHES, blind, gradients=True) for _ in range(2)]
-        assert found[0] == found[1]
+    def test_it_is_measured_the_same_each_time(self, small: LanguageModel) -> None:
+        leaky = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
+        results = [influence(small, PREFIX, BRANCHES, leaky, gradients=True) for _ in range(2)]
+        assert results[0] == results[1]
 
-    def test_an_ancestor_that_is_not_seen(self, small: LanguageModel) -> None:
+    def test_a_hidden_ancestor_is_found_by_gradients(self, small: LanguageModel) -> None:
         flat = pack(PREFIX, BRANCHES)
         mask = flat.mask.clone()
         mask[:, 1] = False
         mask[1, 1] = True
-        found = influence(small, PREFIX, BRANCHES, flat.replace(mask=mask), True)
-        assert found.scrambled.equal
-        assert found.gradient_outside == found.gradient_inside == 0.0
-        assert not found.gradients_hold
+        result = influence(small, PREFIX, BRANCHES, flat.replace(mask=mask), True)
+        assert result.scrambled.equal
+        assert result.gradient_outside == result.gradient_inside == 0.0
+        assert not result.gradients_hold
 
 
 T = len(pack(PREFIX, BRANCHES).tokens)
@@ -175,15 +181,15 @@ def flipped(row: int, column: int) -> torch.Tensor:
 def test_every_wrong_cell_of_a_mask_is_caught(
     small: LanguageModel, monkeypatch: pytest.MonkeyPatch, cell: tuple[int, int]
 ) -> None:
-    """A cell that shows one group to another, or a group to the prefix, by the certificate alone;
-    any cell by the comparison or the certificate."""
+    """A cell that shows one group to another, or a group to the prefix, is caught by scrambling
+    alone; any cell by `verify`."""
     owner = [-1] * len(PREFIX) + [g for g, branch in enumerate(BRANCHES) for _ in branch]
     row, column = cell
     wrong = flipped(row, column)
     if owner[column] not in (-1, owner[row]):
         flat = pack(PREFIX, BRANCHES)
-        found = influence(small, PREFIX, BRANCHES, flat.replace(mask=wrong))
-        assert not found.scrambled.equal
+        result = influence(small, PREFIX, BRANCHES, flat.replace(mask=wrong))
+        assert not result.scrambled.equal
     groups = Groups((((0,),), ((1,),), ((2,),)))
     prompts = [Prompt("", ids, [70, 80, 90]) for ids in BRANCHES]
     plan = Plan(Question("?", ["a", "b", "c"]), groups, PREFIX, prompts)

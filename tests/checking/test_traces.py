@@ -1,4 +1,4 @@
-"""The states of a run, and how far two runs are apart: what every verdict of `verify` rests on."""
+"""The states of a run and the differences of two runs: what every verdict of `verify` rests on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rows(*values: list[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_a_trace_holds_the_runs_own_rows(lm: LanguageModel) -> None:
+def test_a_trace_has_the_rows_that_the_run_computed(lm: LanguageModel) -> None:
     """Nine distinct tokens; in the top layer and after the final norm the three ends."""
     tree = pack([40, 41, 42], [[50, 51], [50, 52, 53], [60, 61]], tree=True)
     states, ends = trace(lm.decoder, lambda: read_ends(lm.decoder, tree))
@@ -40,13 +40,13 @@ def test_a_difference_is_judged_at_the_size_of_its_own_row() -> None:
     assert absolute(a, b) == 10.0
 
 
-def test_a_row_of_zeros_differs_from_any_other_by_far_too_much() -> None:
+def test_a_row_of_zeros_differs_from_any_other_by_a_huge_number() -> None:
     zeros = rows([0.0, 0.0])
     assert relative(zeros, zeros) == 0.0
     assert relative(zeros, zeros + 1e-30) > 1e200
 
 
-def test_other_shapes_are_infinitely_far_apart() -> None:
+def test_the_difference_of_other_shapes_is_infinite() -> None:
     assert relative(rows([1.0]), rows([1.0], [1.0])) == math.inf
     assert absolute(rows([1.0]), rows([1.0], [1.0])) == math.inf
 
