@@ -76,12 +76,12 @@ def test_a_row_of_one_call(draw: Callable[..., Tensor], dtype: torch.dtype) -> N
     """In calls of one shape, of each number of rows that was chosen: at any place, beside any
     others. The kernel itself is called."""
     for inputs, outputs in [*SHAPES, (41, 24), (129, 32)]:
-        weight, own = draw(outputs, inputs), draw(1, inputs)
+        weight, row = draw(outputs, inputs), draw(1, inputs)
         shape = Shape(inputs, outputs, False, dtype, torch.get_num_threads())
         bits = []
         for number in numbers_for(shape):
             for place in {0, number // 3, number - 1}:
-                among = draw(number, inputs).index_copy(0, torch.tensor([place]), own)
+                among = draw(number, inputs).index_copy(0, torch.tensor([place]), row)
                 bits.append(F.linear(among, weight)[place])
         assert all(torch.equal(one, bits[0]) for one in bits), shape
 
@@ -159,8 +159,8 @@ def test_a_logit_among_other_rows_and_other_columns(
     whole = logits(model, hidden)
     for number in (2, 63, 64, 65, 128, 200):
         for first in (0, 200 - number):
-            asked = columns[first : first + number]
-            for order in (asked, asked.flip(0)):
+            numbers = columns[first : first + number]
+            for order in (numbers, numbers.flip(0)):
                 assert torch.equal(logits(model, hidden, order), expected[:, order]), number
     for number in (1, 64, 65, 300):
         among = torch.cat([draw(number, hidden_size), hidden])
@@ -186,10 +186,10 @@ class TestAttention:
             q, k, v = self.call(draw, heads, S)
             mask = causal_mask(S)[None, -BLOCK:]
             expected = attention_call(q, k, v, mask)
-            kept = torch.arange(BLOCK) % 2 == 0
-            q[:, ~kept], mask = draw(*q.shape)[:, ~kept], mask.clone()
-            mask[:, ~kept] = True
-            assert torch.equal(attention_call(q, k, v, mask)[:, kept], expected[:, kept]), S
+            real = torch.arange(BLOCK) % 2 == 0
+            q[:, ~real], mask = draw(*q.shape)[:, ~real], mask.clone()
+            mask[:, ~real] = True
+            assert torch.equal(attention_call(q, k, v, mask)[:, real], expected[:, real]), S
 
     def test_few_queries(self, draw: Callable[..., Tensor], heads: tuple[int, int, int]) -> None:
         """One of 64 queries, in a call of 8: how a token that comes alone reads."""
@@ -199,8 +199,8 @@ class TestAttention:
             expected = attention_call(q, k, v, mask)
             for place in (0, 5, 33, 63):
                 few = draw(1, FEW, *q.shape[2:])
-                few[:, 0], own = q[:, place], mask[:, place, None].expand(-1, FEW, -1)
-                assert torch.equal(attention_call(few, k, v, own)[:, 0], expected[:, place]), S
+                few[:, 0], few_mask = q[:, place], mask[:, place, None].expand(-1, FEW, -1)
+                assert torch.equal(attention_call(few, k, v, few_mask)[:, 0], expected[:, place]), S
 
     def test_few_queries_are_tried(
         self,
@@ -226,13 +226,13 @@ class TestAttention:
         """What is masked may be anything, huge numbers too. Its weight is exactly 0."""
         for S in self.KEYS:
             q, k, v = self.call(draw, heads, S)
-            seen = torch.arange(S) % 3 > 0  # nobody sees a third of the keys
-            mask = causal_mask(S)[None, -BLOCK:] & seen
+            visible = torch.arange(S) % 3 > 0  # nobody sees a third of the keys
+            mask = causal_mask(S)[None, -BLOCK:] & visible
             mask[:, :, S - BLOCK + 1] = True
-            seen[S - BLOCK + 1] = True
+            visible[S - BLOCK + 1] = True
             expected = attention_call(q, k, v, mask)
             for scale in (1, 1e4):
-                k[:, ~seen], v[:, ~seen] = (scale * draw(*k.shape)[:, ~seen] for _ in "kv")
+                k[:, ~visible], v[:, ~visible] = (scale * draw(*k.shape)[:, ~visible] for _ in "kv")
                 assert torch.equal(attention_call(q, k, v, mask), expected), (S, scale)
 
     def test_other_calls(self, draw: Callable[..., Tensor], heads: tuple[int, int, int]) -> None:
@@ -246,9 +246,9 @@ class TestAttention:
                     many = self.call(draw, heads, S, number)
                     for among, one in zip(many, (q, k, v), strict=True):
                         among[place] = one[0]
-                    own = torch.ones(number, BLOCK, S, dtype=torch.bool)
-                    own[place] = mask[0]
-                    for masks in (own, mask):
+                    several = torch.ones(number, BLOCK, S, dtype=torch.bool)
+                    several[place] = mask[0]
+                    for masks in (several, mask):
                         assert torch.equal(attention_call(*many, masks)[place], expected)
 
 
@@ -323,10 +323,10 @@ def test_the_engines_agree_on_other_kernels(
     run = subprocess.run(command, cwd=ROOT, env=set_, capture_output=True, text=True, check=True)
     bits: dict[tuple[str, str, str], list[str]] = {}
     for line in run.stdout.split():
-        *asked, _, found = line.split(",")
-        bits.setdefault((asked[0], asked[1], asked[2]), []).append(found)
+        *key, _, digest = line.split(",")
+        bits.setdefault((key[0], key[1], key[2]), []).append(digest)
     assert len(bits) == len(threads.split(",")) * len(DTYPES) * len(folders)
-    for asked, found in bits.items():
-        assert found == [found[0]] * 3, asked
-    for (_, dtype, model), found in bits.items():
-        record_property(f"{dtype}, {model}: any threads", found == bits["2", dtype, model])
+    for key, digests in bits.items():
+        assert digests == [digests[0]] * 3, key
+    for (_, dtype, model), digests in bits.items():
+        record_property(f"{dtype}, {model}: any threads", digests == bits["2", dtype, model])

@@ -52,10 +52,10 @@ def expected() -> list[minise.Answer]:
 def test_every_engine_answers_as_separate_runs_on_the_cpu(
     lm: LanguageModel, expected: list[minise.Answer], engine: str
 ) -> None:
-    for question, there in zip(QUESTIONS, expected, strict=True):
+    for question, reference in zip(QUESTIONS, expected, strict=True):
         answer = minise.self_ensemble(lm, question, engine=engine)
-        assert answer.prediction == there.prediction
-        far = (answer.probabilities - there.probabilities).abs().max()
+        assert answer.prediction == reference.prediction
+        far = (answer.probabilities - reference.probabilities).abs().max()
         assert far <= NEAR[lm.decoder.dtype]
 
 
@@ -65,15 +65,15 @@ def test_questions_that_share_a_pass_answer_as_alone(
     method = SelfEnsemble()
     plans = [method.plan(lm, question, 0) for question in QUESTIONS]
     run = run_plans(lm, method, plans, [0] * len(plans), "tree")
-    for (plan, logits), there in zip(run, expected, strict=True):
+    for (plan, logits), reference in zip(run, expected, strict=True):
         answer = method.answer(plan, logits)
-        assert answer.prediction == there.prediction
-        far = (answer.probabilities - there.probabilities).abs().max()
+        assert answer.prediction == reference.prediction
+        far = (answer.probabilities - reference.probabilities).abs().max()
         assert far <= NEAR[lm.decoder.dtype]
 
 
 def test_weights_in_4_bits_answer_the_same_by_every_engine(device: str) -> None:
-    lm = load(MODEL, dtype=torch.float32, device=device, quantize="nf4", double_quant=True)
+    lm = load(MODEL, dtype=torch.float32, device=device, quantize="nf4-double")
     answers = [minise.self_ensemble(lm, QUESTIONS[0], engine=engine) for engine in ENGINES]
     for answer in answers[1:]:
         assert (answer.probabilities - answers[0].probabilities).abs().max() <= 1e-4
@@ -87,8 +87,8 @@ def test_the_same_text_is_written(device: str) -> None:
 
 
 def test_verify_passes_in_float64(device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked: list[Any] = ["verify", "--model", MODEL, "--device", device, "--dtype", "float64"]
-    assert main([*asked, "--trials", "3", "--json"]) == 0
+    command: list[Any] = ["verify", "--model", MODEL, "--device", device, "--dtype", "float64"]
+    assert main([*command, "--trials", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"]
 
 
@@ -101,9 +101,9 @@ def test_an_evaluation_runs(
     methods = ("--method", "standard,self-ensemble", "--trials", "3")
     where = ("--device", device, "--output-path", str(tmp_path))
     assert main(["eval", *options, *methods, *where]) == 0
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert found["config"]["device"] == device
-    assert found["results"]["miniature"]["self-ensemble"]["n"] == 6
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["config"]["device"] == device
+    assert results["results"]["miniature"]["self-ensemble"]["n"] == 6
 
 
 def test_the_bench_of_the_targets_runs(device: str) -> None:

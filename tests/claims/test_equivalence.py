@@ -25,9 +25,11 @@ def plan(lm: LanguageModel, question: Question, size: int, trials: int) -> Plan:
 
 def states(lm: LanguageModel, *inputs: torch.Tensor) -> torch.Tensor:
     """Embedding excluded: each layer's output and the final norm's, (layers + 1, T, D)."""
-    with record(lm.decoder) as seen:
+    with record(lm.decoder) as recording:
         final = lm.decoder(*inputs)
-    return torch.stack([*(seen.residual[layer][0] for layer in range(len(seen.residual))), final])
+    return torch.stack(
+        [*(recording.residual[layer][0] for layer in range(len(recording.residual))), final]
+    )
 
 
 def alone(lm: LanguageModel, prompt: list[int]) -> torch.Tensor:
@@ -44,11 +46,11 @@ def packed(lm: LanguageModel, layout: Layout) -> torch.Tensor:
 def test_every_hidden_state_of_every_token_of_every_group(
     lm: LanguageModel, question: Question, size: int, trials: int, tree: bool
 ) -> None:
-    asked = plan(lm, question, size, trials)
-    layout = pack(asked.prefix, asked.branches, tree=tree)
+    group_plan = plan(lm, question, size, trials)
+    layout = pack(group_plan.prefix, group_plan.branches, tree=tree)
     together = packed(lm, layout)
-    for number, branch in enumerate(asked.branches):
-        prompt = asked.prefix + branch
+    for number, branch in enumerate(group_plan.branches):
+        prompt = group_plan.prefix + branch
         rows = layout.paths()[number]
         assert layout.tokens[rows].tolist() == prompt
         assert (together[:, rows] - alone(lm, prompt)).abs().max() <= HIDDEN
@@ -76,25 +78,25 @@ def test_every_engine_gives_the_same_probabilities(
 def test_the_order_of_groups_does_not_matter(
     lm: LanguageModel, question: Question, tree: bool
 ) -> None:
-    asked = plan(lm, question, 2, 6)
-    order = torch.randperm(len(asked.branches), generator=torch.Generator().manual_seed(0))
-    layout = pack(asked.prefix, asked.branches, tree=tree)
-    shuffled = pack(asked.prefix, [asked.branches[i] for i in order], tree=tree)
+    group_plan = plan(lm, question, 2, 6)
+    order = torch.randperm(len(group_plan.branches), generator=torch.Generator().manual_seed(0))
+    layout = pack(group_plan.prefix, group_plan.branches, tree=tree)
+    shuffled = pack(group_plan.prefix, [group_plan.branches[i] for i in order], tree=tree)
     before, after = packed(lm, layout), packed(lm, shuffled)
     for place, number in enumerate(order.tolist()):
-        apart = before[:, layout.paths()[number]] - after[:, shuffled.paths()[place]]
-        assert apart.abs().max() <= HIDDEN
+        difference = before[:, layout.paths()[number]] - after[:, shuffled.paths()[place]]
+        assert difference.abs().max() <= HIDDEN
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["dense", "tree"])
 def test_another_groups_text_does_not_matter(
     lm: LanguageModel, question: Question, tree: bool
 ) -> None:
-    asked = plan(lm, question, 2, 4)
-    rewritten = [list(branch) for branch in asked.branches]
+    group_plan = plan(lm, question, 2, 4)
+    rewritten = [list(branch) for branch in group_plan.branches]
     rewritten[2] = [(token * 7 + 3) % lm.config.vocab_size for token in rewritten[2]] + [50, 60]
-    layout = pack(asked.prefix, asked.branches, tree=tree)
-    other = pack(asked.prefix, rewritten, tree=tree)
+    layout = pack(group_plan.prefix, group_plan.branches, tree=tree)
+    other = pack(group_plan.prefix, rewritten, tree=tree)
     before, after = packed(lm, layout), packed(lm, other)
     for number in range(len(rewritten)):
         rows, others = layout.paths()[number], other.paths()[number]
@@ -107,21 +109,21 @@ def test_another_groups_text_does_not_matter(
 def test_the_check_can_see(lm: LanguageModel, question: Question) -> None:
     """Without the mask, without re-encoding, or with one cell of the mask wrong, states of the last
     group differ by far more than the tolerance."""
-    asked = plan(lm, question, 2, 3)
-    layout = pack(asked.prefix, asked.branches)
+    group_plan = plan(lm, question, 2, 3)
+    layout = pack(group_plan.prefix, group_plan.branches)
     T, rows = len(layout.tokens), layout.paths()[-1]
-    expected = alone(lm, asked.prefix + asked.branches[-1])
+    expected = alone(lm, group_plan.prefix + group_plan.branches[-1])
     leak = layout.mask.clone()
-    leak[-2, len(asked.prefix) + 3] = True  # one token of the first group, at a near position
+    leak[-2, len(group_plan.prefix) + 3] = True  # one token of the first group, at a near position
     for name, wrong in {
         "no mask": layout.replace(mask=causal_mask(T)),
         "no re-encoding": layout.replace(positions=torch.arange(T)),
         "one leaking cell": layout.replace(mask=leak),
     }.items():
-        apart = (packed(lm, wrong)[:, rows] - expected).abs().max()
+        difference = (packed(lm, wrong)[:, rows] - expected).abs().max()
         if name == "one leaking cell" and lm.config.model_type != "llama":
             continue  # that token lies outside the others' windows
-        assert apart > 1e-4, name
+        assert difference > 1e-4, name
 
 
 @pytest.mark.parametrize("family", ["mistral", "qwen2"])

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from minise.loading.checkpoint import read_weights
 from minise.loading.config_json import read_config
-from minise.loading.stored import read_heads
+from minise.loading.stored import read_headers
 
 GOLDENS = Path(__file__).parents[1] / "support" / "goldens"
 CASES = [
@@ -42,7 +42,7 @@ def test_logits_equal_the_reference_librarys_on_frozen_checkpoints(
     folder = GOLDENS / case
     golden = load_file(folder / "golden.safetensors")
     config = read_config(folder / "config.json")
-    stored = read_heads(config, [folder / "model.safetensors"])
+    stored = read_headers(config, [folder / "model.safetensors"])
     decoder = read_weights(stored, dtype, torch.device("cpu"))
     with torch.no_grad():
         hidden = decoder(golden[f"{run}.tokens"], golden[f"{run}.positions"], golden[f"{run}.mask"])

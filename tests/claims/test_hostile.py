@@ -91,25 +91,25 @@ def test_the_kernels_are_hostile(dtype: torch.dtype, name: str) -> None:
     neighbours. Another class gives other bits, with plain random numbers."""
     class_of = KERNELS[dtype][name]
     linear, draw = linear_by(class_of), torch.Generator().manual_seed(0)
-    weight, own = (torch.randn(n, 48, generator=draw).to(dtype) for n in (32, 1))
-    made: dict[int, Tensor] = {}
+    weight, row = (torch.randn(n, 48, generator=draw).to(dtype) for n in (32, 1))
+    by_number: dict[int, Tensor] = {}
     for rows in (1, 2, 5, 8, 16, 31, 64, 100, 160, 192, 256, 320, 400, 640):
         one = [
             linear(
-                torch.randn(rows, 48, generator=draw).to(dtype).index_copy(0, place, own), weight
+                torch.randn(rows, 48, generator=draw).to(dtype).index_copy(0, place, row), weight
             )
             for place in (torch.tensor([0]), torch.tensor([rows // 2]), torch.tensor([rows - 1]))
         ]
-        found = [one[0][0], one[1][rows // 2], one[2][rows - 1]]
-        assert torch.equal(found[0], found[1])
-        assert torch.equal(found[0], found[2])
+        results = [one[0][0], one[1][rows // 2], one[2][rows - 1]]
+        assert torch.equal(results[0], results[1])
+        assert torch.equal(results[0], results[2])
         number = class_of(rows)
-        assert torch.equal(made.setdefault(number, found[0]), found[0])
-    distinct = list(made.values())
+        assert torch.equal(by_number.setdefault(number, results[0]), results[0])
+    distinct = list(by_number.values())
     assert len(distinct) >= 2
     for i, bits in enumerate(distinct):
         assert not any(torch.equal(bits, other) for other in distinct[:i])
-        assert (bits.double() - F.linear(own.double(), weight.double())[0]).abs().max() < 0.5
+        assert (bits.double() - F.linear(row.double(), weight.double())[0]).abs().max() < 0.5
 
 
 class TestPlanted:
@@ -123,10 +123,10 @@ class TestPlanted:
         bare = replace(planted.lm, decoder=decoder)
         # A short prompt, and more than 192 tokens in all.
         word = random.Random(0).choices(range(50, 280), k=200)
-        asked = word[:2], [word[2:6], word[6:70], word[70:135], word[135:]]
-        expected = branch_logits(bare, *asked, "separate")
+        case = word[:2], [word[2:6], word[6:70], word[70:135], word[135:]]
+        expected = branch_logits(bare, *case, "separate")
         for engine in ("dense", "tree"):
-            assert not torch.equal(branch_logits(bare, *asked, engine), expected)
+            assert not torch.equal(branch_logits(bare, *case, engine), expected)
 
     def test_the_engines_agree_to_the_last_bit(self, planted: Planted) -> None:
         """And with any division into passes, and with other questions in the pass; `plain` agrees
@@ -202,15 +202,15 @@ class TestPlanted:
             assert torch.equal(answer.scores, answers[0].scores)
         plans = [SelfEnsemble(3, 1).plan(lm, question, seed) for seed in range(2)]
         by_itself = [label_logits(lm, plan) for plan in plans]
-        for asked, rows in zip(pass_logits(lm, plans, "tree"), by_itself, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(asked, rows, strict=True))
+        for together, rows in zip(pass_logits(lm, plans, "tree"), by_itself, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(together, rows, strict=True))
 
     def test_layers_in_4_bits(self, planted: Planted) -> None:
         lm = load(planted.folder, dtype=planted.dtype, quantize="nf4")
-        asked = prompts(6)
-        expected = branch_logits(lm, *asked, "separate")
+        case = prompts(6)
+        expected = branch_logits(lm, *case, "separate")
         for engine in ("dense", "tree"):
-            assert torch.equal(branch_logits(lm, *asked, engine), expected)
+            assert torch.equal(branch_logits(lm, *case, engine), expected)
 
     def test_the_numbers_of_rows_are_of_one_class(self, planted: Planted) -> None:
         shape = Shape(32, 48, False, planted.dtype, torch.get_num_threads())
@@ -235,16 +235,16 @@ def test_a_kernel_that_changes_after_loading(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     """As the number of threads may: its numbers of rows are found anew."""
-    lm, asked = load(folders["llama"], dtype=dtype), prompts(7)
-    before = branch_logits(lm, *asked, "separate")
+    lm, case = load(folders["llama"], dtype=dtype), prompts(7)
+    before = branch_logits(lm, *case, "separate")
     for name, class_of in KERNELS[dtype].items():
         with monkeypatch.context() as patched:
             plant(patched, class_of)
-            expected = branch_logits(lm, *asked, "separate")
+            expected = branch_logits(lm, *case, "separate")
             assert not torch.equal(expected, before), name
             for engine in ("dense", "tree"):
-                assert torch.equal(branch_logits(lm, *asked, engine), expected), name
-    assert torch.equal(branch_logits(lm, *asked, "tree"), before)
+                assert torch.equal(branch_logits(lm, *case, engine), expected), name
+    assert torch.equal(branch_logits(lm, *case, "tree"), before)
 
 
 class TestActivation:
@@ -268,14 +268,14 @@ class TestActivation:
 
     @pytest.mark.parametrize("threads", [1, 2, 3, 4])
     def test_a_row_at_any_place(self, threads: int) -> None:
-        own = torch.get_num_threads()
+        threads = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
             for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
                 for width in (7, 41, 129):
                     assert self.moved(width, dtype, FixedSiLU()) == []
         finally:
-            torch.set_num_threads(own)
+            torch.set_num_threads(threads)
 
     def test_a_kernel_with_another_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The last elements that do not fill a vector of 16 are rounded up; so are those of each

@@ -44,10 +44,10 @@ def prompts(draw: st.DrawFn, lengths: Sequence[int] = LENGTHS, most: int = 6) ->
     branches: list[list[int]] = []
     for _ in range(draw(st.integers(1, most))):
         model = branches[-1] if branches else []
-        kept = draw(st.integers(0, len(model)))
-        own = word.choices(VOCABULARY, k=draw(st.sampled_from(lengths)))
+        shared = draw(st.integers(0, len(model)))
+        rest = word.choices(VOCABULARY, k=draw(st.sampled_from(lengths)))
         # No prefix and an empty branch would be an empty prompt.
-        branches.append(model[:kept] + own or ([] if prefix else word.choices(VOCABULARY)))
+        branches.append(model[:shared] + rest or ([] if prefix else word.choices(VOCABULARY)))
     return prefix, branches
 
 
@@ -82,39 +82,39 @@ def alone(lm: LanguageModel, prefix: list[int], branches: list[list[int]]) -> Te
 
 
 @examples(24)
-@given(family=families, asked=prompts())
-def test_the_engines_agree(models: Models, family: str, asked: Prompts) -> None:
+@given(family=families, case=prompts())
+def test_the_engines_agree(models: Models, family: str, case: Prompts) -> None:
     """Hidden states at the ends and logits of tree, dense and separate runs."""
     lm = models[family]
-    expected, tree = alone(lm, *asked), pack(*asked, tree=True)
+    expected, tree = alone(lm, *case), pack(*case, tree=True)
     assert expected.isfinite().all()
     assert torch.equal(read_ends(lm.decoder, tree), expected)
-    for layout in (tree, pack(*asked)):
+    for layout in (tree, pack(*case)):
         assert torch.equal(hidden_states(lm, layout)[layout.ends], expected)
-    logits = branch_logits(lm, *asked, engine="separate")
+    logits = branch_logits(lm, *case, engine="separate")
     for engine in ("dense", "tree"):
-        assert torch.equal(branch_logits(lm, *asked, engine=engine), logits)
+        assert torch.equal(branch_logits(lm, *case, engine=engine), logits)
 
 
 @examples(16)
-@given(family=families, asked=prompts())
-def test_the_definition_agrees_within_rounding(models: Models, family: str, asked: Prompts) -> None:
+@given(family=families, case=prompts())
+def test_the_definition_agrees_within_rounding(models: Models, family: str, case: Prompts) -> None:
     """The engine plain, and every row of `Decoder.forward` under the mask of either layout."""
     lm = models[family]
     bound = ROUNDING[lm.decoder.dtype]
-    plain = branch_logits(lm, *asked, engine="plain")
-    assert (plain - branch_logits(lm, *asked)).abs().max() <= bound
-    for layout in (pack(*asked), pack(*asked, tree=True)):
+    plain = branch_logits(lm, *case, engine="plain")
+    assert (plain - branch_logits(lm, *case)).abs().max() <= bound
+    for layout in (pack(*case), pack(*case, tree=True)):
         hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)
         assert (hidden - hidden_states(lm, layout)).abs().max() <= bound
 
 
 @examples(12)
-@given(family=families, asked=prompts(), data=st.data())
+@given(family=families, case=prompts(), data=st.data())
 def test_the_order_of_branches_is_irrelevant(
-    models: Models, family: str, asked: Prompts, data: st.DataObject
+    models: Models, family: str, case: Prompts, data: st.DataObject
 ) -> None:
-    prefix, branches = asked
+    prefix, branches = case
     order = data.draw(st.permutations(range(len(branches))))
     moved = [branches[i] for i in order]
     for engine in ("dense", "tree"):
@@ -123,11 +123,11 @@ def test_the_order_of_branches_is_irrelevant(
 
 
 @examples(12)
-@given(family=families, asked=prompts(), data=st.data())
+@given(family=families, case=prompts(), data=st.data())
 def test_branches_may_be_split_over_passes(
-    models: Models, family: str, asked: Prompts, data: st.DataObject
+    models: Models, family: str, case: Prompts, data: st.DataObject
 ) -> None:
-    prefix, branches = asked
+    prefix, branches = case
     passes = data.draw(st.lists(st.integers(0, 2), min_size=len(branches), max_size=len(branches)))
     whole = branch_logits(models[family], prefix, branches)
     for number in set(passes):
@@ -152,31 +152,31 @@ def test_questions_may_share_a_pass(
 @examples(12)
 @given(
     family=families,
-    asked=prompts(lengths=(1, 3), most=3),
+    case=prompts(lengths=(1, 3), most=3),
     columns=st.sampled_from((1, 7, 60, 64, 65, 200)).flatmap(
         lambda C: st.permutations(range(288)).map(lambda order: order[:C])
     ),
 )
 def test_a_logit_does_not_depend_on_the_columns_beside_it(
-    models: Models, family: str, asked: Prompts, columns: list[int]
+    models: Models, family: str, case: Prompts, columns: list[int]
 ) -> None:
     """By itself, and in the first or the last place of many: the same bits."""
-    together = branch_logits(models[family], *asked, columns=columns)
-    assert together.shape == (len(asked[1]), len(columns))
-    turned = branch_logits(models[family], *asked, columns=columns[::-1])
+    together = branch_logits(models[family], *case, columns=columns)
+    assert together.shape == (len(case[1]), len(columns))
+    turned = branch_logits(models[family], *case, columns=columns[::-1])
     assert torch.equal(turned.flip(1), together)
     for place in {0, len(columns) // 2, len(columns) - 1}:
-        by_itself = branch_logits(models[family], *asked, columns=[columns[place]])
+        by_itself = branch_logits(models[family], *case, columns=[columns[place]])
         assert torch.equal(by_itself[:, 0], together[:, place])
 
 
 def test_the_trees_that_are_drawn_have_every_shape() -> None:
-    seen: dict[str, bool] = {}
+    shapes: dict[str, bool] = {}
 
-    @examples(100)
-    @given(asked=prompts())
-    def look(asked: Prompts) -> None:
-        prefix, branches = asked
+    @examples(400)
+    @given(case=prompts())
+    def look(case: Prompts) -> None:
+        prefix, branches = case
         longest = len(prefix) + max(map(len, branches))
         pairs = [(a, b) for a in branches for b in branches if a is not b]
         for shape, here in {
@@ -189,17 +189,17 @@ def test_the_trees_that_are_drawn_have_every_shape() -> None:
             "prompts beyond two blocks": longest > 128,
             "prompts that end with a block": longest % 64 == 0,
         }.items():
-            seen[shape] = seen.get(shape, False) or here
+            shapes[shape] = shapes.get(shape, False) or here
 
     look()
-    assert [shape for shape, drawn in seen.items() if not drawn] == []
+    assert [shape for shape, drawn in shapes.items() if not drawn] == []
 
 
 @examples(40)
-@given(asked=prompts())
-def test_the_mask_is_reachability_and_a_position_is_a_depth(asked: Prompts) -> None:
+@given(case=prompts())
+def test_the_mask_is_reachability_and_a_position_is_a_depth(case: Prompts) -> None:
     for tree in (False, True):
-        layout = pack(*asked, tree=tree)
+        layout = pack(*case, tree=tree)
         T = len(layout.tokens)
         child = (layout.parents >= 0).nonzero().flatten()
         steps = torch.eye(T).index_put((child, layout.parents[child]), torch.tensor(1.0))
@@ -211,22 +211,22 @@ def test_the_mask_is_reachability_and_a_position_is_a_depth(asked: Prompts) -> N
 
 
 @examples(100)
-@given(asked=prompts())
-def test_the_prompts_can_be_read_off_the_layout(asked: Prompts) -> None:
+@given(case=prompts())
+def test_the_prompts_can_be_read_off_the_layout(case: Prompts) -> None:
     """A branch's end sees its prompt and nothing else, each token at its place in the prompt."""
-    prefix, branches = asked
+    prefix, branches = case
     for layout in (pack(prefix, branches), pack(prefix, branches, tree=True)):
         for end, path, branch in zip(layout.ends, layout.paths(), branches, strict=True):
-            seen = in_order(layout, end)
-            assert seen.tolist() == path
-            assert layout.tokens[seen].tolist() == prefix + branch
-            assert layout.positions[seen].tolist() == list(range(len(path)))
+            visible = in_order(layout, end)
+            assert visible.tolist() == path
+            assert layout.tokens[visible].tolist() == prefix + branch
+            assert layout.positions[visible].tolist() == list(range(len(path)))
 
 
 @examples(100)
-@given(asked=prompts())
-def test_a_tree_has_one_token_for_each_distinct_beginning(asked: Prompts) -> None:
-    prefix, branches = asked
+@given(case=prompts())
+def test_a_tree_has_one_token_for_each_distinct_beginning(case: Prompts) -> None:
+    prefix, branches = case
     whole = [prefix + branch for branch in branches]
     beginnings = {tuple(prompt[:end]) for prompt in whole for end in range(1, len(prompt) + 1)}
     assert len(pack(prefix, branches, tree=True).tokens) == len(beginnings)
@@ -235,5 +235,5 @@ def test_a_tree_has_one_token_for_each_distinct_beginning(asked: Prompts) -> Non
 
 def in_order(layout: Layout, row: Tensor) -> Tensor:
     """The rows that `row` sees, by position."""
-    seen = layout.mask[row].nonzero().flatten()
-    return seen[layout.positions[seen].argsort()]
+    visible = layout.mask[row].nonzero().flatten()
+    return visible[layout.positions[visible].argsort()]

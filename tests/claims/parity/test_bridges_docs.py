@@ -1,4 +1,4 @@
-"""The examples of docs/bridges.md, run as they stand there."""
+"""The examples of docs/bridges.md run as they are written."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="the library, extra [transformers], is missing")
 
+from minise.bridges.harness import main
 from tests.support.commands import run
 
 ROOT = Path(__file__).parents[3]
@@ -19,14 +20,14 @@ TEXT = (ROOT / "docs" / "bridges.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL))
 
 
-def test_there_are_these_examples() -> None:
+def test_every_example_of_the_page_has_a_test() -> None:
     assert list(EXAMPLES) == ["qwen3", "adapter", "birds.yaml", "birds.jsonl", "harness"]
     for name in ("qwen3", "adapter"):
         lines = [line for line in EXAMPLES[name].splitlines() if line and "import" not in line]
         assert len(lines) <= 10
 
 
-def test_a_random_model(
+def test_the_example_of_a_random_model_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -35,14 +36,16 @@ def test_a_random_model(
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # peft asks the library for it
-def test_an_adapter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_an_adapter_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("peft", reason="adapters, extra [parity], are missing")
     monkeypatch.chdir(ROOT)
     exec(EXAMPLES["adapter"], {})
     assert "tensor(" in capsys.readouterr().out
 
 
-def test_a_task_of_ones_own(
+def test_the_example_of_a_harness_task_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="the harness, extra [lm-eval], is missing")
@@ -54,6 +57,8 @@ def test_a_task_of_ones_own(
     assert program == "minise"
     status, _, err = run(capsys, *arguments)
     assert (status, err) == (0, "")
+    assert "python -m minise.bridges.harness DIR" in TEXT
+    assert main(["runs/birds"]) == 0
     (folder,) = tmp_path.glob("runs/birds/lm-eval/*standard")
     (path,) = folder.iterdir()
     assert json.loads(path.read_text())["n-samples"]["birds"]["effective"] == 1

@@ -1,5 +1,5 @@
-"""`minise explain` on models of the transformers library: what it shows is what a direct call of
-the library gives, and what the library does not tell is left out with a sentence."""
+"""`minise explain` on models of the transformers library: it shows what direct calls of the library
+returns, and what the library does not show is left out with a sentence."""
 
 from __future__ import annotations
 
@@ -34,19 +34,21 @@ def explained(model: Any) -> tuple[Any, Data]:
 
 
 @torch.no_grad()
-def direct(family: str, model: Any, tokens: list[int], **given: Any) -> list[Tensor]:
-    """Hidden states (T, D) after each layer and after the final norm, by the library's own words;
-    those after the last layer by a hook on it."""
+def direct(family: str, model: Any, tokens: list[int], **arguments: Any) -> list[Tensor]:
+    """Hidden states (T, D) after each layer and after the final norm, as the library returns them;
+    those after the last layer from a hook on it."""
     last: list[Any] = []
     hook = model.get_submodule(LAYERS[family]).register_forward_hook(
         lambda _, args, out: last.append(out[0] if isinstance(out, tuple) else out)
     )
-    told = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False, **given)
+    options = {"output_hidden_states": True, "use_cache": False}
+    output = model(torch.tensor([tokens]), **options, **arguments)
     hook.remove()
-    return [*(rows[0] for rows in told.hidden_states[1:-1]), last[0][0], told.hidden_states[-1][0]]
+    *layers, normed = output.hidden_states[1:]
+    return [*(rows[0] for rows in layers), last[0][0], normed[0]]
 
 
-def apart(alone: Tensor, packed: Tensor) -> Tensor:
+def difference(alone: Tensor, packed: Tensor) -> Tensor:
     """Row by row, as a part of the row's size."""
     return (packed - alone).double().norm(dim=-1) / alone.double().norm(dim=-1)
 
@@ -58,9 +60,9 @@ def test_equality_is_that_of_direct_calls(family: str) -> None:
     flat = pack(plan.prefix, plan.branches)
     T = len(flat.tokens)
     streams = [direct(family, model, plan.prefix + branch) for branch in plan.branches]
-    owns = [0] + [len(plan.prefix)] * (len(streams) - 1)
+    starts = [0] + [len(plan.prefix)] * (len(streams) - 1)
     alone = [
-        torch.cat([rows[own:] for rows, own in zip(layer, owns, strict=True)])
+        torch.cat([rows[start:] for rows, start in zip(layer, starts, strict=True)])
         for layer in zip(*streams, strict=True)
     ]
     for name, mask, positions in (
@@ -68,11 +70,13 @@ def test_equality_is_that_of_direct_calls(family: str) -> None:
         ("without_mask", causal_mask(T), flat.positions),
         ("without_positions", flat.mask, torch.arange(T)),
     ):
-        seen = mask & (positions[:, None] - positions < WINDOW.get(family, T))
-        added = torch.zeros(T, T).masked_fill(~seen, torch.finfo(torch.float32).min)
-        given = {"attention_mask": added[None, None], "position_ids": positions[None]}
-        packed = direct(family, model, flat.tokens.tolist(), **given)
-        expected = torch.stack([apart(a, b) for a, b in zip(alone, packed, strict=True)], dim=1)
+        visible = mask & (positions[:, None] - positions < WINDOW.get(family, T))
+        added = torch.zeros(T, T).masked_fill(~visible, torch.finfo(torch.float32).min)
+        arguments = {"attention_mask": added[None, None], "position_ids": positions[None]}
+        packed = direct(family, model, flat.tokens.tolist(), **arguments)
+        expected = torch.stack(
+            [difference(a, b) for a, b in zip(alone, packed, strict=True)], dim=1
+        )
         shown = data["equality"][name]
         assert shown.shape == (T, 4)
         assert np.abs(shown - expected.numpy()).max() <= 1e-6 + 1e-4 * shown.max()
@@ -104,10 +108,10 @@ def test_attention_is_what_a_direct_call_gives(family: str) -> None:
     assert data["windows"] == ([WINDOW[family]] if family in WINDOW else [])
     for group in (0, 4):
         tokens = torch.tensor([plan.prefix + plan.branches[group]])
-        told = model(tokens, output_attentions=True).attentions
+        layers = model(tokens, output_attentions=True).attentions
         for at, row in enumerate(tree.paths()[group]):
             shown = data["attention"][starts[row] : starts[row + 1]].reshape(3, heads, at + 1) / 255
-            real = np.stack([layer[0, :, at, : at + 1].detach().numpy() for layer in told])
+            real = np.stack([layer[0, :, at, : at + 1].detach().numpy() for layer in layers])
             assert np.abs(shown - real).max() <= 0.5 / 255 + 1e-6
 
 
@@ -159,10 +163,10 @@ def test_nothing_of_the_model_is_changed() -> None:
     assert not model.transformer.ln_f._forward_hooks
 
 
-# What is not told is left out, and named.
+# What the library does not show is left out, and named.
 
 
-def test_sdpa_tells_no_attention() -> None:
+def test_sdpa_shows_no_attention() -> None:
     page = minise.explain(make_lm("qwen3", "sdpa"), ASKED, **SETTINGS)
     assert page.data["attention"] is None
     assert page.data["heads"] == 0
@@ -193,13 +197,13 @@ def test_where_no_engine_is_exact_each_prompt_is_asked_by_itself() -> None:
     assert page.data["equality"] == {}
     assert page.data["heads"] == 0
     assert all(group["lens"] for group in page.data["groups"])
-    told = " ".join(page.data["left_out"])
+    left_out = " ".join(page.data["left_out"])
     for part in ("Each prompt was asked by itself", "Attention weights", "The run dense"):
-        assert part in told
+        assert part in left_out
     assert "each time by itself" in page.html
 
 
-def test_a_family_without_a_final_norm_tells_no_states() -> None:
+def test_a_family_without_a_final_norm_shows_no_states() -> None:
     """GPT's last norm belongs to its last layer."""
     page = minise.explain(make_lm("openai-gpt"), ASKED, **SETTINGS)
     assert page.data["equality"] == {}
@@ -229,23 +233,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_command_writes_the_page_and_says_how_far_apart(
+def test_the_command_writes_the_page_and_prints_the_difference(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output, figure = tmp_path / "page.html", tmp_path / "mask.svg"
-    asked = ("explain", "--model", f"transformers:{folder}", *Q, "--trials", 2)
-    status, out, err = run(capsys, *asked, "-o", output, "--figure", figure)
+    command = ("explain", "--model", f"transformers:{folder}", *Q, "--trials", 2)
+    status, out, err = run(capsys, *command, "-o", output, "--figure", figure)
     assert (status, err) == (0, "")
     assert "packed and separate hidden states differ by at most " in out
     assert "Attention weights" not in out  # it loads the model with eager attention
     assert "Which is a bird?" in output.read_text(encoding="utf-8")
     assert figure.is_file()
-    status, out, err = run(capsys, *asked, "-o", output, "--json")
-    told = json.loads(out)
+    status, out, err = run(capsys, *command, "-o", output, "--json")
+    summary = json.loads(out)
     assert (status, err) == (0, "")
-    assert told["bitwise"].keys() == told["apart"].keys() == {"dense", "tree"}
-    assert max(told["apart"].values()) < 1e-5
-    assert told["left_out"] == []
+    assert summary["bitwise"].keys() == summary["apart"].keys() == {"dense", "tree"}
+    assert max(summary["apart"].values()) < 1e-5
+    assert summary["left_out"] == []
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ def test_what_it_cannot_do_is_one_line(
     question: str,
     part: str,
 ) -> None:
-    asked = ("--question", question, "--choice", "a", "--choice", "b", "-o", tmp_path / "p.html")
-    found = run(capsys, "explain", "--model", f"transformers:{folder / source}", *asked)
-    assert_one_line(*found, [part])
+    options = ("--question", question, "--choice", "a", "--choice", "b", "-o", tmp_path / "p.html")
+    result = run(capsys, "explain", "--model", f"transformers:{folder / source}", *options)
+    assert_one_line(*result, [part])
     assert not (tmp_path / "p.html").exists()

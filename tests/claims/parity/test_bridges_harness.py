@@ -15,7 +15,7 @@ from lm_eval import utils
 from lm_eval.tasks import TaskManager
 
 from minise import InputError
-from minise.bridges.harness import as_harness, load_task
+from minise.bridges.harness import as_harness, load_task, main
 from tests.support.commands import assert_one_line, run
 
 DOCS: list[dict[str, Any]] = [
@@ -59,8 +59,8 @@ def write_task(folder: Path, name: str = "birds", **settings: Any) -> Path:
     return path
 
 
-def read(path: Path, **given: Any) -> list[tuple[str, tuple[str, ...], int | None]]:
-    task = load_task(f"lm-eval:{path}", **given)
+def read(path: Path, settings: str = "") -> list[tuple[str, tuple[str, ...], int | None]]:
+    task = load_task(f"lm-eval:{path}{settings}")
     return [(q.text, tuple(q.choices), q.answer) for q in task.questions]
 
 
@@ -102,7 +102,7 @@ def test_examples_stand_before_the_question_as_the_harness_writes_them(tmp_path:
     path = write_task(tmp_path, **LETTERS, description="Birds and others.\\n\\n")
     ((name, task),) = TaskManager(include_defaults=False).load(str(path))["tasks"].items()
     task.set_fewshot_seed(1234)
-    for (text, _, _), doc in zip(read(path, num_fewshot=1), task.eval_docs, strict=True):
+    for (text, _, _), doc in zip(read(path, "(num_fewshot=1)"), task.eval_docs, strict=True):
         theirs = task.fewshot_context(doc, num_fewshot=1)
         assert theirs.startswith(text + "\n")
         assert text.startswith("Birds and others.\n\n")
@@ -170,16 +170,18 @@ def test_one_bad_document_can_be_left_out(tmp_path: Path) -> None:
 def test_the_command_writes_what_the_harness_would(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--task lm-eval:NAME with --include-path, and --format lm-eval: a file for each method, which
-    the harness's own table shows with the numbers of results.json."""
+    """--task lm-eval:NAME with a folder of its own, then python -m minise.bridges.harness: a file
+    for each method, which the harness's own table shows with the numbers of results.json."""
     write_task(tmp_path / "tasks", **LETTERS, docs=DOCS * 4)
     folder = tmp_path / "run"
     status, _, err = run(
-        *(capsys, "eval", "--task", "lm-eval:birds", "--include-path", tmp_path / "tasks"),
+        *(capsys, "eval", "--task", f"lm-eval:birds(num_fewshot=1,include_path={tmp_path}/tasks)"),
         *("--method", "standard,self-ensemble", "--group-size", 2, "--trials", 2),
-        *("--num-fewshot", 1, "--format", "lm-eval", "--output-path", folder),
+        *("--output-path", folder),
     )
     assert (status, err) == (0, "")
+    assert main([str(folder)]) == 0
+    assert capsys.readouterr().out.count("written: ") == 2
     results = json.loads((folder / "results.json").read_text())
     assert results["config"]["sources"]["birds"]["num_fewshot"] == 1
     written = sorted((folder / "lm-eval").glob("*/results_*.json"))
@@ -216,8 +218,9 @@ def test_its_standard_error_is_the_harnesses() -> None:
     ("arguments", "parts"),
     [
         (["--task", "lm-eval:nothing.yaml"], ["lm-eval:nothing.yaml", "cannot load it"]),
-        (["--task", "lm-eval:birds", "--include-path", "nowhere"], ["nowhere: is no folder"]),
-        (["--task", "lm-eval:nothing.yaml", "--num-fewshot", "-1"], ["--num-fewshot -1"]),
+        (["--task", "lm-eval:birds(include_path=nowhere)"], ["nowhere: is no folder"]),
+        (["--task", "lm-eval:nothing.yaml(num_fewshot=-1)"], ["num_fewshot=-1", "N from 0"]),
+        (["--task", "lm-eval:nothing.yaml(shots=1)"], ["shots=1", "sets nothing"]),
     ],
 )
 def test_bad_input_is_one_line(
@@ -230,3 +233,27 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     more = ["--method", "standard", "--output-path", "run"]
     assert_one_line(*run(capsys, "eval", *arguments, *more), parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["give one folder", "python -m minise.bridges.harness DIR"]),
+        (["--help"], ["give one folder"]),
+        (["a", "b"], ["give one folder"]),
+        (["no/such/run"], ["no/such/run/results.json: no such file"]),
+    ],
+)
+def test_the_harness_command_refuses_bad_input_in_one_line(
+    arguments: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(arguments)
+    captured = capsys.readouterr()
+    assert_one_line(status, captured.out, captured.err, parts)
+
+
+def test_damaged_results_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "results.json").write_text('{"config": {}, "results": {"t": {"m": 3}}}')
+    status = main([str(tmp_path)])
+    captured = capsys.readouterr()
+    assert_one_line(status, captured.out, captured.err, [f"{tmp_path / 'results.json'}: "])

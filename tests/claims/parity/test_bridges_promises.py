@@ -1,4 +1,4 @@
-"""Known answers of `minise verify` on models of the transformers library."""
+"""`lm.verify` on models of the transformers library: which promises each family keeps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ pytest.importorskip("transformers", reason="the reference library, extra [parity
 
 import transformers
 
-from minise import LanguageModel, Question, SelfEnsemble, from_transformers
+from minise import Question, SelfEnsemble, from_transformers
 from minise.bridges.promises import Report
+from minise.bridges.transformers_model import LibraryModel
 from minise.checking.verify import verify
+from minise.errors import Unsuited
 from tests.support.bridges import make_lm, make_model, make_reader
 from tests.support.commands import run
 from tools import bridge_table
@@ -25,11 +27,8 @@ IMPLEMENTATIONS = ("eager", "sdpa")
 QUESTION = Question("Which is a bird?", ["wren", "a trout", "oak", "the red ant", "quartz"])
 
 
-def found_on(lm: LanguageModel, **more: Any) -> Report:
-    plan = SelfEnsemble(group_size=2, trials=2).plan(lm, QUESTION)
-    report = verify(lm, plan, **more)
-    assert isinstance(report, Report)
-    return report
+def report_on(lm: LibraryModel, **settings: Any) -> Report:
+    return lm.verify(SelfEnsemble(group_size=2, trials=2).plan(lm, QUESTION), **settings)
 
 
 def broken(report: Report) -> dict[str, str]:
@@ -37,15 +36,15 @@ def broken(report: Report) -> dict[str, str]:
 
 
 def exact(report: Report) -> list[str]:
-    told = report.engines
-    return [name for name, one in told.items() if not isinstance(one, str) and one["exact"]]
+    engines = report.engines.items()
+    return [name for name, one in engines if not isinstance(one, str) and one["exact"]]
 
 
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS)
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
 def test_a_model_that_keeps_all_promises(family: str, attention: str) -> None:
-    """With the same certificate as ours: scrambled, no bit changes; derivatives are exactly 0."""
-    report = found_on(make_lm(family, attention), gradients=True)
+    """Scrambled tokens change no bit, and derivatives are exactly 0, as in minise's own decoder."""
+    report = report_on(make_lm(family, attention), gradients=True)
     assert report.passed
     assert exact(report) == ["dense", "tree"]
     assert all(promise.holds for promise in report.promises.values())
@@ -59,45 +58,45 @@ def test_a_model_that_keeps_all_promises(family: str, attention: str) -> None:
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS)
 @pytest.mark.parametrize("family", ["mistral", "gemma3_text"])
 def test_a_window_is_skipped_where_a_4d_mask_is_given(family: str, attention: str) -> None:
-    """Ours puts it into the mask, by position, layer by layer: so both engines are exact."""
-    report = found_on(make_lm(family, attention), gradients=True)
+    """minise puts it into the mask, by position, layer by layer: so both engines are exact."""
+    report = report_on(make_lm(family, attention), gradients=True)
     assert list(broken(report)) == ["window"]
     assert "its window of 13 is skipped" in broken(report)["window"]
     assert not report.passed
     assert exact(report) == ["dense", "tree"]
 
 
-def test_a_window_that_no_prompt_reaches_is_not_told() -> None:
-    report = found_on(make_lm("mistral", sliding_window=600))
+def test_a_window_that_no_prompt_reaches_is_unknown() -> None:
+    report = report_on(make_lm("mistral", sliding_window=600))
     assert report.promises["window"].holds is None
     assert "no prompt reaches its window of 600" in report.promises["window"].why
     assert report.passed
 
 
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS)
-def test_position_resets_part_documents_where_there_is_no_mask(attention: str) -> None:
+def test_without_a_mask_positions_that_start_over_separate_documents(attention: str) -> None:
     """So without a 4-D mask a packed question would be hidden from its groups. ALiBi has no
     position ids to see it by."""
-    assert found_on(make_lm("qwen3", attention)).documents is True
-    assert found_on(make_lm("mpt")).documents is False
+    assert report_on(make_lm("qwen3", attention)).documents is True
+    assert report_on(make_lm("mpt")).documents is False
 
 
 def test_alibi_by_index_breaks_packing_and_not_the_cache() -> None:
-    report = found_on(make_lm("mpt"))
+    report = report_on(make_lm("mpt"))
     assert list(broken(report)) == ["positions"]
     assert "positions are by index" in broken(report)["positions"]
     assert exact(report) == ["tree"]
 
 
 def test_alibi_of_a_2d_mask_fails_on_a_4d_one() -> None:
-    report = found_on(make_lm("bloom"))
+    report = report_on(make_lm("bloom"))
     assert list(broken(report)) == ["mask", "positions"]
     assert "the library fails" in broken(report)["mask"]
     assert exact(report) == ["tree"]
 
 
 def test_a_window_by_index_breaks_packing() -> None:
-    report = found_on(make_lm("gpt_neo"))
+    report = report_on(make_lm("gpt_neo"))
     assert broken(report) == {"positions": "its own window of 13 is by index"}
     assert exact(report) == ["tree"]
 
@@ -107,7 +106,7 @@ def test_learned_positions_by_index_break_packing() -> None:
     model = make_model("gpt2")
     table = model.transformer.wpe.forward
     model.transformer.wpe.forward = lambda ids: table(torch.arange(ids.shape[-1]).expand_as(ids))
-    report = found_on(from_transformers(model, make_reader()))
+    report = report_on(from_transformers(model, make_reader()))
     assert broken(report)["positions"] == "position ids change nothing; positions are by index"
     assert "mask" not in broken(report)
     assert "batch" not in broken(report)  # there the index is the position
@@ -115,24 +114,29 @@ def test_learned_positions_by_index_break_packing() -> None:
     assert exact(report) == []
 
 
-def test_a_mask_that_is_not_kept_is_found_by_scrambling_and_by_gradients() -> None:
-    """A leak of a thousandth, too small for a tolerance, and one of exactly nothing."""
+def test_a_leak_of_a_thousandth_through_the_mask_is_found() -> None:
     model = make_model("qwen3")
     attention = model.model.layers[1].self_attn
-    kept = attention.forward
+    real = attention.forward
 
-    def leak(hidden_states: torch.Tensor, *given: Any, **named: Any) -> Any:
-        read, weights = kept(hidden_states, *given, **named)
+    def leak(hidden_states: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        read, weights = real(hidden_states, *arguments, **named)
         return read + 1e-3 * hidden_states.mean(dim=1, keepdim=True), weights
 
     attention.forward = leak
-    report = found_on(from_transformers(model, make_reader()))
+    report = report_on(from_transformers(model, make_reader()))
     assert report.promises["mask"].holds is False
+
+
+def test_the_verify_of_our_own_decoder_refuses_it_in_one_line() -> None:
+    lm = make_lm("qwen3")
+    with pytest.raises(Unsuited, match="needs minise's own decoder"):
+        verify(lm, SelfEnsemble(group_size=2, trials=2).plan(lm, QUESTION))
 
 
 def test_rounding_does_not_break_a_promise_in_bfloat16() -> None:
     model = make_model("qwen3", "sdpa").to(torch.bfloat16)
-    report = found_on(from_transformers(model, make_reader()))
+    report = report_on(from_transformers(model, make_reader()))
     assert report.passed
 
 
@@ -146,21 +150,21 @@ def test_the_command_names_what_is_broken(
     assert (status, err) == (1, "")
     assert out.endswith("FAILED: window\n")
     status, out, _ = run(capsys, "verify", *model, "--json", "--gradients")
-    told = json.loads(out)
+    printed = json.loads(out)
     assert status == 1
-    assert told["passed"] is False
-    assert list(told["promises"]) == ["mask", "positions", "window", "cache", "batch"]
-    assert told["promises"]["window"]["holds"] is False
-    assert told["influence"]["scrambled_equal"] is True
-    assert told["influence"]["gradient_outside"] == 0.0
-    assert told["engines"]["dense"]["exact"]
-    assert told["attention"] == "sdpa"
+    assert printed["passed"] is False
+    assert list(printed["promises"]) == ["mask", "positions", "window", "cache", "batch"]
+    assert printed["promises"]["window"]["holds"] is False
+    assert printed["influence"]["scrambled_equal"] is True
+    assert printed["influence"]["gradient_outside"] == 0.0
+    assert printed["engines"]["dense"]["exact"]
+    assert printed["attention"] == "sdpa"
 
 
 def test_the_table_is_made_by_one_command(capfd: pytest.CaptureFixture[str]) -> None:
-    """A family in a process of its own, and a row for those that are alike."""
-    found = {name: bridge_table.in_process(name) for name in ("llama", "bart", "mpt")}
-    rows = "\n".join(bridge_table.table(found))
+    """Each family runs in a process of its own. Families that behave alike share a row."""
+    reports = {name: bridge_table.in_process(name) for name in ("llama", "bart", "mpt")}
+    rows = "\n".join(bridge_table.table(reports))
     assert "| `llama` | yes | yes | yes | yes | yes | yes | yes |  |" in rows
     assert "| `mpt` (eager only) | yes | **no** | yes | yes | yes | **no** | yes |" in rows
     assert "which minise does not ask: bart." in rows
@@ -173,5 +177,5 @@ def test_the_table_has_every_family_of_the_installed_library() -> None:
     assert made_with is not None
     if made_with[1] != transformers.__version__:
         pytest.skip(f"docs/bridges.md is of transformers {made_with[1]}")
-    told = page[page.index("| families |") :].partition("\n## ")[0]
-    assert set(re.findall(r"[\w-]+", told)) >= set(bridge_table.FAMILIES)
+    table = page[page.index("| families |") :].partition("\n## ")[0]
+    assert set(re.findall(r"[\w-]+", table)) >= set(bridge_table.FAMILIES)

@@ -13,7 +13,7 @@ from minise import Decoder
 from minise.layout import causal_mask
 from minise.loading.checkpoint import read_weights
 from minise.loading.config_json import read_config
-from minise.loading.stored import read_heads
+from minise.loading.stored import read_headers
 from tests.support.masks import DOCUMENTS, MASKS, POSITIONS, T, blocks, restarts
 from tests.support.reference import (
     CASES,
@@ -36,7 +36,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def decoder(folder: Path) -> Decoder:
     config, weights = read_config(folder / "config.json"), [folder / "model.safetensors"]
-    return read_weights(read_heads(config, weights), torch.float64, torch.device("cpu"))
+    return read_weights(read_headers(config, weights), torch.float64, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("order", POSITIONS)

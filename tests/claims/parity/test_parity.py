@@ -19,7 +19,7 @@ from transformers.models.llama import modeling_llama
 from minise import Decoder
 from minise.loading.checkpoint import read_weights
 from minise.loading.config_json import config_from_dict, read_config
-from minise.loading.stored import read_heads
+from minise.loading.stored import read_headers
 from minise.model import RMSNorm
 from tests.support.reference import (
     CASES,
@@ -58,7 +58,7 @@ def folder(name: str, folders: dict[str, Path]) -> Path:
 
 
 def our_decoder(folder: Path, dtype: torch.dtype) -> Decoder:
-    stored = read_heads(read_config(folder / "config.json"), [folder / "model.safetensors"])
+    stored = read_headers(read_config(folder / "config.json"), [folder / "model.safetensors"])
     return read_weights(stored, dtype, torch.device("cpu"))
 
 

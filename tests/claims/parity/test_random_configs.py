@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="the reference library, extra [parity
 
 from minise.loading.checkpoint import read_weights
 from minise.loading.config_json import read_config
-from minise.loading.stored import read_heads
+from minise.loading.stored import read_headers
 from tests.support.reference import (
     SIZES,
     float64_islands,
@@ -81,7 +81,7 @@ def test_float64_logits_equal_those_of_the_library(seed: int, tmp_path: Path) ->
     folder = write_checkpoint(random_case(seed), tmp_path, seed=seed)
     config = read_config(folder / "config.json")
     weights = [folder / "model.safetensors"]
-    decoder = read_weights(read_heads(config, weights), torch.float64, torch.device("cpu"))
+    decoder = read_weights(read_headers(config, weights), torch.float64, torch.device("cpu"))
     assert list(config.sliding_windows) == windows(reference_model(folder, torch.float64).config)
     for run, (tokens, positions, mask) in runs().items():
         given = None if run == "causal" else mask

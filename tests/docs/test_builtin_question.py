@@ -1,0 +1,48 @@
+"""The built-in question follows a rule, and its numbers are those that were measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from minise import load, self_ensemble, standard
+from minise.commands.ask_text import HOW_OFTEN
+from minise.commands.options import QUESTION
+from minise.data.miniature import LARGEST, evaluation_questions
+from minise.loading.names import DEFAULT_MODEL
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_it_is_the_first_that_standard_gets_wrong_and_self_ensemble_right() -> None:
+    lm = load(DEFAULT_MODEL)
+    first = next(
+        q
+        for q in evaluation_questions(50, LARGEST, seed=0)
+        if standard(lm, q).prediction != q.answer == self_ensemble(lm, q).prediction
+    )
+    assert replace(first, cluster="") == QUESTION
+
+
+def test_ask_says_how_often_each_is_right() -> None:
+    """The numbers of docs/miniature.md and of the card, at eight choices."""
+    percentages = re.findall(r"([\d.]+)%", HOW_OFTEN)
+    study = (ROOT / "docs/miniature.md").read_text(encoding="utf-8")
+    card = (ROOT / DEFAULT_MODEL / "README.md").read_text(encoding="utf-8")
+    for method, number in zip(("standard", "self-ensemble"), percentages, strict=True):
+        for page, row in ((study, f"| tiny-llama | {method} |"), (card, f"| {method} |")):
+            cells = page[page.index(row) :].partition("\n")[0].split("|")
+            assert cells[-2].split()[0] == number
+
+
+def test_an_answer_is_short_in_a_python_session() -> None:
+    lm = load(DEFAULT_MODEL)
+    answer = self_ensemble(lm, QUESTION, group_size=4, trials=20)
+    numbers = r"\[0\.\d+(, 0\.\d+)*\]"
+    pattern = rf"Answer\(prediction=2, probabilities={numbers}, groups=40\)"
+    assert re.fullmatch(pattern, repr(answer))
+    pattern = rf"Group\(choices=\(\d(, \d){{3}}\), probabilities={numbers}, null=0\.\d+\)"
+    assert re.fullmatch(pattern, repr(answer.groups[0]))
+    alone = standard(lm, QUESTION)
+    assert repr(alone.groups[0]).endswith("null=None)")
