@@ -10,12 +10,12 @@ import pytest
 
 from minise import LanguageModel, Question
 from minise.explaining.page import Page, explain
-from tests.explaining.test_explain import HOSTILE
 from tests.support.browser import MARKS
 from tests.support.browser import browser as browser
 from tests.support.browser import explained as explained
-from tests.support.browser import seen as seen
 from tests.support.browser import show as show
+from tests.support.browser import view as view
+from tests.support.explained import HOSTILE
 
 pytestmark = MARKS
 
@@ -32,28 +32,28 @@ LOOKS = {
 @pytest.mark.parametrize("look", LOOKS)
 def test_it_loads_and_fits(show, explained, look: str) -> None:
     """No console message, no request (the fixture holds that), and nothing beyond the sides."""
-    seen = show(explained[1].html, **LOOKS[look])
-    page = seen.page
+    view = show(explained[1].html, **LOOKS[look])
+    page = view.page
     assert page.title() == "Which is a bird? - minise explain"
     width = page.evaluate("document.documentElement.clientWidth")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.querySelectorAll('.chart > svg').length") == 4
 
 
-def test_pointing_lights_what_a_token_sees_in_the_sequence_and_in_the_mask(seen, explained) -> None:
+def test_pointing_lights_what_a_token_sees_in_the_sequence_and_in_the_mask(view, explained) -> None:
     data = explained[1].data["packed"]
     for row in (0, 17, data["ends"][0], data["ends"][1] - 3, data["ends"][2]):
         path, at = [], row
         while at >= 0:
             path, at = [at, *path], data["parents"][at]
-        seen.page.hover(f"#t{row}")
-        assert seen.lit() == path
-        assert seen.page.locator("#sequence .at").get_attribute("id") == f"t{row}"
-        told = seen.text("#pointed")
+        view.page.hover(f"#t{row}")
+        assert view.lit() == path
+        assert view.page.locator("#sequence .at").get_attribute("id") == f"t{row}"
+        told = view.text("#pointed")
         where = f"index {row}, position {data['positions'][row]}, sees {len(path)} token"
         assert where in told
         # The cells of the mask that are in the colour of what is lit.
-        cells = seen.page.evaluate(
+        cells = view.page.evaluate(
             """row => {
               const pen = $("lit").getContext("2d"), [r, g, b] = pen.getImageData(0, 0, 1, 1).data;
               const probe = document.createElement("canvas").getContext("2d");
@@ -68,78 +68,78 @@ def test_pointing_lights_what_a_token_sees_in_the_sequence_and_in_the_mask(seen,
         assert np.flatnonzero(cells).tolist() == path
 
 
-def test_pointing_at_the_mask_points_at_the_token_of_its_row(seen, explained) -> None:
+def test_pointing_at_the_mask_points_at_the_token_of_its_row(view, explained) -> None:
     T = explained[1].data["packed"]["ends"][2] + 1  # of the first trial
-    seen.page.locator("#lit").scroll_into_view_if_needed()
-    box = seen.page.locator("#lit").bounding_box()
+    view.page.locator("#lit").scroll_into_view_if_needed()
+    box = view.page.locator("#lit").bounding_box()
     for row in (3, T // 2, T - 1):
-        seen.page.mouse.move(box["x"] + 5, box["y"] + (row + 0.5) * box["height"] / T)
-        assert f"index {row}," in seen.text("#pointed")
+        view.page.mouse.move(box["x"] + 5, box["y"] + (row + 0.5) * box["height"] / T)
+        assert f"index {row}," in view.text("#pointed")
 
 
-def test_a_click_holds_a_token_and_escape_lets_go(seen) -> None:
-    seen.page.click("#t9")
-    seen.page.hover("#t12")
-    assert "index 9," in seen.text("#pointed")
-    assert "Held" in seen.text("#pointed")
-    seen.page.keyboard.press("Escape")
-    seen.page.hover("#t14")
-    assert "index 14," in seen.text("#pointed")
+def test_a_click_holds_a_token_and_escape_lets_go(view) -> None:
+    view.page.click("#t9")
+    view.page.hover("#t12")
+    assert "index 9," in view.text("#pointed")
+    assert "Held" in view.text("#pointed")
+    view.page.keyboard.press("Escape")
+    view.page.hover("#t14")
+    assert "index 14," in view.text("#pointed")
 
 
-def test_the_arrow_keys_move_the_pointed_token(seen, explained) -> None:
+def test_the_arrow_keys_move_the_pointed_token(view, explained) -> None:
     ends = explained[1].data["packed"]["ends"]
-    seen.page.focus("#sequence")
-    seen.page.keyboard.press("Home")
-    assert "index 0," in seen.text("#pointed")
+    view.page.focus("#sequence")
+    view.page.keyboard.press("Home")
+    assert "index 0," in view.text("#pointed")
     for key, index in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", ends[2])):
-        seen.page.keyboard.press(key)
-        assert f"index {index}," in seen.text("#pointed")
-    seen.page.keyboard.press("ArrowUp")  # to the end of the group before
-    assert f"index {ends[1]}," in seen.text("#pointed")
-    assert "read out here" in seen.text("#pointed")
-    active = seen.page.get_attribute("#sequence", "aria-activedescendant")
+        view.page.keyboard.press(key)
+        assert f"index {index}," in view.text("#pointed")
+    view.page.keyboard.press("ArrowUp")  # to the end of the group before
+    assert f"index {ends[1]}," in view.text("#pointed")
+    assert "read out here" in view.text("#pointed")
+    active = view.page.get_attribute("#sequence", "aria-activedescendant")
     assert active == f"t{ends[1]}"
-    assert seen.page.get_attribute(f"#{active}", "aria-selected") == "true"
-    seen.page.click("#before")
-    assert f"index {ends[1] - 1}," in seen.text("#pointed")
+    assert view.page.get_attribute(f"#{active}", "aria-selected") == "true"
+    view.page.click("#before")
+    assert f"index {ends[1] - 1}," in view.text("#pointed")
 
 
-def test_every_control_is_reached_by_the_tab_key(seen) -> None:
+def test_every_control_is_reached_by_the_tab_key(view) -> None:
     wanted = {"trials", "before", "after", "sequence", "window", "shown", "layer", "head", "step"}
     wanted |= {"dots"}
     reached = set()
     for _ in range(40):
-        seen.page.keyboard.press("Tab")
-        reached.add(seen.page.evaluate("document.activeElement.id"))
-        reached.add(seen.page.evaluate("document.activeElement.name || ''"))
+        view.page.keyboard.press("Tab")
+        reached.add(view.page.evaluate("document.activeElement.id"))
+        reached.add(view.page.evaluate("document.activeElement.name || ''"))
     assert wanted | {"layout", "mask", "positions"} <= reached
 
 
 def test_a_finger_points_too(show, explained) -> None:
-    seen = show(explained[1].html, **LOOKS["phone"])
-    seen.page.tap("#t11")
-    assert "index 11," in seen.text("#pointed")
-    seen.page.tap("#after")
-    assert "index 12," in seen.text("#pointed")
-    seen.page.tap("#trials tbody tr:nth-child(2) button >> nth=0")
-    assert "trial 2" in seen.text("#prompt-title")
+    view = show(explained[1].html, **LOOKS["phone"])
+    view.page.tap("#t11")
+    assert "index 11," in view.text("#pointed")
+    view.page.tap("#after")
+    assert "index 12," in view.text("#pointed")
+    view.page.tap("#trials tbody tr:nth-child(2) button >> nth=0")
+    assert "trial 2" in view.text("#prompt-title")
 
 
 def test_hostile_text_stays_text(show, explained, tmp_path) -> None:
     lm, _ = explained
     named = LanguageModel(f"<b>{HOSTILE}</b>", lm.config, lm.decoder, lm.tokenizer)
     page = explain(named, Question(HOSTILE, [HOSTILE, f"b{HOSTILE}", "c"]), group_size=2, trials=1)
-    seen = show(page.html)
-    assert seen.page.evaluate("typeof hacked") == "undefined"
-    assert seen.page.locator("img, main b b, main script").count() == 0
-    assert seen.page.text_content("h1") == HOSTILE.replace("\x07", "\x07")
-    assert seen.page.text_content("#prompt").startswith(HOSTILE)
-    assert seen.page.text_content(".choices li").strip() == HOSTILE.strip()
-    assert seen.open_table("#tokentable")
-    seen.page.focus("#dots")
-    seen.page.keyboard.press("ArrowRight")
-    assert seen.page.evaluate("typeof hacked") == "undefined"
+    view = show(page.html)
+    assert view.page.evaluate("typeof hacked") == "undefined"
+    assert view.page.locator("img, main b b, main script").count() == 0
+    assert view.page.text_content("h1") == HOSTILE.replace("\x07", "\x07")
+    assert view.page.text_content("#prompt").startswith(HOSTILE)
+    assert view.page.text_content(".choices li").strip() == HOSTILE.strip()
+    assert view.open_table("#tokentable")
+    view.page.focus("#dots")
+    view.page.keyboard.press("ArrowRight")
+    assert view.page.evaluate("typeof hacked") == "undefined"
 
 
 def test_a_mask_of_2000_tokens_is_drawn(show, explained, capsys) -> None:
@@ -149,11 +149,11 @@ def test_a_mask_of_2000_tokens_is_drawn(show, explained, capsys) -> None:
     page = explain(lm, question, trials=30, detail="full")
     T = len(page.data["packed"]["texts"])
     assert 1800 < T <= 2000
-    seen = show(page.html, viewport={"width": 1400, "height": 900})
-    seen.page.select_option("#shown", str(page.data["groups"][page.data["shown"] - 1]["trial"] + 1))
+    view = show(page.html, viewport={"width": 1400, "height": 900})
+    view.page.select_option("#shown", str(page.data["groups"][page.data["shown"] - 1]["trial"] + 1))
     for mask in ("on", "off"):
-        seen.page.check(f"input[name=mask][value={mask}]")
-        found = seen.page.evaluate(
+        view.page.check(f"input[name=mask][value={mask}]")
+        result = view.page.evaluate(
             """() => {
               const began = performance.now();
               drawPart2();
@@ -166,16 +166,16 @@ def test_a_mask_of_2000_tokens_is_drawn(show, explained, capsys) -> None:
             }"""
         )
         cells = sum(p + 1 for p in page.data["packed"]["positions"])
-        assert found[1] == (cells if mask == "on" else T * (T + 1) // 2)
-        print(f"\n{T} tokens, mask {mask}: drawn in {found[0] / 1000:.2f} s")
+        assert result[1] == (cells if mask == "on" else T * (T + 1) // 2)
+        print(f"\n{T} tokens, mask {mask}: drawn in {result[0] / 1000:.2f} s")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_its_colours_can_be_read(show, explained, scheme: str) -> None:
     """A contrast of at least 4.5 to 1 against the paper (WCAG AA) for whatever text is coloured."""
-    seen = show(explained[1].html, color_scheme=scheme)
+    view = show(explained[1].html, color_scheme=scheme)
     names = ["--ink", "--soft", "--accent", "--shared", *(f"--g{i}" for i in range(7))]
-    paper, *colours = seen.page.evaluate("names => names.map(css)", ["--paper", *names])
+    paper, *colours = view.page.evaluate("names => names.map(css)", ["--paper", *names])
     for name, colour in zip(names, colours, strict=True):
         light, dark = sorted((luminance(colour), luminance(paper)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, name
@@ -189,19 +189,19 @@ def luminance(colour: str) -> float:
 
 
 def test_it_prints(show, explained) -> None:
-    seen = show(explained[1].html, color_scheme="dark")
-    assert seen.page.pdf(format="A4").startswith(b"%PDF")
-    seen.page.emulate_media(media="print")
-    assert not seen.page.is_visible("#switches")
-    assert seen.page.is_visible("#sequence")
-    paper = seen.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    view = show(explained[1].html, color_scheme="dark")
+    assert view.page.pdf(format="A4").startswith(b"%PDF")
+    view.page.emulate_media(media="print")
+    assert not view.page.is_visible("#switches")
+    assert view.page.is_visible("#sequence")
+    paper = view.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert paper == "rgb(253, 253, 251)"  # light, though the screen is dark
 
 
 def test_a_frame_in_a_notebook_shows_it(show, explained) -> None:
     frame = explained[1]._repr_html_()
-    seen = show(f"<!DOCTYPE html><html data-ready=yes><title>notebook</title>{frame}")
-    inner = seen.page.frame_locator("iframe")
+    view = show(f"<!DOCTYPE html><html data-ready=yes><title>notebook</title>{frame}")
+    inner = view.page.frame_locator("iframe")
     inner.locator("html[data-ready=yes]").wait_for(state="attached")
     assert inner.locator("h1").inner_text() == "Which is a bird?"
 
@@ -223,21 +223,21 @@ def test_what_a_model_does_not_tell_is_left_out_with_a_word(
         data[part] = {run: explained[1].data[part][run] for run in GONE[gone]["equality"]}
     if not data["heads"]:
         data["groups"] = [{**group, "lens": []} for group in data["groups"]]
-    seen = show(Page(data).html, viewport={"width": width, "height": 800})
-    seen.page.click("#after")
-    seen.page.click("#trials button[data-group='2'] >> nth=0")
-    seen.page.focus("#dots")
-    seen.page.keyboard.press("ArrowRight")
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-    for part in seen.page.locator("main figure, main table, #bitwise, #attended").all():
+    view = show(Page(data).html, viewport={"width": width, "height": 800})
+    view.page.click("#after")
+    view.page.click("#trials button[data-group='2'] >> nth=0")
+    view.page.focus("#dots")
+    view.page.keyboard.press("ArrowRight")
+    assert view.page.evaluate("document.documentElement.scrollWidth") <= width
+    for part in view.page.locator("main figure, main table, #bitwise, #attended").all():
         drawn = part.inner_text().strip() or part.locator("canvas, svg").count()
         assert drawn or not part.is_visible()
-    assert "It is a secret." in seen.text("#left-out")
-    said = seen.text("main")
-    assert said.count("Left out here; the end of the page says why.") == (0 if data["heads"] else 3)
-    assert "This model was not run over this sequence" in said
+    assert "It is a secret." in view.text("#left-out")
+    text = view.text("main")
+    assert text.count("Left out here; the end of the page says why.") == (0 if data["heads"] else 3)
+    assert "This model was not run over this sequence" in text
     if data["heads"]:
-        told = "library's cache: equal bit for bit. Left out: dense engine, without the mask, "
-        assert seen.text("#bitwise").startswith(told)
-        assert seen.page.locator("#strips canvas").count() == 1
-        assert seen.page.locator("#equality path.line").count() >= 1
+        summary = "library's cache: equal bit for bit. Left out: dense engine, without the mask, "
+        assert view.text("#bitwise").startswith(summary)
+        assert view.page.locator("#strips canvas").count() == 1
+        assert view.page.locator("#equality path.line").count() >= 1

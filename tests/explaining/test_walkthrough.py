@@ -23,15 +23,15 @@ def test_every_cell_says_what_is_written_below_it(monkeypatch: pytest.MonkeyPatc
     assert len(code) == 9
     names: dict[str, Any] = {}
     for cell in code:
-        said = io.StringIO()
-        with redirect_stdout(said):
+        printed = io.StringIO()
+        with redirect_stdout(printed):
             exec(compile("".join(cell["source"]), FILE.name, "exec"), names)
         written = "".join("".join(output["text"]) for output in cell["outputs"])
-        assert re.sub(NUMBER, "%", said.getvalue()) == re.sub(NUMBER, "%", written)
-        here, there = (
-            [float(p[:-1]) for p in re.findall(NUMBER, t)] for t in (said.getvalue(), written)
+        assert re.sub(NUMBER, "%", printed.getvalue()) == re.sub(NUMBER, "%", written)
+        computed, expected = (
+            [float(p[:-1]) for p in re.findall(NUMBER, t)] for t in (printed.getvalue(), written)
         )
-        assert here == pytest.approx(there, abs=0.2)
+        assert computed == pytest.approx(expected, abs=0.2)
 
 
 def test_it_breaks_the_mask_on_purpose() -> None:

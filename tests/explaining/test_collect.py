@@ -1,0 +1,211 @@
+"""The data of a page: they are what the layouts, the engines and the answers give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import decoders
+
+from minise import InputError, LanguageModel, Question, pack, record, self_ensemble, standard
+from minise.engines import run_alone
+from minise.explaining.collect import MOST_BYTES, MOST_TOKENS, explain_data
+from minise.explaining.page import explain
+from minise.method import SelfEnsemble
+from minise.methods.uncertainty import uncertainty
+from minise.tokenizer import Tokenizer
+from tests.support.explained import SETTINGS
+from tests.support.tiny import FAMILIES, load_tiny, make_tokenizer
+
+
+def test_its_answers_are_those_of_the_library(lm, page, bird) -> None:
+    data, answer = page.data, self_ensemble(lm, bird, **SETTINGS)
+    plan = SelfEnsemble(2, 3).plan(lm, bird, 4)
+    for shown, group in zip(data["groups"], answer.groups, strict=True):
+        assert tuple(shown["choices"]) == group.choices
+        assert shown["probabilities"] == pytest.approx(group.probabilities.tolist(), abs=1e-6)
+        assert shown["null"] == pytest.approx(group.null, abs=1e-6)
+    assert [data["shared"] + group["prompt"] for group in data["groups"]] == [
+        prompt.text for prompt in plan.prompts
+    ]
+    ensemble = data["self_ensemble"]
+    assert ensemble["prediction"] == answer.prediction
+    assert ensemble["running"][-1] == pytest.approx(answer.scores.tolist(), abs=1e-6)
+    assert ensemble["errors"][0] is None  # one trial has no spread
+    errors = uncertainty(plan.groups, answer).standard_errors
+    assert ensemble["errors"][-1] == pytest.approx(errors.tolist(), abs=1e-6)
+    other = standard(lm, bird)
+    assert data["others"]["standard"]["prediction"] == other.prediction
+    probabilities = data["others"]["standard"]["probabilities"]
+    assert probabilities == pytest.approx(other.probabilities.tolist(), abs=1e-6)
+    assert set(data["others"]) == {"standard", "cyclic"}
+
+
+def test_the_running_mean_is_the_answer_with_fewer_trials(lm, page, bird) -> None:
+    for trials, scores in enumerate(page.data["self_ensemble"]["running"], 1):
+        fewer = self_ensemble(lm, bird, **{**SETTINGS, "trials": trials})
+        assert scores == pytest.approx(fewer.scores.tolist(), abs=1e-6)
+
+
+def test_its_sequences_are_the_layouts(lm, page, bird) -> None:
+    plan = SelfEnsemble(2, 3).plan(lm, bird, 4)
+    for name, merge in (("packed", False), ("tree", True)):
+        layout, shown = pack(plan.prefix, plan.branches, tree=merge), page.data[name]
+        assert shown["parents"] == layout.parents.tolist()
+        assert shown["positions"] == layout.positions.tolist()
+        assert shown["ends"] == layout.ends.tolist()
+    flat, tree = page.data["packed"], page.data["tree"]
+    for row, tree_row in enumerate(page.data["tree_rows"]):
+        assert flat["texts"][row] == tree["texts"][tree_row]
+        assert flat["positions"][row] == tree["positions"][tree_row]
+    lengths = [len(branch) for branch in plan.branches]
+    assert [flat["groups"].count(group) for group in range(len(lengths))] == lengths
+    assert flat["groups"].count(-1) == len(plan.prefix)
+
+
+def test_the_tokens_texts_are_the_prompts(page) -> None:
+    for name in ("packed", "tree"):
+        shown = page.data[name]
+        for group, row in zip(page.data["groups"], shown["ends"], strict=True):
+            text = ""
+            while row >= 0:
+                text, row = shown["texts"][row] + text, shown["parents"][row]
+            assert text.removeprefix("<s>") == page.data["shared"] + group["prompt"]
+
+
+def test_a_tokenizer_that_writes_spaces_its_own_way_keeps_them(lm, bird) -> None:
+    """As SentencePiece does, whose decoder drops the space before a text's first word."""
+    backend = make_tokenizer()
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    other = replace(lm, tokenizer=Tokenizer(backend, "spaces"))
+    texts = explain(other, bird, group_size=2, trials=1).data["packed"]["texts"]
+    assert "".join(texts).count("Which is a bird?") == 1
+
+
+def test_packed_equals_separate_and_the_ablations_do_not(lm, page) -> None:
+    data, L = page.data, lm.config.num_hidden_layers
+    packed, ends = data["packed"], data["packed"]["ends"]
+    assert data["bitwise"] == {
+        "dense": True, "tree": True, "without_mask": False, "without_positions": False,
+    }  # fmt: skip
+    assert all(v.shape == (len(packed["texts"]), L + 1) for v in data["equality"].values())
+    assert not data["equality"]["dense"].any()
+    tree = data["equality"]["tree"]
+    assert not tree[:, : L - 1].any()
+    assert not tree[ends].any()  # its top layer has no other rows
+    assert np.isnan(np.delete(tree, ends, axis=0)[:, L - 1 :]).all()
+    before = [row for row, group in enumerate(packed["groups"]) if group <= 0]
+    later = [row for row, group in enumerate(packed["groups"]) if group > 0]
+    for ablation in ("without_mask", "without_positions"):
+        differences = data["equality"][ablation]
+        # Only the question is before the first group. Equal, up to the rounding of float64.
+        assert differences[before].max() < 1e-12
+        assert differences[later, L].min() > 1e-4
+
+
+def test_its_attention_is_what_the_model_does(lm, page, bird) -> None:
+    plan = SelfEnsemble(2, 3).plan(lm, bird, 4)
+    tree = pack(plan.prefix, plan.branches, tree=True)
+    L, H = lm.config.num_hidden_layers, lm.config.num_attention_heads
+    flat = page.data["attention"]
+    starts = np.cumsum([0, *(L * H * (p + 1) for p in page.data["tree"]["positions"])])
+    assert len(flat) == starts[-1]
+    for group in (0, 4):
+        with record(lm.decoder, attention=True) as recording:
+            run_alone(lm, plan.prefix + plan.branches[group])
+        for position, row in enumerate(tree.paths()[group]):
+            shown = flat[starts[row] : starts[row + 1]].reshape(L, H, position + 1) / 255
+            real = np.stack(
+                [recording.attention[i][0, :, position, : position + 1] for i in range(L)]
+            )
+            assert np.abs(shown - real).max() <= 0.5 / 255 + 1e-9
+
+
+def test_the_last_readout_is_the_groups_answer(lm, page) -> None:
+    for group in page.data["groups"]:
+        assert len(group["lens"]) == lm.config.num_hidden_layers
+        assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in group["lens"])
+        assert group["lens"][-1] == pytest.approx(
+            [*group["probabilities"], group["null"]], abs=1e-6
+        )
+        assert group["lens"][0] != group["lens"][-1]
+
+
+@pytest.mark.parametrize("more", [{"null_option": False}, {"preset": "authors-code"}])
+def test_other_prompts_are_explained_too(lm, bird, more) -> None:
+    page = explain(lm, bird, **SETTINGS, **more)
+    assert page.data["bitwise"]["tree"]
+    assert page.data["groups"][0]["null"] is None
+    assert page.html
+
+
+def test_a_complete_grouping_has_no_error(lm) -> None:
+    two = Question("Which is a bird?", ["wren", "a trout", "oak"])
+    page = explain(lm, two, group_size=2, grouping="exact")
+    assert "is asked, in" in page.html
+    ensemble = page.data["self_ensemble"]
+    assert ensemble["errors"] == [[0.0] * 3]  # all orders are one trial
+
+
+def test_with_more_choices_than_labels_the_rest_is_explained(lm) -> None:
+    many = Question("Which is the third?", [f"number {n}" for n in range(30)])
+    page = explain(lm, many, group_size=3, trials=1)
+    assert "labels" in page.data["others"]["standard"]["left_out"]
+    assert page.html.count(page.data["others"]["standard"]["left_out"]) > 2
+    assert "Left out: standard: 30 choices" in page.html
+
+
+# Large models and many groups.
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    """As many layers as an 8B model. The size of a page with the heads' mean depends on
+    nothing else."""
+    raw = {**FAMILIES["llama"], "num_hidden_layers": 32}
+    return load_tiny(tmp_path_factory.mktemp("deep"), raw, dtype=torch.float32)
+
+
+def test_a_big_models_page_stays_below_5_mb_and_says_what_it_leaves_out(deep) -> None:
+    long = Question("Which of these is a bird, if any?", ["wren", "oak", "trout", "zinc"] * 2)
+    page = explain(deep, long, trials=18)
+    assert len(page.data["packed"]["texts"]) > 1000
+    assert page.data["detail"] == "low"
+    assert page.data["heads"] == 1
+    assert len(page.html.encode()) < 5_000_000
+    assert "mean over the 4 heads" in page.html
+    assert page.data["shown"] < 36
+    assert f"show {page.data['shown']} of the 36 groups" in page.html
+    assert len(page.data["self_ensemble"]["running"]) == 18  # the answer is whole
+
+
+def test_full_detail_keeps_every_head(lm, bird) -> None:
+    low = explain(lm, bird, **SETTINGS, detail="low").data
+    assert (low["detail"], low["heads"]) == ("low", 1)
+    full = explain(lm, bird, **SETTINGS).data
+    assert full["detail"] == "full"
+    assert len(full["attention"]) == 4 * len(low["attention"])
+
+
+def test_no_more_tokens_are_shown_than_fit_in_the_picture(lm) -> None:
+    question = Question("Which is a bird?", ["wren", "oak", "trout", "zinc"])
+    data = explain(lm, question, group_size=4, trials=60, detail="full").data
+    assert len(data["packed"]["texts"]) <= MOST_TOKENS
+    assert data["shown"] < 60 == data["trials"]
+    assert data["groups"][59]["lens"] == []
+    assert data["attention"].size < 4 * MOST_BYTES
+
+
+def test_a_trial_too_long_for_the_picture_is_refused(tmp_path) -> None:
+    long = {**FAMILIES["llama"], "max_position_embeddings": 4096}
+    lm = load_tiny(tmp_path, long)
+    question = Question("x" * 2500, ["wren", "oak"])
+    with pytest.raises(InputError, match="tokens, too many for a page; shorten the question"):
+        explain(lm, question)
+
+
+def test_an_unknown_detail_is_refused(lm, bird) -> None:
+    with pytest.raises(InputError, match='detail "medium" is unknown; use one of low, full'):
+        explain_data(lm, SelfEnsemble(2, 1), bird, detail="medium")

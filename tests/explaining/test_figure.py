@@ -1,0 +1,43 @@
+"""The figure: the first trial's packed sequence and mask as SVG."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import torch
+
+from minise import Question, pack
+from minise.explaining.page import explain
+from minise.method import SelfEnsemble
+from tests.support.explained import HOSTILE
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_figure_is_the_first_trials_mask(lm, page, bird) -> None:
+    plan = SelfEnsemble(2, 1).plan(lm, bird, 4)
+    layout = pack(plan.prefix, plan.branches)
+    root = ElementTree.fromstring(page.figure)
+    rows = [g for g in root.findall(f"{SVG}g") if g.find(f"{SVG}rect") is not None]
+    assert len(rows) == len(layout.tokens)
+    for row, drawn in enumerate(rows):
+        visible = torch.zeros(len(rows), dtype=torch.bool)
+        for rect in drawn.findall(f"{SVG}rect"):
+            first, count = (float(rect.get(name)) for name in ("x", "width"))
+            visible[int((first - 170) / 12) :][: int(count / 12)] = True
+        assert torch.equal(visible, layout.mask[row])
+        assert drawn.findall(f"{SVG}text")[1].text == str(int(layout.positions[row]))
+    assert page.figure.count("reads out") == len(layout.ends)
+
+
+def test_a_first_trial_too_long_to_show_is_drawn_as_far_as_it_is_shown(lm) -> None:
+    question = Question("Which is a bird?", ["wren", "oak", "trout", "zinc"])
+    page = explain(lm, question, group_size=2, grouping="exact", detail="full")
+    many = replace(page, data={**page.data, "shown": 3})
+    assert many.figure.count("reads out") == 3
+
+
+def test_a_hostile_figure_is_well_formed(lm) -> None:
+    page = explain(lm, Question(HOSTILE, [HOSTILE, "b"]), group_size=2, trials=1)
+    ElementTree.fromstring(page.figure)
