@@ -1,4 +1,4 @@
-"""Which families of the installed transformers library keep the promises of bridges/promises.py.
+"""Find out which families of the installed transformers library keep their promises (promises.py).
 
     python -m tools.bridge_table                 every family: the table of docs/bridges.md
     python -m tools.bridge_table qwen3 gpt2      some of them, with every reason
@@ -62,7 +62,7 @@ SIZES: dict[str, Any] = {
     **{"vocab_size_per_layer_input": 128},
 }
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-LAYERS = ("mask", "positions", "window", "cache", "batch")
+PROMISES = ("mask", "positions", "window", "cache", "batch")
 ENCODER = "is an encoder, or has one"
 MARKS = {True: "yes", False: "**no**", None: "?"}
 
@@ -72,19 +72,19 @@ def tiny(family: str, attention: str) -> Any:
     kind = type(transformers.AutoConfig.for_model(family))
     if kind().is_encoder_decoder or family in ENCODERS:
         raise InputError(ENCODER)
-    known = inspect.signature(kind).parameters.keys() | kind.attribute_map.keys()
-    given = {name: value for name, value in SIZES.items() if name in known}
-    if "kv_lora_rank" in known:  # every head has its own keys
-        given["num_key_value_heads"] = given["num_attention_heads"]
+    names = inspect.signature(kind).parameters.keys() | kind.attribute_map.keys()
+    sizes = {name: value for name, value in SIZES.items() if name in names}
+    if "kv_lora_rank" in names:  # every head has its own keys
+        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     if family == "gpt_neo":
-        given["attention_types"] = [[["global", "local"], 1]]
-    config = kind(**given)
+        sizes["attention_types"] = [[["global", "local"], 1]]
+    config = kind(**sizes)
     if not ATTENTION.issuperset(getattr(config, "layer_types", None) or ()):
-        config = kind(**given | {"num_hidden_layers": 4})  # so that a layer with attention is there
+        config = kind(**sizes | {"num_hidden_layers": 4})  # so that one layer has attention
     with torch.device("meta"):
         empty = transformers.AutoModelForCausalLM.from_config(config)
     if (size := sum(parameter.numel() for parameter in empty.parameters())) > MOST:
-        raise InputError(f"its sizes are others: {size:,} parameters")
+        raise InputError(f"it ignores the small sizes: {size:,} parameters")
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     draw = torch.Generator().manual_seed(0)
@@ -96,8 +96,8 @@ def tiny(family: str, attention: str) -> Any:
 
 
 def report(family: str) -> dict[str, Any]:
-    """What a family keeps: by attention and dtype, each promise with its reason."""
-    found: dict[str, Any] = {}
+    """Which promises a family keeps: for each attention and dtype, each promise with its reason."""
+    runs: dict[str, Any] = {}
     draw = torch.Generator().manual_seed(0)
     # The longest prompt, 25 tokens, is longer than the window.
     prefix, *branches = (
@@ -109,78 +109,85 @@ def report(family: str) -> dict[str, Any]:
             for dtype in (torch.float32, torch.bfloat16):
                 library = Library(model.to(dtype), model, family)
                 exact = dtype == torch.float32
-                told = promises.verify_prompts(library, prefix, branches, gradients=exact)
-                kept: dict[str, list[Any]] = {n: [x.holds, x.why] for n, x in told.promises.items()}
-                for name, engine in told.engines.items():
-                    held = not isinstance(engine, str) and engine["exact"]
-                    kept[name] = [held, engine if isinstance(engine, str) else ""]
-                found[f"{attention} {str(dtype).removeprefix('torch.')}"] = kept
-        except Exception as error:  # whatever a family needs that a tiny model has not
-            found.setdefault("not built", f"{attention}: {one_line(error)}")
-    return found
+                result = promises.verify_prompts(library, prefix, branches, gradients=exact)
+                outcomes: dict[str, list[Any]] = {}
+                for name, promise in result.promises.items():
+                    outcomes[name] = [promise.holds, promise.why]
+                for name, engine in result.engines.items():
+                    if isinstance(engine, str):
+                        outcomes[name] = [False, engine]
+                    else:
+                        outcomes[name] = [engine["exact"], ""]
+                runs[f"{attention} {str(dtype).removeprefix('torch.')}"] = outcomes
+        except Exception as error:  # any error of a family that needs more than a tiny model has
+            runs.setdefault("not built", f"{attention}: {one_line(error)}")
+    return runs
 
 
 def in_process(family: str) -> dict[str, Any]:
     """`report`, in a process that may die or hang."""
-    here, there = multiprocessing.Pipe(duplex=False)
+    reader, writer = multiprocessing.Pipe(duplex=False)
 
     def work(answer: Connection) -> None:
         with open("/dev/null", "w") as nowhere, contextlib.redirect_stderr(nowhere):
             warnings.simplefilter("ignore")
             answer.send(report(family))
 
-    child = multiprocessing.get_context("fork").Process(target=work, args=(there,))
+    child = multiprocessing.get_context("fork").Process(target=work, args=(writer,))
     child.start()
-    there.close()
+    writer.close()
     try:
-        found: dict[str, Any] = here.recv() if here.poll(SECONDS) else {"not built": "too slow"}
+        runs: dict[str, Any] = {"not built": "too slow"}
+        if reader.poll(SECONDS):
+            runs = reader.recv()
     except EOFError:
-        found = {"not built": "its process died"}
+        runs = {"not built": "its process died"}
     child.kill()
     child.join()
-    return found
+    return runs
 
 
-def cell(found: dict[str, Any], name: str) -> str:
-    """What the runs of a family say about a promise: one word, or each run's."""
-    runs = {run: kept[name][0] for run, kept in found.items() if run != "not built"}
-    if len(set(runs.values())) == 1:
-        return MARKS[next(iter(runs.values()))]
-    short = {True: [], False: [], None: []}  # type: dict[bool | None, list[str]]
-    for run, holds in runs.items():
-        short[holds].append(run.replace("float32", "f32").replace("bfloat16", "bf16"))
-    parts = [f"{MARKS[holds]}: {', '.join(of)}" for holds, of in short.items() if of]
+def cell(runs: dict[str, Any], name: str) -> str:
+    """Whether the runs of a family keep a promise: one word if all agree, or each run's."""
+    by_run = {run: outcomes[name][0] for run, outcomes in runs.items() if run != "not built"}
+    if len(set(by_run.values())) == 1:
+        return MARKS[next(iter(by_run.values()))]
+    names: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+    for run, holds in by_run.items():
+        names[holds].append(run.replace("float32", "f32").replace("bfloat16", "bf16"))
+    parts = [f"{MARKS[holds]}: {', '.join(short)}" for holds, short in names.items() if short]
     return "; ".join(parts)
 
 
-def reason(found: dict[str, Any]) -> str:
+def reason(runs: dict[str, Any]) -> str:
     """The first reason why a promise is broken."""
-    for name in LAYERS:
-        for run, kept in found.items():
-            if run != "not built" and kept[name][0] is False:
-                return f"{name}: {kept[name][1]}"
+    for name in PROMISES:
+        for run, outcomes in runs.items():
+            if run != "not built" and outcomes[name][0] is False:
+                return f"{name}: {outcomes[name][1]}"
     return ""
 
 
-def table(found: dict[str, dict[str, Any]]) -> Iterable[str]:
+def table(families: dict[str, dict[str, Any]]) -> Iterable[str]:
     """The Markdown table: families that behave alike share a row."""
-    names = (*LAYERS, "dense", "tree")
+    names = (*PROMISES, "dense", "tree")
     rows: dict[tuple[str, ...], list[str]] = {}
-    for family, told in found.items():
-        if len(told) > ("not built" in told):
-            cells = *(cell(told, name) for name in names), reason(told)
-            only = " (eager only)" if "eager float32" in told and "sdpa float32" not in told else ""
-            rows.setdefault(cells, []).append(f"`{family}`{only}")
+    for family, runs in families.items():
+        if len(runs) == ("not built" in runs):  # it has no run
+            continue
+        cells = *(cell(runs, name) for name in names), reason(runs)
+        only = " (eager only)" if "eager float32" in runs and "sdpa float32" not in runs else ""
+        rows.setdefault(cells, []).append(f"`{family}`{only}")
     yield f"| families | {' | '.join(names)} | the first that is broken |"
     yield f"|{'---|' * (len(names) + 2)}"
-    for cells, families in sorted(rows.items(), key=lambda row: -len(row[1])):
-        yield f"| {', '.join(families)} | {' | '.join(cells)} |"
-    absent = {family: told["not built"] for family, told in found.items() if len(told) == 1}
+    for cells, alike in sorted(rows.items(), key=lambda row: -len(row[1])):
+        yield f"| {', '.join(alike)} | {' | '.join(cells)} |"
+    absent = {family: runs["not built"] for family, runs in families.items() if len(runs) == 1}
     encoders = [family for family, why in absent.items() if ENCODER in why]
     others = [family for family in absent if family not in encoders]
     yield ""
-    yield f"{len(found) - len(absent)} families."
-    yield f"Not built as tiny models, so not told: {', '.join(others) or 'none'}."
+    yield f"{len(families) - len(absent)} families."
+    yield f"Not built as tiny models, so unknown: {', '.join(others) or 'none'}."
     yield f"Encoders, which minise does not ask: {', '.join(encoders) or 'none'}."
 
 
@@ -190,14 +197,14 @@ def main() -> int:
     args = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    found = {}
+    families = {}
     for family in args.families or FAMILIES:
-        found[family] = in_process(family)
+        families[family] = in_process(family)
         if args.families:
-            print(json.dumps({family: found[family]}, indent=1))
+            print(json.dumps({family: families[family]}, indent=1))
         else:
             print(family, file=sys.stderr, flush=True)
-    print("\n".join(table(found)))
+    print("\n".join(table(families)))
     return 0
 
 

@@ -3,8 +3,8 @@
     python -m tools.draw_mask                       the paper's layout, as in the README
     python -m tools.draw_mask --tree                with common prefixes merged
 
-A row attends to the columns marked with a block. The drawing leaves "None of the above" out of the
-groups, to keep it small.
+A row attends to the columns marked with a block. The groups are drawn without "None of the above",
+to keep the drawing small.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ QUESTION = Question("The capital of Spain?", ["Paris", "Rome", "Madrid"], id="dr
 
 
 def draw(layout: Layout, tokenizer: Tokenizer) -> str:
-    """One line per token: its text, position and row of the mask. The ends of the groups read out
-    the probabilities."""
+    """One line per token: its text, its position and its row of the mask. The probabilities are
+    read out at the groups' ends."""
     ends = set(layout.ends.tolist())
     lines = ["token      position  attends to"]
     for row, token in enumerate(layout.tokens.tolist()):
         text = tokenizer.decode([token]).replace("\n", "\\n").replace(" ", "_")
         text = text.replace("<|begin_of_text|>", "<begin>")
-        cells = "".join("█" if seen else "·" for seen in layout.mask[row].tolist())
+        cells = "".join("█" if visible else "·" for visible in layout.mask[row].tolist())
         note = "  <- reads out" if row in ends else ""
         lines.append(f"{text:<10} {layout.positions[row]:>8}  {cells}{note}")
     return "\n".join(lines)

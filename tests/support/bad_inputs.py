@@ -16,7 +16,9 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from minise.commands import cli
-from minise.names import DTYPES, ENGINES, PRESETS
+from minise.loading.names import DTYPES
+from minise.methods.registry import PRESET_NAMES
+from minise.names import ENGINES
 from tests.support.rows import MMLU, OWN, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, write
 from tests.support.spoil import (
     TEXTS,
@@ -30,18 +32,16 @@ from tests.support.tiny import FAMILIES, write_checkpoint
 
 ASKED = ("--question", "Which flies?", "--choice", "wren", "--choice", "oak", "--choice", "zinc")
 SMALL = ("--group-size", "2", "--trials", "2")
-METHODS = ("standard", "self-ensemble", "cyclic", "standard,vector-scaling", "standard,dirichlet")
-NUMERIC = (
-    *("--group-size", "--trials", "--seed", "--limit", "--folds", "--questions", "--cut-to"),
-    *(
-        "--only-choices",
-        "--tolerance",
-        "--max-new-tokens",
-        "--tokens-per-pass",
-        "--tensor-parallel",
-    ),
-    *("--until-decided", "--max-trials"),
+METHODS = (
+    *("standard", "self-ensemble", "cyclic"),
+    *("standard,vector-scaling(folds=2)", "standard,dirichlet(folds=2)"),
 )
+NUMERIC = (
+    *("--group-size", "--trials", "--seed", "--limit", "--questions", "--cut-to"),
+    *("--only-choices", "--tolerance", "--tokens-per-pass", "--tensor-parallel"),
+    "--until-decided",
+)
+FITTED = "standard,self-ensemble,vector-scaling(folds=2)"
 WRITTEN = (
     *("run.json", "results.json", "results.json.partial", "report.md", "confidence-data.png"),
     *("samples-data-standard.jsonl", ".lock"),
@@ -86,7 +86,7 @@ class Case:
     def ask(self, model: Path) -> list[str]:
         """A small question to a model, in any of the ways of asking one."""
         command = "verify" if self.chance(0.05) else "ask"
-        more = ["--dtype", self.draw.choice(DTYPES), "--preset", self.draw.choice(PRESETS)]
+        more = ["--dtype", self.draw.choice(DTYPES), "--preset", self.draw.choice(PRESET_NAMES)]
         if command == "ask":
             more += [*ASKED, "--engine", self.draw.choice(ENGINES)]
             more += ["--method", self.draw.choice(("self-ensemble", "standard"))]
@@ -116,7 +116,7 @@ def make_originals(folder: Path) -> Path:
     for name, (kind, row, key) in LAYOUTS.items():
         values = [row[key] + i if isinstance(row[key], int) else f"{row[key]}{i}" for i in range(5)]
         write(folder / f"{name}.{kind}", [{**row, key: value} for value in values])
-    for name, method in (("run", "standard,self-ensemble,vector-scaling"), ("other", "cyclic")):
+    for name, method in (("run", FITTED), ("other", "cyclic")):
         arguments = evaluation(folder, folder / name, "--method", method)
         with redirect_stdout(io.StringIO()):
             assert cli.main(arguments) == 0
@@ -125,7 +125,7 @@ def make_originals(folder: Path) -> Path:
 
 def evaluation(originals: Path, output: Path | str, *more: str) -> list[str]:
     model, data = str(originals / "llama"), str(originals / "data.jsonl")
-    run = ["eval", "--model", model, "--task", data, "--output-path", str(output), "--folds", "2"]
+    run = ["eval", "--model", model, "--task", data, "--output-path", str(output)]
     return [*run, *SMALL, *more]
 
 
@@ -191,7 +191,7 @@ def data(case: Case) -> list[str]:
     where = _renamed(case, path)
     source = ["--task", where]
     if task in ("qasc", "truthfulqa", "mmlu_pro_biology") and case.chance(0.5):
-        source = ["--task", task, "--data", where]
+        source = ["--task", f"{task}@{where}"]
     more = ["--method", case.draw.choice(METHODS), *case.json()]
     more += ["--skip-bad-rows"] if case.chance(0.5) else []
     more += ["--cut-to", case.draw.choice(("2", "3", "2,3"))] if case.chance(0.2) else []
@@ -216,7 +216,7 @@ def run(case: Case) -> list[str]:
         return ["report", *folders, "--output-path", "out", *case.json()]
     if case.chance(0.3):
         (folder / "results.json").unlink(missing_ok=True)
-    method = ("--method", "standard,self-ensemble,vector-scaling")
+    method = ("--method", FITTED)
     return [*evaluation(case.originals, folder, *method, "--resume"), *case.json()]
 
 
@@ -234,7 +234,7 @@ def writing(case: Case) -> list[str]:
     name = case.draw.choice((*files, "chat_template.jinja"))
     case.spoil(model / name, spoil_json if name.endswith(".json") else spoil_bytes)
     method = case.draw.choice(("cot", "reasoning", "cot-ensemble"))
-    more = ["--method", method, "--max-new-tokens", "3", *ASKED, *SMALL, *case.json()]
+    more = ["--method", f"{method}(max_new_tokens=3)", *ASKED, *SMALL, *case.json()]
     return ["ask", "--model", str(model), *more]
 
 
@@ -271,16 +271,18 @@ def arguments(case: Case) -> list[str]:
         "--figure": ("mask.svg", "no/such/mask.svg", "."),
         "--output": ("page.html", "no/such/page.html", ".", "x" * 999),
         "--label": ("x", "a,b", "\x1b[31m", "x" * 999),
-        "--task": ("miniature", "qasc", task, f"{task},{task}", "miniature,x.jsonl"),
+        "--task": (
+            *("miniature", "qasc", task, f"{task},{task}", "miniature,x.jsonl", "qasc@v1"),
+            *(f"qasc@{task}", f"qasc@{case.originals / 'qasc.parquet'}", "qasc@", "lm-eval:x(y)"),
+        ),
         "--grouping": ("random", "balanced", "independent", "exact", "x.py:Y", ":", "json:loads"),
         "--engine": ENGINES,
-        "--preset": PRESETS,
+        "--preset": PRESET_NAMES,
         "--dtype": (*DTYPES, "int8"),
         "--device": ("cpu", "cpu:1", "meta", "cuda", "mps", "cpu:99999999999999999999"),
         "--model": (model, "owner/name", "weights/none", "..", str(case.originals), task),
         "--revision": ("main", "../x"),
         "--file": (str(case.originals / "question.json"), task, str(case.originals)),
-        "--data": (task, str(case.originals / "qasc.parquet")),
         "--question": ("Why?",),
         "--choice": ("a", "b"),
     }

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import transformers
 
-from minise import LanguageModel, from_transformers
+from minise import from_transformers
+from minise.bridges.transformers_model import LibraryModel
 from tests.support.tiny import SIZES as OURS
 from tests.support.tiny import make_tokenizer
 
@@ -20,7 +21,7 @@ GEMMA = {"head_dim": 8, "sliding_window": 13, "layer_types": ["sliding_attention
 GEMMA["layer_types"] += ["full_attention"]  # type: ignore[operator]
 GPT_NEO = {"num_layers": 3, "num_heads": 4, "window_size": 13}
 GPT_NEO["attention_types"] = [[["global", "local"], 1], [["global"], 1]]  # type: ignore[assignment]
-# Each with what sets it apart, its windows shorter than a prompt.
+# Each with what is special about it, and with windows shorter than a prompt.
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 12},
     "mistral": {"sliding_window": 13},
@@ -36,8 +37,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def make_model(family: str, attention: str = "eager", **more: Any) -> Any:
     """A model with every parameter random, in float32."""
-    given = {**SIZES, **FAMILIES.get(family, {}), **more}
-    config = transformers.AutoConfig.for_model(family, **given)
+    settings = {**SIZES, **FAMILIES.get(family, {}), **more}
+    config = transformers.AutoConfig.for_model(family, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
@@ -53,6 +54,6 @@ def make_reader(bos: bool = True) -> Any:
     )
 
 
-def make_lm(family: str, attention: str = "eager", **more: Any) -> LanguageModel:
-    """Both of them as minise takes them."""
+def make_lm(family: str, attention: str = "eager", **more: Any) -> LibraryModel:
+    """The model and the tokenizer as a model of minise."""
     return from_transformers(make_model(family, attention, **more), make_reader())

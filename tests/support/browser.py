@@ -17,7 +17,7 @@ from minise.explaining.page import Page, explain
 from tests.support.tiny import FAMILIES, load_tiny
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
+BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="no Playwright: pip install 'minise[browser]'"
 )
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {"group_size": 2, "trials": 3, "seed": 4}
 
 
 @dataclass
-class Seen:
+class View:
     """An open page, what it said on its console, and what it asked for."""
 
     page: Any
@@ -72,31 +72,31 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Seen]]:
+def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., View]]:
     """Open a page from the disk. At the end no page may have complained or asked for anything."""
-    opened: list[Seen] = []
+    opened: list[View] = []
 
-    def open_(html: str, **options: Any) -> Seen:
+    def open_(html: str, **options: Any) -> View:
         context = browser.new_context(**options)
         path = tmp_path / f"page-{len(opened)}.html"
         path.write_text(html, encoding="utf-8")
-        seen = Seen(context.new_page())
-        opened.append(seen)
+        view = View(context.new_page())
+        opened.append(view)
         # Warnings count too, but for one about how these tests read a canvas.
-        said = seen.errors
-        seen.page.on("console", lambda m: "willReadFrequently" in m.text or said.append(m.text))
-        seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        seen.page.on("request", lambda request: seen.requests.append(request.url))
-        seen.page.goto(path.as_uri())
-        seen.settle()
-        return seen
+        errors = view.errors
+        view.page.on("console", lambda m: "willReadFrequently" in m.text or errors.append(m.text))
+        view.page.on("pageerror", lambda error: view.errors.append(str(error)))
+        view.page.on("request", lambda request: view.requests.append(request.url))
+        view.page.goto(path.as_uri())
+        view.settle()
+        return view
 
     yield open_
-    for number, seen in enumerate(opened):
-        assert seen.errors == []
-        loaded = [url for url in seen.requests if not url.startswith("data:")]
+    for number, view in enumerate(opened):
+        assert view.errors == []
+        loaded = [url for url in view.requests if not url.startswith("data:")]
         assert loaded == [(tmp_path / f"page-{number}.html").as_uri()]
-        seen.page.context.close()
+        view.page.context.close()
 
 
 @pytest.fixture(scope="module")
@@ -106,5 +106,5 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, 
 
 
 @pytest.fixture
-def seen(show: Callable[..., Seen], explained: tuple[LanguageModel, Page]) -> Seen:
+def view(show: Callable[..., View], explained: tuple[LanguageModel, Page]) -> View:
     return show(explained[1].html)

@@ -1,8 +1,8 @@
-"""Faults of packed runs, each planted in this process: what `minise verify` must find in any dtype.
+"""Faults of packed runs, planted in this process. `minise verify` must find each in any dtype.
 
-Most are small: one cell of a mask, one position, two ends, a hundredth of another group. Each says
-in which code it stands, and so whether one engine has it or all. `FAULTS` of faults.py are faults
-of the whole package, for any test.
+Most are small: one cell of a mask, one position, two ends, a hundredth of another group. The name
+of a fault says which code has it, and so whether one engine is wrong or all. `FAULTS` of faults.py
+are faults of the whole package, for any test.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def planted(name: str, windowed: bool = False) -> Callable[[Plant], Plant]:
     return register
 
 
-def everywhere(patch: Patch, real: Any, made: Any) -> None:
-    """Put `made` in the place of a function, in every module that imported it."""
+def everywhere(patch: Patch, real: Any, faulty: Any) -> None:
+    """Replace a function by `faulty`, in every module that imported it."""
     for name, module in list(sys.modules.items()):
         if name.startswith("minise"):
             for attribute, value in list(vars(module).items()):
                 if value is real:
-                    patch.setattr(module, attribute, made)
+                    patch.setattr(module, attribute, faulty)
 
 
 # ---- the layout, which dense, tree and plain share
@@ -61,10 +61,10 @@ def of_pack(name: str, trees: bool = True) -> Callable[[Callable[[Tree, int], No
             real = layout.pack
 
             def pack(prefix: Any, branches: Any, tree: bool = False) -> Tree:
-                found = real(prefix, branches, tree)
+                packed = real(prefix, branches, tree)
                 if len(branches) > 1 and (tree or not trees):
-                    change(found, len(prefix))
-                return found
+                    change(packed, len(prefix))
+                return packed
 
             everywhere(patch, real, pack)
 
@@ -73,8 +73,8 @@ def of_pack(name: str, trees: bool = True) -> Callable[[Callable[[Tree, int], No
     return register
 
 
-def swap_ends(found: Tree, prefix: int) -> None:
-    found.ends[:2] = found.ends[:2].flip(0)
+def swap_ends(tree: Tree, prefix: int) -> None:
+    tree.ends[:2] = tree.ends[:2].flip(0)
 
 
 of_pack("two ends are swapped", trees=False)(swap_ends)
@@ -82,38 +82,38 @@ of_pack("two ends of the tree are swapped")(swap_ends)
 
 
 @of_pack("an end is one row early", trees=False)
-def _(found: Tree, prefix: int) -> None:
-    found.ends[-1] -= 1
+def _(tree: Tree, prefix: int) -> None:
+    tree.ends[-1] -= 1
 
 
 @of_pack("every group's positions are off by one", trees=False)
-def _(found: Tree, prefix: int) -> None:
-    found.positions[prefix:] += 1
+def _(tree: Tree, prefix: int) -> None:
+    tree.positions[prefix:] += 1
 
 
 @of_pack("one group's positions are off by one", trees=False)
-def _(found: Tree, prefix: int) -> None:
-    found.positions[found.paths()[-1][prefix:]] += 1
+def _(tree: Tree, prefix: int) -> None:
+    tree.positions[tree.paths()[-1][prefix:]] += 1
 
 
 @of_pack("the last token's position is off by one", trees=False)
-def _(found: Tree, prefix: int) -> None:
-    found.positions[-1] += 1
+def _(tree: Tree, prefix: int) -> None:
+    tree.positions[-1] += 1
 
 
 @of_pack("the last token's position in the tree is off by one")
-def _(found: Tree, prefix: int) -> None:
-    found.positions[-1] += 1
+def _(tree: Tree, prefix: int) -> None:
+    tree.positions[-1] += 1
 
 
 @of_pack("one position in a group is off by one", trees=False)
-def _(found: Tree, prefix: int) -> None:
-    found.positions[-9] -= 1
+def _(tree: Tree, prefix: int) -> None:
+    tree.positions[-9] -= 1
 
 
 @of_pack("one token is another", trees=False)
-def _(found: Tree, prefix: int) -> None:
-    found.tokens[-4] = found.tokens[-5]
+def _(tree: Tree, prefix: int) -> None:
+    tree.tokens[-4] = tree.tokens[-5]
 
 
 def of_mask(name: str, end: bool, leak: bool) -> None:
@@ -150,13 +150,13 @@ def of_tree(name: str, change: Callable[[attention.Calls, Tree, dict[str, Any]],
     def plant(patch: Patch) -> None:
         real = attention.tree_calls
 
-        def calls(tree: Tree, *given: Any) -> list[attention.Calls]:
-            found, last = real(tree, *given), int(tree.ends[-1])
-            for i, call in enumerate(found):
+        def calls(tree: Tree, *arguments: Any) -> list[attention.Calls]:
+            all_calls, last = real(tree, *arguments), int(tree.ends[-1])
+            for i, call in enumerate(all_calls):
                 if len(tree.ends) > 1 and (call.queries == last).any():
                     item, place = (call.queries == last).nonzero()[0].tolist()
-                    found[i] = change(call, tree, {"item": item, "place": place})
-            return found
+                    all_calls[i] = change(call, tree, {"item": item, "place": place})
+            return all_calls
 
         everywhere(patch, real, calls)
 
@@ -204,8 +204,8 @@ def of_windows(name: str, function: str, more: int) -> None:
             windows = second if tree else third
             wider = {w: None if w is None else w + more for w in windows}
             other = tuple(wider.values())
-            found = real(what, other, third) if tree else real(what, second, other)
-            return [replace(c, masks={w: c.masks[wider[w]] for w in wider}) for c in found]
+            wide = real(what, other, third) if tree else real(what, second, other)
+            return [replace(c, masks={w: c.masks[wider[w]] for w in wider}) for c in wide]
 
         everywhere(patch, real, calls)
 
@@ -224,16 +224,16 @@ def of_dense(name: str, change: Callable[[Tensor], None], packed: bool) -> None:
     def plant(patch: Patch) -> None:
         real = attention.mask_calls
 
-        def calls(mask: Tensor, *given: Any) -> list[attention.Calls]:
-            found = real(mask, *given)
+        def calls(mask: Tensor, *arguments: Any) -> list[attention.Calls]:
+            all_calls = real(mask, *arguments)
             if not packed or not torch.equal(mask, causal_mask(len(mask))):
-                last = found[-1]
+                last = all_calls[-1]
                 masks = {w: m.clone() for w, m in last.masks.items()}
                 place = int((last.queries[0] >= 0).nonzero().max())
                 for cells in masks.values():
                     change(cells[0, place])
-                found[-1] = replace(last, masks=masks)
-            return found
+                all_calls[-1] = replace(last, masks=masks)
+            return all_calls
 
         everywhere(patch, real, calls)
 
@@ -254,7 +254,7 @@ of_dense("a cell is missing in a call of dense and separate", forget_a_key, pack
 @planted("plain's window is one more", windowed=True)
 def _(patch: Patch) -> None:
     real = definition.within
-    wider = lambda mask, own, at, w: real(mask, own, at, None if w is None else w + 1)  # noqa: E731
+    wider = lambda mask, rows, at, w: real(mask, rows, at, None if w is None else w + 1)  # noqa: E731
     patch.setattr(definition, "within", wider)
 
 
@@ -285,8 +285,8 @@ def of_attention(name: str, owner: Any, function: str, change: Callable[..., Any
 
     def plant(patch: Patch) -> None:
         real = getattr(owner, function)
-        made = lambda q, k, v, mask: real(*change(q, k, v), mask)  # noqa: E731
-        patch.setattr(owner, function, made)
+        faulty = lambda q, k, v, mask: real(*change(q, k, v), mask)  # noqa: E731
+        patch.setattr(owner, function, faulty)
 
     PLANTED[name] = plant
 
@@ -312,10 +312,10 @@ def of_reader(name: str, dense: bool, change: Callable[..., Tensor]) -> None:
     def plant(patch: Patch) -> None:
         real, real_states, packed = attention.Reader.attend, engines.hidden_states, [False]
 
-        def states(*given: Any) -> Tensor:
+        def states(*arguments: Any) -> Tensor:
             packed[0] = dense
             try:
-                return real_states(*given)
+                return real_states(*arguments)
             finally:
                 packed[0] = False
 
@@ -359,9 +359,9 @@ def of_ends(name: str, engine: str) -> None:
     def plant(patch: Patch) -> None:
         real = LanguageModel.branch_ends
 
-        def ends(self: Any, prefix: Any, branches: Any, asked: str) -> Tensor:
-            found = real(self, prefix, branches, asked)
-            return found.flip(0) if asked == engine else found
+        def ends(self: Any, prefix: Any, branches: Any, name: str) -> Tensor:
+            rows = real(self, prefix, branches, name)
+            return rows.flip(0) if name == engine else rows
 
         patch.setattr(LanguageModel, "branch_ends", ends)
 
@@ -378,9 +378,9 @@ def of_labels(name: str, engine: str | None, change: Callable[[list[Tensor]], An
     def plant(patch: Patch) -> None:
         real = ensemble.label_logits
 
-        def label_logits(lm: Any, plan: Any, asked: str = "tree") -> list[Tensor]:
-            found = real(lm, plan, asked)
-            return change(found) if engine in (None, asked) else found
+        def label_logits(lm: Any, plan: Any, name: str = "tree") -> list[Tensor]:
+            rows = real(lm, plan, name)
+            return change(rows) if engine in (None, name) else rows
 
         everywhere(patch, real, label_logits)
 
@@ -400,17 +400,17 @@ def of_logits(name: str, owner: Any, change: Callable[[Tensor], Tensor]) -> None
         real = owner.logits
 
         def logits(self: Any, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-            found: Tensor = real(self, hidden, columns)
-            return found if columns is None else change(found)
+            rows: Tensor = real(self, hidden, columns)
+            return rows if columns is None else change(rows)
 
         patch.setattr(owner, "logits", logits)
 
     PLANTED[name] = plant
 
 
-of_logits("columns of logits are reversed", exact, lambda found: found.flip(-1))
+of_logits("columns of logits are reversed", exact, lambda rows: rows.flip(-1))
 of_logits(
     "two columns of logits are swapped", exact, lambda x: x[..., [1, 0, *range(2, x.shape[-1])]]
 )
-of_logits("columns of logits are 0.1% too large", exact, lambda found: found * 1.001)
-of_logits("columns of the definition's logits are reversed", Decoder, lambda found: found.flip(-1))
+of_logits("columns of logits are 0.1% too large", exact, lambda rows: rows * 1.001)
+of_logits("columns of the definition's logits are reversed", Decoder, lambda rows: rows.flip(-1))

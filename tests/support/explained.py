@@ -1,0 +1,10 @@
+"""The settings and texts with which the tests of `minise.explain` make pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SETTINGS: dict[str, Any] = {"group_size": 2, "trials": 3, "seed": 4}
+HOSTILE = (
+    "</script><script>hacked=1</script><!--<img src=x onerror=hacked=1> & {{ 7*7 }} \u2028\x07\"'"
+)
