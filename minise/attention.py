@@ -1,7 +1,10 @@
-"""Attention under an explicit mask: the definition, to be read.
+"""Attention under an explicit mask (Section 4.1): the definition.
 
-Dimension legend: T tokens that are run, U >= T tokens that can be read, of which the last T are
-those that run, H query heads, K key/value heads, h head_dim.
+`masked_attention` is what every engine computes. exact/attention.py computes the same in another
+way, so that bits are equal; a first reading can leave it out.
+
+Dimension legend: T tokens that are run; U >= T tokens that can be read, of which the last T are
+those that are run; H query heads; K key/value heads; h head_dim. Next to read: cache.py, model.py.
 """
 
 from __future__ import annotations
@@ -14,15 +17,16 @@ from torch import Tensor
 
 # How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
 # for q (..., Q, H, h), k and v (..., T, K, h), queries and keys already rotated. Q is T, or in the
-# top layer the number of `rows`. The last dimension of the values need not be h (see recording.py).
+# top layer the number of `rows`. The last dimension of the values need not be h: recording.py makes
+# it wider.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-Windows = Sequence[int | None]  # of each layer, in positions
+Windows = Sequence[int | None]  # the sliding window of each layer, in positions; None: no window
 
 
 def masked_attention(q_THh: Tensor, k_UKh: Tensor, v_UKh: Tensor, mask_TU: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(h)) v, with -inf for masked scores: (..., T, H, h) in the dtype of q.
 
-    Leading batch dimensions are the same in all. In float32 at least, whatever the dtype.
+    Leading batch dimensions are the same in all. It is computed in float32 or wider.
     """
     # Query head i reads key/value head i // (H / K): keys [k0, k0, k1, k1], not [k0, k1, k0, k1].
     shared = q_THh.shape[-2] // k_UKh.shape[-2]
@@ -34,18 +38,19 @@ def masked_attention(q_THh: Tensor, k_UKh: Tensor, v_UKh: Tensor, mask_TU: Tenso
 
 
 def by_mask(mask_TU: Tensor, positions_U: Tensor, windows: Windows) -> Attend:
-    """Every layer reads under one mask (..., T, U), True = may attend, narrowed to its window."""
+    """An `Attend` in which all layers read under one mask (..., T, U), True = may attend, narrowed
+    to each layer's window."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        own = positions_U[..., -mask_TU.shape[-2] :]
-        return masked_attention(q, k, v, within(mask_TU, own, positions_U, windows[layer]))
+        positions_T = positions_U[..., -mask_TU.shape[-2] :]
+        return masked_attention(q, k, v, within(mask_TU, positions_T, positions_U, windows[layer]))
 
     return attend
 
 
-def within(mask_TU: Tensor, own_T: Tensor, positions_U: Tensor, window: int | None) -> Tensor:
-    """What is seen, narrowed to positions i - j < window. By position, not by index: in a packed
-    sequence a late group's index is thousands past its position."""
+def within(mask_TU: Tensor, positions_T: Tensor, positions_U: Tensor, window: int | None) -> Tensor:
+    """The mask narrowed to a window: position i may attend to j only if i - j < window. Positions
+    count, not indices: in a packed sequence a late group's index is thousands past its position."""
     if window is None:
         return mask_TU
-    return mask_TU & (own_T[..., :, None] < positions_U[..., None, :] + window)
+    return mask_TU & (positions_T[..., :, None] < positions_U[..., None, :] + window)

@@ -1,6 +1,7 @@
-"""The keys and values of tokens that have run, so that later tokens can read them.
+"""The keys and values of tokens that were run, so that later tokens can read them.
 
-A cache knows the position of each of its tokens. It never assumes that they are 0, 1, 2, ...
+A cache holds the position of each of its tokens. It never assumes that they are 0, 1, 2, ...
+Next to read: model.py.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Cache:
-    """S tokens. positions: (..., S) int64. keys (rotated) and values: (..., S, K, h), one of each
-    for every layer. None of them is ever changed: a longer cache is a new one."""
+    """S tokens. positions: (..., S) int64. keys (rotated) and values: one tensor (..., S, K, h) for
+    each layer. A cache is never changed: a longer one is a new object."""
 
     positions: Tensor
     keys: Sequence[Tensor]
     values: Sequence[Tensor]
 
     def only(self, rows: Tensor) -> Cache:
-        """The cache of these rows (R,) int64, in this order."""
+        """A cache with only these rows (R,) int64, in this order."""
         return Cache(
             self.positions[..., rows],
             [keys[..., rows, :, :] for keys in self.keys],
@@ -31,17 +32,19 @@ class Cache:
 
 
 class Growing:
-    """A cache that takes the keys and values of new tokens, layer by layer, while they run.
+    """Collects the keys and values of new tokens, layer by layer, while they are run.
 
-    `cache` is complete when every layer has run. `positions` (..., T) are those of the new tokens.
+    before: the cache of earlier tokens, if any. positions: (..., T) int64, of the new tokens.
+    cache: the cache of all of them, complete when every layer was run.
     """
 
     def __init__(self, before: Cache | None, positions: Tensor) -> None:
         self.before = before
-        known = positions if before is None else torch.cat([before.positions, positions], dim=-1)
+        if before is not None:
+            positions = torch.cat([before.positions, positions], dim=-1)
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
-        self.cache = Cache(known, self.keys, self.values)
+        self.cache = Cache(positions, self.keys, self.values)
 
     def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and all values of a layer, (..., S + T, K, h), from the new ones."""

@@ -1,6 +1,7 @@
-"""The facts of a checkpoint. `config_json.py` reads them; the field names are the checkpoint's own.
+"""The facts of a checkpoint, under the names that its config.json uses.
 
 LLaMA, Mistral and Qwen2 share one architecture. They differ only in the facts of `FAMILIES`.
+loading/config_json.py reads a config.json. Next to read: rope.py.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Config:
-    """A decoder's sizes and constants."""
+    """A decoder's sizes and constants. loading/config_json.py checks them."""
 
     model_type: str  # a key of FAMILIES
     vocab_size: int  # token ids are 0 ... vocab_size - 1

@@ -1,4 +1,4 @@
-"""The one exception that a user can cause, and how foreign text becomes part of its line."""
+"""The one exception that a user can cause, and how text from outside becomes part of a message."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contextlib import contextmanager
 
 
 class InputError(ValueError):
-    """Unusable input. The message is one line: what is wrong, where, and how to mend it.
+    """Unusable input. The message is one line: what is wrong, where, and how to fix it.
 
     The command line prints it and exits with status 2; library callers catch it as a ValueError.
     """
 
 
 class Unsuited(InputError):
-    """A method that cannot run on this model, or with so many choices. An experiment goes on
-    without it."""
+    """A method cannot run on this model, or with so many choices. An experiment leaves it out."""
 
 
 def one_line(error: BaseException) -> str:
-    """A library's error message, shortened to 200 characters of one line; its class if empty."""
+    """A library's error message on one line of at most 200 characters; the error's class if the
+    message is empty."""
     return shorten(" ".join(str(error).split()) or type(error).__name__, 200)
 
 
@@ -36,7 +36,7 @@ def quote(value: object, most: int = 80) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """The text, or its beginning with "..."."""
+    """The text; if it is longer than `most` characters, its beginning with "..."."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -59,7 +59,7 @@ def say(message: str) -> None:
 
 
 def printable(text: str) -> str:
-    r"""The text with whatever a terminal could take for a command written as an escape.
+    r"""The text with everything that a terminal could take for a command written as an escape.
 
     Text from files may hold control characters and halves of surrogate pairs. Line ends and tabs
     stay.
@@ -78,18 +78,19 @@ def is_memory(error: BaseException) -> bool:
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True
-    # What torch says in a plain RuntimeError.
-    said = ("out of memory", "not enough memory", "allocate memory", "unable to mmap")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+    # Words in a plain RuntimeError of torch.
+    phrases = ("out of memory", "not enough memory", "allocate memory", "unable to mmap")
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
 
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turn whatever a library raises for a damaged file into InputError, and a Rust one's panic."""
+    """Turn everything that a library raises for a damaged file into InputError. A library in Rust
+    may also panic."""
     try:
         yield
     except BaseException as error:
-        # A panic is no Exception, and its class cannot be imported.
+        # A panic is not an Exception, and its class cannot be imported.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise InputError(f"{what} ({one_line(error)}); fetch it again") from None
         raise
@@ -97,9 +98,9 @@ def refusing(what: str) -> Iterator[None]:
 
 @contextmanager
 def no_stderr() -> Iterator[None]:
-    """Drop what is written to stderr by native code too: a panic prints many lines of its own."""
+    """Drop what is written to stderr, also by native code: a panic prints many lines of its own."""
     try:
-        kept = os.dup(2)
+        real_stderr = os.dup(2)
     except OSError:  # it is closed
         yield
         return
@@ -108,6 +109,6 @@ def no_stderr() -> Iterator[None]:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(real_stderr, 2)
+        os.close(real_stderr)
         os.close(nowhere)

@@ -1,8 +1,10 @@
-"""Which choices share a group (Section 3.2, step 1). Knows nothing of text, tokens or the model.
+"""Which choices share a group (Section 3.2, step 1). No text, tokens or model are needed here.
 
-A grouping is a function (num_choices, group_size, trials, seed, question_id) -> Groups. The paper's
-stands here, others are in groupings/. One of your own goes wherever these do:
+A grouping is a function (num_choices, group_size, trials, seed, question_id) -> Groups. This file
+has the paper's; others are in groupings/. A function of your own is used in the same way:
 `self_ensemble(..., grouping=mine)`.
+
+Next to read: question.py, tokenizer.py and prompt.py, which make the token ids of a group.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 from minise.errors import InputError, quote
 
-MOST_GROUPS = 50_000  # of one question
+MOST_GROUPS = 50_000  # for one question
 
 Group = tuple[int, ...]  # indices of choices, in the order in which the prompt lists them
 Trial = tuple[Group, ...]
@@ -23,12 +25,12 @@ Trial = tuple[Group, ...]
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of one question, trial by trial, and what is known of them.
+    """The groups of one question, trial by trial, and facts about them.
 
     weights: how much each group counts in the mean, in the order of `flat`; None: all the same.
-    independent: the trials were drawn independently of one another, so their spread tells the
+    independent: the trials were drawn independently of one another, so their spread shows the
     sampling error. complete: nothing was sampled, so there is no sampling error. balance: how
-    balanced a design is, in words.
+    balanced a design is, in words; None for groups that follow no design.
     """
 
     trials: tuple[Trial, ...]
@@ -47,8 +49,8 @@ Grouping = Callable[[int, int, int, int, str], Groups]
 
 
 def random_partitions(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
-    """The paper's: each trial permutes the K choices and cuts them into consecutive groups of m, of
-    which the last may be smaller.
+    """The paper's grouping: each trial permutes the K choices and cuts them into consecutive groups
+    of m. The last group may be smaller.
 
     A trial depends on (seed, question_id, trial) and nothing else: not on the order or number of
     questions, the process, the platform or a library's version.
@@ -56,9 +58,11 @@ def random_partitions(K: int, m: int, trials: int, seed: int, question_id: str) 
     >>> random_partitions(5, 2, 2, seed=0, question_id="q1").trials
     (((3, 0), (2, 4), (1,)), ((0, 2), (3, 1), (4,)))
     """
-    orders = [permutation(K, f"{seed}/{question_id}/{trial}") for trial in range(trials)]
-    drawn = (tuple(tuple(o[i : i + m]) for i in range(0, K, m)) for o in orders)
-    return Groups(tuple(drawn), independent=True)
+    partitions: list[Trial] = []
+    for trial in range(trials):
+        order = permutation(K, f"{seed}/{question_id}/{trial}")
+        partitions.append(tuple(tuple(order[start : start + m]) for start in range(0, K, m)))
+    return Groups(tuple(partitions), independent=True)
 
 
 def make_groups(
@@ -69,15 +73,16 @@ def make_groups(
     question_id: str,
     grouping: Grouping = random_partitions,
 ) -> Groups:
-    """The groups by a grouping, checked.
+    """The groups that a grouping returns, checked.
 
     Raises InputError for a size or number of trials below 1, for more than MOST_GROUPS groups, and
-    for groups that cannot be asked and averaged.
+    for groups that `check_groups` refuses.
     """
     check_sizes(num_choices, group_size)
     if trials * -(-num_choices // group_size) > MOST_GROUPS:
-        asked = f"{quote(trials)} trials of {num_choices} choices in groups of {quote(group_size)}"
-        raise InputError(f"{asked} are over the limit of {MOST_GROUPS:,} groups; use fewer trials")
+        sizes = f"{num_choices} choices in groups of {quote(group_size)}"
+        limit = f"over the limit of {MOST_GROUPS:,} groups"
+        raise InputError(f"{quote(trials)} trials of {sizes} are {limit}; use fewer trials")
     groups = grouping(num_choices, group_size, trials, seed, question_id)
     check_groups(groups, num_choices)
     if not groups.trials:
@@ -86,9 +91,10 @@ def make_groups(
 
 
 def check_groups(groups: Any, K: int, *_: object) -> None:
-    """Raise InputError unless these are `Groups` of K choices that can be asked and averaged.
+    """Raise InputError unless these are `Groups` of the choices 0 ... K - 1.
 
     A choice may be in no group only if the trials are independent: then it is missing by chance.
+    (The further arguments are those with which the grouping was called.)
     """
     if not isinstance(groups, Groups):
         raise InputError(f"the grouping returned {type(groups).__name__}; it must return Groups")
@@ -99,8 +105,8 @@ def check_groups(groups: Any, K: int, *_: object) -> None:
     if len(flat) > MOST_GROUPS:
         raise InputError(f"there are {len(flat):,} groups, over the limit of {MOST_GROUPS:,}")
     for group in flat:
-        sound = all(type(i) is int and 0 <= i < K for i in group)
-        if not group or not sound or len(set(group)) < len(group):
+        are_choices = all(type(i) is int and 0 <= i < K for i in group)
+        if not group or not are_choices or len(set(group)) < len(group):
             wanted = f"different indices of choices, ints from 0 to {K - 1}"
             raise InputError(f"group {quote(group)} is wrong; a group has {wanted}")
     missing = sorted(set(range(K)).difference(*flat))
@@ -129,6 +135,6 @@ def check_sizes(num_choices: int, group_size: int, trials: int = 1) -> None:
 
 
 def permutation(n: int, key: str) -> list[int]:
-    """A uniform permutation of range(n), the same everywhere: each item draws 256 bits by hashing
-    the key with its own index, and the draws are sorted."""
+    """A uniform permutation of range(n), the same on every machine: each item gets 256 bits by
+    hashing the key with the item's index, and the items are sorted by these bits."""
     return sorted(range(n), key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())

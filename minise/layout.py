@@ -1,8 +1,8 @@
 """Prompts that begin alike, laid out as branches of one tree of tokens (Section 4 of the paper).
 
-A token attends to its ancestors and itself: the attention mask (Eq. 3).
-A token's position is its depth: the positional re-encoding (the position list, Eq. 5).
-A branch's last token reads out its labels (index_j of the readout, Eq. 6).
+A token attends to its ancestors and itself: the attention mask (Section 4.1, Eq. 3).
+A token's position is its depth: the positional re-encoding (Section 4.2, the position list, Eq. 5).
+A branch's last token reads out its labels (Section 4.3, index_j of the readout, Eq. 6).
 
 The paper's packed sequence [Q, G1, G2, ...] is the tree with one prefix Q and one leaf per group.
 For Q = [7, 8], G1 = [1, 2], G2 = [1, 3]:
@@ -20,6 +20,8 @@ For Q = [7, 8], G1 = [1, 2], G2 = [1, 3]:
        2  x  x  x  x  .  .                         2  x  x  x  x  .
        1  x  x  .  .  x  .                         3  x  x  x  .  x
        3  x  x  .  .  x  x
+
+This is the first file to read. The next is grouping.py: which choices share a group.
 """
 
 from __future__ import annotations
@@ -50,16 +52,18 @@ class Layout:
 
         The result is a plain Layout: with another mask it need not be a tree any more.
         """
-        kept = {field.name for field in fields(Layout)} - changes.keys()
-        return Layout(**{name: getattr(self, name) for name in kept}, **changes)
+        # A part that is replaced is not read: the mask of a tree would be built for nothing.
+        unchanged = {field.name for field in fields(Layout)} - changes.keys()
+        return Layout(**{name: getattr(self, name) for name in unchanged}, **changes)
 
 
 class Tree(Layout):
     """A layout that follows from `parents`: (T,) int64, the row of the token before this one in its
-    prompt, -1 for the first. Parents come before their children. `ends` are in the order of `pack`.
+    prompt, -1 for the first. Parents come before their children. `ends` are in the order of the
+    branches that `pack` was given.
 
-    The mask is built when it is first asked for: the tree engine never asks, and for 40,000 tokens
-    it would take 1.6 GiB.
+    The mask is built when it is first used. The tree engine never uses it, and for 40,000 tokens it
+    would take 1.6 GiB.
     """
 
     parents: Tensor
@@ -74,7 +78,7 @@ class Tree(Layout):
         mask = torch.zeros(len(self.tokens), len(self.tokens), dtype=torch.bool)
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
-                mask[row] = mask[parent]  # what my parent sees, I see
+                mask[row] = mask[parent]  # the parent and its ancestors
             mask[row, row] = True
         return mask
 
@@ -91,7 +95,7 @@ class Tree(Layout):
 
 
 def causal_mask(length: int) -> Tensor:
-    """(T, T) bool: each token attends to those before it and itself. A plain run of one prompt."""
+    """(T, T) bool: each token attends to itself and all tokens before it, as in one prompt."""
     return torch.ones(length, length, dtype=torch.bool).tril()
 
 
@@ -99,9 +103,9 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
     """Lay out the prompts `prefix + branch` in one sequence.
 
     tree=False is the paper's layout: the prefix once, then every branch whole. tree=True merges
-    every common beginning of two prompts, so that each distinct one is a single token; the numbers
-    are the same. The prefix may be empty; a prompt may not. Raises ValueError for no branches or an
-    empty prompt.
+    every common beginning of two prompts: a token that several prompts share is laid out once. The
+    results of the model are the same. The prefix may be empty; a prompt may not. Raises ValueError
+    for no branches or an empty prompt.
     """
     if not branches:
         raise ValueError("no branches to pack")
@@ -111,7 +115,7 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
     children: dict[tuple[int, int], int] = {}  # (parent row, token id) -> row
 
     def grow(row: int, ids: Sequence[int], merge: bool) -> int:
-        """Append `ids` below `row`, reusing what is there if `merge`. Return the last row."""
+        """Append `ids` below `row`. With `merge`, reuse equal tokens. Return the last row."""
         for token in ids:
             if merge and (row, token) in children:
                 row = children[row, token]

@@ -1,6 +1,13 @@
-"""Self-Ensemble and standard inference (Sections 3 and 4) as methods: plan -> logits -> answer.
+"""Self-Ensemble (Sections 3 and 4) and standard inference as methods: plan -> logits -> answer.
 
-question -> groups -> prompts -> logits at each prompt's end -> group probabilities -> scores
+    question -> groups -> prompts -> logits at each prompt's end -> group probabilities -> scores
+
+The plan holds the groups and their prompts (Section 3.2, steps 1 and 2). The answer is the softmax
+over each group's labels (Section 4.3, the readout, Eq. 6) and the mean over the groups (Section
+3.2, step 3, Eq. 2). The engines compute the logits between the two.
+
+Next to read: rounds.py, which runs a plan. Then config.py, rope.py, attention.py, cache.py and
+model.py: the model itself.
 """
 
 from __future__ import annotations
@@ -38,16 +45,16 @@ OnText = Callable[[int, str], None]  # gets a prompt's number and the next piece
 
 @dataclass(frozen=True)
 class Preset:
-    """Everything that group size, number of trials and seed leave open. The defaults are the
-    paper's. Each departure is one field, so `dataclasses.replace` switches it alone."""
+    """How a method works apart from group size, number of trials and seed. The defaults are the
+    paper's. Each difference is one field, so `dataclasses.replace` can change it alone."""
 
     grouping: Grouping = random_partitions
     groups_per_question: bool = True
-    """Draw other groups for each question. False: every question gets the same index sets."""
+    """Draw new groups for each question. False: every question gets the same groups of indices."""
     null_option: bool = True
     """Write "None of the above" as each group's last choice (appendix on normalization)."""
     null_in_softmax: bool = True
-    """Count its label in the group's softmax, where it is written."""
+    """Include the null option's label, where it is written, in the group's softmax."""
     template: Template = DEFAULT_TEMPLATE
     """How a group's prompt is written."""
     standard_template: Template = DEFAULT_TEMPLATE
@@ -55,10 +62,10 @@ class Preset:
     last_group_early: int = 0
     """Read the last group this many tokens before its end."""
     dtype: str = "float64"
-    """In which dtype each group's softmax and the mean over the groups are taken."""
+    """The dtype of each group's softmax and of the mean over the groups."""
 
     def of(self, model_type: str) -> Preset:
-        """The preset for this family of models: of the paper's the same for all."""
+        """The preset for a family of models. The paper's is the same for all families."""
         return self
 
 
@@ -67,9 +74,10 @@ PAPER = Preset()
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """What one group's prompt said. `choices`: their indices in the order listed. `probabilities`:
-    (m,) float64 over them. `null`: the probability of "None of the above", None where it had no
-    part. `weight`: how much the group counts in the mean; all the same where groups are sampled."""
+    """The result of one group's prompt. `choices`: their indices in the order of the prompt.
+    `probabilities`: (m,) float64, one for each choice. `null`: the probability of "None of the
+    above", None where it was not in the softmax. `weight`: how much the group counts in the
+    mean."""
 
     choices: tuple[int, ...]
     probabilities: Tensor
@@ -77,16 +85,16 @@ class Group:
     weight: float = 1.0
 
     def __repr__(self) -> str:
-        said = [round(p, 3) for p in self.probabilities.tolist()]
+        rounded = [round(p, 3) for p in self.probabilities.tolist()]
         null = None if self.null is None else round(self.null, 3)
-        return f"Group(choices={self.choices}, probabilities={said}, null={null})"
+        return f"Group(choices={self.choices}, probabilities={rounded}, null={null})"
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
     """probabilities: (K,) float64, sums to 1. scores: (K,) float64, the paper's Pr(op_i), the mean
-    (Eq. 2) over the groups in which op_i appears. prediction: the index of the largest, the lower
-    one on a tie. groups: what each prompt said."""
+    (Eq. 2) over the groups in which op_i appears. prediction: the index of the largest score, the
+    lower index on a tie. groups: the result of each prompt."""
 
     probabilities: Tensor
     scores: Tensor
@@ -94,18 +102,20 @@ class Answer:
     groups: tuple[Group, ...]
 
     def __repr__(self) -> str:
-        said = [round(p, 3) for p in self.probabilities.tolist()]
-        told = f"prediction={self.prediction}, probabilities={said}"
-        return f"Answer({told}, groups={len(self.groups)})"
+        rounded = [round(p, 3) for p in self.probabilities.tolist()]
+        result = f"prediction={self.prediction}, probabilities={rounded}"
+        return f"Answer({result}, groups={len(self.groups)})"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be asked of the model for one question: its groups, and a prompt for each as token
-    ids `prefix + prompt.ids`. `layout`: one of the method's own, whose ends are the prompts'. It is
-    then run as it is, whatever the engine: an ablation is such a method. `rounds`: the plans of
-    which it was joined, asked one after the other; none: it is one round. `dtype`: in which softmax
-    and mean are taken."""
+    """What the model will be asked for one question: its groups, and a prompt for each group. The
+    token ids of a prompt are `prefix + prompt.ids`.
+
+    layout: a layout that the method made itself, with one end for each prompt. It is run as it is,
+    whatever the engine; the ablations use this. rounds: the plans that were asked one after the
+    other and joined to this one; empty if it is a single round. dtype: that of softmax and mean.
+    """
 
     question: Question
     groups: Groups
@@ -121,69 +131,75 @@ class Plan:
         return [prompt.ids for prompt in self.prompts]
 
     def tokens(self, engine: str) -> int:
-        """How many tokens are run for it."""
+        """How many tokens the engine runs for this plan."""
         if self.rounds:
-            return sum(one.tokens(engine) for one in self.rounds)
+            return sum(plan.tokens(engine) for plan in self.rounds)
         if self.layout is not None:
             return len(self.layout.tokens)
         return token_counts(self.prefix, self.branches)[engine]
 
 
 class Method:
-    """How a question is asked, and what is made of the logits. Between the two lies one forward
-    pass, the same for every method.
+    """A way to answer a question with a model: `plan` says which prompts to run, and `answer` turns
+    their label logits into probabilities. The forward pass between the two is the same for all.
 
-    A method has a `name` and a `plan`; everything else has a default. If it is a dataclass, its
-    fields are its settings.
+    A method needs a `name` and a `plan`. Everything else has the default that stands here. If the
+    method is a dataclass, its fields are its settings; settings named `preset` and `grouping` hold
+    objects, also where the user gave a name. For one question the calls are, in this order,
+
+        plan, write, then the forward pass, more (and again a pass, while it returns a plan),
+        answer, notes
     """
 
     name: ClassVar[str]
     preset: Preset = PAPER
-    max_new_tokens: int = 0  # that `write` may let the model write
+    max_new_tokens: int = 0  # how many tokens `write` may let the model write
 
     def check(self, questions: Sequence[tuple[int, Question]]) -> None:
-        """Raise InputError for questions, with their seeds, that it cannot be asked."""
+        """Raise InputError if this method cannot answer these (seed, question) pairs. It is called
+        once, before any question is run."""
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        """What is asked first."""
+        """The prompts to run. Raises InputError if the method cannot ask this question."""
         raise NotImplementedError
 
     def write(
         self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
     ) -> Plan:
-        """The plan with what the model writes before it is asked. Only if `max_new_tokens`."""
+        """A plan whose prompts hold text that the model wrote first. `on_text` gets each piece of
+        that text. A method that does this sets `max_new_tokens`."""
         return plan
 
     def more(
         self, lm: LanguageModel, plan: Plan, logits: Sequence[Tensor], seed: int
     ) -> Plan | None:
-        """What is asked next, by all that was asked and answered so far. None: nothing."""
+        """The plan of the next round, given all plans and label logits so far; None to stop."""
         return None
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        """The answer by the label logits of each prompt; those of all rounds are one plan."""
+        """The answer, from the label logits of each prompt. All rounds come joined as one plan."""
         return mean_answer(plan, logits)
 
     def notes(
         self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int
     ) -> dict[str, Any] | None:
-        """More that a sample keeps: a JSON object."""
+        """Further facts to keep in the sample of this question: a JSON object, or None."""
         return None
 
     @property
     def asks_again(self) -> bool:
-        """Whether it may ask more rounds, which depend on the answers."""
+        """Whether the method may ask further rounds, which depend on the answers."""
         return type(self).more is not Method.more
 
     def standard_template(self, lm: LanguageModel) -> Template:
-        """How its preset writes a prompt with all choices for this model."""
+        """How the preset writes a prompt with all choices for this model."""
         return self.preset.of(lm.config.model_type).standard_template
 
 
 @dataclass(frozen=True)
 class SelfEnsemble(Method):
     """The paper's method: N = `trials` times the choices are split into groups of m = `group_size`.
-    `grouping` and `null_option`, where given, override those of the preset."""
+    `grouping` and `null_option` override the preset's, unless they are None."""
 
     name: ClassVar[str] = "self-ensemble"
     group_size: int = 4
@@ -207,8 +223,8 @@ class SelfEnsemble(Method):
             self.grouping or preset.grouping,
         )
         null = [NULL_OPTION] if null_option else []
-        listed = [[question.choices[i] for i in group] + null for group in groups.flat]
-        prefix, prompts = write_prompts(lm.tokenizer, preset.template, question.text, listed)
+        choice_lists = [[question.choices[i] for i in group] + null for group in groups.flat]
+        prefix, prompts = write_prompts(lm.tokenizer, preset.template, question.text, choice_lists)
         if not preset.null_in_softmax:
             prompts = [
                 replace(prompt, label_ids=prompt.label_ids[: len(group)])
@@ -235,28 +251,28 @@ class Standard(Method):
 def plan_orders(
     lm: LanguageModel, question: Question, template: Template, orders: Sequence[tuple[int, ...]]
 ) -> Plan:
-    """Prompts with all K choices and no null option, one for each order of the choices."""
+    """A prompt without a null option for each of these orders of choices (all K, or some)."""
     check_length(lm, question)
-    listed = [[question.choices[i] for i in order] for order in orders]
-    prefix, prompts = write_prompts(lm.tokenizer, template, question.text, listed)
+    choice_lists = [[question.choices[i] for i in order] for order in orders]
+    prefix, prompts = write_prompts(lm.tokenizer, template, question.text, choice_lists)
     groups = Groups(tuple((order,) for order in orders), complete=True)
     return Plan(question, groups, prefix, prompts)
 
 
 def label_logits(lm: LanguageModel, plan: Plan, engine: str = "tree") -> list[Tensor]:
-    """Each prompt's label logits, float64 on the CPU, in the order of its choices; the null option
-    last, where it counts. No other logit is computed."""
+    """Each prompt's label logits, float64 on the CPU, in the order of its choices; that of the null
+    option is last, where it counts. Only the logits of labels are computed."""
     columns = sorted({i for prompt in plan.prompts for i in prompt.label_ids})
     if plan.layout is None:
         logits = branch_logits(lm, plan.prefix, plan.branches, engine, columns)
     else:
         check_fit(lm.name, lm.config, plan.prefix, plan.branches, columns)
         logits = layout_logits(lm, plan.layout, columns)
-    place = {column: i for i, column in enumerate(columns)}
-    return [
-        row[[place[i] for i in prompt.label_ids]]
-        for prompt, row in zip(plan.prompts, logits.cpu().double(), strict=True)
-    ]
+    place = {token_id: i for i, token_id in enumerate(columns)}
+    rows = []
+    for prompt, row in zip(plan.prompts, logits.cpu().double(), strict=True):
+        rows.append(row[[place[token_id] for token_id in prompt.label_ids]])
+    return rows
 
 
 def mean_answer(plan: Plan, logits: Sequence[Tensor]) -> Answer:
@@ -265,15 +281,18 @@ def mean_answer(plan: Plan, logits: Sequence[Tensor]) -> Answer:
     weights = plan.groups.weights or [1.0] * len(flat)
     groups = []
     for choices, weight, row in zip(flat, weights, logits, strict=True):
-        p, m = torch.softmax(row.to(getattr(torch, plan.dtype)), dim=-1).double(), len(choices)
-        groups.append(Group(choices, p[:m], float(p[m]) if len(p) > m else None, weight))
+        p = torch.softmax(row.to(getattr(torch, plan.dtype)), dim=-1).double()
+        m = len(choices)
+        null = float(p[m]) if len(p) > m else None
+        groups.append(Group(choices, p[:m], null, weight))
     return combine(len(plan.question.choices), groups, plan.dtype)
 
 
 def combine(num_choices: int, groups: Sequence[Group], dtype: str = "float64") -> Answer:
     """The mean (Eq. 2): each choice's weighted mean probability over the groups that hold it, 0 if
     none does; each sum and the quotient are rounded to `dtype`. Over a partition these scores sum
-    to at most ceil(K / m), not to 1; `probabilities` are the scores divided by their sum."""
+    to at most ceil(K / m), not to 1; `probabilities` are the scores divided by their sum. Raises
+    InputError if all scores are 0."""
     total = torch.zeros(num_choices, dtype=getattr(torch, dtype))
     weight = torch.zeros(num_choices, dtype=torch.float64)
     for group in groups:
@@ -281,7 +300,9 @@ def combine(num_choices: int, groups: Sequence[Group], dtype: str = "float64") -
         weight[list(group.choices)] += group.weight
     scores = (total / torch.where(weight > 0, weight, 1.0).to(total.dtype)).double()
     if not scores.any():
-        raise InputError(f'every prompt says "{NULL_OPTION}" alone; leave the null option out')
+        raise InputError(
+            f'every prompt gives "{NULL_OPTION}" all probability; leave the null option out'
+        )
     # max() of a list gives the first of equals; torch.argmax promises no order among ties.
     prediction = max(range(num_choices), key=scores.tolist().__getitem__)
     return Answer(scores / scores.sum(), scores, prediction, tuple(groups))

@@ -1,7 +1,7 @@
-"""One decoder for LLaMA, Mistral and Qwen2. What each token sees and where it stands are arguments.
+"""One decoder for LLaMA, Mistral and Qwen2. Mask and positions are arguments.
 
 Module and parameter names are the checkpoints' own, so that weights load with no table of names.
-Nothing here builds a mask or guesses a position: the caller gives both.
+Nothing here builds a mask or assumes a position (Sections 4.1 and 4.2): the caller gives both.
 
 Dimension legend, used as name suffixes:
 B batch, T tokens, D hidden_size, H query heads, K key/value heads, h head_dim, V vocabulary.
@@ -41,7 +41,7 @@ class RMSNorm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """The angles of positions (..., T): cos and sin, (..., T, 1, h) each, the same for any head."""
+    """The angles of positions (..., T): cos and sin, (..., T, 1, h) each, the same in all heads."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Layers(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        # Zeros are given because drawing values on the meta device takes most of a second.
+        # Without these zeros torch would draw values, which takes most of a second.
         V, D = config.vocab_size, config.hidden_size
         self.embed_tokens = nn.Embedding(V, D, _weight=torch.zeros(V, D))
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
@@ -123,7 +123,8 @@ class Layers(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The model. `run` drives it; `forward` and `extend` are `run` under a mask; `logits` reads."""
+    """The model. `run` runs the layers; `forward` and `extend` are `run` under a mask; `logits` is
+    the output layer."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -138,7 +139,7 @@ class Decoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.model.embed_tokens.weight.device
 
     @property
@@ -151,10 +152,10 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Embedding, layers and final norm: hidden states (..., T, D) in the weights' dtype.
 
-        The one driver of the layers. tokens, positions: (..., T) int64. `attend(layer, q, k, v)`
-        says how queries read keys: see `Attend`. With `rows` (R,) int64 the top layer computes
-        queries, output and MLP for these tokens only, and the result is (..., R, D). A caller that
-        reads no other row saves most of a layer.
+        All ways to run the layers end here. tokens, positions: (..., T) int64.
+        `attend(layer, q, k, v)` decides how queries read keys: see `Attend`. With `rows` (R,) int64
+        the top layer computes queries, output and MLP for these tokens only, and the result is
+        (..., R, D). This saves most of a layer if no other row is read.
         """
         top = len(self.model.layers) - 1
         x_BTD = self.model.embed_tokens(tokens)
@@ -168,11 +169,11 @@ class Decoder(nn.Module):
 
         tokens: (..., T) int64 ids. positions: (..., T) int64 position ids. mask: (..., T, T) bool,
         True = the row's token attends to the column's. Leading batch dimensions broadcast. Sliding
-        windows are applied here, because they are a fact of the model; the rest of the mask is the
-        caller's. Raises TypeError for a mask that is not bool (an additive mask would be misread),
-        and ValueError for a wrong shape or a row that does not attend to itself.
+        windows are applied here, because they belong to the model; the rest of the mask belongs to
+        the caller. Raises TypeError for a mask that is not bool (an additive mask would be
+        misread), and ValueError for a wrong shape or a row that does not attend to itself.
         """
-        # As a batch, also where there is one sequence: `attend` and recordings then have its axis.
+        # One sequence is run as a batch of one: `attend` and recordings always have a batch axis.
         tokens, positions, mask = (x[None] for x in expanded(tokens, positions, mask))
         attend = by_mask(mask.to(tokens.device), positions, self.config.sliding_windows)
         return self.run(tokens, positions, attend)[0]
@@ -180,14 +181,14 @@ class Decoder(nn.Module):
     def extend(
         self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
     ) -> tuple[Tensor, Cache]:
-        """`forward` for tokens that come after those of a cache: their hidden states (..., T, D),
-        and the cache of all. The columns of the mask (..., T, S + T) are the S cached tokens, then
-        these. Raises as `forward` does, and ValueError where the cache has other batch dimensions.
+        """`forward` for tokens that follow those of a cache: their hidden states (..., T, D), and
+        the cache of all. The columns of the mask (..., T, S + T) are the S cached tokens, then the
+        new ones. Raises as `forward` does, and ValueError if the cache has other batch dimensions.
         """
         tokens, positions, mask = expanded(tokens, positions, mask, cache)
         growing = Growing(cache, positions)
-        mask, known = mask.to(tokens.device), growing.cache.positions
-        read = by_mask(mask, known, self.config.sliding_windows)
+        all_positions = growing.cache.positions
+        read = by_mask(mask.to(tokens.device), all_positions, self.config.sliding_windows)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return read(layer, q, *growing.add(layer, k, v))
@@ -203,7 +204,8 @@ class Decoder(nn.Module):
 def expanded(
     tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The three with all their batch dimensions. Raises what `Decoder.forward` and `extend` do."""
+    """Tokens, positions and mask, each with all batch dimensions. Raises as `Decoder.forward` and
+    `Decoder.extend` do."""
     if mask.dtype != torch.bool:
         raise TypeError(f"mask is {mask.dtype}; pass torch.bool, True = may attend")
     batch = torch.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])

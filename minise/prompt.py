@@ -1,4 +1,8 @@
-"""A question and lists of choices become texts, then token ids."""
+"""A question and a group's choices become a prompt (Section 3.2, step 2, Eq. 1), then token ids.
+
+A prompt may list a null option, "None of the above" (the appendix on normalization). Next to read:
+engines.py, which runs the prompts.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,16 @@ from minise.tokenizer import Tokenizer
 LABELS = string.ascii_uppercase
 NULL_OPTION = "None of the above"
 
-# Prompts whose last tokens, this many, are equal continue with the same label tokens.
+# If this many tokens at the end of two prompts are equal, the same label tokens can follow them.
 _SAME_END = 4
 
 
 @dataclass(frozen=True)
 class Template:
-    """How a prompt is written: question, a line per choice, the answer cue; then a label follows.
+    """How a prompt is written: the question, a line per choice, and the answer cue, which a label
+    follows.
 
-    The default is chosen so that no tokenizer in use merges across the end of the question:
+    With the default, none of the usual tokenizers merges tokens across the end of the question:
 
     >>> print(Template().render("How many?", ["one", "two"]))
     How many?
@@ -29,8 +34,8 @@ class Template:
     (B) two
     Answer:
 
-    `bare_labels`: look up a label's id by encoding the label alone, as the released code does,
-    instead of as it continues the prompt.
+    `bare_labels`: a label's id is that of the label encoded alone, as in the released code, and not
+    the one with which the prompt continues.
     """
 
     question: str = "{question}\n"
@@ -84,34 +89,35 @@ def write_prompts(
     """The shared prefix as ids, and one prompt per list of choices.
 
     The ids are those of each whole text, as a separate run of that prompt would see them. The
-    prefix is what the prompts really share of the question: should a tokenizer merge a token across
-    the question's end, it is shorter by that token and nothing else changes.
+    prefix is what all prompts share of the question. If a tokenizer merges text across the end of
+    the question into one token, the prefix is shorter by that token, and nothing else changes.
 
     Raises InputError where a label is not exactly one token, or two labels are the same token.
     """
     texts = [template.render(question, choices) for choices in choice_lists]
-    start, *whole = tokenizer.encode([template.prefix(question), *texts])
-    shared = shared_length([start, *whole])
-    # What a label becomes depends on the end of the prompt. So of the prompts that end in the same
-    # tokens, one is looked up: the one with the most labels.
-    ends = [tuple(ids[-_SAME_END:]) for ids in whole]
-    most: dict[tuple[int, ...], int] = {}
+    question_ids, *whole_ids = tokenizer.encode([template.prefix(question), *texts])
+    shared = shared_length([question_ids, *whole_ids])
+    # The tokens of a label depend on the end of the prompt. So among prompts with the same end only
+    # one is looked up: the one with the most labels.
+    ends = [tuple(ids[-_SAME_END:]) for ids in whole_ids]
+    with_most_labels: dict[tuple[int, ...], int] = {}
     for i, end in enumerate(ends):
-        if end not in most or len(choice_lists[i]) > len(choice_lists[most[end]]):
-            most[end] = i
+        best = with_most_labels.setdefault(end, i)
+        if len(choice_lists[i]) > len(choice_lists[best]):
+            with_most_labels[end] = i
     labels = {
-        end: _label_ids(tokenizer, template, texts[i], whole[i], len(choice_lists[i]))
-        for end, i in most.items()
+        end: _label_ids(tokenizer, template, texts[i], whole_ids[i], len(choice_lists[i]))
+        for end, i in with_most_labels.items()
     }
     prompts = [
         Prompt(text, ids[shared:], labels[end][: len(choices)])
-        for text, ids, end, choices in zip(texts, whole, ends, choice_lists, strict=True)
+        for text, ids, end, choices in zip(texts, whole_ids, ends, choice_lists, strict=True)
     ]
-    return whole[0][:shared], prompts
+    return whole_ids[0][:shared], prompts
 
 
 def shared_length(sequences: Sequence[Sequence[int]]) -> int:
-    """How many ids all of the sequences begin with."""
+    """How many ids at the beginning are the same in all sequences."""
     columns = zip(*sequences, strict=False)
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
@@ -119,7 +125,7 @@ def shared_length(sequences: Sequence[Sequence[int]]) -> int:
 def _label_ids(
     tokenizer: Tokenizer, template: Template, text: str, ids: list[int], count: int
 ) -> list[int]:
-    """The ids of the first `count` labels, as they continue the prompt `text` with these `ids`.
+    """The ids of the first `count` labels, as they follow the prompt `text`, whose ids are `ids`.
 
     The id of " A" after a prompt is the one token by which ids(prompt + " A") extends ids(prompt).
     Encoding the label alone can give another: Mistral's tokenizer makes two tokens of " A" alone
@@ -138,10 +144,10 @@ def _label_ids(
                 f"{tokenizer.name}: label {label!r} after {text[-20:]!r} is not one token "
                 f"(the text ends in {quote(pieces)}); use a tokenizer or template in which it is"
             )
-    found = [longer[-1] if longer else -1 for longer in extended]
-    if len(set(found)) < len(found) or -1 in found:
+    label_ids = [longer[-1] if longer else -1 for longer in extended]
+    if len(set(label_ids)) < len(label_ids) or -1 in label_ids:
         raise InputError(
             f"{tokenizer.name}: labels {quote(labels)} are not distinct tokens "
-            f"(ids {quote(found)}); use a tokenizer or template in which they are"
+            f"(ids {quote(label_ids)}); use a tokenizer or template in which they are"
         )
-    return found
+    return label_ids

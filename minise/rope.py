@@ -1,11 +1,11 @@
 """Rotary position embedding by explicit position ids.
 
-Each pair of a head's dimensions turns by an angle position * frequency, so the product of a query
-and a key depends only on the distance of their positions. That is why a group's tokens, given the
-positions they would have right after the question, cannot tell that other groups lie in between
-(Section 4.2, the position list, Eq. 5).
+Each pair of a head's dimensions is rotated by the angle position * frequency. So the product of a
+query and a key depends only on the distance of their positions. In the packed sequence a group's
+tokens have the positions that they would have right after the question (Section 4.2, the position
+list, Eq. 5), so the groups between the question and this group make no difference.
 
-Dimension legend: T tokens, h head_dim.
+Dimension legend: T tokens, h head_dim. Next to read: attention.py.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def inverse_frequencies(config: Config, dtype: torch.dtype, device: torch.device
     if scaling.rope_type == "linear":
         frequency = frequency / scaling.factor
     elif scaling.rope_type == "llama3":
-        # The number of full turns within the original context decides. Pairs with fewer turns than
-        # low_freq_factor are slowed by `factor`, pairs with more than high_freq_factor are kept,
-        # and between the two lies a ramp.
+        # What counts is a pair's number of full turns within the original context. With fewer than
+        # low_freq_factor a pair is slowed by `factor`. With more than high_freq_factor it is kept.
+        # Between the two there is a linear ramp.
         turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
         ramp = (turns - scaling.low_freq_factor) / (
             scaling.high_freq_factor - scaling.low_freq_factor
@@ -56,6 +56,6 @@ def cos_sin(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tens
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs of `x` (..., T, h); cos and sin broadcast against it. The dtype is kept."""
+    """Rotate the pairs of `x` (..., T, h); cos and sin broadcast against it. The dtype is kept."""
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Text to token ids and back, by a checkpoint's own tokenizer.json."""
+"""Text to token ids and back, by a checkpoint's own tokenizer.json. Next to read: prompt.py."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from minise.errors import InputError, no_stderr, refusing
 
 
 class Tokenizer:
-    """A thin reading of tokenizer.json. A beginning-of-sequence token is added exactly where the
-    file's post-processor says so: LLaMA-3 and Mistral add one, Qwen2 none."""
+    """The tokenizer that a tokenizer.json describes. It adds a beginning-of-sequence token only if
+    the file's post-processor does: LLaMA-3 and Mistral add one, Qwen2 adds none."""
 
     def __init__(self, backend: tokenizers.Tokenizer, name: str) -> None:
         self.backend, self.name = backend, name
-        # A file may carry the settings of the batch it was last used for. Prompts are taken whole.
+        # The file may hold settings of the batch it was last used for. Prompts must stay whole.
         backend.no_truncation()
         backend.no_padding()
 
@@ -28,20 +28,20 @@ class Tokenizer:
         with no_stderr():
             with refusing(f"{path}: not a tokenizer"):
                 tokenizer = cls(tokenizers.Tokenizer.from_file(str(path)), str(path))
-            tokenizer.encode(["Why?\n(A) x\nAnswer: A"])  # many a damaged file fails only here
+            tokenizer.encode(["Why?\n(A) x\nAnswer: A"])  # many damaged files fail only here
         return tokenizer
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, special tokens included, each as if it were alone."""
+        """The ids of each text on its own, special tokens included."""
         with refusing(f"{self.name}: cannot encode a prompt"):
             return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens shown: for reading, not for round trips."""
+        """The text of `ids`, special tokens shown. To be read: encoded again it may give others."""
         return self.backend.decode(list(ids), skip_special_tokens=False)
 
     @property
     def unknown_id(self) -> int | None:
-        """The id of the token that stands for text outside the vocabulary, if there is one."""
+        """The id of the token for text outside the vocabulary; None if there is none."""
         token = getattr(self.backend.model, "unk_token", None)
         return None if token is None else self.backend.token_to_id(token)
