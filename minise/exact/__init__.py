@@ -1,8 +1,11 @@
-"""Equal bits: an appendix to the core, which can be left out of a first reading.
+"""Equal bits: an appendix to the core, which a first reading can leave out.
 
-minise/model.py and minise/attention.py define what is computed. Here it is computed so that every
-engine gives the same bits: attention in calls of fixed shapes (attention.py), linear layers and
-activations in calls of numbers of rows that this machine treats alike (layers.py, calls.py), which
-are measured and not believed (probe.py), and kept for it (machine.py). run.py drives it.
-docs/bits.md says on what this rests and where it was seen.
+minise/model.py and minise/attention.py define what is computed; this room computes it so that the
+engines separate, dense and tree give the same bits. Attention runs in calls of fixed shapes
+(attention.py), linear layers and activations in calls with fixed numbers of rows (layers.py,
+calls.py) that are measured on this machine (probe.py) and stored for it (machine.py); run.py
+combines them. It may import the core below engines.py (config, layout, attention, cache, model,
+errors), and nothing else.
+
+docs/bits.md says why this works, and on which machines it was measured.
 """

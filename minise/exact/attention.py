@@ -1,16 +1,16 @@
 """Attention in calls of fixed shapes, so that a row's bits do not depend on what runs beside it.
 
 A sum of floating-point numbers depends on their order, and a kernel chooses the order by the shapes
-it is given. So every query reads its keys in one way, in a prompt that runs alone as in a packed
-sequence or a tree: the tokens it may see in the order of their positions, in a call of 64 queries
-by 64, 128, ... keys. What it may not see lies in other calls, in other items of the batch, or
-behind the mask, where its weight is exactly 0. So no call holds a mask of the whole sequence.
+of its arguments. So every query reads its keys in one way, in a prompt that runs alone, in a packed
+sequence and in a tree: the tokens it may see in the order of their positions, in a call of 64
+queries by 64, 128, ... keys. Tokens that it may not see are in other calls, in other items of the
+batch, or masked, with a weight of exactly 0. So no call holds a mask of the whole sequence.
 
-It computes what `masked_attention` in minise/attention.py defines. It rests on kernels that do the
-same for the same shapes, wherever a row stands in them.
+It computes what `masked_attention` in minise/attention.py defines. The bits are equal if a kernel
+computes a row in the same way in all calls of one shape, wherever the row is in the call.
 
-Dimension legend, beside minise/attention.py's: N calls of one shape, Q queries and S keys of each,
-L = Q * H / K.
+Dimension legend, in addition to minise/attention.py's: N calls of one shape, with Q queries and S
+keys each, and L = Q * H / K.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from minise.config import Config
 from minise.layout import Tree, causal_mask
 
 BLOCK = 64  # queries of a call; its keys are a multiple
-FEW = 8  # queries of a call for a token that comes alone
-ROW = 16  # bytes: a head of no multiple of these makes MKL read every second row in another way
+FEW = 8  # queries of a call for a single new token
+ROW = 16  # bytes: if a head is not a multiple of 16 bytes, MKL reads every second row differently
 
 
 def attention_call(q_NQHh: Tensor, k_NSKh: Tensor, v_NSKh: Tensor, mask_NQS: Tensor) -> Tensor:
@@ -50,8 +50,8 @@ def attention_call(q_NQHh: Tensor, k_NSKh: Tensor, v_NSKh: Tensor, mask_NQS: Ten
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """N calls of one shape. queries: (N, Q) rows of the sequence, -1 where a place stays empty, Q
-    either BLOCK or FEW. keys: (N, S) rows. masks: by window, what a query sees, (N or 1, Q, S)."""
+    """N calls of one shape. queries: (N, Q) rows of the sequence, -1 where a place is empty; Q is
+    BLOCK or FEW. keys: (N, S) rows. masks: for each window, what a query sees: (N or 1, Q, S)."""
 
     queries: Tensor
     keys: Tensor
@@ -59,8 +59,8 @@ class Calls:
 
 
 class Reader:
-    """How the T rows of a sequence read one another: `attend` for Decoder.run. Each row is a query
-    in one of the calls. With `ends` (G,) only these rows read in the top layer."""
+    """`attend` for Decoder.run: how the T rows of a sequence read each other. Each row is a query
+    in one of the calls. With `ends` (G,) only these rows are queries in the top layer."""
 
     def __init__(
         self, calls: Sequence[Calls], T: int, windows: Windows, ends: Tensor | None = None
@@ -74,7 +74,7 @@ class Reader:
         if ends is not None:
             q = q.new_zeros(1, self.T, *q.shape[2:]).index_copy(1, ends, q)
         q, k, v = q[0], k[0], v[0]
-        # One row more: an empty place is row -1, and what it reads goes there.
+        # One more row, for the results of empty places, whose query row is -1.
         out = q.new_empty(self.T + 1, q.shape[1], v.shape[2])
         for call in self.calls if ends is None else self.top:
             mask = call.masks[self.windows[layer]]
@@ -83,57 +83,59 @@ class Reader:
 
 
 def tree_reader(tree: Tree, windows: Windows, device: torch.device) -> Reader:
-    """A reader of a tree, whose ends alone read in the top layer."""
-    return Reader(
-        tree_calls(tree, windows, device), len(tree.tokens), windows, tree.ends.to(device)
-    )
+    """The reader of a tree. In the top layer only its ends are queries."""
+    calls = tree_calls(tree, windows, device)
+    return Reader(calls, len(tree.tokens), windows, tree.ends.to(device))
 
 
 def tree_calls(tree: Tree, windows: Windows, device: torch.device) -> list[Calls]:
-    """The calls of a tree. Its paths are the prompts, in which a token sees all that come before
-    it. What several prompts share is read once, in the first of them."""
-    found: dict[int, list[tuple[list[int], list[int]]]] = {}  # by number of keys
-    read: set[int] = set()
+    """The calls of a tree. Its paths are the prompts, in which a token sees all tokens before it. A
+    token that several prompts share is a query once, in the first of them."""
+    pairs_by_size: dict[int, list[tuple[list[int], list[int]]]] = {}  # queries and keys, by S
+    done: set[int] = set()
     for path in tree.paths():
         for start in range(0, len(path), BLOCK):
-            own, S = path[start : start + BLOCK], start + BLOCK
-            if not read.issuperset(own):
-                queries = [-1 if row in read else row for row in own]
-                keys = path[:S] + path[-1:] * (S - len(path))
-                found.setdefault(S, []).append((queries + [-1] * (BLOCK - len(own)), keys))
-                read.update(own)
+            block = path[start : start + BLOCK]
+            if done.issuperset(block):
+                continue
+            S = start + BLOCK
+            queries = [-1 if row in done else row for row in block] + [-1] * (BLOCK - len(block))
+            keys = path[:S] + path[-1:] * (S - len(path))
+            pairs_by_size.setdefault(S, []).append((queries, keys))
+            done.update(block)
     calls = []
-    for S, pairs in found.items():
-        asked, read_by = (torch.tensor(rows, device=device) for rows in zip(*pairs, strict=True))
-        seen, index = causal_mask(S)[None, -BLOCK:].to(device), torch.arange(S, device=device)
-        # In a prompt, index is position.
-        masks = {w: within(seen, index[-BLOCK:], index, w) for w in set(windows)}
-        calls.append(Calls(asked, read_by, masks))
+    for S, pairs in pairs_by_size.items():
+        queries_NQ = torch.tensor([queries for queries, _ in pairs], device=device)
+        keys_NS = torch.tensor([keys for _, keys in pairs], device=device)
+        mask = causal_mask(S)[None, -BLOCK:].to(device)
+        position = torch.arange(S, device=device)  # in a prompt, index is position
+        masks = {w: within(mask, position[-BLOCK:], position, w) for w in set(windows)}
+        calls.append(Calls(queries_NQ, keys_NS, masks))
     return calls
 
 
 def next_calls(paths: Tensor, lengths: Tensor, windows: Windows, queries: int = FEW) -> list[Calls]:
-    """The calls in which G prompts grow by a token each: query g is the last token of path g, in a
-    call of so many `queries`.
+    """The calls in which G prompts grow by one token each: query g is the last token of path g, in
+    a call of `queries` queries, of which the others are empty.
 
-    paths: (G, P) rows of a cache in the order of positions, the new row last; behind the first
-    `lengths` (G,) of a path any rows may stand.
+    paths: (G, P) rows of a cache in the order of positions, the new row last. Only the first
+    `lengths` (G,) rows of a path count; any rows may follow them.
     """
-    calls, steps = [], lengths + -lengths % BLOCK
-    for S in steps.unique().tolist():
-        own = (steps == S).nonzero().flatten()
-        at, index = lengths[own, None, None] - 1, torch.arange(S, device=paths.device)
-        # In a prompt, index is position.
-        seen = (index <= at).expand(-1, queries, -1)
-        masks = {w: within(seen, at[..., 0], index, w) for w in set(windows)}
-        keys = F.pad(paths[own, :S], (0, max(0, S - paths.shape[1])))
-        calls.append(Calls(F.pad(own[:, None], (0, queries - 1), value=-1), keys, masks))
+    calls, sizes = [], lengths + -lengths % BLOCK
+    for S in sizes.unique().tolist():
+        prompts = (sizes == S).nonzero().flatten()
+        last = lengths[prompts, None, None] - 1
+        position = torch.arange(S, device=paths.device)  # in a prompt, index is position
+        mask = (position <= last).expand(-1, queries, -1)
+        masks = {w: within(mask, last[..., 0], position, w) for w in set(windows)}
+        keys = F.pad(paths[prompts, :S], (0, max(0, S - paths.shape[1])))
+        calls.append(Calls(F.pad(prompts[:, None], (0, queries - 1), value=-1), keys, masks))
     return calls
 
 
 def few_queries(config: Config, dtype: torch.dtype, device: torch.device) -> int:
-    """How many queries a call needs for a token that comes alone: FEW, if they get the bits that
-    they have in a call of BLOCK, which is tried on a CPU; else BLOCK."""
+    """How many queries a call for a single new token has: FEW, if a call of FEW gives the bits of a
+    call of BLOCK, which is tried on a CPU; else BLOCK."""
     if device.type != "cpu":
         return FEW
     heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
@@ -148,15 +150,15 @@ def _few_queries(heads: tuple[int, int, int], dtype: torch.dtype, threads: int) 
         q, k, v = (
             torch.randn(1, n, m, h, generator=generator) for n, m in ((BLOCK, H), (S, K), (S, K))
         )
-        # Each key twice, with opposite values: the sums are 0, and what is left is their rounding.
+        # Each key comes twice, with opposite values. The exact sums are 0, so a kernel returns its
+        # rounding errors.
         order = torch.randperm(S, generator=generator)
         k[:, order[S // 2 :]], v[:, order[S // 2 :]] = k[:, order[: S // 2]], -v[:, order[: S // 2]]
         q, k, v = (x.to(dtype) for x in (q, k, v))
         mask = torch.ones(1, BLOCK, S, dtype=torch.bool)
-        for part, of in zip(
-            q.split(FEW, dim=1), attention_call(q, k, v, mask).split(FEW, dim=1), strict=True
-        ):
-            if not torch.equal(attention_call(part, k, v, mask[:, :FEW]), of):
+        parts, expected = q.split(FEW, dim=1), attention_call(q, k, v, mask).split(FEW, dim=1)
+        for part, bits in zip(parts, expected, strict=True):
+            if not torch.equal(attention_call(part, k, v, mask[:, :FEW]), bits):
                 return BLOCK
     return FEW
 
@@ -164,11 +166,11 @@ def _few_queries(heads: tuple[int, int, int], dtype: torch.dtype, threads: int) 
 def mask_reader(
     masks_BTU: Tensor, positions_BU: Tensor, windows: Windows, device: torch.device
 ) -> Reader:
-    """A reader of B sequences under any masks, laid one after the other in one of B * T rows. Each
-    has U tokens, of which the last T are rows of its mask."""
+    """The reader of B sequences under any masks, laid out one after the other as B * T rows. Each
+    sequence has U tokens, of which the last T are rows of its mask."""
     calls, (T, U) = [], masks_BTU.shape[1:]
-    for item, (mask, at) in enumerate(zip(masks_BTU.cpu(), positions_BU.cpu(), strict=True)):
-        for call in mask_calls(mask, at, windows):
+    for item, (mask, positions) in enumerate(zip(masks_BTU.cpu(), positions_BU.cpu(), strict=True)):
+        for call in mask_calls(mask, positions, windows):
             queries = torch.where(call.queries < 0, -1, call.queries + item * T).to(device)
             masks = {window: mask.to(device) for window, mask in call.masks.items()}
             calls.append(Calls(queries, (call.keys + item * U).to(device), masks))
@@ -179,51 +181,55 @@ def mask_calls(mask: Tensor, positions: Tensor, windows: Windows) -> list[Calls]
     """The calls of any mask (T, U), True = may attend, with position ids (U,). Its rows are the
     last T of U tokens; those before them, if any, are cached.
 
-    A path is what one row sees, in the order of positions. The rows on it that see nothing beyond
-    it are read along it, each under its own part of the mask. In a packed sequence the paths are
-    the prompts again.
+    A path is the tokens that one row sees, in the order of positions. The rows on it that see no
+    token outside the path are queries along it, each under its own part of the mask. In a packed
+    sequence the paths are again the prompts.
     """
     T, U = mask.shape
     cached = U - T
-    left = torch.arange(U) >= cached  # rows that are on no path yet
-    found: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}  # by number of keys
+    open_rows = torch.arange(U) >= cached  # rows that are not yet a query of any call
+    by_size: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}  # queries, keys, mask; by S
     for row in reversed(range(T)):
-        if not left[cached + row]:
+        if not open_rows[cached + row]:
             continue
-        seen = mask[row].nonzero().flatten()
-        path = seen[positions[seen].argsort(stable=True)]
+        visible = mask[row].nonzero().flatten()
+        path = visible[positions[visible].argsort(stable=True)]
         rows_PU = mask[(path - cached).clamp(min=0)]
-        mine = left[path] & ~rows_PU[:, ~mask[row]].any(dim=1)
-        left[path[mine]] = False
+        is_query = open_rows[path] & ~rows_PU[:, ~mask[row]].any(dim=1)
+        open_rows[path[is_query]] = False
         for start in range(0, len(path), BLOCK):
-            here = slice(start, start + BLOCK)
-            own, asked = path[here], mine[here]
-            if not asked.any():
+            block = slice(start, start + BLOCK)
+            rows, in_call = path[block], is_query[block]
+            if not in_call.any():
                 continue
-            visible = rows_PU[here, path] & asked[:, None]
-            reach = int(visible.any(dim=0).nonzero().max()) + 1
-            S, empty = reach + -reach % BLOCK, BLOCK - len(own)
-            keys = F.pad(path[:S], (0, S - len(path[:S])), value=int(path[-1]))
-            cells = F.pad(visible[:, :S], (0, S - len(path[:S]), 0, empty))
-            queries = F.pad(own.masked_fill(~asked, -1), (0, empty), value=-1)
-            found.setdefault(S, []).append((queries, keys, cells))
+            mask_QP = rows_PU[block, path] & in_call[:, None]
+            reach = int(mask_QP.any(dim=0).nonzero().max()) + 1  # the last key that any query sees
+            S, empty = reach + -reach % BLOCK, BLOCK - len(rows)
+            more = S - len(path[:S])
+            keys = F.pad(path[:S], (0, more), value=int(path[-1]))
+            mask_QS = F.pad(mask_QP[:, :S], (0, more, 0, empty))
+            queries = F.pad(rows.masked_fill(~in_call, -1), (0, empty), value=-1)
+            by_size.setdefault(S, []).append((queries, keys, mask_QS))
     calls = []
-    for rows in found.values():
-        queries, keys, cells = (torch.stack(part) for part in zip(*rows, strict=True))
-        # An empty place sees everything: the softmax of nothing is NaN.
+    for same_size in by_size.values():
+        queries, keys, mask_NQS = (torch.stack(part) for part in zip(*same_size, strict=True))
+        # An empty place sees everything: a softmax over nothing would be NaN.
         no_query = (queries < 0)[..., None]
-        at = positions[queries], positions[keys]
-        masks = {w: within(cells, *at, w) | no_query for w in set(windows)}
+        masks = {
+            w: within(mask_NQS, positions[queries], positions[keys], w) | no_query
+            for w in set(windows)
+        }
         calls.append(Calls((queries - cached).clamp(min=-1), keys, masks))
     return calls
 
 
 def _only(calls: Sequence[Calls], rows: Tensor) -> list[Calls]:
     """The calls in which these rows are queries, without other queries."""
-    kept = []
+    smaller = []
     for call in calls:
         queries = call.queries.masked_fill(~torch.isin(call.queries, rows), -1)
-        if (items := (queries >= 0).any(dim=1)).any():
+        items = (queries >= 0).any(dim=1)
+        if items.any():
             masks = {w: m if len(m) == 1 else m[items] for w, m in call.masks.items()}
-            kept.append(Calls(queries[items], call.keys[items], masks))
-    return kept
+            smaller.append(Calls(queries[items], call.keys[items], masks))
+    return smaller

@@ -1,9 +1,9 @@
-"""A function of rows, in calls of a few fixed numbers of rows.
+"""A function of rows, called with a few fixed numbers of rows.
 
-What a kernel does to a row depends on how many rows it is given: that number chooses the order in
-which it sums. In calls of one and the same shape a row's bits depend neither on its place nor on
-the other rows (docs/bits.md: on which machines that was seen). So all rows go through calls whose
-numbers of rows are known to do the same; what is missing in the last call is filled up with zeros.
+A kernel chooses the order in which it sums by the number of rows in the call. In calls of one shape
+a row's bits depend neither on its place nor on the other rows (docs/bits.md: on which machines this
+was seen). So all rows go through calls with numbers of rows that were measured to give the same
+bits. The last call is filled up with rows of zeros.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from functools import lru_cache
 import torch.nn.functional as F
 from torch import Tensor
 
-ADDRESS = 64  # bytes: of these, the address of fresh memory is a multiple
-START = 64  # what it costs to start a call, in rows: between 20 and 90 on the machines measured
+ADDRESS = 64  # bytes: the address of newly allocated memory is a multiple of this
+START = 64  # the cost of starting a call, in rows: between 20 and 90 on the machines measured
 
 
 def in_calls(
     function: Callable[[Tensor], Tensor], x: Tensor, numbers: tuple[int, ...], start: int = START
 ) -> Tensor:
-    """`function(x)` for x (R, ...), row by row, in calls of these numbers of rows."""
+    """`function(x)` for x (R, ...), in calls with these `numbers` of rows. `start`: see `split`."""
     R, x = len(x), x.contiguous()
     if R in numbers or R == 0:
         return function(_fresh(x))
@@ -42,14 +42,15 @@ def in_calls(
 
 
 def _fresh(x: Tensor) -> Tensor:
-    """x, or a copy where it begins inside of other memory: MKL sums in another order where an
-    address is no multiple of 16 bytes."""
+    """x, or a copy if x begins in the middle of other memory: MKL sums in another order if an
+    address is not a multiple of 16 bytes."""
     return x.clone() if x.data_ptr() % ADDRESS else x
 
 
 @lru_cache(4096)
 def split(R: int, numbers: tuple[int, ...], start: int = START) -> tuple[int, ...]:
-    """The calls for R rows, the largest first. Only the last may have rows to spare.
+    """The numbers of rows of the calls for R rows, the largest first. Only the last call may have
+    more rows than are left. `start` is the cost of starting a call, in rows.
 
     >>> split(600, (16, 64, 512)), split(5, (16, 64, 512)), split(500, (16, 64, 512))
     ((512, 64, 64), (16,), (512,))
@@ -68,5 +69,5 @@ def split(R: int, numbers: tuple[int, ...], start: int = START) -> tuple[int, ..
 
 
 def cost(R: int, numbers: tuple[int, ...]) -> int:
-    """What `split` costs, in rows."""
+    """The cost of the calls that `split` gives, in rows."""
     return sum(number + START for number in split(R, numbers))

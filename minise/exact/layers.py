@@ -1,13 +1,12 @@
-"""The layers of a decoder whose kernels choose by the number of rows, replaced by ones that do not.
+"""Layers whose bits do not depend on the number of rows, in place of a decoder's plain layers.
 
 `refine` puts them in place when a checkpoint is loaded. They have the parameters of the layers they
-replace, under the same names, and compute the same but for the order of summation.
+replace, under the same names, and compute the same except for the order of summation.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +14,16 @@ from torch import Tensor, nn
 
 from minise.exact.calls import in_calls
 from minise.exact.probe import Shape, elements_for, numbers_for
-from minise.model import MLP, Angles, Decoder, Rotary
+from minise.model import MLP, Angles, Block, Decoder, Rotary
 
-START = 4096  # what it costs to start a call of an activation, in elements
-POSITIONS = 64  # of a call for angles
-PIECE = 512  # rows of an MLP at once
+START = 4096  # the cost of starting a call of an activation, in elements
+POSITIONS = 64  # in one call for angles
+PIECE = 512  # rows that an MLP computes at once
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` for x (..., in), in calls whose numbers of rows share their bits on this machine.
-    Elsewhere than on a CPU nothing is known of them, and it is one call."""
+    """`F.linear` for x (..., in), in calls whose numbers of rows give the same bits on this
+    machine. On other devices than a CPU nothing is known about them, and it is one call."""
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
     outputs, inputs = weight.shape
@@ -46,8 +45,8 @@ class FixedLinear(nn.Linear):
 
 
 class FixedSiLU(nn.SiLU):
-    """The activation in calls of fixed numbers of elements. What does not fill a vector at the end
-    of a call, or of a thread's part of it, is computed in another way, and has other bits."""
+    """The activation in calls of fixed numbers of elements. At the end of a call, or of a thread's
+    part of it, elements that fill no vector are computed in another way and get other bits."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
@@ -57,8 +56,8 @@ class FixedSiLU(nn.SiLU):
 
 
 class FixedMLP(MLP):
-    """The MLP, a piece of the tokens at a time: all of them would make its wide activations the
-    largest tensors by far, and fresh memory of that size costs more than the products on it."""
+    """The MLP, for PIECE tokens at a time. For all tokens at once its wide activations would be by
+    far the largest tensors, and allocating them would take longer than computing with them."""
 
     def __init__(self, mlp: MLP) -> None:
         nn.Module.__init__(self)
@@ -74,56 +73,61 @@ class FixedMLP(MLP):
 
 
 class FixedRotary(Rotary):
-    """Angles by blocks of positions, each in a call of its own: position 70 is always computed
-    beside 64 to 127."""
+    """The angles of a whole block of positions in each call: position 70 is always computed
+    together with 64 to 127."""
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
-        blocks, own = (positions // POSITIONS).unique(return_inverse=True)
+        blocks, block_of = (positions // POSITIONS).unique(return_inverse=True)
         within = torch.arange(POSITIONS, device=positions.device)
         tables = [super(FixedRotary, self).forward(b * POSITIONS + within, dtype) for b in blocks]
         cos, sin = (torch.stack(parts) for parts in zip(*tables, strict=True))
-        place = own, positions % POSITIONS
+        place = block_of, positions % POSITIONS
         return cos[place], sin[place]
 
 
 def refine(decoder: Decoder) -> Decoder:
-    """The decoder with these layers in place of its own. Layers of another kind (in 4 bits, split
-    over processes) are kept: they call `linear` themselves."""
+    """Replace the decoder's layers by these, in place, and return it. Layers of another kind (in 4
+    bits, split over processes) stay: they call `linear` themselves."""
     decoder.model.rotary_emb = FixedRotary(decoder.config)
     for parent in list(decoder.modules()):
         for name, layer in list(parent.named_children()):
             if type(layer) is nn.Linear:
                 setattr(parent, name, FixedLinear(layer))
-    blocks: Any = decoder.model.layers
-    for block in blocks:
+    for block in decoder.model.layers:
+        assert isinstance(block, Block)
         block.mlp = FixedMLP(block.mlp)
     return decoder
 
 
-def probe(decoder: Decoder, dtype: torch.dtype) -> None:
-    """Find the numbers of rows for each shape of its layers, with the threads of now. It need not
-    have its weights yet, beside which the probe's own would take memory. Not of the output matrix,
-    by far the largest, from which an answer reads a few columns: that is probed when it is used."""
+def probe(decoder: Decoder, dtype: torch.dtype, device: torch.device) -> None:
+    """Find the numbers of rows for each shape of the decoder's layers, with the present number of
+    threads. The decoder need not have its weights yet: the probe's own weights would take memory
+    beside them. The output matrix, by far the largest, is probed when it is first used, because an
+    answer reads only a few of its columns."""
+    if device.type != "cpu":  # elsewhere a layer is one call
+        return
     for shape in shapes_of(decoder, dtype, output=False):
         numbers_for(shape)
 
 
 def shapes_of(decoder: Decoder, dtype: torch.dtype, output: bool = True) -> list[Shape]:
-    """The shapes of its linear layers and of its output matrix, each once."""
+    """The shapes of the decoder's linear layers and, with `output`, of its output matrix, each
+    once."""
     sizes = [(x.in_features, x.out_features, x.bias is not None) for x in _linears(decoder)]
     if output:
         sizes.append((decoder.config.hidden_size, decoder.config.vocab_size, False))
     threads = torch.get_num_threads()
-    return [Shape(*one, dtype, threads) for one in dict.fromkeys(sizes)]
+    return [Shape(*size, dtype, threads) for size in dict.fromkeys(sizes)]
 
 
 def is_refined(decoder: Decoder) -> bool:
-    """Whether `refine` has put its layers in place, on a CPU: then equal bits are promised."""
+    """Whether `refine` has replaced its layers, on a CPU: only then are equal bits promised."""
     return isinstance(decoder.model.rotary_emb, FixedRotary) and decoder.device.type == "cpu"
 
 
-def _linears(decoder: Decoder) -> list[Any]:
-    block: Any = decoder.model.layers[0]
-    one, two = block.self_attn, block.mlp
-    layers = (one.q_proj, one.k_proj, one.v_proj, one.o_proj)
-    return [*layers, two.gate_proj, two.up_proj, two.down_proj]
+def _linears(decoder: Decoder) -> list[nn.Linear]:
+    block = decoder.model.layers[0]
+    assert isinstance(block, Block)
+    attention, mlp = block.self_attn, block.mlp
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    return [*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj]

@@ -1,7 +1,7 @@
-"""What decides how a CPU rounds: the processor, torch, what the environment asks of its libraries.
+"""The facts that decide how a CPU rounds: the processor, torch, and environment variables.
 
-What was measured on a machine is kept in a file of its own for it (~/.cache/minise, or under
-XDG_CACHE_HOME). Any of these facts being another, it is another machine.
+What was measured on a machine is stored in a file for this machine (in ~/.cache/minise, or under
+XDG_CACHE_HOME). If any of these facts differs, it is another machine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 import torch
 
-# What chooses kernels: MKL's, oneDNN's, OpenMP's and torch's own variables.
+# The variables by which MKL, oneDNN, OpenMP and torch choose kernels begin so.
 CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "TORCH_MKLDNN")
-FORMAT = 2  # of what is kept: one more whenever the probe finds by other rules
+FORMAT = 2  # of the stored file: one more whenever the rules of the probe change
 
 
 def processor() -> str:
-    """The name that the processor gives itself: "AMD EPYC", with family, model and stepping where
-    the system tells them, because a cloud's names are short."""
+    """The processor's name, such as "AMD EPYC", with family, model and stepping where the system
+    has them, because in a cloud the names are short."""
     facts: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
@@ -46,14 +46,14 @@ def instructions() -> str:
 
 
 def for_bfloat16() -> list[str]:
-    """The instructions of this CPU that multiply bfloat16. (On ARM nobody says.)"""
+    """The instructions of this CPU that multiply bfloat16. (On ARM this is not known.)"""
     checks = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
     return [name for name, check in checks.items() if getattr(torch.cpu, check, bool)()]
 
 
 def computes_16_bits() -> bool:
-    """Whether bfloat16 and float16 are more than storage here. A CPU with no more than AVX2 widens
-    each number before it multiplies."""
+    """Whether this CPU computes with bfloat16 and float16, and does not only store them. A CPU with
+    AVX2 and nothing newer widens each number before it multiplies."""
     return instructions() != "AVX2"
 
 
@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
 
 
 def facts() -> dict[str, object]:
-    """All that is said of a machine where results are kept: in words, without a path."""
+    """The facts about this machine that stand beside results: without any path."""
     return {
         "cpu": processor(),
         "instructions": instructions(),
@@ -72,23 +72,27 @@ def facts() -> dict[str, object]:
     }
 
 
+def facts_and_threads() -> dict[str, object]:
+    """The facts with the number of threads: what bits and times were measured with."""
+    return {**facts(), "threads": torch.get_num_threads()}
+
+
 def in_words() -> str:
     """The same on one line, with the number of threads."""
-    told = facts()
     threads = torch.get_num_threads()
-    asked = [f"{name}={value}" for name, value in environment().items()]
-    has = [f"torch {told['torch']}", f"{threads} thread{'s' * (threads > 1)}"]
-    return ", ".join([str(told["cpu"]), str(told["instructions"]), *has, *asked])
+    versions = [f"torch {torch.__version__}", f"{threads} thread{'s' * (threads > 1)}"]
+    variables = [f"{name}={value}" for name, value in environment().items()]
+    return ", ".join([processor(), instructions(), *versions, *variables])
 
 
 def remembered(name: str, measure: Callable[[], list[list[int]]]) -> list[list[int]]:
-    """What this machine's file says of `name`, or else what `measure` finds, which is written
-    there. A file that cannot be read or written is as good as none."""
-    kept = _read()
-    if name not in kept:
-        kept[name] = measure()
-        _write(name, kept[name])
-    return kept[name]
+    """What this machine's file has under `name`. If it has nothing, the result of `measure`, which
+    is then written there. A file that cannot be read or written is treated as absent."""
+    classes = _read()
+    if name not in classes:
+        classes[name] = measure()
+        _write(name, classes[name])
+    return classes[name]
 
 
 def _file() -> Path:
@@ -102,22 +106,24 @@ def _file() -> Path:
 @lru_cache(1)
 def _read() -> dict[str, list[list[int]]]:
     try:
-        found = json.loads(_file().read_text())["classes"]
-        return {name: [[int(n) for n in one] for one in classes] for name, classes in found.items()}
+        stored = json.loads(_file().read_text())["classes"]
+        return {
+            name: [[int(n) for n in one] for one in classes] for name, classes in stored.items()
+        }
     except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RuntimeError):
         return {}
 
 
 def _write(name: str, classes: list[list[int]]) -> None:
-    """Add to the file, which another process may have changed meanwhile. It is replaced whole."""
+    """Add to the file, which another process may have changed since. The file is replaced whole."""
     _read.cache_clear()
-    told = {"machine": facts(), "classes": {**_read(), name: classes}}
+    content = {"machine": facts(), "classes": {**_read(), name: classes}}
     with suppress(OSError, RuntimeError):  # a full disk, no home: it is measured again next time
         path = _file()
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
         try:
-            temporary.write_text(json.dumps(told))
+            temporary.write_text(json.dumps(content))
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

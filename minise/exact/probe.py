@@ -1,11 +1,11 @@
-"""Which numbers of rows share their bits on this machine: measured, for each linear layer.
+"""Which numbers of rows give the same bits on this machine: measured for each linear layer.
 
-Two numbers of rows are in one class if a row gets the same bits in a call of the one as in a call
-of the other. Of all classes one is chosen by a fixed rule, not by the clock, so that two processes
-on one machine never choose differently. Where no two numbers agree, one alone is used for all.
+Two numbers of rows are in one class if a row gets the same bits in calls with either number. One of
+the classes is chosen by a fixed rule, not by measured times, so that two processes on one machine
+never choose differently. Where no two numbers agree, one number is used for all calls.
 
-This is sound for any kernel that does the same whenever it is given the same shape, and does the
-same to every row of a call. That a row's place does not matter is tried here, too.
+This is correct for any kernel that computes in the same way in all calls of one shape, and treats
+all rows of a call alike. That a row's place makes no difference is also tried here.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from minise.exact.calls import START, cost
 from minise.exact.machine import computes_16_bits, remembered
 
 NUMBERS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-LARGER = (768, 1024, 1280, 2048)  # also tried where they save time: for matrices of medium size
+LARGER = (768, 1024, 1280, 2048)  # tried for matrices of medium size, where they save time
 ROWS = 8  # different rows; a call repeats them
-DISTINCT = 64  # different columns of a weight; a wider one repeats them
-MOST = 1 << 33  # multiplications in one call of the probe
+DISTINCT = 64  # different columns of a weight; a wider weight repeats them
+MOST = 1 << 33  # multiplications in one call of the probe, at most
 MEDIUM = range(1 << 18, 1 << 21)  # inputs times outputs
-# The largest number of rows of 16-bit numbers on a CPU that has no instructions for them: there a
-# row costs as much in a call of 32 as in one of 512, and a large call of the probe takes seconds.
+# The largest number of rows tried for 16-bit numbers on a CPU without instructions for them. There
+# a row costs as much in a call of 32 as in one of 512, and a large call of the probe takes seconds.
 SLOW = 32
-# Of a call of the activation. Of more than 32,768, torch gives each thread a part, and the few last
-# elements of each part other bits, because they fill no vector: each part must be of whole vectors.
+# Numbers of elements in a call of the activation. Of more than 32,768 elements torch gives each
+# thread a part. The last elements of a part get other bits if they do not fill a vector, so each
+# part must consist of whole vectors.
 ELEMENTS, EACH = (512, 4096, 32768), (32768, 262144)  # in all, and for each thread
 TYPICAL = (1, 8, 40, 128, 512, 1024)  # numbers of rows that a choice must serve
 
@@ -58,8 +59,8 @@ _chosen: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 
 def numbers_for(shape: Shape) -> tuple[int, ...]:
-    """The numbers of rows in which a layer of this shape is called. With another `F.linear` (a test
-    puts in its place one that sums in its own way) they are found anew."""
+    """The numbers of rows with which a layer of this shape is called. They are found anew if
+    `F.linear` was replaced: a test replaces it by a function that sums in another way."""
     key = (F.linear, shape)
     if key not in _chosen:
         _chosen[key] = choose(classes_of(shape))
@@ -67,7 +68,7 @@ def numbers_for(shape: Shape) -> tuple[int, ...]:
 
 
 def elements_for(dtype: torch.dtype, threads: int) -> tuple[int, ...]:
-    """The numbers of elements in which the activation is called."""
+    """The numbers of elements with which the activation is called."""
     key = (F.silu, dtype, threads)
     if key not in _chosen:
         generator = torch.Generator().manual_seed(0)
@@ -80,24 +81,24 @@ def elements_for(dtype: torch.dtype, threads: int) -> tuple[int, ...]:
 
 
 def classes_of(shape: Shape) -> Classes:
-    """The classes of a shape, from the cache of this machine or else measured."""
-    if F.linear is not torch._C._nn.linear:  # not torch's own: nothing is known of it
+    """The classes of a shape, from the file of this machine, or else measured."""
+    if F.linear is not torch._C._nn.linear:  # not torch's own: nothing is known about it
         return measure(shape)
-    kept = remembered(str(shape), lambda: measure(shape))
-    usable = kept and all(one and set(one) <= {*NUMBERS, *LARGER} for one in kept)
-    return kept if usable else measure(shape)
+    classes = remembered(str(shape), lambda: measure(shape))
+    usable = classes and all(one and set(one) <= {*NUMBERS, *LARGER} for one in classes)
+    return classes if usable else measure(shape)
 
 
 @torch.inference_mode()
 def measure(shape: Shape) -> Classes:
-    """Call the kernel with each number of rows, and sort them by the bits that come out."""
+    """Call the kernel with each number of rows, and group these numbers by the resulting bits."""
     weight, bias, rows = samples(shape)
     return alike(lambda x: F.linear(x, weight, bias), rows, tried(shape))
 
 
 def tried(shape: Shape) -> list[int]:
-    """The numbers of rows that are tried for a shape: of one whose calls take long, the smaller
-    ones."""
+    """The numbers of rows that are tried for a shape; only the smaller ones where calls take
+    long."""
     most = max(2, MOST // (shape.inputs * shape.outputs))
     if shape.dtype.itemsize == 2 and not computes_16_bits():
         most = min(most, SLOW)
@@ -106,13 +107,14 @@ def tried(shape: Shape) -> list[int]:
 
 
 def samples(shape: Shape) -> tuple[Tensor, Tensor | None, Tensor]:
-    """A weight, a bias and ROWS rows on which another order of summation shows in any dtype.
+    """A weight, a bias and ROWS rows that show another order of summation in any dtype.
 
-    Every product occurs twice, with both signs, at random places. So each exact sum is 0, and what
-    a kernel returns is what it rounded on the way: the last rounding cannot hide it. Sizes are
-    spread over 12 powers of two, or in float32 the sums of bfloat16 products would be exact. In
-    every second column one product is alone: two parts that cancel out are rounded alike, wherever
-    a sum is parted. And of four biases two are 0: others hide what is small.
+    Every product occurs twice, with both signs, at random places. So each exact sum is 0, and the
+    result of a kernel is the sum of its rounding errors: the last rounding cannot hide them. Sizes
+    are spread over 12 powers of two; otherwise the sums of bfloat16 products would be exact in
+    float32. In every second column one product has no partner: two halves that cancel out are
+    rounded alike, wherever the sum is split. Two of four biases are 0, because a bias hides what is
+    small.
     """
     inputs, columns = shape.inputs, min(shape.outputs, DISTINCT)
     generator = torch.Generator().manual_seed(0)
@@ -135,24 +137,24 @@ def samples(shape: Shape) -> tuple[Tensor, Tensor | None, Tensor]:
 
 
 def alike(function: Callable[[Tensor], Tensor], rows: Tensor, numbers: Sequence[int]) -> Classes:
-    """The numbers, sorted by what `function` makes of these rows in calls of them. A number for
-    which a row's place in the call matters is left out."""
+    """The numbers in classes: `function` gives these rows the same bits in calls with any number of
+    a class. A number for which a row's place in the call makes a difference is left out."""
     classes: list[tuple[list[int], Tensor]] = []
     for number in numbers:
-        # As many calls as all rows need: the few values of one row can be equal by chance. Where
-        # the rows come again, each is one place further on.
+        # As many calls as all rows need: the few values of one row can be equal by chance. When the
+        # rows are repeated, each is one place further on.
         index = torch.arange(number * -(-len(rows) // number))
         place = (index + index // len(rows)) % len(rows)
         calls = [function(rows[call]) for call in place.split(number)]
         results = calls[0] if len(calls) == 1 else torch.cat(calls)
-        first = results[: len(rows)].clone()  # of a large call only these are kept
-        # A piece at a time: a large call's results are as large as a layer's weight.
+        first = results[: len(rows)].clone()  # the rest of a large call is not kept in memory
+        # One piece at a time: the results of a large call are as large as a layer's weight.
         pieces = zip(results.split(len(rows)), place.split(len(rows)), strict=True)
-        stays = all(torch.equal(piece, first[index]) for piece, index in pieces)
-        if 1 < number <= len(rows):  # none comes again in a call
-            turned = (torch.arange(number) + 1) % number
-            stays = stays and torch.equal(function(rows[turned]), first[turned])
-        if not stays:
+        place_is_irrelevant = all(torch.equal(piece, first[index]) for piece, index in pieces)
+        if place_is_irrelevant and 1 < number <= len(rows):  # no row is repeated within a call
+            rotated = (torch.arange(number) + 1) % number
+            place_is_irrelevant = torch.equal(function(rows[rotated]), first[rotated])
+        if not place_is_irrelevant:
             continue
         for members, bits in classes:
             if torch.equal(bits, first):
@@ -164,7 +166,7 @@ def alike(function: Callable[[Tensor], Tensor], rows: Tensor, numbers: Sequence[
 
 
 def choose(classes: Classes) -> tuple[int, ...]:
-    """The class in which typical numbers of rows cost least; of equal ones the first.
+    """The class in which typical numbers of rows cost least; the first of equal ones.
 
     >>> choose([[1], [2, 4, 8], [16, 64, 128, 512]]), choose([[1], [8], [64], [512]])
     ((16, 64, 128, 512), (64,))

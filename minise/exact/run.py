@@ -1,7 +1,7 @@
-"""The decoder, driven so that a row's bits do not depend on what runs beside it.
+"""Run the decoder so that a row's bits do not depend on what runs beside it.
 
-Each function computes what the definition in minise/model.py does, and takes a decoder of which
-`refine` (layers.py) has replaced the layers.
+Each function computes what the definition of its name in minise/model.py does. It takes a decoder
+whose layers `refine` (layers.py) has replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minise.model import Decoder, expanded
 
 
 def forward(decoder: Decoder, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-    """`Decoder.forward`: hidden states (..., T, D). Arguments and errors are its."""
+    """`Decoder.forward`, with the same arguments and errors: hidden states (..., T, D)."""
     tokens, positions, mask = expanded(tokens, positions, mask)
     return _run(decoder, tokens, positions, _reader(decoder, mask, positions).attend)
 
@@ -38,13 +38,13 @@ def extend(
     return _run(decoder, tokens, positions, attend), growing.cache
 
 
-# The items of a batch stand one after the other in one sequence: no item sees another.
+# The items of a batch become one sequence, one after the other. No item sees another.
 
 
 def _reader(decoder: Decoder, mask: Tensor, positions: Tensor) -> Reader:
     T, U = mask.shape[-2:]
-    seen, at = mask.reshape(-1, T, U), positions.reshape(-1, U)
-    return mask_reader(seen, at, decoder.config.sliding_windows, positions.device)
+    masks_BTU, positions_BU = mask.reshape(-1, T, U), positions.reshape(-1, U)
+    return mask_reader(masks_BTU, positions_BU, decoder.config.sliding_windows, positions.device)
 
 
 def _run(decoder: Decoder, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -53,8 +53,8 @@ def _run(decoder: Decoder, tokens: Tensor, positions: Tensor, attend: Attend) ->
 
 
 def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
-    """Hidden states after the final norm at the tree's ends: (G, D). Everything but attention is
-    done once for each distinct token, and in the top layer for the ends only."""
+    """The engine tree: hidden states (G, D) after the final norm, at the tree's ends. Each token of
+    the tree is computed once, and in the top layer only the ends are."""
     device, windows = decoder.device, decoder.config.sliding_windows
     ends, tokens, positions = (x.to(device) for x in (tree.ends, tree.tokens, tree.positions))
     reader = tree_reader(tree, windows, device)
@@ -70,8 +70,7 @@ def logits(decoder: Decoder, hidden: Tensor, columns: Tensor | None = None) -> T
     rows = hidden.reshape(-1, hidden.shape[-1])
     wide = torch.promote_types(rows.dtype, torch.float32)
     parts = head.weight[columns].to(wide).split(BLOCK)
-    found = [
-        torch.cat([(x[:, None] * part).sum(dim=-1) for part in parts], dim=-1)
-        for x in rows.to(wide).split(BLOCK)
-    ]
-    return torch.cat(found).to(rows.dtype).view(*hidden.shape[:-1], -1)
+    products = []
+    for x in rows.to(wide).split(BLOCK):
+        products.append(torch.cat([(x[:, None] * part).sum(dim=-1) for part in parts], dim=-1))
+    return torch.cat(products).to(rows.dtype).view(*hidden.shape[:-1], -1)

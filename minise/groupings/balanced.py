@@ -79,17 +79,19 @@ class Design:
 
 
 def balanced_partitions(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
-    """Not in the paper: a fixed design of N partitions in which pairs of choices
-    meet, and choices take labels, as equally often as a search can make it.
+    """Not in the paper: a fixed design of N partitions in which pairs of choices meet, and choices
+    take labels, as equally often as a search can make it.
 
-    One random permutation, drawn from (seed, question_id), says which choice is which in the
-    design. So each group alone is as random as the paper's: the mean (Eq. 2) has the same
-    expectation, and a smaller variance.
+    One random permutation, drawn from (seed, question_id), assigns the choices to the design. So
+    each group alone is as random as the paper's: the mean (Eq. 2) has the same expectation, and a
+    smaller variance.
     """
     renamed = permutation(K, f"balanced/{seed}/{question_id}")
-    found = design(K, m, trials)
-    named = (tuple(tuple(renamed[i] for i in g) for g in trial) for trial in found.trials)
-    return Groups(tuple(named), balance=found.balance)
+    plan = design(K, m, trials)
+    partitions = []
+    for trial in plan.trials:
+        partitions.append(tuple(tuple(renamed[i] for i in group) for group in trial))
+    return Groups(tuple(partitions), balance=plan.balance)
 
 
 @cache
@@ -138,13 +140,14 @@ def _partitions(num_choices: int, size: int, trials: int) -> list[list[list[int]
         _least_squares(trials * full, comb(num_choices, size))
         + _least_squares(trials * (rest > 0), comb(num_choices, rest)),
     )
-    found = []
+    results = []
     for start in range(_MAX_TRIES // tries):
         draw = random.Random(f"partitions/{num_choices}/{size}/{trials}/{start}").random
-        found.append(_search(num_choices, size, trials, draw, tries, least))
-        if found[-1][0] == least:
+        sums, partitions = _search(num_choices, size, trials, draw, tries, least)
+        results.append((sums, partitions))
+        if sums == least:
             break
-    return min(found, key=lambda result: (*result[0], _spread(result[1])))[1]
+    return min(results, key=lambda result: (*result[0], _spread(result[1])))[1]
 
 
 def _spread(partitions: list[list[list[int]]]) -> int:
@@ -153,17 +156,15 @@ def _spread(partitions: list[list[list[int]]]) -> int:
     return high - low
 
 
-def _search(
-    num_choices: int, size: int, trials: int, draw: _Draw, tries: int, least: tuple[int, int]
-) -> tuple[tuple[int, int], list[list[list[int]]]]:
-    """Start from random partitions and exchange two choices of a trial, again and again.
+def _random_partitions(
+    num_choices: int, size: int, trials: int, draw: _Draw
+) -> tuple[list[list[list[int]]], list[list[int]], Counter[frozenset[int]]]:
+    """Where the search starts: partitions, how often two choices meet in them, and how often each
+    group occurs.
 
-    An exchange is made if it lowers `pairs`, the sum of the squares of `met`, or leaves it equal
-    and does not raise `repeats`, that of `times`. The search ends early if the sums are `least`.
-    Returns the two sums and the partitions.
+    The smaller group gets one extra member, number K, that is never exchanged. A choice meets it
+    each time it is in the smaller group, so `met` also counts how often that happens.
     """
-    # The smaller group gets one extra member, number K, that is never exchanged. A choice meets it
-    # each time it is in the smaller group, so `met` also counts how often that happens.
     extra = num_choices
     met = [[0] * (num_choices + 1) for _ in range(num_choices + 1)]
     times: Counter[frozenset[int]] = Counter()
@@ -179,6 +180,20 @@ def _search(
             for a, b in permutations(group, 2):
                 met[a][b] += 1
         partitions.append(trial)
+    return partitions, met, times
+
+
+def _search(
+    num_choices: int, size: int, trials: int, draw: _Draw, tries: int, least: tuple[int, int]
+) -> tuple[tuple[int, int], list[list[list[int]]]]:
+    """Start from random partitions and exchange two choices of a trial, again and again.
+
+    An exchange is made if it lowers `pairs`, the sum of the squares of `met`, or leaves it equal
+    and does not raise `repeats`, that of `times`. The search ends early if the sums are `least`.
+    Returns the two sums and the partitions.
+    """
+    partitions, met, times = _random_partitions(num_choices, size, trials, draw)
+    extra = num_choices
     pairs = sum(n * n for row in met for n in row) // 2
     repeats = sum(n * n for n in times.values())
 
@@ -220,14 +235,14 @@ def _order(num_choices: int, groups: list[list[int]], draw: _Draw) -> list[tuple
     """Groups of one size with their choices in the order of their labels (point 3 of `design`).
 
     Exchanges two labels in a group if that does not increase the sum of the squares of `beside`, in
-    which a choice's own row has double weight. Then makes the own rows even.
+    which the row beside[choice][choice] has double weight. Then makes these rows even.
     """
     if not groups:
         return []
     size = len(groups[0])
     groups = [sorted(group, key=lambda _: draw()) for group in groups]
     # beside[choice][mate][label]: how often the choice takes the label in a group with the mate.
-    # The own row, beside[choice][choice], counts all groups of the choice.
+    # The row beside[choice][choice] counts all groups of the choice.
     beside = [[[0] * size for _ in range(num_choices)] for _ in range(num_choices)]
     for group in groups:
         for label, choice in enumerate(group):
@@ -290,8 +305,8 @@ def _least_squares(total: int, counts: int) -> int:
 
 
 def _range(counts: Iterable[int]) -> tuple[int, int]:
-    found = list(counts) or [0]
-    return min(found), max(found)
+    numbers = list(counts) or [0]
+    return min(numbers), max(numbers)
 
 
 def _times(span: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""Every ordered group in place of a sample: the limit of infinitely many trials."""
+"""All ordered groups instead of a sample: the limit of infinitely many trials."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import permutations
 from math import perm
 
 from minise.errors import InputError, shorten
-from minise.grouping import MOST_GROUPS, Groups
+from minise.grouping import MOST_GROUPS, Group, Groups
 
 
 def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
@@ -19,8 +19,8 @@ def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str)
 
     Raises InputError for more than MOST_GROUPS groups.
 
-    >>> found = all_ordered_groups(3, 2, 0, 0, "")
-    >>> [(group, round(weight, 3)) for group, weight in zip(found.flat, found.weights)]
+    >>> groups = all_ordered_groups(3, 2, 0, 0, "")
+    >>> [(group, round(weight, 3)) for group, weight in zip(groups.flat, groups.weights)]
     ... # doctest: +NORMALIZE_WHITESPACE
     [((0, 1), 0.167), ((0, 2), 0.167), ((1, 0), 0.167), ((1, 2), 0.167), ((2, 0), 0.167),
      ((2, 1), 0.167), ((0,), 0.333), ((1,), 0.333), ((2,), 0.333)]
@@ -28,16 +28,17 @@ def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str)
     size = min(m, K)
     full, rest = divmod(K, size)
     sizes = [(size, full)] + [(rest, 1)] * (rest > 0)
-    if (count := sum(perm(K, size) for size, _ in sizes)) > MOST_GROUPS:
+    count = sum(perm(K, size) for size, _ in sizes)
+    if count > MOST_GROUPS:
         raise InputError(
             f"exact grouping of {K} choices in groups of {size} has {shorten(f'{count:,}', 80)} "
             f"ordered groups, over the limit of {MOST_GROUPS:,}; "
             "use smaller groups, or sample them with balanced"
         )
-    found = [
-        (group, copies / perm(K, size))
-        for size, copies in sizes
-        for group in permutations(range(K), size)
-    ]
-    groups, weights = zip(*found, strict=True)
-    return Groups((groups,), weights, complete=True)
+    groups: list[Group] = []
+    weights: list[float] = []
+    for size, copies in sizes:
+        ordered = list(permutations(range(K), size))
+        groups += ordered
+        weights += [copies / perm(K, size)] * len(ordered)
+    return Groups((tuple(groups),), tuple(weights), complete=True)

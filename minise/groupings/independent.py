@@ -8,9 +8,9 @@ from minise.grouping import Groups
 
 
 def independent_draws(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
-    """The released code's: each trial is one draw of m choices. A choice may come up seldom or
-    never. With an empty question_id all questions get the same draws, as they do there."""
-    # Its own generator, so that seed 0 gives its index sets.
+    """The released code's grouping: each trial is one draw of m choices. A choice may be drawn
+    rarely or never. With an empty question_id all questions get the same draws, as in that code."""
+    # The generator of the released code, so that the seed 0 gives the same groups of indices.
     generator = random.Random(f"{seed}/{question_id}" if question_id else seed)
-    drawn = ((tuple(generator.sample(range(K), min(m, K))),) for _ in range(trials))
-    return Groups(tuple(drawn), independent=True)
+    draws = [tuple(generator.sample(range(K), min(m, K))) for _ in range(trials)]
+    return Groups(tuple((group,) for group in draws), independent=True)

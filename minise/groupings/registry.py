@@ -19,10 +19,10 @@ GROUPINGS: dict[str, Grouping] = {
 
 
 def grouping_named(name: str | Grouping) -> Grouping:
-    """The grouping: a name in GROUPINGS, "./file.py:name", or the function itself.
+    """The grouping for a name in GROUPINGS or "./file.py:name"; a function is returned as it is.
 
-    Raises InputError for an unknown name. The function of a file raises it for whatever goes wrong
-    in it, and for groups of no use.
+    Raises InputError for an unknown name. A function from a file raises it for any error in that
+    function, and for groups that `check_groups` refuses.
     """
     if not isinstance(name, str):
         return name
@@ -39,7 +39,7 @@ def check_grouping_name(name: str) -> None:
 
 
 def grouping_name(grouping: Grouping) -> str:
-    """Its name in GROUPINGS, else that of the function."""
+    """The name of a grouping in GROUPINGS, else the function's own name."""
     for name, function in GROUPINGS.items():
         if function is grouping:
             return name
