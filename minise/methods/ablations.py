@@ -19,22 +19,23 @@ class WithoutMask(SelfEnsemble):
     name: ClassVar[str] = "without-mask"
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        return _packed(lm, super().plan(lm, question, seed), mask=causal_mask)
+        return _packed(super().plan(lm, question, seed), mask=causal_mask)
 
 
 class WithoutPositions(SelfEnsemble):
-    """Without positional re-encoding (Eq. 4): position ids run through the packed sequence, even
-    beyond those of the model."""
+    """Without positional re-encoding (Eq. 4): the position ids of the packed sequence are 0, 1, 2,
+    ..., even beyond the model's last position."""
 
     name: ClassVar[str] = "without-positions"
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        return _packed(lm, super().plan(lm, question, seed), positions=torch.arange)
+        return _packed(super().plan(lm, question, seed), positions=torch.arange)
 
 
-def _packed(lm: LanguageModel, plan: Plan, **plain: Callable[[int], Tensor]) -> Plan:
-    """The plan as one packed sequence, with the named parts of its layout made from its length."""
+def _packed(plan: Plan, **parts: Callable[[int], Tensor]) -> Plan:
+    """The plan with one packed layout. `parts`: functions of the number of tokens that give another
+    mask or other positions."""
     layout = pack(plan.prefix, plan.branches)
     T = len(layout.tokens)
     check_mask_fits(T)  # before a mask is built
-    return replace(plan, layout=layout.replace(**{part: plain[part](T) for part in plain}))
+    return replace(plan, layout=layout.replace(**{name: part(T) for name, part in parts.items()}))

@@ -19,7 +19,7 @@ AUTHORS_CODE = {
         groups_per_question=False,
         null_in_softmax=False,
         template=_LINE,
-        # The one script that looks " A" up; after "Answer:" that is also how it continues.
+        # Only this script looks up " A", which is also how a prompt continues after "Answer:".
         standard_template=Template("{question} ", "({label}) {choice} ", "Answer:"),
         dtype="bfloat16",
     ),
@@ -29,7 +29,8 @@ AUTHORS_CODE = {
         null_in_softmax=False,
         template=_LINE,
         standard_template=_FORMATTED,
-        # Its tokenizer splits " \n" in two and the offset for the last group counts one.
+        # Its tokenizer makes two tokens of " \n", but the code's offset for the last group counts
+        # one.
         last_group_early=1,
         dtype="bfloat16",
     ),

@@ -1,5 +1,7 @@
-"""Variants become methods: names of groupings and presets become objects here, and a class of the
-user's own is checked."""
+"""Make the method objects of variants.
+
+Names of groupings and presets become objects here, and a class of the user's own is checked.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from minise.methods.own import guarded_method, with_base
 from minise.methods.presets import preset_named
 from minise.methods.registry import METHODS, OFFERED, Variant, check_method_name
 
-# Settings of these names are kept as text, and are objects in a method.
+# Settings of these names are text in a variant, and objects in a method.
 OBJECTS: dict[str, Callable[[str], object]] = {"grouping": grouping_named, "preset": preset_named}
 
 
 def build(variant: Variant) -> Method | Fitted:
-    """The method object of a variant, made with those of its settings that the method has.
+    """The method object of a variant, made with those of the variant's settings that it has.
 
     Raises InputError for a class of the user's own that cannot be made or is not a method.
     """
@@ -35,7 +37,7 @@ def build(variant: Variant) -> Method | Fitted:
 
 
 def build_asking(variant: Variant) -> Method:
-    """`build` for a variant that asks the model. Raises InputError for one that is fitted."""
+    """`build` for a method that asks the model. Raises InputError for a fitted method."""
     method = build(variant)
     if isinstance(method, Fitted):
         raise InputError(f"{variant.method} is fitted on other methods; it asks nothing itself")
@@ -43,8 +45,9 @@ def build_asking(variant: Variant) -> Method:
 
 
 def complete(variant: Variant, options: dict[str, Any]) -> Variant:
-    """The variant with a value for every setting of its method: its own, else that of `options`
-    (None: not given), else the method's default. A default that JSON cannot hold is left out."""
+    """The variant with a value for every setting of its method: the variant's own value, else that
+    in `options` if it is not None, else the method's default. A default that JSON cannot hold is
+    left out."""
     settings = {name: value for name, value in options.items() if value is not None}
     settings |= variant.settings
     method = build(replace(variant, settings=settings))
@@ -57,30 +60,33 @@ def complete(variant: Variant, options: dict[str, Any]) -> Variant:
     return replace(variant, settings=values)
 
 
-def make_variants(named: Sequence[str], options: dict[str, Any], engine: str) -> list[Variant]:
-    """A complete variant for each method as it is named, `self-ensemble(trials=7)` or without
-    settings; they come before `options`. It is called by the method's name with these settings.
+def make_variants(texts: Sequence[str], options: dict[str, Any], engine: str) -> list[Variant]:
+    """A complete variant for each method as the user wrote it: `self-ensemble`, or with settings,
+    `self-ensemble(trials=7)`. These settings take precedence over `options`, and are part of the
+    variant's name.
 
-    Methods that the fitted ones need come in front. Raises InputError for an unknown method or
-    setting, and for a method that is named twice with the same settings.
+    Methods that a fitted one needs are put in front. Raises InputError for an unknown method or
+    setting, and for a method that is written twice with the same settings.
     """
     variants: list[Variant] = []
     needed: list[str] = []
-    for text in named:
+    for text in texts:
         where, settings = _read_settings(text)
         check_method_name(where, OFFERED)
         _check_settings(where, settings)
         variant = complete(Variant("unnamed", where, settings, engine), options)
         method = build(variant)
-        typed = ",".join(f"{name}={_plain(value)}" for name, value in settings.items())
-        variants.append(replace(variant, name=f"{method.name}({typed})" if typed else method.name))
+        listed = ",".join(f"{name}={_plain(value)}" for name, value in settings.items())
+        name = f"{method.name}({listed})" if listed else method.name
+        variants.append(replace(variant, name=name))
         if isinstance(method, Fitted):
             needed += method.needs
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
-        raise InputError(f"{quote(','.join(named))} names a method twice; name each once")
-    if missing := [name for name in dict.fromkeys(needed) if name not in names]:
-        return make_variants([*missing, *named], options, engine)
+        raise InputError(f"{quote(','.join(texts))} names a method twice; name each once")
+    missing = [name for name in dict.fromkeys(needed) if name not in names]
+    if missing:
+        return make_variants([*missing, *texts], options, engine)
     return variants
 
 
@@ -96,7 +102,7 @@ def _read_settings(text: str) -> tuple[str, dict[str, Any]]:
         name = name.replace("-", "_")
         if not (is_set and name and value) or name in settings:
             raise InputError(
-                f"{quote(text)}: {quote(part)} sets nothing, or what is set already; "
+                f"{quote(text)}: {quote(part)} is not a setting, or it is there twice; "
                 "write method(name=value,name=value)"
             )
         try:
@@ -109,8 +115,8 @@ def _read_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _check_settings(where: str, settings: dict[str, Any]) -> None:
-    """Raise InputError for a setting that the method has not, and for a value that the annotation
-    of the setting rules out."""
+    """Raise InputError for a setting that the method does not have, and for a value that does not
+    fit the setting's type annotation."""
     cls = find_object(METHODS[where][0] if where in METHODS else where)
     annotations = {field.name: field.type for field in _settings(cls)}
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -120,33 +126,34 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
             raise InputError(f"{where} has no setting {quote(name)}; it has {names}")
         annotation = str if name in OBJECTS else annotations[name]
         words = re.findall(r"\w+", getattr(annotation, "__name__", str(annotation)))
-        wanted = [kind for kind in kinds if kind.__name__ in words]
+        allowed = [kind for kind in kinds if kind.__name__ in words]
         fitting = {type(value), float} if type(value) is int else {type(value)}
-        if wanted and fitting.isdisjoint(wanted):
-            either = " or ".join(kinds[kind] for kind in wanted)
+        if allowed and fitting.isdisjoint(allowed):
+            either = " or ".join(kinds[kind] for kind in allowed)
             raise InputError(f"{where}: {name}={quote(value)} is wrong; give {either}")
 
 
 def _plain(value: Any) -> str:
-    """A value as it is typed, in letters that a file's name can have."""
+    """A value as the user types it, in characters that a file name can have."""
     text = value if isinstance(value, str) else json.dumps(value)
     return re.sub(r"[^\w.-]", "_", text)
 
 
 def _make(cls: type[Method] | type[Fitted], settings: dict[str, Any]) -> Method | Fitted:
-    values = {
-        field.name: OBJECTS[field.name](settings[field.name])
-        if field.name in OBJECTS and settings[field.name] is not None
-        else settings[field.name]
-        for field in _settings(cls)
-        if field.name in settings
-    }
+    values: dict[str, Any] = {}
+    for field in _settings(cls):
+        if field.name not in settings:
+            continue
+        value = settings[field.name]
+        if field.name in OBJECTS and value is not None:
+            value = OBJECTS[field.name](value)
+        values[field.name] = value
     try:
         return cls(**values)
     except TypeError as error:
         raise InputError(f"could not be made ({one_line(error)})") from None
 
 
-def _settings(method: Any) -> list[Field[Any]]:
+def _settings(method: object) -> list[Field[Any]]:
     """The settings of a method, or of its class, as dataclass fields."""
     return [field for field in fields(method) if field.init] if is_dataclass(method) else []

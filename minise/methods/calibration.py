@@ -50,27 +50,27 @@ class _Calibration(Fitted):
         Raises InputError for fewer than 2 folds, fewer questions than folds, samples without finite
         logits and unequal numbers of choices, and NotConverged.
         """
-        given = samples["standard"]
-        for s in given:
+        standard = samples["standard"]
+        for s in standard:
             if s.logits is None or not np.isfinite(s.logits).all():
                 where = f"question {s.id}, seed {s.seed}"
                 raise InputError(f"{where}: no finite label logits; give standard inference's")
-        check_same_size(self.name, (len(s.probabilities) for s in given))
-        ids, question = np.unique([s.id for s in given], return_inverse=True)
+        check_same_size(self.name, (len(s.probabilities) for s in standard))
+        ids, question = np.unique([s.id for s in standard], return_inverse=True)
         if not 2 <= self.folds <= len(ids):
-            found = f"{len(ids)} questions for {self.folds} folds"
-            raise InputError(f"{found}; use at least 2 folds, and a question or more for each")
-        logits = np.array([s.logits for s in given])
-        answers = np.array([s.answer for s in given])
+            numbers = f"{len(ids)} questions for {self.folds} folds"
+            raise InputError(f"{numbers}; use at least 2 folds, and a question or more for each")
+        logits = np.array([s.logits for s in standard])
+        answers = np.array([s.answer for s in standard])
         new = np.empty_like(logits)
         split = load_extra("sklearn.model_selection").KFold
-        for _, own in split(self.folds, shuffle=True, random_state=0).split(ids):
-            inside = np.isin(question, own)
+        for _, fold in split(self.folds, shuffle=True, random_state=0).split(ids):
+            inside = np.isin(question, fold)
             new[inside] = self._predict(logits[~inside], answers[~inside], logits[inside])
-        return [s.remade(row) for s, row in zip(given, new.tolist(), strict=True)]
+        return [s.remade(row) for s, row in zip(standard, new.tolist(), strict=True)]
 
     def _predict(self, logits: Array, answers: Labels, new: Array) -> Array:
-        """Fit logits (n, K) with answers (n,); return probabilities (m, K) of new logits (m, K)."""
+        """Fit to logits (n, K) with answers (n,); return probabilities (m, K) for `new` (m, K)."""
         raise NotImplementedError
 
 
@@ -104,14 +104,14 @@ class VectorScaling(_Calibration):
 
         start = np.repeat([1.0, 0.0], K)
         options = {"maxiter": 10_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-7}
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+        result = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
         # The loss is convex, and the penalty alone has second derivatives of 2e-3. So the loss is
         # at most |gradient|^2 / 4e-3 above its minimum.
-        gradient = float(np.abs(found.jac).max())
-        if not (found.success and gradient < 1e-5):
-            problem = f"gradient {gradient:.1e} ({found.message})"
+        gradient = float(np.abs(result.jac).max())
+        if not (result.success and gradient < 1e-5):
+            problem = f"gradient {gradient:.1e} ({result.message})"
             raise NotConverged(f"vector scaling did not converge: {problem}")
-        w, b = found.x.reshape(2, K)
+        w, b = result.x.reshape(2, K)
         return np.exp(log_softmax(w * new + b, axis=1))
 
 
@@ -131,7 +131,8 @@ class Dirichlet(_Calibration):
 
     def _predict(self, logits: Array, answers: Labels, new: Array) -> Array:
         K = logits.shape[1]
-        if missing := sorted(set(range(K)) - set(answers.tolist())):
+        missing = sorted(set(range(K)) - set(answers.tolist()))
+        if missing:
             problem = f"choice {missing[0] + 1} of {K} is never the answer outside of a fold"
             raise InputError(f"{problem}; dirichlet needs more questions or more folds")
         log_softmax = load_extra("scipy.special").log_softmax

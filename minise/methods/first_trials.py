@@ -20,8 +20,9 @@ from minise.methods.sample import Sample
 
 @dataclass(frozen=True)
 class FirstTrials(Fitted):
-    """The first `trials` of the variant `of`, which is Self-Ensemble with the same group size, at
-    least as many trials, and groups that are nested: "random" or "independent"."""
+    """The first `trials` trials of the variant `of`: Self-Ensemble with the same group size, at
+    least as many trials, and a grouping whose first trials do not depend on how many there are
+    ("random" or "independent")."""
 
     name: ClassVar[str] = "first-trials"
     of: str
@@ -29,31 +30,41 @@ class FirstTrials(Fitted):
     trials: int = 20
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "needs", (self.of,))  # it is frozen
+        object.__setattr__(self, "needs", (self.of,))  # a frozen class sets fields so
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
-        """Samples of a run with fewer trials, from those of `of` and the groups that they keep."""
+        """The samples of a run with fewer trials, from the groups in the samples of `of`."""
         return [self._shortened(sample) for sample in samples[self.of]]
 
     def _shortened(self, sample: Sample) -> Sample:
-        kept = [group for group in sample.groups or [] if group["trial"] < self.trials]
-        if len({group["trial"] for group in kept}) < self.trials:
+        records = [record for record in sample.groups or [] if record["trial"] < self.trials]
+        if len({record["trial"] for record in records}) < self.trials:
             raise InputError(f"{self.of} has fewer than {self.trials} trials; give it more")
-        p = [torch.tensor(group["probabilities"], dtype=torch.float64) for group in kept]
-        groups = [Group(tuple(g["choices"]), q, g["null"]) for g, q in zip(kept, p, strict=True)]
+        groups = []
+        for record in records:
+            p = torch.tensor(record["probabilities"], dtype=torch.float64)
+            groups.append(Group(tuple(record["choices"]), p, record["null"]))
         answer = combine(len(sample.scores), groups)
-        scores, tokens = answer.scores.tolist(), kept[-1]["tokens"]
+        scores, tokens = answer.scores.tolist(), records[-1]["tokens"]
         new = sample.remade(answer.probabilities.tolist())
         return replace(new, prediction=answer.prediction, scores=scores, tokens=tokens)
 
 
 def group_records(plan: Plan, answer: Answer, engine: str) -> list[dict[str, Any]]:
-    """What each prompt said, as samples keep it. `tokens`: of this prompt and those before it. An
-    answer may leave the last prompts out, if they were asked for another purpose."""
+    """The result of each prompt, as samples keep it. `tokens`: those of this prompt and of all
+    before it. An answer may have fewer groups than the plan has prompts, if the last prompts serve
+    another purpose."""
     trials = [number for number, trial in enumerate(plan.groups.trials) for _ in trial]
-    each = zip(answer.groups, trials, tokens_so_far(plan, engine), strict=False)
-    return [
-        {"choices": list(g.choices), "probabilities": g.probabilities.tolist(), "null": g.null}
-        | {"trial": trial, "tokens": tokens}
-        for g, trial, tokens in each
-    ]
+    records = []
+    tokens = tokens_so_far(plan, engine)
+    for group, trial, so_far in zip(answer.groups, trials, tokens, strict=False):
+        records.append(
+            {
+                "choices": list(group.choices),
+                "probabilities": group.probabilities.tolist(),
+                "null": group.null,
+                "trial": trial,
+                "tokens": so_far,
+            }
+        )
+    return records

@@ -1,4 +1,4 @@
-"""Methods that ask no model: they are fitted on the samples of others."""
+"""Methods that ask no model: they are fitted on the samples of other methods."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from minise.question import Question
 class Fitted:
     """A method that makes its samples from those of other methods of the same run.
 
-    `needs`: the names of these. `regularisation`: what its fit minimises, in words, where that
-    matters.
+    It needs a `name`, the names of those methods in `needs`, and a `fit`. Everything else has the
+    default that stands here. If it is a dataclass, its fields are its settings, as for `Method`.
+    `regularisation`: what the fit minimises, in words, for methods where that matters.
     """
 
     name: ClassVar[str]
@@ -22,16 +23,18 @@ class Fitted:
     regularisation: ClassVar[str] = ""
 
     def check(self, questions: Sequence[tuple[int, Question]]) -> None:
-        """Raise InputError for questions, with their seeds, on which it cannot be fitted."""
+        """Raise InputError if the method cannot be fitted on these (seed, question) pairs. It is
+        called once, before any question is run."""
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
-        """A sample for each question, in their order, by those of each method in `needs`."""
+        """A sample for each question. `samples` has the samples of each method in `needs`, by its
+        name, all in the same order of questions; the result is in this order too."""
         raise NotImplementedError
 
 
 class NotConverged(RuntimeError):
-    """A fit did not end at a minimum. Its probabilities are not used: an evaluation leaves the
-    method out of its results and says so."""
+    """A fit did not reach a minimum. Its probabilities are not used: an evaluation leaves the
+    method out of its results and reports that."""
 
 
 def check_same_size(method: str, sizes: Iterable[int]) -> None:
@@ -39,5 +42,5 @@ def check_same_size(method: str, sizes: Iterable[int]) -> None:
     different = set(sizes)
     if len(different) > 1:
         need = f"{method} needs the same number of choices in every question"
-        seen = f"found {min(different)} to {max(different)}"
-        raise InputError(f"{need}; {seen}; use --only-choices K or --cut-to K")
+        numbers = f"found {min(different)} to {max(different)}"
+        raise InputError(f"{need}; {numbers}; use --only-choices K or --cut-to K")

@@ -1,4 +1,4 @@
-"""A method of the user's own, FILE.py:CLASS: what it returns is checked where it is called."""
+"""A method of the user's own, FILE.py:CLASS. Everything that it returns is checked."""
 
 from __future__ import annotations
 
@@ -8,37 +8,40 @@ from math import isfinite
 from types import new_class
 from typing import Any
 
+from minise.engines import LanguageModel
 from minise.errors import InputError, quote
 from minise.loading.plugin import guarded
 from minise.method import Answer, Method, Plan
 from minise.methods.fitted import Fitted
 from minise.methods.sample import Sample
 
-_EITHER = "a method has name and plan, or name, needs and fit"
+_MEMBERS = "a method has name and plan, or name, needs and fit"
 
 
-def with_base(where: str, cls: Any) -> type[Method] | type[Fitted]:
-    """The class with the base class of its kind, Fitted or Method, which it need not name itself.
+def with_base(where: str, cls: object) -> type[Method] | type[Fitted]:
+    """The user's class with the base class of its kind, Fitted or Method. It need not name the base
+    class itself.
 
-    Raises InputError for what is no class, and for a class that neither asks nor is fitted.
+    Raises InputError if it is not a class, or has neither `plan` nor `fit`.
     """
     if not isinstance(cls, type):
         raise InputError(f"{where}: is {quote(cls)}; it must be a class")
     fitted = hasattr(cls, "fit") or hasattr(cls, "needs")
     base, function = (Fitted, "fit") if fitted else (Method, "plan")
     if getattr(cls, function, None) in (None, getattr(base, function)):
-        raise InputError(f"{where}: has no {function}; {_EITHER}")
+        raise InputError(f"{where}: has no {function}; {_MEMBERS}")
     # A new class, whose objects take attributes even if the user's class has __slots__.
     return new_class(cls.__name__, (cls,) if issubclass(cls, base) else (cls, base))
 
 
 def guarded_method(where: str, method: Method | Fitted) -> Method | Fitted:
-    """The method object with its functions guarded and their results checked.
+    """The method object, with each of its functions guarded: an error in it, or a wrong result,
+    becomes an InputError that names the file.
 
-    Raises InputError for an object without a name, and for `needs` that are no names.
+    Raises InputError for an object without a name, and for `needs` that are not names.
     """
     if not hasattr(method, "name"):
-        raise InputError(f"{where}: has no name; {_EITHER}")
+        raise InputError(f"{where}: has no name; {_MEMBERS}")
     if isinstance(method, Fitted):
         needs: Any = method.needs
         if isinstance(needs, str):
@@ -47,11 +50,15 @@ def guarded_method(where: str, method: Method | Fitted) -> Method | Fitted:
             raise InputError(f"{where}: needs is {quote(needs)}; write the names of methods")
     for name, check in _CHECKS.items():
         if (function := getattr(method, name, None)) is not None:
-            object.__setattr__(method, name, guarded(where, function, check))  # frozen, maybe
+            # Not `setattr`: the user's class may be a frozen dataclass.
+            object.__setattr__(method, name, guarded(where, function, check))
     return method
 
 
-def _check_plan(plan: Any, lm: Any, *_: object) -> None:
+# Each check gets the result of a function, then the arguments with which it was called.
+
+
+def _check_plan(plan: object, lm: LanguageModel, *_: object) -> None:
     if not isinstance(plan, Plan):
         raise InputError(f"plan returned {type(plan).__name__}; it must return a Plan")
     if not plan.prompts or not all(prompt.label_ids for prompt in plan.prompts):
@@ -60,40 +67,43 @@ def _check_plan(plan: Any, lm: Any, *_: object) -> None:
         raise InputError("a prompt of the plan has no token")
     lists = [plan.prefix, *plan.branches, *(prompt.label_ids for prompt in plan.prompts)]
     V = lm.config.vocab_size
-    if odd := [i for ids in lists for i in ids if type(i) is not int or not 0 <= i < V]:
-        raise InputError(f"the plan has token id {quote(odd[0])}; use ints from 0 to {V - 1}")
+    for ids in lists:
+        for i in ids:
+            if type(i) is not int or not 0 <= i < V:
+                raise InputError(f"the plan has token id {quote(i)}; use ints from 0 to {V - 1}")
     if plan.layout is not None and len(plan.layout.ends) != len(plan.prompts):
         ends = f"{len(plan.layout.ends)} ends for {len(plan.prompts)} prompts"
         raise InputError(f"the plan's layout has {ends}; give one for each")
 
 
-def _check_more(plan: Any, lm: Any, *_: object) -> None:
+def _check_more(plan: object, lm: LanguageModel, *_: object) -> None:
     if plan is not None:
         _check_plan(plan, lm)
 
 
-def _check_answer(answer: Any, plan: Any, *_: object) -> None:
+def _check_answer(answer: object, plan: Plan, *_: object) -> None:
     if not isinstance(answer, Answer):
         raise InputError(f"answer returned {type(answer).__name__}; it must return an Answer")
     K = len(plan.question.choices)
     _check_numbers(K, answer.prediction, answer.probabilities.tolist(), answer.scores.tolist())
 
 
-def _check_fit(fitted: Any, given: Any, *_: object) -> None:
+def _check_fit(fitted: object, samples: dict[str, list[Sample]], *_: object) -> None:
     if not isinstance(fitted, list) or not all(isinstance(one, Sample) for one in fitted):
         raise InputError(f"fit returned {type(fitted).__name__}; it must return a list of samples")
-    for one, needed in zip(fitted, next(iter(given.values()), []), strict=False):
-        _check_numbers(len(needed.scores), one.prediction, one.probabilities, one.scores)
-        if type(one.tokens) is not int or not isinstance(one.seconds, int | float | None):
+    for sample, needed in zip(fitted, next(iter(samples.values()), []), strict=False):
+        K = len(needed.scores)
+        _check_numbers(K, sample.prediction, sample.probabilities, sample.scores)
+        if type(sample.tokens) is not int or not isinstance(sample.seconds, int | float | None):
             raise InputError("a sample's tokens must be an int, its seconds a number or None")
-        one.line()  # JSON can hold it
+        sample.line()  # raises if JSON cannot hold it
 
 
-def _check_notes(notes: Any, *_: object) -> None:
-    json.dumps(notes)
+def _check_notes(notes: object, *_: object) -> None:
+    json.dumps(notes)  # raises if JSON cannot hold them
 
 
-def _check_numbers(K: int, prediction: Any, *lists: Any) -> None:
+def _check_numbers(K: int, prediction: object, *lists: Sequence[float]) -> None:
     for numbers in lists:
         if len(numbers) != K or not all(isfinite(number) for number in numbers):
             wanted = f"{K} numbers that are finite"

@@ -1,5 +1,4 @@
-"""The two ways of running the method, by name: as the paper writes it, and as its released code
-does."""
+"""The two presets by name: the method as the paper describes it, and as its released code runs."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from minise.methods.authors_code import AUTHORS_CODE
 
 
 class _AuthorsCode(Preset):
-    """The released code differs family by family."""
+    """The released code: another preset for each family of models."""
 
     def of(self, model_type: str) -> Preset:
         if model_type not in AUTHORS_CODE:
@@ -21,7 +20,8 @@ PRESETS = {"paper": PAPER, "authors-code": _AuthorsCode()}
 
 
 def preset_named(name: str | Preset) -> Preset:
-    """The preset: a name in PRESETS, or the object itself. Raises InputError for another name."""
+    """The preset for a name in PRESETS; a preset is returned as it is. Raises InputError for
+    another name."""
     if not isinstance(name, str):
         return name
     if name not in PRESETS:

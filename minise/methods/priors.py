@@ -1,4 +1,4 @@
-"""Label priors, divided out: what a model says of the labels A, B, ... whatever the choices are.
+"""Label priors, divided out: how probable the labels A, B, ... are whatever the choices are.
 
 Each method here gives p(i) = softmax(log p_standard - log prior): standard inference with the prior
 of its labels divided out. They differ in the prior. All are "label-free": no right answer is used.
@@ -26,11 +26,12 @@ from minise.prompt import write_prompts
 from minise.question import Question
 from minise.rounds import join
 
-Said = tuple[str, list[str]]  # a question's text and its choices
+Texts = tuple[str, list[str]]  # of a question and its choices
 
 
 def without_prior(logits: Tensor, prior: Tensor) -> Tensor:
-    """Probabilities (..., K) with the prior (K,) of the labels divided out and normalised again."""
+    """Probabilities (..., K) from logits (..., K): the labels' prior (K,) is divided out, and the
+    result is normalised."""
     return torch.softmax(logits - prior.clamp_min(1e-300).log(), dim=-1)
 
 
@@ -39,11 +40,10 @@ class ContextualCalibration(Method):
     """Contextual calibration (Zhao et al. 2021, arXiv 2102.09690).
 
     The prior is the mean of the labels' probabilities over three content-free inputs, "N/A",
-    "[MASK]" and "", each in the place of the question and of every choice: what says something of
-    this question is gone, the labels and their number stay. p is proportional to W p_standard with
-    W = diag(prior)^-1 and b = 0, as the publication's. It writes a softmax around W p, its code
-    takes the largest of W p: the same prediction. Here W p is divided by its sum, which is a
-    probability.
+    "[MASK]" and "". Each replaces the question and every choice: nothing about this question is
+    left but the labels and their number. p is proportional to W p_standard with W = diag(prior)^-1
+    and b = 0, as in the publication. It writes a softmax around W p, its code takes the largest of
+    W p: the same prediction. Here W p is divided by its sum, which gives probabilities.
 
     The three prompts are asked with every question and count in its tokens. (They depend on K
     alone, so a program that keeps them would ask them once.)
@@ -52,8 +52,8 @@ class ContextualCalibration(Method):
     name: ClassVar[str] = "contextual-calibration"
     preset: Preset = PAPER
 
-    def inputs(self, question: Question, seed: int) -> list[Said]:
-        """What is asked in the place of the question, to know the prior."""
+    def inputs(self, question: Question, seed: int) -> list[Texts]:
+        """The texts that replace the question's, to estimate the prior."""
         return [(text, [text] * len(question.choices)) for text in ("N/A", "[MASK]", "")]
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
@@ -65,10 +65,10 @@ class ContextualCalibration(Method):
         return replace(join(plans), rounds=())  # all in one pass
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        asked, *others = logits
-        prior = torch.stack(others).softmax(dim=-1).mean(dim=0)
+        standard, *content_free = logits
+        prior = torch.stack(content_free).softmax(dim=-1).mean(dim=0)
         (order,) = plan.groups.flat
-        return combine(len(order), [Group(order, without_prior(asked, prior), None)])
+        return combine(len(order), [Group(order, without_prior(standard, prior), None)])
 
 
 @dataclass(frozen=True)
@@ -76,28 +76,28 @@ class DomainCalibration(ContextualCalibration):
     """Domain-context calibration (Fei et al. 2023, arXiv 2305.19148).
 
     As contextual calibration, but the prior is the mean over `texts` inputs (20, as published) of
-    random words of the domain, each text as long in words as the one in whose place it stands. The
-    publication draws the words from all unlabelled questions of the task. Here they are those of
-    the question itself and its choices, so that an answer depends on nothing but its own question,
-    as everywhere in minise. So the prior costs `texts` prompts for each question.
+    random words of the domain. Each text has as many words as the one that it replaces. The
+    publication draws the words from all unlabelled questions of the task. Here they are drawn from
+    the question itself and its choices, so that an answer depends on its own question only, as
+    everywhere in minise. So the prior costs `texts` prompts for each question.
     """
 
     name: ClassVar[str] = "domain-calibration"
     texts: int = 20
 
-    def inputs(self, question: Question, seed: int) -> list[Said]:
+    def inputs(self, question: Question, seed: int) -> list[Texts]:
         if self.texts < 1:
             raise InputError(f"domain-calibration: texts={self.texts} is below 1; give 1 or more")
         parts = [text.split() for text in (question.text, *question.choices)]
         words = [word for part in parts for word in part]
-        made = []
+        inputs = []
         for number in range(self.texts):
             draw = random.Random(f"{seed}/{question.id}/domain/{number}")
             text, *choices = (
                 " ".join(words[int(draw.random() * len(words))] for _ in part) for part in parts
             )
-            made.append((text, choices))
-        return made
+            inputs.append((text, choices))
+        return inputs
 
 
 class _SameLabels(Fitted):
@@ -113,9 +113,9 @@ class BatchCalibration(_SameLabels):
     """Batch calibration (Zhou et al. 2023, arXiv 2309.17249): the prior is the mean of the labels'
     probabilities over all questions of the run with the same seed.
 
-    It assumes that every label is as often right as any other. The publication has a strength of
-    the correction that can be learnt from labels; here it is 1, its form without labels. Nothing
-    more is asked, so its tokens are those of standard inference.
+    It assumes that all labels are right equally often. In the publication the strength of the
+    correction can be learnt from right answers; here it is 1, the publication's form without them.
+    No further prompt is run, so its tokens are those of standard inference.
     """
 
     name: ClassVar[str] = "batch-calibration"
@@ -139,14 +139,14 @@ class PriDe(_SameLabels):
     few questions and divided out of the others.
 
     For an estimation question, over its K rotations r: prior_q(label) = softmax(mean over r of
-    log p_r(label)). Every choice has every label once, so what is left is the label's own. The
-    prior is the mean of prior_q. An estimation question is answered by the mean over its rotations,
-    which are there already (`cyclic`); every other by standard inference without the prior.
+    log p_r(label)). Every choice has every label once, so only the effect of the label is left. The
+    prior is the mean of prior_q. An estimation question is answered by the mean over its rotations
+    (`cyclic`), every other question by standard inference without the prior.
 
-    `share`: how many of the questions estimate (the publication finds 2 to 5% enough): those whose
-    seeded hash of the id is smallest, at least one. `tokens`: an estimation question costs its
-    rotations, every other one prompt, as in the publication. (A run asks the rotations of all,
-    because `cyclic` is one of its methods.)
+    `share`: the share of estimation questions (in the publication 2 to 5% are enough), at least one
+    question. They are those with the smallest seeded hashes of the id. `tokens`: an estimation
+    question costs its rotations, every other one prompt, as in the publication. (A run asks the
+    rotations of all questions, because `cyclic` is one of its methods.)
     """
 
     name: ClassVar[str] = "pride"
@@ -162,14 +162,14 @@ class PriDe(_SameLabels):
         keys = sorted(rotated, key=lambda key: sha256(f"{key[0]}/{key[1]}/pride".encode()).digest())
         fitted: dict[Any, Sample] = {}
         for seed in {seed for seed, _ in keys}:
-            own = [key for key in keys if key[0] == seed]
-            first = own[: ceil(self.share * len(own))]
-            prior = torch.stack([_prior_of(rotated[key]) for key in first]).mean(dim=0)
+            of_seed = [key for key in keys if key[0] == seed]
+            estimation = of_seed[: ceil(self.share * len(of_seed))]
+            prior = torch.stack([_prior_of(rotated[key]) for key in estimation]).mean(dim=0)
             for sample in samples["standard"]:
                 if sample.seed == seed:
                     debiased = without_prior(_logits(sample), prior)
                     fitted[sample.key] = sample.remade(debiased.tolist())
-            for key in first:
+            for key in estimation:
                 fitted[key] = rotated[key].remade(rotated[key].probabilities)
         return [fitted[sample.key] for sample in samples["standard"]]
 
@@ -179,8 +179,8 @@ def _prior_of(sample: Sample) -> Tensor:
     if not sample.groups:
         raise InputError(f"question {sample.id}: its rotations are not kept; run cyclic again")
     # A group's probabilities are in the order of its prompt: label by label.
-    said = torch.tensor([g["probabilities"] for g in sample.groups], dtype=torch.float64)
-    return torch.softmax(said.clamp_min(1e-300).log().mean(dim=0), dim=-1)
+    p = torch.tensor([group["probabilities"] for group in sample.groups], dtype=torch.float64)
+    return torch.softmax(p.clamp_min(1e-300).log().mean(dim=0), dim=-1)
 
 
 def _logits(sample: Sample) -> Tensor:

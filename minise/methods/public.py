@@ -28,24 +28,24 @@ def self_ensemble(
     """Answer a question by Self-Ensemble (Section 3.2; packed as in Section 4).
 
     group_size is m, trials is N. `grouping` (a name in `GROUPINGS`, or a function) and
-    `null_option` override the preset; with the default preset they are "random" and True. Raises
+    `null_option` override the preset's; in the default preset they are "random" and True. Raises
     InputError for sizes below 1, more choices than labels, labels that are not single tokens, or a
     prompt beyond the model's positions.
 
-    `until_decided`, such as 0.01: in place of `trials`, ask until the prediction is decided at this
-    level (`sequential.UntilDecided`), with at most `max_trials`.
+    `until_decided`, such as 0.01: instead of `trials` trials, ask until the prediction is decided
+    at this level (`sequential.UntilDecided`), with at most `max_trials` trials.
     """
-    chosen = None if grouping is None else grouping_named(grouping)
-    named = preset_named(preset)
-    method: Method = SelfEnsemble(group_size, trials, chosen, null_option, named)
+    grouping = None if grouping is None else grouping_named(grouping)
+    preset = preset_named(preset)
+    method: Method = SelfEnsemble(group_size, trials, grouping, null_option, preset)
     if until_decided is not None:
         method = UntilDecided(
             group_size,
             until_decided,
             max_trials,
-            grouping=chosen,
+            grouping=grouping,
             null_option=null_option,
-            preset=named,
+            preset=preset,
         )
     return ask(lm, method, question, seed, engine)
 

@@ -1,10 +1,10 @@
-"""Reason first, then answer: chain of thought, reasoning models, and one trace for all groups.
+"""Reason first, then answer: chain of thought, reasoning models, and one text for all groups.
 
 The model writes its reasoning after the question and all its choices. Then a cue follows, and the
-probabilities of the labels are read after it. So there is always a distribution, and no answer has
-to be found in a text; what the text itself says is noted beside it (`said`). The paper compares
-with such methods (Section 5.4) and states no prompt, budget or sampling: docs/paper.md says what is
-done here and why.
+probabilities of the labels are read after it. So each question has a distribution, and no answer
+has to be found in a text; the choice that the text names is noted too (`named_choice`). The paper
+compares with such methods (Section 5.4) but states no prompt, budget or sampling: docs/paper.md
+says what is done here and why.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited
-from minise.method import Answer, Method, Plan, SelfEnsemble, plan_orders
+from minise.method import Answer, Method, OnText, Plan, SelfEnsemble, plan_orders
 from minise.prompt import DEFAULT_TEMPLATE, LABELS
 from minise.question import Question
 from minise.writing.chat import chat_template, chat_text, stop_tokens
-from minise.writing.generation import Heard, generate
+from minise.writing.generation import generate
 
 STEPS = "Let's think step by step."  # Kojima et al. 2022, zero-shot
 OPEN, CLOSE = "<think>\n", "</think>"  # of DeepSeek-R1 and its distills
@@ -29,8 +29,8 @@ LETTER = "Answer with the letter of the right choice."
 
 @dataclass(frozen=True)
 class Reasoned(Plan):
-    """A plan whose prompts hold what the model wrote. `new_tokens`: how many it wrote. `cut`: the
-    budget, or the model's positions, ended it."""
+    """A plan whose prompts hold the text that the model wrote. `new_tokens`: how many tokens it
+    wrote. `cut`: whether the budget or the model's positions ended the text."""
 
     text: str = ""
     new_tokens: int = 0
@@ -42,8 +42,9 @@ class ChainOfThought(Method):
     """Zero-shot chain of thought: "Let's think step by step.", then greedy text of at most
     `max_new_tokens`, then the cue.
 
-    `chat`: write the prompt by the checkpoint's chat template; None: where it has one. Without it a
-    blank line ends the text, because a base model then makes up another question.
+    `chat`: whether to write the prompt with the checkpoint's chat template; None: if it has one.
+    Without a chat template a blank line ends the text, because after it a base model makes up
+    another question.
     """
 
     name: ClassVar[str] = "cot"
@@ -52,13 +53,13 @@ class ChainOfThought(Method):
     chat: bool | None = None
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        """The prompts without any reasoning: what is known before the model writes. Raises Unsuited
-        for a model that names no stop token."""
+        """The prompts without any reasoning, before the model writes. Raises Unsuited for a model
+        that names no stop token."""
         stop_tokens(lm)
         return self.read(lm, question, self.close(self.start(lm, question)), seed)
 
     def write(
-        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: Heard | None = None
+        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
     ) -> Reasoned:
         """Let the model reason, and put what it wrote into the prompts."""
         start = self.start(lm, plan.question)
@@ -66,7 +67,7 @@ class ChainOfThought(Method):
         room = lm.config.max_position_embeddings - longest
         if room < 1:
             raise InputError(f"the prompt has {longest} tokens, which leaves none to reason")
-        (made,) = generate(
+        (generation,) = generate(
             lm,
             [start],
             min(self.max_new_tokens, room),
@@ -75,31 +76,33 @@ class ChainOfThought(Method):
             stop_texts=() if self.is_chat(lm) else ("\n\n",),
             on_text=on_text,
         )
-        read = self.read(lm, plan.question, self.close(start + made.text), seed)
+        text = self.close(start + generation.text)
         return Reasoned(
-            **vars(read), text=made.text, new_tokens=len(made.tokens), cut=made.ended != "stop"
+            **vars(self.read(lm, plan.question, text, seed)),
+            text=generation.text,
+            new_tokens=len(generation.tokens),
+            cut=not generation.finished,
         )
 
     def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
-        """What a sample keeps: the text, its length, whether it was cut, and the choice it names
+        """For the sample: the text, its length, whether it was cut, and the choice that it names
         (None where it names none)."""
-        assert isinstance(plan, Reasoned)  # it is the one of `write`
-        named = said(plan.text, len(plan.question.choices))
+        assert isinstance(plan, Reasoned)  # it is the plan that `write` returned
         return {
             "reasoning": plan.text,
             "new_tokens": plan.new_tokens,
             "cut": plan.cut,
-            "said": named,
+            "said": named_choice(plan.text, len(plan.question.choices)),
         }
 
     def is_chat(self, lm: LanguageModel) -> bool:
-        """Whether the prompt is written by the checkpoint's chat template."""
+        """Whether the prompt is written with the checkpoint's chat template."""
         return chat_template(lm) is not None if self.chat is None else self.chat
 
     def start(self, lm: LanguageModel, question: Question) -> str:
         """The text after which the model reasons."""
         if self.is_chat(lm):
-            return _asked(lm, question, STEPS)
+            return _chat_prompt(lm, question, STEPS)
         return f"{DEFAULT_TEMPLATE.render(question.text, question.choices)} {STEPS}"
 
     def close(self, text: str) -> str:
@@ -118,12 +121,12 @@ class ChainOfThought(Method):
 
 @dataclass(frozen=True)
 class Reasoning(ChainOfThought):
-    """A reasoning model's own way, as DeepSeek-R1's distills have it: no system prompt, "<think>"
-    begun for it where its chat template does not, temperature 0.6 and top-p 0.95, and the answer
-    read after "</think>". Where the budget is spent before, "</think>" is written for it.
+    """A reasoning model, used as DeepSeek-R1's distills are: no system prompt, "<think>" written
+    for it if its chat template does not, temperature 0.6 and top-p 0.95, and the answer read after
+    "</think>". If the budget ends before, "</think>" is written for the model.
 
-    A reasoning model is one whose chat template knows "</think>". `chat` given, True or False, asks
-    any model, with its template or without.
+    A reasoning model is one whose chat template contains "</think>". With `chat` True or False any
+    model can be asked, with its template or without.
     """
 
     name: ClassVar[str] = "reasoning"
@@ -140,7 +143,7 @@ class Reasoning(ChainOfThought):
 
     def start(self, lm: LanguageModel, question: Question) -> str:
         if self.is_chat(lm):
-            text = _asked(lm, question, LETTER)
+            text = _chat_prompt(lm, question, LETTER)
         else:
             text = replace(DEFAULT_TEMPLATE, cue=f"{LETTER}\n").render(
                 question.text, question.choices
@@ -165,7 +168,7 @@ class ChainOfThoughtEnsemble(SelfEnsemble):
         return self._thought().plan(lm, question, seed)
 
     def write(
-        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: Heard | None = None
+        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
     ) -> Reasoned:
         """As `ChainOfThought.write`."""
         return self._thought().write(lm, plan, seed, on_text)
@@ -187,23 +190,24 @@ class _ReadByGroups(ChainOfThought):
         return self.group(lm, question, seed)
 
 
-def said(text: str, num_choices: int) -> int | None:
+def named_choice(text: str, num_choices: int) -> int | None:
     """The index of the choice that a text names last, after its last "</think>" if it has one; None
     where it names none. A choice is named as "(B)", "answer is B", "Answer: B", "\\boxed{B}", or by
     a text that is "B" alone.
 
-    >>> said("(A) is wet. So the answer is B.", 3), said("I do not know.", 3)
+    >>> named_choice("(A) is wet. So the answer is B.", 3), named_choice("I do not know.", 3)
     (1, None)
     """
     after = text.rpartition(CLOSE)[2]
     form = r"\(([A-Z])\)|(?i:answer)(?i:\s+is)?[\s:*]*([A-Z])\b|\\boxed\{\(?([A-Z])|^\W*([A-Z])\W*$"
-    letters = ["".join(found) for found in re.findall(form, after)]
-    known = [LABELS.index(one) for one in letters if one in LABELS[:num_choices]]
-    return known[-1] if known else None
+    letters = ["".join(groups) for groups in re.findall(form, after)]
+    choices = [LABELS.index(letter) for letter in letters if letter in LABELS[:num_choices]]
+    return choices[-1] if choices else None
 
 
-def _asked(lm: LanguageModel, question: Question, wish: str) -> str:
-    """The question as a user's message, by the chat template, without what the tokenizer adds."""
-    content = replace(DEFAULT_TEMPLATE, cue=wish).render(question.text, question.choices)
+def _chat_prompt(lm: LanguageModel, question: Question, instruction: str) -> str:
+    """The question as a user's message in the chat template, without the beginning token, which the
+    tokenizer adds."""
+    content = replace(DEFAULT_TEMPLATE, cue=instruction).render(question.text, question.choices)
     text = chat_text(lm, [{"role": "user", "content": content}])
     return text.removeprefix(lm.tokenizer.decode(lm.tokenizer.encode([""])[0]))

@@ -14,7 +14,7 @@ from typing import Any
 from minise.errors import InputError, quote
 from minise.names import ENGINES
 
-# name -> (where it is, what it is)
+# name -> (module:class, description)
 METHODS: dict[str, tuple[str, str]] = {
     "standard": ("minise.method:Standard", "one prompt with all choices"),
     "self-ensemble": ("minise.method:SelfEnsemble", "the paper's method"),
@@ -80,18 +80,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "minise.methods.first_trials:FirstTrials",
         "the first N trials of another variant",
     ),
-    "grouping-study": (
-        "minise.evaluation.grouping_study:GroupingStudy",
-        "sampled groupings against the exact one",
-    ),
-    "sequential-study": (
-        "minise.evaluation.sequential_study:SequentialStudy",
-        "rules of stopping against the exact expectation",
-    ),
 }
-# What --method offers. The others are parts of experiments.
-_PARTS = ("first-trials", "grouping-study", "sequential-study")
-OFFERED = tuple(name for name in METHODS if name not in _PARTS)
+# What --method offers. The other one is a part of experiments.
+OFFERED = tuple(name for name in METHODS if name != "first-trials")
+PRESET_NAMES = ("paper", "authors-code")  # the keys of presets.PRESETS, which imports torch
 
 
 @dataclass(frozen=True)
@@ -108,17 +100,17 @@ class Variant:
     def __post_init__(self) -> None:
         check_method_name(self.method, METHODS)
         if self.engine not in ENGINES:
-            known = ", ".join(ENGINES)
-            raise InputError(f"engine {quote(self.engine)} is unknown; use one of {known}")
+            engines = ", ".join(ENGINES)
+            raise InputError(f"engine {quote(self.engine)} is unknown; use one of {engines}")
         if not isinstance(self.name, str) or not re.fullmatch(r"[\w.(),=-]{1,120}", self.name):
             wanted = "use at most 120 letters, digits, ., _, -, =, commas, parentheses"
             raise InputError(f"{quote(self.name)} is no name for a method; {wanted}")
 
 
-def split_methods(text: str) -> list[str]:
-    """The methods of a list, each with its settings. Commas in parentheses part settings.
+def split_names(text: str) -> list[str]:
+    """The names of a list, each with its settings. Commas in parentheses separate settings.
 
-    >>> split_methods("standard,self-ensemble(grouping=balanced,trials=7)")
+    >>> split_names("standard,self-ensemble(grouping=balanced,trials=7)")
     ['standard', 'self-ensemble(grouping=balanced,trials=7)']
     """
     return re.split(r",(?![^()]*\))", text)
@@ -127,5 +119,5 @@ def split_methods(text: str) -> list[str]:
 def check_method_name(method: str, names: Container[str]) -> None:
     """Raise InputError for a name that is neither among these nor FILE.py:CLASS."""
     if method not in names and ":" not in method:
-        known = f"{', '.join(OFFERED[:8])}, ... (all by: minise tasks), or FILE.py:CLASS"
-        raise InputError(f"method {quote(method)} is unknown; use some of {known}")
+        examples = f"{', '.join(OFFERED[:8])}, ... (all by: minise tasks), or FILE.py:CLASS"
+        raise InputError(f"method {quote(method)} is unknown; use some of {examples}")

@@ -15,8 +15,8 @@ from minise.question import Question
 
 
 def rotations(question: Question, count: int, seed: int) -> list[Group]:
-    """`count` orders of all K choices: first the K rotations of the order given, then those of a
-    random permutation, and so on. In each K of them every choice has every label once."""
+    """`count` orders of all K choices: first the K rotations of the question's order, then those of
+    a random permutation, and so on. In each K rotations every choice has every label once."""
     K = len(question.choices)
     orders = [tuple(range(K))]
     if count > K:
@@ -50,7 +50,7 @@ class CyclicMatched(SelfEnsemble):
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         budget = super().plan(lm, question, seed).tokens(lm.counted_as("tree"))
         one = self.ordered(lm, question, 1, seed)
-        # What rotations share makes each further one cheaper; twice as many are always enough.
+        # Rotations share tokens, so each further one is cheaper; twice as many are always enough.
         most = 2 * -(-budget // len(one.branches[0]))
         return nearest(lm, lambda count: self.ordered(lm, question, count, seed), most, budget)
 
@@ -63,7 +63,7 @@ class CyclicMatched(SelfEnsemble):
 @dataclass(frozen=True)
 class Permutations(CyclicMatched):
     """The mean over `count` random orders of all K choices; by default as many as come nearest to
-    Self-Ensemble's tokens. `cyclic` gives every choice every label equally often, this does not.
+    Self-Ensemble's tokens. Unlike in `cyclic`, a choice may get some labels more often than others.
 
     p(i) = mean over orders I of p(label of i | the question in order I). Over all K! orders it is
     "full permutation" in Zheng et al. 2023 (arXiv 2309.03882), which at K = 8 is out of reach. Here
@@ -84,12 +84,14 @@ class Permutations(CyclicMatched):
 
 
 def nearest(lm: LanguageModel, make: Callable[[int], Plan], most: int, budget: float) -> Plan:
-    """`make(n)` is a plan of n trials, of which the first are the same for every n. Of those with 1
-    to `most` trials, the one whose tokens come nearest to `budget`, both as the engine tree runs
+    """`make(n)` gives a plan of n trials; a plan of fewer trials begins like one of more. Returns
+    the plan with 1 to `most` trials whose tokens are nearest to `budget`, as the engine tree counts
     them."""
     count, engine = 1, lm.counted_as("tree")
-    while (plan := make(count)).tokens(engine) < budget and count < most:
+    plan = make(count)
+    while plan.tokens(engine) < budget and count < most:
         count = min(2 * count, most)
+        plan = make(count)
     prompts = list(accumulate(len(trial) for trial in plan.groups.trials))
     tokens = tokens_so_far(plan, engine)
     distance = [abs(tokens[number - 1] - budget) for number in prompts]
@@ -99,13 +101,17 @@ def nearest(lm: LanguageModel, make: Callable[[int], Plan], most: int, budget: f
 
 
 def tokens_so_far(plan: Plan, engine: str) -> list[int]:
-    """For each prompt of a plan how many tokens an engine runs for it and those before it."""
+    """For each prompt of a plan how many tokens an engine runs for it and all prompts before it."""
     if plan.rounds:
-        each = [tokens_so_far(one, engine) for one in plan.rounds]
-        before = accumulate((one.tokens(engine) for one in plan.rounds[:-1]), initial=0)
-        return [n + so_far for so_far, ns in zip(before, each, strict=True) for n in ns]
+        counts: list[int] = []
+        before = 0  # tokens of earlier rounds
+        for one in plan.rounds:
+            counts += [before + tokens for tokens in tokens_so_far(one, engine)]
+            before += one.tokens(engine)
+        return counts
     if engine == "separate" and plan.layout is None:
         return list(accumulate(len(plan.prefix) + len(ids) for ids in plan.branches))
     layout = plan.layout or pack(plan.prefix, plan.branches, tree=engine == "tree")
-    # New rows are numbered in order, so there are as many as the largest end so far says.
+    # Rows are numbered in the order in which they are added: so far there are as many as the
+    # largest end, plus one.
     return [int(row) + 1 for row in layout.ends.cummax(0).values]

@@ -1,4 +1,4 @@
-"""What is kept of one answer: a line of a samples file."""
+"""What an evaluation keeps of one answer: a line of a samples file."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Sample:
     cluster: str | None = None  # what the question is about, if several are about one thing
 
     def remade(self, probabilities: list[float]) -> Sample:
-        """The sample with other probabilities, made without asking: its tokens stay; seconds,
-        logits, groups and notes, which tell of the answer before, go."""
+        """The sample with other probabilities, computed without a model. Its tokens stay. Seconds,
+        logits, groups and notes belong to the answer before, and become None."""
         best = probabilities.index(max(probabilities))
         new = replace(self, prediction=best, probabilities=probabilities, scores=probabilities)
         return replace(new, seconds=None, logits=None, groups=None, notes=None)
@@ -43,14 +43,14 @@ class Sample:
         return self.seed, self.id
 
     def problem(self) -> str:
-        """What cannot be in a sample, whoever wrote it; empty if all is well."""
+        """What is wrong with the values of this sample, in words; empty if nothing is."""
         p, K = self.probabilities, len(self.scores)
         answer = 0 if self.answer is None else self.answer
         whole = (self.seed, answer, self.prediction, self.tokens)
         names = (self.id, self.question_hash, self.cluster or "")
         if not (all(type(name) is str for name in names) and all(map(_whole, whole))):
-            told = "id, question_hash and cluster must be text"
-            return f"{told}; seed, answer, prediction, tokens integers"
+            texts = "id, question_hash and cluster must be text"
+            return f"{texts}; seed, answer, prediction, tokens integers"
         if not (0 <= answer < K and 0 <= self.prediction < K):
             return f"answer {self.answer} and prediction {self.prediction} must be choices"
         for numbers in (p, self.scores, self.logits):
@@ -61,24 +61,24 @@ class Sample:
         if not (_numbers([self.seconds or 0]) and isinstance(self.notes, (dict, type(None)))):
             return "seconds must be a number, notes an object"
         if self.text is not None:
-            texts = [self.text["question"], *self.text["choices"]]
-            if len(texts) != K + 1 or not all(isinstance(text, str) for text in texts):
+            words = [self.text["question"], *self.text["choices"]]
+            if len(words) != K + 1 or not all(isinstance(text, str) for text in words):
                 return f"text must hold a question and {K} choices"
         for group in self.groups or ():
             choices, shares = group["choices"], group["probabilities"]
             facts = (group["trial"], group["tokens"], *choices)
-            sound = all(map(_whole, facts)) and all(0 <= choice < K for choice in choices)
-            if not (sound and _numbers([*shares, group["null"] or 0])):
+            are_choices = all(map(_whole, facts)) and all(0 <= choice < K for choice in choices)
+            if not (are_choices and _numbers([*shares, group["null"] or 0])):
                 return f"the group {quote(group)} must hold choices and numbers"
             if len(shares) != len(choices):
                 return f"the group {quote(group)} must hold a probability for each choice"
         return ""
 
     def line(self) -> str:
-        """The sample as a line of its file. JSON keeps every bit of a float; None is left out,
-        but for an answer that is not known."""
-        kept = vars(self).items()
-        fields = {name: value for name, value in kept if value is not None or name == "answer"}
+        """The sample as a line of its file. JSON keeps every bit of a float. Fields that are None
+        are left out, except `answer`."""
+        values = vars(self).items()
+        fields = {name: value for name, value in values if value is not None or name == "answer"}
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
@@ -87,5 +87,5 @@ def _whole(value: Any) -> bool:
 
 
 def _numbers(values: Iterable[Any]) -> bool:
-    """Finite ones. Written so that NaN fails, too."""
+    """Whether all are finite numbers. (Written so that NaN fails too.)"""
     return all(type(x) in (int, float) and abs(x) <= float_info.max for x in values)

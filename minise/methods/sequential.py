@@ -1,18 +1,19 @@
 """Ask in rounds, and stop when the answer is decided. Not in the paper.
 
-Most questions are decided by a few trials and a few are not by eighty, so a fixed number of trials
-is too many for most and too few for some. Here a round is a block of trials. Each round draws its
-groups anew, so all rounds have the same expectation: that of infinitely many trials
-(expectation.py). After each round a rule says which choices could still be the best. Two rules:
+A few trials decide most questions, and eighty do not decide some, so a fixed number of trials is
+too many for most questions and too few for others. Here a round is a block of trials. Each round
+draws new groups, so all rounds have the same expectation: that of infinitely many trials
+(groupings/exact.py). After each round a rule says which choices could still be the best. There are
+two rules.
 
-`log_wealth`, valid whenever one looks. With a probability of at least 1 - alpha, over the drawing
-of the groups, it never stops at a choice that infinitely many trials would not predict. This holds
-for every question, model, number of choices and time at which one looks, because the scores lie in
-[0, 1]; nothing else is assumed. Groups are drawn by hashing, which counts as chance here.
+`log_wealth` is valid at any time of looking. With a probability of at least 1 - alpha, over the
+drawing of the groups, it never stops at a choice that infinitely many trials would not predict.
+This holds for every question, model, number of choices and number of rounds, because the scores
+lie in [0, 1]; nothing else is assumed. (Groups are drawn by hashing, which counts as chance here.)
 
-`standard_leads`, the plain rule: the lead over every rival exceeds z standard errors. It is cheaper
-and promises nothing: it looks again and again, and the spread of a few trials is itself uncertain.
-docs/sequential.md measures both.
+`standard_leads` is the plain rule: the lead over every rival exceeds z standard errors. It needs
+fewer trials and has no guarantee: it looks again and again, and the spread of a few trials is
+itself uncertain. docs/sequential.md measures both.
 """
 
 from __future__ import annotations
@@ -37,39 +38,40 @@ from minise.question import Question
 
 MOST_TRIALS = 1000
 MOST_BET = 0.97  # of the wealth: with all of it one loss would end the betting
-LEAST_SPREAD = 0.02  # of the plain rule: trials that are all alike are taken to vary by this
+LEAST_SPREAD = 0.02  # of the plain rule: the standard deviation of trials is taken as at least this
 
 Array = NDArray[np.float64]
 
 
 def log_wealth(values_NK: Array) -> Array:
-    """How strongly N independent values of the K scores, each in [0, 1], speak against each choice
-    being the best: (N, K), the log of the wealth of a bet against it, after each value.
+    """How strongly N independent values of the K scores, each in [0, 1], count against each choice
+    being the best: (N, K), the log of the wealth of a bet against that choice, after each value.
 
     The wealth begins with 1. Each value but the first multiplies it by 1 + b * D, where D is the
-    score of the choice that leads so far (of the second for the leader itself) minus that of the
-    choice bet against. The stake b, from 0 to 0.97, is set by earlier values alone. If that choice
-    is the best, D has no expectation above 0, whoever leads. So the wealth is a supermartingale,
-    and P(it ever reaches 1 / alpha) <= alpha (Ville 1939). To stop at a wrong choice a rule must
-    exclude the best one, so alpha needs no correction for the number of rivals.
+    score of the choice that leads so far (for the leader itself, of the second) minus that of the
+    choice bet against. The stake b, from 0 to 0.97, depends on earlier values only. If the choice
+    bet against is the best, the expectation of D is at most 0, whichever choice leads. So the
+    wealth is a supermartingale, and P(it ever reaches 1 / alpha) <= alpha (Ville 1939). To stop at
+    a wrong choice a rule must exclude the best one, so alpha needs no correction for the number of
+    rivals.
 
     This is testing by betting (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random
     variables by betting", JRSS B 86). b = (1 + sum of D) / (1 + sum of D^2) is their aGRAPA stake,
-    begun with one value D = 1, because most questions are clear. A value can at most double the
-    wealth: for alpha = 0.01 it takes 8 values or more.
+    started with one value D = 1, because most questions are clear. One value can at most double the
+    wealth, so alpha = 0.01 takes 8 values or more.
     """
     N, K = values_NK.shape
-    wealth, each = np.zeros((N, K)), np.arange(K)
+    wealth, choice = np.zeros((N, K)), np.arange(K)
     total = np.zeros(K)
-    # [i, j]: of the score of j minus that of i
+    # [i, j]: sums over the values of the score of j minus that of i, and of its square
     gained, squared = np.zeros((K, K)), np.zeros((K, K))
     for number, value in enumerate(values_NK):
         leads = value - value[:, None]
         if number and K > 1:
             first, second = np.argsort(-total, kind="stable")[:2]
-            other = np.where(each == first, second, first)
-            stake = (1 + gained[each, other]) / (1 + squared[each, other])
-            won = np.log1p(np.clip(stake, 0, MOST_BET) * leads[each, other])
+            other = np.where(choice == first, second, first)
+            stake = (1 + gained[choice, other]) / (1 + squared[choice, other])
+            won = np.log1p(np.clip(stake, 0, MOST_BET) * leads[choice, other])
             wealth[number] = wealth[number - 1] + won
         total += value
         gained += leads
@@ -77,33 +79,35 @@ def log_wealth(values_NK: Array) -> Array:
     return wealth
 
 
-def trial_values(trials: Sequence[Trial], said: Mapping[Group, Array], K: int) -> Array:
-    """The probability that each trial gives each choice, (N, K), by what each group says."""
+def trial_values(trials: Sequence[Trial], probabilities: Mapping[Group, Array], K: int) -> Array:
+    """The probability that each trial gives each choice, (N, K), from those of each group."""
     values = np.empty((len(trials), K))
     for number, trial in enumerate(trials):
         for group in trial:
-            values[number, list(group)] = said[group]
+            values[number, list(group)] = probabilities[group]
     return values
 
 
 def standard_leads(values_NK: Array) -> Array:
     """By how many standard errors the leader of N trials leads each choice: (K,), 0 for the leader
-    itself. The standard deviation is that of the trials' leads, LEAST_SPREAD or more, and that for
-    N = 1.
+    itself. The standard deviation is that of the trials' leads, at least LEAST_SPREAD. For N = 1 it
+    is LEAST_SPREAD.
 
-    So the standard error is that of independent trials. The mean of balanced ones, in which the
-    partners and labels of a choice even out, varies less: for these a z of 1 is cautious already.
+    This is the standard error of independent trials. The mean of balanced trials varies less,
+    because a choice gets all partners and labels about equally often: for these z = 1 is already
+    cautious.
     """
     N, K = values_NK.shape
     leads = values_NK[:, [values_NK.mean(axis=0).argmax()]] - values_NK
     spread = leads.std(axis=0, ddof=1) if N > 1 else np.zeros(K)
-    found: Array = leads.mean(axis=0) * N**0.5 / np.maximum(spread, LEAST_SPREAD)
-    return found
+    in_errors: Array = leads.mean(axis=0) * N**0.5 / np.maximum(spread, LEAST_SPREAD)
+    return in_errors
 
 
 @dataclass(frozen=True)
 class Round(Plan):
-    """A plan that asks those groups of a round's trials, `drawn`, that were not asked before."""
+    """The plan of one round. `drawn`: its trials. Only groups that no earlier round asked have
+    prompts."""
 
     drawn: tuple[Trial, ...] = ()
 
@@ -111,13 +115,13 @@ class Round(Plan):
 @dataclass(frozen=True)
 class UntilDecided(Method):
     """Self-Ensemble in rounds of `block` trials, until the predicted choice is decided at level
-    `alpha`, or `max_trials` would be exceeded: then it is undecided. A round has by default twice
-    as many trials as a group has choices: every choice can take every label twice.
+    `alpha`. If that would take more than `max_trials` trials, it is undecided. By default a round
+    has twice as many trials as a group has choices: every choice can take every label twice.
 
-    `z`: stop by the plain rule instead, which promises nothing; alpha has no effect. `grouping`:
-    how a round draws its trials. "random", the default with alpha: every trial is a value of the
-    valid rule. "balanced", the default with z: a round's mean varies less, but with alpha it is
-    only one value.
+    `z`: stop by the plain rule, which has no guarantee; then alpha has no effect. `grouping`: how a
+    round draws its trials. "random", the default with alpha: each trial is a value of the valid
+    rule. "balanced", the default with z: a round's mean varies less, but with alpha a whole round
+    is only one value.
     """
 
     name: ClassVar[str] = "until-decided"
@@ -135,8 +139,8 @@ class UntilDecided(Method):
             raise InputError(f"alpha {quote(self.alpha)} is not between 0 and 1; 0.01 is usual")
         block = 1 if self.block is None else self.block
         if not 1 <= block <= self.max_trials <= MOST_TRIALS:
-            asked = f"rounds of {quote(block)} trials, at most {quote(self.max_trials)} trials"
-            raise InputError(f"{asked}; give 1 <= block <= max_trials <= {MOST_TRIALS:,}")
+            sizes = f"rounds of {quote(block)} trials, at most {quote(self.max_trials)} trials"
+            raise InputError(f"{sizes}; give 1 <= block <= max_trials <= {MOST_TRIALS:,}")
         if self.z is not None and not self.z > 0:
             raise InputError(f"z {quote(self.z)} is not above 0; 1 is usual")
         if self.grouping not in (None, random_partitions, balanced_partitions):
@@ -151,26 +155,32 @@ class UntilDecided(Method):
     def more(
         self, lm: LanguageModel, plan: Plan, logits: Sequence[Tensor], seed: int
     ) -> Plan | None:
-        """The next round; None where the answer is decided, or the trials are used up."""
-        asked, block = len(_drawn(plan)), self._block(len(plan.question.choices))
-        if asked + block > self.max_trials or not self.rivals(plan, self.answer(plan, logits)):
+        """The next round; None if the answer is decided or the trials are used up."""
+        trials, block = len(_drawn(plan)), self._block(len(plan.question.choices))
+        if trials + block > self.max_trials or not self.rivals(plan, self.answer(plan, logits)):
             return None
-        return self._round(lm, plan.question, seed, asked // block, plan.groups.flat)
+        return self._round(lm, plan.question, seed, trials // block, plan.groups.flat)
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        """The mean over all trials. A group has as its weight how many trials hold it; one that was
-        asked again has 0 from then on."""
+        """The mean over all trials. A group's weight is the number of trials that hold it. If a
+        group has several prompts, the later ones have weight 0."""
         times = Counter(group for trial in _drawn(plan) for group in trial)
-        asked = mean_answer(plan, logits).groups
-        groups = [replace(group, weight=times.pop(group.choices, 0)) for group in asked]
+        groups = []
+        for group in mean_answer(plan, logits).groups:
+            groups.append(replace(group, weight=times.pop(group.choices, 0)))
         return combine(len(plan.question.choices), groups, plan.dtype)
 
     def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
-        """What a sample keeps. `rivals`: the choices that could still be the best, the nearest
-        first; none where it is decided."""
+        """For the sample. `rivals`: the choices that could still be the best, the highest score
+        first; empty if the answer is decided."""
         rivals = sorted(self.rivals(plan, answer), key=lambda i: -float(answer.scores[i]))
-        asked = {"rounds": max(1, len(plan.rounds)), "trials": len(_drawn(plan))}
-        return {"decided": not rivals, **asked, "max_trials": self.max_trials, "rivals": rivals}
+        return {
+            "decided": not rivals,
+            "rounds": max(1, len(plan.rounds)),
+            "trials": len(_drawn(plan)),
+            "max_trials": self.max_trials,
+            "rivals": rivals,
+        }
 
     def draw(self, K: int, number: int, seed: int, question_id: str) -> Groups:
         """The groups of a round."""
@@ -179,11 +189,11 @@ class UntilDecided(Method):
         return make_groups(K, self.group_size, self._block(K), seed, key, self.grouping or default)
 
     def rivals(self, plan: Plan, answer: Answer) -> list[int]:
-        """The choices that are not excluded, without the predicted one: none where that is decided.
-        All others, where the predicted one is excluded itself."""
-        said = {group.choices: group.probabilities.numpy() for group in answer.groups}
+        """The choices beside the predicted one that are not excluded: none if the answer is
+        decided, all if the predicted choice itself is excluded."""
+        probabilities = {group.choices: group.probabilities.numpy() for group in answer.groups}
         K = len(answer.scores)
-        values = trial_values(_drawn(plan), said, K)
+        values = trial_values(_drawn(plan), probabilities, K)
         if self.z is None:
             if self.grouping is balanced_partitions:
                 values = values.reshape(-1, self._block(K), K).mean(axis=1)
@@ -199,32 +209,37 @@ class UntilDecided(Method):
         question: Question,
         seed: int,
         number: int,
-        known: Collection[Group],
+        earlier: Collection[Group],
     ) -> Round:
+        """The plan of a round. `earlier`: the groups of the rounds before."""
         drawn = self.draw(len(question.choices), number, seed, question.id)
-        settings = (self.null_option, self.preset)
-        whole = SelfEnsemble(self.group_size, 1, lambda *_: drawn, *settings).plan(
-            lm, question, seed
-        )
+        ensemble = SelfEnsemble(self.group_size, 1, lambda *_: drawn, self.null_option, self.preset)
+        whole = ensemble.plan(lm, question, seed)
         prompts = dict(zip(drawn.flat, whole.prompts, strict=True))
-        asked = fresh(drawn, known)
-        groups = Groups(tuple((group,) for group in asked), balance=drawn.balance)
-        kept = {**vars(whole), "groups": groups, "prompts": [prompts[group] for group in asked]}
-        return Round(**kept, drawn=drawn.trials)
+        new = fresh(drawn, earlier)
+        values = vars(whole) | {
+            "groups": Groups(tuple((group,) for group in new), balance=drawn.balance),
+            "prompts": [prompts[group] for group in new],
+        }
+        return Round(**values, drawn=drawn.trials)
 
     def _block(self, K: int) -> int:
         """The trials of a round."""
         return self.block or min(2 * max(1, min(self.group_size, K)), self.max_trials)
 
 
-def fresh(drawn: Groups, known: Collection[Group]) -> list[Group]:
-    """The groups of a round that are asked: each once, and none that is known; all of them where
-    every one is known."""
+def fresh(drawn: Groups, earlier: Collection[Group]) -> list[Group]:
+    """The groups of a round that are asked: each once, without those of earlier rounds. If all are
+    of earlier rounds, all are asked: a round needs a prompt."""
     groups = list(dict.fromkeys(drawn.flat))
-    seen = set(known)
-    return [group for group in groups if group not in seen] or groups
+    old = set(earlier)
+    return [group for group in groups if group not in old] or groups
 
 
 def _drawn(plan: Plan) -> list[Trial]:
     """All trials so far."""
-    return [trial for one in plan.rounds or (plan,) for trial in getattr(one, "drawn", ())]
+    trials: list[Trial] = []
+    for one in plan.rounds or (plan,):
+        assert isinstance(one, Round)  # it is a plan of `plan` or `more`
+        trials += one.drawn
+    return trials

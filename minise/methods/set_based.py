@@ -1,4 +1,4 @@
-"""Set-Based Prompting: the choices side by side, so that their order cannot matter."""
+"""Set-Based Prompting: all choices at the same positions, so that their order cannot matter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from minise.engines import LanguageModel, check_length, check_mask_fits
 from minise.errors import Unsuited
 from minise.grouping import Groups
-from minise.layout import Layout, pack
+from minise.layout import Layout, Tree, pack
 from minise.method import Answer, Group, Method, Plan
 from minise.prompt import Prompt, shared_length
 from minise.question import Question
@@ -20,12 +20,25 @@ from minise.question import Question
 CUE = "Answer:"
 
 
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Read:
+    """Where the text of a choice is read. choice: its index in the question. prompts, tokens: for
+    each token of its text, the prompt after which it is read, and its id."""
+
+    choice: int
+    prompts: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class SetPlan(Plan):
-    """`reads`: for each choice, in the order of the layout, its index in the question, and where
-    its text is read: for each of its tokens a prompt and the token's id."""
+    """A plan that also says where the text of each choice is read."""
 
-    reads: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
+    reads: tuple[Read, ...] = ()
+    """For each choice, in the order of the layout."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +50,17 @@ class SetBased(Method):
         mask        a choice sees Q and itself; the cue sees Q, all choices and itself
         positions   every choice begins at |Q|; the cue at |Q| + max_i |c_i|
 
-    A choice has neither a label nor a place: the model is given a set. The sequence is laid out in
-    the order of the choices' token ids, so it is the same for all K! orders of a question, and the
-    answer has the same bits by construction.
+    A choice has neither a label nor a place in an order: the model reads a set. The sequence is
+    laid out in the order of the choices' token ids, so it is the same for all K! orders of a
+    question, and the answer has the same bits by construction.
 
-    Readout by text, because there are no labels: p(i) is proportional to the probability of the
+    There are no labels, so the text is read: p(i) is proportional to the probability of the
     choice's text after the cue, prod_j p(t_j | Q, choices, cue, t_<j), each over the whole
-    vocabulary. The publication lets the model write greedily, and counts what holds the right
-    choice and no other; that gives no probability, and the text's own is the nearest that does.
-    `per_token`: the geometric mean over the text's tokens in place of the product. It takes away
-    what favours short texts, and favours long ones whose first token decides the others.
+    vocabulary. The publication lets the model write greedily, and counts an answer as right if it
+    holds the right choice and no other. That gives no probability; the text's own probability is
+    the nearest thing that does. `per_token`: the geometric mean over the text's tokens instead of
+    the product. The product favours short texts; the mean favours long texts whose first token
+    decides the others.
 
     A choice is a line, as in `standard` without its label. (The publication's lines begin with a
     dash or have quotation marks, by data set.)
@@ -59,51 +73,56 @@ class SetBased(Method):
         check_length(lm, question)
         prefix, cue, written = _write(lm, question)
         order = sorted(range(len(written)), key=lambda i: written[i])
-        lines, answers = zip(*(written[i] for i in order), strict=True)
-        fork = pack(prefix, lines)
+        answers = [written[i][1] for i in order]
+        fork = pack(prefix, [written[i][0] for i in order])
         join = pack(cue, [ids[:-1] for ids in answers], tree=True)  # the last is read, not run
-        F, J = len(fork.tokens), len(join.tokens)
-        check_mask_fits(F + J)
-        mask = torch.zeros(F + J, F + J, dtype=torch.bool)
-        mask[:F, :F], mask[F:, :F], mask[F:, F:] = fork.mask, True, join.mask
-        paths = [path[len(cue) - 1 :] for path in join.paths()]  # for each token of a choice a row
+        # For each choice the rows of `join` after which its tokens are read.
+        paths = [path[len(cue) - 1 :] for path in join.paths()]
         # From the last row to the first: the first prompt stands for all tokens of the layout.
         rows = sorted({row for path in paths for row in path}, reverse=True)
-        layout = Layout(
-            torch.cat([fork.tokens, join.tokens]),
-            torch.cat([fork.positions, join.positions + fork.positions.max() + 1]),
-            mask,
-            torch.tensor(rows) + F,
-        )
+        layout = _fork_and_join(fork, join, rows)
+        ids_before: dict[int, Ids] = {}  # of each of these rows: the cue, and the text up to it
+        for path, ids in zip(paths, answers, strict=True):
+            for j, row in enumerate(path):
+                ids_before[row] = [*cue, *ids[:j]]
         text = "\n".join([question.text, *(question.choices[i] for i in order), CUE])
-        longest, vocabulary = max(lines, key=len), list(range(lm.config.vocab_size))
-        seen = {
-            path[j]: [*cue, *ids[:j]]
-            for path, ids in zip(paths, answers, strict=True)
-            for j in range(len(path))
-        }
-        prompts = [Prompt(text, [*longest, *seen[row]], vocabulary) for row in rows]
-        reads = tuple(
-            (i, tuple((rows.index(row), token) for row, token in zip(path, ids, strict=True)))
-            for i, path, ids in zip(order, paths, answers, strict=True)
-        )
+        longest = max((written[i][0] for i in order), key=len)
+        vocabulary = list(range(lm.config.vocab_size))
+        prompts = [Prompt(text, [*longest, *ids_before[row]], vocabulary) for row in rows]
+        reads = []
+        for i, path, ids in zip(order, paths, answers, strict=True):
+            reads.append(Read(i, tuple(rows.index(row) for row in path), tuple(ids)))
         groups = Groups(((tuple(range(len(order))),),), complete=True)
-        return SetPlan(question, groups, prefix, prompts, layout, reads=reads)
+        return SetPlan(question, groups, prefix, prompts, layout, reads=tuple(reads))
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
         assert isinstance(plan, SetPlan)  # it is the one of `plan`
         # In the order of the layout up to the end: a sum in another order could round otherwise.
         log_p = torch.stack(list(logits)).log_softmax(dim=-1)
-        said = torch.stack([log_p[tuple(zip(*read, strict=True))].sum() for _, read in plan.reads])
+        text_log_p = torch.stack([log_p[read.prompts, read.tokens].sum() for read in plan.reads])
         if self.per_token:
-            said = said / torch.tensor([len(read) for _, read in plan.reads])
-        p = torch.empty_like(said)
-        p[[i for i, _ in plan.reads]] = said.softmax(dim=-1)
+            text_log_p = text_log_p / torch.tensor([len(read.tokens) for read in plan.reads])
+        p = torch.empty_like(text_log_p)
+        p[[read.choice for read in plan.reads]] = text_log_p.softmax(dim=-1)
         best = max(range(len(p)), key=p.tolist().__getitem__)
         return Answer(p, p, best, (Group(plan.groups.flat[0], p, None),))
 
 
-Ids = list[int]
+def _fork_and_join(fork: Tree, join: Tree, rows: Sequence[int]) -> Layout:
+    """The layout of `fork`, the question and its choices, then of `join`, the cue and the texts
+    after it, which see all of `fork`. `rows`: the rows of `join` that are read."""
+    F, J = len(fork.tokens), len(join.tokens)
+    check_mask_fits(F + J)
+    mask = torch.zeros(F + J, F + J, dtype=torch.bool)
+    mask[:F, :F] = fork.mask
+    mask[F:, :F] = True
+    mask[F:, F:] = join.mask
+    return Layout(
+        torch.cat([fork.tokens, join.tokens]),
+        torch.cat([fork.positions, join.positions + fork.positions.max() + 1]),
+        mask,
+        torch.tensor(rows) + F,
+    )
 
 
 def _write(lm: LanguageModel, question: Question) -> tuple[Ids, Ids, list[tuple[Ids, Ids]]]:
@@ -112,9 +131,10 @@ def _write(lm: LanguageModel, question: Question) -> tuple[Ids, Ids, list[tuple[
     start = f"{question.text}\n"
     lines = [f"{start}{choice}\n" for choice in question.choices]
     cued = [line + CUE for line in lines]
-    told = [f"{text} {choice}" for text, choice in zip(cued, question.choices, strict=True)]
+    answered = [f"{text} {choice}" for text, choice in zip(cued, question.choices, strict=True)]
     K = len(lines)
-    first, *others = lm.tokenizer.encode([start, *lines, *cued, *told])
+    first, *others = lm.tokenizer.encode([start, *lines, *cued, *answered])
+    # For each choice the ids of three texts, of which each begins with the one before.
     ends = list(zip(others[:K], others[K : 2 * K], others[2 * K :], strict=True))
     cues = [b[len(a) :] for a, b, _ in ends]
     nested = all(a == b[: len(a)] and b == c[: len(b)] and c != b for a, b, c in ends)

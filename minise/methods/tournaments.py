@@ -37,12 +37,13 @@ class Elimination(Method):
 
     The mean of the probabilities in a prompt of n choices is 1/n. The publication has two rounds;
     with more of them, `rounds`, dropping goes on until none is below the mean or one is left. It
-    writes "[MASK]" in the place of a dropped choice and keeps the labels. Here the rest is asked
-    as a question of its own with labels from A: base models know no instruction about masks.
+    replaces a dropped choice by "[MASK]" and keeps the labels. Here the remaining choices are asked
+    as a new question with labels from A: base models do not follow an instruction about masks.
 
-    The publication gives a prediction. As a distribution: a dropped choice keeps its probability
-    from the prompt that dropped it, and the rest share what is left as the next prompt says. So no
-    probability is 0, and the prediction is still the last prompt's.
+    The publication gives only a prediction. Here is how a distribution is made: a dropped choice
+    keeps its probability from the prompt that dropped it, and the others share the remaining
+    probability in the proportions of the next prompt. So no probability is 0, and the prediction is
+    still that of the last prompt.
     """
 
     name: ClassVar[str] = "elimination"
@@ -58,9 +59,9 @@ class Elimination(Method):
         self, lm: LanguageModel, plan: Plan, logits: Sequence[Tensor], seed: int
     ) -> Plan | None:
         """The next round: those choices of the last one that are not below its mean."""
-        asked, p = plan.groups.flat[-1], logits[-1].softmax(dim=-1).tolist()
-        rest = tuple(i for i, share in zip(asked, p, strict=True) if share >= 1 / len(p))
-        if len(plan.prompts) >= self.rounds or not 1 < len(rest) < len(asked):
+        choices, p = plan.groups.flat[-1], logits[-1].softmax(dim=-1).tolist()
+        rest = tuple(i for i, share in zip(choices, p, strict=True) if share >= 1 / len(p))
+        if len(plan.prompts) >= self.rounds or not 1 < len(rest) < len(choices):
             return None
         template = self.standard_template(lm)
         return plan_orders(lm, plan.question, template, [rest])
@@ -70,7 +71,7 @@ class Elimination(Method):
         p = torch.full((K,), 1 / K, dtype=torch.float64)
         for choices, row in zip(plan.groups.flat, logits, strict=True):
             p[list(choices)] = p[list(choices)].sum() * row.softmax(dim=-1)
-        return _told(p, plan, logits)
+        return _answer_with(p, plan, logits)
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,10 @@ class Knockout(SelfEnsemble):
     """A knockout: random groups of `match` choices, each group's most probable one goes on, and the
     winners meet again until one is left. What grouping gives without averaging over groups.
 
-    `brackets` such knockouts, each of a random order, are played side by side, and their mean is
-    taken; by default as many as come nearest to Self-Ensemble's tokens. (How long later prompts
-    are is not known before: they are taken to be as long as those of the first round.) A choice
-    without an opponent goes on.
+    `brackets` such knockouts, each with a random order, are played side by side, and their mean is
+    taken. By default there are as many as come nearest to Self-Ensemble's tokens. (The lengths of
+    later prompts are not known at the start: they are assumed to be as long as those of the first
+    round.) A choice without an opponent goes on.
 
     No publication gives a distribution. By Luce's choice axiom the odds of two choices are the same
     in every group, so the matches of a bracket give all odds: the winner has strength 1, and one
@@ -104,41 +105,47 @@ class Knockout(SelfEnsemble):
 
         if self.brackets is not None:
             return first(self.brackets)
-        matches, left = list[int](), K  # of a bracket, round by round
-        while left > 1:
-            matches.append(left // m + (left % m > 1))
-            left = -(-left // m)
+        matches: list[int] = []  # how many each round of one bracket has
+        remaining = K
+        while remaining > 1:
+            matches.append(remaining // m + (remaining % m > 1))
+            remaining = -(-remaining // m)
         budget = super().plan(lm, question, seed).tokens(lm.counted_as("tree"))
-        # In K * K brackets nearly all groups have met; what was asked already costs nothing again.
+        # In K * K brackets nearly all groups have met; the same prompt again costs nothing.
         return nearest(lm, first, K * K, budget * matches[0] / sum(matches))
 
     def more(
         self, lm: LanguageModel, plan: Plan, logits: Sequence[Tensor], seed: int
     ) -> Plan | None:
         """The next round of every bracket."""
-        left: list[list[int]] = []
-        for bracket in zip(*_rounds(plan), strict=True):
-            first = [i for group in bracket[0] for i in group]
-            alone = [i for i in range(len(plan.question.choices)) if i not in first]
-            left.append(first + alone)
-        for t, group, row in _matches(plan, logits):
+        remaining: list[list[int]] = []  # the choices of each bracket
+        for trials in zip(*_rounds(plan), strict=True):
+            matched = [i for group in trials[0] for i in group]
+            alone = [i for i in range(len(plan.question.choices)) if i not in matched]
+            remaining.append(matched + alone)
+        for bracket, group, row in _matches(plan, logits):
             winner = group[int(row.argmax())]
-            left[t] = [i for i in left[t] if i == winner or i not in group]
-        return self._round(lm, plan.question, left) if len(left[0]) > 1 else None
+            remaining[bracket] = [i for i in remaining[bracket] if i == winner or i not in group]
+        return self._round(lm, plan.question, remaining) if len(remaining[0]) > 1 else None
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        played = _matches(plan, logits)
-        strength = torch.ones(1 + max(t for t, *_ in played), len(plan.question.choices)).double()
-        for t, group, row in reversed(played):
+        matches = _matches(plan, logits)
+        brackets = 1 + max(bracket for bracket, *_ in matches)
+        strength = torch.ones(brackets, len(plan.question.choices)).double()
+        for bracket, group, row in reversed(matches):
             odds = torch.exp(row - row.max())
-            strength[t, list(group)] = strength[t, group[int(row.argmax())]] * odds
-        return _told((strength / strength.sum(dim=1, keepdim=True)).mean(dim=0), plan, logits)
+            winner = group[int(row.argmax())]
+            strength[bracket, list(group)] = strength[bracket, winner] * odds
+        p = (strength / strength.sum(dim=1, keepdim=True)).mean(dim=0)
+        return _answer_with(p, plan, logits)
 
-    def _round(self, lm: LanguageModel, question: Question, left: list[list[int]]) -> Plan:
-        """A round of each bracket, of the choices that are left in it; a trial is a bracket."""
+    def _round(self, lm: LanguageModel, question: Question, remaining: list[list[int]]) -> Plan:
+        """One round of all brackets, with the remaining choices of each; a trial is a bracket."""
         m = self.match
-        cut = [[tuple(one[i : i + m]) for i in range(0, len(one), m)] for one in left]
-        trials = [tuple(group for group in each if len(group) > 1) for each in cut]
+        trials = []
+        for choices in remaining:
+            groups = [tuple(choices[i : i + m]) for i in range(0, len(choices), m)]
+            trials.append(tuple(group for group in groups if len(group) > 1))
         return _meetings(self, lm, question, trials)
 
 
@@ -149,16 +156,21 @@ def _rounds(plan: Plan) -> list[tuple[Trial, ...]]:
 
 def _matches(plan: Plan, logits: Sequence[Tensor]) -> list[tuple[int, tuple[int, ...], Tensor]]:
     """Each match in the order played: its bracket, its choices and their logits."""
-    each = [(t, group) for one in _rounds(plan) for t, trial in enumerate(one) for group in trial]
-    return [(t, group, row) for (t, group), row in zip(each, logits, strict=True)]
+    matches = []
+    rows = iter(logits)
+    for trials in _rounds(plan):
+        for bracket, trial in enumerate(trials):
+            for group in trial:
+                matches.append((bracket, group, next(rows)))
+    return matches
 
 
 @dataclass(frozen=True)
 class League(SelfEnsemble):
     """A league: every two choices meet twice, once in each order, and a choice's score is the mean
     of its probabilities (Liusie et al. 2023, arXiv 2307.07889, "average probability" over
-    symmetric comparisons). It is Self-Ensemble with groups of two and no null option, with every
-    ordered pair in place of random ones: what averaging gives without the null option.
+    symmetric comparisons). It is Self-Ensemble with groups of two and no null option, with all
+    ordered pairs instead of random ones: averaging without the null option.
 
     K (K - 1) prompts. With `matched` only so many rounds, in each of which every choice meets one
     other, as come nearest to Self-Ensemble's tokens. If K is odd, one choice rests in a round.
@@ -169,7 +181,7 @@ class League(SelfEnsemble):
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         rounds = round_robin(permutation(len(question.choices), f"{seed}/{question.id}/league"))
-        rounds += [tuple((b, a) for a, b in one) for one in rounds]
+        rounds += [tuple((b, a) for a, b in pairs) for pairs in rounds]
         if not self.matched:
             return _meetings(self, lm, question, rounds)
         budget = super().plan(lm, question, seed).tokens(lm.counted_as("tree"))
@@ -178,7 +190,7 @@ class League(SelfEnsemble):
 
 def round_robin(order: Sequence[int]) -> list[Trial]:
     """Rounds in which every two items meet once, by the circle method: the first stays, the others
-    move on by one. Who stands first in a pair alternates.
+    move on by one. Which item is first in a pair alternates.
 
     >>> round_robin([0, 1, 2, 3])
     [((0, 3), (2, 1)), ((2, 0), (3, 1)), ((0, 1), (3, 2))]
@@ -197,12 +209,12 @@ def _meetings(
     method: SelfEnsemble, lm: LanguageModel, question: Question, trials: Sequence[Trial]
 ) -> Plan:
     """A prompt without null option for each group of these trials."""
-    template = method.standard_template(lm)
-    plan = plan_orders(lm, question, template, [group for trial in trials for group in trial])
-    return replace(plan, groups=Groups(tuple(trials)))
+    groups = Groups(tuple(trials))
+    plan = plan_orders(lm, question, method.standard_template(lm), groups.flat)
+    return replace(plan, groups=groups)
 
 
-def _told(p: Tensor, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-    """The answer with these probabilities, and beside it what each prompt said."""
-    whole = combine(len(p), [Group(tuple(range(len(p))), p, None)])
-    return replace(whole, groups=mean_answer(plan, logits).groups)
+def _answer_with(p: Tensor, plan: Plan, logits: Sequence[Tensor]) -> Answer:
+    """The answer with the probabilities p (K,); its groups are the results of the prompts."""
+    answer = combine(len(p), [Group(tuple(range(len(p))), p, None)])
+    return replace(answer, groups=mean_answer(plan, logits).groups)

@@ -14,9 +14,9 @@ from minise.method import Answer
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty:
-    """standard_errors: (K,) float64, of each choice's score. lead: by how much the predicted
-    choice's score exceeds the next one's. lead_error: the standard error of that difference. The
-    errors are None where the trials say nothing about them."""
+    """standard_errors: (K,) float64, one for each choice's score. lead: the predicted choice's
+    score minus the second highest score. lead_error: the standard error of that difference. The
+    errors are None where the trials cannot show them."""
 
     standard_errors: Tensor | None
     lead: float
@@ -40,9 +40,9 @@ def uncertainty(groups: Groups, answer: Answer) -> Uncertainty:
     if not (groups.independent and whole) or N < 2:
         return Uncertainty(None, lead, None)
     values_NK = torch.empty(N, K, dtype=torch.float64)
-    said = iter(answer.groups)
+    results = iter(answer.groups)
     for number, trial in enumerate(groups.trials):
-        for group in islice(said, len(trial)):
+        for group in islice(results, len(trial)):
             values_NK[number, list(group.choices)] = group.probabilities
     errors = values_NK.std(dim=0) / N**0.5
     lead_error = (values_NK[:, first] - values_NK[:, second]).std() / N**0.5
