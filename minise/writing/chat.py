@@ -1,4 +1,4 @@
-"""What a checkpoint says about writing on: its stop tokens, and its chat template.
+"""What a checkpoint's files say about writing text: its stop tokens and its chat template.
 
 A chat template is a program in a file that anybody can write. jinja2 runs it in its sandbox.
 """
@@ -24,36 +24,39 @@ def stop_tokens(lm: LanguageModel) -> list[int]:
     """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json, else
     the `eos_token` of tokenizer_config.json. Raises Unsuited where none of them names one."""
     for name in ("generation_config.json", "config.json"):
-        if (ids := _read(lm, name).get("eos_token_id")) is not None:
-            found = ids if isinstance(ids, list) else [ids]
-            if not all(type(i) is int and 0 <= i < lm.config.vocab_size for i in found):
+        value = _read(lm, name).get("eos_token_id")
+        if value is not None:
+            ids = value if isinstance(value, list) else [value]
+            if not all(type(i) is int and 0 <= i < lm.config.vocab_size for i in ids):
                 raise InputError(f"{lm.name}: {name}: eos_token_id is not a token id, nor a list")
-            return found
+            return ids
     token = _text(_read(lm, "tokenizer_config.json").get("eos_token"))
-    found_id = None if token is None else lm.tokenizer.backend.token_to_id(token)
-    if found_id is None:
+    token_id = None if token is None else lm.tokenizer.backend.token_to_id(token)
+    if token_id is None:
         raise Unsuited(
             f"{lm.name}: names no stop token; add eos_token_id to its generation_config.json"
         )
-    return [found_id]
+    return [token_id]
 
 
 def chat_template(lm: LanguageModel) -> str | None:
-    """The checkpoint's chat template, None where it has none. Of several by name, the default."""
-    if (file := _file(lm, "chat_template.jinja")) is not None:
+    """The checkpoint's chat template, None where it has none. Of several templates with names, the
+    one named "default"."""
+    file = _file(lm, "chat_template.jinja")
+    if file is not None:
         return file[1]
-    held = _read(lm, "tokenizer_config.json").get("chat_template")
-    if isinstance(held, list):
-        named = {one["name"]: one["template"] for one in held if isinstance(one, dict)}
-        held = named.get("default")
-    return held if isinstance(held, str) else None
+    template = _read(lm, "tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):
+        by_name = {one["name"]: one["template"] for one in template if isinstance(one, dict)}
+        template = by_name.get("default")
+    return template if isinstance(template, str) else None
 
 
 def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
     """The messages as the checkpoint's chat template writes them, up to where the model answers.
 
-    Raises InputError for a checkpoint without a template, and for a template that fails, that
-    refuses these messages, or that does what the sandbox forbids.
+    Raises InputError for a checkpoint without a template, and for a template that fails, refuses
+    these messages, or does what the sandbox forbids.
     """
     template = chat_template(lm)
     if template is None:
@@ -74,7 +77,7 @@ def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
         written: str = environment.from_string(template).render(
             **{"messages": list(messages), "add_generation_prompt": True, **tokens}
         )
-    except Exception as error:  # whatever a template can run into
+    except Exception as error:  # a template can raise anything
         raise InputError(f"{lm.name}: its chat template failed ({one_line(error)})") from None
     return written
 
@@ -92,39 +95,40 @@ def encode_as_is(lm: LanguageModel, text: str) -> list[int]:
 
 def _read(lm: LanguageModel, name: str) -> dict[str, Any]:
     """A JSON object of the checkpoint; empty where there is no such file."""
-    if (file := _file(lm, name)) is None:
+    file = _file(lm, name)
+    if file is None:
         return {}
     path, text = file
     try:
-        held = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not readable as JSON ({one_line(error)})") from None
-    return held if isinstance(held, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _file(lm: LanguageModel, name: str) -> tuple[Path, str] | None:
-    """The path and the text of a file of the checkpoint, None where there is none. Looked up once
-    for each model: every prompt needs them, and the hub would be asked each time for an absent
-    one."""
+    """The path and the text of a file of the checkpoint, None where there is none. It is looked up
+    once for each model: every prompt needs it, and for an absent file each look-up would ask the
+    hub."""
     if not lm.has_files:
         raise Unsuited(f"{lm.name}: this needs minise's own decoder; load it by minise.load")
-    known = _FILES.setdefault(lm, {})
-    if name not in known:
+    files = _FILES.setdefault(lm, {})
+    if name not in files:
         path = optional_file(finder(lm.name, lm.revision), name)
         try:
-            known[name] = None if path is None else (path, path.read_text(encoding="utf-8"))
+            files[name] = None if path is None else (path, path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: not readable as text ({one_line(error)})") from None
-    return known[name]
+    return files[name]
 
 
 def _text(token: Any) -> str | None:
-    """A special token's text: files hold it alone or in an object with more about it."""
-    held = token.get("content") if isinstance(token, dict) else token
-    return held if isinstance(held, str) else None
+    """A special token's text: a file has it as text, or as an object with more facts about it."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
-# What the reference library gives to templates besides.
+# The functions that the reference library offers to templates.
 
 
 def _refuse(message: str) -> NoReturn:
@@ -136,5 +140,5 @@ def _now(form: str) -> str:
 
 
 def _as_json(value: Any, **settings: Any) -> str:
-    # jinja2's own escapes for HTML, which a prompt is not.
+    # jinja2's own filter escapes for HTML, and a prompt is not HTML.
     return json.dumps(value, ensure_ascii=False, indent=settings.get("indent"))

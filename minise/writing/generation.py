@@ -1,14 +1,14 @@
-"""Write on: a tree of prompts that grows by one token below each end.
+"""Generate text: a tree of prompts that grows by one token below each end.
 
-All prompts run in one pass, over what they share, and every further pass runs one token for each
-that has not ended. What a prompt becomes does not depend on what is generated beside it.
+The first pass runs all prompts, and what they share once. Every further pass runs one token for
+each text that has not ended. A text does not depend on the other texts generated beside it.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,17 +20,16 @@ from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError
 from minise.exact.attention import Reader, few_queries, next_calls, tree_reader
 from minise.layout import pack
+from minise.method import OnText
 from minise.model import Decoder
 from minise.writing.chat import stop_tokens
-
-Heard = Callable[[int, str], None]  # the prompt's number and its next piece of text
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What followed a prompt. tokens: the new ids, without the one that stopped it. text: theirs,
-    up to a stop text. ended: "stop" (a stop token or text came), "budget" (max_new_tokens) or
-    "positions" (the model has no more)."""
+    """What the model wrote after a prompt. tokens: the new ids, without the stop token. text: their
+    text, up to a stop text. ended: "stop" (by a stop token or text), "budget" (by max_new_tokens)
+    or "positions" (the model has no more positions)."""
 
     tokens: list[int]
     text: str
@@ -52,87 +51,122 @@ def generate(
     seed: int = 0,
     stop: Sequence[int] | None = None,
     stop_texts: Sequence[str] = (),
-    on_text: Heard | None = None,
+    on_text: OnText | None = None,
 ) -> list[Generation]:
-    """What the model writes after each prompt, in their order.
+    """What the model writes after each prompt, in the order of the prompts.
 
     A prompt is a text or token ids. At temperature 0 the most likely token is taken, the lower id
     on a tie. Above 0 a token is drawn from the softmax of logits / temperature, among the fewest
     likely tokens that hold a share of `top_p` (nucleus sampling, Holtzman et al. 2020). The draws
-    follow from the seed and the prompt; of equal prompts each has draws of its own. `stop` are the
-    ids that end a text, by default the checkpoint's; one of `stop_texts` ends it, too, and is left
-    out of it. `on_text(number, piece)` hears each piece of
-    text as it comes.
+    follow from the seed and the prompt; equal prompts have different draws. `stop`: the ids that
+    end a text, by default the checkpoint's. `stop_texts`: texts that also end it, and are left out
+    of it. `on_text(number, piece)` is called with each piece of text of prompt `number` as soon as
+    it is written.
 
-    Raises InputError for a setting out of range, an empty prompt, one beyond the model's positions
-    or vocabulary, and a checkpoint that names no stop token where none is given.
+    Raises InputError for a setting out of range, an empty prompt, a prompt beyond the model's
+    positions or vocabulary, and a checkpoint that names no stop token where `stop` is None.
     """
     _check(max_new_tokens, temperature, top_p)
-    encoded = iter(lm.tokenizer.encode([p for p in prompts if isinstance(p, str)]))
-    ids = [next(encoded) if isinstance(p, str) else list(p) for p in prompts]
+    ids = _prompt_ids(lm, prompts)
     if not ids:
         return []
-    if not all(ids):
-        raise InputError("an empty prompt; give at least one token to go on from")
     check_fit(lm.name, lm.config, [], ids)
-    ends = frozenset(stop_tokens(lm) if stop is None else stop)
+    stop_ids = frozenset(stop_tokens(lm) if stop is None else stop)
+    texts = [
+        _Text(lm, number, prompt, max_new_tokens, stop_ids, stop_texts, on_text)
+        for number, prompt in enumerate(ids)
+    ]
+    # Equal prompts differ by how many of them come before: ids[:i].count(prompt).
     draws = [
         random.Random(f"{seed}/{ids[:i].count(prompt)}/{prompt}") for i, prompt in enumerate(ids)
     ]
-    streams = [DecodeStream(skip_special_tokens=True) for _ in ids]
-    written: list[list[int]] = [[] for _ in ids]
-    texts = [""] * len(ids)
-    ended = ["budget"] * len(ids)
-    live = list(range(len(ids)))  # the prompts that go on; the rows of `tree` are theirs
     tree = _Branches(lm.decoder)
     hidden = tree.start(ids)
+    live = list(range(len(ids)))  # the texts that have not ended; the rows of `tree` are theirs
     while True:
         rows = lm.logits(hidden).double().cpu()
-        chosen = [
+        tokens = [
             choose(row, temperature, top_p, draws[i]) for i, row in zip(live, rows, strict=True)
         ]
-        going: list[int] = []  # places in `live`
-        for place, (i, token) in enumerate(zip(live, chosen, strict=True)):
-            if token in ends:
-                ended[i] = "stop"
-                continue
-            written[i].append(token)
-            if on_text or stop_texts:
-                piece = streams[i].step(lm.tokenizer.backend, token) or ""
-                texts[i] += piece
-                if on_text and piece:
-                    on_text(i, piece)
-            if any(end in texts[i] for end in stop_texts):
-                ended[i] = "stop"
-            elif len(ids[i]) + len(written[i]) > lm.config.max_position_embeddings:
-                ended[i] = "positions"
-            elif len(written[i]) < max_new_tokens:
-                going.append(place)
-        if not going:
-            break
-        if len(going) < len(live):
-            tree.keep(going)
-        live = [live[place] for place in going]
-        hidden = tree.step([chosen[place] for place in going])
-    made = []
-    for prompt, new, end in zip(ids, written, ended, strict=True):
-        text = _text_after(lm, prompt, new)
-        upto = min((text.find(one) for one in stop_texts if one in text), default=len(text))
-        made.append(Generation(new, text[:upto], end))
-    return made
+        places = []  # in `live`: the texts that still have not ended
+        for place, (i, token) in enumerate(zip(live, tokens, strict=True)):
+            texts[i].add(token)
+            if not texts[i].ended:
+                places.append(place)
+        if not places:
+            return [text.generation() for text in texts]
+        if len(places) < len(live):
+            tree.keep(places)
+        live = [live[place] for place in places]
+        hidden = tree.step([tokens[place] for place in places])
+
+
+def _prompt_ids(lm: LanguageModel, prompts: Sequence[str | Sequence[int]]) -> list[list[int]]:
+    """The token ids of prompts. All that are text are encoded at once."""
+    encoded = iter(lm.tokenizer.encode([prompt for prompt in prompts if isinstance(prompt, str)]))
+    ids = [next(encoded) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
+    if not all(ids):
+        raise InputError("an empty prompt; give at least one token to go on from")
+    return ids
+
+
+class _Text:
+    """The text that grows after one prompt. `ended`: why, as in `Generation`; "" before it ends."""
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        number: int,
+        prompt: list[int],
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        stop_texts: Sequence[str],
+        on_text: OnText | None,
+    ) -> None:
+        self.lm, self.number, self.prompt = lm, number, prompt
+        self.max_new_tokens, self.on_text = max_new_tokens, on_text
+        self.stop_ids, self.stop_texts = stop_ids, stop_texts
+        self.stream = DecodeStream(skip_special_tokens=True)
+        self.tokens: list[int] = []
+        self.text = ""  # only kept up to date where pieces of it are used
+        self.ended = ""
+
+    def add(self, token: int) -> None:
+        """Append a token, or end the text."""
+        if token in self.stop_ids:
+            self.ended = "stop"
+            return
+        self.tokens.append(token)
+        if self.on_text or self.stop_texts:
+            piece = self.stream.step(self.lm.tokenizer.backend, token) or ""
+            self.text += piece
+            if self.on_text and piece:
+                self.on_text(self.number, piece)
+        if any(stop_text in self.text for stop_text in self.stop_texts):
+            self.ended = "stop"
+        elif len(self.prompt) + len(self.tokens) > self.lm.config.max_position_embeddings:
+            self.ended = "positions"
+        elif len(self.tokens) >= self.max_new_tokens:
+            self.ended = "budget"
+
+    def generation(self) -> Generation:
+        """The result, once it has ended."""
+        text = _text_after(self.lm, self.prompt, self.tokens)
+        starts = [text.find(stop_text) for stop_text in self.stop_texts if stop_text in text]
+        return Generation(self.tokens, text[: min(starts, default=len(text))], self.ended)
 
 
 def choose(logits: Tensor, temperature: float, top_p: float, draw: random.Random) -> int:
-    """A token by its logits (V,) float64: see `generate`."""
+    """The next token, from logits (V,) float64: see `generate`."""
     if temperature == 0:
         return int((logits == logits.max()).nonzero()[0])
     shares, order = torch.softmax(logits / temperature, dim=-1).sort(descending=True, stable=True)
     before = shares.cumsum(dim=-1) - shares
     # The first token stays, even where rounding makes its share reach top_p.
-    kept = max(1, int((before < top_p).sum()))
-    upto = shares[:kept].cumsum(dim=-1)
-    place = torch.searchsorted(upto, draw.random() * upto[-1], right=True)
-    return int(order[min(int(place), kept - 1)])
+    nucleus = max(1, int((before < top_p).sum()))  # how many tokens
+    sums = shares[:nucleus].cumsum(dim=-1)
+    place = torch.searchsorted(sums, draw.random() * sums[-1], right=True)
+    return int(order[min(int(place), nucleus - 1)])
 
 
 def _check(max_new_tokens: int, temperature: float, top_p: float) -> None:
@@ -145,17 +179,18 @@ def _check(max_new_tokens: int, temperature: float, top_p: float) -> None:
 
 
 def _text_after(lm: LanguageModel, prompt: Sequence[int], new: Sequence[int]) -> str:
-    """The text of `new` as it follows the prompt: alone, it would lose a space at its beginning."""
+    """The text of `new` after the prompt. Decoded alone it would lose a space at its beginning."""
     decode = lm.tokenizer.backend.decode
     before, whole = decode(list(prompt)), decode([*prompt, *new])
     return whole.removeprefix(before) if whole.startswith(before) else decode(list(new))
 
 
 class _Branches:
-    """The cache of a tree of prompts, and the path of each through it."""
+    """A cache of the tree of prompts, and the path of each prompt through it."""
 
     cache: Cache
-    paths: Tensor  # (G, P): each prompt's rows of the cache, in order; behind its length any rows
+    # (G, P): each prompt's rows of the cache, in order; after the prompt's length, any rows
+    paths: Tensor
     lengths: Tensor  # (G,)
 
     def __init__(self, decoder: Decoder) -> None:
@@ -178,7 +213,7 @@ class _Branches:
         """Run one more token of each. Returns their hidden states (G, D)."""
         G, device = len(tokens), self.decoder.device
         rows = self.cache.positions.shape[-1] + torch.arange(G, device=device)
-        if int(self.lengths.max()) == self.paths.shape[1]:  # more room, half as much again
+        if int(self.lengths.max()) == self.paths.shape[1]:  # it is full: make it half as long again
             room = self.paths[:, :1].expand(-1, math.ceil(self.paths.shape[1] / 2))
             self.paths = torch.cat([self.paths, room], dim=1)
         self.paths[torch.arange(G, device=device), self.lengths] = rows
@@ -188,9 +223,9 @@ class _Branches:
         return self._run(torch.tensor(tokens, device=device), positions, reader, self.cache)
 
     def keep(self, places: list[int]) -> None:
-        """Go on with these prompts only, and drop the rows of the cache that none of them sees."""
-        seen, rows = self.paths[places].unique(return_inverse=True)
-        self.cache, self.paths, self.lengths = self.cache.only(seen), rows, self.lengths[places]
+        """Keep these prompts only, and drop the rows of the cache that none of them uses."""
+        used, paths = self.paths[places].unique(return_inverse=True)
+        self.cache, self.paths, self.lengths = self.cache.only(used), paths, self.lengths[places]
 
     def _run(
         self,

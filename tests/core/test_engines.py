@@ -1,0 +1,124 @@
+"""The logits after each prompt, by each engine, and what the engines refuse to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from minise import (
+    InputError,
+    LanguageModel,
+    Question,
+    SelfEnsemble,
+    Standard,
+    branch_logits,
+    self_ensemble,
+    standard,
+)
+from minise.memory import free_bytes
+
+
+@pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
+def test_branch_logits_of_columns_are_those_of_the_vocabulary(
+    lm: LanguageModel, engine: str
+) -> None:
+    prefix, branches, columns = [40, 41, 42], [[50, 51], [50, 52, 53], [60]], [9, 1, 280]
+    every = branch_logits(lm, prefix, branches, engine)
+    some = branch_logits(lm, prefix, branches, engine, columns)
+    assert every.shape == (3, lm.config.vocab_size)
+    assert (every[:, columns] - some).abs().max() <= 1e-12
+    separate = branch_logits(lm, prefix, branches, "separate")
+    assert (every - separate).abs().max() <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ("separate", [(5, None)] * 3 + [(6, None)] * 3 + [(4, None)] * 3),
+        ("dense", [(9, None)] * 3),
+        ("tree", [(8, None), (8, None), (8, 3)]),
+    ],
+)
+def test_each_engine_does_the_work_it_says(
+    lm: LanguageModel, engine: str, expected: list[tuple[int, int | None]]
+) -> None:
+    """For each layer that runs: its tokens, and how many of them it computes in full, if not all.
+    (Linear layers add rows up to a multiple of 8.)"""
+    prefix, branches = [40, 41, 42], [[50, 51], [50, 52, 53], [60]]
+    seen: list[tuple[int, int | None]] = []
+    real = lm.decoder.run
+
+    def run(tokens, positions, attend, rows=None):
+        def watched(layer, q, k, v):
+            seen.append((k.shape[1], None if q.shape == k.shape[:2] + q.shape[2:] else q.shape[1]))
+            return attend(layer, q, k, v)
+
+        return real(tokens, positions, watched, rows)
+
+    lm.decoder.run = run
+    try:
+        branch_logits(lm, prefix, branches, engine)
+    finally:
+        del lm.decoder.run
+    assert seen == expected
+
+
+class TestRefusals:
+    def test_a_dense_mask_that_does_not_fit_names_the_engine_that_will(
+        self, lm: LanguageModel, question: Question, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("minise.engines.free_bytes", lambda device: 10_000)
+        with pytest.raises(InputError, match=r"packed tokens need a mask .* use the engine tree"):
+            self_ensemble(lm, question, engine="dense")
+        assert self_ensemble(lm, question, engine="tree")
+        assert free_bytes(torch.device("cpu")) is not None
+
+    def test_an_unknown_engine_preset_or_grouping(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        with pytest.raises(InputError, match='engine "fast" is unknown; use one of separate'):
+            self_ensemble(lm, question, engine="fast")
+        with pytest.raises(InputError, match='preset "draft" is unknown; use one of paper'):
+            self_ensemble(lm, question, preset="draft")
+        with pytest.raises(InputError, match='grouping "best" is unknown'):
+            self_ensemble(lm, question, grouping="best")
+
+    @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
+    def test_a_prompt_beyond_the_models_positions(self, lm: LanguageModel, engine: str) -> None:
+        limit = lm.config.max_position_embeddings
+        fits, longer = [40] * (limit - 1), [40] * limit
+        branch_logits(lm, fits, [[41]], engine)
+        with pytest.raises(InputError, match=f"{limit + 1} tokens, but .* positions for {limit}"):
+            branch_logits(lm, longer, [[41]], engine)
+
+    def test_a_packed_sequence_may_be_longer_than_the_positions(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        """Positions restart after the question, so their number bounds a prompt, not the pack."""
+        prefix, branches = [40] * 20, [[50 + i] * 15 for i in range(80)]
+        assert lm.config.max_position_embeddings < 20 + 80 * 15
+        packed = branch_logits(lm, prefix, branches, "dense")
+        assert (packed - branch_logits(lm, prefix, branches, "separate")).abs().max() <= 1e-10
+
+    @pytest.mark.parametrize("method", [SelfEnsemble(2, 2), Standard()])
+    def test_a_text_far_too_long_is_refused_before_its_prompts_are_written(
+        self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, method: Any
+    ) -> None:
+        monkeypatch.setattr("minise.method.write_prompts", None)
+        for long in (Question("Q" * 5000, ["a", "b"]), Question("Q", ["a", "b" * 5000])):
+            with pytest.raises(InputError, match="has positions for 1024"):
+                method.plan(lm, long, 0)
+
+    def test_tokens_beyond_the_vocabulary(self, lm: LanguageModel) -> None:
+        with pytest.raises(InputError, match="token id 288 is beyond the vocabulary"):
+            branch_logits(lm, [1], [[288]])
+
+    def test_a_group_with_more_choices_than_labels(self, lm: LanguageModel) -> None:
+        many = Question("Q", [f"choice {i}" for i in range(27)])
+        with pytest.raises(InputError, match="only 26 labels"):
+            standard(lm, many)
+        with pytest.raises(InputError, match="only 26 labels"):
+            self_ensemble(lm, many, group_size=26, grouping=lambda *_: pytest.fail("drawn"))
+        assert len(self_ensemble(lm, many, group_size=25, trials=1).groups) == 2

@@ -1,0 +1,109 @@
+"""Messages: one line each, safe to print, and never longer than a terminal shows."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from minise.errors import (
+    InputError,
+    Unsuited,
+    is_memory,
+    no_stderr,
+    one_line,
+    printable,
+    quote,
+    refusing,
+    say,
+    shorten,
+)
+
+
+def test_input_errors_are_value_errors() -> None:
+    assert issubclass(Unsuited, InputError)
+    assert issubclass(InputError, ValueError)
+
+
+def test_a_librarys_message_becomes_one_line() -> None:
+    assert one_line(ValueError("a\n  b\tc")) == "a b c"
+    assert one_line(KeyError()) == "KeyError"
+    assert len(one_line(ValueError("x" * 999))) == 200
+
+
+def test_a_quoted_value_is_json_of_limited_length() -> None:
+    assert quote({"a": [1, None]}) == '{"a": [1, null]}'
+    assert quote("é") == '"é"'
+    assert len(quote("x" * 999)) == 80
+    endless: list[object] = []
+    endless.append(endless)
+    assert quote(endless) == "a list"
+
+
+def test_a_text_is_shortened_only_if_it_is_too_long() -> None:
+    assert shorten("abcdef", 6) == "abcdef"
+    assert shorten("abcdefg", 6) == "abc..."
+
+
+def test_control_characters_are_printed_as_escapes() -> None:
+    assert printable("a\x1b[31m\x00\n\tb\ud800") == "a\\x1b[31m\\x00\n\tb\\ud800"
+
+
+def test_a_message_on_stderr_is_one_line_of_at_most_400_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    say("two\nlines " + "x" * 999)
+    err = capsys.readouterr().err
+    assert err.startswith("minise: two lines xxx")
+    assert err.count("\n") == 1
+    assert len(err) <= 400
+
+
+def test_only_the_first_of_several_processes_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("RANK", "1")
+    say("hello")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "0")
+    say("hello")
+    assert capsys.readouterr().err == "minise: hello\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_errors_for_lack_of_memory_are_recognised(error: Exception, expected: bool) -> None:
+    assert is_memory(error) == expected
+
+
+def test_any_error_of_a_library_becomes_an_input_error() -> None:
+    with (
+        pytest.raises(InputError, match=r"^f\.json: damaged \(no such key\); fetch it again$"),
+        refusing("f.json: damaged"),
+    ):
+        raise RuntimeError("no such\nkey")
+    panic = type("PanicException", (BaseException,), {})
+    with pytest.raises(InputError, match="called unwrap"), refusing("f.json: damaged"):
+        raise panic("called unwrap")
+
+
+def test_an_interrupt_is_not_taken_for_a_damaged_file() -> None:
+    with pytest.raises(KeyboardInterrupt), refusing("f.json: damaged"):
+        raise KeyboardInterrupt
+
+
+def test_stderr_is_silent_only_inside_the_block(capfd: pytest.CaptureFixture[str]) -> None:
+    with no_stderr():
+        os.write(2, b"hidden\n")  # as native code does
+    os.write(2, b"shown\n")
+    assert capfd.readouterr().err == "shown\n"
