@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from minise import AUTHORS_CODE, PAPER, InputError, Question
-from minise.grouping import random_partitions
-from minise.groupings.independent import independent_draws
-from minise.methods.presets import preset_named
+from minise import InputError
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
 from minise.tokenizer import Tokenizer
 from tests.support.tiny import make_tokenizer
@@ -68,12 +64,6 @@ def test_ids_are_those_of_the_whole_prompt_and_the_beginning_token_comes_once() 
         assert prefix + prompt.ids == whole
         assert whole.count(0) == 1
     assert tokenizer.decode(prefix) == "<s>How many?\n"
-
-
-def test_without_a_beginning_token_none_is_added() -> None:
-    tokenizer = byte_tokenizer(bos=False)
-    prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["a"], ["b"]])
-    assert 0 not in prefix + prompts[0].ids
 
 
 def test_a_merge_across_the_questions_end_shortens_the_prefix_and_changes_nothing_else() -> None:
@@ -190,25 +180,6 @@ def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:
         write_prompts(Tokenizer(backend, "ending"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file; a checkpoint folder needs"):
-        Tokenizer.from_file(tmp_path / "tokenizer.json")
-
-
-def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
-    backend = make_tokenizer()
-    backend.enable_truncation(4)
-    backend.enable_padding(length=64)
-    assert len(Tokenizer(backend, "t").encode(["a long text"])[0]) == 1 + len("a long text")
-
-
-def test_reading_ids_back_shows_special_tokens() -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.backend.add_special_tokens(["<s>", "<|end|>"])
-    ids = tokenizer.encode(["Yes<|end|>"])[0]
-    assert tokenizer.decode(ids) == "<s>Yes<|end|>"
-
-
 def test_the_one_label_that_is_unknown_is_refused() -> None:
     """After a prompt, and beside a label, that the tokenizer knows."""
     words = ["<unk>", "Q", "(", ")", "A", "x", "y", "Answer", ":"]
@@ -226,107 +197,3 @@ def test_there_are_26_labels() -> None:
 def test_more_choices_than_labels_are_refused() -> None:
     with pytest.raises(InputError, match="27 choices in one prompt, but only 26 labels"):
         DEFAULT_TEMPLATE.render("Q", ["x"] * 27)
-
-
-class TestQuestion:
-    @pytest.mark.parametrize(
-        ("text", "choices", "complaint"),
-        [
-            ("Q", [], "has no choices; give at least two"),
-            ("Q", ["a"], "has 1 choice; give at least two"),
-            ("", ["a", "b"], "^the question is empty"),
-            (" \n", ["a", "b"], "^the question is empty"),
-            ("Q", ["a", " "], "^the choice 2 is empty"),
-            ("Q", ["a", 3], "^the choice 2 is 3; it must be text"),
-            ("Q", "ab", "give a list"),
-            (None, ["a", "b"], "^the question is null; it must be text"),
-        ],
-    )
-    def test_what_cannot_be_asked_is_refused(self, text, choices, complaint) -> None:
-        with pytest.raises(InputError, match=complaint):
-            Question(text, choices)
-
-    def test_an_id_of_its_own_never_changes(self) -> None:
-        """It seeds the groups: another id would change all results of a question without one."""
-        assert Question("Which is a bird?", ["wren", "trout"]).id == "6cf70344d59ac2a8"
-
-    def test_two_choices_are_enough_and_a_thousand_not_too_many(self) -> None:
-        many = [f"choice {i}" for i in range(1001)]
-        for number in (2, 1000):
-            assert len(Question("Q", many[:number]).choices) == number
-        with pytest.raises(InputError, match="has 1001 choices; give at least two, at most 1,000"):
-            Question("Q", many)
-
-    @pytest.mark.parametrize("answer", [-1, 2, "a", 0.5, True])
-    def test_an_answer_that_is_no_choice_is_refused(self, answer) -> None:
-        with pytest.raises(InputError, match="answer"):
-            Question("Q", ["a", "b"], answer=answer)
-
-    def test_the_first_and_the_last_choice_can_be_the_answer(self) -> None:
-        assert [Question("Q", ["a", "b"], answer=i).answer for i in (0, 1)] == [0, 1]
-
-    def test_an_id_that_is_no_text_is_refused(self) -> None:
-        with pytest.raises(InputError, match="id is 7; it must be text"):
-            Question("Q", ["a", "b"], id=7)
-
-    def test_its_id_follows_its_content_unless_given(self) -> None:
-        assert Question("Q", ["a", "b"]).id == Question("Q", ("a", "b")).id
-        assert Question("Q", ["a", "b"]).cluster == ""
-        assert Question("Q", ["a", "b"]).id != Question("Q", ["b", "a"]).id
-        assert Question("Q", ["a", "b"], id="7").id == "7"
-
-    def test_a_callers_list_is_not_shared(self) -> None:
-        choices = ["a", "b"]
-        question = Question("Q", choices)
-        choices.append("c")
-        assert question.choices == ("a", "b")
-
-
-class TestAuthorsCode:
-    """What the released code writes, family by family."""
-
-    def group(self, family: str, choices: list[str]) -> str:
-        preset = AUTHORS_CODE[family]
-        null = [NULL_OPTION] if preset.null_option else []
-        return preset.template.render("Why?", choices + null)
-
-    def test_group_text_and_reading_point(self) -> None:
-        expected = "Why? \n(A) x (B) y (C) None of the above Answer: \n"
-        assert self.group("llama", ["x", "y"]) == expected
-        assert self.group("mistral", ["x", "y"]) == expected
-
-    def test_qwen_shows_no_null_option_and_a_chat_template(self) -> None:
-        assert self.group("qwen2", ["x", "y"]) == (
-            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
-            "<|im_start|>user\nWhy? \n(A) x (B) y Answer: \n"
-        )
-
-    @pytest.mark.parametrize("family", AUTHORS_CODE)
-    def test_standard_inference_asks_the_data_sets_formatted_question(self, family: str) -> None:
-        template = AUTHORS_CODE[family].standard_template
-        assert template.render("Why?", ["x", "y"]) == "Why? (A) x (B) y Answer:"
-        assert template.bare_labels == (family != "llama")
-        assert template.label == (" {label}" if family == "llama" else "{label}")
-
-    @pytest.mark.parametrize("family", AUTHORS_CODE)
-    def test_the_null_label_is_left_out_and_every_question_gets_one_set_of_draws(
-        self, family: str
-    ) -> None:
-        preset = AUTHORS_CODE[family]
-        assert not preset.null_in_softmax
-        assert preset.grouping is independent_draws
-        assert not preset.groups_per_question
-        assert preset.last_group_early == (family == "mistral")
-
-    def test_the_paper_preset_departs_in_none_of_these(self) -> None:
-        assert PAPER.grouping is random_partitions
-        assert PAPER.groups_per_question
-        assert PAPER.null_option
-        assert PAPER.null_in_softmax
-        assert PAPER.template == PAPER.standard_template == Template()
-        assert PAPER.last_group_early == 0
-
-    def test_a_family_that_it_does_not_have(self) -> None:
-        assert preset_named("paper").of("gemma") == PAPER
-        with pytest.raises(InputError, match="has no gemma model; use preset paper"):
-            preset_named("authors-code").of("gemma")
