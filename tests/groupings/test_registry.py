@@ -1,0 +1,125 @@
+"""Groupings by name, and functions of the user's own, which are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minise import InputError
+from minise.grouping import Grouping, Groups
+from minise.grouping import make_groups as make
+from minise.groupings.registry import grouping_named
+
+
+def make_groups(
+    K: int, m: int, trials: int, seed: int, key: str, grouping: str | Grouping = "random"
+) -> Groups:
+    return make(K, m, trials, seed, key, grouping_named(grouping))
+
+
+OWN = """
+from minise import Groups
+
+
+def mine(K, m, trials, seed, question_id):
+    return {returned}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Callable[[str], Groups]:
+    """The groups of 4 choices by a function in a file, given what it returns."""
+
+    def make(returned: str) -> Groups:
+        path = tmp_path / "mine.py"
+        path.write_text(OWN.format(returned=returned))
+        return make_groups(4, 2, 3, 0, "x", f"{path}:mine")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("returned", "complaint"),
+    [
+        ("None", "returned NoneType; it must return Groups"),
+        ("[[(0, 1), (2, 3)]]", "returned list; it must return Groups"),
+        ("Groups(5)", "trials 5 are no tuples of groups"),
+        ("Groups(((0, 1), (2, 3)))", "trials .* are no tuples of groups"),
+        ("Groups(())", "number of trials 3 is below 1"),
+        ("Groups((((0, 1), (2, 4)),))", r"group \[2, 4\] is wrong; .* ints from 0 to 3"),
+        ("Groups((((0, 1), (2, -1)),))", r"group \[2, -1\] is wrong"),
+        ("Groups((((0, 1), (2, 3.0)),))", r"group \[2, 3.0\] is wrong"),
+        ("Groups((((0, 1), (2, 3, 2)),))", r"group \[2, 3, 2\] is wrong"),
+        ("Groups((((0, 1), (2, 3), ()),))", r"group \[\] is wrong"),
+        ("Groups((((0, 1), (3,)),))", "no group holds choice 2; each choice must be in a group"),
+        ("Groups((((0, 1), (2, 3)),), (1,))", "weights .* a number above 0 for each of the 2"),
+        ("Groups((((0, 1), (2, 3)),), (1, 2, 3))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), (1, float('nan')))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), (1, float('inf')))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), (1, 0))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), (1, 'a'))", "weights"),
+        ("Groups((((0, 1), (2, 3)),), 5)", "weights 5 are wrong"),
+        ("Groups((((0, 1), (2, 3)),), balance=7)", "balance is 7; it must be text"),
+        ("Groups((((0, 1), (2, 3)),) * 30_000)", "60,000 groups, over the limit of 50,000"),
+        ("1 / 0", r"ZeroDivisionError: division by zero \(mine.py:6\)"),
+        ("exit(0)", r"SystemExit: 0 \(mine.py:6\)"),
+        ("mine(K, m, trials, seed, question_id)", r"RecursionError: .* \(mine.py:[56]\)"),
+        ("int('x' * 5000)", "ValueError: invalid literal"),
+    ],
+)
+def test_a_grouping_of_ones_own_that_is_wrong_is_named(
+    own: Callable[[str], Groups], returned: str, complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint) as caught:
+        own(returned)
+    message = str(caught.value)
+    assert "mine.py:" in message or returned == "Groups(())"
+    assert len(message) < 500
+    assert "\n" not in message
+
+
+def test_a_grouping_of_ones_own_may_miss_a_choice_by_chance(
+    own: Callable[[str], Groups],
+) -> None:
+    """As the released code's does. Then the trials are independent."""
+    assert own("Groups((((0, 1),),), independent=True)").flat == [(0, 1)]
+    assert own("Groups([[[0, 1], [2, 3]]], [1, 2.5])").flat == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "complaint"),
+    [
+        ("def mine(K): ...", "mine", "mine.py:mine: TypeError: mine() takes 1 positional argument"),
+        ("mine = 3", "mine", "mine.py:mine: is 3; it must be a function"),
+        ("exit(0)", "mine", "mine.py: could not be run (SystemExit: 0); fix the file"),
+        ("raise KeyError", "mine", "mine.py: could not be run (KeyError: KeyError); fix the file"),
+        ("\0", "mine", "source code string cannot contain null bytes); fix"),
+        ("other = 3", "mine", "mine.py: defines no mine"),
+    ],
+)
+def test_a_file_that_holds_no_grouping_is_named(
+    tmp_path: Path, source: str, name: str, complaint: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    with pytest.raises(InputError) as caught:
+        make_groups(4, 2, 3, 0, "x", f"{path}:{name}")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("where", [":mine", "mine:", "...:x", "a..b:c", "no.such:x", "os:none"])
+def test_a_place_where_nothing_is_is_one_line(where: str) -> None:
+    with pytest.raises(InputError, match=r"write FILE\.py:NAME"):
+        make_groups(4, 2, 3, 0, "x", where)
+
+
+def test_an_exception_of_a_function_given_in_python_is_left_alone() -> None:
+    """There a traceback is what helps."""
+
+    def mine(*_: object) -> Groups:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        make_groups(4, 2, 3, 0, "x", mine)
