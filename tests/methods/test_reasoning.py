@@ -14,7 +14,7 @@ import torch
 from minise import InputError, LanguageModel, Question, generate, load, self_ensemble
 from minise.engines import run_alone
 from minise.errors import Unsuited
-from minise.methods.reasoning import ChainOfThought, ChainOfThoughtEnsemble, Reasoning, said
+from minise.methods.reasoning import ChainOfThought, ChainOfThoughtEnsemble, Reasoning, named_choice
 from minise.names import ENGINES
 from minise.rounds import ask, run_plan
 from tests.support.commands import assert_one_line, run
@@ -215,7 +215,7 @@ class TestCotEnsemble:
     ],
 )
 def test_what_a_text_says(text: str, index: int | None) -> None:
-    assert said(text, 3) == index
+    assert named_choice(text, 3) == index
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -228,10 +228,10 @@ class TestCommands:
     def test_finished_texts_are_kept_and_not_written_again(
         self, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked = ["eval", "--task", "miniature", "--questions", 4, "--method", "standard,cot"]
-        asked += ["--max-new-tokens", 6, "-o", tmp_path]
+        asked = ["eval", "--task", "miniature", "--questions", 4, "-o", tmp_path]
+        asked += ["--method", "standard,cot(max_new_tokens=6)"]
         assert run(capsys, *asked)[0] == 0
-        path = tmp_path / "samples-miniature-cot.jsonl"
+        path = tmp_path / "samples-miniature-cot(max_new_tokens=6).jsonl"
         whole = path.read_text().splitlines()
         kept = [json.loads(line) for line in whole]
         assert all(one["notes"]["reasoning"] and one["notes"]["new_tokens"] == 6 for one in kept)
@@ -260,20 +260,19 @@ class TestCommands:
             return generate(lm, prompts, budget, *more, **named)
 
         monkeypatch.setattr("minise.methods.reasoning.generate", listen)
-        asked = ["eval", "--task", "miniature", "--questions", 2, "--max-new-tokens", 6]
-        assert run(capsys, *asked, "--method", "cot", "-o", tmp_path)[0] == 0
+        asked = ["eval", "--task", "miniature", "--questions", 2, "-o", tmp_path]
+        assert run(capsys, *asked, "--method", "cot(max_new_tokens=6)")[0] == 0
         assert budgets == [1, 6, 6]
 
     def test_secret_data_leave_no_text(self, tmp_path: Path, capsys) -> None:
-        asked = ["eval", "--task", "miniature", "--questions", 2, "--method", "cot", "--no-text"]
-        assert run(capsys, *asked, "--max-new-tokens", 3, "-o", tmp_path)[0] == 0
-        for line in (tmp_path / "samples-miniature-cot.jsonl").read_text().splitlines():
+        asked = ["eval", "--task", "miniature", "--questions", 2, "--no-text"]
+        cot = "cot(max_new_tokens=3)"
+        assert run(capsys, *asked, "--method", cot, "-o", tmp_path)[0] == 0
+        for line in (tmp_path / f"samples-miniature-{cot}.jsonl").read_text().splitlines():
             assert json.loads(line)["notes"].keys() == {"new_tokens", "cut", "said"}
 
     def test_ask_shows_the_text_before_the_answer(self, capsys) -> None:
-        status, out, _ = run(
-            capsys, "ask", "--method", "cot", "--show-reasoning", "--max-new-tokens", 5
-        )
+        status, out, _ = run(capsys, "ask", "--method", "cot(max_new_tokens=5)", "--show-reasoning")
         assert status == 0
         text, answer = out.split("What is the capital of Canada?")
         assert text.strip()
@@ -291,7 +290,6 @@ class TestCommands:
         ("options", "part"),
         [
             (["--method", "reasoning"], "is no reasoning model"),
-            (["--method", "cot", "--max-new-tokens", 0], "give a number from 1 to 1,000,000"),
             (["--method", "cot(max_new_tokens=0)"], "max_new_tokens 0 is below 1"),
             (["--method", "cot(chat=true)"], "has no chat template"),
             (["--method", "thinking"], "thinking is unknown; use one of standard, self-ensemble"),

@@ -228,7 +228,7 @@ class TestAsk:
         assert len(told["groups"]) == 16
 
     def test_and_that_it_is_not(self, capsys: pytest.CaptureFixture[str]) -> None:
-        asked = ("ask", "--method", "until-decided(block=2)", "--max-trials", 4)
+        asked = ("ask", "--method", "until-decided(block=2,max_trials=4)")
         _, out, _ = run(capsys, *asked)
         assert "= 8 prompts in 2 rounds," in out
         assert "  undecided after 4 trials (of at most 4): Ottawa leads by 0." in out
@@ -241,9 +241,8 @@ class TestAsk:
         [
             (["--until-decided", "0"], "--until-decided: 0: give a number between 0 and 1"),
             (["--until-decided", "x"], "--until-decided: x: give a number between 0 and 1"),
-            (["--until-decided", "0.1", "--max-trials", "1001"], "<= max_trials <= 1,000"),
-            (["--method", "until-decided(block=9)", "--max-trials", "3"], "at most 3 trials"),
-            (["--max-trials", "9"], "--max-trials is for the method until-decided"),
+            (["--method", "until-decided(max_trials=1001)"], "<= max_trials <= 1,000"),
+            (["--method", "until-decided(block=9,max_trials=3)"], "at most 3 trials"),
             (["--until-decided", "0.1", "--method", "standard"], "is for the method until-decided"),
             (["--until-decided", "0.1", "--grouping", "exact"], "use random or balanced"),
         ],
@@ -256,7 +255,8 @@ class TestAsk:
 
 @pytest.mark.usefixtures("undrawn")
 class TestEval:
-    METHODS = ("--method", "standard,self-ensemble", "--until-decided", 0.1, "--max-trials", 12)
+    NAME = "until-decided(max_trials=12)"
+    METHODS = ("--method", "standard,self-ensemble(max_trials=12)", "--until-decided", 0.1)
 
     def whole(self, model: Path, data: Path, folder: Path, *more: Any) -> Path:
         pytest.importorskip("sklearn")
@@ -270,10 +270,10 @@ class TestEval:
     ) -> None:
         folder = self.whole(model, data, tmp_path / "whole")
         found = json.loads((folder / "results.json").read_text())["results"]["words"]
-        assert list(found) == ["standard", "until-decided"]
-        settings = found["until-decided"]["settings"]
+        assert list(found) == ["standard", self.NAME]
+        settings = found[self.NAME]["settings"]
         assert (settings["alpha"], settings["max_trials"], settings["group_size"]) == (0.1, 12, 2)
-        path = folder / "samples-words-until-decided.jsonl"
+        path = folder / f"samples-words-{self.NAME}.jsonl"
         lines = path.read_text().splitlines(keepends=True)
         samples = [json.loads(line) for line in lines]
         assert {sample["notes"]["trials"] for sample in samples} <= {4, 8, 12}
@@ -292,7 +292,6 @@ class TestEval:
         ("options", "complaint"),
         [
             (["--method", "standard", "--until-decided", 0.1], "is for the method until-decided"),
-            (["--method", "standard", "--max-trials", 9], "--max-trials is for the method"),
             (["--experiment", "scale", "--until-decided", 0.1], "is for the method until-decided"),
             (["--method", "until-decided(alpha=2)"], "alpha 2 is not between 0 and 1"),
             (["--method", "until-decided,self-ensemble", "--until-decided", 0.1], "twice"),

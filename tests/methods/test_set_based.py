@@ -13,7 +13,7 @@ from minise import InputError, LanguageModel, Question, load
 from minise import ask as ask_method
 from minise.grouping import Groups
 from minise.method import label_logits
-from minise.methods.set_based import SetBased, SetPlan
+from minise.methods.set_based import Read, SetBased, SetPlan
 from minise.names import ENGINES
 from minise.tokenizer import Tokenizer
 from tests.support.tiny import FAMILIES, load_tiny, make_tokenizer
@@ -68,7 +68,7 @@ class TestTheNumbers:
         .1 and .3 make .25 and .75; per token sqrt(.1) = .316 and .3."""
         rows = [[0.1, 0.2, 0.4, 0.3], [0.1, 0.2, 0.5, 0.2]]
         logits = [torch.tensor(row, dtype=torch.float64).log() + 5 for row in rows]
-        reads = ((1, ((0, 1), (1, 2))), (0, ((0, 3),)))
+        reads = (Read(1, prompts=(0, 1), tokens=(1, 2)), Read(0, prompts=(0,), tokens=(3,)))
         plan = SetPlan(FOUR, Groups((((0, 1),),)), [], [], reads=reads)
         answer = SetBased().answer(plan, logits)
         assert answer.probabilities.tolist() == pytest.approx([0.75, 0.25])

@@ -1,0 +1,141 @@
+"""The mean over rotations of a question, and how many tokens a plan takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from minise import LanguageModel, Question, standard
+from minise import ask as ask_method
+from minise.engines import token_counts
+from minise.layout import pack
+from minise.method import Plan
+from minise.methods.build import build
+from minise.methods.registry import Variant
+from minise.methods.rotations import rotations, tokens_so_far
+from minise.names import ENGINES
+from tests.support.tiny import FAMILIES, load_tiny
+
+QUESTION = Question(
+    "Which is a metal?", ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay"], answer=2
+)
+
+
+OTHER = Question("Which one flies?", ["eel", "cat", "owl", "ant", "yak"], answer=2)
+
+
+SIZES = {"group_size": 3, "trials": 4}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    return load_tiny(tmp_path_factory.mktemp(request.param), FAMILIES[request.param])
+
+
+def ask(
+    lm: LanguageModel, method: str, question: Question, engine: str = "tree", **settings: Any
+) -> torch.Tensor:
+    variant = Variant("x", method, settings, engine)
+    return ask_method(lm, build(variant), question, 3, variant.engine).probabilities
+
+
+def plan(
+    lm: LanguageModel, method: str, question: Question, seed: int = 3, **settings: Any
+) -> Plan:
+    made: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
+    return made
+
+
+class TestRotations:
+    def test_cyclic_is_the_mean_over_all_rotations_of_the_question(self, lm: LanguageModel) -> None:
+        p = ask(lm, "cyclic", OTHER)
+        K = len(OTHER.choices)
+        expected = torch.zeros(K, dtype=torch.float64)
+        for start in range(K):
+            order = [(start + i) % K for i in range(K)]
+            turned = Question(OTHER.text, [OTHER.choices[i] for i in order])
+            expected[order] += standard(lm, turned, engine="separate").probabilities / K
+        torch.testing.assert_close(p, expected, rtol=0, atol=1e-10)
+
+    def test_over_each_k_of_them_every_choice_stands_once_under_every_label(self) -> None:
+        groups = rotations(OTHER, 15, 0)
+        for block in (groups[:5], groups[5:10], groups[10:]):
+            assert all(sorted(column) == [0, 1, 2, 3, 4] for column in zip(*block, strict=True))
+        assert groups[0] == (0, 1, 2, 3, 4)
+        assert groups[5:10] != groups[10:]
+
+    @pytest.mark.parametrize(("m", "trials"), [(4, 20), (2, 3), (8, 1)])
+    def test_matched_ones_take_the_ensembles_tokens(
+        self, lm: LanguageModel, m: int, trials: int
+    ) -> None:
+        sizes = {"group_size": m, "trials": trials}
+        tokens = {
+            method: plan(lm, method, QUESTION, 0, **sizes).tokens("tree")
+            for method in ("standard", "self-ensemble", "cyclic-matched")
+        }
+        distance = abs(tokens["cyclic-matched"] - tokens["self-ensemble"])
+        assert distance <= tokens["standard"]
+
+    def test_one_more_or_one_fewer_is_no_nearer(self, lm: LanguageModel) -> None:
+        budget = plan(lm, "self-ensemble", QUESTION, **SIZES).tokens("tree")
+        matched = plan(lm, "cyclic-matched", QUESTION, **SIZES)
+        count = len(matched.prompts)
+        many = rotations(QUESTION, count + 1, 3)
+        assert matched.groups.flat == many[:count]
+        own = abs(matched.tokens("tree") - budget)
+        fewer = replace(matched, prompts=matched.prompts[:-1])
+        assert own <= abs(fewer.tokens("tree") - budget)
+
+
+class TrunkOnly(LanguageModel):
+    """A model that merges what all prompts share and no more, as one that the library runs."""
+
+    def counted_as(self, engine: str) -> str:
+        return "dense" if engine == "tree" else engine
+
+
+class TestTokens:
+    @pytest.mark.parametrize("method", ["cyclic-matched", "permutations", "league", "knockout"])
+    def test_those_that_are_matched_are_those_that_the_model_runs(
+        self, lm: LanguageModel, method: str
+    ) -> None:
+        model = TrunkOnly(lm.name, lm.config, lm.decoder, lm.tokenizer)
+        sizes: dict[str, Any] = {"group_size": 4, "trials": 20}
+        if method == "league":  # it has 14 rounds only
+            sizes |= {"trials": 9, "matched": True}
+        budget = plan(
+            model, "self-ensemble", QUESTION, group_size=4, trials=sizes["trials"]
+        ).tokens("dense")
+        if method == "knockout":  # of the 7 matches of a bracket, 4 are in its first round
+            budget = round(budget * 4 / 7)
+        matched, merged = (plan(one, method, QUESTION, **sizes) for one in (model, lm))
+        trial = sum(map(len, matched.branches[: len(matched.groups.trials[0])]))
+        assert abs(matched.tokens("dense") - budget) <= trial
+        assert abs(merged.tokens("dense") - budget) > trial
+
+    def test_they_are_those_that_the_engine_runs(self, lm: LanguageModel) -> None:
+        whole = plan(lm, "self-ensemble", QUESTION, **SIZES)
+        counts = token_counts(whole.prefix, whole.branches)
+        assert {engine: whole.tokens(engine) for engine in ENGINES} == counts
+        for method in ("without-mask", "without-positions"):
+            ablated = plan(lm, method, QUESTION, **SIZES)
+            assert {ablated.tokens(engine) for engine in ENGINES} == {counts["dense"]}
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_so_far_they_are_those_of_the_prompts_so_far(
+        self, lm: LanguageModel, engine: str
+    ) -> None:
+        whole = plan(lm, "self-ensemble", QUESTION, group_size=2, trials=5)
+        expected = [
+            token_counts(whole.prefix, whole.branches[:count])[engine]
+            for count in range(1, len(whole.prompts) + 1)
+        ]
+        assert tokens_so_far(whole, engine) == expected
+
+    def test_so_far_they_are_those_of_a_layout_of_its_own(self, lm: LanguageModel) -> None:
+        ablated = plan(lm, "without-mask", QUESTION, **SIZES)
+        packed = pack(ablated.prefix, ablated.branches)
+        assert tokens_so_far(ablated, "separate") == [int(end) + 1 for end in packed.ends]

@@ -1,0 +1,90 @@
+"""The standard errors of an answer's scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from minise import (
+    LanguageModel,
+    Question,
+    SelfEnsemble,
+    Standard,
+    self_ensemble,
+    standard,
+)
+from minise.groupings.registry import grouping_named
+from minise.method import combine, label_logits
+from minise.methods.uncertainty import Uncertainty, uncertainty
+
+
+class TestUncertainty:
+    """How far the scores may be from those of infinitely many trials."""
+
+    def ask(
+        self, lm: LanguageModel, question: Question, trials: int, seed: int = 0, **options: Any
+    ) -> Uncertainty:
+        if "grouping" in options:
+            options["grouping"] = grouping_named(options["grouping"])
+        method = SelfEnsemble(2, trials, **options)
+        plan = method.plan(lm, question, seed)
+        return uncertainty(plan.groups, method.answer(plan, label_logits(lm, plan)))
+
+    def test_standard_errors_are_the_spread_of_single_trials(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        N, K = 12, len(question.choices)
+        found = self.ask(lm, question, N)
+        whole = self_ensemble(lm, question, 2, N)
+        per_trial = len(whole.groups) // N
+        single = torch.stack(
+            [combine(K, whole.groups[t * per_trial : (t + 1) * per_trial]).scores for t in range(N)]
+        )
+        assert found.standard_errors is not None
+        torch.testing.assert_close(found.standard_errors, single.std(dim=0) / N**0.5)
+        first, second = whole.scores.argsort(descending=True)[:2]
+        gaps = single[:, first] - single[:, second]
+        assert found.lead == pytest.approx(float(gaps.mean()))
+        assert found.lead_error == pytest.approx(float(gaps.std() / N**0.5))
+
+    def test_two_trials_are_enough(self, lm: LanguageModel, question: Question) -> None:
+        found = self.ask(lm, question, 2)
+        assert found.standard_errors is not None
+        assert found.lead_error is not None
+
+    def test_they_tell_how_far_the_exact_expectation_is(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        """Over many seeds, the squared distance in standard errors is about 1."""
+        exact = self_ensemble(lm, question, 2, grouping="exact").scores
+        squared = []
+        for seed in range(40):
+            scores = self_ensemble(lm, question, 2, 30, seed).scores
+            errors = self.ask(lm, question, 30, seed).standard_errors
+            assert errors is not None
+            squared.append(((scores - exact) / errors) ** 2)
+        assert 0.6 < float(torch.stack(squared).mean()) < 2
+
+    def test_nothing_is_sampled_by_exact_and_standard(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
+        found = self.ask(lm, question, 1, grouping="exact")
+        assert found.standard_errors is not None
+        torch.testing.assert_close(found.standard_errors, torch.zeros(5, dtype=torch.float64))
+        assert found.lead_error == 0
+        plan = Standard().plan(lm, question)
+        assert uncertainty(plan.groups, standard(lm, question)).lead_error == 0
+
+    @pytest.mark.parametrize(
+        ("trials", "options"),
+        [(1, {}), (6, {"grouping": "balanced"}), (6, {"grouping": "independent"})],
+    )
+    def test_it_says_so_where_the_trials_cannot_tell(
+        self, lm: LanguageModel, question: Question, trials: int, options: dict[str, Any]
+    ) -> None:
+        found = self.ask(lm, question, trials, **options)
+        assert found.standard_errors is None
+        assert found.lead_error is None
+        assert found.lead >= 0
