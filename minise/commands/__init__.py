@@ -1,6 +1,7 @@
-"""The commands, one file each: its docstring and EXAMPLE are the help, and it has
-add_options(parser) and run(args), which returns the exit status.
+"""The commands. NAME.py has the options of a command: its docstring and EXAMPLE are the help,
+add_options(parser) adds them, and request(args) makes one frozen request of them. Nothing else sees
+the parsed namespace. run_NAME.py does the work: run(request) returns the exit status. It is
+imported when the command runs, so `minise COMMAND --help` does not wait for torch.
 
-A parsed namespace stays in this package. `run` itself imports what takes long to import, so that
-`minise COMMAND --help` does not wait for torch.
+This is the top of the house: it may import every other room, and no room imports it.
 """

@@ -1,0 +1,162 @@
+"""The answers of `minise ask` for a person: from the JSON object, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from minise.commands.ask import GROUPED, TITLES
+
+NULL_ROW = "none of the above"
+# Accuracy on 5,000 questions of 8 choices, with weights/tiny-llama: docs/miniature.md.
+HOW_OFTEN = (
+    "The built-in question is the first evaluation question of the shipped world that standard\n"
+    "inference gets wrong and Self-Ensemble right. Of 5,000 questions with 8 choices, standard\n"
+    "inference answers 52.7% and Self-Ensemble 79.8% correctly (docs/miniature.md)."
+)
+Report = Mapping[str, Any]  # the JSON object of one method
+
+
+def as_text(report: Report, show_groups: bool, block: str, note: Sequence[str] = ()) -> str:
+    """The JSON object of `minise ask`, with bars made of `block`: a column for each method."""
+    second = report.get("standard", {})
+    columns = [report] if second.get("choices") is None else [second, report]
+    lines = [report["question"], "", *_table(report, columns, block)]
+    for column in columns:
+        lines += ["", *_answer(column)]
+        lines += [f"  {line}" for line in _cost_and_precision(column)]
+    if "left_out" in second:
+        lines += ["", f"No standard inference: {second['left_out']}"]
+    lines += ["", f"Model: {report['model']}", *note]
+    if show_groups:
+        lines += _groups(report)
+    for column in columns:
+        prompts = column.get("prompts", ())
+        for number, prompt in enumerate(prompts, 1):
+            title = f"{TITLES[column['method']]}, prompt {number} of {len(prompts)}"
+            lines += ["", f"--- {title} ---", prompt]
+    return "\n".join(lines)
+
+
+def _table(report: Report, columns: Sequence[Report], block: str) -> list[str]:
+    """A row for each choice: its probability by each method, as a number and as a bar."""
+    texts, null = [choice["text"] for choice in report["choices"]], report["null"]
+    labels = texts if null is None else [*texts, NULL_ROW]
+    width = min(40, max(map(len, labels)))
+    bars = 30 if len(columns) == 1 else 16
+    lines = []
+    if len(columns) > 1:
+        heads = "".join(f"{TITLES[column['method']]:<30}" for column in columns)
+        lines.append(f"{'':{width + 6}}{heads}".rstrip())
+    for index, text in enumerate(texts):
+        line = f"  {text:<{width}}"
+        for column in columns:
+            mark = ">" if index == column["prediction"] else " "
+            p = column["choices"][index]["probability"]
+            line += f"  {mark} {p:6.1%}  {block * round(bars * p):<{bars}}  "
+        lines.append(line.rstrip())
+    if null is not None:
+        gap = " " * (30 * (len(columns) - 1) + 4)
+        lines.append(f"  {NULL_ROW:<{width}}{gap}{null:6.1%}  mean of the prompts, not in the 100%")
+    return lines
+
+
+def _groups(report: Report) -> list[str]:
+    """The score of each choice, and the probabilities of each group."""
+    lines = ["", "scores:"]
+    for choice in report["choices"]:
+        error = choice["standard_error"]
+        spread = "" if error is None else f", standard error {error:.4f}"
+        lines.append(f"      {choice['text']} {choice['score']:.4f}{spread}")
+    lines += ["", "groups:"]
+    for number, group in enumerate(report["groups"], 1):
+        cells = []
+        for choice, p in zip(group["choices"], group["probabilities"], strict=True):
+            cells.append(f"{report['choices'][choice]['text']} {p:.1%}")
+        if group["null"] is not None:
+            cells.append(f"{NULL_ROW} {group['null']:.1%}")
+        lines.append(f"{number:4}  {', '.join(cells)}")
+    return lines
+
+
+def _answer(report: Report) -> list[str]:
+    """What the method answers, whether it is right, and that it rather means none of them."""
+    predicted, right = report["prediction"], report["answer"]
+    text, null = report["choices"][predicted]["text"], report["null_beside_prediction"]
+    verdict = "" if right is None else f" ({'right' if predicted == right else 'wrong'})"
+    lines = [f"{TITLES[report['method']]} answers: {text}{verdict}"]
+    if null is not None and null > 0.5:
+        most = max(max(group["probabilities"]) for group in report["groups"])
+        lines += [
+            f"  The model says none of the above: it gives that {null:.1%} on average in the "
+            "prompts that",
+            f"  list {text}. No choice got more than {most:.1%} in any prompt. The "
+            "percentages above only rank them.",
+        ]
+    return lines
+
+
+def _cost_and_precision(report: Report) -> list[str]:
+    """What was run, how many tokens it took, and how far the scores can be trusted."""
+    tokens, trials = report["tokens"], report["trials"]
+    written = [_written(report)] if "reasoning" in report else []
+    if report["method"] not in GROUPED:
+        count = len(report["choices"])
+        cost = f"cost: 1 prompt with all {count} choices, {tokens['separate']:,} tokens"
+        return [cost, *written]
+    groupings = f"{trials} trial{'s' * (trials > 1)}" if trials else "all orders"
+    prompts = f"{groupings} of groups of {report['group_size']} = {len(report['groups'])} prompts"
+    rounds = report.get("rounds", 1)
+    if rounds > 1:
+        prompts += f" in {rounds} rounds"
+    lines = [
+        f"cost: {prompts},",
+        f"  {tokens['separate']:,} tokens as separate prompts, {tokens['dense']:,} packed, "
+        f"{tokens['tree']:,} with common prefixes merged (this run: {report['engine']})",
+        *written,
+    ]
+    if report["balance"]:
+        lines.append(report["balance"] + " (in each round)" * (rounds > 1))
+    return [*lines, *([_decided(report)] if "decided" in report else _precision(report))]
+
+
+def _precision(report: Report) -> list[str]:
+    """By how much the first choice leads, and whether other groups could change that."""
+    lead, error = report["lead"]["score"], report["lead"]["standard_error"]
+    first, second = sorted(report["choices"], key=lambda choice: -choice["score"])[:2]
+    ahead = (
+        f"precision: in its prompts {first['text']} got {first['score']:.1%} on average, "
+        f"{_points(lead)} percentage points more than the next, {second['text']}."
+    )
+    if error is None:
+        spread = "How much other groups could change that cannot be told from these trials."
+    elif not report["trials"]:
+        spread = "Every group was asked, so chance has no part in it."
+    else:
+        spread = f"Other random groups would change that by about {_points(error)}: the answer "
+        spread += "is stable." if lead > 2 * error else "may change; more --trials would tell."
+    return [ahead, f"  {spread}"]
+
+
+def _decided(report: Report) -> str:
+    """Whether the answer is decided, after how many trials, and which choices are left."""
+    texts = [choice["text"] for choice in report["choices"]]
+    after = f"after {report['trials']} trials (of at most {report['max_trials']})"
+    leads = f"{texts[report['prediction']]} leads by {report['lead']['score']:.2f}"
+    if report["decided"]:
+        return f"decided {after}: {leads}"
+    left = ", ".join(texts[i] for i in report["rivals"])
+    return f"undecided {after}: {leads}; it could still be {left}"
+
+
+def _written(report: Report) -> str:
+    """How much the model wrote before, and which choice its text names."""
+    cut = ", cut by the budget" if report["cut"] else ""
+    choice = report["said"]
+    named = "names no choice" if choice is None else f"names {report['choices'][choice]['text']}"
+    return f"  of which it wrote {report['new_tokens']:,} itself{cut}; that text {named}"
+
+
+def _points(share: float) -> str:
+    """Percentage points, with one decimal, or one digit where that would be 0.0."""
+    return f"{100 * share:.1f}" if share >= 0.0005 else f"{100 * share:.1g}"
