@@ -28,7 +28,7 @@ from minise.errors import (
     shorten,
 )
 
-# Each is a file of minise/commands/.
+# NAME.py has the options and makes the request of them; run_NAME.py does the work.
 COMMANDS = ("ask", "explain", "verify", "bench", "bits", "eval", "report", "tasks")
 
 
@@ -36,20 +36,20 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # any question on any terminal
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
         try:
-            top = parser(given[:1] if given and given[0] in COMMANDS else COMMANDS)
+            top = parser(words[:1] if words and words[0] in COMMANDS else COMMANDS)
             if "_ARGCOMPLETE" in os.environ:  # the shell asks how the command could go on
                 import_module("argcomplete").autocomplete(top)
-            if not given:  # nothing was asked, so nothing is wrong: the help, and status 0
+            if not words:  # nothing was asked, so nothing is wrong: the help, and status 0
                 top.print_help()
                 return 0
-            args = top.parse_args(given)
-            args.arguments = given
-            if by_torchrun() and given[0] != "eval":
-                raise InputError(f"torchrun is for minise eval; start minise {given[0]} without it")
-            status: int = args.command(args)
+            args = top.parse_args(words, argparse.Namespace(arguments=tuple(words)))
+            if by_torchrun() and words[0] != "eval":
+                raise InputError(f"torchrun is for minise eval; start minise {words[0]} without it")
+            request = import_module(f"minise.commands.{args.command}").request(args)
+            status: int = import_module(f"minise.commands.run_{args.command}").run(request)
         finally:
             sys.stdout.flush()
         return status
@@ -94,20 +94,20 @@ def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         command.add_options(options)
-        options.set_defaults(command=command.run)
+        options.set_defaults(command=name)
     return top
 
 
 class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         # Here and not at the top, where it would not be known whose options they are.
-        found, unknown = super().parse_known_args(args, namespace)
+        options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             names = [name for name in self._option_string_actions if name.startswith("--")]
             near = get_close_matches(unknown[0].partition("=")[0], names, 1, 0.75)
             hint = f" (did you mean {near[0]}?)" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}"[:200] + hint)
-        return found, unknown
+        return options, unknown
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stderr).write(message)  # argparse would hide that the disk is full

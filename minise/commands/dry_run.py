@@ -2,99 +2,110 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from minise.commands.model import Loaded
 from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, printable, say
 from minise.evaluation.progress import progress
-from minise.loading.placement import Placement, in_words, name_of, pass_bytes
-from minise.method import Method, Plan
+from minise.loading.placement import in_words, name_of, pass_bytes
+from minise.method import Method
+from minise.methods.fitted import Fitted
 from minise.names import LAYOUTS
+from minise.question import Question
+
+Seeded = Sequence[tuple[int, Question]]  # questions with their seeds
+Counts = dict[str, dict[str, Any]]  # by method
 
 
 def count(
-    lm: LanguageModel, methods: dict[str, tuple[Any, str]], asked: Sequence[tuple[int, Any]]
-) -> dict[str, dict[str, Any]]:
-    """What each method, named with its engine, would run on these questions with their seeds. One
-    that cannot ask them is left out, unless it is the first. "written": the most tokens that the
-    model may write before it answers, which come on top. "more_rounds": it asks again,
-    which depends on the answers; counted is the first round."""
-    counted: dict[str, dict[str, Any]] = {}
+    lm: LanguageModel, methods: Mapping[str, tuple[Method | Fitted, str]], questions: Seeded
+) -> Counts:
+    """What each method, given with its engine, would run on these questions. One that cannot ask
+    them is left out, unless it is the first. "written": the most tokens that the model may write
+    before it answers; they are not among "tokens". "more_rounds": the method asks again, which
+    depends on the answers; the first round is counted."""
+    counts: Counts = {}
     for name, (method, engine) in methods.items():
         try:
-            counted[name] = _count(lm, method, engine, asked, name)
+            counts[name] = _count(lm, method, engine, questions, name)
         except InputError as error:
-            if not counted:
+            if not counts:
                 raise
             say(f"{name} is left out: {error}")
-    return counted
+    return counts
 
 
 def _count(
-    lm: LanguageModel, method: Any, engine: str, asked: Sequence[tuple[int, Any]], what: str
+    lm: LanguageModel, method: Method | Fitted, engine: str, questions: Seeded, name: str
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {"engine": engine, "questions": len(asked), "prompts": 0, "passes": 0}
-    told |= {"tokens": dict.fromkeys(LAYOUTS, 0), "largest_pass": 0, "written": 0}
-    if isinstance(method, Method) and method.asks_again:
-        told["more_rounds"] = True
-    if not isinstance(method, Method):  # on answers that others got: it runs nothing
-        return told
-    with closing(progress(asked, f"planning {what}", "question")) as planning:
+    row: dict[str, Any] = {
+        "engine": engine,
+        "questions": len(questions),
+        "prompts": 0,
+        "passes": 0,
+        "tokens": dict.fromkeys(LAYOUTS, 0),
+        "largest_pass": 0,
+        "written": 0,
+    }
+    if isinstance(method, Fitted):
+        return row  # it is fitted on the answers of others, and runs nothing
+    if method.asks_again:
+        row["more_rounds"] = True
+    with closing(progress(questions, f"planning {name}", "question")) as planning:
         for seed, question in planning:
-            plan: Plan = method.plan(lm, question, seed)
+            plan = method.plan(lm, question, seed)
             check_fit(lm.name, lm.config, plan.prefix, plan.branches)
             alone = engine == "separate" and plan.layout is None
-            told["prompts"] += len(plan.prompts)
-            told["passes"] += len(plan.prompts) if alone else 1
-            for way in LAYOUTS:
-                told["tokens"][way] += plan.tokens(way)
+            row["prompts"] += len(plan.prompts)
+            row["passes"] += len(plan.prompts) if alone else 1
+            for layout in LAYOUTS:
+                row["tokens"][layout] += plan.tokens(layout)
             longest = len(plan.prefix) + max(map(len, plan.branches))
             largest = longest if alone else plan.tokens(engine)
-            told["largest_pass"] = max(told["largest_pass"], largest)
-            told["written"] += method.max_new_tokens
-    return told
+            row["largest_pass"] = max(row["largest_pass"], largest)
+            row["written"] += method.max_new_tokens
+    return row
 
 
-def show(
-    args: argparse.Namespace, lm: LanguageModel, counted: dict[str, dict[str, dict[str, Any]]]
-) -> int:
-    """Print the plan: `counted` holds what `count` says, by task and method. Returns 0."""
-    placed: Placement = args.placed
-    rows = [row for methods in counted.values() for row in methods.values()]
-    packed = args.packed is not None
-    needs = (
-        pass_bytes(lm.config, placed.dtype, row["largest_pass"], row["engine"], packed)
-        for row in rows
-    )
-    told = {
-        "model": args.model,
+def show(model: str, loaded: Loaded, tasks: dict[str, Counts], as_json: bool) -> None:
+    """Print the plan for a model that was loaded without weights: what `count` says, by task."""
+    placed = loaded.placement
+    assert placed is not None  # load_model refuses --dry-run for other models
+    needs = [0]
+    for counts in tasks.values():
+        for row in counts.values():
+            tokens, engine, packed = row["largest_pass"], row["engine"], loaded.packed is not None
+            needs.append(pass_bytes(loaded.lm.config, placed.dtype, tokens, engine, packed))
+    plan = {
+        "model": model,
         "dtype": name_of(placed.dtype),
         "device": str(placed.device),
         "why": placed.why,
-        "quantize": args.packed,
+        "quantize": loaded.packed,
         "weights_bytes": placed.bytes,
-        "pass_bytes": max(needs, default=0),
+        "pass_bytes": max(needs),
         "free_bytes": placed.free,
-        "tasks": counted,
+        "tasks": tasks,
     }
-    print(json.dumps(told) if args.json else printable("\n".join(_text(told))))
-    return 0
+    print(json.dumps(plan) if as_json else printable("\n".join(_text(plan))))
 
 
-def _text(told: dict[str, Any]) -> Iterable[str]:
+def _text(plan: Mapping[str, Any]) -> Iterator[str]:
     """The same for a person."""
-    rows = [(task, name, row) for task, each in told["tasks"].items() for name, row in each.items()]
+    rows = []
+    for task, counts in plan["tasks"].items():
+        rows += [(task, name, row) for name, row in counts.items()]
     longest = max(row["largest_pass"] for _, _, row in rows)
-    packed = f" in 4 bits ({told['quantize']})" if told["quantize"] else ""
-    why = f", {told['why']}" if told["why"] else ""
-    free = "unknown" if told["free_bytes"] is None else in_words(told["free_bytes"])
-    yield f"{told['model']}: {told['dtype']} on {told['device']}{why}"
-    yield f"memory: weights {in_words(told['weights_bytes'])}{packed}, free {free}"
-    yield f"largest pass: {longest:,} tokens, about {in_words(told['pass_bytes'])} more"
+    packed = f" in 4 bits ({plan['quantize']})" if plan["quantize"] else ""
+    why = f", {plan['why']}" if plan["why"] else ""
+    free = "unknown" if plan["free_bytes"] is None else in_words(plan["free_bytes"])
+    yield f"{plan['model']}: {plan['dtype']} on {plan['device']}{why}"
+    yield f"memory: weights {in_words(plan['weights_bytes'])}{packed}, free {free}"
+    yield f"largest pass: {longest:,} tokens, about {in_words(plan['pass_bytes'])} more"
     yield ""
     heads = ("questions", "prompts", "passes", *LAYOUTS)
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
