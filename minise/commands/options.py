@@ -1,25 +1,25 @@
-"""The options that several commands share, and what the program makes of them."""
+"""The options that several commands share, and the requests that are made from them.
+
+A request is frozen: nothing is written to it, and what is chosen later (a dtype for "auto") is
+returned by the function that chooses it. This file imports neither torch nor numpy.
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, TypeVar
 
-from minise.errors import InputError, say, shorten
-from minise.grouping import make_groups
-from minise.groupings.registry import GROUPINGS, grouping_named
-from minise.names import AUTO, DEFAULT_MODEL, DTYPES, FOUR_BIT, PRESETS, SHORT_DTYPES
+from minise.errors import InputError, shorten
+from minise.groupings.registry import GROUPINGS
+from minise.loading.names import AUTO, DEFAULT_MODEL, DTYPES, FOUR_BIT, SHORT_DTYPES
+from minise.loading.plugin import load_extra
+from minise.methods.registry import PRESET_NAMES
 from minise.question import Question
-
-if TYPE_CHECKING:
-    from minise.engines import LanguageModel
-    from minise.loading.tensor_parallel import Share
-    from minise.method import SelfEnsemble
-    from minise.model import Decoder
 
 # What `minise ask` and `minise verify` ask if no question is given. Chosen by a rule: the first of
 # the miniature's evaluation questions (8 choices, seed 0) that tiny-llama answers wrongly by
@@ -30,35 +30,92 @@ QUESTION = Question(
     id="miniature-0-3",
     answer=2,
 )
+Request = TypeVar("Request")  # the dataclass of a command
+OTHER_LIBRARY = "transformers:"  # before a model that the transformers library loads
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Which model to load, and how.
+
+    dtype, device: a name, or "auto". preferred: the dtype that "auto" takes where it fits.
+    attention: how a model of another library computes it; None: as that library chooses. dry_run:
+    plan only, and load no weights.
+    """
+
+    model: str
+    revision: str | None = None
+    dtype: str = AUTO
+    device: str = AUTO
+    threads: int | None = None
+    quantize: str | None = None
+    preferred: str = "float32"
+    attention: str | None = None
+    dry_run: bool = False
+
+    @property
+    def of_other_library(self) -> bool:
+        return self.model.startswith(OTHER_LIBRARY)
+
+
+@dataclass(frozen=True)
+class QuestionRequest:
+    """One question, from a file or as text with choices or the built-in one; and its groups."""
+
+    file: Path | None
+    text: str | None
+    choices: tuple[str, ...] | None
+    group_size: int
+    trials: int
+    seed: int
+    grouping: str | None
+    null_option: bool | None
+    preset: str
+
+
+def filled(kind: type[Request], args: argparse.Namespace, **more: Any) -> Request:
+    """A request of this class. Each field is in `more`, or the option of the same name."""
+    names = [name for name in signature(kind).parameters if name not in more]
+    return kind(**{name: getattr(args, name) for name in names}, **more)
 
 
 def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """The group of this title in the help, made if it is not there."""
-    there = [one for one in parser._action_groups if one.title == title]
-    return there[0] if there else parser.add_argument_group(title)
+    """The group of this title in the help. It is created if the parser has none."""
+    for existing in parser._action_groups:
+        if existing.title == title:
+            return existing
+    return parser.add_argument_group(title)
 
 
-def add_model(parser: argparse.ArgumentParser, dtype: str) -> None:
+def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     """--model, by default one that ships, and how it is loaded: in `dtype` where that fits."""
-    shipped = (
-        "checkpoint folder or hub id, or transformers:FOLDER_OR_ID for any other family, by that "
-        f"library (default: {DEFAULT_MODEL}, which ships)"
+    model = (
+        f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships); "
+        f"{OTHER_LIBRARY}FOLDER_OR_ID loads any other family by that library"
     )
     add = group(parser, "model").add_argument
-    add("--model", default=DEFAULT_MODEL, metavar="PATH_OR_ID", help=shipped)
-    parser.set_defaults(preferred=dtype)
-    chosen = f"{AUTO}: on a CPU {dtype} where it fits, else as the weights are stored"
-    devices = f"{AUTO}, cpu, cuda, cuda:1, ... ({AUTO}, the default: a GPU if there is one)"
-    add_weights(parser, AUTO, AUTO, f"{chosen} (the default)", devices)
-    packed = "pack the linear layers in 4 bits, as bitsandbytes does (a model stored so needs none)"
+    add("--model", default=DEFAULT_MODEL, metavar="PATH_OR_ID", help=model)
+    dtypes = f"{AUTO} (the default): on a CPU {dtype} where it fits, else as the weights are stored"
+    devices = f"{AUTO} (the default): a GPU if there is one; or cpu, cuda, cuda:1, ..."
+    add_weights(parser, AUTO, AUTO, dtypes, devices)
+    packed = "pack the linear layers in 4 bits, as bitsandbytes does"
     add("--quantize", choices=FOUR_BIT, help=packed)
-    twice = "with --quantize: keep the scales in 8 bits"
-    add("--double-quant", action="store_true", help=twice)
+
+
+def model_request(
+    args: argparse.Namespace,
+    preferred: str = "float32",
+    attention: str | None = None,
+    dry_run: bool = False,
+) -> ModelRequest:
+    """The options of `add_model`."""
+    more = {"preferred": preferred, "attention": attention, "dry_run": dry_run}
+    return filled(ModelRequest, args, **more)
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
     """--dry-run."""
-    plan = "say what would be run, in which dtype and memory, and load no weights"
+    plan = "print what would run, in which dtype and memory; load no weights"
     group(parser, "output").add_argument("--dry-run", action="store_true", help=plan)
 
 
@@ -83,10 +140,10 @@ def add_dtype(
     parser: argparse.ArgumentParser, dtype: str = "float32", dtypes: str = "default: float32"
 ) -> None:
     """--dtype, by default `dtype`."""
-    kinds = f"{dtypes}; short names: {', '.join(SHORT_DTYPES)}"
-    known = (AUTO, *DTYPES) if dtype == AUTO else DTYPES
+    text = f"{dtypes}; short names: {', '.join(SHORT_DTYPES)}"
+    names = (AUTO, *DTYPES) if dtype == AUTO else DTYPES
     add = group(parser, "model").add_argument
-    add("--dtype", type=_dtype, choices=known, default=dtype, help=kinds)
+    add("--dtype", type=_dtype, choices=names, default=dtype, help=text)
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -98,8 +155,16 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     group(parser, "model").add_argument("--threads", type=_threads, metavar="N", help=threads)
 
 
+def add_question_text(parser: argparse.ArgumentParser) -> None:
+    """--question and --choice."""
+    add = group(parser, "question").add_argument
+    add("--question", metavar="TEXT", help="the question; choices by --choice")
+    add("--choice", metavar="TEXT", action="append", help="a choice; once for each")
+
+
 def add_question(parser: argparse.ArgumentParser) -> None:
     """One question from a file, and how its groups are formed."""
+    parser.set_defaults(question=None, choice=None)  # of a command without add_question_text
     add = group(parser, "question").add_argument
     form = (
         'one question, as minise eval --task reads it: {"question": "...", "choices": ["...", ...]}'
@@ -111,129 +176,52 @@ def add_question(parser: argparse.ArgumentParser) -> None:
     add("--trials", type=int, default=20, metavar="N", help="splits into groups (default: 20)")
     add("--seed", type=int, default=0, help="seed of the groups (default: 0)")
     add_prompts(parser)
-    gone(parser, "--max-tokens", "it is gone; --grouping exact refuses over 50,000 groups")
 
 
-def add_prompts(parser: argparse.ArgumentParser, preset: Callable[[str], str] = str) -> None:
+def question_request(args: argparse.Namespace) -> QuestionRequest:
+    """The options of `add_question` and `add_question_text`."""
+    choices = None if args.choice is None else tuple(args.choice)
+    return filled(QuestionRequest, args, text=args.question, choices=choices)
+
+
+def add_prompts(parser: argparse.ArgumentParser) -> None:
     """--grouping, --preset and --no-null-option."""
     add = group(parser, "method").add_argument
     groupings = (
-        "random: random partitions; balanced: partitions that are chosen together, more precise at "
-        "the same cost; independent: draws, as in the released code; exact: every ordered group; "
-        "or a function of your own, FILE.py:NAME (default: the preset's)"
+        "random: random partitions; balanced: partitions chosen together, more precise at the same "
+        "cost; independent: draws, as in the released code; exact: every ordered group; or a "
+        "function of your own, FILE.py:NAME (default: the preset's)"
     )
     add("--grouping", type=_grouping, metavar="NAME", help=groupings)
-    both = "paper: as written; authors-code: as its released code computes (default: paper)"
-    add("--preset", type=preset, choices=PRESETS, default="paper", help=both)
+    both = "paper: as written (default); authors-code: as its released code computes"
+    add("--preset", choices=PRESET_NAMES, default="paper", help=both)
     alone = 'leave "None of the above" out of the groups'
     add("--no-null-option", dest="null_option", action="store_const", const=False, help=alone)
 
 
-def _dtype(text: str) -> str:
-    return SHORT_DTYPES.get(text, text)
-
-
-def _threads(text: str) -> int:
-    most = os.cpu_count() or 1
-    if not (text.isdecimal() and 1 <= int(text[:9]) <= most):
-        has = f"this machine has {most}"
-        raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number from 1; {has}")
-    return int(text)
-
-
-def add_budget(parser: argparse.ArgumentParser) -> None:
-    """--max-new-tokens, for methods that let the model write."""
-    add = group(parser, "method").add_argument
-    budget = "the most tokens that cot and reasoning may write (default: 256 and 2,048)"
-    add("--max-new-tokens", type=_positive, metavar="N", help=budget)
-
-
 def add_until_decided(parser: argparse.ArgumentParser) -> None:
-    """--until-decided and --max-trials."""
-    add = group(parser, "method").add_argument
+    """--until-decided."""
     rounds = (
         "in place of self-ensemble: ask in rounds, until the prediction is that of infinitely many "
         "trials with a probability of at least 1 - ALPHA, such as 0.01"
     )
+    add = group(parser, "method").add_argument
     add("--until-decided", type=_alpha, metavar="ALPHA", help=rounds)
-    most = "of until-decided; what is not decided then is undecided (default: 80)"
-    add("--max-trials", type=_positive, metavar="N", help=most)
 
 
-def until_decided(args: argparse.Namespace, named: list[str]) -> list[str]:
+def until_decided(alpha: float | None, methods: list[str]) -> list[str]:
     """The methods, with until-decided in place of self-ensemble if --until-decided is given. Raises
-    InputError where neither that nor --max-trials has a method to work on."""
-    if args.until_decided is not None:
-        named = [
-            name.replace("self-ensemble", "until-decided", 1)
-            if name.partition("(")[0].strip() == "self-ensemble"
-            else name
-            for name in named
-        ]
-    given = {"--until-decided": args.until_decided, "--max-trials": args.max_trials}
-    used = [option for option, value in given.items() if value is not None]
-    if used and not any(name.partition("(")[0].strip() == "until-decided" for name in named):
-        raise InputError(f"{used[0]} is for the method until-decided; name it after --method")
-    return named
-
-
-def _alpha(text: str) -> float:
-    try:
-        if 0 < (alpha := float(text)) < 1:
-            return alpha
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number between 0 and 1")
-
-
-def _positive(text: str) -> int:
-    if not (text.isdecimal() and 1 <= int(text[:9]) <= 1_000_000):
-        raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number from 1 to 1,000,000")
-    return int(text)
-
-
-def _grouping(text: str) -> str:
-    if text not in GROUPINGS and ":" not in text:
-        known = ", ".join(GROUPINGS)
-        raise argparse.ArgumentTypeError(
-            f"{shorten(text, 80)} is unknown; use one of {known}, or FILE.py:NAME"
-        )
-    return text
-
-
-def gone(parser: argparse.ArgumentParser, option: str, hint: str) -> None:
-    """Refuse an option of an earlier version with one line that says what to write instead."""
-
-    def refuse(_: str) -> NoReturn:
-        raise argparse.ArgumentTypeError(hint)
-
-    parser.add_argument(option, type=refuse, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
-def read_question(args: argparse.Namespace) -> Question:
-    """The question of --file, or of --question and --choice, or the built-in one."""
-    text, choices = getattr(args, "question", None), getattr(args, "choice", None)
-    if args.file is not None:
-        if text is not None or choices is not None:
-            raise InputError("--file and --question or --choice exclude each other; give one")
-        from minise.data import question_file  # it imports the hub's client
-
-        return question_file.read_question(args.file)
-    if text is None and choices is None:
-        return QUESTION
-    if text is None:
-        raise InputError("--choice without a question; add --question TEXT")
-    return Question(text, choices or [])
-
-
-def check_groups(question: Question, settings: dict[str, Any], seed: int) -> None:
-    """Form the groups once, so that what is wrong is said before a large model is loaded."""
-    from minise.prompt import check_labels
-
-    K, m = len(question.choices), settings["group_size"]
-    check_labels(min(K, m))
-    grouping = grouping_named(settings["grouping"] or "random")
-    make_groups(K, m, settings.get("trials", 1), seed, question.id, grouping)
+    InputError if it is given and none of them is until-decided then."""
+    if alpha is None:
+        return methods
+    replaced = []
+    for method in methods:
+        if method.partition("(")[0].strip() == "self-ensemble":
+            method = method.replace("self-ensemble", "until-decided", 1)
+        replaced.append(method)
+    if not any(method.partition("(")[0].strip() == "until-decided" for method in replaced):
+        raise InputError("--until-decided is for the method until-decided; name it after --method")
+    return replaced
 
 
 def check_output(path: Path | None, *endings: str) -> None:
@@ -249,63 +237,39 @@ def check_output(path: Path | None, *endings: str) -> None:
         raise InputError(f"{path}: its ending is no picture; end it in {' or '.join(endings)}")
 
 
-def load_model(args: argparse.Namespace, share: Share | None = None) -> LanguageModel:
-    """The checkpoint of --model, or this process' share of it; with --dry-run without its weights.
-    What was chosen for "auto" is said, unless it is the plain case, and stands in `args` then."""
-    if args.model.startswith("transformers:"):
-        from minise.commands import library as command
-
-        return command.load_model(args, share)
-    import torch
-
-    from minise.loading import checkpoint
-    from minise.loading.placement import name_of
-
-    quantize, double = getattr(args, "quantize", None), getattr(args, "double_quant", False)
-    only_planned = getattr(args, "dry_run", False)
-    dtype = args.dtype if args.dtype == AUTO else getattr(torch, args.dtype)
-    preferred = getattr(torch, getattr(args, "preferred", "float32"))
-    lm, stored, placed = checkpoint.prepare(
-        *(args.model, args.revision, dtype, args.device, quantize, double, preferred),
-        fetch=not only_planned,
-        share=share,
-    )
-    args.dtype, args.device = name_of(placed.dtype), str(placed.device)
-    if only_planned:
-        args.placed, args.packed = placed, "as stored" if stored.packed else quantize
-        if quantize and double:
-            args.packed += "-double"
-        return lm
-    if placed.why:
-        say(f"{args.model}: {args.dtype} on {args.device}, {placed.why}")
-    set_threads(args, stored.values)  # first: the numbers of rows depend on it (exact/probe.py)
-    where = (placed.dtype, placed.device)
-    return replace(lm, decoder=checkpoint.read_weights(stored, *where, quantize, double))
+def need_evaluation() -> None:
+    """Raise InputError, before any work, if a package that evaluations need is not installed."""
+    # Matplotlib writes about its font cache and its folders to stderr when it is imported.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    for module in ("scipy", "sklearn", "matplotlib", "filelock"):
+        load_extra(module)
 
 
-def set_threads(args: argparse.Namespace, values: int) -> None:
-    """As many threads as --threads says, or one for a model of few values. results.json records
-    them."""
-    import torch
-
-    from minise.loading.placement import SMALL
-
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    elif values < SMALL and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+def _dtype(text: str) -> str:
+    return SHORT_DTYPES.get(text, text)
 
 
-def values_of(decoder: Decoder) -> int:
-    """How many numbers its parameters hold; for `set_threads`."""
-    return sum(parameter.numel() for parameter in decoder.parameters())
+def _threads(text: str) -> int:
+    most = os.cpu_count() or 1
+    if not (text.isdecimal() and 1 <= int(text[:9]) <= most):
+        has = f"this machine has {most}"
+        raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number from 1; {has}")
+    return int(text)
 
 
-def self_ensemble(args: argparse.Namespace) -> SelfEnsemble:
-    """The method with the settings of `add_question`."""
-    from minise.method import SelfEnsemble
-    from minise.methods.presets import preset_named
+def _alpha(text: str) -> float:
+    try:
+        if 0 < (alpha := float(text)) < 1:
+            return alpha
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number between 0 and 1")
 
-    grouping = None if args.grouping is None else grouping_named(args.grouping)
-    preset = preset_named(args.preset)
-    return SelfEnsemble(args.group_size, args.trials, grouping, args.null_option, preset)
+
+def _grouping(text: str) -> str:
+    if text not in GROUPINGS and ":" not in text:
+        names = ", ".join(GROUPINGS)
+        raise argparse.ArgumentTypeError(
+            f"{shorten(text, 80)} is unknown; use one of {names}, or FILE.py:NAME"
+        )
+    return text

@@ -1,0 +1,77 @@
+"""`minise explain`: write the page, and say what it shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from minise.commands.explain import ExplainRequest
+from minise.commands.model import load_model
+from minise.commands.options import check_output
+from minise.commands.question import check_groups, read_question
+from minise.errors import printable
+from minise.explaining.data import Data
+from minise.explaining.page import explain
+
+
+def run(request: ExplainRequest) -> int:
+    groups = request.question
+    question = read_question(groups)
+    check_output(request.output)
+    check_output(request.figure, ".svg")
+    check_groups(question, groups)
+    lm = load_model(request.model).lm
+    page = explain(
+        lm,
+        question,
+        group_size=groups.group_size,
+        trials=groups.trials,
+        seed=groups.seed,
+        grouping=groups.grouping,
+        null_option=groups.null_option,
+        preset=groups.preset,
+        detail=request.detail,
+    )
+    request.output.write_text(page.html, encoding="utf-8")
+    if request.figure is not None:
+        request.figure.write_text(page.figure, encoding="utf-8")
+    report = as_json(request, page.data)
+    print(json.dumps(report) if request.json else printable(as_text(report)))
+    return 0
+
+
+def as_json(request: ExplainRequest, data: Data) -> dict[str, Any]:
+    """What was written, and what it shows."""
+    return {
+        "model": request.model.model,
+        "question": data["question"],
+        "output": str(request.output),
+        "bytes": request.output.stat().st_size,
+        "figure": None if request.figure is None else str(request.figure),
+        "detail": data["detail"],
+        "tokens": {"dense": len(data["packed"]["texts"]), "tree": len(data["tree"]["texts"])},
+        "bitwise": {name: data["bitwise"].get(name) for name in ("dense", "tree")},
+        "apart": {name: largest_difference(data, name) for name in ("dense", "tree")},
+        "prediction": data["self_ensemble"]["prediction"],
+        "left_out": data["left_out"],
+    }
+
+
+def largest_difference(data: Data, engine: str) -> float | None:
+    """The largest difference of a hidden state from the separate run's, as a part of its size."""
+    differences = data["equality"].get(engine)
+    return None if differences is None else float(np.nanmax(differences))
+
+
+def as_text(report: dict[str, Any]) -> str:
+    measured = [value for value in report["apart"].values() if value is not None]
+    equal = "equal bit for bit" if measured else "not compared"
+    if False in report["bitwise"].values():
+        equal = f"hidden states differ by at most {max(measured):.1e} of their size"
+    size, tokens = f"{report['bytes'] / 1e6:.2f} MB", report["tokens"]["dense"]
+    lines = [f"{report['output']}: {size}, {tokens:,} packed tokens, packed and separate {equal}"]
+    if report["figure"]:
+        lines.append(report["figure"])
+    return "\n".join([*lines, *report["left_out"]])
