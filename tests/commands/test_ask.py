@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from minise.commands.ask import _mean_null
+from minise.commands.run_ask import mean_null
 from minise.method import Answer, Group, combine
 from minise.methods.uncertainty import Uncertainty
 from minise.tokenizer import Tokenizer
@@ -162,8 +162,8 @@ def test_none_of_the_above_has_a_row_and_a_plain_sentence(
 def test_groups_count_in_the_mean_of_none_of_the_above_by_their_weight() -> None:
     p = torch.tensor([0.5], dtype=torch.float64)
     groups = [Group((0,), p, 0.1, weight=1.0), Group((1,), p, 0.5, weight=3.0)]
-    assert _mean_null(groups) == pytest.approx(0.4)
-    assert _mean_null([Group((0,), p, None)]) is None
+    assert mean_null(groups) == pytest.approx(0.4)
+    assert mean_null([Group((0,), p, None)]) is None
 
 
 def test_without_the_null_option_it_has_no_row(capsys, llama_folder) -> None:

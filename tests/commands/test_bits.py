@@ -283,7 +283,7 @@ def test_threads_are_set_before_the_numbers_of_rows_are_found(
     monkeypatch.setattr(torch, "set_num_threads", lambda number: order.append(f"{number} threads"))
     monkeypatch.setattr("os.cpu_count", lambda: 8)
 
-    def probe(decoder, dtype):
+    def probe(decoder, dtype, device):
         order.append("probed")
         raise InputError("enough")
 

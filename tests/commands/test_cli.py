@@ -18,8 +18,8 @@ import minise
 from minise.commands.cli import COMMANDS
 from minise.data.tasks import TASKS
 from minise.evaluation.experiments import EXPERIMENTS
+from minise.loading.names import SHORT_DTYPES
 from minise.methods.registry import OFFERED
-from minise.names import SHORT_DTYPES
 from tests.support.commands import Q, assert_one_line, run
 from tests.support.tiny import make_tokenizer
 
@@ -135,13 +135,11 @@ WHY_9 = ["--question", "Why?", *["--choice", "x"] * 9]
         (["ask", "--file", "no/such.json"], ["no/such.json", "no such file"]),
         (["ask", "--file", "x.json", *Q], ["--file", "exclude"]),
         (["ask", "--model", "./no/such/folder"], ["./no/such/folder", "no such folder"]),
-        (["ask", "--max-tokens", "99"], ["--max-tokens: it is gone", "exact", "50,000"]),
         (["ask", "--tri", "5"], ["--tri"]),  # no abbreviations
         (
             ["ask", *WHY_9, "--grouping", "exact", "--group-size", "7"],
             ["exact", "181,512", "50,000"],
         ),
-        (["verify", "--max-tokens=99"], ["--max-tokens: it is gone", "exact", "50,000"]),
         (["verify", "--tolerance", "-1"], ["--tolerance"]),
         (["verify", "--tolerance", "nan"], ["--tolerance"]),
         (["guess"], ["guess"]),
@@ -181,7 +179,7 @@ def test_options_stand_in_groups(capsys) -> None:
     for command, titles in {
         "ask": ["options", "question", "method", "model", "output"],
         "verify": ["options", "model", "output", "question", "method"],
-        "eval": ["options", "question", "method", "output", "model"],
+        "eval": ["options", "question", "method", "model", "output"],
     }.items():
         with pytest.raises(SystemExit):
             run(capsys, command, "--help")

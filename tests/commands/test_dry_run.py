@@ -89,7 +89,7 @@ def evaluated(tmp_path: Path, *more: object) -> tuple[object, ...]:
 
 def test_eval(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    status, out, err = run(capsys, *evaluated(tmp_path, "--quantize", "nf4", "--double-quant"))
+    status, out, err = run(capsys, *evaluated(tmp_path, "--quantize", "nf4-double"))
     assert status == 0
     assert list(tmp_path.iterdir()) == []
     assert out == EVAL
@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused_as_it_would_be(capsys, planned: Path) -> N
 
 
 def test_weights_that_are_not_there_are_planned(capsys, planned: Path, monkeypatch) -> None:
-    monkeypatch.setattr("minise.loading.placement.fast_bfloat16", lambda: True)
+    monkeypatch.setattr("minise.loading.placement.for_bfloat16", lambda: True)
     monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: 16 * 2**30)
     status, out, err = run(capsys, "ask", "--model", planned, "--dry-run")
     assert (status, err) == (0, "")

@@ -1,34 +1,33 @@
-"""`minise eval`: what options mean beside experiments, and what became of older spellings."""
+"""`minise eval`: what options mean beside experiments, and how long the help is."""
 
 from __future__ import annotations
 
 import json
 import re
 from argparse import Namespace
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minise.commands.eval import _variants
+from minise.commands import cli
+from minise.commands import eval as command
+from minise.commands.eval import EvalRequest
+from minise.commands.run_eval import variants_of
 from minise.data.tasks import Task
-from minise.evaluation.experiments import EXPERIMENTS
 from tests.support.commands import assert_one_line, run
 
-OLD_SPELLINGS = [
-    *((["--preset", name], f"write --experiment {name};") for name in EXPERIMENTS),
-    (["--preset", "precision"], "write --experiment groupings;"),
-    (["--preset=main"], "write --experiment main;"),
-    (["--method-preset", "authors-code"], "--method-preset: write --preset instead"),
-    (["--choices", "4"], "--choices: write --only-choices instead"),
-    (["--choices=4"], "--choices: write --only-choices instead"),
-    (["--num-choices", "2,4"], "--num-choices: write --cut-to instead"),
-]
+
+def eval_request(*arguments: str) -> EvalRequest:
+    """The request that a command line makes."""
+    words = ("eval", *arguments, "--output-path", "x")
+    args = cli.parser(["eval"]).parse_args(words, Namespace(arguments=words))
+    return command.request(args)
 
 
-@pytest.mark.parametrize(("options", "said"), OLD_SPELLINGS, ids=lambda value: "".join(value))
-def test_an_older_spelling_names_the_new_one(capsys, options: list[str], said: str) -> None:
-    assert_one_line(*run(capsys, "eval", *options, "--output-path", "x"), [said])
+DELETED = ("--folds", "--max-new-tokens", "--max-trials", "--data", "--data-revision", "--format")
+DELETED += ("--include-path", "--num-fewshot", "--double-quant", "--method-preset", "--choices")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_an_unknown_value_is_one_line(capsys, options: list[str], said: str) -> 
         (["--trials", 10**9], "--trials 1000000000 is over the limit of 50,000"),
         (["--questions", 10**9], "1000000000 questions are too many; make 100,000 at most"),
         (["--seed", ",".join(map(str, range(101)))], "names a seed twice, or more than 100"),
-        (["--data", "caf\udce9"], "the command line is not UTF-8"),
+        (["--label", "caf\udce9"], "the command line is not UTF-8"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -62,14 +61,15 @@ def test_numbers_without_end_are_refused_at_once(capsys, options: list[Any], sai
     assert_one_line(*run(capsys, "eval", *asked, *options), [said])
 
 
-def test_help_shows_the_new_spellings_alone(capsys) -> None:
+def test_the_help_fits_two_screens(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit):
         run(capsys, "eval", "--help")
     shown = capsys.readouterr().out
-    for new in ("--experiment", "--preset", "--only-choices", "--cut-to"):
-        assert f"  {new} " in shown
-    for old in ("--method-preset", "--num-choices", " --choices"):
-        assert old not in shown
+    assert shown.count("\n") <= 100
+    for option in ("--experiment", "--preset", "--only-choices", "--cut-to"):
+        assert f"  {option} " in shown
+    assert not set(DELETED) & set(re.findall(r"--[\w-]+", shown))
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ def test_first_trials_stand_for_a_smaller_run_only_where_groups_are_nested(
 ) -> None:
     """A design of 20 is not the beginning of one of 80; nor is a run whose last group is read
     elsewhere."""
-    names = ("method", "group_size", "trials", "grouping", "null_option", "engine", "folds")
-    names += ("max_new_tokens", "max_trials", "until_decided")
-    fixed = {**dict.fromkeys(names), "preset": "paper", "experiment": "sensitivity"}
-    task = Task("x", "miniature", [], {})
-    planned = _variants(Namespace(**{**fixed, **options}), EXPERIMENTS["sensitivity"], task, [])
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    typed = [part for name, value in options.items() for part in (f"--{name}", value)]
+    request = eval_request("--experiment", "sensitivity", *typed)
+    planned = variants_of(request, Task("x", "miniature", [], {}), [])
     variants = {variant.name: variant for variant in planned}
     assert variants["m2-n10"].method == ("first-trials" if nested else "self-ensemble")
     assert {"group_size": 2, "trials": 10}.items() <= variants["m2-n10"].settings.items()
@@ -158,7 +158,7 @@ def test_first_trials_stand_for_a_smaller_run_only_where_groups_are_nested(
 
 
 def test_methods_that_cannot_be_fitted_are_left_out_of_an_experiment(evaluate) -> None:
-    sizes = ("--group-size", 2, "--trials", 1, "--folds", 5)
+    sizes = ("--group-size", 2, "--trials", 1)
     variants, results, err = evaluate("--experiment", "main", "--questions", 4, *sizes)
     kept = ["standard", "self-ensemble", "cyclic", "cyclic-matched"]
     assert list(variants) == list(results["results"]["miniature"]) == kept
@@ -208,3 +208,32 @@ def test_results_say_on_how_many_threads(capsys, tmp_path) -> None:
     run(capsys, *asked, "-o", tmp_path, "--threads", 1)
     text = (tmp_path / "results.json").read_text()
     assert re.findall(r'"threads": (\d+)', text) == ["1"]
+
+
+@pytest.mark.parametrize("option", DELETED)
+def test_what_a_setting_says_is_no_option(capsys, option: str) -> None:
+    assert_one_line(*run(capsys, "eval", option, "4", "-o", "x"), [f"arguments: {option} 4"])
+
+
+def test_a_request_says_what_the_options_and_the_experiment_say_and_is_not_written_to() -> None:
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    request = eval_request("--experiment", "choices", "--cut-to", "2,3", "--dry-run")
+    assert (request.tasks, request.methods, request.seeds) == (("qasc",), (), (0,))
+    assert (request.cut_to, request.questions) == ((2, 3), 1000)
+    assert request.model.dry_run
+    with pytest.raises(FrozenInstanceError):
+        request.limit = 3  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        request.model.dtype = "float64"  # type: ignore[misc]
+
+
+def test_commas_in_parentheses_separate_settings_of_methods_and_of_tasks() -> None:
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    tasks = "qasc@v1,lm-eval:birds(num_fewshot=1,include_path=tasks),my.csv"
+    methods = "standard,self-ensemble(trials=3,group_size=2)"
+    request = eval_request("--task", tasks, "--method", methods, "--until-decided", "0.1")
+    birds = "lm-eval:birds(num_fewshot=1,include_path=tasks)"
+    assert request.tasks == ("qasc@v1", birds, "my.csv")
+    assert request.methods == ("standard", "until-decided(trials=3,group_size=2)")

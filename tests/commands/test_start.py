@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import is_dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -62,3 +65,13 @@ def test_evaluations_say_in_one_line_what_to_install(arguments: list[str]) -> No
     assert done.returncode == 2
     assert "pip install 'minise[eval]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_runs_a_frozen_request(command: str) -> None:
+    make = import_module(f"minise.commands.{command}").request
+    run = import_module(f"minise.commands.run_{command}").run
+    made, taken = get_type_hints(make)["return"], get_type_hints(run)["request"]
+    assert made is taken
+    assert is_dataclass(made)
+    assert made.__dataclass_params__.frozen  # type: ignore[attr-defined]
