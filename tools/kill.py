@@ -78,7 +78,7 @@ class Runs:
         """Start or go on with a run: to its end, to a call, or for some seconds. Its exit code,
         negative where a signal ended it."""
         arguments = ["eval", "--model", self.model, "--task", "miniature", "--questions", 8]
-        arguments += ["--method", METHODS, "--group-size", 2, "--trials", 2, "--folds", 2]
+        arguments += ["--method", METHODS, "--group-size", 2, "--trials", 2]
         arguments += ["--output-path", output, "--resume"]
         given = [str(argument) for argument in arguments]
         child = PROCESSES.Process(target=_run_here, args=(given, at, self.folder / "calls"))

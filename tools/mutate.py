@@ -2,7 +2,7 @@
 
     python -m tools.mutate minise/layout.py
     python -m tools.mutate minise/checking/verify.py --mutants 200 --seed 1 --jobs 2
-    python -m tools.mutate minise/groupings/exact.py --tests tests/core/test_method.py
+    python -m tools.mutate minise/groupings/exact.py --tests tests/groupings/test_exact.py
 
 A mutant has one operator, comparison or constant changed, one condition negated, one statement or
 one keyword argument removed. It is killed if a test fails or runs past the time limit. One that
@@ -85,7 +85,6 @@ TESTS = {
         "evaluation/samples commands/eval"
     ),
     "methods/first_trials": "methods/variants evaluation/planned",
-    "evaluation/grouping_study": "evaluation/grouping_study evaluation/planned",
     "evaluation/experiments": "evaluation/planned evaluation/experiments",
     "data/datasets": "data/datasets data/tasks data/rows data/question_file",
     "data/tasks": "data/tasks data/datasets data/rows",
@@ -96,7 +95,7 @@ TESTS = {
         "report/results report/tables report/report report/paper_figures evaluation/run "
         "evaluation/run_folder"
     ),
-    "evaluation/one_question": "report/paper_figures",
+    "evaluation/extras": "evaluation/extras evaluation/planned",
     "report/panels": "report/figures report/paper_figures",
     "report/figures": "report/figures report/paper_figures",
     "report/drawing": "report/figures",
@@ -104,7 +103,7 @@ TESTS = {
     "methods/rotations": "methods/variants methods/priors evaluation/planned evaluation/asking",
     "methods/priors": "methods/priors evaluation/rival_runs",
     "methods/ablations": "methods/variants claims/sabotage",
-    "loading/stored": "loading/placement loading/mapped",
+    "loading/stored": "loading/stored loading/placement loading/mapped",
 }
 
 # Each operator, and what stands in its place.
