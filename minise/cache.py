@@ -16,7 +16,8 @@ from torch import Tensor
 @dataclass(frozen=True, eq=False)
 class Cache:
     """S tokens. positions: (..., S) int64. keys (rotated) and values: one tensor (..., S, K, h) for
-    each layer. A cache is never changed: a longer one is a new object."""
+    each layer. Do not change one: a longer cache is a new object. (While
+    tokens run, `Growing` still fills theirs.)"""
 
     positions: Tensor
     keys: Sequence[Tensor]

@@ -57,7 +57,7 @@ class Config:
     rms_norm_eps: float
     rope_theta: float  # base of the rotary frequencies
     rope_scaling: RopeScaling
-    max_position_embeddings: int  # the longest sequence, in tokens
+    max_position_embeddings: int  # the longest prompt, in tokens (a packed sequence may be longer)
     qkv_bias: bool  # the query, key and value projections have a bias
     # The window of each layer, in positions: position i attends to j only if i - j < window.
     # None: no window.

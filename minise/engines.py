@@ -1,11 +1,12 @@
 """Four engines: ways to compute the logits after each prompt of a question.
 
-    plain     the paper's packed sequence, one softmax under its explicit mask (Section 4)
+    plain     the paper's packed sequence under its mask (Section 4), written as the definition
     separate  every prompt alone under a causal mask: Section 3.2 as it is written
-    dense     the packed sequence in one pass, in calls of fixed shapes
+    dense     the packed sequence again, computed in smaller calls of fixed shapes
     tree      common prefixes merged, and only the work that the mask allows: the fast one
 
-The last three give equal bits (minise/exact/), and plain gives the same numbers within rounding.
+The results of the last three are equal bit for bit, not only up to rounding. How is the subject of
+minise/exact/, which can be left out of a first reading. plain is equal to them up to rounding.
 The readout (Section 4.3, Eq. 6) starts here: the logits are those at the end of each branch.
 
 Next to read: method.py, which makes an answer of them.
@@ -38,7 +39,7 @@ class LanguageModel:
     Its methods run prompts. A model of another library overrides them.
     """
 
-    has_files: ClassVar[bool] = True  # `name` is the folder or hub id of a checkpoint
+    has_files: ClassVar[bool] = True  # False for a model of another library (bridges/)
     name: str
     config: Config
     decoder: Decoder
@@ -57,6 +58,7 @@ class LanguageModel:
             return self.layout_ends(pack(prefix, branches))
         if engine == "tree":
             return exact.read_ends(self.decoder, pack(prefix, branches, tree=True))
+        # separate
         return torch.stack([run_alone(self, [*prefix, *branch])[-1] for branch in branches])
 
     def layout_ends(self, layout: Layout) -> Tensor:
@@ -70,7 +72,8 @@ class LanguageModel:
         return exact.logits(self.decoder, ends, columns)
 
     def counted_as(self, engine: str) -> str:
-        """The engine whose layout has the tokens that really run."""
+        """The engine that has as many tokens as really run. Another library's cache shares the
+        prefix of all prompts alone: its tree has the tokens of dense."""
         return engine
 
     def identity(self) -> dict[str, Any]:
@@ -97,6 +100,7 @@ def branch_logits(
         raise InputError(f'engine "{engine}" is unknown; use one of {", ".join(ENGINES)}')
     check_fit(lm.name, lm.config, prefix, branches, columns or ())
     ends = lm.branch_ends(prefix, branches, engine)
+    # plain stays the definition to the end: the output matrix in one product.
     return _read_logits(lm, ends, columns, lm.decoder.logits if engine == "plain" else lm.logits)
 
 

@@ -19,7 +19,8 @@ from minise.errors import InputError, quote
 
 MOST_GROUPS = 50_000  # for one question
 
-Group = tuple[int, ...]  # indices of choices, in the order in which the prompt lists them
+# Indices of choices, in the order in which the prompt lists them. (`method.Group` is its result.)
+Group = tuple[int, ...]
 Trial = tuple[Group, ...]
 
 
@@ -85,7 +86,7 @@ def make_groups(
         raise InputError(f"{quote(trials)} trials of {sizes} are {limit}; use fewer trials")
     groups = grouping(num_choices, group_size, trials, seed, question_id)
     check_groups(groups, num_choices)
-    if not groups.trials:
+    if not groups.trials:  # not before: the exact grouping needs no number of trials
         raise InputError(f"number of trials {trials} is below 1; at least one is needed")
     return groups
 
@@ -93,8 +94,9 @@ def make_groups(
 def check_groups(groups: Any, K: int, *_: object) -> None:
     """Raise InputError unless these are `Groups` of the choices 0 ... K - 1.
 
-    A choice may be in no group only if the trials are independent: then it is missing by chance.
-    (The further arguments are those with which the grouping was called.)
+    A choice may be in no group only if the trials are independent draws, as the released code's
+    are: then it is missing by chance. (A grouping from a user's file is checked with all arguments
+    of its call; those after K are not needed.)
     """
     if not isinstance(groups, Groups):
         raise InputError(f"the grouping returned {type(groups).__name__}; it must return Groups")

@@ -1,10 +1,17 @@
 """Prompts that begin alike, laid out as branches of one tree of tokens (Section 4 of the paper).
 
+A question has K choices. It becomes many short prompts: the question Q, and after it a few of the
+choices, a group (G1, G2, ...). What is wanted are the logits after each prompt. All prompts run in
+one sequence, as a tree:
+
 A token attends to its ancestors and itself: the attention mask (Section 4.1, Eq. 3).
 A token's position is its depth: the positional re-encoding (Section 4.2, the position list, Eq. 5).
 A branch's last token reads out its labels (Section 4.3, index_j of the readout, Eq. 6).
 
-The paper's packed sequence [Q, G1, G2, ...] is the tree with one prefix Q and one leaf per group.
+Only attention mixes tokens. Here each token sees the same tokens, at the same positions, as in a
+run of its prompt alone. So, layer by layer, its hidden state is the same: one pass equals many.
+
+The paper's packed sequence [Q, G1, G2, ...] is the tree with one prefix Q and one branch per group.
 For Q = [7, 8], G1 = [1, 2], G2 = [1, 3]:
 
     pack([7, 8], [[1, 2], [1, 3]])              with tree=True, where G1 and G2 share their 1
@@ -52,7 +59,7 @@ class Layout:
 
         The result is a plain Layout: with another mask it need not be a tree any more.
         """
-        # A part that is replaced is not read: the mask of a tree would be built for nothing.
+        # Only unchanged parts are read: to read the mask of a tree would build it.
         unchanged = {field.name for field in fields(Layout)} - changes.keys()
         return Layout(**{name: getattr(self, name) for name in unchanged}, **changes)
 
@@ -103,9 +110,9 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
     """Lay out the prompts `prefix + branch` in one sequence.
 
     tree=False is the paper's layout: the prefix once, then every branch whole. tree=True merges
-    every common beginning of two prompts: a token that several prompts share is laid out once. The
-    results of the model are the same. The prefix may be empty; a prompt may not. Raises ValueError
-    for no branches or an empty prompt.
+    every common beginning of two prompts: a token that several prompts share is laid out once. Each
+    token still sees the same tokens at the same positions, so the results are the same. The prefix
+    may be empty; a prompt may not. Raises ValueError for no branches or an empty prompt.
     """
     if not branches:
         raise ValueError("no branches to pack")

@@ -52,7 +52,8 @@ class Preset:
     groups_per_question: bool = True
     """Draw new groups for each question. False: every question gets the same groups of indices."""
     null_option: bool = True
-    """Write "None of the above" as each group's last choice (appendix on normalization)."""
+    """Write "None of the above" as each group's last choice (appendix on normalization). Many
+    groups lack the right choice. Without it they would share all probability among wrong ones."""
     null_in_softmax: bool = True
     """Include the null option's label, where it is written, in the group's softmax."""
     template: Template = DEFAULT_TEMPLATE
@@ -60,7 +61,8 @@ class Preset:
     standard_template: Template = DEFAULT_TEMPLATE
     """How the prompt of standard inference, with all K choices, is written."""
     last_group_early: int = 0
-    """Read the last group this many tokens before its end."""
+    """Read the last group this many tokens before its end, as the released code does for one family
+    by an offset that is wrong there (docs/paper.md). 0: at its end."""
     dtype: str = "float64"
     """The dtype of each group's softmax and of the mean over the groups."""
 
@@ -113,8 +115,9 @@ class Plan:
     token ids of a prompt are `prefix + prompt.ids`.
 
     layout: a layout that the method made itself, with one end for each prompt. It is run as it is,
-    whatever the engine; the ablations use this. rounds: the plans that were asked one after the
-    other and joined to this one; empty if it is a single round. dtype: that of softmax and mean.
+    whatever the engine; the ablations use this. dtype: that of softmax and mean. rounds: most
+    methods run one plan. One that asks again, by what it has learnt, runs several; they are joined
+    to one plan, which then lists them here.
     """
 
     question: Question
@@ -144,11 +147,13 @@ class Method:
     their label logits into probabilities. The forward pass between the two is the same for all.
 
     A method needs a `name` and a `plan`. Everything else has the default that stands here. If the
-    method is a dataclass, its fields are its settings; settings named `preset` and `grouping` hold
-    objects, also where the user gave a name. For one question the calls are, in this order,
+    method is a dataclass, its fields are its settings. Settings named `preset` and `grouping` hold
+    objects: where a user wrote "balanced", the function is already in its place. For one question
+    the calls are
 
-        plan, write, then the forward pass, more (and again a pass, while it returns a plan),
-        answer, notes
+        plan -> write -> forward pass
+        more -> forward pass, again and again, until more returns None
+        answer -> notes
     """
 
     name: ClassVar[str]
@@ -183,7 +188,7 @@ class Method:
     def notes(
         self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int
     ) -> dict[str, Any] | None:
-        """Further facts to keep in the sample of this question: a JSON object, or None."""
+        """Further facts to keep with the saved answer to this question: a JSON object, or None."""
         return None
 
     @property
@@ -231,7 +236,7 @@ class SelfEnsemble(Method):
                 for prompt, group in zip(prompts, groups.flat, strict=True)
             ]
         if preset.last_group_early:
-            # The row before a prompt's end is the end of the prompt without its last token.
+            # Without its last tokens, a prompt ends so many rows earlier.
             prompts[-1] = replace(prompts[-1], ids=prompts[-1].ids[: -preset.last_group_early])
         return Plan(question, groups, prefix, prompts, dtype=preset.dtype)
 
@@ -283,7 +288,7 @@ def mean_answer(plan: Plan, logits: Sequence[Tensor]) -> Answer:
     for choices, weight, row in zip(flat, weights, logits, strict=True):
         p = torch.softmax(row.to(getattr(torch, plan.dtype)), dim=-1).double()
         m = len(choices)
-        null = float(p[m]) if len(p) > m else None
+        null = float(p[m]) if len(p) > m else None  # one label more than choices: the null option
         groups.append(Group(choices, p[:m], null, weight))
     return combine(len(plan.question.choices), groups, plan.dtype)
 
@@ -294,11 +299,11 @@ def combine(num_choices: int, groups: Sequence[Group], dtype: str = "float64") -
     to at most ceil(K / m), not to 1; `probabilities` are the scores divided by their sum. Raises
     InputError if all scores are 0."""
     total = torch.zeros(num_choices, dtype=getattr(torch, dtype))
-    weight = torch.zeros(num_choices, dtype=torch.float64)
+    weights = torch.zeros(num_choices, dtype=torch.float64)
     for group in groups:
         total[list(group.choices)] += (group.weight * group.probabilities).to(total.dtype)
-        weight[list(group.choices)] += group.weight
-    scores = (total / torch.where(weight > 0, weight, 1.0).to(total.dtype)).double()
+        weights[list(group.choices)] += group.weight
+    scores = (total / torch.where(weights > 0, weights, 1.0).to(total.dtype)).double()
     if not scores.any():
         raise InputError(
             f'every prompt gives "{NULL_OPTION}" all probability; leave the null option out'

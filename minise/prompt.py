@@ -17,7 +17,7 @@ from minise.tokenizer import Tokenizer
 LABELS = string.ascii_uppercase
 NULL_OPTION = "None of the above"
 
-# If this many tokens at the end of two prompts are equal, the same label tokens can follow them.
+# Prompts whose last tokens, this many, are equal are taken to continue with the same label tokens.
 _SAME_END = 4
 
 
@@ -34,8 +34,8 @@ class Template:
     (B) two
     Answer:
 
-    `bare_labels`: a label's id is that of the label encoded alone, as in the released code, and not
-    the one with which the prompt continues.
+    `bare_labels`: encode a label alone to find its id, as the code released by the paper's authors
+    does, instead of as it follows the prompt.
     """
 
     question: str = "{question}\n"
@@ -88,20 +88,21 @@ def write_prompts(
 ) -> tuple[list[int], list[Prompt]]:
     """The shared prefix as ids, and one prompt per list of choices.
 
-    The ids are those of each whole text, as a separate run of that prompt would see them. The
-    prefix is what all prompts share of the question. If a tokenizer merges text across the end of
-    the question into one token, the prefix is shorter by that token, and nothing else changes.
+    Each whole text is encoded, as in a separate run of that prompt, and then cut. The prefix is the
+    longest beginning that all prompts share with the question encoded alone. If a tokenizer merges
+    the end of the question and the text after it into one token, the prefix is shorter by that
+    token, and nothing else changes.
 
     Raises InputError where a label is not exactly one token, or two labels are the same token.
     """
     texts = [template.render(question, choices) for choices in choice_lists]
     question_ids, *whole_ids = tokenizer.encode([template.prefix(question), *texts])
     shared = shared_length([question_ids, *whole_ids])
-    # The tokens of a label depend on the end of the prompt. So among prompts with the same end only
-    # one is looked up: the one with the most labels.
-    ends = [tuple(ids[-_SAME_END:]) for ids in whole_ids]
+    # The tokens of a label depend on the end of the prompt. So among prompts with the same last
+    # tokens only one is looked up: the one with the most labels.
+    last_tokens = [tuple(ids[-_SAME_END:]) for ids in whole_ids]
     with_most_labels: dict[tuple[int, ...], int] = {}
-    for i, end in enumerate(ends):
+    for i, end in enumerate(last_tokens):
         best = with_most_labels.setdefault(end, i)
         if len(choice_lists[i]) > len(choice_lists[best]):
             with_most_labels[end] = i
@@ -111,7 +112,7 @@ def write_prompts(
     }
     prompts = [
         Prompt(text, ids[shared:], labels[end][: len(choices)])
-        for text, ids, end, choices in zip(texts, whole_ids, ends, choice_lists, strict=True)
+        for text, ids, end, choices in zip(texts, whole_ids, last_tokens, choice_lists, strict=True)
     ]
     return whole_ids[0][:shared], prompts
 

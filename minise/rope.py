@@ -21,25 +21,25 @@ from minise.config import Config
 def inverse_frequencies(config: Config, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Radians per position of each pair, fastest first: (head_dim / 2,) of `dtype`.
 
-    Computed when needed, never stored. A stored table would be cast along with the weights, and
-    bfloat16 cannot tell position 257 from 256.
+    Computed when needed, never stored: a stored table would be cast along with the weights, and in
+    bfloat16 a frequency has three digits, which position 1,000 multiplies.
     """
     pair = torch.arange(config.head_dim // 2, dtype=dtype, device=device)
-    frequency = config.rope_theta ** (-2.0 * pair / config.head_dim)
+    frequencies = config.rope_theta ** (-2.0 * pair / config.head_dim)
     scaling = config.rope_scaling
     if scaling.rope_type == "linear":
-        frequency = frequency / scaling.factor
+        frequencies = frequencies / scaling.factor
     elif scaling.rope_type == "llama3":
         # What counts is a pair's number of full turns within the original context. With fewer than
         # low_freq_factor a pair is slowed by `factor`. With more than high_freq_factor it is kept.
         # Between the two there is a linear ramp.
-        turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
+        turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
         ramp = (turns - scaling.low_freq_factor) / (
             scaling.high_freq_factor - scaling.low_freq_factor
         )
         keep = ramp.clamp(0.0, 1.0)
-        frequency = frequency * (keep + (1.0 - keep) / scaling.factor)
-    return frequency
+        frequencies = frequencies * (keep + (1.0 - keep) / scaling.factor)
+    return frequencies
 
 
 def cos_sin(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """Answer questions: run a method's plans in passes and rounds, and get its answers.
 
-One pass may hold the prompts of several questions (the packing of Section 4, over questions). One
-question may take several rounds, if the method's next prompts depend on the results so far.
+A pass is one call of the model. It may hold the prompts of several questions (the packing of
+Section 4, over questions). A round is all that a method asks at a time. Most methods have one; a
+method whose next prompts depend on the results so far has more.
 
 Here the paper's method ends. Next to read is the model itself: config.py, rope.py, attention.py,
 cache.py, model.py.
@@ -74,7 +75,11 @@ def run_plans(
 
 
 def join(plans: Sequence[Plan]) -> Plan:
-    """One plan with the prompts of all plans, in their order. The question is that of the first."""
+    """One plan with the prompts of all plans, in their order: the rounds of one question.
+
+    `pass_logits` also joins plans of different questions. Then only the prefix and the prompts mean
+    something; the question is that of the first.
+    """
     shared = shared_length([plan.prefix for plan in plans])
     prompts = [
         replace(prompt, ids=plan.prefix[shared:] + prompt.ids)
