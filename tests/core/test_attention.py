@@ -1,7 +1,7 @@
-"""What a decoder that takes any 4-D mask promises, and the masks that people give it.
+"""The decoder takes any 4-D mask. These are its promises, and the masks that people use.
 
-Any mask, with positions in any order, gives the numbers of a softmax written out. By the refinement
-packed documents, stacked prompts and padded batches give the bits of each prompt alone.
+Any mask, with positions in any order, gives the numbers of an explicit softmax. With the refined
+layers, packed documents, stacked prompts and padded batches give the bits of each prompt run alone.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ from tests.support.masks import DOCUMENTS, MASKS, POSITIONS, T, blocks, random_m
 TOKENS = torch.randint(30, 250, (T,), generator=torch.Generator().manual_seed(0))
 
 
-def written_out(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+def explicit_softmax(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
     """Hidden states (T, D) by one softmax over all T tokens, the windows by position."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         repeats, window = q.shape[2] // k.shape[2], lm.config.sliding_windows[layer]
         k, v = (x.repeat_interleave(repeats, dim=2) for x in (k, v))
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
-        apart = positions[:, None] - positions
-        seen = mask if window is None else mask & (apart < window)
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        distance = positions[:, None] - positions
+        visible = mask if window is None else mask & (distance < window)
+        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
         return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
     return lm.decoder.run(tokens[None], positions[None], attend)[0]
 
 
-def alone(lm: LanguageModel, tokens: Tensor) -> Tensor:
+def run_alone(lm: LanguageModel, tokens: Tensor) -> Tensor:
     """Hidden states (T, D) of a plain causal run."""
     return forward(lm.decoder, tokens, torch.arange(len(tokens)), causal_mask(len(tokens)))
 
 
 @pytest.mark.parametrize("order", POSITIONS)
 @pytest.mark.parametrize("name", MASKS)
-def test_any_mask_is_a_softmax_over_what_it_shows(lm: LanguageModel, name: str, order: str) -> None:
+def test_any_mask_gives_a_softmax_over_the_visible_tokens(
+    lm: LanguageModel, name: str, order: str
+) -> None:
     mask, positions = MASKS[name], POSITIONS[order]
-    expected = written_out(lm, TOKENS, positions, mask)
+    expected = explicit_softmax(lm, TOKENS, positions, mask)
     for hidden in (
         lm.decoder(TOKENS, positions, mask),
         forward(lm.decoder, TOKENS, positions, mask),
@@ -52,18 +54,20 @@ def test_any_mask_is_a_softmax_over_what_it_shows(lm: LanguageModel, name: str, 
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 200])
 @pytest.mark.parametrize("share", [0.1, 0.9])
-def test_random_masks_of_any_length(lm: LanguageModel, length: int, share: float) -> None:
+def test_random_masks_of_any_length_give_that_softmax(
+    lm: LanguageModel, length: int, share: float
+) -> None:
     tokens = TOKENS.repeat(2)[:length]
     positions = torch.randint(0, 300, (length,), generator=torch.Generator().manual_seed(length))
     for mask in (random_mask(length, share, length), random_mask(length, share, length).tril()):
-        expected = written_out(lm, tokens, positions, mask)
+        expected = explicit_softmax(lm, tokens, positions, mask)
         refined = forward(lm.decoder, tokens, positions, mask)
         for hidden in (lm.decoder(tokens, positions, mask), refined):
             assert (hidden - expected).abs().max() <= 1e-10
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_the_order_of_rows_is_irrelevant(lm: LanguageModel, name: str) -> None:
+def test_the_order_of_rows_has_no_effect(lm: LanguageModel, name: str) -> None:
     """Tokens, positions and mask shuffled together."""
     order = torch.randperm(T, generator=torch.Generator().manual_seed(1))
     positions, mask = torch.arange(T), MASKS[name]
@@ -75,15 +79,17 @@ def test_the_order_of_rows_is_irrelevant(lm: LanguageModel, name: str) -> None:
 
 
 @pytest.mark.parametrize("lengths", [DOCUMENTS, (64, 64), (1, 129, 3, 2), (7,) * 10])
-def test_packed_documents_are_each_alone(lm: LanguageModel, lengths: tuple[int, ...]) -> None:
+def test_packed_documents_have_the_bits_of_separate_runs(
+    lm: LanguageModel, lengths: tuple[int, ...]
+) -> None:
     """Whole prompts stacked in one row, each from position 0."""
     tokens = TOKENS[: sum(lengths)]
     together = forward(lm.decoder, tokens, restarts(lengths), blocks(lengths))
-    expected = [alone(lm, document) for document in tokens.split(lengths)]
+    expected = [run_alone(lm, document) for document in tokens.split(lengths)]
     assert torch.equal(together, torch.cat(expected))
 
 
-def test_what_another_document_says_is_irrelevant(lm: LanguageModel) -> None:
+def test_the_tokens_of_another_document_have_no_effect(lm: LanguageModel) -> None:
     changed = TOKENS.clone()
     changed[30:105] = TOKENS[30:105].flip(0)
     before, after = (
@@ -96,8 +102,11 @@ def test_what_another_document_says_is_irrelevant(lm: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_padded_batch_is_each_prompt_alone(lm: LanguageModel, side: str) -> None:
-    """Padding sees itself, and nobody sees it. It may be any token at any position."""
+def test_prompts_in_a_padded_batch_have_the_bits_of_separate_runs(
+    lm: LanguageModel, side: str
+) -> None:
+    """A padding token sees only itself, and no other token sees it. It may be any token at any
+    position."""
     lengths, width = (5, 64, 90, 130), 130
     for padding, at in ((0, 0), (99, 500)):
         tokens, positions = torch.full((4, width), padding), torch.full((4, width), at)
@@ -110,10 +119,10 @@ def test_a_padded_batch_is_each_prompt_alone(lm: LanguageModel, side: str) -> No
             places.append(place)
         hidden = forward(lm.decoder, tokens, positions, masks)
         for row, length in enumerate(lengths):
-            assert torch.equal(hidden[row, places[row]], alone(lm, TOKENS[:length])), length
+            assert torch.equal(hidden[row, places[row]], run_alone(lm, TOKENS[:length])), length
 
 
-def test_a_token_that_nobody_sees_might_as_well_not_be_there(lm: LanguageModel) -> None:
+def test_removing_a_token_that_no_other_token_sees_changes_no_bit(lm: LanguageModel) -> None:
     """The others keep their positions."""
     hidden = torch.zeros(T, dtype=torch.bool)
     hidden[[0, 3, 40, 41, 42, 100]] = True
@@ -124,8 +133,10 @@ def test_a_token_that_nobody_sees_might_as_well_not_be_there(lm: LanguageModel) 
     assert torch.equal(with_them[rest], without)
 
 
-def test_a_prompt_may_be_stacked_with_its_own_continuations(lm: LanguageModel) -> None:
-    """One shared beginning, then three ends that do not see one another: each as if alone."""
+def test_continuations_of_one_prompt_in_a_pack_have_the_bits_of_separate_runs(
+    lm: LanguageModel,
+) -> None:
+    """One shared beginning, then three ends that do not see one another."""
     start, lengths = 70, (20, 30, 20)
     mask = causal_mask(T)
     mask[start:, start:] = blocks(lengths)
@@ -134,11 +145,11 @@ def test_a_prompt_may_be_stacked_with_its_own_continuations(lm: LanguageModel) -
     place = start
     for length in lengths:
         rows = torch.cat([torch.arange(start), torch.arange(place, place + length)])
-        assert torch.equal(together[rows], alone(lm, TOKENS[rows]))
+        assert torch.equal(together[rows], run_alone(lm, TOKENS[rows]))
         place += length
 
 
-def test_a_batch_of_different_masks_is_each_of_them(lm: LanguageModel) -> None:
+def test_a_batch_of_different_masks_has_the_bits_of_separate_runs(lm: LanguageModel) -> None:
     masks, positions = torch.stack(list(MASKS.values())), torch.arange(T)
     together = forward(lm.decoder, TOKENS, positions, masks)
     for row, mask in enumerate(masks):

@@ -1,6 +1,6 @@
-"""Tokens that come later read those before them, as if all had run together.
+"""Tokens of a later call read those of earlier calls, as if all had run together.
 
-`Decoder.extend` does so within rounding, its refinement to the last bit.
+`Decoder.extend` does so within rounding; with the refined layers the bits are equal.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def in_pieces(
     lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Tensor, cuts: list[int]
 ) -> tuple[Tensor, Cache]:
     """The hidden states of a sequence that runs in pieces, and the cache of all."""
-    cache, found = None, []
+    cache, states = None, []
     for start, end in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
         part = mask[start:end, :end]
         hidden, cache = extend(lm.decoder, tokens[start:end], positions[start:end], part, cache)
-        found.append(hidden)
-    return torch.cat(found), cache
+        states.append(hidden)
+    return torch.cat(states), cache
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -49,27 +49,27 @@ def test_a_packed_sequence_in_pieces_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["packed", "tree"])
-def test_the_definition_extends_too(lm: LanguageModel, tree: bool) -> None:
+def test_the_plain_decoder_extends_within_rounding(lm: LanguageModel, tree: bool) -> None:
     layout = pack(PREFIX, BRANCHES, tree=tree)
     whole = lm.decoder(layout.tokens, layout.positions, layout.mask)
     first, cache = lm.decoder.extend(
         layout.tokens[:60], layout.positions[:60], layout.mask[:60, :60]
     )
-    kept = [x.clone() for x in (cache.positions, *cache.keys, *cache.values)]
+    prior = [x.clone() for x in (cache.positions, *cache.keys, *cache.values)]
     second, longer = lm.decoder.extend(
         layout.tokens[60:], layout.positions[60:], layout.mask[60:], cache
     )
     assert (torch.cat([first, second]) - whole).abs().max() <= 1e-10
     assert torch.equal(longer.positions, layout.positions)
     after = [cache.positions, *cache.keys, *cache.values]
-    assert all(torch.equal(a, b) for a, b in zip(kept, after, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(prior, after, strict=True))
     with pytest.raises(ValueError, match="the cache is of"):
         lm.decoder.extend(
             layout.tokens[60:].expand(3, -1), layout.positions[60:], layout.mask[60:], cache
         )
 
 
-def test_every_token_at_every_layer(lm: LanguageModel) -> None:
+def test_each_token_equals_the_whole_run_at_every_layer(lm: LanguageModel) -> None:
     layout = pack(PREFIX, BRANCHES)
     with record(lm.decoder) as whole:
         forward(lm.decoder, layout.tokens, layout.positions, layout.mask)
@@ -81,9 +81,11 @@ def test_every_token_at_every_layer(lm: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_any_mask_whose_pieces_see_only_what_came_before(lm: LanguageModel, name: str) -> None:
-    """Within rounding: a row may read its keys among others that are masked for it. Every order of
-    positions is in tests/core/test_attention.py."""
+def test_pieces_under_any_mask_that_looks_back_equal_the_whole_run(
+    lm: LanguageModel, name: str
+) -> None:
+    """Within rounding: the keys of a row may lie among others that are masked for it.
+    tests/core/test_attention.py covers every order of positions."""
     mask, tokens = MASKS[name] & causal_mask(T), torch.arange(T) % 250 + 5
     for order in ("shuffled", "starting over"):
         positions = POSITIONS[order]
@@ -92,7 +94,7 @@ def test_any_mask_whose_pieces_see_only_what_came_before(lm: LanguageModel, name
         assert (hidden - whole).abs().max() <= 1e-10
 
 
-def test_a_batch(lm: LanguageModel) -> None:
+def test_a_batch_is_extended_as_each_of_its_items(lm: LanguageModel) -> None:
     tokens = torch.arange(24).reshape(2, 12) + 30
     positions = torch.stack([torch.arange(12), torch.arange(12) + 5])
     mask = causal_mask(12).expand(2, 12, 12)
@@ -103,8 +105,8 @@ def test_a_batch(lm: LanguageModel) -> None:
     assert torch.equal(cache.positions, positions)
 
 
-def test_a_cache_can_be_extended_twice_and_its_parts_taken(lm: LanguageModel) -> None:
-    """One trunk under several branches, and a trunk without the branch that came between."""
+def test_a_cache_can_be_extended_twice_and_cut_into_parts(lm: LanguageModel) -> None:
+    """Several branches extend one trunk, and a branch can be cut off again."""
     trunk = torch.tensor(PREFIX)
     at = torch.arange(len(PREFIX))
     _, cache = extend(lm.decoder, trunk, at, causal_mask(len(PREFIX)))
@@ -124,7 +126,7 @@ def test_a_cache_can_be_extended_twice_and_its_parts_taken(lm: LanguageModel) ->
     assert torch.equal(torch.cat([first, second]), whole[S:])
 
 
-def test_nothing_given_is_changed(lm: LanguageModel) -> None:
+def test_extending_does_not_change_its_arguments(lm: LanguageModel) -> None:
     layout = pack(PREFIX, BRANCHES)
     _, cache = extend(
         lm.decoder, layout.tokens[:50], layout.positions[:50], layout.mask[:50, :50].clone()

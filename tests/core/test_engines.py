@@ -41,32 +41,32 @@ def test_branch_logits_of_columns_are_those_of_the_vocabulary(
         ("tree", [(8, None), (8, None), (8, 3)]),
     ],
 )
-def test_each_engine_does_the_work_it_says(
+def test_each_engine_runs_the_expected_numbers_of_tokens(
     lm: LanguageModel, engine: str, expected: list[tuple[int, int | None]]
 ) -> None:
-    """For each layer that runs: its tokens, and how many of them it computes in full, if not all.
-    (Linear layers add rows up to a multiple of 8.)"""
+    """Expected for each layer that runs: its tokens, and how many of them it computes in full, if
+    not all. (Linear layers add rows up to a multiple of 8.)"""
     prefix, branches = [40, 41, 42], [[50, 51], [50, 52, 53], [60]]
-    seen: list[tuple[int, int | None]] = []
+    work: list[tuple[int, int | None]] = []
     real = lm.decoder.run
 
     def run(tokens, positions, attend, rows=None):
-        def watched(layer, q, k, v):
-            seen.append((k.shape[1], None if q.shape == k.shape[:2] + q.shape[2:] else q.shape[1]))
+        def counting_attend(layer, q, k, v):
+            work.append((k.shape[1], None if q.shape == k.shape[:2] + q.shape[2:] else q.shape[1]))
             return attend(layer, q, k, v)
 
-        return real(tokens, positions, watched, rows)
+        return real(tokens, positions, counting_attend, rows)
 
     lm.decoder.run = run
     try:
         branch_logits(lm, prefix, branches, engine)
     finally:
         del lm.decoder.run
-    assert seen == expected
+    assert work == expected
 
 
 class TestRefusals:
-    def test_a_dense_mask_that_does_not_fit_names_the_engine_that_will(
+    def test_the_refusal_of_a_large_dense_mask_names_an_engine_that_fits(
         self, lm: LanguageModel, question: Question, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("minise.engines.free_bytes", lambda device: 10_000)
@@ -75,7 +75,7 @@ class TestRefusals:
         assert self_ensemble(lm, question, engine="tree")
         assert free_bytes(torch.device("cpu")) is not None
 
-    def test_an_unknown_engine_preset_or_grouping(
+    def test_an_unknown_engine_preset_or_grouping_is_refused(
         self, lm: LanguageModel, question: Question
     ) -> None:
         with pytest.raises(InputError, match='engine "fast" is unknown; use one of separate'):
@@ -86,7 +86,9 @@ class TestRefusals:
             self_ensemble(lm, question, grouping="best")
 
     @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
-    def test_a_prompt_beyond_the_models_positions(self, lm: LanguageModel, engine: str) -> None:
+    def test_a_prompt_beyond_the_models_positions_is_refused(
+        self, lm: LanguageModel, engine: str
+    ) -> None:
         limit = lm.config.max_position_embeddings
         fits, longer = [40] * (limit - 1), [40] * limit
         branch_logits(lm, fits, [[41]], engine)
@@ -111,11 +113,11 @@ class TestRefusals:
             with pytest.raises(InputError, match="has positions for 1024"):
                 method.plan(lm, long, 0)
 
-    def test_tokens_beyond_the_vocabulary(self, lm: LanguageModel) -> None:
+    def test_tokens_beyond_the_vocabulary_are_refused(self, lm: LanguageModel) -> None:
         with pytest.raises(InputError, match="token id 288 is beyond the vocabulary"):
             branch_logits(lm, [1], [[288]])
 
-    def test_a_group_with_more_choices_than_labels(self, lm: LanguageModel) -> None:
+    def test_a_group_with_more_choices_than_labels_is_refused(self, lm: LanguageModel) -> None:
         many = Question("Q", [f"choice {i}" for i in range(27)])
         with pytest.raises(InputError, match="only 26 labels"):
             standard(lm, many)

@@ -26,13 +26,13 @@ def flat(*arguments: object, **options: object) -> list[list[int]]:
 
 
 def exact_groups(k: int, m: int) -> list[tuple[Group, float]]:
-    found = make_groups(k, m, 0, 0, "", "exact")
-    assert found.weights is not None
-    return list(zip(found.flat, found.weights, strict=True))
+    groups = make_groups(k, m, 0, 0, "", "exact")
+    assert groups.weights is not None
+    return list(zip(groups.flat, groups.weights, strict=True))
 
 
 def test_the_first_groups_never_change() -> None:
-    """A golden: other groups than these, on any platform or version, would change every result."""
+    """Golden values: other groups, on any platform or version, would change every result."""
     assert flat(8, 4, 2, seed=0, key="built-in") == BUILT_IN
     assert flat(10, 4, 1, seed=7, key="q-3") == Q_3
     assert flat(8, 4, 2, seed=0, key="built-in", grouping="balanced") == BALANCED
@@ -89,14 +89,14 @@ def balanced(k: int, m: int, trials: int, seed: int) -> list[list[int]]:
     return flat(k, m, trials, seed, "u", "balanced")
 
 
-def test_what_is_known_of_the_groups_is_a_field() -> None:
-    """Nobody has to ask a name what it means."""
-    known = {
+def test_facts_about_the_groups_are_fields() -> None:
+    """No code has to read them out of a name."""
+    facts = {
         name: (g.independent, g.complete, g.balance is not None, g.weights is not None)
         for name in GROUPINGS
         for g in [make_groups(6, 3, 5, 0, "x", name)]
     }
-    assert known == {
+    assert facts == {
         "random": (True, False, False, False),
         "balanced": (False, False, True, False),
         "independent": (True, False, False, False),
@@ -104,7 +104,7 @@ def test_what_is_known_of_the_groups_is_a_field() -> None:
     }
 
 
-def test_a_function_of_ones_own_is_a_grouping() -> None:
+def test_a_users_function_is_a_grouping() -> None:
     def halves(k: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
         return Groups((tuple(tuple(range(i, min(i + m, k))) for i in range(0, k, m)),) * trials)
 
@@ -115,7 +115,7 @@ def test_a_function_of_ones_own_is_a_grouping() -> None:
         make_groups(4, 2, 1, 0, "x", lambda *_: Groups((((0, 1), (3,)),)))
 
 
-def test_as_many_groups_as_the_limit_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_as_many_groups_as_the_limit_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(make_groups(1, 1, MOST_GROUPS, 0, "x").flat) == MOST_GROUPS
     monkeypatch.setattr("minise.groupings.exact.MOST_GROUPS", 25)
     assert len(make_groups(5, 2, 0, 0, "", "exact").flat) == 25
@@ -131,7 +131,7 @@ def test_too_many_exact_groups_are_counted_and_refused_at_once() -> None:
 
 @pytest.mark.parametrize(("k", "m"), [(8, 4), (5, 2), (4, 1), (3, 3), (3, 7)])
 def test_exact_groups_are_what_partitions_hold_on_average(k: int, m: int) -> None:
-    """Over all k! orders: how often each ordered group is cut from one, and no other is."""
+    """Counted over all k! orders of the choices: how often each ordered group is a part of one."""
     if k > 6:
         assert len(exact_groups(k, m)) == 1680
         return

@@ -1,4 +1,5 @@
-"""The packed sequence is the paper's, and the merged tree is the same prompts in fewer tokens."""
+"""The packed sequence is the paper's, and the merged tree holds the same prompts in fewer
+tokens."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def test_an_empty_branch_reads_out_at_the_end_of_the_prefix() -> None:
     assert pack([4, 5], [[], [6]]).ends.tolist() == [1, 2]
 
 
-def test_nothing_to_pack_is_an_error() -> None:
+def test_packing_without_a_branch_is_an_error() -> None:
     with pytest.raises(ValueError, match="no branches"):
         pack([1], [])
     with pytest.raises(ValueError, match="empty prompt"):
@@ -126,7 +127,7 @@ def test_token_counts_are_those_of_the_layouts() -> None:
     assert token_counts(prefix, branches) == counts
 
 
-def test_packing_leaves_its_arguments_alone() -> None:
+def test_packing_does_not_change_its_arguments() -> None:
     prefix, branches = [1, 2], [[3], [4, 5]]
     pack(prefix, branches, tree=True)
     assert (prefix, branches) == ([1, 2], [[3], [4, 5]])
@@ -137,7 +138,7 @@ def test_the_mask_is_built_once() -> None:
     assert layout.mask is layout.mask
 
 
-def test_an_ablation_is_a_plain_layout_with_one_thing_replaced() -> None:
+def test_an_ablation_is_a_plain_layout_with_one_field_replaced() -> None:
     layout = pack([5, 6], [[1, 2], [1, 3, 4]])
     changed = layout.replace(mask=causal_mask(7))
     assert type(changed) is Layout

@@ -7,7 +7,7 @@ from pathlib import Path
 from minise.memory import left_by_limit
 
 
-def test_the_memory_of_a_container_is_what_its_limit_leaves(tmp_path: Path) -> None:
+def test_a_containers_limit_bounds_the_free_memory(tmp_path: Path) -> None:
     assert left_by_limit(tmp_path) == []
     for name, content in (
         ("max", "1000\n"),

@@ -1,4 +1,5 @@
-"""The method computes what Section 3 defines, from the text of the prompts on."""
+"""The method computes what Section 3 of the paper defines, starting from the text of the
+prompts."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_self_ensemble_is_its_definition(
     answer = self_ensemble(
         lm, question, group_size=m, trials=trials, seed=seed, null_option=null_option
     )
-    seen: list[list[float]] = [[] for _ in question.choices]
+    by_choice: list[list[float]] = [[] for _ in question.choices]
     groups = make_groups(len(question.choices), m, trials, seed, question.id).flat
     assert [group.choices for group in answer.groups] == groups
     for group, result in zip(groups, answer.groups, strict=True):
@@ -59,8 +60,8 @@ def test_self_ensemble_is_its_definition(
         if null_option:
             assert result.null == pytest.approx(p[-1], abs=1e-12)
         for choice, probability in zip(group, p, strict=False):
-            seen[choice].append(probability)
-    scores = [sum(values) / len(values) for values in seen]
+            by_choice[choice].append(probability)
+    scores = [sum(values) / len(values) for values in by_choice]
     assert answer.scores.tolist() == pytest.approx(scores, abs=1e-12)
     assert answer.probabilities.tolist() == pytest.approx(
         [score / sum(scores) for score in scores], abs=1e-12
@@ -83,7 +84,7 @@ def test_standard_inference_is_one_prompt_with_all_choices_and_no_null_option(
 
 
 def test_a_score_is_the_mean_over_the_groups_a_choice_appears_in() -> None:
-    """The mean (Eq. 2) as meant: a conditional mean, not a sum times the chance of being drawn."""
+    """The mean (Eq. 2) is a conditional mean, not a sum times the chance of being drawn."""
 
     def group(choices: list[int], p: list[float], null: float | None = None) -> Group:
         return Group(tuple(choices), torch.tensor(p, dtype=torch.float64), null)
@@ -146,9 +147,7 @@ def test_the_defaults_are_the_contracts(lm: LanguageModel, question: Question) -
     assert torch.equal(ask(lm, SelfEnsemble(), question).scores, explicit.scores)
 
 
-def test_the_same_seed_gives_the_same_answer_and_another_does_not(
-    lm: LanguageModel, question: Question
-) -> None:
+def test_the_seed_decides_the_answer(lm: LanguageModel, question: Question) -> None:
     first = self_ensemble(lm, question, trials=3, seed=5)
     self_ensemble(lm, Question("Another?", ["x", "y", "z"]), trials=3, seed=5)
     assert torch.equal(first.scores, self_ensemble(lm, question, trials=3, seed=5).scores)
@@ -165,9 +164,9 @@ def test_groups_and_answers_are_shown_in_three_digits() -> None:
 
 
 class TestSeams:
-    """What a fork plugs in without touching the core."""
+    """What a fork can replace without changing the core."""
 
-    def test_a_grouping_of_ones_own(self, lm: LanguageModel, question: Question) -> None:
+    def test_a_users_grouping_is_used(self, lm: LanguageModel, question: Question) -> None:
         def neighbours(k: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
             """Every choice with the m - 1 after it."""
             trial = tuple(tuple((i + j) % k for j in range(m)) for i in range(k))
@@ -177,8 +176,8 @@ class TestSeams:
         assert [group.choices for group in answer.groups] == [(i, (i + 1) % 5) for i in range(5)]
         assert float(answer.probabilities.sum()) == pytest.approx(1)
 
-    def test_a_method_of_ones_own(self, lm: LanguageModel, question: Question) -> None:
-        """Here standard inference on the choices in reverse order."""
+    def test_a_users_method_is_run(self, lm: LanguageModel, question: Question) -> None:
+        """Here the method is standard inference on the choices in reverse order."""
 
         class Reversed(Standard):
             def plan(self, lm, question, seed=0):
@@ -189,9 +188,7 @@ class TestSeams:
         turned = Question(question.text, question.choices[::-1])
         assert torch.equal(mine.scores.flip(0), standard(lm, turned).scores)
 
-    def test_a_layout_of_ones_own_is_run_as_it_is(
-        self, lm: LanguageModel, question: Question
-    ) -> None:
+    def test_a_users_layout_is_run_as_it_is(self, lm: LanguageModel, question: Question) -> None:
         method = SelfEnsemble(2, 2)
         plan = method.plan(lm, question, 0)
         layout = pack(plan.prefix, plan.branches)

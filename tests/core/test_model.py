@@ -1,14 +1,12 @@
-"""The decoder does what it is told about masks and positions, in any dtype, and nothing else."""
+"""The decoder follows the mask and the positions exactly, in any dtype."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from minise import Decoder, LanguageModel, pack, record
+from minise import Decoder, LanguageModel, record
 from minise.attention import masked_attention
-from minise.exact.run import read_ends
-from minise.layout import causal_mask
 from minise.loading.config_json import config_from_dict
 from minise.model import Attention, RMSNorm
 from tests.support.tiny import FAMILIES, SIZES, randomise
@@ -45,44 +43,45 @@ def test_query_heads_share_key_value_heads_in_blocks() -> None:
     x = torch.randn(1, 3, 32, dtype=torch.float64)
     angle = torch.zeros(1, 3, 1, h, dtype=torch.float64)
     mask = torch.ones(1, 3, 3, dtype=torch.bool).tril()
-    said = attention(
+    output = attention(
         x,
         (angle.cos(), angle.sin()),
         lambda q, k, v: masked_attention(q, k, v, mask),
         None,
     )
-    assert said[0, 0].view(4, h)[:, 0].tolist() == pytest.approx([0, 0, 1, 1])
+    assert output[0, 0].view(4, h)[:, 0].tolist() == pytest.approx([0, 0, 1, 1])
 
 
 def test_one_masked_out_token_changes_nothing_it_is_hidden_from(lm: LanguageModel) -> None:
     mask = CAUSAL.clone()
-    mask[6:, 5] = False  # nobody but itself sees token 5
+    mask[6:, 5] = False  # only token 5 itself sees it
     changed = TOKENS.clone()
     changed[5] = 99
     before, after = (lm.decoder(tokens, POSITIONS, mask) for tokens in (TOKENS, changed))
-    apart = (before - after).abs().amax(dim=-1)
-    assert apart[5] > 1e-3
-    apart[5] = 0
-    assert apart.max() <= 1e-12
+    change = (before - after).abs().amax(dim=-1)
+    assert change[5] > 1e-3
+    change[5] = 0
+    assert change.max() <= 1e-12
 
 
 def test_positions_matter_only_by_their_differences(lm: LanguageModel) -> None:
-    here, there = (lm.decoder(TOKENS, POSITIONS + shift, CAUSAL) for shift in (0, 500))
-    assert (here - there).abs().max() <= 1e-9
+    states, shifted = (lm.decoder(TOKENS, POSITIONS + shift, CAUSAL) for shift in (0, 500))
+    assert (states - shifted).abs().max() <= 1e-9
     stretched = lm.decoder(TOKENS, POSITIONS * 2, CAUSAL)
-    assert (here - stretched).abs().max() > 1e-2
+    assert (states - stretched).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("window", [1, 3, 8])
-def test_a_window_of_n_shows_n_positions_the_own_included(window: int) -> None:
-    """One layer, so that what is out of the window cannot come by way of another token."""
+def test_a_window_of_n_shows_n_positions_including_the_tokens_own_position(window: int) -> None:
+    """With one layer only: through a second one, a token outside of the window could have an
+    effect."""
     model = decoder("mistral", num_hidden_layers=1, sliding_window=window)
     base = model(TOKENS, POSITIONS, CAUSAL)
     for distance in range(window + 3):
         changed = TOKENS.clone()
         changed[T - 1 - distance] = 99
-        apart = (model(changed, POSITIONS, CAUSAL)[-1] - base[-1]).abs().max()
-        assert (apart > 1e-6) == (distance < window), (distance, window)
+        change = (model(changed, POSITIONS, CAUSAL)[-1] - base[-1]).abs().max()
+        assert (change > 1e-6) == (distance < window), (distance, window)
 
 
 def test_a_window_is_measured_by_position_not_by_index() -> None:
@@ -105,15 +104,15 @@ def test_only_qwens_upper_layers_have_its_window() -> None:
     full = decoder("qwen2", use_sliding_window=False)
     states = []
     for model in (windowed, full):
-        with record(model) as seen:
+        with record(model) as recording:
             model(TOKENS, POSITIONS, CAUSAL)
-        states.append(seen.residual)
-    apart = [(states[0][layer] - states[1][layer]).abs().max() for layer in range(3)]
-    assert apart[0] == apart[1] == 0
-    assert apart[2] > 1e-3
+        states.append(recording.residual)
+    changes = [(states[0][layer] - states[1][layer]).abs().max() for layer in range(3)]
+    assert changes[0] == changes[1] == 0
+    assert changes[2] > 1e-3
 
 
-def test_batches_are_runs_of_their_rows(lm: LanguageModel) -> None:
+def test_a_batch_gives_the_numbers_of_its_rows_run_alone(lm: LanguageModel) -> None:
     tokens = torch.stack([TOKENS, TOKENS.flip(0), TOKENS + 1])
     masks = torch.stack([CAUSAL, torch.eye(T, dtype=torch.bool), CAUSAL])
     positions = torch.stack([POSITIONS, POSITIONS, POSITIONS * 2])
@@ -141,7 +140,7 @@ def test_batches_are_runs_of_their_rows(lm: LanguageModel) -> None:
     ("dtype", "tolerance"),
     [(torch.float32, 1e-4), (torch.bfloat16, 1.0), (torch.float16, 0.1)],
 )
-def test_each_dtype_runs_whole_and_agrees_with_float64(
+def test_each_dtype_is_used_throughout_and_agrees_with_float64(
     family: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     # A gentler scale than `randomise`'s, so that rounding is not amplified layer by layer.
@@ -210,7 +209,7 @@ def test_shapes_that_do_not_fit_are_refused(lm: LanguageModel) -> None:
         lm.decoder(TOKENS, POSITIONS, CAUSAL[:-1])
 
 
-def test_nothing_is_hidden(lm: LanguageModel) -> None:
+def test_the_decoder_has_no_default_arguments_and_no_state(lm: LanguageModel) -> None:
     """Every argument is needed, and the model keeps no state between calls."""
     with pytest.raises(TypeError):
         lm.decoder(TOKENS)
@@ -223,7 +222,7 @@ def test_nothing_is_hidden(lm: LanguageModel) -> None:
 
 
 def test_forward_is_the_one_driver_with_a_dense_mask(lm: LanguageModel) -> None:
-    """`run` with an `attend` of one's own: here softmax written out, windows left to the caller."""
+    """`run` takes any `attend`: here an explicit softmax that applies the windows itself."""
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         repeats = q.shape[2] // k.shape[2]
@@ -241,85 +240,22 @@ def test_forward_is_the_one_driver_with_a_dense_mask(lm: LanguageModel) -> None:
 def test_the_driver_computes_only_the_wanted_rows_in_the_top_layer(lm: LanguageModel) -> None:
     rows = torch.tensor([3, 23, 7])
     top = lm.config.num_hidden_layers - 1
-    asked = []
+    calls = []
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        asked.append((layer, q.shape[1], k.shape[1]))
+        calls.append((layer, q.shape[1], k.shape[1]))
         window = lm.config.sliding_windows[layer]
         near = POSITIONS[:, None] - POSITIONS < (T if window is None else window)
         mask = (CAUSAL & near)[None]
         return masked_attention(q, k, v, mask if layer < top else mask[:, rows])
 
     some = lm.decoder.run(TOKENS[None], POSITIONS[None], attend, rows=rows)[0]
-    assert asked == [(layer, T if layer < top else 3, T) for layer in range(top + 1)]
+    assert calls == [(layer, T if layer < top else 3, T) for layer in range(top + 1)]
     assert (some - lm.decoder(TOKENS, POSITIONS, CAUSAL)[rows]).abs().max() <= 1e-10
 
 
-def test_the_decoder_says_where_and_in_what_it_computes(lm: LanguageModel) -> None:
+def test_the_decoder_states_its_device_and_dtype(lm: LanguageModel) -> None:
     assert (lm.decoder.device, lm.decoder.dtype) == (torch.device("cpu"), torch.float64)
-
-
-class TestRecord:
-    def test_it_sees_what_ran_and_changes_nothing(self, lm: LanguageModel) -> None:
-        before = lm.decoder(TOKENS, POSITIONS, CAUSAL)
-        with record(lm.decoder, attention=True) as seen:
-            during = lm.decoder(TOKENS, POSITIONS, CAUSAL)
-        assert torch.equal(before, during)
-        assert torch.equal(lm.decoder.model.norm(seen.residual[2])[0], during)
-        assert set(seen.residual) == set(seen.attention) == {0, 1, 2}
-        kept = dict(seen.residual)
-        lm.decoder(TOKENS + 1, POSITIONS, CAUSAL)
-        assert seen.residual == kept  # nothing of it stays on the decoder
-        for module in lm.decoder.modules():
-            assert not module._forward_hooks
-            assert not module._forward_pre_hooks
-
-    def test_hooks_go_also_when_the_run_fails(self, lm: LanguageModel) -> None:
-        with pytest.raises(ValueError, match="expected"), record(lm.decoder, attention=True):
-            lm.decoder(TOKENS, POSITIONS[:-1], CAUSAL)
-        for module in lm.decoder.modules():
-            assert not module._forward_hooks
-            assert not module._forward_pre_hooks
-
-    def test_attention_weights_are_the_softmax_of_the_scores(self, lm: LanguageModel) -> None:
-        """Each row sums to 1, is 0 where the mask and the layer's window hide, and gives back what
-        the layer read when it is applied to the values by hand."""
-        with record(lm.decoder, attention=True) as seen:
-            lm.decoder(TOKENS, POSITIONS, CAUSAL)
-        for layer, window in enumerate(lm.config.sliding_windows):
-            weights = seen.attention[layer]
-            assert weights.shape == (1, lm.config.num_attention_heads, T, T)
-            near = POSITIONS[:, None] - POSITIONS < (T if window is None else window)
-            assert torch.equal(weights[0, 0] > 0, causal_mask(T) & near)
-            assert (weights.sum(-1) - 1).abs().max() <= 1e-12
-        block = lm.decoder.model.layers[1]
-        x = block.input_layernorm(seen.residual[0])
-        v = block.self_attn.v_proj(x).unflatten(-1, (-1, lm.config.head_dim))
-        v = v.repeat_interleave(lm.config.num_attention_heads // v.shape[2], dim=2)
-        read = torch.einsum("bhqk,bkhd->bqhd", seen.attention[1], v).flatten(2)
-        middle = seen.residual[0] + block.self_attn.o_proj(read)
-        after = middle + block.mlp(block.post_attention_layernorm(middle))
-        assert (after - seen.residual[1]).abs().max() <= 1e-10
-
-    def test_the_tree_engine_is_recorded_too(self, lm: LanguageModel) -> None:
-        """Its weights are those of the dense run on the same tree."""
-        tree = pack([40, 41, 42], [[50, 51], [50, 52, 53], [60]], tree=True)
-        with record(lm.decoder, attention=True) as fast:
-            read_ends(lm.decoder, tree)
-        with record(lm.decoder, attention=True) as dense:
-            lm.decoder(tree.tokens, tree.positions, tree.mask)
-        for layer in (0, 1):
-            assert (fast.attention[layer] - dense.attention[layer]).abs().max() <= 1e-12
-        ends = dense.attention[2][:, :, tree.ends]
-        assert (fast.attention[2] - ends).abs().max() <= 1e-12
-
-    def test_it_holds_the_runs_own_rows_and_what_was_asked_for(self, lm: LanguageModel) -> None:
-        """`run` adds rows for its linear layers. They are nobody's."""
-        tree = pack([40, 41, 42], [[50, 51], [50, 52, 53], [60, 61]], tree=True)
-        with record(lm.decoder) as seen:
-            read_ends(lm.decoder, tree)
-        assert [stream.shape[1] for stream in seen.residual.values()] == [9, 9, 3]
-        assert not seen.attention
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -327,5 +263,5 @@ class TestRecord:
 def test_cuda_agrees_with_the_cpu(family: str) -> None:
     model = decoder(family)
     expected = model(TOKENS, POSITIONS, CAUSAL)
-    there = [tensor.cuda() for tensor in (TOKENS, POSITIONS, CAUSAL)]
-    assert (model.cuda()(*there).cpu() - expected).abs().max() <= 1e-9
+    on_cuda = [tensor.cuda() for tensor in (TOKENS, POSITIONS, CAUSAL)]
+    assert (model.cuda()(*on_cuda).cpu() - expected).abs().max() <= 1e-9

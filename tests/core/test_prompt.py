@@ -1,4 +1,4 @@
-"""Prompts are exactly the text they claim, and ids and labels are those of the whole text."""
+"""Prompts are exactly the text that is stated, and ids and labels are those of the whole text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_default_prompt_is_the_papers_layout() -> None:
     assert text == "How many?\n(A) one\n(B) two\n(C) None of the above\nAnswer:"
 
 
-def test_braces_in_a_question_are_text() -> None:
+def test_braces_in_a_question_are_plain_text() -> None:
     assert DEFAULT_TEMPLATE.render("{label}?", ["{x}", "{"]).startswith("{label}?\n(A) {x}\n(B) {")
 
 
@@ -103,8 +103,10 @@ def test_a_labels_id_is_the_one_that_continues_the_prompt() -> None:
 
 def test_a_label_of_two_tokens_is_refused_with_the_prompts_end_and_the_tokenizer() -> None:
     tokenizer = Tokenizer(make_tokenizer(split_labels=True), "some/tokenizer.json")
-    said = r"^some/tokenizer.json: label ' A' after .*Answer:' .* ends in \[\":\", \"Ġ\", \"A\"\]"
-    with pytest.raises(InputError, match=said):
+    message = (
+        r"^some/tokenizer.json: label ' A' after .*Answer:' .* ends in \[\":\", \"Ġ\", \"A\"\]"
+    )
+    with pytest.raises(InputError, match=message):
         write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["x", "y"]])
 
 
@@ -118,7 +120,7 @@ def test_labels_that_collide_are_refused() -> None:
         write_prompts(unknowing, replace(DEFAULT_TEMPLATE, bare_labels=True), "w", [["w", "w"]])
 
 
-def test_a_bare_label_that_is_nothing_is_refused() -> None:
+def test_a_label_without_tokens_is_refused() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"w": 0, "A": 1}, merges=[]))  # drops the rest
     template = replace(DEFAULT_TEMPLATE, bare_labels=True)
     _, (prompt,) = write_prompts(Tokenizer(backend, "t"), template, "w", [["w"]])
@@ -131,8 +133,8 @@ def test_a_bare_label_that_is_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["[UNK]", "w"])
-def test_a_label_that_the_tokenizer_does_not_know_is_refused(unknown: str) -> None:
-    """It is one more token, but the one that stands for anything."""
+def test_a_label_that_becomes_the_unknown_token_is_refused(unknown: str) -> None:
+    """The label adds one token to the prompt, but it is the unknown token."""
     words = {"w": 0, "[UNK]": 1, "Answer:": 2}
     backend = tokenizers.Tokenizer(models.WordLevel(words, unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -141,8 +143,8 @@ def test_a_label_that_the_tokenizer_does_not_know_is_refused(unknown: str) -> No
 
 
 def test_labels_are_looked_up_at_the_end_of_every_kind_of_prompt() -> None:
-    """Here "x" and the label after it merge into one token: in the prompts that end in "x" a label
-    is no token of its own, however the others end."""
+    """Here "x" and the label after it merge into one token. So in the prompts that end in "x" a
+    label is no token, although it is one in the others."""
     backend = make_tokenizer()
     model = json.loads(backend.to_str())
     model["model"]["vocab"]["xA"] = 287
@@ -158,7 +160,7 @@ def test_labels_are_looked_up_at_the_end_of_every_kind_of_prompt() -> None:
         write_prompts(tokenizer, bare_ends, "Q", [["a", "b"], ["a", "x"]])
 
 
-def test_prompts_are_looked_up_apart_if_their_last_four_tokens_differ() -> None:
+def test_labels_are_looked_up_for_each_different_end_of_four_tokens() -> None:
     """Here "stuv" is four tokens, but "stuvA" is one word."""
     pieces = ["[UNK]", "Q", "r", "s", "##t", "##u", "##v", "##A", "stuvA"]
     words = models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
@@ -180,11 +182,11 @@ def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:
         write_prompts(Tokenizer(backend, "ending"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
 
 
-def test_the_one_label_that_is_unknown_is_refused() -> None:
-    """After a prompt, and beside a label, that the tokenizer knows."""
+def test_a_single_unknown_label_among_known_ones_is_refused() -> None:
+    """The tokenizer knows the prompt and the other label."""
     words = ["<unk>", "Q", "(", ")", "A", "x", "y", "Answer", ":"]
-    known = {word: i for i, word in enumerate(words)}
-    backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    vocabulary = {word: i for i, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(InputError, match=r"label ' B' after .* is not one token"):
         write_prompts(Tokenizer(backend, "words"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])

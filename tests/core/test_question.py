@@ -21,15 +21,15 @@ class TestQuestion:
             (None, ["a", "b"], "^the question is null; it must be text"),
         ],
     )
-    def test_what_cannot_be_asked_is_refused(self, text, choices, complaint) -> None:
+    def test_a_question_without_text_or_choices_is_refused(self, text, choices, complaint) -> None:
         with pytest.raises(InputError, match=complaint):
             Question(text, choices)
 
-    def test_an_id_of_its_own_never_changes(self) -> None:
+    def test_the_id_computed_from_the_content_never_changes(self) -> None:
         """It seeds the groups: another id would change all results of a question without one."""
         assert Question("Which is a bird?", ["wren", "trout"]).id == "6cf70344d59ac2a8"
 
-    def test_two_choices_are_enough_and_a_thousand_not_too_many(self) -> None:
+    def test_two_to_a_thousand_choices_are_allowed(self) -> None:
         many = [f"choice {i}" for i in range(1001)]
         for number in (2, 1000):
             assert len(Question("Q", many[:number]).choices) == number
@@ -48,13 +48,13 @@ class TestQuestion:
         with pytest.raises(InputError, match="id is 7; it must be text"):
             Question("Q", ["a", "b"], id=7)
 
-    def test_its_id_follows_its_content_unless_given(self) -> None:
+    def test_the_id_depends_on_the_content_unless_it_is_set(self) -> None:
         assert Question("Q", ["a", "b"]).id == Question("Q", ("a", "b")).id
         assert Question("Q", ["a", "b"]).cluster == ""
         assert Question("Q", ["a", "b"]).id != Question("Q", ["b", "a"]).id
         assert Question("Q", ["a", "b"], id="7").id == "7"
 
-    def test_a_callers_list_is_not_shared(self) -> None:
+    def test_changing_the_callers_list_does_not_change_the_question(self) -> None:
         choices = ["a", "b"]
         question = Question("Q", choices)
         choices.append("c")

@@ -52,7 +52,7 @@ def test_linear_scaling_divides_every_frequency() -> None:
 
 
 def test_llama3_scaling_keeps_fast_pairs_slows_slow_ones_and_blends_between() -> None:
-    """Llama-3.2-1B's own numbers, pair by pair, in the form of its published code."""
+    """The numbers of Llama-3.2-1B, pair by pair, in the form of its published code."""
     rope = {
         "rope_type": "llama3",
         "factor": 32.0,
@@ -101,7 +101,7 @@ def test_rotating_keeps_the_dtype(dtype: torch.dtype) -> None:
     assert rotate(x, *cos_sin(c, torch.tensor([3]), dtype)).dtype == dtype
 
 
-def test_angles_are_made_where_the_positions_are() -> None:
+def test_angles_are_computed_on_the_device_of_the_positions() -> None:
     """The meta device refuses to mix with the CPU, as an accelerator does."""
     for angle in cos_sin(config(), torch.arange(3, device="meta"), torch.float32):
         assert angle.device == torch.device("meta")

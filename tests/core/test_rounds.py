@@ -1,4 +1,4 @@
-"""Plans are run in passes and rounds, and their results do not depend on how."""
+"""Plans are run in passes and rounds, and this division does not change their results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Twice(SelfEnsemble):
 
 @dataclass(frozen=True)
 class Writing(Standard):
-    """Writes one piece of text, and keeps it in the prompt's text."""
+    """Writes one piece of text, and adds it to the prompt's text."""
 
     name: ClassVar[str] = "writing"
 
@@ -72,7 +72,7 @@ def test_the_answer_gets_all_rounds_joined_as_one_plan(lm: LanguageModel, engine
     torch.testing.assert_close(ask(lm, method, QUESTION, 1, engine).scores, expected)
 
 
-def test_questions_that_share_a_pass_get_the_logits_they_get_alone(lm: LanguageModel) -> None:
+def test_questions_in_one_pass_have_the_logits_of_separate_passes(lm: LanguageModel) -> None:
     method = Twice()
     plans = [method.plan(lm, question, 1) for question in (QUESTION, OTHER)]
     together = run_plans(lm, method, plans, [1, 1], "tree")
@@ -81,7 +81,7 @@ def test_questions_that_share_a_pass_get_the_logits_they_get_alone(lm: LanguageM
         assert all(torch.equal(a, b) for a, b in zip(alone, logits, strict=True))
 
 
-def test_a_question_that_is_done_is_not_asked_again(lm: LanguageModel) -> None:
+def test_a_finished_question_takes_part_in_no_further_round(lm: LanguageModel) -> None:
     class OnlyTheFirst(Twice):
         def more(
             self, lm: LanguageModel, plan: Plan, logits: Sequence[Tensor], seed: int
@@ -103,7 +103,7 @@ def test_joined_plans_keep_every_prompt_whole(lm: LanguageModel) -> None:
     assert joined.rounds == tuple(plans)
 
 
-def test_joined_weights_are_one_where_a_plan_has_none(lm: LanguageModel) -> None:
+def test_joining_uses_weight_one_for_a_plan_without_weights(lm: LanguageModel) -> None:
     plain = ENSEMBLE.plan(lm, QUESTION, 1)
     count = len(plain.groups.flat)
     weighted = replace(plain, groups=replace(plain.groups, weights=(2.0,) * count))
@@ -111,7 +111,7 @@ def test_joined_weights_are_one_where_a_plan_has_none(lm: LanguageModel) -> None
     assert join([plain, plain]).groups.weights is None
 
 
-def test_what_a_method_writes_is_in_the_plan_and_is_passed_on(lm: LanguageModel) -> None:
+def test_text_that_a_method_writes_is_in_its_plan_and_is_reported(lm: LanguageModel) -> None:
     pieces: list[tuple[int, str]] = []
     method = Writing()
     plan = method.plan(lm, QUESTION, 3)

@@ -34,7 +34,7 @@ def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
     assert len(Tokenizer(backend, "t").encode(["a long text"])[0]) == 1 + len("a long text")
 
 
-def test_reading_ids_back_shows_special_tokens() -> None:
+def test_decoding_shows_special_tokens() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.backend.add_special_tokens(["<s>", "<|end|>"])
     ids = tokenizer.encode(["Yes<|end|>"])[0]

@@ -1,4 +1,4 @@
-"""The tree engine: the same numbers as separate runs, from the work that the mask allows."""
+"""The tree engine gives the numbers of separate runs, and computes only what the mask allows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def forest(seed: int) -> tuple[list[int], list[list[int]]]:
 
 
 @pytest.mark.parametrize("name", [*TREES, *(f"random {seed}" for seed in range(8))])
-def test_the_ends_are_those_of_separate_runs(lm: LanguageModel, name: str) -> None:
+def test_the_ends_equal_those_of_separate_runs(lm: LanguageModel, name: str) -> None:
     prefix, branches = TREES[name] if name in TREES else forest(int(name.split()[1]))
     layout = pack(prefix, branches, tree=True)
     ends = read_ends(lm.decoder, layout)
@@ -54,7 +54,7 @@ def test_the_ends_are_those_of_separate_runs(lm: LanguageModel, name: str) -> No
     assert (ends - dense).abs().max() <= 1e-10
 
 
-def test_every_row_below_the_top_layer_is_the_dense_ones(lm: LanguageModel) -> None:
+def test_every_row_below_the_top_layer_equals_the_dense_run(lm: LanguageModel) -> None:
     prefix, branches = forest(3)
     layout = pack(prefix, branches, tree=True)
     with record(lm.decoder) as tree:
@@ -79,9 +79,9 @@ def test_no_mask_of_the_whole_sequence_is_built(
 
 
 @pytest.mark.parametrize("name", [*TREES, *(f"random {seed}" for seed in range(8))])
-def test_every_token_reads_once_its_own_prompt(name: str) -> None:
-    """Each row is a query in exactly one call, and its keys there are its ancestors and itself in
-    the order of positions, whatever stands behind the mask."""
+def test_every_token_reads_its_own_prompt_once(name: str) -> None:
+    """Each row is a query in exactly one call. The keys that it sees in this call are its ancestors
+    and itself in the order of positions; all other keys are masked."""
     tree = pack(*(TREES[name] if name in TREES else forest(int(name.split()[1]))), tree=True)
     read = []
     for call in tree_calls(tree, (None, 7), torch.device("cpu")):
@@ -93,21 +93,22 @@ def test_every_token_reads_once_its_own_prompt(name: str) -> None:
                     continue
                 read.append(row)
                 for window, masks in call.masks.items():
-                    seen = keys[masks[min(n, len(masks) - 1), place]].tolist()
+                    visible = keys[masks[min(n, len(masks) - 1), place]].tolist()
                     ancestors = tree.mask[row].nonzero().flatten().tolist()
-                    assert seen == (ancestors if window is None else ancestors[-window:])
+                    assert visible == (ancestors if window is None else ancestors[-window:])
     assert sorted(read) == list(range(len(tree.tokens)))
 
 
 def test_shared_beginnings_are_read_in_one_call() -> None:
-    """Forty prompts of one prefix of 70 tokens: the first 64 are a call of their own."""
+    """Forty prompts share a prefix of 70 tokens: its first 64 are in one call."""
     tree = pack(list(range(70)), [[100 + i] for i in range(40)], tree=True)
     calls = tree_calls(tree, (None,), torch.device("cpu"))
     assert [call.keys.shape for call in calls] == [(1, 64), (40, 128)]
 
 
 def test_prompts_grow_in_calls_of_64_or_128_or_more_keys() -> None:
-    """Each prompt's last row is a query, and sees its own path or what is near on it."""
+    """Each prompt's last row is a query, and sees all tokens of its prompt, or those within the
+    window."""
     lengths = torch.tensor([1, 64, 65, 130])
     paths = torch.arange(4 * 130).reshape(4, 130)
     calls = next_calls(paths, lengths, (None, 7))
@@ -122,28 +123,28 @@ def test_prompts_grow_in_calls_of_64_or_128_or_more_keys() -> None:
             assert call.keys[n][call.masks[7][n, 0]].tolist() == path[-7:]
 
 
-def test_calls_are_made_where_the_model_is() -> None:
+def test_the_tensors_of_each_call_are_on_the_models_device() -> None:
     """The meta device refuses to mix with the CPU, as an accelerator does."""
     meta = torch.device("meta")
     tree = pack(*forest(1), tree=True)
     calls, T = tree_calls(tree, (None, 7), meta), len(tree.tokens)
     for call in calls:
-        for made in (call.queries, call.keys, *call.masks.values()):
-            assert made.device == meta
+        for tensor in (call.queries, call.keys, *call.masks.values()):
+            assert tensor.device == meta
     q, k = torch.empty(1, T, 4, 8, device=meta), torch.empty(1, T, 2, 8, device=meta)
     assert Reader(calls, T, (None, 7)).attend(1, q, k, k).shape == q.shape
 
 
 @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
 @pytest.mark.parametrize("name", TREES)
-def test_an_engine_runs_the_tokens_that_are_counted_for_it(
+def test_each_engine_runs_as_many_tokens_as_are_counted(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, name: str, engine: str
 ) -> None:
     ran, run = [], Decoder.run
 
-    def watch(decoder: Decoder, tokens: torch.Tensor, *given, **more) -> torch.Tensor:
+    def watch(decoder: Decoder, tokens: torch.Tensor, *arguments, **options) -> torch.Tensor:
         ran.append(tokens.shape[-1])
-        return run(decoder, tokens, *given, **more)
+        return run(decoder, tokens, *arguments, **options)
 
     monkeypatch.setattr(Decoder, "run", watch)
     branch_logits(lm, *TREES[name], engine)
@@ -151,22 +152,24 @@ def test_an_engine_runs_the_tokens_that_are_counted_for_it(
 
 
 @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
-def test_the_model_is_given_tokens_and_positions_where_it_is(
+def test_tokens_and_positions_are_passed_on_the_models_device(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    seen: list[str] = []
+    devices: list[str] = []
 
-    def watch(_: Decoder, *given: object, rows: object = None) -> None:
-        seen.extend(x.device.type for x in (*given[:2], rows) if isinstance(x, torch.Tensor))
+    def watch(_: Decoder, *arguments: object, rows: object = None) -> None:
+        devices.extend(x.device.type for x in (*arguments[:2], rows) if isinstance(x, torch.Tensor))
         raise InterruptedError
 
-    there = replace(lm, decoder=Decoder(lm.config).to("meta"))
+    on_meta = replace(lm, decoder=Decoder(lm.config).to("meta"))
     monkeypatch.setattr(exact, "forward", watch)
     monkeypatch.setattr(Decoder, "run", watch)
-    monkeypatch.setattr(exact, "tree_reader", Mock())  # a real one asks what is where
+    monkeypatch.setattr(
+        exact, "tree_reader", Mock()
+    )  # a real one looks at the device of its tensors
     with pytest.raises(InterruptedError):
-        branch_logits(there, [5, 6], [[7], [8, 9]], engine)
-    assert seen == ["meta"] * (3 if engine == "tree" else 2)
+        branch_logits(on_meta, [5, 6], [[7], [8, 9]], engine)
+    assert devices == ["meta"] * (3 if engine == "tree" else 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -1,4 +1,5 @@
-"""The published files of QASC, TruthfulQA and MMLU-Pro become questions; the hub's are fetched."""
+"""The published files of QASC, TruthfulQA and MMLU-Pro become questions; files of the hub are
+fetched."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ QASC_CHOICES = QASC["choices"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
-def test_qasc_is_known_by_its_columns(tmp_path: Path, kind: str) -> None:
+def test_qasc_is_recognised_by_its_columns(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"any.{kind}", [QASC])
     wanted = [Question(QASC["question"], ["salt", "temperature", "snow"], "qasc-dev-1", 1)]
     assert load(path).questions == wanted
@@ -41,7 +42,7 @@ def test_qasc_is_known_by_its_columns(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
-def test_mmlu_pro_is_known_by_its_columns_and_its_task_is_biology_alone(
+def test_mmlu_pro_is_recognised_by_its_columns_and_only_biology_is_used(
     tmp_path: Path, kind: str
 ) -> None:
     law = {**MMLU, "question_id": 3, "category": "law"}
@@ -173,7 +174,7 @@ def test_a_file_for_a_data_set_must_have_its_columns(tmp_path: Path) -> None:
     assert f"{first}, or TruthfulQA's: Question, Best Answer, Incorrect Answers" in message
 
 
-def test_rows_that_are_no_objects_have_no_columns_to_miss(tmp_path: Path) -> None:
+def test_a_row_that_is_no_object_is_refused_as_such(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", [3])
     for name in (f"qasc@{path}", str(path)):
         message = refusal(name)
@@ -204,7 +205,7 @@ FILES = {
 
 
 class DataAnswer(Answer):
-    """The stand-in for the hub, where the addresses of data sets begin with /datasets."""
+    """A local server in place of the hub, where the addresses of data sets begin with /datasets."""
 
     def answer(self) -> None:
         if not self.path.startswith("/datasets/"):

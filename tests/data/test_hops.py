@@ -33,7 +33,7 @@ def lm() -> LanguageModel:
 
 
 class TestTheQuestions:
-    def test_each_joins_two_facts_by_what_they_share(self) -> None:
+    def test_each_question_joins_two_facts_by_what_they_share(self) -> None:
         facts, hops = load_hops()
         statements = {fact.statement: fact for fact in facts}
         used = set()
@@ -47,19 +47,19 @@ class TestTheQuestions:
         assert used == set(statements)
         assert len({hop.question for hop in hops}) == len(hops) > 100
 
-    def test_none_is_shown_directly_in_the_training(self) -> None:
+    def test_no_question_is_shown_directly_in_the_training(self) -> None:
         texts = {hop.question: hop for hop in load_hops()[1]}
         questions = evaluation_questions(300, 8, 0, HOPS)
         assert {shown(question.text) for question in questions} == {"with steps", "never"}
         for question in questions:
             assert question.choices[question.answer or 0] == texts[question.text].answer
 
-    def test_the_same_seed_asks_the_same(self) -> None:
+    def test_the_same_seed_draws_the_same_questions(self) -> None:
         questions = evaluation_questions(30, 8, 0, HOPS)
         assert questions == evaluation_questions(60, 8, 0, HOPS)[:30]
         assert questions != evaluation_questions(30, 8, 1, HOPS)
 
-    def test_fewer_choices_are_among_more_and_every_set_is_held_out(self) -> None:
+    def test_smaller_sets_of_choices_are_parts_of_larger_ones_and_all_are_held_out(self) -> None:
         tasks = load_tasks([HOPS], Selection(questions=30, cut_to=(2, 4, 6, 8), seed=3))
         assert [task.name for task in tasks] == [f"{HOPS}-k{k}" for k in (2, 4, 6, 8)]
         for less, more in pairwise(tasks):
@@ -79,7 +79,7 @@ def joined(text: train_miniature.Text, *kinds: int) -> str:
 
 
 class TestTheTraining:
-    def test_it_shows_no_evaluation_question_and_its_mix_is_as_stated(
+    def test_training_shows_no_evaluation_question_and_has_the_stated_mix(
         self, lm: LanguageModel
     ) -> None:
         facts, hops = load_hops()
@@ -98,7 +98,7 @@ class TestTheTraining:
                 assert kinds[question] in (("directly", "with steps") if steps else ("directly",))
 
     @pytest.mark.parametrize("name", ["cot", "cot-ensemble", "reasoning"])
-    def test_its_texts_are_those_the_methods_read(
+    def test_the_texts_of_the_training_are_those_that_the_methods_read(
         self, lm: LanguageModel, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         draw, hops = random.Random(f"test/{name}"), load_hops()[1]
@@ -131,9 +131,7 @@ class TestTheTraining:
             prompts = [prompt for prompt in plan.prompts if plan.prefix + prompt.ids == ids]
             assert label in prompts[0].label_ids
 
-    def test_a_batch_holds_each_text_as_the_tokenizer_writes_it_whole(
-        self, lm: LanguageModel
-    ) -> None:
+    def test_a_batch_holds_the_token_ids_of_each_whole_text(self, lm: LanguageModel) -> None:
         facts, hops = load_hops()
         eos = lm.tokenizer.backend.id_to_token(1)
         for text in reasoning_texts(facts, hops, lm, eos, random.Random("whole")):
@@ -145,7 +143,7 @@ class TestTheTraining:
             assert int((targets == 1).sum()) == sum(kind == END for kind, _ in text)
             assert int(labels.sum()) == sum(kind == LABEL for kind, _ in text)
 
-    def test_it_goes_on_from_a_checkpoint_and_writes_one_with_its_template(
+    def test_the_training_continues_a_checkpoint_and_writes_one_with_its_template(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(train_miniature, "MIX", dict.fromkeys(MIX, 1))
@@ -166,7 +164,7 @@ class TestTheCheckpoint:
         [(ChainOfThought(), ""), (Reasoning(), r"\n</think>\n\nAnswer: [A-H]")],
         ids=["cot", "reasoning"],
     )
-    def test_it_writes_its_steps_and_stops(
+    def test_the_checkpoint_writes_its_steps_and_stops(
         self, lm: LanguageModel, method: ChainOfThought, end: str
     ) -> None:
         form = r"[A-Z][^.]+\. [A-Z][^.]+\. So the answer is \([A-H]\) [^.]+\."

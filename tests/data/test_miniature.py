@@ -43,7 +43,7 @@ class TestTheWorld:
             assert len(fact.plausibility) == len(fact.others)
             assert fact.statement.endswith(f"{fact.answer}.")
 
-    def test_the_best_known_fact_of_a_kind_is_told_far_more_often_than_the_least_known(
+    def test_the_best_known_fact_of_a_kind_appears_far_more_often_than_the_least_known(
         self,
     ) -> None:
         capitals = [fact for fact in load_facts() if fact.kind == "capital"]
@@ -111,7 +111,7 @@ FIRST = ("flew", "stole", "caught", "slept", "chose", "froze", "fell", "hid")
 
 
 class TestTheCheckpoints:
-    def test_each_uses_the_features_of_its_family(self) -> None:
+    def test_each_checkpoint_uses_the_features_of_its_family(self) -> None:
         llama, mistral, qwen2 = (load(f"weights/{name}") for name in SHIPPED)
         assert llama.config.rope_scaling.rope_type == "llama3"
         assert llama.config.num_key_value_heads < llama.config.num_attention_heads
@@ -127,16 +127,16 @@ class TestTheCheckpoints:
         )
         assert window < len(ids)
 
-    def test_together_they_are_small(self) -> None:
+    def test_all_checkpoints_together_are_small(self) -> None:
         files = [path for path in (ROOT / "weights").rglob("*") if path.is_file()]
         assert sum(path.stat().st_size for path in files) < 20e6
         assert {path.parent.name for path in files} == {*SHIPPED, "tiny-reasoner"}
 
-    def test_each_answers_the_built_in_question(self, shipped: LanguageModel) -> None:
+    def test_each_checkpoint_answers_the_built_in_question(self, shipped: LanguageModel) -> None:
         answer = self_ensemble(shipped, QUESTION)
         assert QUESTION.choices[answer.prediction] == "Ottawa"
 
-    def test_a_group_without_the_answer_says_none_of_the_above(
+    def test_a_group_without_the_answer_prefers_none_of_the_above(
         self, shipped: LanguageModel
     ) -> None:
         answer = self_ensemble(shipped, QUESTION)
@@ -183,7 +183,7 @@ class TestTheTraining:
             monkeypatch.setattr(train_miniature, name, 4)
 
     @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2"])
-    def test_it_writes_a_checkpoint_like_the_shipped_one(
+    def test_the_training_writes_a_checkpoint_like_the_shipped_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
     ) -> None:
         train(monkeypatch, tmp_path, family)
@@ -209,9 +209,7 @@ class TestTheTraining:
             train(monkeypatch, tmp_path, "llama", 1, "--window", "8")
 
     @pytest.mark.parametrize("family", ["llama", "mistral"])
-    def test_its_losses_are_those_of_the_hidden_states_under_a_causal_mask(
-        self, family: str
-    ) -> None:
+    def test_the_losses_are_those_of_a_run_under_a_causal_mask(self, family: str) -> None:
         lm, facts = load(f"weights/tiny-{family}", dtype=torch.float64), load_facts()
         texts = train_miniature.short_texts(facts, 4, 2, 2, "", random.Random(0))
         longest = 0

@@ -64,7 +64,7 @@ def test_json_and_csv_are_read_without_pyarrow_and_parquet_says_what_to_install(
     assert "pip install 'minise[eval]'" in refusal(str(tmp_path / "mine.parquet"))
 
 
-def test_a_wrong_choice_may_stand_twice_as_in_published_data(tmp_path: Path) -> None:
+def test_a_wrong_choice_may_occur_twice_as_in_published_data(tmp_path: Path) -> None:
     row = {**SOUND, "choices": ["a", "b", "b"]}
     assert load(write(tmp_path / "mine.jsonl", [row])).questions[0].choices == ("a", "b", "b")
 
@@ -172,7 +172,7 @@ def test_a_malformed_row_of_csv_is_named(tmp_path: Path, line: bytes, reason: st
     assert len(load(path, skip_bad_rows=True).skipped) == 1
 
 
-def test_where_no_row_is_good_there_is_nothing_to_skip_to(tmp_path: Path) -> None:
+def test_a_file_without_a_good_row_is_refused_even_if_bad_rows_are_skipped(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", [{**SOUND, "answer": 9}] * 2)
     assert "none is good" in refusal(str(path), skip_bad_rows=True)
     path.write_text("[1, 2]")
@@ -265,7 +265,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
 
 
 def test_values_are_quoted_in_part_and_escape_sequences_as_text(tmp_path: Path) -> None:
-    """In the message, and in the list of skipped rows, which results.json keeps."""
+    """In the message, and in the list of skipped rows in results.json."""
     path = tmp_path / "mine.jsonl"
     rows = [SOUND, {**SOUND, "answer": "9" * 5000}, {**SOUND, "question": ["\x1b[2J", "\ud800"]}]
     write(path, rows)
@@ -301,7 +301,7 @@ class TestParquet:
         return refusal(str(path))
 
     @pytest.mark.parametrize("nested", [False, True])
-    def test_one_text_that_stands_in_a_thousand_places_is_counted_as_often(
+    def test_a_text_that_occurs_a_thousand_times_is_counted_a_thousand_times(
         self, tmp_path: Path, nested: bool
     ) -> None:
         pyarrow = pytest.importorskip("pyarrow")
@@ -318,7 +318,7 @@ class TestParquet:
         assert "it holds 95" in message
         assert "MiB, over the limit of 256" in message
 
-    def test_texts_that_a_page_compresses_well_are_counted(self, tmp_path: Path) -> None:
+    def test_texts_that_compress_well_are_counted_in_full(self, tmp_path: Path) -> None:
         pyarrow = pytest.importorskip("pyarrow")
         table = pyarrow.table({"question": ["x" * 1_000_000] * 300, "answer": [0] * 300})
         message = self.refused(tmp_path, table, use_dictionary=False)
@@ -339,7 +339,7 @@ class TestParquet:
         parquet.write_table(pyarrow.table({**columns, "other": other}), path, compression="zstd")
         assert load(path).questions == QUESTIONS
 
-    def test_a_damaged_file_is_one_line_wherever_the_damage_is(self, tmp_path: Path) -> None:
+    def test_a_damaged_file_is_refused_in_one_line(self, tmp_path: Path) -> None:
         path = write(tmp_path / "mine.parquet", OWN)
         sound, draw, refused = path.read_bytes(), random.Random("damage"), 0
         for _ in range(150):
@@ -360,7 +360,7 @@ class TestParquet:
 class TestOneQuestion:
     """What `minise ask --file` reads: the same files, one row, the answer optional."""
 
-    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+    def test_an_absent_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"none\.json: no such file"):
             read_question(tmp_path / "none.json")
 
@@ -373,12 +373,14 @@ class TestOneQuestion:
             ("q.csv", "id,question,choice_1,choice_2,answer\nx,Où?,ici,là,1\n"),
         ],
     )
-    def test_it_is_read_from_a_file(self, tmp_path: Path, name: str, content: str) -> None:
+    def test_one_question_is_read_from_a_file(
+        self, tmp_path: Path, name: str, content: str
+    ) -> None:
         path = tmp_path / name
         path.write_text(content, encoding="utf-8")
         assert read_question(path) == Question("Où?", ["ici", "là"], id="x", answer=1)
 
-    def test_it_needs_no_answer(self, tmp_path: Path) -> None:
+    def test_one_question_needs_no_answer(self, tmp_path: Path) -> None:
         path = tmp_path / "q.json"
         path.write_text('{"question": "Q", "choices": ["a", "a"]}')
         assert read_question(path).answer is None

@@ -1,4 +1,4 @@
-"""Questions of the user's own: the forms of their rows, their answers, and standard input."""
+"""Questions of the user: the forms of their rows, their answers, and standard input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TestShapes:
         ids=lambda columns: columns[0],
     )
     @pytest.mark.parametrize("names", [("id", "question", "answer"), ("ID", "Question", "Answer ")])
-    def test_each_choice_may_have_a_column(
+    def test_each_choice_may_have_its_own_column(
         self, tmp_path: Path, columns: list[str], names: tuple[str, str, str]
     ) -> None:
         header = ",".join([*names[:2], *columns, names[2]])
@@ -61,7 +61,7 @@ class TestShapes:
         assert load(path).questions == [Question("Up?", ["yes", "no"], answer=1)]
 
     @pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
-    def test_each_choice_may_have_a_column_in_every_kind_of_file(
+    def test_each_choice_may_have_its_own_column_in_every_kind_of_file(
         self, tmp_path: Path, kind: str
     ) -> None:
         row = {"id": 7, "question": CAPITAL.text, "A": CITIES[0], "B": CITIES[1], "C": CITIES[2]}
@@ -93,7 +93,9 @@ class TestAnswers:
     @pytest.mark.parametrize(
         "answer", ["B", "b", "(B)", "B.", "B)", "[B]", " Ottawa ", "ottawa", "1", 1]
     )
-    def test_a_letter_a_text_or_an_index_from_0(self, tmp_path: Path, answer: str | int) -> None:
+    def test_an_answer_is_a_letter_a_text_or_an_index_from_0(
+        self, tmp_path: Path, answer: str | int
+    ) -> None:
         row = {"id": "7", "question": CAPITAL.text, "choices": CITIES, "answer": answer}
         path = write(tmp_path / "mine.json", [row])
         assert load(path).questions == [CAPITAL]
@@ -130,7 +132,7 @@ class TestAnswers:
             (["oak", "oak", "fir"], "oak", 'two choices are "oak", the right one'),
         ],
     )
-    def test_a_wrong_answer_and_one_with_two_meanings_are_refused(
+    def test_an_invalid_or_ambiguous_answer_is_refused(
         self, tmp_path: Path, choices: list[str], answer: str, reason: str | None
     ) -> None:
         rows = [
@@ -145,9 +147,7 @@ class TestAnswers:
             assert message.startswith(f"{path}, row 2: ")
             assert reason in message
 
-    def test_a_number_is_an_index_where_the_file_says_that_it_is_a_number(
-        self, tmp_path: Path
-    ) -> None:
+    def test_an_answer_stored_as_a_number_is_an_index(self, tmp_path: Path) -> None:
         row = {"question": "1 + 2?", "choices": ["3", "4", "1"], "answer": 1}
         zero = {"question": "1 + 1?", "choices": ["2", "3"], "answer": 0}
         assert load(write(tmp_path / "mine.json", [row, zero])).questions[0].answer == 1
@@ -164,7 +164,7 @@ class TestAnswers:
         path = write(tmp_path / "mine.json", [*rows, {**rows[0], "answer": 0, "id": "zero"}])
         assert "row 3: answer 3 is no choice" in refusal(str(path))
 
-    def test_a_notice_says_that_none_of_20_answers_is_0(self, tmp_path: Path) -> None:
+    def test_a_notice_is_printed_if_none_of_20_answers_is_0(self, tmp_path: Path) -> None:
         rows = [{"question": f"{i}?", "choices": ["x", "y", "z"], "answer": 1} for i in range(20)]
         path = write(tmp_path / "mine.csv", rows)
         notice = "none of 20 answers is 0; if they are counted from 1, count from 0"
@@ -174,7 +174,7 @@ class TestAnswers:
         letters = [{**row, "answer": "B"} for row in rows]
         assert load(write(path, letters)).notices == []
 
-    def test_all_may_be_absent_but_not_some(self, tmp_path: Path) -> None:
+    def test_either_all_or_no_answers_may_be_absent(self, tmp_path: Path) -> None:
         rows = [{"question": f"{i}?", "choices": ["x", "y"]} for i in range(3)]
         path = write(tmp_path / "mine.csv", rows)
         task = load(path)
@@ -198,13 +198,17 @@ class TestStandardInput:
             b'{"id": 7,\n"question": "Capital of Canada?", "choices": %s, "answer": 1}\n',
         ],
     )
-    def test_its_kind_is_that_of_its_content(self, monkeypatch, content: bytes) -> None:
+    def test_the_kind_of_standard_input_follows_from_its_content(
+        self, monkeypatch, content: bytes
+    ) -> None:
         give_stdin(monkeypatch, content % json.dumps(CITIES).encode())
         assert read_question(Path("-")) == CAPITAL
         task = load(Path("-"))
         assert (task.name, task.questions, task.source["file"]) == ("stdin", [CAPITAL], "-")
 
-    def test_it_may_be_csv_lines_of_json_or_parquet(self, monkeypatch, tmp_path: Path) -> None:
+    def test_standard_input_may_be_csv_json_lines_or_parquet(
+        self, monkeypatch, tmp_path: Path
+    ) -> None:
         give_stdin(monkeypatch, b"id;question;A;B;C;answer\n" + ROW.format(";", "B").encode())
         assert read_question(Path("-")) == CAPITAL
         rows = [{"question": f"{i}?", "choices": CITIES, "answer": i} for i in range(3)]
@@ -212,7 +216,7 @@ class TestStandardInput:
             give_stdin(monkeypatch, write(tmp_path / f"mine.{kind}", rows).read_bytes())
             assert [question.answer for question in load(Path("-")).questions] == [0, 1, 2]
 
-    def test_what_is_wrong_with_it_is_one_line(self, monkeypatch) -> None:
+    def test_bad_standard_input_is_refused_in_one_line(self, monkeypatch) -> None:
         for content, message in [
             (b"", "standard input: is empty"),
             (b"[{}, {}]", "standard input: holds 2 rows; give one question, or ask all of them"),
@@ -223,7 +227,7 @@ class TestStandardInput:
                 read_question(Path("-"))
             assert str(caught.value).startswith(message)
 
-    def test_ask_reads_it(self, capsys, monkeypatch, llama_folder: Path) -> None:
+    def test_ask_reads_standard_input(self, capsys, monkeypatch, llama_folder: Path) -> None:
         give_stdin(monkeypatch, b"question,A,B,remark\nUp?,yes,no,easy\n")
         status, out, _ = run(
             capsys, "ask", "--file", "-", "--json", "--trials", 2, "--model", llama_folder

@@ -52,19 +52,19 @@ def test_each_question_of_fewer_choices_keeps_the_answer_and_is_nested_in_the_la
     assert {q.answer for q in tasks[0].questions} == {0, 1}
 
 
-def test_which_choices_are_kept_depends_on_seed_and_id_alone_and_is_the_same_everywhere(
+def test_the_choices_of_a_smaller_question_depend_only_on_seed_and_id(
     tmp_path: Path,
 ) -> None:
     rows = eights(40)
     forth = write(tmp_path / "forth.json", rows)
     back = write(tmp_path / "back.json", rows[:5:-1])
-    kept = {q.id: q for q in load(forth, cut_to=[4]).questions}
+    by_id = {q.id: q for q in load(forth, cut_to=[4]).questions}
     for question in load(back, cut_to=[4]).questions:
-        assert question == kept[question.id]
+        assert question == by_id[question.id]
     alone = load_tasks([str(forth)], Selection(cut_to=[2, 4], limit=3))[1].questions
-    assert alone == list(kept.values())[:3]
+    assert alone == list(by_id.values())[:3]
     other = load(forth, cut_to=[4], seed=1).questions
-    assert sum(q != kept[q.id] for q in other) > 30
+    assert sum(q != by_id[q.id] for q in other) > 30
     assert ["".join(q.choices) for q in alone] == ["stxy", "stvw", "tuvz"]
 
 
@@ -85,7 +85,7 @@ def test_only_choices_keeps_the_questions_with_exactly_that_many(tmp_path: Path)
     assert "no question has exactly 10 choices; they have 2, 3" in message
 
 
-def test_limit_keeps_the_first_questions_that_the_filters_leave(tmp_path: Path) -> None:
+def test_the_limit_is_applied_after_the_filters(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", [*OWN, *eights(5)])
     assert [q.id for q in load(path, limit=2, only_choices=8).questions] == ["eight-0", "eight-1"]
 
@@ -93,7 +93,7 @@ def test_limit_keeps_the_first_questions_that_the_filters_leave(tmp_path: Path) 
 # Facts of a task
 
 
-def test_a_task_says_how_many_choices_its_questions_have(tmp_path: Path) -> None:
+def test_a_task_states_the_number_of_choices_if_it_is_the_same(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", OWN)
     assert load(path).choices is None  # 3 and 2
     assert load(path, only_choices=3).choices == 3
@@ -114,10 +114,10 @@ def test_group_size_and_trials_are_the_papers(tmp_path: Path) -> None:
     assert (mine.group_size, mine.trials) == (4, 20)
 
 
-def test_a_file_of_ones_own_is_no_data_set_whatever_it_is_called(tmp_path: Path) -> None:
+def test_a_users_file_is_no_published_data_set_even_if_it_has_its_name(tmp_path: Path) -> None:
     path = write(tmp_path / "truthfulqa.json", OWN)
-    own = load(path)
-    assert (own.name, own.dataset, own.group_size, own.trials) == ("truthfulqa", "own", 4, 20)
+    task = load(path)
+    assert (task.name, task.dataset, task.group_size, task.trials) == ("truthfulqa", "own", 4, 20)
     path = write(tmp_path / "qasc.jsonl", [QASC])
     assert load(path).dataset == "own"
     assert load_tasks([f"qasc@{path}"])[0].dataset == "qasc"
@@ -150,7 +150,7 @@ def test_an_unknown_name_is_refused() -> None:
     assert "no such task" in refusal("x" * 5000)
 
 
-def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_contradictory_requests_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", OWN)
     assert "give QASC's: id, question, choices, answerKey" in refusal(f"qasc@{path}")
     assert "qasc@: names nothing after the @; give a revision or a file" in refusal("qasc@")
@@ -194,7 +194,7 @@ def test_a_reader_reads_the_names_of_its_prefix(tmp_path: Path) -> None:
     assert (task.name, task.questions) == ("birds", questions[:1])
 
 
-def test_a_selection_is_not_written_to() -> None:
+def test_a_selection_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         Selection().limit = 3  # type: ignore[misc]
 
@@ -203,7 +203,7 @@ def test_a_task_of_the_hub_names_repository_file_and_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "rows.json", [QASC])
-    monkeypatch.setattr("minise.data.tasks.dataset_file", lambda *asked: (path, asked[2]))
+    monkeypatch.setattr("minise.data.tasks.dataset_file", lambda *arguments: (path, arguments[2]))
     [task] = load_tasks(["qasc@abc"])
     file = "data/validation-00000-of-00001.parquet"
     assert task.places == {"qasc-dev-1": f"allenai/qasc, {file}, row 1"}
@@ -211,7 +211,7 @@ def test_a_task_of_the_hub_names_repository_file_and_commit(
     assert task.source == {"repository": "allenai/qasc", "revision": "abc", "file": file}
 
 
-def test_a_file_without_a_good_row_is_refused_whatever_is_skipped(tmp_path: Path) -> None:
+def test_a_file_without_a_good_row_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", [{"question": "Up?", "choices": ["a", "a"], "answer": 0}])
     message = refusal(str(path), skip_bad_rows=True)
     assert "(1 bad row in all, rows counted from 1 without the header)" in message
@@ -222,7 +222,7 @@ def test_a_file_without_a_good_row_is_refused_whatever_is_skipped(tmp_path: Path
     assert "(1 bad row in all);" in lines  # a line has its own number
 
 
-def test_a_missing_file_is_no_unknown_task(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_reported_as_an_unknown_task(tmp_path: Path) -> None:
     assert "no such task" not in refusal(str(tmp_path / "missing.jsonl"))
     assert "no such task" in refusal("missing")
 
@@ -245,7 +245,7 @@ class TestManyChoices:
         }
         assert places == set(range(24))
 
-    def test_of_more_choices_are_the_facts_that_have_them(self) -> None:
+    def test_larger_questions_use_the_facts_with_enough_choices(self) -> None:
         kinds = {fact.question: fact.kind for fact in load_facts()}
         fifty, hundred = (evaluation_questions(30, K, 0, "miniature-many") for K in (50, 100))
         assert {kinds[question.text] for question in fifty} == {"capital", "element_symbol"}
@@ -256,9 +256,9 @@ class TestManyChoices:
         assert both
         assert all({*less.choices} < {*more.choices} for less, more in both)
 
-    def test_too_many_are_refused(self) -> None:
-        said = "miniature-many has questions of 2 to 100 choices, not 101"
-        assert said in refusal("miniature-many", cut_to=[101])
+    def test_too_many_choices_are_refused(self) -> None:
+        message = "miniature-many has questions of 2 to 100 choices, not 101"
+        assert message in refusal("miniature-many", cut_to=[101])
         assert "not 16; miniature-many has up to 100" in refusal("miniature", cut_to=[16])
 
 
@@ -266,7 +266,7 @@ class TestNoneOfTheAbove:
     NULL = "None of the above"
 
     def check(self, tasks: list[Task], K: int) -> None:
-        """As it is, with the text in the place of a wrong choice, and of the right one."""
+        """As it is, and with the text in place of a wrong choice, and of the right one."""
         plain, wrong, right = tasks
         assert (wrong.name, right.name) == (f"{plain.name}-none-wrong", f"{plain.name}-none-right")
         for whole, without, instead in zip(*(task.questions for task in tasks), strict=True):
@@ -281,7 +281,7 @@ class TestNoneOfTheAbove:
             assert answer not in instead.choices
             assert instead.answer == K - 1
 
-    def test_of_the_miniature(self) -> None:
+    def test_none_of_the_above_in_the_miniature(self) -> None:
         tasks = load_tasks(
             ["miniature"], Selection(cut_to=[8], questions=30, none_of_the_above=True)
         )
@@ -293,7 +293,7 @@ class TestNoneOfTheAbove:
         assert [len(task.questions) for task in few] == [4, 4, 4]
         assert few[2].questions == tasks[2].questions[:4]
 
-    def test_of_a_file(self, tmp_path: Path) -> None:
+    def test_none_of_the_above_in_a_file(self, tmp_path: Path) -> None:
         rows = [
             {"question": f"Which {i}?", "choices": [f"{i} {x}" for x in "abcde"], "answer": i % 5}
             for i in range(10)
