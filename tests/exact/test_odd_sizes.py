@@ -1,7 +1,7 @@
-"""Equal bits for models of sizes that no kernel likes, on the kernels of this machine.
+"""Equal bits for models of unusual sizes, on the kernels of this machine.
 
-Where a width is not a multiple of a vector, or a row's bytes are not a multiple of 16, kernels have
-an end or a beginning to treat in another way. Real models have no such widths; forks may.
+Where a width is not a multiple of a vector, or the bytes of a row are not a multiple of 16, kernels
+treat the end or the beginning of a row in another way. Real models have no such widths; forks may.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class Prompts:
     prefix: list[int]
     branches: list[list[int]]
 
 
-def drawn(seed: int) -> Asked:
-    """A trunk of some length, odd or even, and branches that begin with parts of one another."""
+def draw_prompts(seed: int) -> Prompts:
+    """A trunk of odd or even length, and branches that begin with parts of one another."""
     draw = random.Random(seed)
     prefix = draw.choices(range(50, 280), k=draw.choice((0, 1, 30, 63, 90)))
     branches: list[list[int]] = [draw.choices(range(50, 280), k=9)]
     while len(branches) < 5:
-        kept = draw.randrange(len(branches[-1]) + 1)
-        own = draw.choices(range(50, 280), k=draw.choice((1, 4, 17, 37)))
-        branches.append(branches[-1][:kept] + own)
-    return Asked(prefix, branches)
+        shared = draw.randrange(len(branches[-1]) + 1)
+        ending = draw.choices(range(50, 280), k=draw.choice((1, 4, 17, 37)))
+        branches.append(branches[-1][:shared] + ending)
+    return Prompts(prefix, branches)
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=lambda dtype: str(dtype)[6:])
@@ -75,24 +75,31 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 def test_the_engines_agree_to_the_last_bit(tmp_path: Path, dtype: torch.dtype, name: str) -> None:
     lm = load_tiny(tmp_path, SIZES[name], dtype=dtype)
     for seed in range(2):
-        asked = drawn(seed)
-        expected = branch_logits(lm, asked.prefix, asked.branches, "separate")
+        prompts = draw_prompts(seed)
+        expected = branch_logits(lm, prompts.prefix, prompts.branches, "separate")
         assert expected.isfinite().all()
         for engine in ("dense", "tree"):
-            assert torch.equal(branch_logits(lm, asked.prefix, asked.branches, engine), expected)
-        whole = [asked.prefix + branch for branch in asked.branches] + drawn(seed + 10).branches
+            assert torch.equal(
+                branch_logits(lm, prompts.prefix, prompts.branches, engine), expected
+            )
+        whole = [prompts.prefix + branch for branch in prompts.branches] + draw_prompts(
+            seed + 10
+        ).branches
         together = branch_logits(lm, [], whole)
         assert torch.equal(together[: len(expected)], expected)
-        columns = branch_logits(lm, asked.prefix, asked.branches, columns=[5, 250, 7])
+        columns = branch_logits(lm, prompts.prefix, prompts.branches, columns=[5, 250, 7])
         assert torch.equal(
-            columns[1], branch_logits(lm, asked.prefix, asked.branches[1:2], columns=[5, 250, 7])[0]
+            columns[1],
+            branch_logits(lm, prompts.prefix, prompts.branches[1:2], columns=[5, 250, 7])[0],
         )
 
 
 @pytest.mark.parametrize("name", ["llama 41", "mistral 129", "qwen2 41"])
-def test_a_trunk_of_700_tokens(tmp_path: Path, dtype: torch.dtype, name: str) -> None:
-    """Longer than a block of keys is in any kernel, so that a sum over the keys has several parts,
-    and a window leaves whole parts empty."""
+def test_the_engines_agree_on_a_trunk_of_700_tokens(
+    tmp_path: Path, dtype: torch.dtype, name: str
+) -> None:
+    """Longer than a block of keys in any kernel, so that a sum over the keys has several parts, and
+    parts are empty outside of a window."""
     lm = load_tiny(tmp_path, SIZES[name], dtype=dtype)
     draw = random.Random(0)
     prefix = draw.choices(range(50, 280), k=700)
@@ -104,7 +111,7 @@ def test_a_trunk_of_700_tokens(tmp_path: Path, dtype: torch.dtype, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["llama 7", "mistral 7", "qwen2 129"])
-def test_a_batch_gives_each_item_what_it_has_alone(
+def test_a_batch_gives_each_item_the_bits_that_it_has_alone(
     tmp_path: Path, dtype: torch.dtype, name: str
 ) -> None:
     decoder = load_tiny(tmp_path, SIZES[name], dtype=dtype).decoder

@@ -1,0 +1,35 @@
+"""A cache for one test, and a list of the shapes that are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minise.exact import machine, probe
+from minise.exact.probe import Shape
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder for the file of this machine, and a process that has read nothing yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(probe, "_chosen", {})
+    machine._read.cache_clear()
+    yield tmp_path / "minise"
+    machine._read.cache_clear()
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Shape]:
+    """The shapes that are measured, in their order."""
+    shapes: list[Shape] = []
+    real = probe.measure
+
+    def watch(shape: Shape) -> list[list[int]]:
+        shapes.append(shape)
+        return real(shape)
+
+    monkeypatch.setattr(probe, "measure", watch)
+    return shapes
