@@ -23,7 +23,7 @@ Trials = tuple[tuple[tuple[int, ...], ...], ...]
 def meetings(trials: Trials, together: int = 2) -> Counter[tuple[int, ...]]:
     """How often each pair (or triple, ...) is in one group."""
     return Counter(
-        found for trial in trials for g in trial for found in combinations(sorted(g), together)
+        chosen for trial in trials for g in trial for chosen in combinations(sorted(g), together)
     )
 
 
@@ -70,19 +70,19 @@ def test_every_trial_is_a_partition_and_its_labels_are_even(k: int, m: int, n: i
         (7, 6, 7, 5),
     ],
 )
-def test_where_a_known_design_exists_pairs_meet_equally_often(
+def test_pairs_meet_equally_often_where_a_design_of_the_literature_exists(
     k: int, m: int, n: int, times: int
 ) -> None:
-    found = design(k, m, n)
-    pairs = meetings(found.trials)
+    balanced = design(k, m, n)
+    pairs = meetings(balanced.trials)
     assert [pairs[pair] for pair in combinations(range(k), 2)] == [times] * (k * (k - 1) // 2)
-    rests = Counter(choice for trial in found.trials if k % m for choice in trial[-1])
+    rests = Counter(choice for trial in balanced.trials if k % m for choice in trial[-1])
     assert not rests or set(rests.values()) == {n * (k % m) // k}
 
 
 def sums_of_squares(k: int, size: int, trials: Sequence[Sequence[Sequence[int]]]) -> list[int]:
-    """Counted from the partitions alone: of how often each pair meets and each choice is in the
-    smaller group, and of how often the same choices form a group."""
+    """Sums of squares, counted from the partitions alone: of how often each pair meets and each
+    choice is in the smaller group, and of how often the same choices form a group."""
     pairs, rests, same = Counter(), Counter(), Counter()
     for trial in trials:
         assert sorted(choice for group in trial for choice in group) == list(range(k))
@@ -97,10 +97,9 @@ def sums_of_squares(k: int, size: int, trials: Sequence[Sequence[Sequence[int]]]
 @pytest.mark.parametrize(
     ("k", "m", "n"), [(8, 4, 7), (8, 4, 20), (10, 4, 5), (7, 4, 6), (7, 6, 3), (6, 2, 5), (5, 4, 8)]
 )
-def test_the_search_keeps_count_of_its_partitions_and_never_makes_them_worse(
-    k: int, m: int, n: int
-) -> None:
-    """From the same start, ever more tries. No try is left out: the least sums are out of reach."""
+def test_the_search_counts_correctly_and_never_gets_worse(k: int, m: int, n: int) -> None:
+    """From the same start with more and more tries. The least sums cannot be reached, so no try is
+    left out."""
     before, exchanged = None, 0
     for tries in [*range(60), 500, 5000]:
         sums, partitions = _search(k, m, n, random.Random(7).random, tries, least=(0, 0))
@@ -115,9 +114,9 @@ def test_the_search_ends_at_the_least_sums() -> None:
     """In one trial of groups of 4, every exchange leaves both sums as they are."""
 
     def partitions(tries: int, least: tuple[int, int]) -> list[list[list[int]]]:
-        sums, found = _search(8, 4, 1, random.Random(7).random, tries, least)
+        sums, trials = _search(8, 4, 1, random.Random(7).random, tries, least)
         assert sums == (12, 2)
-        return found
+        return trials
 
     start = partitions(0, (12, 2))
     assert partitions(100, (12, 2)) == start
@@ -138,7 +137,7 @@ def test_the_search_ends_at_the_least_sums() -> None:
         (7, 4, 7, [21 * 3**2 + 7 * 3**2, 14]),  # the planes and lines of the Fano plane
     ],
 )
-def test_known_designs_reach_the_least_possible_sums(
+def test_designs_of_the_literature_reach_the_least_possible_sums(
     k: int, m: int, n: int, least: list[int]
 ) -> None:
     assert sums_of_squares(k, m, design(k, m, n).trials) == least
@@ -150,11 +149,11 @@ def all_partitions(choices: Sequence[int], size: int) -> list[list[list[int]]]:
     if k <= size:
         return [[list(choices)]]
     if k % size:
-        found = []
+        partitions = []
         for rest in combinations(choices, k % size):
             others = [i for i in choices if i not in rest]
-            found += [[*groups, list(rest)] for groups in all_partitions(others, size)]
-        return found
+            partitions += [[*groups, list(rest)] for groups in all_partitions(others, size)]
+        return partitions
     first, *others = choices
     return [
         [[first, *mates], *groups]
@@ -173,7 +172,7 @@ def all_partitions(choices: Sequence[int], size: int) -> list[list[list[int]]]:
         (8, 4, 3),
     ],
 )
-def test_tiny_designs_are_as_good_as_the_best_of_all(k: int, m: int, n: int) -> None:
+def test_tiny_designs_are_as_good_as_the_best_by_brute_force(k: int, m: int, n: int) -> None:
     """Brute force: every choice of n partitions, repetition allowed. (The first may be any one,
     because choices can be renamed.)"""
     every = all_partitions(range(k), m)
@@ -186,9 +185,9 @@ def test_tiny_designs_are_as_good_as_the_best_of_all(k: int, m: int, n: int) -> 
 
 def test_of_designs_with_equal_sums_the_one_with_the_smaller_range_is_taken() -> None:
     """Pairs meet 1 to 4 times, or 2 to 4 times, with the same sums of squares."""
-    found = design(6, 3, 6)
-    assert sums_of_squares(6, 3, found.trials) == [96, 12]
-    assert found.pair_range == (2, 4)
+    balanced = design(6, 3, 6)
+    assert sums_of_squares(6, 3, balanced.trials) == [96, 12]
+    assert balanced.pair_range == (2, 4)
 
 
 def test_seven_trials_of_eight_choices_hold_every_triple_once() -> None:
@@ -236,7 +235,8 @@ def test_each_choice_is_equally_often_in_the_smaller_group() -> None:
 
 
 def test_each_choice_takes_each_label_about_as_often_beside_each_other_choice() -> None:
-    """The mean is 8.6 times. With only a choice's own labels even, the maximum would be 13."""
+    """The mean is 8.6 times. If only the labels of each single choice were even, the maximum would
+    be 13."""
     beside = Counter(
         (choice, label, mate)
         for trial in design(8, 4, 80).trials
@@ -251,7 +251,7 @@ def test_each_choice_takes_each_label_about_as_often_beside_each_other_choice() 
     assert max(times) <= 11
 
 
-def test_many_trials_are_as_even_as_few() -> None:
+def test_designs_of_many_trials_are_as_even_as_those_of_few() -> None:
     many = design(10, 4, 1000)
     low, high = many.pair_range
     assert high - low <= 2
@@ -307,14 +307,14 @@ def test_the_balance_of_a_smaller_group_of_three_and_of_a_single_trial(
 
 
 @pytest.mark.parametrize(("k", "m", "n"), [*GRID, (7, 4, 5), (11, 4, 3), (9, 5, 1)])
-def test_the_ranges_are_those_counted_from_the_groups(k: int, m: int, n: int) -> None:
-    found = design(k, m, n)
-    pairs = meetings(found.trials)
+def test_the_stated_ranges_are_those_counted_from_the_groups(k: int, m: int, n: int) -> None:
+    balanced = design(k, m, n)
+    pairs = meetings(balanced.trials)
     times = [pairs[pair] for pair in combinations(range(k), 2)] or [0]
-    assert found.pair_range == (min(times), max(times))
+    assert balanced.pair_range == (min(times), max(times))
     sizes = [min(m, k)] + [k % m] * (m < k and k % m > 0)
-    taken = [labels(found.trials, k, size) for size in sizes]
-    assert found.label_ranges == [(min(map(min, rows)), max(map(max, rows))) for rows in taken]
+    taken = [labels(balanced.trials, k, size) for size in sizes]
+    assert balanced.label_ranges == [(min(map(min, rows)), max(map(max, rows))) for rows in taken]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_impossible_designs_are_refused(sizes: tuple[int, int, int], complaint: 
         design(*sizes)
 
 
-def test_the_largest_design_is_one_of_200_choices() -> None:
+def test_a_design_has_at_most_200_choices() -> None:
     assert len(design(200, 2, 1).trials[0]) == 100
 
 

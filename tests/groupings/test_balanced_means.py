@@ -28,9 +28,9 @@ def flat(*arguments: object, **options: object) -> list[list[int]]:
 
 
 def exact_groups(k: int, m: int) -> list[tuple[Group, float]]:
-    found = make_groups(k, m, 0, 0, "", "exact")
-    assert found.weights is not None
-    return list(zip(found.flat, found.weights, strict=True))
+    groups = make_groups(k, m, 0, 0, "", "exact")
+    assert groups.weights is not None
+    return list(zip(groups.flat, groups.weights, strict=True))
 
 
 def balanced(k: int, m: int, trials: int, seed: int) -> list[list[int]]:
@@ -46,8 +46,8 @@ def balanced(k: int, m: int, trials: int, seed: int) -> list[list[int]]:
 def test_every_ordered_group_of_a_balanced_trial_is_equally_likely(
     k: int, m: int, listed: int, critical: float
 ) -> None:
-    """All groups of m, and the smaller one, at every place in three trials, over seeds and over
-    questions; of 8 choices in groups of 4, the first two labels."""
+    """All groups of m and the smaller group, at every place in three trials, over seeds and over
+    questions. For 8 choices in groups of 4, only the first two labels are counted."""
     n = 4000
     draws = [balanced(k, m, 3, seed) for seed in range(n // 2)]
     draws += [flat(k, m, 3, 0, f"q{i}", "balanced") for i in range(n // 2)]
@@ -60,7 +60,7 @@ def test_every_ordered_group_of_a_balanced_trial_is_equally_likely(
         assert sum((counts[c] - expected) ** 2 / expected for c in cells) < critical
 
 
-def test_balanced_groups_are_one_design_renamed_by_seed_and_question() -> None:
+def test_seed_and_question_rename_the_choices_of_one_design() -> None:
     groups = balanced(8, 4, 7, seed=0)
     for other in (balanced(8, 4, 7, seed=1), flat(8, 4, 7, 0, "v", "balanced")):
         assert other != groups
@@ -73,29 +73,33 @@ def test_balanced_groups_are_one_design_renamed_by_seed_and_question() -> None:
         assert [[new_name[i] for i in group] for group in groups] == other
 
 
-def test_the_renaming_tells_nothing_about_the_random_trials() -> None:
+def test_the_renaming_is_independent_of_the_random_trials() -> None:
     n = 2400
     same = sum(balanced(4, 4, 1, seed) == flat(4, 4, 1, seed, "u") for seed in range(n))
     assert abs(same - n / 24) < 4 * sqrt(n / 24)
 
 
-def drawn(*key: object) -> float:
-    """Evenly from -1 to 1, the same for the same key."""
+def draw_value(*key: object) -> float:
+    """Uniform from -1 to 1, the same for the same key."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     return int.from_bytes(digest[:4], "big") / 2**31 - 1
 
 
 def by_group(group: Sequence[int]) -> list[float]:
-    """A made-up model to which every order of every group is a case of its own."""
-    odds = [exp(2 * drawn(tuple(group), choice)) for choice in group]
+    """A model for tests, with unrelated values for every order of every group."""
+    odds = [exp(2 * draw_value(tuple(group), choice)) for choice in group]
     return [x / sum(odds) for x in odds]
 
 
 def by_mates(group: Sequence[int]) -> list[float]:
-    """A made-up model in which each choice is the likelier or unlikelier for each beside it, and
-    labels differ."""
+    """A model for tests, in which each choice becomes more or less likely by each other choice of
+    its group, and labels differ."""
     odds = [
-        exp(drawn(choice) + drawn("label", label) + sum(drawn(choice, other) for other in group))
+        exp(
+            draw_value(choice)
+            + draw_value("label", label)
+            + sum(draw_value(choice, other) for other in group)
+        )
         for label, choice in enumerate(group)
     ]
     return [x / sum(odds) for x in odds]
@@ -105,11 +109,11 @@ def scores(
     model: Callable[[Sequence[int]], list[float]], k: int, groups: Sequence[Sequence[int]]
 ) -> list[float]:
     """The mean (Eq. 2)."""
-    said: list[list[float]] = [[] for _ in range(k)]
+    by_choice: list[list[float]] = [[] for _ in range(k)]
     for group in groups:
         for choice, probability in zip(group, model(group), strict=True):
-            said[choice].append(probability)
-    return [mean(probabilities) for probabilities in said]
+            by_choice[choice].append(probability)
+    return [mean(probabilities) for probabilities in by_choice]
 
 
 @pytest.mark.parametrize("model", [by_group, by_mates])
@@ -121,10 +125,10 @@ def test_balanced_scores_have_the_mean_of_all_partitions(
     for group, weight in exact_groups(k, m):
         for choice, probability in zip(group, model(group), strict=True):
             exact[choice] += weight * probability
-    known = {tuple(group): model(group) for group, _ in exact_groups(k, m)}
+    probabilities = {tuple(group): model(group) for group, _ in exact_groups(k, m)}
     n = 2000
     runs = [
-        scores(lambda group: known[tuple(group)], k, balanced(k, m, trials, seed))
+        scores(lambda group: probabilities[tuple(group)], k, balanced(k, m, trials, seed))
         for seed in range(n)
     ]
     for choice in range(k):

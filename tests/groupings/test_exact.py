@@ -28,26 +28,26 @@ class TestExact:
     ) -> None:
         """Brute force: each of the 5! orders of the choices is one equally likely trial."""
         answer = self_ensemble(lm, question, group_size=m, grouping="exact")
-        seen = {group.choices: group.probabilities for group in answer.groups}
+        probabilities = {group.choices: group.probabilities for group in answer.groups}
         total = torch.zeros(5, dtype=torch.float64)
         for order in permutations(range(5)):
             for start in range(0, 5, m):
                 group = order[start : start + m]
-                total[list(group)] += seen[group]
+                total[list(group)] += probabilities[group]
         assert (answer.scores - total / factorial(5)).abs().max() <= 1e-12
 
-    def test_sampled_scores_converge_to_it_at_the_rate_of_one_over_root_n(
+    def test_sampled_scores_converge_to_it_as_one_over_the_root_of_n(
         self, lm: LanguageModel, question: Question
     ) -> None:
         exact = self_ensemble(lm, question, 2, grouping="exact")
-        seen = {group.choices: group for group in exact.groups}
+        by_order = {group.choices: group for group in exact.groups}
 
         def error(trials: int) -> float:
             """Root mean square over seeds, from the group probabilities already computed."""
             squares = []
             for seed in range(60):
                 groups = make_groups(5, 2, trials, seed, "convergence").flat
-                sampled = combine(5, [replace(seen[g], weight=1.0) for g in groups])
+                sampled = combine(5, [replace(by_order[g], weight=1.0) for g in groups])
                 squares.append((sampled.scores - exact.scores).square().mean())
             return float(torch.stack(squares).mean().sqrt())
 
@@ -56,14 +56,16 @@ class TestExact:
         assert 3.0 < few / many < 5.2  # 4 = sqrt(16), within the noise of 60 seeds
 
     @pytest.mark.parametrize("engine", ["separate", "dense"])
-    def test_every_engine_gives_it(
+    def test_every_engine_gives_the_same_answer(
         self, lm: LanguageModel, question: Question, engine: str
     ) -> None:
         tree = self_ensemble(lm, question, 2, grouping="exact")
         other = self_ensemble(lm, question, 2, grouping="exact", engine=engine)
         assert (tree.scores - other.scores).abs().max() <= 1e-12
 
-    def test_trials_and_seed_have_no_effect(self, lm: LanguageModel, question: Question) -> None:
+    def test_the_number_of_trials_and_the_seed_have_no_effect(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
         one = self_ensemble(lm, question, 2, trials=1, seed=1, grouping="exact")
         assert torch.equal(one.scores, self_ensemble(lm, question, 2, grouping="exact").scores)
 

@@ -21,7 +21,7 @@ def flat(*arguments: object, **options: object) -> list[list[int]]:
 
 
 def test_independent_draws_are_the_released_codes() -> None:
-    """PAPER: 20 draws of 4 of 8 with seed 0 cover A...H 11, 6, 8, 10, 14, 10, 8, 13 times."""
+    """The paper's 20 draws of 4 of 8 with seed 0 cover A...H 11, 6, 8, 10, 14, 10, 8, 13 times."""
     draws = flat(8, 4, 20, seed=0, key="", grouping="independent")
     assert all(len(set(draw)) == 4 for draw in draws)
     coverage = Counter(choice for draw in draws for choice in draw)

@@ -1,4 +1,4 @@
-"""Groupings by name, and functions of the user's own, which are checked."""
+"""Groupings by name, and functions of the user, whose results are checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_groups(
     return make(K, m, trials, seed, key, grouping_named(grouping))
 
 
-OWN = """
+FILE = """
 from minise import Groups
 
 
@@ -29,12 +29,12 @@ def mine(K, m, trials, seed, question_id):
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Callable[[str], Groups]:
-    """The groups of 4 choices by a function in a file, given what it returns."""
+def groups_of(tmp_path: Path) -> Callable[[str], Groups]:
+    """A function from what the grouping in a file returns to the groups of 4 choices."""
 
     def make(returned: str) -> Groups:
         path = tmp_path / "mine.py"
-        path.write_text(OWN.format(returned=returned))
+        path.write_text(FILE.format(returned=returned))
         return make_groups(4, 2, 3, 0, "x", f"{path}:mine")
 
     return make
@@ -69,23 +69,23 @@ def own(tmp_path: Path) -> Callable[[str], Groups]:
         ("int('x' * 5000)", "ValueError: invalid literal"),
     ],
 )
-def test_a_grouping_of_ones_own_that_is_wrong_is_named(
-    own: Callable[[str], Groups], returned: str, complaint: str
+def test_a_wrong_result_of_a_users_grouping_is_named(
+    groups_of: Callable[[str], Groups], returned: str, complaint: str
 ) -> None:
     with pytest.raises(InputError, match=complaint) as caught:
-        own(returned)
+        groups_of(returned)
     message = str(caught.value)
     assert "mine.py:" in message or returned == "Groups(())"
     assert len(message) < 500
     assert "\n" not in message
 
 
-def test_a_grouping_of_ones_own_may_miss_a_choice_by_chance(
-    own: Callable[[str], Groups],
+def test_a_users_grouping_may_miss_a_choice_by_chance(
+    groups_of: Callable[[str], Groups],
 ) -> None:
-    """As the released code's does. Then the trials are independent."""
-    assert own("Groups((((0, 1),),), independent=True)").flat == [(0, 1)]
-    assert own("Groups([[[0, 1], [2, 3]]], [1, 2.5])").flat == [[0, 1], [2, 3]]
+    """As the released code's grouping does. Then the trials are independent."""
+    assert groups_of("Groups((((0, 1),),), independent=True)").flat == [(0, 1)]
+    assert groups_of("Groups([[[0, 1], [2, 3]]], [1, 2.5])").flat == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_grouping_of_ones_own_may_miss_a_choice_by_chance(
         ("other = 3", "mine", "mine.py: defines no mine"),
     ],
 )
-def test_a_file_that_holds_no_grouping_is_named(
+def test_a_file_without_a_grouping_is_named(
     tmp_path: Path, source: str, name: str, complaint: str
 ) -> None:
     path = tmp_path / "mine.py"
@@ -110,13 +110,13 @@ def test_a_file_that_holds_no_grouping_is_named(
 
 
 @pytest.mark.parametrize("where", [":mine", "mine:", "...:x", "a..b:c", "no.such:x", "os:none"])
-def test_a_place_where_nothing_is_is_one_line(where: str) -> None:
+def test_a_malformed_or_absent_place_is_refused_in_one_line(where: str) -> None:
     with pytest.raises(InputError, match=r"write FILE\.py:NAME"):
         make_groups(4, 2, 3, 0, "x", where)
 
 
-def test_an_exception_of_a_function_given_in_python_is_left_alone() -> None:
-    """There a traceback is what helps."""
+def test_an_exception_of_a_function_passed_in_python_is_not_caught() -> None:
+    """In Python a traceback helps more than one line."""
 
     def mine(*_: object) -> Groups:
         raise KeyError("mine")

@@ -1,4 +1,4 @@
-"""A model that cannot answer ends in one line, by every method: no NaN, no traceback."""
+"""A model that cannot answer is refused in one line, by every method: no NaN, no traceback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(llama_folder: Path, tmp_path: Path) -> Path:
     return shutil.copytree(llama_folder, tmp_path / "llama")
 
 
-def enlarged(folder: Path) -> Path:
+def with_large_weights(folder: Path) -> Path:
     """The checkpoint with some weights of 30,000 and more."""
     state = load_file(folder / "model.safetensors")
     state["model.layers.1.mlp.down_proj.weight"] *= 3e4
@@ -49,14 +49,14 @@ def enlarged(folder: Path) -> Path:
 
 
 class TestOverflow:
-    """Weights are within the dtype's range, and what is computed from them is not."""
+    """The weights are within the range of the dtype, but what is computed from them is not."""
 
     @pytest.mark.parametrize("engine", ENGINES)
     @each_method
     def test_every_method_and_engine_names_the_dtype_and_what_to_use(
         self, folder: Path, question: Question, method: Any, engine: str
     ) -> None:
-        enlarged(folder)
+        with_large_weights(folder)
         message = "overflow torch.float16; use bfloat16 or float32"
         with pytest.raises(InputError, match=message) as refused:
             ask(minise.load(folder, dtype=torch.float16), method, question, engine=engine)
@@ -67,7 +67,7 @@ class TestOverflow:
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("part", ["model.norm", "model.embed_tokens"])
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-    def test_in_a_wide_dtype_the_message_names_the_weights(
+    def test_the_message_in_a_wide_dtype_names_the_weights(
         self, llama_folder: Path, question: Question, dtype: torch.dtype, part: str, engine: str
     ) -> None:
         """Large logits overflow in their sum; large embeddings in the square of the norms, which
@@ -78,7 +78,7 @@ class TestOverflow:
         with pytest.raises(InputError, match=f"overflow {dtype}; its weights are too large"):
             minise.standard(lm, question, engine)
 
-    def test_one_prompt_of_several_is_enough(
+    def test_overflow_in_one_of_several_prompts_is_refused(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A norm whose squares overflow leaves zeros."""
@@ -90,23 +90,25 @@ class TestOverflow:
             branch_logits(lm, [5], [[6], [7]])
 
     @pytest.mark.parametrize("command", [["ask"], ["ask", "--json"], ["verify"]])
-    def test_each_command_ends_with_that_line(self, capsys, folder: Path, command: Any) -> None:
+    def test_each_command_ends_with_that_message(self, capsys, folder: Path, command: Any) -> None:
         question = Q if command[0] == "ask" else []
-        done = run(capsys, *command, "--model", enlarged(folder), "--dtype", "float16", *question)
+        done = run(
+            capsys, *command, "--model", with_large_weights(folder), "--dtype", "float16", *question
+        )
         assert_one_line(*done, ["overflow torch.float16", "use bfloat16 or float32"])
 
     def test_verify_does_not_count_nan_as_within_the_tolerance(self) -> None:
         for values in ([math.nan, 1.0], [1.0, math.nan]):
             assert math.isnan(largest(values))
-        apart, one = Apart(), torch.ones(2, 3)
-        apart.add([one], [one * math.nan])
-        apart.add([one], [one])
-        assert math.isnan(apart.absolute[0])
-        assert math.isnan(apart.relative[0])
-        assert not apart.equal
+        differences, one = Apart(), torch.ones(2, 3)
+        differences.add([one], [one * math.nan])
+        differences.add([one], [one])
+        assert math.isnan(differences.absolute[0])
+        assert math.isnan(differences.relative[0])
+        assert not differences.equal
 
-    def test_no_probability_for_any_choice_is_refused(self) -> None:
-        """All the probability went to "None of the above", to the last bit."""
+    def test_an_answer_without_probability_for_any_choice_is_refused(self) -> None:
+        """ "None of the above" has all the probability, to the last bit."""
         nothing = Group((0, 1), torch.zeros(2, dtype=torch.float64), 1.0)
         with pytest.raises(InputError, match="None of the above"):
             combine(2, [nothing, nothing])
@@ -115,10 +117,10 @@ class TestOverflow:
 class TestVocabulary:
     @pytest.mark.parametrize("engine", ENGINES)
     @each_method
-    def test_a_label_beyond_it_is_named_with_its_size(
+    def test_a_label_beyond_the_vocabulary_is_named_with_its_size(
         self, folder: Path, question: Question, method: Any, engine: str
     ) -> None:
-        """The label " A" is token 282; prompts have smaller ids alone."""
+        """The label " A" is token 282; all tokens of prompts have smaller ids."""
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 282}))
         state = load_file(folder / "model.safetensors")
@@ -135,7 +137,7 @@ class TestVocabulary:
             with pytest.raises(InputError, match=message):
                 verify(lm, method.plan(lm, question))
 
-    def test_the_last_token_is_within(self, lm: LanguageModel) -> None:
+    def test_the_last_token_of_the_vocabulary_is_usable(self, lm: LanguageModel) -> None:
         last = lm.config.vocab_size - 1
         for engine in ENGINES:
             assert branch_logits(lm, [last], [[last]], engine, [last]).shape == (1, 1)
@@ -175,7 +177,7 @@ ENCODES_BADLY = {
 
 class TestTokenizer:
     @pytest.mark.parametrize("damage", [*PANICS, *ENCODES_BADLY])
-    def test_a_tokenizer_on_which_the_library_panics_is_one_line(
+    def test_a_tokenizer_that_makes_the_library_panic_is_refused_in_one_line(
         self, folder: Path, damage: str, capfd: pytest.CaptureFixture[str]
     ) -> None:
         path = damaged_tokenizer(folder, **{**PANICS, **ENCODES_BADLY}[damage])
@@ -187,14 +189,16 @@ class TestTokenizer:
         assert "\n" not in str(refused.value)
         assert capfd.readouterr().err == ""  # a panic prints a backtrace by itself
 
-    def test_stderr_works_again_afterwards(
+    def test_stderr_works_again_after_a_panic(
         self, folder: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         Tokenizer.from_file(folder / "tokenizer.json")
         os.write(2, b"a line")
         assert capfd.readouterr().err == "a line"
 
-    def test_an_interrupt_is_no_damage(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_interrupt_is_not_reported_as_a_damaged_tokenizer(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         class Interrupted:
             def encode_batch_fast(self, texts: list[str]) -> None:
                 raise KeyboardInterrupt
@@ -224,7 +228,7 @@ def nested(depth: int) -> str:
 @pytest.mark.parametrize("depth", [500, 5000, 100_000])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors.index.json"])
 @pytest.mark.parametrize("write", [str, '{{"rope_scaling": {0}, "model": {0}}}'.format])
-def test_deep_nesting_is_one_line(
+def test_deeply_nested_json_is_refused_in_one_line(
     folder: Path, name: str, depth: int, write: Callable[[str], str]
 ) -> None:
     (folder / name).write_text(write(nested(depth)))
@@ -234,7 +238,7 @@ def test_deep_nesting_is_one_line(
     assert len(str(refused.value)) < len(str(folder)) + 350
 
 
-def test_a_deep_header_of_weights_is_one_line(folder: Path) -> None:
+def test_a_deeply_nested_header_of_weights_is_refused_in_one_line(folder: Path) -> None:
     header = nested(50_000).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(InputError, match="not a whole safetensors file"):

@@ -1,4 +1,4 @@
-"""A folder becomes a model, bit for bit, or is refused in one line that says what to fix."""
+"""A folder is loaded as a model, bit for bit, or refused in one line that says what to fix."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shard(folder: Path) -> list[Path]:
 
 
 def refusal(source: str | Path, **options: Any) -> str:
-    """The one line with which an unusable checkpoint is refused."""
+    """The one line of the refusal."""
     with pytest.raises(InputError) as caught:
         minise.load(source, **options)
     message = str(caught.value)
@@ -67,7 +67,7 @@ def refusal(source: str | Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_each_dtype_gets_the_written_values(llama_folder: Path, dtype: torch.dtype) -> None:
+def test_weights_are_loaded_exactly_in_each_dtype(llama_folder: Path, dtype: torch.dtype) -> None:
     lm = minise.load(llama_folder, dtype=dtype, device="cpu")
     written = load_file(llama_folder / WEIGHTS)
     loaded = lm.decoder.state_dict()
@@ -81,7 +81,7 @@ def test_each_dtype_gets_the_written_values(llama_folder: Path, dtype: torch.dty
 
 
 @pytest.mark.parametrize("stored", DTYPES, ids=str)
-def test_whatever_dtype_is_stored_can_be_loaded(tmp_path: Path, stored: torch.dtype) -> None:
+def test_every_stored_dtype_can_be_loaded(tmp_path: Path, stored: torch.dtype) -> None:
     write_checkpoint(tmp_path, FAMILIES["qwen2"], dtype=stored)
     lm = minise.load(tmp_path, dtype=torch.float64)
     for name, tensor in load_file(tmp_path / WEIGHTS).items():
@@ -161,7 +161,7 @@ Q_BIAS = "model.layers.1.self_attn.q_proj.bias"
         (set_one(1e300, torch.float64), WEIGHTS, (NORM, "infinite")),  # beyond float32
     ],
 )
-def test_a_tensor_that_does_not_fit_is_named(
+def test_an_unusable_tensor_is_named(
     folder: Path,
     change: Callable[[dict[str, Tensor]], Any],
     where: str,
@@ -186,7 +186,7 @@ def test_weights_beyond_float16_are_refused_in_float16_only(folder: Path) -> Non
 
 
 def unknown_dtype(content: bytes) -> bytes:
-    """The same length, so that the rest of the file holds."""
+    """The name has the same length, so that the rest of the file stays valid."""
     return content.replace(b'"dtype":"F32"', b'"dtype":"Q32"', 1)
 
 
@@ -205,7 +205,7 @@ def unknown_dtype(content: bytes) -> bytes:
     ids=["last byte", "half", "head", "longer", "empty", "lfs pointer", "garbage", "dtype"],
 )
 @pytest.mark.parametrize("sharded", [False, True])
-def test_a_file_that_is_not_whole_is_named(
+def test_an_incomplete_file_is_named(
     folder: Path, damage: Callable[[bytes], bytes], sharded: bool
 ) -> None:
     path = shard(folder)[1] if sharded else folder / WEIGHTS
@@ -284,7 +284,9 @@ INSTEAD: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("instead", INSTEAD)
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", WEIGHTS, INDEX])
-def test_something_else_in_place_of_a_file_is_named(folder: Path, name: str, instead: str) -> None:
+def test_a_folder_pipe_or_broken_link_in_place_of_a_file_is_named(
+    folder: Path, name: str, instead: str
+) -> None:
     make, reason = INSTEAD[instead]
     (folder / name).unlink(missing_ok=True)
     make(folder / name)
@@ -293,7 +295,7 @@ def test_something_else_in_place_of_a_file_is_named(folder: Path, name: str, ins
 
 @contextmanager
 def without_root() -> Iterator[None]:
-    """Permission bits do not bind root."""
+    """As another user than root, who may read every file."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -330,13 +332,13 @@ def test_an_index_of_absurd_names_is_refused(folder: Path) -> None:
     assert refusal(folder).startswith(f"{folder / 'model-0.safetensors'}: no such file")
 
 
-def test_a_foreign_tensors_name_is_cut_and_cannot_reach_the_terminal(folder: Path) -> None:
+def test_a_foreign_tensors_name_is_shortened_and_escaped(folder: Path) -> None:
     edit(folder, put("\x1b[2J\n" + "x" * 10_000, torch.ones(1)))
     assert 'unexpected tensor "\\u001b[2J\\nxxx' in refusal(folder)
     assert len(refusal(folder)) < len(str(folder)) + 250
 
 
-def test_a_dtype_that_is_not_computed_in_is_refused(folder: Path) -> None:
+def test_an_unsupported_dtype_is_refused(folder: Path) -> None:
     for dtype in (torch.int8, torch.float8_e4m3fn, torch.complex64):
         message = f"dtype {dtype} is not one of auto, torch.float64"
         assert refusal(folder, dtype=dtype).startswith(message)
@@ -351,7 +353,7 @@ def test_a_source_that_is_neither_folder_nor_hub_id_is_named(folder: Path) -> No
         assert refusal(source) == f"{shown}: no such folder, and not a hub id (owner/name)"
 
 
-def test_a_folder_has_no_revisions(folder: Path) -> None:
+def test_a_revision_of_a_folder_is_refused(folder: Path) -> None:
     message = refusal(folder, revision="main")
     assert message.startswith(f"{folder}: is a folder")
     assert "revision" in message
@@ -369,8 +371,8 @@ def test_cuda_gets_the_same_values_and_refuses_the_same(folder: Path) -> None:
 
 
 def reduced(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same checkpoint in small: what sets it apart is kept, and how many query heads share a
-    key/value head."""
+    """The same checkpoint with smaller sizes. What distinguishes it is kept, and also how many
+    query heads share a key/value head."""
     share = raw["num_attention_heads"] // raw["num_key_value_heads"]
     small = {"hidden_size": 8 * share, "intermediate_size": 48, "vocab_size": 288}
     small |= {"num_hidden_layers": 2, "num_attention_heads": 2 * share, "num_key_value_heads": 2}

@@ -36,7 +36,7 @@ def tiny(family: str, **changes: Any) -> dict[str, Any]:
 
 
 def sizes(model_type: str, **more: Any) -> dict[str, Any]:
-    """Only what a config must say."""
+    """Only the fields that a config must have."""
     optional = ("num_key_value_heads", "rms_norm_eps", "max_position_embeddings", "hidden_act")
     raw = {name: value for name, value in SIZES.items() if name not in optional}
     return {**raw, "model_type": model_type, **more}
@@ -60,7 +60,7 @@ def test_the_published_checkpoints_are_read_as_they_are(name: str) -> None:
     ("family", "kv_heads", "window", "positions"),
     [("llama", 32, None, 2048), ("mistral", 8, 4096, 131072), ("qwen2", 32, None, 32768)],
 )
-def test_what_a_config_leaves_out_is_its_familys_default(
+def test_absent_fields_have_the_defaults_of_the_family(
     family: str, kv_heads: int, window: int | None, positions: int
 ) -> None:
     config = config_from_dict(sizes(family, num_attention_heads=32, hidden_size=64))
@@ -72,12 +72,12 @@ def test_what_a_config_leaves_out_is_its_familys_default(
     assert config.tie_word_embeddings is False
 
 
-def test_no_scaling_has_no_factor_and_the_other_constants_are_llama_3s() -> None:
+def test_the_defaults_of_scaling_are_no_factor_and_llama_3s_constants() -> None:
     assert RopeScaling() == RopeScaling("default", 1.0)
     assert RopeScaling("llama3", 32.0) == LLAMA3_BY_32
 
 
-def test_a_null_is_as_good_as_absent() -> None:
+def test_null_is_read_as_absent() -> None:
     names = ("head_dim", "rope_scaling", "rope_parameters", "rope_theta", "tie_word_embeddings")
     more = ("rms_norm_eps", "max_position_embeddings", "quantization_config", "attention_bias")
     nulls = dict.fromkeys((*names, *more, "num_key_value_heads"))
@@ -96,7 +96,7 @@ LINEAR = {"factor": 4.0}
     ],
     ids=["default", "linear", "llama3"],
 )
-def test_every_spelling_of_the_rotary_facts_is_the_same(
+def test_every_form_of_the_rotary_facts_is_read_alike(
     scaling: dict[str, Any], expected: RopeScaling
 ) -> None:
     older = {"type" if key == "rope_type" else key: value for key, value in scaling.items()}
@@ -150,7 +150,7 @@ def test_every_spelling_of_the_rotary_facts_is_the_same(
         ),
     ],
 )
-def test_windows_are_per_layer(
+def test_each_layer_has_its_own_window(
     family: str, facts: dict[str, Any], windows: tuple[int | None, ...]
 ) -> None:
     config = config_from_dict(sizes(family, num_key_value_heads=2, **facts))
@@ -251,7 +251,7 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
         ("llama", {"rope_theta": float("inf")}, "rope_theta is Infinity"),
     ],
 )
-def test_what_is_not_implemented_or_not_sane_is_refused_by_field_and_value(
+def test_unsupported_or_impossible_values_are_refused_by_field_and_value(
     family: str, facts: dict[str, Any], reason: str
 ) -> None:
     message = refusal(config_from_dict, tiny(family, **facts), where="some/config.json")
@@ -261,7 +261,7 @@ def test_what_is_not_implemented_or_not_sane_is_refused_by_field_and_value(
 
 
 @pytest.mark.parametrize("name", [name for name in sizes("llama") if name != "model_type"])
-def test_a_size_that_is_missing_is_named(name: str) -> None:
+def test_a_missing_size_is_named(name: str) -> None:
     raw = sizes("llama")
     del raw[name]
     assert refusal(config_from_dict, raw).startswith(f"config: {name} is missing; it must")
@@ -273,7 +273,7 @@ def test_null_key_value_heads_are_as_many_as_query_heads() -> None:
         assert config.num_key_value_heads == config.num_attention_heads
 
 
-def test_a_model_type_that_is_missing_is_named() -> None:
+def test_a_missing_model_type_is_named() -> None:
     assert "model_type is missing" in refusal(config_from_dict, {})
 
 
@@ -290,7 +290,7 @@ def test_a_model_type_that_is_missing_is_named() -> None:
         (None, "no such file"),
     ],
 )
-def test_a_file_that_is_no_config_is_named(
+def test_a_file_without_a_config_is_named(
     tmp_path: Path, content: bytes | None, reason: str
 ) -> None:
     path = tmp_path / "config.json"
@@ -318,18 +318,18 @@ def test_a_message_quotes_the_beginning_of_a_value(value: Any) -> None:
     assert len(message) < 200
 
 
-def test_a_value_cannot_reach_the_terminal() -> None:
+def test_control_characters_in_a_value_are_escaped() -> None:
     assert "\\u001b[31m" in refusal(config_from_dict, tiny("llama", model_type="\x1b[31m"))
 
 
-def test_a_file_says_what_its_object_says(tmp_path: Path) -> None:
+def test_a_file_and_its_object_give_the_same_config(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(FAMILIES["qwen2"]))
     assert read_config(path) == config_from_dict(FAMILIES["qwen2"])
 
 
 def refusal(parse: Any, *arguments: Any, **options: Any) -> str:
-    """The one line that is reason of unusable input."""
+    """The one line of the refusal."""
     with pytest.raises(InputError) as caught:
         parse(*arguments, **options)
     message = str(caught.value)

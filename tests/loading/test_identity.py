@@ -1,4 +1,4 @@
-"""What says that two results come from the same model and the same code."""
+"""The facts by which two results are known to come from the same model and the same code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from minise.loading.identity import code_identity, machine, model_identity, sha2
 from tests.loading.test_checkpoint import NORM, WEIGHTS, edit, put, shard
 
 
-def test_a_folder_is_known_by_its_config_and_the_hashes_of_its_files(llama_folder: Path) -> None:
+def test_a_folder_is_identified_by_its_config_and_the_hashes_of_its_files(
+    llama_folder: Path,
+) -> None:
     facts = model_identity(minise.load(llama_folder))
     assert facts.keys() == {"config", "tokenizer_sha256", "weights_sha256", "writing_sha256"}
     assert facts["config"]["hidden_size"] == 32
@@ -51,20 +53,20 @@ def test_another_layout_of_config_json_is_the_same_model(
     assert model_identity(minise.load(folder)) == model_identity(minise.load(llama_folder))
 
 
-def test_the_4_bit_format_is_a_part_of_the_model(llama_folder: Path) -> None:
+def test_another_4_bit_format_is_another_model(llama_folder: Path) -> None:
     packed = model_identity(minise.load(llama_folder, quantize="nf4-double"))
     assert packed.pop("quantize") == "nf4-double"
     assert packed == model_identity(minise.load(llama_folder))
 
 
-def test_a_model_of_the_hub_is_known_by_its_commit(llama_folder: Path) -> None:
+def test_a_model_of_the_hub_is_identified_by_its_commit(llama_folder: Path) -> None:
     lm = replace(minise.load(llama_folder), revision="c" * 40)
     facts = model_identity(lm)
     assert facts.keys() == {"revision", "config"}
     assert facts["revision"] == "c" * 40
 
 
-def test_the_code_is_known_by_the_rooms_that_decide_an_answer() -> None:
+def test_the_code_is_identified_by_the_rooms_that_decide_an_answer() -> None:
     hashes = code_identity()
     for name in ("minise/method.py", "minise/exact/calls.py", "minise/loading/quantize.py"):
         assert len(hashes[name]) == 16
@@ -79,7 +81,7 @@ def test_the_versions_threads_and_processor_are_recorded() -> None:
     assert json.dumps(facts)
 
 
-def test_a_file_larger_than_a_piece_has_the_same_hash(tmp_path: Path) -> None:
+def test_a_large_file_hashed_in_pieces_has_the_same_hash(tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000  # 2.4 pieces
     (tmp_path / "large").write_bytes(content)
     assert sha256(tmp_path / "large") == hashlib.sha256(content).hexdigest()

@@ -1,4 +1,5 @@
-"""Weights that are used where they lie in the file: the same numbers, without a copy in memory."""
+"""Weights that are read directly from the mapped file: the same numbers, without a copy in
+memory."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def mapped(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Load a checkpoint as a large one is loaded."""
+    """A function that loads a checkpoint in the way of a large one."""
 
     def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> LanguageModel:
         with monkeypatch.context() as patched:
@@ -55,7 +56,7 @@ def folder(llama_folder: Path, tmp_path: Path) -> Path:
 
 
 def starts(lm: LanguageModel) -> set[int]:
-    """Where the weights begin, within the 64 bytes that fresh memory is aligned to."""
+    """The addresses of the weights, modulo the 64 bytes to which new memory is aligned."""
     return {parameter.data_ptr() % 64 for parameter in lm.decoder.parameters()}
 
 
@@ -64,7 +65,7 @@ def starts(lm: LanguageModel) -> set[int]:
 def test_mapped_and_copied_weights_give_equal_bits(
     tmp_path: Path, mapped: Any, question: Question, family: str, dtype: torch.dtype
 ) -> None:
-    """Wherever the weights begin in memory: the head of each file is longer by some bytes."""
+    """For every place of the weights in memory: the head of each file is longer by some bytes."""
     copied = minise.load(write_checkpoint(tmp_path, FAMILIES[family], dtype=dtype), dtype=dtype)
     plan = SelfEnsemble(2, 3).plan(copied, question)
     expected = branch_logits(copied, plan.prefix, plan.branches)
@@ -94,7 +95,7 @@ def test_only_what_is_stored_in_another_dtype_is_copied(folder: Path, mapped: An
         assert any(parameter.data_ptr() in place for place in places) == (name != NORM)
 
 
-def test_a_small_model_does_not_depend_on_its_file_after_loading(folder: Path) -> None:
+def test_a_small_model_does_not_need_its_file_after_loading(folder: Path) -> None:
     lm = minise.load(folder)
     before = lm.decoder.model.norm.weight.clone()
     with (folder / WEIGHTS).open("r+b") as file:  # the same file, not a new one of its name
@@ -102,7 +103,7 @@ def test_a_small_model_does_not_depend_on_its_file_after_loading(folder: Path) -
     assert torch.equal(lm.decoder.model.norm.weight, before)
 
 
-def test_a_new_file_in_place_of_a_mapped_one_does_no_harm(folder: Path, mapped: Any) -> None:
+def test_replacing_a_mapped_file_does_not_change_the_model(folder: Path, mapped: Any) -> None:
     lm, expected = mapped(folder), load_file(folder / WEIGHTS)
     write_checkpoint(folder / "other", FAMILIES["llama"], seed=1)
     os.replace(folder / "other" / WEIGHTS, folder / WEIGHTS)
@@ -122,7 +123,7 @@ def test_writing_to_mapped_weights_does_not_reach_the_file(folder: Path, mapped:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("name", [NORM, OUTPUT, "model.layers.0.mlp.gate_proj.weight"])
-def test_mapped_weights_that_are_not_finite_give_no_answer(
+def test_mapped_weights_that_are_not_finite_are_refused_at_the_first_answer(
     folder: Path, mapped: Any, question: Question, name: str, value: float, method: Any
 ) -> None:
     edit(folder, lambda state: state[name].fill_(value))
@@ -131,7 +132,7 @@ def test_mapped_weights_that_are_not_finite_give_no_answer(
         ask(lm, method, question)
 
 
-def test_copied_and_packed_weights_are_checked_however_large(folder: Path, mapped: Any) -> None:
+def test_copied_and_packed_weights_of_any_size_are_checked(folder: Path, mapped: Any) -> None:
     edit(folder, set_one(torch.nan))
     with pytest.raises(InputError, match="NaN or infinite"):
         mapped(folder, torch.bfloat16)
@@ -144,7 +145,7 @@ def test_copied_and_packed_weights_are_checked_however_large(folder: Path, mappe
 
 
 @pytest.mark.parametrize("format", ["nf4", "nf4-double"])
-def test_codes_of_4_bits_are_mapped_too(
+def test_4_bit_weights_are_mapped_too(
     folder: Path, mapped: Any, question: Question, format: str
 ) -> None:
     store(folder, format)
@@ -157,7 +158,7 @@ def test_codes_of_4_bits_are_mapped_too(
 
 
 @pytest.mark.parametrize("cut", [1, 1000])
-def test_a_file_that_is_not_whole_is_refused_before_it_is_used(
+def test_an_incomplete_file_is_refused_before_it_is_used(
     folder: Path, mapped: Any, cut: int
 ) -> None:
     content = (folder / WEIGHTS).read_bytes()
@@ -174,9 +175,9 @@ def kilobytes(field):
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 small, large, dtype, quantize, least = sys.argv[1:]
-minise.load(small)  # what importing and a first load cost is no part of it
+minise.load(small)  # the cost of the import and of a first load is not measured
 before = kilobytes("VmRSS:")
-open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
+open("/proc/self/clear_refs", "w").write("5")  # resets the peak
 minise.loading.checkpoint.MAPPED = int(least)
 lm = minise.load(large, dtype=getattr(torch, dtype), device="cpu", quantize=quantize or None)
 print(1024 * (kilobytes("VmHWM:") - before))
@@ -186,9 +187,9 @@ print(1024 * (kilobytes("VmHWM:") - before))
 @pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's account of peak memory"
 )
-def test_the_peak_of_loading(llama_folder: Path, tmp_path: Path) -> None:
-    """One copy of the weights and one tensor; nothing where they are mapped; the packed ones and
-    one tensor where they are packed. In copies of the float32 weights."""
+def test_loading_needs_no_more_memory_than_stated(llama_folder: Path, tmp_path: Path) -> None:
+    """Expected: one copy of the weights and one tensor; nothing for mapped weights; the packed
+    weights and one tensor for packed ones. The unit is a copy of the float32 weights."""
     sizes = {"vocab_size": 65536, "hidden_size": 256, "intermediate_size": 32768}
     write_checkpoint(tmp_path, {**FAMILIES["llama"], **sizes, "num_hidden_layers": 1})
     whole = (tmp_path / WEIGHTS).stat().st_size
@@ -205,7 +206,7 @@ def test_the_peak_of_loading(llama_folder: Path, tmp_path: Path) -> None:
         return float(done.stdout) / whole
 
     never = 2**60
-    peak("bfloat16", never)  # what a machine's first load of these shapes measures is kept
+    peak("bfloat16", never)  # measures these shapes for this machine, once
     peaks = {
         "float32, copied": peak("float32", never),
         "bfloat16, copied": peak("bfloat16", never),

@@ -1,4 +1,4 @@
-"""The names that are known without torch are those that the code with torch has."""
+"""The names that the command line knows without torch are those of the code with torch."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def test_every_table_of_4_bits_has_a_format() -> None:
     assert {*names.FOUR_BIT} == {*TABLES, "nf4-double"}
 
 
-def test_the_default_model_ships() -> None:
+def test_the_default_model_is_shipped() -> None:
     assert names.DEFAULT_MODEL in shipped_models()

@@ -1,4 +1,5 @@
-"""Many processes write the files of one, even if one of them dies; a failure is one line."""
+"""Several processes write the same files as one, even if one of them dies; a failure is one
+line."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ for module in ("scipy", "sklearn", "matplotlib"):
 pytest.importorskip("torch.distributed")
 
 
-def assert_same(folder: Path, whole: Path) -> None:
+def assert_same_samples(folder: Path, whole: Path) -> None:
     """In the order of the file, bit for bit."""
     assert samples(folder) == samples(whole)
     assert results(folder) == results(whole)
@@ -40,7 +41,7 @@ def test_two_processes_write_what_one_writes(
     team = Team(2, tmp_path, main, command)
     assert (team.join(), team.output("err")) == ([0, 0], "")
     assert team.output("out").count("written: ") == 1
-    assert_same(tmp_path, whole)
+    assert_same_samples(tmp_path, whole)
 
 
 def test_a_run_whose_process_died_is_resumed_by_another_number_of_processes(
@@ -57,7 +58,7 @@ def test_a_run_whose_process_died_is_resumed_by_another_number_of_processes(
     assert not (tmp_path / "results.json").exists()
     team = Team(3, tmp_path, main, [*command, "--resume"])
     assert team.join() == [0, 0, 0], team.output("err")
-    assert_same(tmp_path, whole)
+    assert_same_samples(tmp_path, whole)
 
 
 def test_torchrun_restarts_the_processes_and_they_continue(
@@ -71,7 +72,7 @@ def test_torchrun_restarts_the_processes_and_they_continue(
     python = (sys.executable, "-m", "minise")
     subprocess.run([*agent, *options, *python, *command], check=True, capture_output=True)
     assert mark.exists()
-    assert_same(tmp_path / "run", whole)
+    assert_same_samples(tmp_path / "run", whole)
 
 
 MINE = """
@@ -102,7 +103,7 @@ def test_an_error_in_another_process_is_one_line_of_process_0(
 def test_processes_that_would_run_different_models_are_refused(
     model: Path, data: Path, tmp_path: Path
 ) -> None:
-    """As with another checkpoint of the same name on the second machine."""
+    """For example with another checkpoint of the same name on the second machine."""
     task = load_tasks([str(data)])[0]
     run = Run({0: [task]}, {task.name: [Variant("standard", "standard")]}, {"weights": "a"})
     store = Store()
@@ -113,7 +114,7 @@ def test_processes_that_would_run_different_models_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_other_commands_are_for_one_process(
+def test_other_commands_refuse_several_processes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
@@ -153,7 +154,7 @@ def test_each_number_is_claimed_once() -> None:
     assert list(World().claim("x", 3)) == [0, 1, 2]
 
 
-def test_receive_waits_for_a_text_unless_told_not_to() -> None:
+def test_receive_waits_for_a_text_unless_wait_is_false() -> None:
     world = World(0, 2, Store())
     assert world.receive("a", wait=False) is None
     world.send("a", "here")

@@ -188,7 +188,7 @@ def test_4_bits_do_not_change_the_dtype(tmp_path: Path, machine: Any) -> None:
         (5, {"quantize": "nf4"}, "5.6 GiB in bfloat16, and 5.0 GiB are free on cpu; use a smaller"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_with_what_would_fit(
+def test_the_refusal_of_large_weights_states_what_would_fit(
     tmp_path: Path, machine: Any, free: int, options: dict[str, Any], remedy: str
 ) -> None:
     stored = of_shape(tmp_path, LLAMA_8B)
@@ -227,7 +227,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
         "meta",
     ],
 )
-def test_a_device_that_cannot_be_used_is_named(folder: Path, device: str) -> None:
+def test_an_unusable_device_is_named(folder: Path, device: str) -> None:
     message = refusal(folder, device=device)
     assert message.startswith(f'device "{device}" cannot be used here (')
     assert message.endswith("try cpu")
@@ -235,7 +235,7 @@ def test_a_device_that_cannot_be_used_is_named(folder: Path, device: str) -> Non
 
 
 class TestCommands:
-    def test_the_plain_case_prints_nothing_on_stderr(self, capsys, llama_folder: Path) -> None:
+    def test_the_default_choice_prints_nothing_on_stderr(self, capsys, llama_folder: Path) -> None:
         command = ("ask", "--model", llama_folder, *Q, "--trials", 1, "--json")
         status, out, err = run(capsys, *command)
         report = json.loads(out)
@@ -245,7 +245,7 @@ class TestCommands:
         assert explicit == (status, out, err)  # bit for bit
 
     @pytest.mark.parametrize("command", ["ask", "verify"])
-    def test_any_other_choice_is_one_line_on_stderr(
+    def test_any_other_choice_prints_one_line_on_stderr(
         self, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         write_checkpoint(tmp_path, FAMILIES["llama"], dtype=torch.bfloat16)

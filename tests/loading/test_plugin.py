@@ -31,7 +31,7 @@ def test_an_object_is_found_in_a_module_or_in_a_file(tmp_path: Path) -> None:
     assert find_object(f"{path}:Mine")(3).m == 3
 
 
-def test_a_file_is_read_again_however_soon_it_is_edited(tmp_path: Path) -> None:
+def test_an_edited_file_is_read_again_at_once(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     for value in range(3):
         path.write_text(f"value = {value}\n")
@@ -76,7 +76,7 @@ class TestGuarded:
         function = guarded("mine.py:double", double)
         assert (function(3), function(3, times=4), function.__doc__) == (6, 12, "Twice.")
 
-    def test_an_error_is_one_line_with_the_last_line_of_the_file(self, tmp_path: Path) -> None:
+    def test_an_error_is_one_line_that_names_the_line_of_the_file(self, tmp_path: Path) -> None:
         path = tmp_path / "mine.py"
         path.write_text("def inner():\n    raise KeyError('x')\ndef mine():\n    inner()\n")
         function = guarded(f"{path}:mine", find_object(f"{path}:mine"))
@@ -84,7 +84,7 @@ class TestGuarded:
             function()
         assert str(refused.value) == f"{path}:mine: KeyError: 'x' (mine.py:2)"
 
-    def test_a_refusal_keeps_its_class(self) -> None:
+    def test_an_input_error_keeps_its_class(self) -> None:
         def refuse() -> None:
             raise Unsuited("too many choices")
 
@@ -101,6 +101,6 @@ class TestGuarded:
         with pytest.raises(InputError, match=r"^mine\.py:f: returned 5, below 6$"):
             function(6)
 
-    def test_what_is_no_function_is_refused(self) -> None:
+    def test_an_object_that_is_no_function_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"^mine\.py:x: is 3; it must be a function$"):
             guarded("mine.py:x", 3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""4-bit weights: the values of a packed matrix, and that a packed model is else an ordinary one."""
+"""4-bit weights: the values of a packed matrix. In all else a packed model is an ordinary one."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class TestMatrix:
 
 class TestLayer:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-    def test_computes_as_an_ordinary_layer_with_the_unpacked_weight(
+    def test_a_packed_layer_computes_as_an_ordinary_one_with_the_unpacked_weight(
         self, dtype: torch.dtype
     ) -> None:
         packed, bias = pack(draw(48, 32), "nf4-double"), nn.Parameter(draw(48).to(dtype))
@@ -163,7 +163,7 @@ class TestLayer:
         expected = F.linear(x, packed.unpack(dtype), bias)
         assert torch.equal(Linear4bit(packed, bias, dtype)(x), expected)
 
-    def test_another_dtype_of_the_model_changes_no_table_and_no_scale(self) -> None:
+    def test_changing_the_models_dtype_changes_no_table_and_no_scale(self) -> None:
         """As for an ordinary layer, .to(wider) keeps the weights' values."""
         packed = pack(draw(48, 32), "nf4-double")
         layer, x = Linear4bit(packed, None, torch.bfloat16), draw(64, 32, seed=1).double()
@@ -305,7 +305,7 @@ def put_back(state: dict[str, Tensor], plain: dict[str, Tensor], name: str) -> N
 
 class TestLoad:
     @pytest.mark.parametrize("format", FOUR_BIT)
-    def test_packs_the_stored_values_whatever_the_dtype(
+    def test_loading_packs_the_stored_values_in_every_dtype(
         self, llama_folder: Path, format: str
     ) -> None:
         written = load_file(llama_folder / WEIGHTS)
@@ -324,7 +324,7 @@ class TestLoad:
 
     @pytest.mark.parametrize("family", FAMILIES)
     @pytest.mark.parametrize("format", FOUR_BIT)
-    def test_a_stored_checkpoint_is_as_one_that_is_packed_while_it_is_read(
+    def test_a_packed_checkpoint_equals_one_that_is_packed_while_it_is_loaded(
         self, tmp_path: Path, question: Question, family: str, format: str
     ) -> None:
         folder = write_checkpoint(tmp_path / "plain", FAMILIES[family])
@@ -335,7 +335,8 @@ class TestLoad:
         assert torch.equal(answer.scores, expected.scores)
 
     def test_some_layers_may_be_stored_unpacked(self, llama_folder: Path, tmp_path: Path) -> None:
-        """Some checkpoints leave out layers that suffer. The parts lie in several files."""
+        """Some checkpoints leave layers unpacked that would lose accuracy. The parts are in several
+        files."""
         plain = load_file(llama_folder / WEIGHTS)
         folder = store(shutil.copytree(llama_folder, tmp_path / "mixed"), "nf4-double")
         edit(folder, lambda state: put_back(state, plain, UP))
@@ -361,7 +362,7 @@ class TestLoad:
         ],
         ids=str,
     )
-    def test_what_is_not_4_bit_bitsandbytes_is_refused(self, folder: Path, config: Any) -> None:
+    def test_other_quantizations_are_refused(self, folder: Path, config: Any) -> None:
         configure(folder, quantization_config=config)
         assert "quantization_config is" in refusal(folder)
 
@@ -376,7 +377,7 @@ class TestLoad:
             (lambda s: s.update({UP: torch.ones(48, 32)}), (UP, "needs")),
         ],
     )
-    def test_damage_is_refused(
+    def test_damaged_4_bit_tensors_are_refused(
         self, folder: Path, change: Callable[[dict[str, Tensor]], Any], parts: tuple[str, ...]
     ) -> None:
         store(folder, "nf4")
@@ -396,7 +397,7 @@ class TestLoad:
 
 
 def test_ask_and_verify_take_every_format(capsys: pytest.CaptureFixture[str]) -> None:
-    """A shipped model in 4 bits is another one, and passes verify."""
+    """A shipped model in 4 bits has other weights, and passes verify."""
     scores = []
     for packed in ([], ["--quantize", "fp4"], ["--quantize", "nf4-double"]):
         status, out, _ = run(capsys, "ask", *Q, "--trials", 2, "--json", *packed)
@@ -411,7 +412,7 @@ def test_ask_and_verify_take_every_format(capsys: pytest.CaptureFixture[str]) ->
 def test_bench_times_a_packed_model_without_the_library(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    """The library has no place for packed tensors. The floor is that of the packed layers."""
+    """The library cannot run packed tensors. The floor is that of the packed layers."""
     store(folder, "nf4-double")
     status, out, _ = run(capsys, "bench", "--model", folder, "--rounds", 1, "--json")
     report = json.loads(out)

@@ -1,6 +1,6 @@
-"""Loading by hub id, against a stand-in for the hub on the loopback: no network is used.
+"""Loading by hub id, from a local server in place of the hub: no network is used.
 
-The client runs in a process of its own, because huggingface_hub reads its environment on import.
+The client runs in its own process, because huggingface_hub reads its environment on import.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def expected(llama_folder: Path) -> list[float]:
 def client(
     hub: str, home: Path, run: Callable[..., object], *arguments: object, **environment: str
 ) -> tuple[int | None, str, str]:
-    """A process with `hub` for the hub and the cache under `home`: status, stdout, stderr."""
+    """A process that uses `hub` as the hub and a cache under `home`: status, stdout, stderr."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     variables |= {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
     variables |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", **environment}
@@ -243,7 +243,7 @@ def test_a_refusal_of_the_hub_is_one_line(
     assert {name for _, _, name in hub.requests} == {"config.json"}
 
 
-def test_a_revision_that_is_not_there_is_named(hub: Hub, tmp_path: Path) -> None:
+def test_an_unknown_revision_is_named(hub: Hub, tmp_path: Path) -> None:
     done = ask(hub.url, tmp_path, "owner/name", "--revision", "v9")
     assert_one_line(done, "owner/name: ", "no revision v9", "branches, tags or commits")
 
@@ -267,7 +267,7 @@ def test_an_unsupported_config_is_refused_before_another_file_is_requested(
 @pytest.mark.parametrize(
     ("offline", "reason"), [("1", "HF_HUB_OFFLINE is set"), ("0", "Connection refused")]
 )
-def test_out_of_reach_with_an_empty_cache_is_one_line(
+def test_an_unreachable_hub_with_an_empty_cache_is_one_line(
     tmp_path: Path, offline: str, reason: str
 ) -> None:
     done = ask(closed_port(), tmp_path, "owner/name", HF_HUB_OFFLINE=offline)
@@ -275,7 +275,7 @@ def test_out_of_reach_with_an_empty_cache_is_one_line(
     assert_one_line(done, "owner/name: ", *parts)
 
 
-def test_a_branch_and_a_commit_are_honoured(hub: Hub, tmp_path: Path) -> None:
+def test_a_branch_or_a_commit_can_be_chosen(hub: Hub, tmp_path: Path) -> None:
     older = write_checkpoint(tmp_path / "older", FAMILIES["llama"], seed=1)
     hub.add("owner/name", older, OLDER)
     script = (

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, by its config.json and the headers of its files."""
+"""The dtype and the sizes of a checkpoint, from its config.json and the headers of its files."""
 
 from __future__ import annotations
 

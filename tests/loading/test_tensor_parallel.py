@@ -61,7 +61,7 @@ def read(folder: Path, share: Share | None) -> dict[str, torch.Tensor]:
     return state
 
 
-def test_an_evaluation_of_two_teams_of_two(
+def test_an_evaluation_by_two_teams_of_two_has_the_answers_of_one_process(
     model: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
@@ -87,18 +87,20 @@ class TestWhatCannotBeSplit:
             (3, ["num_attention_heads 4 cannot be split over 3", "use --tensor-parallel 2"]),
         ],
     )
-    def test_sizes(self, model: Path, processes: int, parts: list[str]) -> None:
+    def test_sizes_that_cannot_be_split_are_refused(
+        self, model: Path, processes: int, parts: list[str]
+    ) -> None:
         with pytest.raises(InputError) as caught:
             read(model, Share(0, processes))
         for part in parts:
             assert part in str(caught.value)
 
-    def test_weights_in_4_bits(self, model: Path) -> None:
+    def test_4_bit_weights_are_refused(self, model: Path) -> None:
         with pytest.raises(InputError, match="4 bits cannot be split"):
             prepare(str(model), None, "auto", "cpu", "nf4", share=Share(0, 2))
 
     @pytest.mark.parametrize("width", [0, 2, -1])
-    def test_one_process(
+    def test_tensor_parallel_with_one_process_is_refused(
         self, capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, width: Any
     ) -> None:
         command = arguments(tmp_path, data, tmp_path / "out", "--method", "standard")
