@@ -40,16 +40,16 @@ def ask(
 def plan(
     lm: LanguageModel, method: str, question: Question, seed: int = 3, **settings: Any
 ) -> Plan:
-    made: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
-    return made
+    new_plan: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
+    return new_plan
 
 
 class TestTheAblations:
     @pytest.mark.parametrize("method", ["without-mask", "without-positions"])
-    def test_they_are_the_packed_run_that_verify_finds_different(
+    def test_they_differ_from_the_packed_run_by_as_much_as_verify_reports(
         self, lm: LanguageModel, method: str
     ) -> None:
-        """By how much, as `minise verify` says it: the largest change of a label probability."""
+        """`minise verify` reports the largest change of a label probability."""
         sizes = {"group_size": 3, "trials": 2}
         whole = plan(lm, "self-ensemble", QUESTION, **sizes)
         report = verify(lm, whole)
@@ -62,13 +62,13 @@ class TestTheAblations:
         assert largest == pytest.approx(expected, abs=1e-9)
         assert largest > 1e-3
 
-    def test_they_are_packed_whatever_the_engine(self, lm: LanguageModel) -> None:
+    def test_every_engine_runs_their_packed_layout(self, lm: LanguageModel) -> None:
         for method in ("without-mask", "without-positions"):
             each = [ask(lm, method, QUESTION, engine, **SIZES) for engine in ENGINES]
             assert all(torch.equal(each[0], p) for p in each)
 
-    def test_they_work_on_a_checkpoint_folder(self, tmp_path: Path) -> None:
-        """In float32 too, the dtype of evaluations."""
+    def test_they_answer_with_a_checkpoint_in_float32(self, tmp_path: Path) -> None:
+        """Float32 is the dtype of evaluations."""
         lm = load_tiny(tmp_path, FAMILIES["llama"], dtype=torch.float32)
         for method in ("without-mask", "without-positions"):
             p = ask(lm, method, QUESTION, **SIZES)

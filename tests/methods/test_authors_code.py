@@ -1,9 +1,10 @@
-"""What the preset `authors-code` gives on the shipped checkpoints, frozen.
+"""Golden values of the preset `authors-code` on the shipped checkpoints.
 
-It was compared with the authors' scripts, which cannot run here: with their pinned transformers and
-the newest, three families, 20 QASC rows, 400 groups each. Token ids, positions, mask rows, label
-ids and index sets were equal, scores within 1e-6 in float32, and all predictions. So a change here
-is a departure from their code. `python -m tests.methods.test_authors_code` writes the golden anew.
+The preset was compared with the authors' scripts, which cannot run here: with their pinned
+transformers and the newest, three families, 20 QASC rows, 400 groups each. Token ids, positions,
+mask rows, label ids and index sets were equal, scores within 1e-6 in float32, and all predictions.
+So a change here is a departure from their code. `python -m tests.methods.test_authors_code` writes
+the golden file again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ QUESTIONS = [
 ]
 
 
-def measured(lm: LanguageModel, question: Question) -> dict[str, Any]:
+def measure(lm: LanguageModel, question: Question) -> dict[str, Any]:
     """What their scripts compute for one question: eight choices, 20 draws of four."""
     plan = SelfEnsemble(4, 20, preset=PRESETS["authors-code"]).plan(lm, question)
     ids = [[*plan.prefix, *branch] for branch in plan.branches]
@@ -52,25 +53,25 @@ def measured(lm: LanguageModel, question: Question) -> dict[str, Any]:
     }
 
 
-def everything() -> dict[str, list[dict[str, Any]]]:
+def measure_all() -> dict[str, list[dict[str, Any]]]:
     models = {family: load(f"weights/tiny-{family}") for family in FAMILIES}
-    return {family: [measured(lm, q) for q in QUESTIONS] for family, lm in models.items()}
+    return {family: [measure(lm, q) for q in QUESTIONS] for family, lm in models.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_preset_gives_what_it_gave_when_it_was_compared(family: str) -> None:
+def test_the_preset_still_gives_the_numbers_compared_with_the_authors_scripts(family: str) -> None:
     golden = json.loads(GOLDEN.read_text())[family]
     lm = load(f"weights/tiny-{family}")
-    for question, there in zip(QUESTIONS, golden, strict=True):
-        here = json.loads(json.dumps(measured(lm, question)))
-        for name, value in there.items():
+    for question, expected in zip(QUESTIONS, golden, strict=True):
+        here = json.loads(json.dumps(measure(lm, question)))
+        for name, value in expected.items():
             near = name.startswith(("scores", "standard"))
             # A rounding to bfloat16 can turn over on another processor.
             within = 4e-3 if name == "scores" else 2e-6
             assert here[name] == (pytest.approx(value, abs=within) if near else value), name
 
 
-def test_bfloat16_moves_the_scores_by_some_thousandths() -> None:
+def test_bfloat16_changes_the_scores_by_a_few_thousandths() -> None:
     for golden in json.loads(GOLDEN.read_text()).values():
         for one in golden:
             pairs = zip(one["scores"], one["scores in float64"], strict=True)
@@ -86,4 +87,4 @@ def test_every_question_has_the_same_draws() -> None:
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(json.dumps(everything()).replace('], "', '],\n"') + "\n")
+    GOLDEN.write_text(json.dumps(measure_all()).replace('], "', '],\n"') + "\n")

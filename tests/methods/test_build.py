@@ -1,4 +1,4 @@
-"""From a variant, or from what the user writes, to a method with all its settings."""
+"""A variant, or a method as the user writes it, becomes a method with all its settings."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ class TestVariants:
         with pytest.raises(InputError, match='"a/b" is no name'):
             Variant("a/b", "standard")
 
-    def test_every_method_says_what_it_is_and_has_its_name(self) -> None:
+    def test_every_method_has_a_description_and_its_name(self) -> None:
         for name, (_, about) in METHODS.items():
             assert about
             settings = {"of": "another"} if name == "first-trials" else {}
             assert build(Variant("x", name, settings)).name == name
 
-    def test_it_is_json(self) -> None:
+    def test_the_settings_of_a_variant_are_json(self) -> None:
         for name in OFFERED:
             variant = complete(Variant(name, name), {})
             assert Variant(**json.loads(json.dumps(asdict(variant)))) == variant
 
-    def test_it_states_every_setting_that_its_method_uses_and_no_other(self) -> None:
+    def test_a_variant_states_exactly_the_settings_that_its_method_uses(self) -> None:
         options = {"group_size": 3, "trials": 7, "preset": "paper", "grouping": None, "folds": 4}
-        made = make_variants(["standard", "self-ensemble", "cyclic", "dirichlet"], options, "dense")
-        assert {variant.name: variant.settings for variant in made} == {
+        variants = make_variants(
+            ["standard", "self-ensemble", "cyclic", "dirichlet"], options, "dense"
+        )
+        assert {variant.name: variant.settings for variant in variants} == {
             "standard": {"preset": "paper"},
             "self-ensemble": {
                 "group_size": 3,
@@ -48,21 +50,23 @@ class TestVariants:
             "cyclic": {"preset": "paper"},
             "dirichlet": {"folds": 4},
         }
-        assert {variant.engine for variant in made} == {"dense"}
+        assert {variant.engine for variant in variants} == {"dense"}
 
-    def test_its_own_settings_come_before_options(self) -> None:
-        own = Variant("m2", "self-ensemble", {"group_size": 2, "grouping": "exact"})
-        found = complete(own, {"group_size": 5, "trials": 3, "grouping": "balanced", "folds": 2})
-        assert found.settings == {
+    def test_a_variants_settings_come_before_options(self) -> None:
+        variant = Variant("m2", "self-ensemble", {"group_size": 2, "grouping": "exact"})
+        completed = complete(
+            variant, {"group_size": 5, "trials": 3, "grouping": "balanced", "folds": 2}
+        )
+        assert completed.settings == {
             "group_size": 2,
             "trials": 3,
             "grouping": "exact",
             "null_option": None,
             "preset": "paper",
         }
-        assert build(found).trials == 3
+        assert build(completed).trials == 3
 
-    def test_what_fitted_methods_need_comes_in_front(self) -> None:
+    def test_methods_that_a_fitted_method_needs_are_added_in_front(self) -> None:
         names = [variant.name for variant in make_variants(["cyclic", "dirichlet"], {}, "tree")]
         assert names == ["standard", "cyclic", "dirichlet"]
         names = [variant.name for variant in make_variants(["dirichlet", "standard"], {}, "tree")]
@@ -76,7 +80,7 @@ class TestVariants:
             with pytest.raises(InputError, match="names a method twice"):
                 make_variants(named, {}, "tree")
 
-    def test_settings_stand_in_parentheses(
+    def test_settings_are_written_in_parentheses(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -96,7 +100,7 @@ class TestVariants:
             assert one.settings["null_option"] is value
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "message"),
         [
             ("self-ensemble(n=3)", 'has no setting "n"; it has group_size, trials, grouping'),
             ("standard(trials=3)", 'standard has no setting "trials"; it has preset'),
@@ -118,8 +122,8 @@ class TestVariants:
             ("standard(preset=x)", 'preset "x" is unknown; use one of paper, authors-code'),
         ],
     )
-    def test_settings_of_no_use_are_one_line(self, text: str, said: str) -> None:
+    def test_unusable_settings_are_refused_in_one_line(self, text: str, message: str) -> None:
         with pytest.raises(InputError) as error:
             make_variants(split_names(text), {}, "tree")
-        assert said in str(error.value)
+        assert message in str(error.value)
         assert len(str(error.value)) < 350

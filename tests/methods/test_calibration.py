@@ -1,4 +1,4 @@
-"""The supervised baselines learn what they should, and never from the question's own label."""
+"""The supervised baselines learn the right weights, and never from the question's own label."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def relabel(cell: list[Sample], number: int) -> list[Sample]:
 
 
 @METHODS
-def test_a_label_changes_every_fold_but_its_own(method: Callable) -> None:
+def test_a_label_changes_the_fit_of_every_fold_but_its_own(method: Callable) -> None:
     cell, folds = draw_cell(60), 4
     before = probabilities(method(cell, folds=folds))
     for number in (0, 31, 59):
@@ -81,7 +81,9 @@ def test_a_label_changes_every_fold_but_its_own(method: Callable) -> None:
 
 
 @METHODS
-def test_a_label_under_one_seed_leaves_the_question_alone_under_all(method: Callable) -> None:
+def test_a_label_under_one_seed_does_not_change_its_question_under_any_seed(
+    method: Callable,
+) -> None:
     cell = [replace(one, seed=seed) for seed in range(3) for one in draw_cell(20)]
     before, after = method(cell), method(relabel(cell, 7))
     for number in (7, 27, 47):
@@ -91,24 +93,24 @@ def test_a_label_under_one_seed_leaves_the_question_alone_under_all(method: Call
 
 
 @METHODS
-def test_the_known_calibration_is_found_and_pays_out_of_fold(method: Callable) -> None:
+def test_the_true_calibration_is_recovered_and_improves_held_out_answers(method: Callable) -> None:
     cell = draw_cell(4000)
     true = softmax(W * np.array([one.logits for one in cell]) + B, axis=1)
-    found = method(cell)
+    fitted = method(cell)
     assert abs(probabilities(cell) - true).mean() > 0.1
-    assert abs(probabilities(found) - true).mean() < 0.015
-    before, after = summarise(cell), summarise(found)
+    assert abs(probabilities(fitted) - true).mean() < 0.015
+    before, after = summarise(cell), summarise(fitted)
     assert after["nll"] < before["nll"] - 0.1
     assert after["accuracy"] > before["accuracy"] + 0.03
     assert after["ece_width"] < before["ece_width"] / 3
 
 
 @pytest.mark.parametrize("shift", [0, 25])
-def test_vector_scaling_minimises_what_it_says(shift: float) -> None:
+def test_vector_scaling_minimises_its_stated_loss(shift: float) -> None:
     cell = draw_cell(40, shift)
     logits, answers = np.array([x.logits for x in cell]), np.array([x.answer for x in cell])
-    found = probabilities(vector_scaling(cell, folds=2))
-    for rest, own in KFold(2, shuffle=True, random_state=0).split(cell):
+    fitted = probabilities(vector_scaling(cell, folds=2))
+    for rest, held_out in KFold(2, shuffle=True, random_state=0).split(cell):
 
         def loss(x: np.ndarray, rest: np.ndarray = rest) -> float:
             w, b = x[:3], x[3:]
@@ -119,20 +121,20 @@ def test_vector_scaling_minimises_what_it_says(shift: float) -> None:
         # With another optimiser, which uses no gradient.
         best = minimize(loss, np.zeros(6), method="Powell", options={"xtol": 1e-9, "ftol": 1e-14})
         best = minimize(loss, best.x, method="Powell", options={"xtol": 1e-9, "ftol": 1e-14}).x
-        expected = softmax(best[:3] * logits[own] + best[3:], axis=1)
-        assert found[own] == pytest.approx(expected, abs=1e-4)
+        expected = softmax(best[:3] * logits[held_out] + best[3:], axis=1)
+        assert fitted[held_out] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("choices", [2, 3])
-def test_dirichlet_is_scikit_learns_regression_on_the_other_folds(choices: int) -> None:
+def test_dirichlet_equals_scikit_learns_regression_on_the_other_folds(choices: int) -> None:
     cell = [sample(x.logits[:choices], x.answer % choices, x.id) for x in draw_cell(90)]
     features = np.log(probabilities(cell))
     answers = np.array([one.answer for one in cell])
-    found = probabilities(dirichlet(cell, folds=3))
-    for rest, own in KFold(3, shuffle=True, random_state=0).split(cell):
+    fitted = probabilities(dirichlet(cell, folds=3))
+    for rest, held_out in KFold(3, shuffle=True, random_state=0).split(cell):
         model = LogisticRegression(C=1.0, solver="newton-cg", tol=1e-10, max_iter=1000)
         model.fit(features[rest], answers[rest])
-        assert found[own] == pytest.approx(model.predict_proba(features[own]), abs=1e-5)
+        assert fitted[held_out] == pytest.approx(model.predict_proba(features[held_out]), abs=1e-5)
 
 
 def test_vector_scaling_leaves_calibrated_logits_as_they_are() -> None:
@@ -163,11 +165,11 @@ def test_a_constant_on_a_questions_logits_matters_only_to_vector_scaling() -> No
 
 
 @METHODS
-def test_samples_come_back_in_order_as_answers_of_their_own(method: Callable) -> None:
+def test_a_fit_returns_new_samples_in_the_same_order(method: Callable) -> None:
     cell = [replace(one, groups=[{}], notes={"x": 1}) for one in draw_cell(30)][::-1]
-    found = method(cell)
-    assert [one.key for one in found] == [one.key for one in cell]
-    for one, original in zip(found, cell, strict=True):
+    fitted = method(cell)
+    assert [one.key for one in fitted] == [one.key for one in cell]
+    for one, original in zip(fitted, cell, strict=True):
         assert sum(one.probabilities) == pytest.approx(1)
         assert {type(x) for x in one.probabilities} == {float}
         assert one.prediction == one.probabilities.index(max(one.probabilities))
@@ -194,7 +196,7 @@ def test_the_folds_do_not_depend_on_the_order_of_samples(method: Callable) -> No
 
 @METHODS
 @pytest.mark.parametrize(
-    ("spoil", "folds", "complaint"),
+    ("damage", "folds", "complaint"),
     [
         (lambda cell: cell, 1, "20 questions for 1 folds; use at least 2"),
         (lambda cell: cell[:4], 5, "4 questions for 5 folds"),
@@ -223,10 +225,10 @@ def test_the_folds_do_not_depend_on_the_order_of_samples(method: Callable) -> No
     ],
 )
 def test_unusable_samples_are_refused_in_one_line(
-    method: Callable, spoil: Callable, folds: int, complaint: str
+    method: Callable, damage: Callable, folds: int, complaint: str
 ) -> None:
     with pytest.raises(InputError, match=re.escape(complaint)) as caught:
-        method(spoil(draw_cell(20)), folds=folds)
+        method(damage(draw_cell(20)), folds=folds)
     assert "\n" not in str(caught.value)
 
 
@@ -239,10 +241,10 @@ def test_dirichlet_needs_every_choice_as_an_answer_outside_of_each_fold() -> Non
 
 
 @pytest.mark.parametrize("method", [VectorScaling, Dirichlet])
-class TestTheCheckBeforehand:
-    """Everything here is known from the questions, before any model is asked."""
+class TestTheCheckBeforeTheRun:
+    """All of this follows from the questions, before any model is run."""
 
-    def test_it_passes_what_can_be_fitted(self, method: type) -> None:
+    def test_questions_that_can_be_fitted_pass(self, method: type) -> None:
         assert method().check(questions([i % 3 for i in range(20)])) is None
         assert method(folds=2).check(questions([0, 1, 2] * 4)) is None
         assert method(folds=6).check(questions([0, 1, 2] * 2)) is None
@@ -265,12 +267,12 @@ class TestTheCheckBeforehand:
             method(folds=1).check(repeated)
 
 
-def test_an_answer_that_dirichlet_cannot_learn_is_refused_beforehand() -> None:
+def test_an_answer_that_dirichlet_cannot_learn_is_refused() -> None:
     answers = [i % 2 for i in range(19)]
-    for asked in (questions([*answers, 2]), questions([*answers, 1])):
+    for unfit in (questions([*answers, 2]), questions([*answers, 1])):
         with pytest.raises(InputError, match="choice 3 of 3 is never the answer outside of a fold"):
-            Dirichlet().check(asked)
-        assert VectorScaling().check(asked) is None
+            Dirichlet().check(unfit)
+        assert VectorScaling().check(unfit) is None
 
 
 def questions(answers: list[int]) -> list[tuple[int, Question]]:
@@ -307,7 +309,7 @@ def test_vector_scaling_that_does_not_converge_is_an_error(
             vector_scaling(cell)
 
 
-def test_vector_scaling_notices_logits_that_it_cannot_fit() -> None:
+def test_vector_scaling_refuses_logits_that_it_cannot_fit() -> None:
     # The rounding of logits this large exceeds the gradient that is asked for.
     with pytest.raises(NotConverged, match="vector scaling did not converge: gradient"):
         vector_scaling(draw_cell(60, shift=1e7))
@@ -329,22 +331,22 @@ def test_dirichlet_that_does_not_converge_is_an_error(monkeypatch: pytest.Monkey
 
 def test_the_settings_of_the_fits_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results depend on them."""
-    given: list[dict[str, Any]] = []
+    settings: list[dict[str, Any]] = []
 
     def watch(name: str, fit: Callable) -> None:
-        monkeypatch.setattr(name, lambda *a, **b: given.append(b) or fit(*a, **b))
+        monkeypatch.setattr(name, lambda *a, **b: settings.append(b) or fit(*a, **b))
 
     watch("sklearn.linear_model.LogisticRegression", LogisticRegression)
     dirichlet(draw_cell(60), folds=2)
-    assert given == [{"C": 1.0, "tol": 1e-7, "max_iter": 10_000}] * 2
-    given.clear()
+    assert settings == [{"C": 1.0, "tol": 1e-7, "max_iter": 10_000}] * 2
+    settings.clear()
     watch("scipy.optimize.minimize", minimize)
     vector_scaling(draw_cell(60), folds=2)
     options = {"maxiter": 10_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-7}
-    assert given == [{"jac": True, "method": "L-BFGS-B", "options": options}] * 2
+    assert settings == [{"jac": True, "method": "L-BFGS-B", "options": options}] * 2
 
 
-def test_a_result_names_its_regularisation() -> None:
+def test_the_regularisation_is_stated_in_words() -> None:
     assert "|w - 1|^2 + |b|^2" in VectorScaling.regularisation
     assert "0.5 * |W|^2" in Dirichlet.regularisation
     assert (VectorScaling.name, Dirichlet.name) == ("vector-scaling", "dirichlet")

@@ -1,4 +1,4 @@
-"""The first trials of a run with more are a run of that many."""
+"""The first trials of a longer run equal a run of that many trials."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 def plan(
     lm: LanguageModel, method: str, question: Question, seed: int = 3, **settings: Any
 ) -> Plan:
-    made: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
-    return made
+    new_plan: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
+    return new_plan
 
 
 class TestFirstTrials:
     def sample(self, lm: LanguageModel, engine: str, trials: int, **settings: Any) -> Sample:
-        """A run with this many trials, as `evaluate` keeps it."""
-        asked = plan(lm, "self-ensemble", QUESTION, group_size=3, trials=trials, **settings)
+        """A sample of a run with this many trials, as `evaluate` stores it."""
+        full_plan = plan(lm, "self-ensemble", QUESTION, group_size=3, trials=trials, **settings)
         method = build(Variant("x", "self-ensemble"))
-        answer: Answer = method.answer(asked, label_logits(lm, asked, engine))
+        answer: Answer = method.answer(full_plan, label_logits(lm, full_plan, engine))
         return Sample(
             id="q",
             seed=3,
@@ -48,14 +48,14 @@ class TestFirstTrials:
             prediction=answer.prediction,
             probabilities=answer.probabilities.tolist(),
             scores=answer.scores.tolist(),
-            tokens=asked.tokens(engine),
+            tokens=full_plan.tokens(engine),
             seconds=1.0,
-            groups=json.loads(json.dumps(group_records(asked, answer, engine))),
+            groups=json.loads(json.dumps(group_records(full_plan, answer, engine))),
         )
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("settings", [{}, {"null_option": False}, {"grouping": "independent"}])
-    def test_they_are_a_run_of_that_many(
+    def test_they_equal_a_run_of_that_many_trials(
         self, lm: LanguageModel, engine: str, settings: dict[str, Any]
     ) -> None:
         most = self.sample(lm, engine, 12, **settings)
@@ -72,7 +72,7 @@ class TestFirstTrials:
             assert short.seconds is short.groups is short.logits is None
         assert short.probabilities == most.probabilities  # all of them: to the last bit
 
-    def test_more_than_there_are_is_one_line(self, lm: LanguageModel) -> None:
+    def test_more_trials_than_the_run_has_are_refused_in_one_line(self, lm: LanguageModel) -> None:
         most = self.sample(lm, "tree", 2)
         for samples in ([most], [replace(most, groups=None)]):
             with pytest.raises(InputError, match="most has fewer than 3 trials"):

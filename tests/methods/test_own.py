@@ -89,7 +89,7 @@ def lm(model: Path) -> LanguageModel:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with six questions of four choices."""
     draw = random.Random("questions")
     words = ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay"]
@@ -111,28 +111,33 @@ def results() -> dict[str, Any]:
     return json.loads(Path("run/results.json").read_text())
 
 
-def test_a_method_that_asks_the_model(here: Path, model: Path, lm: LanguageModel, capsys) -> None:
+def test_a_users_method_asks_the_model(
+    work_folder: Path, model: Path, lm: LanguageModel, capsys
+) -> None:
     Path("mine.py").write_text(ASKING)
     assert evaluate(model, "standard,./mine.py:Contextual", "--keep-groups") == 0
     assert "contextual" in capsys.readouterr().out
-    found = results()
-    cell = found["results"]["words"]["contextual"]
+    report = results()
+    cell = report["results"]["words"]["contextual"]
     assert (cell["method"], cell["n"]) == ("./mine.py:Contextual", 6)
     assert cell["settings"] == {"strength": 1.0}
-    pair = found["differences"]["words"][0]
+    pair = report["differences"]["words"][0]
     assert (pair["a"], pair["b"]) == ("contextual", "standard")
-    asked = [json.loads(line) for line in Path("words.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in Path("words.jsonl").read_text().splitlines()]
     samples = read_samples(Path("run/samples-words-contextual.jsonl"))
-    for row, sample in zip(asked, samples, strict=True):
+    for row, sample in zip(rows, samples, strict=True):
         question = Question(row["question"], row["choices"])
-        said, blank = label_logits_alone(lm, question), label_logits_alone(lm, blanked(question))
-        expected = (said - blank).softmax(-1)
+        logits, prior = (
+            label_logits_alone(lm, question),
+            label_logits_alone(lm, without_content(question)),
+        )
+        expected = (logits - prior).softmax(-1)
         assert sample.probabilities == pytest.approx(expected.tolist(), abs=1e-5)
         assert sample.groups is not None
         assert [group["choices"] for group in sample.groups] == [[0, 1, 2, 3]]
 
 
-def test_a_method_that_is_fitted(here: Path, model: Path, capsys) -> None:
+def test_a_users_method_is_fitted(work_folder: Path, model: Path, capsys) -> None:
     Path("mine.py").write_text(FITTED)
     assert evaluate(model, "./mine.py:Batch") == 0
     assert "batch" in capsys.readouterr().out
@@ -142,15 +147,15 @@ def test_a_method_that_is_fitted(here: Path, model: Path, capsys) -> None:
     )
     assert [sample.id for sample in batch] == [sample.id for sample in standard]
     mean = torch.tensor([s.probabilities for s in standard], dtype=torch.float64).mean(0)
-    for given, made in zip(standard, batch, strict=True):
-        p = torch.tensor(given.probabilities, dtype=torch.float64) / mean
-        assert made.probabilities == pytest.approx((p / p.sum()).tolist())
+    for original, fitted in zip(standard, batch, strict=True):
+        p = torch.tensor(original.probabilities, dtype=torch.float64) / mean
+        assert fitted.probabilities == pytest.approx((p / p.sum()).tolist())
 
 
-def test_a_file_is_read_anew_however_soon_it_is_edited(
+def test_an_edited_file_is_read_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytecode of the same second and size would be taken for that of the new file."""
+    """Python would use the bytecode of the old file if both have the same second and size."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = tmp_path / "mine.py"
     for value in (1, 2):
@@ -159,7 +164,7 @@ def test_a_file_is_read_anew_however_soon_it_is_edited(
         assert find_object(f"{path}:value") == value
 
 
-def test_another_version_of_the_file_is_another_run(here: Path, model: Path, capsys) -> None:
+def test_an_edited_file_cannot_resume_the_run(work_folder: Path, model: Path, capsys) -> None:
     Path("mine.py").write_text(ASKING)
     assert evaluate(model, "./mine.py:Contextual") == 0
     capsys.readouterr()
@@ -210,8 +215,8 @@ def test_another_version_of_the_file_is_another_run(here: Path, model: Path, cap
         (ASKING.replace(" = 1.0", ""), "./mine.py:Contextual", ["could not be made", "strength"]),
     ],
 )
-def test_a_file_that_defines_no_method_is_one_line(
-    here: Path, model: Path, capsys, source: str, method: str, parts: list[str]
+def test_a_file_without_a_method_is_refused_in_one_line(
+    work_folder: Path, model: Path, capsys, source: str, method: str, parts: list[str]
 ) -> None:
     Path("mine.py").write_text(source)
     status = evaluate(model, method)
@@ -219,7 +224,9 @@ def test_a_file_that_defines_no_method_is_one_line(
     assert not Path("run").exists()
 
 
-def test_samples_that_a_fit_loses_are_one_line(here: Path, model: Path, capsys) -> None:
+def test_a_fit_that_loses_samples_is_refused_in_one_line(
+    work_folder: Path, model: Path, capsys
+) -> None:
     Path("mine.py").write_text(
         FITTED.replace("for sample in standard]\n", "for sample in standard[1:]]\n")
     )
@@ -281,8 +288,8 @@ RIGHT = {"plan": "plan", "answer": "answer", "notes": "{}"}
     ],
     ids=str,
 )
-def test_what_a_method_of_ones_own_does_wrong_is_one_line(
-    here: Path, model: Path, capsys, change: dict[str, str], parts: list[str]
+def test_an_error_of_a_users_method_is_one_line(
+    work_folder: Path, model: Path, capsys, change: dict[str, str], parts: list[str]
 ) -> None:
     Path("mine.py").write_text(PLAN.format(**{**RIGHT, **change}))
     status = evaluate(model, "./mine.py:Mine")
@@ -300,8 +307,8 @@ def test_what_a_method_of_ones_own_does_wrong_is_one_line(
         ("1 / 0", ["ZeroDivisionError: division by zero (mine.py:13)"]),
     ],
 )
-def test_what_a_fit_of_ones_own_does_wrong_is_one_line(
-    here: Path, model: Path, capsys, returned: str, parts: list[str]
+def test_an_error_of_a_users_fit_is_one_line(
+    work_folder: Path, model: Path, capsys, returned: str, parts: list[str]
 ) -> None:
     fit = "        return [self.divide(sample, mean) for sample in standard]\n"
     changed = FITTED.replace(fit, f"        return {returned}\n")
@@ -310,13 +317,13 @@ def test_what_a_fit_of_ones_own_does_wrong_is_one_line(
     assert_one_line(status, *capsys.readouterr(), parts=["mine.py:Batch: ", *parts])
 
 
-def test_a_class_with_slots_is_a_method(here: Path, model: Path, capsys) -> None:
+def test_a_class_with_slots_is_a_method(work_folder: Path, model: Path, capsys) -> None:
     slots = "@dataclass(frozen=True, slots=True)"
     Path("mine.py").write_text(ASKING.replace("@dataclass(frozen=True)", slots))
     assert evaluate(model, "./mine.py:Contextual") == 0
 
 
-def blanked(question: Question) -> Question:
+def without_content(question: Question) -> Question:
     return Question(question.text, ["N/A"] * len(question.choices))
 
 

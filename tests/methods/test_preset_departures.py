@@ -26,7 +26,7 @@ LETTERS = "ABCDEFGHIJ"
 class TestAuthorsCode:
     """The released code, computed by hand from its text."""
 
-    def test_it_is_what_the_released_code_computes(
+    def test_the_preset_computes_what_the_released_code_computes(
         self, lm: LanguageModel, question: Question
     ) -> None:
         preset = AUTHORS_CODE[lm.config.model_type]
@@ -35,7 +35,7 @@ class TestAuthorsCode:
         assert [group.choices for group in answer.groups] == groups
         backend = lm.tokenizer.backend
         labels = [backend.encode(letter).ids[-1] for letter in "AB"]
-        seen: list[list[torch.Tensor]] = [[] for _ in question.choices]
+        by_choice: list[list[torch.Tensor]] = [[] for _ in question.choices]
         for number, group in enumerate(groups):
             text = f"{question.text} \n"
             if lm.config.model_type == "qwen2":
@@ -53,16 +53,18 @@ class TestAuthorsCode:
             hidden = lm.decoder(torch.tensor(ids), torch.arange(T), causal)
             p = lm.decoder.logits(hidden[-1])[labels].bfloat16().softmax(0)
             for choice, probability in zip(group, p, strict=True):
-                seen[choice].append(probability)
+                by_choice[choice].append(probability)
         # Every sum and quotient is rounded to bfloat16.
-        scores = [float(sum(values, torch.tensor(0)) / len(values)) for values in seen]
+        scores = [float(sum(values, torch.tensor(0)) / len(values)) for values in by_choice]
         assert answer.scores.tolist() == scores
-        exact = [float(torch.stack(values).double().mean()) for values in seen]
+        exact = [float(torch.stack(values).double().mean()) for values in by_choice]
         assert scores != exact
         assert all(group.null is None for group in answer.groups)
         assert preset.null_option == (lm.config.model_type != "qwen2")
 
-    def test_standard_inference(self, lm: LanguageModel, question: Question) -> None:
+    def test_standard_inference_uses_the_released_codes_prompt(
+        self, lm: LanguageModel, question: Question
+    ) -> None:
         answer = standard(lm, question, preset="authors-code")
         text = question.text + " "
         for letter, choice in zip(LETTERS, question.choices, strict=False):
@@ -86,16 +88,14 @@ class TestAuthorsCode:
         ],
         ids=lambda departure: next(iter(departure)),
     )
-    def test_each_departure_can_be_switched_alone_and_shows(
+    def test_each_departure_can_be_switched_alone_and_changes_the_scores(
         self, lm: LanguageModel, question: Question, departure: dict
     ) -> None:
         switched = self_ensemble(lm, question, 2, 3, preset=replace(PAPER, **departure))
         plain = self_ensemble(lm, question, 2, 3)
         assert (switched.scores - plain.scores).abs().max() > 1e-6
 
-    def test_the_last_group_alone_is_read_early(
-        self, lm: LanguageModel, question: Question
-    ) -> None:
+    def test_only_the_last_group_is_read_early(self, lm: LanguageModel, question: Question) -> None:
         early = SelfEnsemble(2, 2, preset=replace(PAPER, last_group_early=2)).plan(lm, question)
         *others, last = SelfEnsemble(2, 2).plan(lm, question).prompts
         assert early.prompts == [*others, replace(last, ids=last.ids[:-2])]

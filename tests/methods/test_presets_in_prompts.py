@@ -19,7 +19,7 @@ class TestAuthorsCode:
         null = [NULL_OPTION] if preset.null_option else []
         return preset.template.render("Why?", choices + null)
 
-    def test_group_text_and_reading_point(self) -> None:
+    def test_each_familys_group_text_and_reading_point(self) -> None:
         expected = "Why? \n(A) x (B) y (C) None of the above Answer: \n"
         assert self.group("llama", ["x", "y"]) == expected
         assert self.group("mistral", ["x", "y"]) == expected
@@ -47,7 +47,7 @@ class TestAuthorsCode:
         assert not preset.groups_per_question
         assert preset.last_group_early == (family == "mistral")
 
-    def test_the_paper_preset_departs_in_none_of_these(self) -> None:
+    def test_the_paper_preset_has_none_of_these_departures(self) -> None:
         assert PAPER.grouping is random_partitions
         assert PAPER.groups_per_question
         assert PAPER.null_option
@@ -55,7 +55,7 @@ class TestAuthorsCode:
         assert PAPER.template == PAPER.standard_template == Template()
         assert PAPER.last_group_early == 0
 
-    def test_a_family_that_it_does_not_have(self) -> None:
+    def test_a_family_without_released_code_is_refused(self) -> None:
         assert preset_named("paper").of("gemma") == PAPER
         with pytest.raises(InputError, match="has no gemma model; use preset paper"):
             preset_named("authors-code").of("gemma")

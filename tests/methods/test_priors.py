@@ -1,5 +1,5 @@
-"""Each rival against its published definition, computed by hand on small numbers: priors and
-orders; tournaments and sets have files of their own."""
+"""Priors and orders: each rival against its published definition, computed by hand on small
+numbers. Tournaments and sets have their own files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def log(*p: float) -> Tensor:
 
 
 def of_choices(K: int, *groups: tuple[int, ...]) -> Plan:
-    """A plan without prompts, for what `answer` makes of logits."""
+    """A plan without prompts, to test what `answer` computes from logits."""
     question = Question("Which?", [f"choice {i}" for i in range(K)])
     return Plan(question, Groups((groups,)), [], [])
 
@@ -63,42 +63,44 @@ class TestPriorsOfAPrompt:
         )
         close(answer, 12 / 37, 10 / 37, 15 / 37)
 
-    def test_its_inputs_say_nothing_of_the_question(self, lm: LanguageModel) -> None:
+    def test_the_content_free_inputs_hold_nothing_of_the_question(self, lm: LanguageModel) -> None:
         plan = ContextualCalibration().plan(lm, FOUR, 0)
-        own, *free = [prompt.text for prompt in plan.prompts]
-        assert own == "Which one flies?\n(A) eel\n(B) cat\n(C) owl\n(D) ant\nAnswer:"
-        for text, said in zip(free, ("N/A", "[MASK]", ""), strict=True):
-            lines = "".join(f"({label}) {said}\n" for label in "ABCD")
-            assert text == f"{said}\n{lines}Answer:"
+        question_text, *free = [prompt.text for prompt in plan.prompts]
+        assert question_text == "Which one flies?\n(A) eel\n(B) cat\n(C) owl\n(D) ant\nAnswer:"
+        for text, filler in zip(free, ("N/A", "[MASK]", ""), strict=True):
+            lines = "".join(f"({label}) {filler}\n" for label in "ABCD")
+            assert text == f"{filler}\n{lines}Answer:"
         assert [len(prompt.label_ids) for prompt in plan.prompts] == [4] * 4
 
     @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
-    def test_they_are_prompts_like_any_other(self, lm: LanguageModel, engine: str) -> None:
+    def test_the_content_free_prompts_run_on_every_engine(
+        self, lm: LanguageModel, engine: str
+    ) -> None:
         method = DomainCalibration(texts=3)
-        asked = [
+        probabilities = [
             standard(lm, Question(text, choices)).probabilities
             for text, choices in [(FOUR.text, FOUR.choices), *method.inputs(FOUR, 5)]
         ]
-        expected = asked[0] / torch.stack(asked[1:]).mean(dim=0)
-        found = ask_method(lm, method, FOUR, 5, engine).probabilities
-        torch.testing.assert_close(found, expected / expected.sum(), rtol=0, atol=1e-10)
+        expected = probabilities[0] / torch.stack(probabilities[1:]).mean(dim=0)
+        actual = ask_method(lm, method, FOUR, 5, engine).probabilities
+        torch.testing.assert_close(actual, expected / expected.sum(), rtol=0, atol=1e-10)
 
     def test_domain_calibration_asks_random_words_of_the_question(self) -> None:
         question = Question("Which one flies?", ["a grey eel", "cat"], id="q")
         inputs = DomainCalibration().inputs(question, 0)
         assert len(inputs) == 20
         words = {"Which", "one", "flies?", "a", "grey", "eel", "cat"}
-        seen = set()
+        drawn_words = set()
         for text, choices in inputs:
             assert [len(one.split()) for one in (text, *choices)] == [3, 3, 1]
-            seen |= {*text.split(), *choices[0].split(), *choices[1].split()}
-        assert seen == words
+            drawn_words |= {*text.split(), *choices[0].split(), *choices[1].split()}
+        assert drawn_words == words
         assert inputs == DomainCalibration().inputs(question, 0)
         assert inputs != DomainCalibration().inputs(question, 1)
         assert inputs != DomainCalibration().inputs(replace(question, id="r"), 0)
 
-    def test_what_they_cost_are_all_their_prompts(self, lm: LanguageModel) -> None:
-        """The prompts for the prior share little with the question's."""
+    def test_their_tokens_count_all_their_prompts(self, lm: LanguageModel) -> None:
+        """The prompts for the prior share only a short beginning with the question's."""
         alone = build(Variant("x", "standard")).plan(lm, FOUR, 0)
         for method, prompts in ((ContextualCalibration(), 4), (DomainCalibration(), 21)):
             plan = method.plan(lm, FOUR, 0)
@@ -115,24 +117,24 @@ def sample(number: int, logits: list[float], seed: int = 0, **more: Any) -> Samp
 
 class TestPriorsOfARun:
     def test_batch_calibration_divides_by_the_mean_of_the_batch(self) -> None:
-        """Under seed 0 the answers (.8, .2), (.6, .4), (.4, .6) have the mean (.6, .4), so
-        (.6, .4) becomes (.5, .5). Seed 1 is a batch of its own."""
+        """Under seed 0 the answers (.8, .2), (.6, .4), (.4, .6) have the mean (.6, .4), so (.6, .4)
+        becomes (.5, .5). Seed 1 is another batch."""
         first = [sample(i, log(p, 1 - p).tolist()) for i, p in enumerate((0.8, 0.6, 0.4))]
         second = [sample(i, log(0.9, 0.1).tolist(), seed=1) for i in range(2)]
-        found = BatchCalibration().fit({"standard": [*first, *second]})
-        assert [one.key for one in found] == [one.key for one in [*first, *second]]
+        fitted = BatchCalibration().fit({"standard": [*first, *second]})
+        assert [one.key for one in fitted] == [one.key for one in [*first, *second]]
         expected = [8 / 11, 1 / 2, 4 / 13, 1 / 2, 1 / 2]
-        assert [one.probabilities[0] for one in found] == pytest.approx(expected)
-        assert {one.tokens for one in found} == {10}
-        assert [one.prediction for one in found[:3]] == [0, 0, 1]
-        assert found[0].logits is None
+        assert [one.probabilities[0] for one in fitted] == pytest.approx(expected)
+        assert {one.tokens for one in fitted} == {10}
+        assert [one.prediction for one in fitted[:3]] == [0, 0, 1]
+        assert fitted[0].logits is None
 
-    def rotated(self, one: Sample) -> Sample:
+    def as_cyclic(self, one: Sample) -> Sample:
         """Its two rotations, by label: (.8, .2) and (.6, .4)."""
-        said = [((0, 1), [0.8, 0.2]), ((1, 0), [0.6, 0.4])]
+        rotations = [((0, 1), [0.8, 0.2]), ((1, 0), [0.6, 0.4])]
         groups = [
             {"choices": list(order), "probabilities": p, "null": None, "trial": t, "tokens": 30}
-            for t, (order, p) in enumerate(said)
+            for t, (order, p) in enumerate(rotations)
         ]
         p = [0.6, 0.4]  # choice 0: (.8 + .4) / 2
         return replace(one, probabilities=p, scores=p, groups=groups, logits=None, tokens=30)
@@ -140,33 +142,33 @@ class TestPriorsOfARun:
     def test_pride_estimates_from_a_few_and_debiases_the_others(self) -> None:
         """The prior of one question is softmax of the mean log-probability by label:
         sqrt(.8 * .6) : sqrt(.2 * .4) = sqrt(6) : 1. So (.7, .3) becomes .7 : .3 sqrt(6)."""
-        asked = [sample(i, log(0.7, 0.3).tolist(), seed) for seed in (0, 1) for i in range(40)]
-        samples = {"standard": asked, "cyclic": [self.rotated(one) for one in asked]}
-        found = PriDe(share=0.05).fit(samples)
-        assert [one.key for one in found] == [one.key for one in asked]
+        standard = [sample(i, log(0.7, 0.3).tolist(), seed) for seed in (0, 1) for i in range(40)]
+        samples = {"standard": standard, "cyclic": [self.as_cyclic(one) for one in standard]}
+        fitted = PriDe(share=0.05).fit(samples)
+        assert [one.key for one in fitted] == [one.key for one in standard]
         debiased = 0.7 / (0.7 + 0.3 * 6**0.5)
         for seed in (0, 1):
-            own = [one for one in found if one.seed == seed]
-            estimating = [one for one in own if one.tokens == 30]
+            of_seed = [one for one in fitted if one.seed == seed]
+            estimating = [one for one in of_seed if one.tokens == 30]
             assert len(estimating) == 2
             assert all(one.probabilities == [0.6, 0.4] for one in estimating)
-            others = [one for one in own if one.tokens == 10]
+            others = [one for one in of_seed if one.tokens == 10]
             assert len(others) == 38
             assert all(one.probabilities[0] == pytest.approx(debiased) for one in others)
             assert {one.prediction for one in others} == {1}
-        chosen = [{one.id for one in found if one.tokens == 30 and one.seed == s} for s in (0, 1)]
+        chosen = [{one.id for one in fitted if one.tokens == 30 and one.seed == s} for s in (0, 1)]
         assert chosen[0] != chosen[1]
 
-    def test_which_questions_estimate_depends_on_no_order(self) -> None:
-        asked = [sample(i, log(0.7, 0.3).tolist()) for i in range(40)]
+    def test_the_estimating_questions_do_not_depend_on_the_order(self) -> None:
+        standard = [sample(i, log(0.7, 0.3).tolist()) for i in range(40)]
         both = [
-            PriDe(share=0.1).fit({"standard": one, "cyclic": [self.rotated(x) for x in one]})
-            for one in (asked, asked[::-1])
+            PriDe(share=0.1).fit({"standard": one, "cyclic": [self.as_cyclic(x) for x in one]})
+            for one in (standard, standard[::-1])
         ]
         assert both[0] == both[1][::-1]
         assert [one.tokens for one in both[0]].count(30) == 4
 
-    def test_what_they_cannot_use_is_one_line(self) -> None:
+    def test_unusable_samples_are_refused_in_one_line(self) -> None:
         one = sample(0, log(0.7, 0.3).tolist())
         for method in (BatchCalibration(), PriDe()):
             with pytest.raises(InputError, match=r"needs the same number .*found 4 to 8"):
@@ -174,12 +176,12 @@ class TestPriorsOfARun:
             method.check([(0, FOUR), (1, FOUR)])
             blank = replace(one, logits=None)
             with pytest.raises(InputError, match="q0: no label logits; give standard inference's"):
-                method.fit({"standard": [blank], "cyclic": [self.rotated(replace(one, id="r"))]})
+                method.fit({"standard": [blank], "cyclic": [self.as_cyclic(replace(one, id="r"))]})
         with pytest.raises(InputError, match="q0: its rotations are not kept; run cyclic again"):
             PriDe().fit({"standard": [one], "cyclic": [one]})
         for share in (0.0, 1.5):
             with pytest.raises(InputError, match=f"share={share} is wrong; give a number above 0"):
-                PriDe(share=share).fit({"standard": [one], "cyclic": [self.rotated(one)]})
+                PriDe(share=share).fit({"standard": [one], "cyclic": [self.as_cyclic(one)]})
 
 
 class TestPermutations:
@@ -191,24 +193,26 @@ class TestPermutations:
         for order in orders:
             turned = Question(FOUR.text, [FOUR.choices[i] for i in order])
             expected[list(order)] += standard(lm, turned, engine="separate").probabilities / 3
-        found = ask_method(lm, method, FOUR, 5).probabilities
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        actual = ask_method(lm, method, FOUR, 5).probabilities
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
         assert Permutations(count=7).plan(lm, FOUR, 5).groups.flat[:3] == orders
         assert method.plan(lm, FOUR, 6).groups.flat != orders
 
-    def test_by_default_they_take_the_ensembles_tokens(self, lm: LanguageModel) -> None:
+    def test_by_default_they_use_about_as_many_tokens_as_the_ensemble(
+        self, lm: LanguageModel
+    ) -> None:
         tokens = {
             name: build(Variant("x", name, SIZES)).plan(lm, QUESTION, 0).tokens("tree")
             for name in ("standard", "self-ensemble", "permutations")
         }
         assert abs(tokens["permutations"] - tokens["self-ensemble"]) <= tokens["standard"]
 
-    def test_no_order_is_refused(self, lm: LanguageModel) -> None:
+    def test_zero_orders_are_refused(self, lm: LanguageModel) -> None:
         with pytest.raises(InputError, match="number of trials 0 is below 1"):
             Permutations(count=0).plan(lm, FOUR, 0)
 
 
-def test_no_text_to_estimate_from_is_refused(lm: LanguageModel) -> None:
+def test_an_estimate_from_no_text_is_refused(lm: LanguageModel) -> None:
     with pytest.raises(InputError, match="texts=0 is below 1; give 1 or more"):
         DomainCalibration(texts=0).plan(lm, FOUR, 0)
 
@@ -230,8 +234,8 @@ def test_groups_and_sets_answer_questions_of_more_choices_than_labels(
     assert len(answer.probabilities) == 30
 
 
-def test_a_folder_is_not_needed(tmp_path: Path) -> None:
-    """Every rival answers on each family, in the dtype of evaluations."""
+def test_every_rival_answers_with_each_family(tmp_path: Path) -> None:
+    """With each family, in the dtype of evaluations."""
     for family, raw in FAMILIES.items():
         model = load_tiny(tmp_path / family, raw, dtype=torch.float32)
         for name in ("contextual-calibration", "elimination", "knockout", "league", "set-based"):

@@ -1,4 +1,4 @@
-"""The public functions are the methods of their names."""
+"""The public functions give the answers of the methods of the same names."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def ask(
 def plan(
     lm: LanguageModel, method: str, question: Question, seed: int = 3, **settings: Any
 ) -> Plan:
-    made: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
-    return made
+    new_plan: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
+    return new_plan
 
 
-def test_standard_and_self_ensemble_are_the_public_functions(lm: LanguageModel) -> None:
+def test_the_methods_of_the_same_names_equal_the_public_functions(lm: LanguageModel) -> None:
     assert torch.equal(ask(lm, "standard", QUESTION), standard(lm, QUESTION).probabilities)
     p = ask(lm, "self-ensemble", QUESTION, **SIZES)
     assert torch.equal(p, self_ensemble(lm, QUESTION, 3, 4, seed=3).probabilities)
@@ -54,9 +54,11 @@ def test_standard_and_self_ensemble_are_the_public_functions(lm: LanguageModel) 
     assert torch.equal(p, expected.probabilities)
 
 
-def test_a_prompt_of_all_choices_is_the_oracle_of_standard_inference(lm: LanguageModel) -> None:
-    asked = plan(lm, "standard", OTHER)
-    (prompt,) = asked.prompts
-    rows = branch_logits(lm, [*asked.prefix, *prompt.ids], [[]], "separate", prompt.label_ids)
+def test_standard_inference_equals_a_plain_run_of_its_prompt(lm: LanguageModel) -> None:
+    standard_plan = plan(lm, "standard", OTHER)
+    (prompt,) = standard_plan.prompts
+    rows = branch_logits(
+        lm, [*standard_plan.prefix, *prompt.ids], [[]], "separate", prompt.label_ids
+    )
     expected = rows[0].double().softmax(0)
     torch.testing.assert_close(ask(lm, "standard", OTHER), expected, rtol=0, atol=1e-12)

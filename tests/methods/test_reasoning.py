@@ -1,4 +1,4 @@
-"""Methods that let the model write first: what is read, after which text, and what is kept."""
+"""Methods that let the model write first: what is read after which text, and what is stored."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_template(folder: Path, template: str) -> LanguageModel:
     return load(folder, dtype=torch.float64)
 
 
-def written(lm: LanguageModel, start: str, budget: int, **settings: Any) -> str:
+def write_alone(lm: LanguageModel, start: str, budget: int, **settings: Any) -> str:
     return generate(lm, [start], budget, **settings)[0].text
 
 
@@ -64,21 +64,21 @@ class TestChainOfThought:
             f"({label}) {c}\n" for label, c in zip("ABCDE", question.choices, strict=True)
         )
         start = f"{question.text}\n{listed}Answer: Let's think step by step."
-        text = written(model, start, 30, stop_texts=["\n\n"])
+        text = write_alone(model, start, 30, stop_texts=["\n\n"])
         assert text
-        found = ask(model, ChainOfThought(max_new_tokens=30), question)
+        answer = ask(model, ChainOfThought(max_new_tokens=30), question)
         expected = read_alone(model, f"{start}{text}".rstrip() + "\nAnswer:", 5)
-        torch.testing.assert_close(found.probabilities, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=1e-12)
 
     @pytest.mark.parametrize("engine", ENGINES)
-    def test_its_answer_does_not_depend_on_the_engine(
+    def test_the_answer_does_not_depend_on_the_engine(
         self, model: LanguageModel, question: Question, engine: str
     ) -> None:
         method = ChainOfThought(max_new_tokens=9)
-        found = ask(model, method, question, engine=engine).probabilities
+        probabilities = ask(model, method, question, engine=engine).probabilities
         expected = ask(model, method, question).probabilities
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-        assert engine == "plain" or torch.equal(found, expected)
+        torch.testing.assert_close(probabilities, expected, rtol=0, atol=1e-12)
+        assert engine == "plain" or torch.equal(probabilities, expected)
 
     def test_a_chat_model_is_asked_by_its_template(self, folder: Path, question: Question) -> None:
         lm = with_template(folder, TEMPLATE)
@@ -97,17 +97,17 @@ class TestChainOfThought:
     def test_a_blank_line_ends_the_text_of_a_base_model(
         self, model: LanguageModel, question: Question, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        seen: dict[str, Any] = {}
+        options: dict[str, Any] = {}
 
-        def listen(*given: Any, **named: Any) -> Any:
-            seen.update(named)
-            return generate(*given, **named)
+        def listen(*arguments: Any, **named: Any) -> Any:
+            options.update(named)
+            return generate(*arguments, **named)
 
         monkeypatch.setattr("minise.methods.reasoning.generate", listen)
         ask(model, ChainOfThought(4), question)
-        assert seen["stop_texts"] == ("\n\n",)
+        assert options["stop_texts"] == ("\n\n",)
 
-    def test_it_stops_where_the_positions_leave_room_for_the_cue(
+    def test_the_text_stops_while_the_positions_leave_room_for_the_cue(
         self, model: LanguageModel, question: Question
     ) -> None:
         method = ChainOfThought(max_new_tokens=500)
@@ -127,9 +127,7 @@ class TestChainOfThought:
         with pytest.raises(Unsuited, match="names no stop token"):
             ChainOfThought().plan(load(llama_folder), question)
 
-    def test_its_notes_hold_what_was_written(
-        self, model: LanguageModel, question: Question
-    ) -> None:
+    def test_the_notes_hold_the_text(self, model: LanguageModel, question: Question) -> None:
         method = ChainOfThought(max_new_tokens=20)
         plan, logits = run_plan(model, method, method.plan(model, question), 0)
         notes = method.notes(model, plan, method.answer(plan, logits), 0)
@@ -139,21 +137,23 @@ class TestChainOfThought:
 
 
 class TestReasoning:
-    def test_it_thinks_in_its_own_form(self, folder: Path, question: Question) -> None:
+    def test_the_models_form_of_thoughts_is_used(self, folder: Path, question: Question) -> None:
         lm = with_template(folder, TEMPLATE + "{# </think> #}")
         method = Reasoning(max_new_tokens=12)
         start = method.start(lm, question)
         assert start.endswith("\nAnswer with the letter of the right choice.[assistant] <think>\n")
-        text = written(lm, start, 12, temperature=0.6, top_p=0.95, seed=3)
-        found = ask(lm, method, question, seed=3)
+        text = write_alone(lm, start, 12, temperature=0.6, top_p=0.95, seed=3)
+        answer = ask(lm, method, question, seed=3)
         expected = read_alone(lm, f"{start}{text}".rstrip() + "\n</think>\n\nAnswer:", 5)
-        torch.testing.assert_close(found.probabilities, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=1e-12)
 
-    def test_thoughts_are_begun_once(self, folder: Path, question: Question) -> None:
+    def test_the_beginning_of_the_thoughts_is_written_only_once(
+        self, folder: Path, question: Question
+    ) -> None:
         lm = with_template(folder, TEMPLATE + "<think>\n{# </think> #}")
         assert Reasoning().start(lm, question).count("<think>") == 1
 
-    def test_what_follows_the_thoughts_is_not_read(self) -> None:
+    def test_text_after_the_thoughts_is_not_used(self) -> None:
         close = Reasoning().close
         assert close("Q <think>\nhm </think> The answer is B.") == "Q <think>\nhm </think>\n"
         assert close("Q <think>\nhm \n") == "Q <think>\nhm\n</think>\n"
@@ -177,18 +177,18 @@ class TestReasoning:
 
 class TestCotEnsemble:
     @pytest.mark.parametrize("engine", ENGINES)
-    def test_it_is_self_ensemble_after_the_text(
+    def test_the_answer_is_that_of_self_ensemble_after_the_text(
         self, model: LanguageModel, question: Question, engine: str
     ) -> None:
-        """Reason once, read many: the text is written once, and all groups are read after it."""
+        """The text is written once, and all groups are read after it."""
         start = ChainOfThought().start(model, question)
-        text = (start + written(model, start, 15, stop_texts=["\n\n"])).rstrip()
+        text = (start + write_alone(model, start, 15, stop_texts=["\n\n"])).rstrip()
         longer = replace(question, text=text)
         expected = self_ensemble(model, longer, 2, 4, seed=5, engine=engine)
         method = ChainOfThoughtEnsemble(2, 4, max_new_tokens=15)
-        found = ask(model, method, question, 5, engine)
-        assert torch.equal(found.probabilities, expected.probabilities)
-        assert [g.choices for g in found.groups] == [g.choices for g in expected.groups]
+        answer = ask(model, method, question, 5, engine)
+        assert torch.equal(answer.probabilities, expected.probabilities)
+        assert [g.choices for g in answer.groups] == [g.choices for g in expected.groups]
 
     def test_all_groups_share_the_text(self, model: LanguageModel, question: Question) -> None:
         method = ChainOfThoughtEnsemble(2, 4, max_new_tokens=15)
@@ -214,7 +214,7 @@ class TestCotEnsemble:
         ("", None),
     ],
 )
-def test_what_a_text_says(text: str, index: int | None) -> None:
+def test_the_label_that_a_text_states_is_recognised(text: str, index: int | None) -> None:
     assert named_choice(text, 3) == index
 
 
@@ -228,13 +228,13 @@ class TestCommands:
     def test_finished_texts_are_kept_and_not_written_again(
         self, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked = ["eval", "--task", "miniature", "--questions", 4, "-o", tmp_path]
-        asked += ["--method", "standard,cot(max_new_tokens=6)"]
-        assert run(capsys, *asked)[0] == 0
+        command = ["eval", "--task", "miniature", "--questions", 4, "-o", tmp_path]
+        command += ["--method", "standard,cot(max_new_tokens=6)"]
+        assert run(capsys, *command)[0] == 0
         path = tmp_path / "samples-miniature-cot(max_new_tokens=6).jsonl"
         whole = path.read_text().splitlines()
-        kept = [json.loads(line) for line in whole]
-        assert all(one["notes"]["reasoning"] and one["notes"]["new_tokens"] == 6 for one in kept)
+        samples = [json.loads(line) for line in whole]
+        assert all(one["notes"]["reasoning"] and one["notes"]["new_tokens"] == 6 for one in samples)
         path.write_text("\n".join(whole[:3]) + "\n")
         texts = []
         monkeypatch.setattr(
@@ -243,14 +243,14 @@ class TestCommands:
                 texts.append(1) or generate(lm, prompts, *more, **named)
             ),
         )
-        assert run(capsys, *asked, "--resume")[0] == 0
+        assert run(capsys, *command, "--resume")[0] == 0
         assert len(texts) == 1
         again = [json.loads(line) for line in path.read_text().splitlines()]
-        for one in (*kept, *again):
+        for one in (*samples, *again):
             del one["seconds"]
-        assert again == kept
+        assert again == samples
 
-    def test_a_trial_before_the_run_writes_one_token(
+    def test_the_trial_before_a_run_writes_one_token(
         self, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         budgets = []
@@ -260,14 +260,14 @@ class TestCommands:
             return generate(lm, prompts, budget, *more, **named)
 
         monkeypatch.setattr("minise.methods.reasoning.generate", listen)
-        asked = ["eval", "--task", "miniature", "--questions", 2, "-o", tmp_path]
-        assert run(capsys, *asked, "--method", "cot(max_new_tokens=6)")[0] == 0
+        command = ["eval", "--task", "miniature", "--questions", 2, "-o", tmp_path]
+        assert run(capsys, *command, "--method", "cot(max_new_tokens=6)")[0] == 0
         assert budgets == [1, 6, 6]
 
-    def test_secret_data_leave_no_text(self, tmp_path: Path, capsys) -> None:
-        asked = ["eval", "--task", "miniature", "--questions", 2, "--no-text"]
+    def test_no_text_option_stores_no_text(self, tmp_path: Path, capsys) -> None:
+        command = ["eval", "--task", "miniature", "--questions", 2, "--no-text"]
         cot = "cot(max_new_tokens=3)"
-        assert run(capsys, *asked, "--method", cot, "-o", tmp_path)[0] == 0
+        assert run(capsys, *command, "--method", cot, "-o", tmp_path)[0] == 0
         for line in (tmp_path / f"samples-miniature-{cot}.jsonl").read_text().splitlines():
             assert json.loads(line)["notes"].keys() == {"new_tokens", "cut", "said"}
 
@@ -279,12 +279,12 @@ class TestCommands:
         assert "Chain of thought answers: " in answer
         assert "of which it wrote 5 itself, cut by the budget; that text names no choice" in answer
 
-    def test_ask_has_it_in_json(self, capsys) -> None:
-        asked = ("ask", "--method", "cot-ensemble(max_new_tokens=4,trials=2)", "--json")
-        found = json.loads(run(capsys, *asked)[1])
-        assert (found["method"], found["trials"], found["new_tokens"]) == ("cot-ensemble", 2, 4)
-        assert found["reasoning"]
-        assert len(found["groups"]) == 4
+    def test_ask_has_the_text_in_json(self, capsys) -> None:
+        command = ("ask", "--method", "cot-ensemble(max_new_tokens=4,trials=2)", "--json")
+        report = json.loads(run(capsys, *command)[1])
+        assert (report["method"], report["trials"], report["new_tokens"]) == ("cot-ensemble", 2, 4)
+        assert report["reasoning"]
+        assert len(report["groups"]) == 4
 
     @pytest.mark.parametrize(
         ("options", "part"),
@@ -295,5 +295,7 @@ class TestCommands:
             (["--method", "thinking"], "thinking is unknown; use one of standard, self-ensemble"),
         ],
     )
-    def test_what_cannot_be_is_one_line(self, capsys, options: list[Any], part: str) -> None:
+    def test_impossible_settings_are_refused_in_one_line(
+        self, capsys, options: list[Any], part: str
+    ) -> None:
         assert_one_line(*run(capsys, "ask", *options), [part])

@@ -45,12 +45,14 @@ def ask(
 def plan(
     lm: LanguageModel, method: str, question: Question, seed: int = 3, **settings: Any
 ) -> Plan:
-    made: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
-    return made
+    new_plan: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
+    return new_plan
 
 
 class TestRotations:
-    def test_cyclic_is_the_mean_over_all_rotations_of_the_question(self, lm: LanguageModel) -> None:
+    def test_cyclic_gives_the_mean_over_all_rotations_of_the_question(
+        self, lm: LanguageModel
+    ) -> None:
         p = ask(lm, "cyclic", OTHER)
         K = len(OTHER.choices)
         expected = torch.zeros(K, dtype=torch.float64)
@@ -60,7 +62,7 @@ class TestRotations:
             expected[order] += standard(lm, turned, engine="separate").probabilities / K
         torch.testing.assert_close(p, expected, rtol=0, atol=1e-10)
 
-    def test_over_each_k_of_them_every_choice_stands_once_under_every_label(self) -> None:
+    def test_in_every_k_rotations_each_choice_has_every_label_once(self) -> None:
         groups = rotations(OTHER, 15, 0)
         for block in (groups[:5], groups[5:10], groups[10:]):
             assert all(sorted(column) == [0, 1, 2, 3, 4] for column in zip(*block, strict=True))
@@ -68,7 +70,7 @@ class TestRotations:
         assert groups[5:10] != groups[10:]
 
     @pytest.mark.parametrize(("m", "trials"), [(4, 20), (2, 3), (8, 1)])
-    def test_matched_ones_take_the_ensembles_tokens(
+    def test_matched_rotations_use_about_as_many_tokens_as_the_ensemble(
         self, lm: LanguageModel, m: int, trials: int
     ) -> None:
         sizes = {"group_size": m, "trials": trials}
@@ -79,19 +81,19 @@ class TestRotations:
         distance = abs(tokens["cyclic-matched"] - tokens["self-ensemble"])
         assert distance <= tokens["standard"]
 
-    def test_one_more_or_one_fewer_is_no_nearer(self, lm: LanguageModel) -> None:
+    def test_no_other_number_of_rotations_is_nearer_to_the_budget(self, lm: LanguageModel) -> None:
         budget = plan(lm, "self-ensemble", QUESTION, **SIZES).tokens("tree")
         matched = plan(lm, "cyclic-matched", QUESTION, **SIZES)
         count = len(matched.prompts)
         many = rotations(QUESTION, count + 1, 3)
         assert matched.groups.flat == many[:count]
-        own = abs(matched.tokens("tree") - budget)
+        distance = abs(matched.tokens("tree") - budget)
         fewer = replace(matched, prompts=matched.prompts[:-1])
-        assert own <= abs(fewer.tokens("tree") - budget)
+        assert distance <= abs(fewer.tokens("tree") - budget)
 
 
 class TrunkOnly(LanguageModel):
-    """A model that merges what all prompts share and no more, as one that the library runs."""
+    """A model that merges only what all prompts share, as the transformers library runs it."""
 
     def counted_as(self, engine: str) -> str:
         return "dense" if engine == "tree" else engine
@@ -99,7 +101,7 @@ class TrunkOnly(LanguageModel):
 
 class TestTokens:
     @pytest.mark.parametrize("method", ["cyclic-matched", "permutations", "league", "knockout"])
-    def test_those_that_are_matched_are_those_that_the_model_runs(
+    def test_matching_counts_the_tokens_that_the_model_runs(
         self, lm: LanguageModel, method: str
     ) -> None:
         model = TrunkOnly(lm.name, lm.config, lm.decoder, lm.tokenizer)
@@ -116,7 +118,7 @@ class TestTokens:
         assert abs(matched.tokens("dense") - budget) <= trial
         assert abs(merged.tokens("dense") - budget) > trial
 
-    def test_they_are_those_that_the_engine_runs(self, lm: LanguageModel) -> None:
+    def test_a_plan_counts_the_tokens_that_the_engine_runs(self, lm: LanguageModel) -> None:
         whole = plan(lm, "self-ensemble", QUESTION, **SIZES)
         counts = token_counts(whole.prefix, whole.branches)
         assert {engine: whole.tokens(engine) for engine in ENGINES} == counts
@@ -125,7 +127,7 @@ class TestTokens:
             assert {ablated.tokens(engine) for engine in ENGINES} == {counts["dense"]}
 
     @pytest.mark.parametrize("engine", ENGINES)
-    def test_so_far_they_are_those_of_the_prompts_so_far(
+    def test_running_counts_are_those_of_the_prompts_up_to_each_group(
         self, lm: LanguageModel, engine: str
     ) -> None:
         whole = plan(lm, "self-ensemble", QUESTION, group_size=2, trials=5)
@@ -135,7 +137,9 @@ class TestTokens:
         ]
         assert tokens_so_far(whole, engine) == expected
 
-    def test_so_far_they_are_those_of_a_layout_of_its_own(self, lm: LanguageModel) -> None:
+    def test_running_counts_of_a_plan_with_a_layout_are_those_of_the_layout(
+        self, lm: LanguageModel
+    ) -> None:
         ablated = plan(lm, "without-mask", QUESTION, **SIZES)
         packed = pack(ablated.prefix, ablated.branches)
         assert tokens_so_far(ablated, "separate") == [int(end) + 1 for end in packed.ends]

@@ -1,4 +1,4 @@
-"""Self-Ensemble until it is decided: the rules keep their promise, and rounds change no number."""
+"""Self-Ensemble until it is decided: its error rates hold, and rounds do not change the numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ SHORT = Question("Which is a metal?", ["oak", "wren", "zinc", "silk", "rain"], a
 
 
 def stops(values: np.ndarray, excluded: np.ndarray) -> int | None:
-    """The choice at which one stops who looks after every value: excluded (N, K) at that time."""
+    """The choice that is left when the rule first stops, checked after every value; None if it
+    never stops. excluded: (N, K), True where a choice is excluded at that time."""
     leaders = (np.cumsum(values, axis=0)).argmax(axis=1)
     for leader, out in zip(leaders, excluded, strict=True):
         if not out[leader] and out.sum() == len(out) - 1:
@@ -58,9 +59,9 @@ class TestTheValidRule:
             assert wealth.max() > 1
 
     @pytest.mark.parametrize("kind", ["opposite", "three"])
-    def test_it_is_seldom_wrong_however_often_one_looks(self, kind: str) -> None:
-        """Near ties, looked at after each of 300 values. The plain rule, with the z that errs in
-        10% of cases if one looks once, errs more often."""
+    def test_it_is_rarely_wrong_even_if_it_is_checked_after_every_value(self, kind: str) -> None:
+        """Near ties, checked after each of 300 values. The plain rule errs more often, with the z
+        that errs in 10% of cases if it is checked once."""
         draw = np.random.Generator(np.random.PCG64(1))
         wrong = plain = 0
         for _ in range(400):
@@ -74,7 +75,7 @@ class TestTheValidRule:
         assert wrong <= 0.1 * 400
         assert plain > 0.1 * 400
 
-    def test_what_is_clear_is_decided_as_soon_as_it_can_be(self) -> None:
+    def test_a_clear_case_is_decided_as_early_as_possible(self) -> None:
         clear = np.tile([0.0, 0.98, 0.01], (20, 1))
         for alpha, first in ((0.1, 5), (0.05, 6), (0.01, 8)):
             assert by_alpha(clear[:first], alpha) == 1
@@ -88,12 +89,12 @@ class TestTheValidRule:
             assert steps.min() >= log(1 - MOST_BET) - 1e-12
 
     def test_the_first_bets_by_hand(self) -> None:
-        found = log_wealth(np.array([[0.6, 0.1], [0.4, 0.2], [0.7, 0.3]]))
-        assert found[0].tolist() == [0, 0]
+        wealth = log_wealth(np.array([[0.6, 0.1], [0.4, 0.2], [0.7, 0.3]]))
+        assert wealth[0].tolist() == [0, 0]
         stake = min(MOST_BET, 1.5 / 1.25)
-        assert found[1, 1] == pytest.approx(log(1 + stake * 0.2))
+        assert wealth[1, 1] == pytest.approx(log(1 + stake * 0.2))
         stake = 0.5 / 1.25  # against the leader: the second gained -0.5
-        assert found[1, 0] == pytest.approx(log(1 - stake * 0.2))
+        assert wealth[1, 0] == pytest.approx(log(1 - stake * 0.2))
 
     def test_one_choice_needs_no_bet(self) -> None:
         assert log_wealth(np.ones((3, 1))).tolist() == [[0], [0], [0]]
@@ -101,8 +102,8 @@ class TestTheValidRule:
 
 def test_the_plain_rule_by_hand() -> None:
     assert standard_leads(np.array([[0.5, 0.4]])) == pytest.approx([0, 0.1 / LEAST_SPREAD])
-    found = standard_leads(np.array([[0.5, 0.4, 0.5], [0.9, 0.2, 0.7]]))
-    assert found == pytest.approx([0, 4 / 3, 1])
+    leads = standard_leads(np.array([[0.5, 0.4, 0.5], [0.9, 0.2, 0.7]]))
+    assert leads == pytest.approx([0, 4 / 3, 1])
 
 
 class TestTheMethod:
@@ -120,24 +121,24 @@ class TestTheMethod:
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("settings", [{}, {"z": 9.0}, {"grouping": GROUPINGS["balanced"]}])
-    def test_it_is_self_ensemble_over_the_same_groups(
+    def test_the_answer_is_that_of_self_ensemble_over_the_same_groups(
         self, lm: LanguageModel, engine: str, settings: dict[str, Any]
     ) -> None:
         method = UntilDecided(2, max_trials=11, block=4, **settings)
         plan, logits = run_plan(lm, method, method.plan(lm, SHORT, 3), 3, engine)
-        found = method.answer(plan, logits)
+        answer = method.answer(plan, logits)
         drawn = [method.draw(5, number, 3, "a") for number in range(2)]
         trials = tuple(trial for groups in drawn for trial in groups.trials)
         same = SelfEnsemble(2, 8, lambda *_: Groups(trials))
         expected = ask(lm, same, SHORT, 3, engine)
         assert plan.groups.flat == list(dict.fromkeys(g for trial in trials for g in trial))
-        assert torch.allclose(found.probabilities, expected.probabilities, rtol=1e-14, atol=0)
-        assert torch.allclose(found.scores, expected.scores, rtol=1e-14, atol=0)
-        notes = method.notes(lm, plan, found, 3)
+        assert torch.allclose(answer.probabilities, expected.probabilities, rtol=1e-14, atol=0)
+        assert torch.allclose(answer.scores, expected.scores, rtol=1e-14, atol=0)
+        notes = method.notes(lm, plan, answer, 3)
         assert notes.pop("rivals")
         assert notes == {"decided": False, "rounds": 2, "trials": 8, "max_trials": 11}
 
-    def test_rivals_are_all_that_could_still_be_the_best(self, lm: LanguageModel) -> None:
+    def test_rivals_are_all_choices_that_could_still_be_the_best(self, lm: LanguageModel) -> None:
         method = UntilDecided(2, max_trials=4, block=4)
         plan, logits = run_plan(lm, method, method.plan(lm, SHORT), 0)
         answer = method.answer(plan, logits)
@@ -146,16 +147,16 @@ class TestTheMethod:
         assert rivals == order[1:]  # four trials cannot exclude anything at 0.01
 
     def test_the_plain_rule_takes_the_spread_over_all_trials(self, lm: LanguageModel) -> None:
-        """Also of balanced rounds, whose trials are not independent."""
+        """Also for balanced rounds, whose trials are not independent."""
         method = UntilDecided(2, max_trials=8, block=4, z=9.0)
         plan, logits = run_plan(lm, method, method.plan(lm, SHORT), 0)
         answer = method.answer(plan, logits)
-        said = {group.choices: group.probabilities.numpy() for group in answer.groups}
+        probabilities = {group.choices: group.probabilities.numpy() for group in answer.groups}
         values = np.zeros((8, 5))
         drawn = [trial for number in range(2) for trial in method.draw(5, number, 0, "a").trials]
         for number, trial in enumerate(drawn):
             for group in trial:
-                values[number, list(group)] = said[group]
+                values[number, list(group)] = probabilities[group]
         leads = standard_leads(values)
         near, far = sorted(leads)[1:3]
         (rival,) = np.flatnonzero(leads == near)
@@ -163,8 +164,8 @@ class TestTheMethod:
         assert between.rivals(plan, answer) == [rival]
         assert UntilDecided(2, max_trials=8, block=4, z=near / 2).rivals(plan, answer) == []
 
-    def test_a_clear_answer_stops_it(self, lm: LanguageModel) -> None:
-        """Logits that always name one choice, whatever its label."""
+    def test_a_clear_answer_stops_the_rounds(self, lm: LanguageModel) -> None:
+        """Logits that always favour one choice, under each label."""
         for settings, trials in (({}, 12), ({"alpha": 0.1}, 8), ({"z": 2.0}, 4)):
             method = UntilDecided(2, block=4, **settings)
             plan = method.plan(lm, SHORT)
@@ -180,14 +181,14 @@ class TestTheMethod:
             notes = method.notes(lm, plan, method.answer(plan, logits), 0)
             assert (notes["decided"], notes["trials"], notes["rivals"]) == (True, trials, [])
 
-    def test_self_ensemble_takes_it(self, lm: LanguageModel) -> None:
-        seen = set()
-        for given in ({}, {"grouping": GROUPINGS["balanced"]}, {"null_option": False}):
-            found = self_ensemble(lm, SHORT, 2, seed=5, until_decided=0.1, max_trials=8, **given)
-            expected = ask(lm, UntilDecided(2, 0.1, 8, **given), SHORT, 5)
-            assert torch.equal(found.probabilities, expected.probabilities)
-            seen.add(tuple(found.probabilities.tolist()))
-        assert len(seen) == 3
+    def test_the_function_self_ensemble_has_the_option(self, lm: LanguageModel) -> None:
+        results = set()
+        for options in ({}, {"grouping": GROUPINGS["balanced"]}, {"null_option": False}):
+            answer = self_ensemble(lm, SHORT, 2, seed=5, until_decided=0.1, max_trials=8, **options)
+            expected = ask(lm, UntilDecided(2, 0.1, 8, **options), SHORT, 5)
+            assert torch.equal(answer.probabilities, expected.probabilities)
+            results.add(tuple(answer.probabilities.tolist()))
+        assert len(results) == 3
         with pytest.raises(InputError, match=r"alpha 1 is not between 0 and 1"):
             self_ensemble(lm, SHORT, until_decided=1)
 
@@ -207,14 +208,16 @@ class TestTheMethod:
             ({"grouping": GROUPINGS["exact"]}, '"exact" gives no rounds of independent trials'),
         ],
     )
-    def test_what_it_cannot_do_is_refused(self, settings: dict[str, Any], complaint: str) -> None:
+    def test_impossible_settings_are_refused(
+        self, settings: dict[str, Any], complaint: str
+    ) -> None:
         with pytest.raises(InputError) as error:
             UntilDecided(**settings)
         assert complaint in str(error.value)
 
 
 class TestAsk:
-    def test_it_says_that_it_is_decided(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ask_reports_a_decision(self, capsys: pytest.CaptureFixture[str]) -> None:
         status, out, err = run(capsys, "ask", "--until-decided", 0.05)
         assert (status, err) == (0, "")
         assert "  decided after 8 trials (of at most 80): Ottawa leads by 0.81\n" in out
@@ -222,18 +225,22 @@ class TestAsk:
         assert "Standard inference answers" in out
         assert "precision:" not in out
         status, out, _ = run(capsys, "ask", "--until-decided", 0.05, "--json")
-        told = json.loads(out)
-        assert (told["method"], told["decided"], told["rivals"]) == ("until-decided", True, [])
-        assert (told["trials"], told["max_trials"], told["rounds"]) == (8, 80, 1)
-        assert len(told["groups"]) == 16
+        report = json.loads(out)
+        assert (report["method"], report["decided"], report["rivals"]) == (
+            "until-decided",
+            True,
+            [],
+        )
+        assert (report["trials"], report["max_trials"], report["rounds"]) == (8, 80, 1)
+        assert len(report["groups"]) == 16
 
-    def test_and_that_it_is_not(self, capsys: pytest.CaptureFixture[str]) -> None:
-        asked = ("ask", "--method", "until-decided(block=2,max_trials=4)")
-        _, out, _ = run(capsys, *asked)
+    def test_ask_reports_that_nothing_is_decided(self, capsys: pytest.CaptureFixture[str]) -> None:
+        command = ("ask", "--method", "until-decided(block=2,max_trials=4)")
+        _, out, _ = run(capsys, *command)
         assert "= 8 prompts in 2 rounds," in out
         assert "  undecided after 4 trials (of at most 4): Ottawa leads by 0." in out
         assert "; it could still be " in out
-        tokens = [json.loads(run(capsys, *asked, "--json", "--engine", e)[1]) for e in ENGINES]
+        tokens = [json.loads(run(capsys, *command, "--json", "--engine", e)[1]) for e in ENGINES]
         assert tokens[0]["tokens"] == tokens[2]["tokens"]
 
     @pytest.mark.parametrize(
@@ -258,20 +265,20 @@ class TestEval:
     NAME = "until-decided(max_trials=12)"
     METHODS = ("--method", "standard,self-ensemble(max_trials=12)", "--until-decided", 0.1)
 
-    def whole(self, model: Path, data: Path, folder: Path, *more: Any) -> Path:
+    def run_all(self, model: Path, data: Path, folder: Path, *more: Any) -> Path:
         pytest.importorskip("sklearn")
         from minise.commands.cli import main
 
         assert main(arguments(model, data, folder, *self.METHODS, *more)) == 0
         return folder
 
-    def test_it_stands_in_place_of_self_ensemble_and_goes_on(
+    def test_eval_runs_it_in_place_of_self_ensemble_and_resumes(
         self, model: Path, data: Path, tmp_path: Path
     ) -> None:
-        folder = self.whole(model, data, tmp_path / "whole")
-        found = json.loads((folder / "results.json").read_text())["results"]["words"]
-        assert list(found) == ["standard", self.NAME]
-        settings = found[self.NAME]["settings"]
+        folder = self.run_all(model, data, tmp_path / "whole")
+        results = json.loads((folder / "results.json").read_text())["results"]["words"]
+        assert list(results) == ["standard", self.NAME]
+        settings = results[self.NAME]["settings"]
         assert (settings["alpha"], settings["max_trials"], settings["group_size"]) == (0.1, 12, 2)
         path = folder / f"samples-words-{self.NAME}.jsonl"
         lines = path.read_text().splitlines(keepends=True)
@@ -281,12 +288,12 @@ class TestEval:
         # Cut off after ten questions; questions that share a pass go on together.
         (folder / "results.json").unlink()
         path.write_text("".join(lines[:10]))
-        self.whole(model, data, folder, "--resume", "--tokens-per-pass", 3000)
+        self.run_all(model, data, folder, "--resume", "--tokens-per-pass", 3000)
         again = [json.loads(line) for line in path.read_text().splitlines()]
         for one in (*samples, *again):
             del one["seconds"]
         assert again == samples
-        assert json.loads((folder / "results.json").read_text())["results"]["words"] == found
+        assert json.loads((folder / "results.json").read_text())["results"]["words"] == results
 
     @pytest.mark.parametrize(
         ("options", "complaint"),
@@ -307,12 +314,12 @@ class TestEval:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         pytest.importorskip("sklearn")
-        asked = arguments(model, data, tmp_path / "x", *options)
-        assert_one_line(*run(capsys, *asked), [complaint])
+        command = arguments(model, data, tmp_path / "x", *options)
+        assert_one_line(*run(capsys, *command), [complaint])
 
 
 @pytest.mark.parametrize("grouping", ["random", "balanced"])
-def test_a_group_that_was_asked_is_not_asked_again(lm: LanguageModel, grouping: str) -> None:
+def test_no_group_is_asked_twice_while_others_are_new(lm: LanguageModel, grouping: str) -> None:
     """Three choices in groups of two have nine ordered groups; 20 trials hold 40."""
     question = Question("Which grows?", ["salt", "oak", "clay"], answer=1, id="c")
     method = UntilDecided(2, 1e-9, 20, 4, grouping=GROUPINGS[grouping])
@@ -325,9 +332,9 @@ def test_a_group_that_was_asked_is_not_asked_again(lm: LanguageModel, grouping: 
     drawn = tuple(t for n in range(5) for t in method.draw(3, n, 0, "c").trials)
     whole = ask(lm, SelfEnsemble(2, 20, lambda *_: Groups(drawn)), question)
     assert torch.allclose(answer.scores, whole.scores, rtol=1e-14, atol=0)
-    known = set[tuple[int, ...]]()
+    earlier = set[tuple[int, ...]]()
     for one in plan.rounds:
-        asked = one.groups.flat
-        assert len(set(asked)) == len(asked)
-        assert not known & set(asked) or known >= set(asked)  # all again, where all are known
-        known |= set(asked)
+        groups = one.groups.flat
+        assert len(set(groups)) == len(groups)
+        assert not earlier & set(groups) or earlier >= set(groups)  # all again, where all are known
+        earlier |= set(groups)

@@ -1,4 +1,4 @@
-"""Set-Based Prompting: the layout, its readout, and no order of the choices, to the last bit."""
+"""Set-Based Prompting: its layout, its readout, and equal bits for every order of the choices."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 
 def text_log_probability(lm: LanguageModel, question: Question, choice: str) -> float:
-    """By the definition: one sequence of question, choices, cue and this choice's text, its mask
-    and positions set cell by cell, and one softmax over the vocabulary after another."""
+    """By the definition: one sequence of question, choices, cue and this choice's text, with mask
+    and positions set cell by cell, and a softmax over the vocabulary for each token."""
 
     def ids(text: str) -> list[int]:  # without the beginning token
         return lm.tokenizer.encode([text])[0][len(lm.tokenizer.encode([""])[0]) :]
@@ -53,7 +53,7 @@ def text_log_probability(lm: LanguageModel, question: Question, choice: str) -> 
 
 
 class TestTheNumbers:
-    def test_the_answer_is_that_of_the_definition(self, lm: LanguageModel) -> None:
+    def test_the_answer_equals_the_definition(self, lm: LanguageModel) -> None:
         log_p = torch.tensor([text_log_probability(lm, FOUR, one) for one in FOUR.choices]).double()
         answer = ask_method(lm, SetBased(), FOUR)
         torch.testing.assert_close(answer.probabilities, log_p.softmax(0), rtol=0, atol=1e-6)
@@ -101,12 +101,13 @@ class TestTheNumbers:
         assert longest == int(plan.layout.positions.max()) + 1
 
     def test_texts_that_begin_alike_are_run_once(self, lm: LanguageModel) -> None:
-        """But each choice is a line of its own, because the cue reads them all."""
-        apart, alike = (
+        """The beginning runs once for one choice, but each choice has its own line, because the cue
+        reads them all."""
+        different, alike = (
             SetBased().plan(lm, Question("Q", choices)).tokens("tree")
             for choices in (["one", "two"], ["ona", "onb"])
         )
-        assert apart - alike == len("on")
+        assert different - alike == len("on")
 
     def test_equal_choices_get_equal_shares(self, lm: LanguageModel) -> None:
         answer = ask_method(lm, SetBased(), Question("Q", ["owl", "cat", "owl"]))
@@ -122,17 +123,19 @@ class TestTheBits:
         )
         for method in (SetBased(), SetBased(per_token=True)):
             answer = ask_method(model, method, question)
-            seen = set()
+            predictions = set()
             for order in permutations(range(4)):
                 turned = Question(question.text, [question.choices[i] for i in order])
-                found = ask_method(model, method, turned)
-                assert torch.equal(found.probabilities, answer.probabilities[list(order)])
-                assert torch.equal(found.scores, answer.scores[list(order)])
-                assert order[found.prediction] == answer.prediction
-                seen.add(found.prediction)
-            assert len(seen) == 4
+                turned_answer = ask_method(model, method, turned)
+                assert torch.equal(turned_answer.probabilities, answer.probabilities[list(order)])
+                assert torch.equal(turned_answer.scores, answer.scores[list(order)])
+                assert order[turned_answer.prediction] == answer.prediction
+                predictions.add(turned_answer.prediction)
+            assert len(predictions) == 4
 
-    def test_even_the_sequence_is_the_same(self, lm: LanguageModel) -> None:
+    def test_even_the_sequence_of_tokens_is_the_same_for_every_order(
+        self, lm: LanguageModel
+    ) -> None:
         first = SetBased().plan(lm, FOUR).layout
         other = SetBased().plan(lm, Question(FOUR.text, FOUR.choices[::-1])).layout
         assert first is not None
@@ -140,12 +143,12 @@ class TestTheBits:
         for part in ("tokens", "positions", "mask", "ends"):
             assert torch.equal(getattr(first, part), getattr(other, part))
 
-    def test_every_engine_runs_its_layout(self, lm: LanguageModel) -> None:
+    def test_every_engine_gives_the_same_answer(self, lm: LanguageModel) -> None:
         p = [ask_method(lm, SetBased(), FOUR, engine=engine).probabilities for engine in ENGINES]
         assert all(torch.equal(p[0], one) for one in p)
 
 
-class TestWhatCannotBe:
+class TestRefusals:
     def test_a_tokenizer_that_merges_across_a_line_is_refused(self, tmp_path: Path) -> None:
         lm = load_tiny(tmp_path, FAMILIES["llama"])
         backend = make_tokenizer()
@@ -158,8 +161,9 @@ class TestWhatCannotBe:
         with pytest.raises(InputError, match="merging: a choice, 'Answer:' and the text after it"):
             SetBased().plan(merging, FOUR)
 
-    def test_what_is_too_long_is_refused(self, lm: LanguageModel) -> None:
-        """A choice of 1,000 bytes; four of 300 stand side by side and fit in 1,024 positions."""
+    def test_texts_that_are_too_long_are_refused(self, lm: LanguageModel) -> None:
+        """One choice of 1,000 bytes is too long. Four of 300 are placed side by side and fit in
+        1,024 positions."""
         long = [letter * 300 for letter in "abcd"]
         plan = SetBased().plan(lm, Question("Q", long))
         assert plan.tokens("tree") > lm.config.max_position_embeddings

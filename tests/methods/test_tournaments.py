@@ -28,14 +28,17 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return load_tiny(tmp_path_factory.mktemp("llama"), FAMILIES["llama"])
 
 
-def played(
-    lm: LanguageModel, method: Any, question: Question, said: Callable[[tuple[int, ...]], Tensor]
+def play(
+    lm: LanguageModel,
+    method: Any,
+    question: Question,
+    logits_of: Callable[[tuple[int, ...]], Tensor],
 ) -> tuple[Plan, Answer]:
-    """All rounds of a method whose every prompt, of these choices, gets the logits `said`."""
+    """All rounds of a method; each prompt has the logits `logits_of` its choices."""
     plan = method.plan(lm, question, 0)
-    logits = [said(group) for group in plan.groups.flat]
+    logits = [logits_of(group) for group in plan.groups.flat]
     while (following := method.more(lm, plan, logits, 0)) is not None:
-        logits += [said(group) for group in following.groups.flat]
+        logits += [logits_of(group) for group in following.groups.flat]
         plan = join([plan, following])
     return plan, method.answer(plan, logits)
 
@@ -47,50 +50,52 @@ class TestElimination:
         self, lm: LanguageModel
     ) -> None:
         """.2 and .05 are below .25. Of the .75 that are left, (.3, .7) are .225 and .525."""
-        said = {(0, 1, 2, 3): self.FIRST, (0, 1): log(0.3, 0.7)}
-        plan, answer = played(lm, Elimination(), FOUR, said.__getitem__)
+        logits = {(0, 1, 2, 3): self.FIRST, (0, 1): log(0.3, 0.7)}
+        plan, answer = play(lm, Elimination(), FOUR, logits.__getitem__)
         assert plan.prompts[1].text == "Which one flies?\n(A) eel\n(B) cat\nAnswer:"
         assert len(plan.prompts[1].label_ids) == 2
         close(answer, 0.225, 0.525, 0.2, 0.05)
         assert [group.choices for group in answer.groups] == [(0, 1, 2, 3), (0, 1)]
 
-    def test_it_ends_where_one_is_left_or_none_is_below_or_the_rounds_are_over(
+    def test_it_ends_with_one_choice_or_with_none_below_the_mean_or_after_the_last_round(
         self, lm: LanguageModel
     ) -> None:
         for row, p in ((log(0.7, 0.1, 0.1, 0.1), 0.7), (log(1, 1, 1, 1), 0.25)):
-            plan, answer = played(lm, Elimination(rounds=9), FOUR, lambda _, row=row: row)
+            plan, answer = play(lm, Elimination(rounds=9), FOUR, lambda _, row=row: row)
             assert len(plan.prompts) == 1
             assert float(answer.probabilities[0]) == pytest.approx(p)
-        said = {
+        logits = {
             (0, 1, 2, 3): log(0.3, 0.3, 0.3, 0.1),
             (0, 1, 2): log(0.4, 0.2, 0.4),
             (0, 2): log(0.1, 0.9),
         }
         for rounds, prompts in ((1, 1), (2, 2), (3, 3), (9, 3)):
-            plan, answer = played(lm, Elimination(rounds), FOUR, said.__getitem__)
+            plan, answer = play(lm, Elimination(rounds), FOUR, logits.__getitem__)
             assert len(plan.prompts) == prompts
         close(answer, 0.072, 0.18, 0.648, 0.1)
 
-    def test_its_tokens_are_those_of_all_rounds(self, lm: LanguageModel) -> None:
+    def test_tokens_are_counted_over_all_rounds(self, lm: LanguageModel) -> None:
         method = Elimination()
         plan, _ = run_plan(lm, method, method.plan(lm, QUESTION, 0), 0)
         alone = method.plan(lm, QUESTION, 0).tokens("tree")
         assert len(plan.rounds) == 2
         assert plan.tokens("tree") == alone + plan.rounds[1].tokens("tree") > alone
 
-    def test_no_round_is_refused(self, lm: LanguageModel) -> None:
+    def test_zero_rounds_are_refused(self, lm: LanguageModel) -> None:
         with pytest.raises(InputError, match="rounds=0 is below 1; give 1 or more"):
             Elimination(rounds=0).plan(lm, FOUR, 0)
 
 
 class TestKnockout:
-    def test_winners_meet_and_the_matches_give_all_odds(self, lm: LanguageModel) -> None:
+    def test_winners_meet_and_the_matches_give_the_odds_of_all_choices(
+        self, lm: LanguageModel
+    ) -> None:
         """.75 : .25, .6 : .4, and .8 : .2 in the final. To the winner's 1 the others have 1/3,
         1/4 and 1/4 * 2/3."""
         method = Knockout(brackets=1)
         (a, b), (c, d) = method.plan(lm, FOUR, 0).groups.flat
-        said = {(a, b): log(0.75, 0.25), (c, d): log(0.6, 0.4), (a, c): log(0.8, 0.2)}
-        plan, answer = played(lm, method, FOUR, said.__getitem__)
+        logits = {(a, b): log(0.75, 0.25), (c, d): log(0.6, 0.4), (a, c): log(0.8, 0.2)}
+        plan, answer = play(lm, method, FOUR, logits.__getitem__)
         assert plan.groups.flat == [(a, b), (c, d), (a, c)]
         p = answer.probabilities
         expected = [x / 1.75 for x in (1, 1 / 3, 1 / 4, 1 / 6)]
@@ -99,15 +104,13 @@ class TestKnockout:
 
     @pytest.mark.parametrize("match", [2, 3, 4, 8])
     @pytest.mark.parametrize("K", [2, 5, 7, 8])
-    def test_a_bracket_has_one_winner_whatever_the_numbers(
-        self, lm: LanguageModel, K: int, match: int
-    ) -> None:
-        """Every choice but one loses once, and nobody plays after that. Where the odds of two
+    def test_every_bracket_has_one_winner(self, lm: LanguageModel, K: int, match: int) -> None:
+        """Every choice but one loses once, and does not play after that. Where the odds of two
         choices are the same in every group, the answer is the softmax of all (Luce's axiom)."""
         question = Question("Which?", METALS[:K], id=f"K{K}")
         strength = torch.tensor([0.3, 2.0, -1.0, 0.7, 1.9, -0.4, 0.0, 1.1][:K]).double()
         method = Knockout(match=match, brackets=3)
-        plan, answer = played(lm, method, question, lambda group: strength[list(group)])
+        plan, answer = play(lm, method, question, lambda group: strength[list(group)])
         torch.testing.assert_close(answer.probabilities, strength.softmax(0), rtol=0, atol=1e-12)
         for bracket in zip(*(one.groups.trials for one in plan.rounds or [plan]), strict=True):
             out: set[int] = set()
@@ -121,26 +124,30 @@ class TestKnockout:
             1, len(plan.rounds)
         )
 
-    def test_its_mean_is_over_brackets(self, lm: LanguageModel) -> None:
+    def test_the_answer_is_the_mean_over_brackets(self, lm: LanguageModel) -> None:
         whole, four = Knockout(brackets=4), QUESTION
         plan, logits = run_plan(lm, whole, whole.plan(lm, four, 3), 3)
         each = []
         for t in range(4):  # each bracket alone
-            own = [
+            bracket = [
                 (one.groups.trials[t], [row for row, k in zip(rows, where, strict=True) if k == t])
                 for one, rows, where in split(plan, logits)
             ]
-            trials = tuple(trial for trial, _ in own)
+            trials = tuple(trial for trial, _ in bracket)
             rounds = tuple(
                 replace(one, groups=Groups((trial,)))
                 for one, trial in zip(plan.rounds, trials, strict=True)
             )
             alone = replace(plan, groups=Groups(trials), rounds=rounds)
-            each.append(whole.answer(alone, [row for _, rows in own for row in rows]).probabilities)
-        found = whole.answer(plan, logits).probabilities
-        torch.testing.assert_close(found, torch.stack(each).mean(dim=0), rtol=0, atol=1e-12)
+            each.append(
+                whole.answer(alone, [row for _, rows in bracket for row in rows]).probabilities
+            )
+        actual = whole.answer(plan, logits).probabilities
+        torch.testing.assert_close(actual, torch.stack(each).mean(dim=0), rtol=0, atol=1e-12)
 
-    def test_by_default_it_takes_about_the_ensembles_tokens(self, lm: LanguageModel) -> None:
+    def test_by_default_it_uses_about_as_many_tokens_as_the_ensemble(
+        self, lm: LanguageModel
+    ) -> None:
         many = Question("Which?", [f"the choice {i}" for i in range(16)])
         method = Knockout(**SIZES)
         plan, _ = run_plan(lm, method, method.plan(lm, many, 0), 0)
@@ -148,7 +155,7 @@ class TestKnockout:
         assert plan.tokens("tree") == sum(one.tokens("tree") for one in plan.rounds)
         assert 0.7 * budget < plan.tokens("tree") < 1.4 * budget
 
-    def test_sizes_of_no_use_are_one_line(self, lm: LanguageModel) -> None:
+    def test_unusable_sizes_are_refused_in_one_line(self, lm: LanguageModel) -> None:
         with pytest.raises(InputError, match="match=1 is below 2; give 2 choices or more"):
             Knockout(match=1).plan(lm, FOUR, 0)
         with pytest.raises(InputError, match="number of trials 0 is below 1"):
@@ -156,18 +163,18 @@ class TestKnockout:
 
 
 def split(plan: Plan, logits: list[Tensor]) -> list[tuple[Plan, list[Tensor], list[int]]]:
-    """Each round with its logits, and of each the trial it belongs to."""
-    found, start = [], 0
+    """Each round with its logits, and with the trial of each group."""
+    parts, start = [], 0
     for one in plan.rounds:
         where = [t for t, trial in enumerate(one.groups.trials) for _ in trial]
-        found.append((one, logits[start : start + len(where)], where))
+        parts.append((one, logits[start : start + len(where)], where))
         start += len(where)
-    return found
+    return parts
 
 
 class TestLeague:
     @pytest.mark.parametrize("K", [2, 3, 4, 5, 8])
-    def test_every_two_meet_once_and_each_once_a_round(self, K: int) -> None:
+    def test_every_pair_meets_once_and_each_choice_plays_once_per_round(self, K: int) -> None:
         rounds = round_robin(range(K))
         met = [frozenset(pair) for one in rounds for pair in one]
         assert len(met) == len(set(met)) == K * (K - 1) // 2
@@ -188,13 +195,17 @@ class TestLeague:
         assert answer.scores.tolist() == pytest.approx([0.75, 0.4, 0.35])
         close(answer, 0.5, 4 / 15, 7 / 30)
 
-    def test_it_is_the_ensemble_of_all_ordered_pairs(self, lm: LanguageModel) -> None:
+    def test_the_answer_is_that_of_the_ensemble_of_all_ordered_pairs(
+        self, lm: LanguageModel
+    ) -> None:
         whole = {"group_size": 2, "null_option": False, "grouping": "exact"}
         expected = ask_method(lm, build(Variant("x", "self-ensemble", whole)), FOUR, 0)
-        found = ask_method(lm, League(), FOUR, 0).probabilities
-        torch.testing.assert_close(found, expected.probabilities, rtol=0, atol=1e-12)
+        actual = ask_method(lm, League(), FOUR, 0).probabilities
+        torch.testing.assert_close(actual, expected.probabilities, rtol=0, atol=1e-12)
 
-    def test_matched_it_plays_the_rounds_that_come_nearest(self, lm: LanguageModel) -> None:
+    def test_a_matched_league_plays_the_rounds_nearest_to_the_budget(
+        self, lm: LanguageModel
+    ) -> None:
         many = Question("Which?", [f"the choice {i}" for i in range(16)])
         budget = build(Variant("x", "self-ensemble", SIZES)).plan(lm, many, 0).tokens("tree")
         plan = League(**SIZES, matched=True).plan(lm, many, 0)

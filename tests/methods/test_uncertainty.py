@@ -36,25 +36,25 @@ class TestUncertainty:
         self, lm: LanguageModel, question: Question
     ) -> None:
         N, K = 12, len(question.choices)
-        found = self.ask(lm, question, N)
+        answer = self.ask(lm, question, N)
         whole = self_ensemble(lm, question, 2, N)
         per_trial = len(whole.groups) // N
         single = torch.stack(
             [combine(K, whole.groups[t * per_trial : (t + 1) * per_trial]).scores for t in range(N)]
         )
-        assert found.standard_errors is not None
-        torch.testing.assert_close(found.standard_errors, single.std(dim=0) / N**0.5)
+        assert answer.standard_errors is not None
+        torch.testing.assert_close(answer.standard_errors, single.std(dim=0) / N**0.5)
         first, second = whole.scores.argsort(descending=True)[:2]
         gaps = single[:, first] - single[:, second]
-        assert found.lead == pytest.approx(float(gaps.mean()))
-        assert found.lead_error == pytest.approx(float(gaps.std() / N**0.5))
+        assert answer.lead == pytest.approx(float(gaps.mean()))
+        assert answer.lead_error == pytest.approx(float(gaps.std() / N**0.5))
 
     def test_two_trials_are_enough(self, lm: LanguageModel, question: Question) -> None:
-        found = self.ask(lm, question, 2)
-        assert found.standard_errors is not None
-        assert found.lead_error is not None
+        answer = self.ask(lm, question, 2)
+        assert answer.standard_errors is not None
+        assert answer.lead_error is not None
 
-    def test_they_tell_how_far_the_exact_expectation_is(
+    def test_standard_errors_measure_the_distance_to_the_exact_expectation(
         self, lm: LanguageModel, question: Question
     ) -> None:
         """Over many seeds, the squared distance in standard errors is about 1."""
@@ -67,13 +67,13 @@ class TestUncertainty:
             squared.append(((scores - exact) / errors) ** 2)
         assert 0.6 < float(torch.stack(squared).mean()) < 2
 
-    def test_nothing_is_sampled_by_exact_and_standard(
+    def test_methods_without_sampling_have_standard_errors_of_zero(
         self, lm: LanguageModel, question: Question
     ) -> None:
-        found = self.ask(lm, question, 1, grouping="exact")
-        assert found.standard_errors is not None
-        torch.testing.assert_close(found.standard_errors, torch.zeros(5, dtype=torch.float64))
-        assert found.lead_error == 0
+        answer = self.ask(lm, question, 1, grouping="exact")
+        assert answer.standard_errors is not None
+        torch.testing.assert_close(answer.standard_errors, torch.zeros(5, dtype=torch.float64))
+        assert answer.lead_error == 0
         plan = Standard().plan(lm, question)
         assert uncertainty(plan.groups, standard(lm, question)).lead_error == 0
 
@@ -81,10 +81,10 @@ class TestUncertainty:
         ("trials", "options"),
         [(1, {}), (6, {"grouping": "balanced"}), (6, {"grouping": "independent"})],
     )
-    def test_it_says_so_where_the_trials_cannot_tell(
+    def test_there_are_no_standard_errors_where_trials_cannot_give_them(
         self, lm: LanguageModel, question: Question, trials: int, options: dict[str, Any]
     ) -> None:
-        found = self.ask(lm, question, trials, **options)
-        assert found.standard_errors is None
-        assert found.lead_error is None
-        assert found.lead >= 0
+        answer = self.ask(lm, question, trials, **options)
+        assert answer.standard_errors is None
+        assert answer.lead_error is None
+        assert answer.lead >= 0
