@@ -1,4 +1,4 @@
-"""Stop tokens and chat templates, as checkpoints ship them."""
+"""Stop tokens and chat templates, read from the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minise.loading.checkpoint import load
 from minise.loading.source import optional_file
 from minise.writing.chat import chat_ids, chat_template, chat_text, stop_tokens
 
-ASKED = [{"role": "user", "content": "Is a wren a bird?"}]
+MESSAGES = [{"role": "user", "content": "Is a wren a bird?"}]
 # The constructs of published templates, in one.
 TEMPLATE = """{{- bos_token }}
 {%- if messages[0].role == 'system' %}
@@ -46,30 +46,30 @@ def with_files(folder: Path, **files: Any) -> LanguageModel:
 
 
 class TestStopTokens:
-    def test_the_generation_config_comes_first(self, folder: Path) -> None:
+    def test_stop_tokens_come_from_the_generation_config_first(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": 7}
         assert stop_tokens(with_files(folder, config=config)) == [7]
         lm = with_files(folder, generation_config={"eos_token_id": [3, 4]})
         assert stop_tokens(lm) == [3, 4]
 
-    def test_the_tokenizer_s_own_name_of_it_comes_last(self, folder: Path) -> None:
+    def test_stop_tokens_come_from_the_tokenizer_config_last(self, folder: Path) -> None:
         lm = with_files(folder, tokenizer_config={"eos_token": {"content": "<s>"}})
         assert stop_tokens(lm) == [0]
         assert generate(lm, ["abc"], 3)  # it needs no `stop`
 
     @pytest.mark.parametrize("ids", ["2", [1, "2"], -1, 288, [True], 1.5])
-    def test_what_is_no_id_is_refused(self, folder: Path, ids: Any) -> None:
+    def test_a_stop_token_that_is_no_id_is_refused(self, folder: Path, ids: Any) -> None:
         with pytest.raises(InputError, match="eos_token_id is not a token id"):
             stop_tokens(with_files(folder, generation_config={"eos_token_id": ids}))
 
-    def test_none_at_all_is_refused(self, folder: Path) -> None:
+    def test_a_checkpoint_without_a_stop_token_is_refused(self, folder: Path) -> None:
         with pytest.raises(InputError, match="names no stop token"):
             stop_tokens(load(folder))
 
     def test_a_file_is_looked_up_once_for_a_model(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The hub would be asked for an absent one every time."""
+        """Otherwise the hub would be asked for an absent file every time."""
         looked: list[str] = []
 
         def look(find: Any, name: str) -> Path | None:
@@ -89,10 +89,10 @@ class TestStopTokens:
 
 
 class TestTemplates:
-    def test_a_file_that_is_no_text_is_refused(self, folder: Path) -> None:
+    def test_a_template_file_that_is_no_text_is_refused(self, folder: Path) -> None:
         (folder / "chat_template.jinja").write_bytes(b"{{ bos_token }}\xac")
         with pytest.raises(InputError, match=r"chat_template\.jinja: not readable as text"):
-            chat_text(load(folder), ASKED)
+            chat_text(load(folder), MESSAGES)
 
     @pytest.mark.parametrize("place", ["in the settings", "by name", "in a file"])
     def test_a_template_is_found_where_checkpoints_keep_it(self, folder: Path, place: str) -> None:
@@ -104,20 +104,20 @@ class TestTemplates:
             (folder / "chat_template.jinja").write_text(TEMPLATE)
             held["chat_template"] = "not this one"
         lm = with_files(folder, tokenizer_config=held)
-        assert chat_text(lm, ASKED) == "<s><|user|>Is a wren a bird?<|assistant|>"
-        system = [{"role": "system", "content": " Be brief. "}, *ASKED]
+        assert chat_text(lm, MESSAGES) == "<s><|user|>Is a wren a bird?<|assistant|>"
+        system = [{"role": "system", "content": " Be brief. "}, *MESSAGES]
         assert chat_text(lm, system) == "<s><|user|>Be brief.Is a wren a bird?<|assistant|>"
 
     def test_no_second_beginning_token_is_added(self, folder: Path) -> None:
         lm = with_files(folder, tokenizer_config={"bos_token": "<s>", "chat_template": TEMPLATE})
         lm.tokenizer.backend.add_special_tokens(["<s>"])  # as published tokenizers have it
-        assert chat_ids(lm, ASKED).count(0) == 1
+        assert chat_ids(lm, MESSAGES).count(0) == 1
         assert lm.tokenizer.encode(["x"])[0][0] == 0  # an ordinary text gets one
 
-    def test_what_a_template_refuses_is_one_line(self, folder: Path) -> None:
+    def test_a_refusal_by_the_template_is_one_line(self, folder: Path) -> None:
         lm = with_files(folder, tokenizer_config={"bos_token": "<s>", "chat_template": TEMPLATE})
         with pytest.raises(InputError, match="refuses these messages: roles must alternate"):
-            chat_text(lm, [*ASKED, *ASKED])
+            chat_text(lm, [*MESSAGES, *MESSAGES])
 
     @pytest.mark.parametrize(
         "hostile",
@@ -136,9 +136,9 @@ class TestTemplates:
     ) -> None:
         lm = with_files(folder, tokenizer_config={"chat_template": hostile})
         with pytest.raises(InputError, match="its chat template failed") as caught:
-            chat_text(lm, ASKED)
+            chat_text(lm, MESSAGES)
         assert "\n" not in str(caught.value)
 
-    def test_a_checkpoint_without_one_is_refused(self, folder: Path) -> None:
+    def test_a_checkpoint_without_a_template_is_refused(self, folder: Path) -> None:
         with pytest.raises(InputError, match="has no chat template"):
-            chat_text(load(folder), ASKED)
+            chat_text(load(folder), MESSAGES)

@@ -1,4 +1,4 @@
-"""`minise.generate`: what a prompt becomes is its own affair, greedy or sampled."""
+"""`minise.generate`: each prompt's text is independent of the others, greedy or sampled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPTS = ["abc", "abcdef", "abcxyz", "q" + "lmno pqrs tuv " * 12, "Z"]
 
 
 def recomputed(lm: LanguageModel, prompt: str, count: int) -> list[int]:
-    """Greedy tokens by a whole run for every token."""
+    """Greedy tokens, with a run of the whole text for every token."""
     ids = lm.tokenizer.encode([prompt])[0]
     with torch.inference_mode():
         for _ in range(count):
@@ -27,33 +27,31 @@ def recomputed(lm: LanguageModel, prompt: str, count: int) -> list[int]:
     return ids[-count:]
 
 
-def test_greedy_text_is_that_of_runs_without_a_cache(lm: LanguageModel) -> None:
-    """Beyond a block of 64 keys, and beyond the windows."""
-    for prompt, made in zip(PROMPTS, generate(lm, PROMPTS, 40, stop=[]), strict=True):
-        assert made.tokens == recomputed(lm, prompt, 40)
-        assert (made.ended, made.finished) == ("budget", False)
+def test_greedy_text_equals_that_of_runs_without_a_cache(lm: LanguageModel) -> None:
+    """The texts are longer than a block of 64 keys, and than the windows."""
+    for prompt, text in zip(PROMPTS, generate(lm, PROMPTS, 40, stop=[]), strict=True):
+        assert text.tokens == recomputed(lm, prompt, 40)
+        assert (text.ended, text.finished) == ("budget", False)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_text_does_not_depend_on_what_is_generated_beside_it(
-    lm: LanguageModel, temperature: float
-) -> None:
-    """Not even where the others stop earlier, later, or were given in another order."""
+def test_a_text_does_not_depend_on_the_other_prompts(lm: LanguageModel, temperature: float) -> None:
+    """Also if the others stop earlier or later, or are given in another order."""
     stop = [65, 66, 67, 68, 69, 70, 71, 72]
     together = generate(lm, PROMPTS, 60, temperature, seed=3, stop=stop)
-    assert len({len(made.tokens) for made in together}) > 1
-    for prompt, made in zip(PROMPTS, together, strict=True):
-        assert generate(lm, [prompt], 60, temperature, seed=3, stop=stop) == [made]
+    assert len({len(text.tokens) for text in together}) > 1
+    for prompt, text in zip(PROMPTS, together, strict=True):
+        assert generate(lm, [prompt], 60, temperature, seed=3, stop=stop) == [text]
     assert generate(lm, PROMPTS[::-1], 60, temperature, seed=3, stop=stop) == together[::-1]
 
 
-def test_a_longer_budget_goes_on_with_the_same_text(lm: LanguageModel) -> None:
+def test_a_longer_budget_continues_the_same_text(lm: LanguageModel) -> None:
     short, long = (generate(lm, ["abc"], n, 0.8, 0.9, seed=5, stop=[])[0] for n in (10, 30))
     assert long.tokens[:10] == short.tokens
     assert len(generate(lm, ["abc"], stop=[])[0].tokens) == 256
 
 
-def test_another_seed_and_an_equal_prompt_have_draws_of_their_own(lm: LanguageModel) -> None:
+def test_another_seed_and_an_equal_prompt_have_other_draws(lm: LanguageModel) -> None:
     first, second = generate(lm, ["abc", "abc"], 30, 1.0, seed=0, stop=[])
     assert first.tokens != second.tokens
     assert generate(lm, ["abc"], 30, 1.0, seed=1, stop=[])[0].tokens != first.tokens
@@ -61,17 +59,18 @@ def test_another_seed_and_an_equal_prompt_have_draws_of_their_own(lm: LanguageMo
 
 
 def test_the_draws_never_change(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A golden: they follow from the seed, the prompt and the number of equal ones before it."""
+    """Golden values: draws follow from the seed, the prompt and the number of equal prompts before
+    it."""
 
     def drawn(logits: torch.Tensor, temperature: float, top_p: float, draw: random.Random) -> int:
         return int(250 * draw.random())
 
     monkeypatch.setattr("minise.writing.generation.choose", drawn)
-    made = generate(lm, [[5, 6], [7], [5, 6]], 3, 1.0, seed=4, stop=[])
-    assert [one.tokens for one in made] == [[201, 139, 84], [169, 107, 11], [127, 29, 130]]
+    texts = generate(lm, [[5, 6], [7], [5, 6]], 3, 1.0, seed=4, stop=[])
+    assert [text.tokens for text in texts] == [[201, 139, 84], [169, 107, 11], [127, 29, 130]]
 
 
-def test_what_prompts_share_runs_once_and_then_a_token_of_each(
+def test_the_shared_beginning_runs_once_and_then_one_token_of_each_prompt(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran, run = [], Decoder.run
@@ -85,34 +84,34 @@ def test_what_prompts_share_runs_once_and_then_a_token_of_each(
     assert ran == [5, 3, 3, 3]
 
 
-def test_a_tree_of_prompts_is_where_the_model_is(
+def test_the_tree_of_prompts_is_on_the_models_device(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "minise.writing.generation.tree_reader", Mock()
-    )  # a real one asks what is where
-    monkeypatch.setattr(_Branches, "_run", lambda tree, *given: given)
+    )  # a real one looks at the device of its tensors
+    monkeypatch.setattr(_Branches, "_run", lambda tree, *inputs: inputs)
     tree = _Branches(Decoder(lm.config).to("meta"))
-    given = tree.start([[5, 6, 7], [5, 6, 8, 9]])
-    made = [x for x in (tree.paths, tree.lengths, *given) if isinstance(x, torch.Tensor)]
-    assert [x.device.type for x in made] == ["meta"] * 5
+    inputs = tree.start([[5, 6, 7], [5, 6, 8, 9]])
+    tensors = [x for x in (tree.paths, tree.lengths, *inputs) if isinstance(x, torch.Tensor)]
+    assert [x.device.type for x in tensors] == ["meta"] * 5
 
 
 def test_a_stop_token_ends_a_text_and_is_not_part_of_it(lm: LanguageModel) -> None:
     free = generate(lm, ["abc"], 20, stop=[])[0].tokens
     stop = free[7]
-    made = generate(lm, ["abc"], 20, stop=[stop])[0]
-    assert made.tokens == free[: free.index(stop)]
-    assert made.finished
+    text = generate(lm, ["abc"], 20, stop=[stop])[0]
+    assert text.tokens == free[: free.index(stop)]
+    assert text.finished
 
 
 def test_a_text_ends_where_the_positions_end(lm: LanguageModel) -> None:
     short = replace(lm, config=replace(lm.config, max_position_embeddings=12))
-    made = generate(short, ["abc", "abcdefg"], 50, stop=[])
+    texts = generate(short, ["abc", "abcdefg"], 50, stop=[])
     used = [len(ids) for ids in lm.tokenizer.encode(["abc", "abcdefg"])]
-    assert [m.ended for m in made] == ["positions", "positions"]
-    # The last token of a text is read by nobody, so it needs no position.
-    assert [n + len(m.tokens) for n, m in zip(used, made, strict=True)] == [13, 13]
+    assert [text.ended for text in texts] == ["positions", "positions"]
+    # No token reads the last token of a text, so it needs no position.
+    assert [n + len(text.tokens) for n, text in zip(used, texts, strict=True)] == [13, 13]
 
 
 def test_prompts_may_be_token_ids(lm: LanguageModel) -> None:
@@ -121,16 +120,16 @@ def test_prompts_may_be_token_ids(lm: LanguageModel) -> None:
     assert generate(lm, [], 8, stop=[]) == []
 
 
-def test_pieces_of_text_are_heard_as_they_come(lm: LanguageModel) -> None:
+def test_pieces_of_text_are_reported_as_they_are_written(lm: LanguageModel) -> None:
     heard: dict[int, str] = {0: "", 1: ""}
 
     def hear(number: int, piece: str) -> None:
         heard[number] += piece
 
-    made = generate(lm, ["abc", "xyz"], 40, stop=[], on_text=hear)
-    for number, one in enumerate(made):
+    texts = generate(lm, ["abc", "xyz"], 40, stop=[], on_text=hear)
+    for number, text in enumerate(texts):
         assert heard[number]
-        assert one.text.startswith(heard[number].rstrip("\ufffd"))
+        assert text.text.startswith(heard[number].rstrip("\ufffd"))
 
 
 class TestChoose:
@@ -140,12 +139,12 @@ class TestChoose:
         assert choose(self.LOGITS, 0.0, 1.0, random.Random(0)) == 1
 
     @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-    def test_draws_have_the_shares_of_the_softmax(self, temperature: float) -> None:
-        """Chi-square, 4 degrees of freedom: 18.5 is passed by chance once in 1,000."""
+    def test_draws_have_the_frequencies_of_the_softmax(self, temperature: float) -> None:
+        """Chi-square, 4 degrees of freedom: by chance, 18.5 is exceeded once in 1,000 cases."""
         draw, n = random.Random(7), 4000
-        found = Counter(choose(self.LOGITS, temperature, 1.0, draw) for _ in range(n))
+        counts = Counter(choose(self.LOGITS, temperature, 1.0, draw) for _ in range(n))
         shares = torch.softmax(self.LOGITS / temperature, dim=0).tolist()
-        assert sum((found[i] - n * p) ** 2 / (n * p) for i, p in enumerate(shares)) < 18.5
+        assert sum((counts[i] - n * p) ** 2 / (n * p) for i, p in enumerate(shares)) < 18.5
 
     @pytest.mark.parametrize(
         ("top_p", "nucleus"),
@@ -165,10 +164,10 @@ class TestChoose:
 
     def test_draws_within_the_nucleus_keep_their_ratios(self) -> None:
         draw, n = random.Random(1), 3000
-        found = Counter(choose(self.LOGITS, 1.0, 0.9, draw) for _ in range(n))
-        kept = torch.softmax(self.LOGITS[[1, 3, 2]], dim=0).tolist()
-        expected = dict(zip((1, 3, 2), kept, strict=True))
-        assert sum((found[i] - n * p) ** 2 / (n * p) for i, p in expected.items()) < 13.8
+        counts = Counter(choose(self.LOGITS, 1.0, 0.9, draw) for _ in range(n))
+        shares = torch.softmax(self.LOGITS[[1, 3, 2]], dim=0).tolist()
+        expected = dict(zip((1, 3, 2), shares, strict=True))
+        assert sum((counts[i] - n * p) ** 2 / (n * p) for i, p in expected.items()) < 13.8
 
 
 @pytest.mark.parametrize(
@@ -199,6 +198,6 @@ def test_prompts_that_cannot_run_are_refused(lm: LanguageModel) -> None:
         generate(lm, ["abc"])
 
 
-def test_a_generation_says_what_it_is() -> None:
+def test_a_text_is_finished_only_if_it_was_not_cut_off() -> None:
     assert Generation([1], "a", "stop").finished
     assert not Generation([1], "a", "positions").finished
