@@ -12,7 +12,7 @@ from minise.commands.cli import main
 from minise.names import ENGINES
 
 
-def test_json_is_the_contracts(capsys, llama_folder: Path) -> None:
+def test_json_has_the_keys_of_the_contract(capsys, llama_folder: Path) -> None:
     status = main(["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert status == 0

@@ -16,7 +16,7 @@ from tests.support.commands import assert_one_line, run
 
 
 class TestGenerating:
-    def test_each_way_has_a_row(self, capsys) -> None:
+    def test_each_way_of_generating_has_a_row(self, capsys) -> None:
         command = ("bench", "--workload", "generate", "--model", "weights/tiny-llama")
         status, out, _ = run(capsys, *command, "--rounds", 1, "--no-peers", "--json")
         assert status == 0
@@ -30,7 +30,7 @@ class TestGenerating:
             assert row["seconds"] > 0
             assert row["differing"] == 0
 
-    def test_the_library_generates_the_same_tokens(
+    def test_the_transformers_library_generates_the_same_tokens(
         self, capsys, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pytest.importorskip("transformers")
@@ -43,7 +43,7 @@ class TestGenerating:
         assert {row.differing for row in rows} == {0}
         assert "tokens/s" in generating.as_text(rows)
 
-    def test_it_has_no_plot(self, capsys, tmp_path: Path) -> None:
+    def test_generating_has_no_plot(self, capsys, tmp_path: Path) -> None:
         plot = ("--plot", tmp_path / "x.png")
         assert_one_line(
             *run(capsys, "bench", "--workload", "generate", *plot), ["--plot draws the"]

@@ -26,7 +26,7 @@ class TestThePlot:
         monkeypatch.setattr(plot, "TRIALS", (1, 2, 4))
         monkeypatch.setattr(plot, "CHOICES", (3, 5))
 
-    def test_a_call_is_expected_to_take_time_in_proportion_to_its_tokens(self) -> None:
+    def test_the_estimated_time_of_a_call_is_proportional_to_its_tokens(self) -> None:
         """At the rate that the engines had on the workload itself."""
         calls, left_out = plot.plan_calls(LLAMA, SMALL, 0, timings(separate=3, dense=2, tree=1))
         assert left_out == []
@@ -39,7 +39,7 @@ class TestThePlot:
         assert by_place["N", 4, "separate"] == pytest.approx(4)
         assert by_place["N", 1, "separate"] == pytest.approx(1)
 
-    def test_what_would_take_too_long_is_left_out_and_named(
+    def test_calls_that_would_take_too_long_are_left_out_and_named(
         self, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
     ) -> None:
         as_measured = token_counts(*SMALL.prompts(99, 0)[:2])["dense"]
@@ -55,7 +55,7 @@ class TestThePlot:
     @pytest.mark.parametrize(
         ("seconds", "words"), [(0.001, "about 2 seconds"), (10.0, "about 6 minutes")]
     )
-    def test_it_says_first_how_long_it_takes(
+    def test_the_estimated_time_is_printed_first(
         self, seconds: float, words: str, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
     ) -> None:
         order = []
@@ -69,7 +69,7 @@ class TestThePlot:
         assert f"minise: the plot takes {words}: 3 rounds of 15 calls\n" in capsys.readouterr().err
         assert order == ["separate", "dense", "tree"] * 15  # in turn, one call each in a round
 
-    def test_it_draws_medians_and_their_spread(self) -> None:
+    def test_the_plot_shows_medians_and_their_spread(self) -> None:
         times = [3.0, 1.0, 2.0, 8.0]
         prompts = SMALL.prompts(99, 0)
         calls = [
@@ -90,7 +90,7 @@ class TestThePlot:
         assert "medians of 4 rounds; bands: from the fastest to the slowest" in caption
 
     @pytest.mark.parametrize("ending", ["png", "svg"])
-    def test_the_command_prints_what_it_wrote(
+    def test_the_command_prints_the_paths_of_its_files(
         self, ending: str, capsys, tmp_path: Path, llama_folder: Path
     ) -> None:
         path = tmp_path / f"growth.{ending}"

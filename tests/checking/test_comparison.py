@@ -1,4 +1,4 @@
-"""The numbers of a comparison are what their names say, and the bounds are kept one by one."""
+"""The numbers of a comparison are what their names say, and each bound holds."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class TestTheNumbers:
             )
             pairs = [*zip(exactly, narrow, strict=True), (wide_read, read)]
             gaps = [self.size(a.double() - b.double()) / self.size(a) for a, b in pairs]
-            apart = [float(gap.max()) for gap in gaps]
-            largest = [max(both) for both in zip(largest, apart, strict=True)]
+            largest_of_pair = [float(gap.max()) for gap in gaps]
+            largest = [max(both) for both in zip(largest, largest_of_pair, strict=True)]
             off = (wide_read - read)[:, prompt.label_ids].abs()
             labels = max(labels, float(off.max()))
             part = off / self.size(wide_read)[:, None]
@@ -113,7 +113,7 @@ class TestBounds:
         rest = {"changed": 0.0, "equal": False, "prompts": 2}
         return Difference(**{**fields, **relative, **rest, **changed})
 
-    def test_each_layer_logits_and_probabilities_have_their_own(self) -> None:
+    def test_layers_logits_and_probabilities_have_separate_bounds(self) -> None:
         bounds = Bounds([0.1, 0.2], 0.3, 0.4, 0.01)
         assert bounds.allow(self.difference())
         assert not bounds.allow(self.difference(relative_layers=[0.11, 0.0]))
@@ -122,7 +122,7 @@ class TestBounds:
         assert not bounds.allow(self.difference(relative_labels=0.41))
         assert not bounds.allow(self.difference(probabilities=0.02))
 
-    def test_a_tolerance_is_absolute_and_holds_for_everything(self, model: Models) -> None:
+    def test_a_tolerance_is_an_absolute_bound_for_all_numbers(self, model: Models) -> None:
         report = verify(*model("llama", torch.bfloat16), tolerance=0.5)
         assert report.bounds == Bounds([0.5] * 4, 0.5, 0.5, 0.5, relative=False)
         assert report.wide_bounds == report.bounds
@@ -132,7 +132,7 @@ class TestBounds:
         assert report.bounds.allow(self.difference(layers=[0.4, 0.4, 0.4, 0.5], **within))
 
     @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-    def test_what_is_not_a_number_is_never_within(self, wrong: float) -> None:
+    def test_nan_is_never_within_a_bound(self, wrong: float) -> None:
         bounds = Bounds([math.inf, 1.0], 1.0, 1.0, 1.0)
         assert not bounds.allow(self.difference())
         bounds = Bounds([1.0, 1.0], 1.0, 1.0, 1.0)
@@ -142,11 +142,11 @@ class TestBounds:
         assert not bounds.allow(self.difference(relative_labels=wrong))
         assert not bounds.allow(self.difference(probabilities=wrong))
 
-    def test_float64_has_fixed_ones(self, model: Models) -> None:
+    def test_float64_has_fixed_bounds(self, model: Models) -> None:
         report = verify(*model("llama", torch.float64))
         assert report.bounds == report.wide_bounds == Bounds([1e-10] * 4, 1e-10, 1e-10, 1e-10)
 
-    def test_others_follow_the_rounding_of_the_dtype(self, model: Models) -> None:
+    def test_bounds_of_other_dtypes_follow_their_rounding(self, model: Models) -> None:
         of = {d: verify(*model("shipped", d)).bounds for d in DTYPES[1:]}
         for dtype, bounds in of.items():
             eps = torch.finfo(dtype).eps

@@ -1,4 +1,4 @@
-"""No group depends on another in a correct layout, and every wrong cell of a mask is result."""
+"""No group depends on another in a correct layout, and every wrong cell of a mask is found."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def random_branches(seed: int) -> list[list[int]]:
 class TestTheScrambledRuns:
     @pytest.mark.parametrize("seed", range(40))
     @pytest.mark.parametrize("tree", [False, True])
-    def test_every_group_is_kept_while_each_row_outside_it_is_scrambled(
+    def test_each_row_outside_a_group_is_scrambled_in_a_run_that_keeps_the_group(
         self, seed: int, tree: bool
     ) -> None:
-        """In some run the group is kept and the row is not."""
+        """In some run the group is unchanged and the row is scrambled."""
         paths = pack([9], random_branches(seed), tree=tree).paths()
         runs = []
         for groups in groups_to_keep(paths):
@@ -47,7 +47,7 @@ class TestTheScrambledRuns:
         rows = {row for path in paths for row in path}
         for group, path in enumerate(paths):
             for row in rows - set(path):
-                assert any(group in groups and row not in kept for groups, kept in runs)
+                assert any(group in groups and row not in unchanged for groups, unchanged in runs)
 
     def test_every_scrambled_token_really_changes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -64,9 +64,9 @@ class TestTheScrambledRuns:
         influence(lm, [1, 2], branches)
         for tokens in runs[1:]:
             same = set((tokens == runs[0]).nonzero().flatten().tolist())
-            kept = [path for path in flat_paths([1, 2], branches) if same.issuperset(path)]
-            assert same == {row for path in kept for row in path}
-            assert 0 < len(kept) < 12
+            unchanged = [path for path in flat_paths([1, 2], branches) if same.issuperset(path)]
+            assert same == {row for path in unchanged for row in path}
+            assert 0 < len(unchanged) < 12
 
     def test_their_number_grows_with_the_logarithm_of_the_groups(self) -> None:
         for groups, most in ((2, 2), (6, 4), (40, 8), (400, 12)):
@@ -118,12 +118,12 @@ class TestACorrectLayout:
     def test_rows_that_a_layout_lacks_are_left_out(self, small: LanguageModel) -> None:
         assert influence(small, PREFIX, BRANCHES, pack(PREFIX, BRANCHES[:-1])).scrambled.equal
 
-    def test_it_works_within_inference_mode(self, small: LanguageModel) -> None:
+    def test_the_check_works_in_inference_mode(self, small: LanguageModel) -> None:
         with torch.inference_mode():
             assert influence(small, PREFIX, BRANCHES, gradients=True).gradients_hold
         assert not any(module._forward_hooks for module in small.decoder.modules())
 
-    def test_beyond_the_reach_of_the_windows_nothing_is_seen(self, tmp_path: Path) -> None:
+    def test_rows_beyond_the_reach_of_the_windows_have_no_influence(self, tmp_path: Path) -> None:
         """Three layers with windows of 4: the end reads nine positions back, and no more."""
         raw = {**SIZES, "model_type": "mistral", "rope_theta": 100.0, "sliding_window": 4}
         lm = load_tiny(tmp_path, raw)
@@ -146,12 +146,12 @@ class TestALeak:
         assert result.gradient_outside > 0.0
         assert not result.gradients_hold
 
-    def test_it_is_found_in_a_model_of_one_layer(self, tmp_path: Path) -> None:
+    def test_a_leak_is_found_in_a_model_of_one_layer(self, tmp_path: Path) -> None:
         lm = load_tiny(tmp_path, {**FAMILIES["llama"], "num_hidden_layers": 1})
         leaky = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
         assert not influence(lm, PREFIX, BRANCHES, leaky).scrambled.equal
 
-    def test_it_is_measured_the_same_each_time(self, small: LanguageModel) -> None:
+    def test_a_leak_is_measured_the_same_each_time(self, small: LanguageModel) -> None:
         leaky = pack(PREFIX, BRANCHES).replace(mask=causal_mask(T))
         results = [influence(small, PREFIX, BRANCHES, leaky, gradients=True) for _ in range(2)]
         assert results[0] == results[1]

@@ -1,4 +1,4 @@
-"""The states of a run and the differences of two runs: what every verdict of `verify` rests on."""
+"""The states of a run and the differences of two runs, from which `verify` decides."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ def test_the_difference_of_other_shapes_is_infinite() -> None:
 
 
 @pytest.mark.parametrize("values", [[math.nan, 1.0], [1.0, math.nan], [math.inf, math.nan]])
-def test_the_largest_is_nan_if_one_is(values: list[float]) -> None:
+def test_the_largest_difference_is_nan_if_one_is(values: list[float]) -> None:
     assert math.isnan(largest(values))
     assert largest([1.0, 3.0, 2.0]) == 3.0
 
 
-def test_apart_keeps_the_largest_of_each_layer() -> None:
-    apart = Apart()
-    apart.add([rows([1.0]), rows([1.0])], [rows([1.5]), rows([1.0])])
-    assert not apart.equal
-    apart.add([rows([2.0]), rows([2.0])], [rows([2.0]), rows([3.0])])
-    assert apart.absolute == [0.5, 1.0]
-    assert apart.relative == [0.5, 0.5]
-    apart.add([rows([1.0])] * 2, [rows([1.0])] * 2)
-    assert not apart.equal
-    assert apart.absolute == [0.5, 1.0]
+def test_the_largest_difference_of_each_layer_is_kept() -> None:
+    differences = Apart()
+    differences.add([rows([1.0]), rows([1.0])], [rows([1.5]), rows([1.0])])
+    assert not differences.equal
+    differences.add([rows([2.0]), rows([2.0])], [rows([2.0]), rows([3.0])])
+    assert differences.absolute == [0.5, 1.0]
+    assert differences.relative == [0.5, 0.5]
+    differences.add([rows([1.0])] * 2, [rows([1.0])] * 2)
+    assert not differences.equal
+    assert differences.absolute == [0.5, 1.0]
 
 
-def test_runs_of_other_numbers_of_layers_cannot_be_compared() -> None:
-    apart = Apart()
+def test_runs_with_different_numbers_of_layers_cannot_be_compared() -> None:
+    differences = Apart()
     with pytest.raises(ValueError, match="zip"):
-        apart.add([rows([1.0])] * 2, [rows([1.0])])
-    apart.add([rows([1.0])], [rows([1.0])])
-    assert apart.equal
+        differences.add([rows([1.0])] * 2, [rows([1.0])])
+    differences.add([rows([1.0])], [rows([1.0])])
+    assert differences.equal
     with pytest.raises(ValueError, match="zip"):
-        apart.add([rows([1.0])] * 2, [rows([1.0])] * 2)
+        differences.add([rows([1.0])] * 2, [rows([1.0])] * 2)

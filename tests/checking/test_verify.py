@@ -80,7 +80,7 @@ class TestCorrectEnginesPass:
         assert not report.bitwise
         assert all(x > 0 for d in report.engines.values() for x in d.layers)
 
-    def test_a_mask_that_would_not_fit_is_refused(self, model: Models, monkeypatch) -> None:
+    def test_a_mask_too_large_for_memory_is_refused(self, model: Models, monkeypatch) -> None:
         lm, plan = model("llama", torch.float64)
         checked: list[int] = []
         monkeypatch.setattr(verify_module, "check_mask_fits", checked.append)
@@ -91,7 +91,7 @@ class TestCorrectEnginesPass:
         with pytest.raises(InputError, match="packed tokens need a mask"):
             verify(lm, plan)
 
-    def test_a_single_group_passes_on_its_engines_alone(self, model: Models) -> None:
+    def test_a_single_group_passes_without_a_test_of_influence(self, model: Models) -> None:
         lm, _ = model("llama", torch.float64)
         report = verify(lm, SelfEnsemble(5, 1).plan(lm, BIRD))
         assert report.groups == 1
@@ -128,7 +128,7 @@ class TestWhatDoesNotPass:
 
 
 class TestRefusals:
-    """They come before any run of the model."""
+    """Refusals come before any run of the model."""
 
     @pytest.fixture
     def idle(self, model: Models, monkeypatch: pytest.MonkeyPatch) -> tuple[LanguageModel, Plan]:
@@ -136,19 +136,23 @@ class TestRefusals:
         monkeypatch.setattr(lm.decoder, "run", None)
         return lm, plan
 
-    def test_a_mask_that_does_not_fit(self, idle: tuple[LanguageModel, Plan], monkeypatch) -> None:
+    def test_a_mask_too_large_for_memory_is_refused(
+        self, idle: tuple[LanguageModel, Plan], monkeypatch
+    ) -> None:
         monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
         with pytest.raises(InputError, match="packed tokens need a mask"):
             verify(*idle)
 
-    def test_a_prompt_beyond_the_models_positions(self, idle: tuple[LanguageModel, Plan]) -> None:
+    def test_a_prompt_beyond_the_models_positions_is_refused(
+        self, idle: tuple[LanguageModel, Plan]
+    ) -> None:
         lm, plan = idle
         longer = replace(plan, prefix=plan.prefix * lm.config.max_position_embeddings)
         with pytest.raises(InputError, match="has positions for 1024"):
             verify(lm, longer)
 
 
-class TestItLeavesNothingBehind:
+class TestNothingOfTheModelChanges:
     def state(self, lm: LanguageModel) -> list[Any]:
         modules = list(lm.decoder.modules())
         return [
@@ -158,7 +162,7 @@ class TestItLeavesNothingBehind:
         ]
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-    def test_after_a_run(self, model: Models, dtype: torch.dtype) -> None:
+    def test_after_a_run_the_model_is_unchanged(self, model: Models, dtype: torch.dtype) -> None:
         lm, plan = model("llama", dtype)
         before = self.state(lm)
         weights = {name: x.clone() for name, x in lm.decoder.state_dict().items()}
@@ -168,7 +172,9 @@ class TestItLeavesNothingBehind:
             assert torch.equal(x, weights[name])
 
     @pytest.mark.parametrize("calls", [1, 5, 9, 13, 20])
-    def test_after_a_failure_midway(self, model: Models, monkeypatch, calls: int) -> None:
+    def test_after_a_failure_the_model_is_unchanged(
+        self, model: Models, monkeypatch, calls: int
+    ) -> None:
         lm, plan = model("llama", torch.bfloat16)
         before, real, left = self.state(lm), attention.Reader.attend, [3 * calls]
 

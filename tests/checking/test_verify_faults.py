@@ -53,7 +53,7 @@ class TestAFaultFails:
             ("llama", "a tree that reads what comes after"),
         ],
     )
-    def test_a_fault_of_the_suite(
+    def test_each_fault_of_the_suite_fails(
         self, model: Models, monkeypatch, name: str, fault: str, dtype: torch.dtype
     ) -> None:
         lm, plan = model(name, dtype)
@@ -64,7 +64,7 @@ class TestAFaultFails:
 
     @each_dtype
     @pytest.mark.parametrize("fault", PLANTED)
-    def test_a_small_fault_of_one_engine_or_of_all(
+    def test_a_small_fault_of_one_engine_or_of_all_fails(
         self, model: Models, monkeypatch, fault: str, dtype: torch.dtype
     ) -> None:
         """Without the check of influence, and also on a device that promises no equal bits."""
@@ -93,7 +93,7 @@ class TestAFaultFails:
 
     @each_dtype
     @pytest.mark.parametrize("tolerance", [None, 1e30])
-    def test_a_nan_in_one_row_of_an_engine(
+    def test_a_nan_in_one_row_of_an_engine_fails(
         self, model: Models, monkeypatch, dtype: torch.dtype, tolerance: float | None
     ) -> None:
         lm, plan = model("llama", dtype)
