@@ -1,12 +1,9 @@
-"""`minise bits`: which numbers of rows share their bits on this machine, and what they cost. And
-MKL's strict mode, which the command line asks for and the library does not."""
+"""`minise bits`: which numbers of rows share their bits on this machine, and what they cost."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +15,7 @@ from minise.bench.bits import Bits, in_words, measure_bits
 from minise.bench.measure import empty_decoder
 from minise.bench.shapes import BENCH_SHAPE, PUBLISHED
 from minise.errors import InputError
-from minise.exact import probe, strict
+from minise.exact import probe
 from minise.exact.layers import shapes_of
 from minise.exact.probe import Shape
 from minise.loading import identity
@@ -52,31 +49,31 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "NUMBERS", (1, 2, 4, 8, 16, 32, 64))
 
 
-def check_shape(told: dict) -> None:
-    assert set(told) == {"in", "out", "bias", "tried", "classes", "chosen", "microseconds"}
-    rows = told["tried"]
-    assert [int(number) for number in told["microseconds"]] in (rows, [])  # or it was busy
-    members = list(chain.from_iterable(told["classes"]))
+def check_shape(shape: dict) -> None:
+    assert set(shape) == {"in", "out", "bias", "tried", "classes", "chosen", "microseconds"}
+    rows = shape["tried"]
+    assert [int(number) for number in shape["microseconds"]] in (rows, [])  # or it was busy
+    members = list(chain.from_iterable(shape["classes"]))
     assert len(members) == len(set(members))
     assert set(members) <= set(rows)
-    assert told["chosen"] in told["classes"]
-    assert all(us > 0 for us in told["microseconds"].values())
+    assert shape["chosen"] in shape["classes"]
+    assert all(us > 0 for us in shape["microseconds"].values())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.usefixtures("few")
-def test_json_is_the_contracts(capsys, llama_folder: Path, dtype: str) -> None:
-    asked = ("bits", "--model", llama_folder, "--dtype", dtype, "--threads", 1, "--json")
-    status, out, err = run(capsys, *asked)
+def test_json_has_the_keys_of_the_contract(capsys, llama_folder: Path, dtype: str) -> None:
+    command = ("bits", "--model", llama_folder, "--dtype", dtype, "--threads", 1, "--json")
+    status, out, err = run(capsys, *command)
     assert (status, err) == (0, "")
-    told = json.loads(out)
-    assert set(told) == FACTS | {"model"}
-    assert (told["dtype"], told["threads"]) == (dtype, torch.get_num_threads())
-    assert told["torch"] == torch.__version__
-    sizes = [(one["in"], one["out"], one["bias"]) for one in told["shapes"]]
+    report = json.loads(out)
+    assert set(report) == FACTS | {"model"}
+    assert (report["dtype"], report["threads"]) == (dtype, torch.get_num_threads())
+    assert report["torch"] == torch.__version__
+    sizes = [(one["in"], one["out"], one["bias"]) for one in report["shapes"]]
     layers = [(32, 32, False), (32, 16, False), (32, 48, False), (48, 32, False)]
     assert sizes == [*layers, (32, 288, False)]  # and the output matrix
-    for one in told["shapes"]:
+    for one in report["shapes"]:
         check_shape(one)
 
 
@@ -94,7 +91,7 @@ def test_text_is_a_block_for_each_shape_of_a_model_that_ships(capsys) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_it_measures_anew_and_reads_no_weights(
+def test_bits_are_measured_each_time_and_no_weights_are_read(
     capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llama_folder: Path
 ) -> None:
     """config.json alone is enough, and the cache is neither read nor written."""
@@ -114,8 +111,8 @@ def test_a_published_shape_is_measured(capsys, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("minise.bench.bits.measure_bits", measure)
     status, out, _ = run(capsys, "bits", "--shape", "Qwen/Qwen2-7B", "--threads", 1, "--json")
-    told = json.loads(out)
-    assert (status, told["shape"]) == (0, "Qwen/Qwen2-7B")
+    report = json.loads(out)
+    assert (status, report["shape"]) == (0, "Qwen/Qwen2-7B")
     assert [(one.inputs, one.outputs, one.bias) for one in measured] == [
         *((3584, 3584, True), (3584, 512, True), (3584, 3584, False)),
         *((3584, 18944, False), (18944, 3584, False), (3584, 152064, False)),
@@ -126,10 +123,10 @@ def test_a_published_shape_is_measured(capsys, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("strange")
 def test_the_classes_are_those_of_the_kernel() -> None:
-    found = measure_bits(Shape(64, 48, False, torch.float32, 1))
-    assert found.classes == [[1, 2, 4, 64], [8, 32]]
-    assert list(found.microseconds) == [1, 2, 4, 8, 16, 32, 64]  # 16 is in no class
-    text = found.as_text().splitlines()
+    bits = measure_bits(Shape(64, 48, False, torch.float32, 1))
+    assert bits.classes == [[1, 2, 4, 64], [8, 32]]
+    assert list(bits.microseconds) == [1, 2, 4, 8, 16, 32, 64]  # 16 is in no class
+    text = bits.as_text().splitlines()
     assert text[0] == "64 x 48: {1 to 4, 64 and more}; {8, 32}"
     assert text[1].split() == ["rows", "1*", "2*", "4*", "8", "16", "32", "64*"]
     assert text[3].split()[-1] == "1.00"
@@ -183,99 +180,43 @@ def test_unusable_arguments_are_one_line(capsys, monkeypatch, arguments, parts) 
     assert_one_line(*run(capsys, "bits", *arguments), parts)
 
 
-def test_every_machine_of_the_page_is_told_in_the_commands_form() -> None:
+def test_every_machine_on_the_page_of_bits_is_described_by_the_commands_json() -> None:
     """docs/bits/ holds what `minise bits --json` prints: no paths, no names of hosts."""
     files = sorted((ROOT / "docs" / "bits").glob("*.json*"))
     assert files
     for path in files:
         for line in path.read_text(encoding="utf-8").splitlines():
-            told = json.loads(line)
-            assert set(told) - {"model", "shape"} == FACTS, path
-            assert not os.path.isabs(told.get("model", ""))
-            for one in told["shapes"]:
+            report = json.loads(line)
+            assert set(report) - {"model", "shape"} == FACTS, path
+            assert not os.path.isabs(report.get("model", ""))
+            for one in report["shapes"]:
                 check_shape(one)
 
 
-class TestStrictMode:
-    """MKL reads MKL_CBWR at its first product, so it is set before torch is imported."""
+@pytest.mark.usefixtures("few")
+def test_bits_and_bench_report_the_mode_in_force(
+    capsys, monkeypatch: pytest.MonkeyPatch, llama_folder: Path
+) -> None:
+    monkeypatch.setenv("MKL_CBWR", "AUTO,STRICT")
+    options = ("--model", llama_folder, "--threads", 1)
+    bench = ("bench", *options, "--rounds", 1, "--no-peers")
+    assert "MKL_CBWR=AUTO,STRICT\n" in run(capsys, "bits", *options)[1]
+    assert "MKL_CBWR=AUTO,STRICT\n" in run(capsys, *bench)[1]
+    machine = json.loads(run(capsys, *bench, "--json")[1])["machine"]
+    assert machine["environment"]["MKL_CBWR"] == "AUTO,STRICT"
+    assert machine["threads"] == torch.get_num_threads()
 
-    START = """
-import sys
-from minise.exact import strict
-strict.is_intel = lambda: {intel}
-import minise.__main__
-assert "torch" not in sys.modules
-import os, torch
-print(os.environ.get("MKL_CBWR"))
-"""
 
-    def started(self, intel: bool, **given: str) -> str:
-        """What a process sees after its start on such a processor."""
-        environment = {name: v for name, v in os.environ.items() if name != strict.VARIABLE}
-        command = [sys.executable, "-c", self.START.format(intel=intel)]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment | given, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    def test_it_is_asked_for_on_intels_processors_alone(self) -> None:
-        assert self.started(intel=True) == "AUTO,STRICT"
-        assert self.started(intel=False) == "None"
-
-    def test_what_the_user_has_set_stays(self) -> None:
-        assert self.started(intel=True, MKL_CBWR="COMPATIBLE") == "COMPATIBLE"
-        assert self.started(intel=True, MKL_CBWR="") == ""
-
-    def test_the_processor_names_its_maker(self, monkeypatch, tmp_path: Path) -> None:
-        for name, expected in (("GenuineIntel", True), ("AuthenticAMD", False)):
-            path = tmp_path / name
-            path.write_text(f"processor\t: 0\nvendor_id\t: {name}\n")
-            monkeypatch.setattr("builtins.open", lambda _, path=path: path.open())
-            assert strict.is_intel() is expected
-
-    def test_without_proc_the_systems_own_word_counts(self, monkeypatch) -> None:
-        def missing(_: str) -> None:
-            raise FileNotFoundError
-
-        monkeypatch.setattr("builtins.open", missing)
-        monkeypatch.setenv("PROCESSOR_IDENTIFIER", "Intel64 Family 6 Model 143, GenuineIntel")
-        assert strict.is_intel()
-        monkeypatch.setenv("PROCESSOR_IDENTIFIER", "ARMv8")
-        assert not strict.is_intel()
-
-    def test_the_library_leaves_the_process_as_it_is(self) -> None:
-        code = (
-            "import os; before = dict(os.environ)\n"
-            "from minise.exact import strict; strict.is_intel = lambda: True\n"
-            "import minise; minise.load('weights/tiny-llama')\n"
-            "assert dict(os.environ) == before"
-        )
-        environment = {name: v for name, v in os.environ.items() if name != strict.VARIABLE}
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
-
-    @pytest.mark.usefixtures("few")
-    def test_bits_and_bench_say_what_is_in_force(
-        self, capsys, monkeypatch: pytest.MonkeyPatch, llama_folder: Path
-    ) -> None:
-        monkeypatch.setenv("MKL_CBWR", "AUTO,STRICT")
-        asked = ("--model", llama_folder, "--threads", 1)
-        bench = ("bench", *asked, "--rounds", 1, "--no-peers")
-        assert "MKL_CBWR=AUTO,STRICT\n" in run(capsys, "bits", *asked)[1]
-        assert "MKL_CBWR=AUTO,STRICT\n" in run(capsys, *bench)[1]
-        told = json.loads(run(capsys, *bench, "--json")[1])["machine"]
-        assert told["environment"]["MKL_CBWR"] == "AUTO,STRICT"
-        assert told["threads"] == torch.get_num_threads()
-
-    def test_results_say_what_is_in_force(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What `identity.machine` says stands in results.json, and in run.json to compare with."""
-        monkeypatch.setenv("MKL_CBWR", "AUTO,STRICT")
-        told = identity.machine()["machine"]
-        assert set(told) == {"cpu", "instructions", "torch", "environment"}
-        assert told["environment"]["MKL_CBWR"] == "AUTO,STRICT"
+def test_results_report_the_mode_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `identity.machine` says stands in results.json, and in run.json to compare with."""
+    monkeypatch.setenv("MKL_CBWR", "AUTO,STRICT")
+    machine = identity.machine()["machine"]
+    assert set(machine) == {"cpu", "instructions", "torch", "environment"}
+    assert machine["environment"]["MKL_CBWR"] == "AUTO,STRICT"
 
 
 @pytest.mark.parametrize("command", ["ask", "bench"])
-def test_threads_are_set_before_the_numbers_of_rows_are_found(
+def test_threads_are_set_before_numbers_of_rows_are_measured(
     capsys, monkeypatch: pytest.MonkeyPatch, llama_folder: Path, command: str
 ) -> None:
     """The numbers depend on them."""
@@ -290,6 +231,6 @@ def test_threads_are_set_before_the_numbers_of_rows_are_found(
     monkeypatch.setattr("minise.loading.checkpoint.probe", probe)
     monkeypatch.setattr("minise.bench.measure.probe", probe)
     monkeypatch.setitem(BENCH_SHAPE, "vocab_size", 100)
-    given = ("--model", llama_folder) if command == "ask" else ()
-    assert run(capsys, command, *given, "--threads", 3)[0] == 2
+    options = ("--model", llama_folder) if command == "ask" else ()
+    assert run(capsys, command, *options, "--threads", 3)[0] == 2
     assert order == ["3 threads", "probed"]

@@ -46,14 +46,14 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minise.loading.checkpoint.read_weights", None)
 
 
-def test_ask(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ask_counts_prompts_and_tokens_without_running(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "ask", "--dry-run") == (0, ASK, "")
     status, out, err = run(capsys, "ask", "--dry-run", "--json", "--engine", "separate")
-    told = json.loads(out)
+    report = json.loads(out)
     assert (status, err) == (0, "")
-    first, second = told.pop("tasks")["question"].values()
-    assert told.pop("pass_bytes") < told["weights_bytes"]
-    assert told == {
+    first, second = report.pop("tasks")["question"].values()
+    assert report.pop("pass_bytes") < report["weights_bytes"]
+    assert report == {
         "model": "weights/tiny-llama",
         "dtype": "float32",
         "device": "cpu",
@@ -74,7 +74,9 @@ def test_ask(capsys: pytest.CaptureFixture[str]) -> None:
     assert second["tokens"] == dict.fromkeys(LAYOUTS, 74)
 
 
-def test_ask_leaves_out_what_it_would_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ask_leaves_out_the_methods_that_a_run_leaves_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     many = [part for i in range(30) for part in ("--choice", f"choice {i}")]
     status, out, err = run(capsys, "ask", "--dry-run", "--question", "Which?", *many)
     assert status == 0
@@ -83,11 +85,23 @@ def test_ask_leaves_out_what_it_would_leave_out(capsys: pytest.CaptureFixture[st
 
 
 def evaluated(tmp_path: Path, *more: object) -> tuple[object, ...]:
-    asked = ("eval", "--task", "miniature", "--questions", 4, "--trials", 3, "-o", tmp_path / "run")
-    return (*asked, "--method", "self-ensemble,vector-scaling", *more, "--dry-run")
+    command = (
+        "eval",
+        "--task",
+        "miniature",
+        "--questions",
+        4,
+        "--trials",
+        3,
+        "-o",
+        tmp_path / "run",
+    )
+    return (*command, "--method", "self-ensemble,vector-scaling", *more, "--dry-run")
 
 
-def test_eval(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_eval_counts_questions_and_tokens_without_running(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     pytest.importorskip("sklearn")
     status, out, err = run(capsys, *evaluated(tmp_path, "--quantize", "nf4-double"))
     assert status == 0
@@ -97,7 +111,7 @@ def test_eval(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_eval_counts_what_a_run_counts(
+def test_eval_counts_the_same_tokens_as_a_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sklearn")
@@ -115,15 +129,15 @@ def test_eval_counts_what_a_run_counts(
         assert row["largest_pass"] == max(sample["tokens"] for sample in samples)
 
 
-def test_of_a_method_that_asks_again_it_counts_the_first_round(
+def test_only_the_first_round_is_counted_of_a_method_with_several(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
-    asked = evaluated(tmp_path, "--method", "standard,elimination")
-    _, out, _ = run(capsys, *asked, "--json")
+    command = evaluated(tmp_path, "--method", "standard,elimination")
+    _, out, _ = run(capsys, *command, "--json")
     both = json.loads(out)["tasks"]["miniature"]
     assert both["elimination"] == {**both["standard"], "more_rounds": True}
-    _, out, _ = run(capsys, *asked)
+    _, out, _ = run(capsys, *command)
     assert "miniature, elimination: and more rounds, which depend on the answers\n" in out
     assert "standard: and more rounds" not in out
 
@@ -136,13 +150,13 @@ def planned(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_does_not_fit_is_refused_as_it_would_be(capsys, planned: Path) -> None:
-    said = [f"{planned}: its weights take 5.6 GiB in bfloat16, and 4.0 GiB are free", "smaller"]
-    asked = ("ask", "--model", planned, "--dry-run", "--quantize", "nf4")
-    assert_one_line(*run(capsys, *asked), said)
+def test_a_model_that_does_not_fit_is_refused_as_in_a_run(capsys, planned: Path) -> None:
+    parts = [f"{planned}: its weights take 5.6 GiB in bfloat16, and 4.0 GiB are free", "smaller"]
+    command = ("ask", "--model", planned, "--dry-run", "--quantize", "nf4")
+    assert_one_line(*run(capsys, *command), parts)
 
 
-def test_weights_that_are_not_there_are_planned(capsys, planned: Path, monkeypatch) -> None:
+def test_a_model_without_weights_can_be_planned(capsys, planned: Path, monkeypatch) -> None:
     monkeypatch.setattr("minise.loading.placement.for_bfloat16", lambda: True)
     monkeypatch.setattr("minise.loading.placement.free_bytes", lambda device: 16 * 2**30)
     status, out, err = run(capsys, "ask", "--model", planned, "--dry-run")

@@ -1,4 +1,4 @@
-"""`minise eval`: what options mean beside experiments, and how long the help is."""
+"""`minise eval`: what options mean together with experiments, and how long the help is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELETED += ("--include-path", "--num-fewshot", "--double-quant", "--method-prese
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--preset", "papers"], "--preset: invalid choice: 'papers'"),
         (["--experiment", "mains"], "--experiment: invalid choice: 'mains'"),
@@ -40,12 +40,12 @@ DELETED += ("--include-path", "--num-fewshot", "--double-quant", "--method-prese
         (["--experiment", "main", "--meth", "standard"], "unrecognized arguments: --meth"),
     ],
 )
-def test_an_unknown_value_is_one_line(capsys, options: list[str], said: str) -> None:
-    assert_one_line(*run(capsys, "eval", *options, "--output-path", "x"), [said])
+def test_an_unknown_value_is_one_line(capsys, options: list[str], message: str) -> None:
+    assert_one_line(*run(capsys, "eval", *options, "--output-path", "x"), [message])
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--trials", 10**9], "--trials 1000000000 is over the limit of 50,000"),
         (["--questions", 10**9], "1000000000 questions are too many; make 100,000 at most"),
@@ -54,11 +54,11 @@ def test_an_unknown_value_is_one_line(capsys, options: list[str], said: str) -> 
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_numbers_without_end_are_refused_at_once(capsys, options: list[Any], said: str) -> None:
+def test_infinite_numbers_are_refused_at_once(capsys, options: list[Any], message: str) -> None:
     for module in ("scipy", "sklearn", "matplotlib"):
         pytest.importorskip(module)
-    asked = ("--task", "miniature", "--method", "standard", "--output-path", "x")
-    assert_one_line(*run(capsys, "eval", *asked, *options), [said])
+    fixed = ("--task", "miniature", "--method", "standard", "--output-path", "x")
+    assert_one_line(*run(capsys, "eval", *fixed, *options), [message])
 
 
 def test_the_help_fits_two_screens(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def evaluate(undrawn, capsys, llama_folder: Path, tmp_path: Path) -> Any:
     return run_it
 
 
-def test_options_set_what_an_experiment_leaves_open(evaluate) -> None:
+def test_options_set_only_what_an_experiment_leaves_open(evaluate) -> None:
     options = ("--grouping", "balanced", "--no-null-option", "--engine", "separate")
     sizes = ("--group-size", 3, "--trials", 2)
     variants, results, err = evaluate("--experiment", "scale", "--questions", 2, *options, *sizes)
@@ -104,7 +104,7 @@ def test_options_set_what_an_experiment_leaves_open(evaluate) -> None:
     assert err == ""
 
 
-def test_without_options_an_experiment_is_the_papers(evaluate) -> None:
+def test_without_options_an_experiment_has_the_papers_settings(evaluate) -> None:
     variants, results, _ = evaluate("--experiment", "scale", "--questions", 2)
     settings = variants["self-ensemble"]["settings"]
     assert (settings["group_size"], settings["trials"]) == (4, 20)
@@ -138,7 +138,7 @@ def test_an_experiment_keeps_the_settings_that_it_varies(evaluate) -> None:
         ({"preset": "authors-code"}, False),
     ],
 )
-def test_first_trials_stand_for_a_smaller_run_only_where_groups_are_nested(
+def test_first_trials_replace_a_smaller_run_only_if_groups_are_nested(
     options: dict[str, str], nested: bool
 ) -> None:
     """A design of 20 is not the beginning of one of 80; nor is a run whose last group is read
@@ -160,14 +160,14 @@ def test_first_trials_stand_for_a_smaller_run_only_where_groups_are_nested(
 def test_methods_that_cannot_be_fitted_are_left_out_of_an_experiment(evaluate) -> None:
     sizes = ("--group-size", 2, "--trials", 1)
     variants, results, err = evaluate("--experiment", "main", "--questions", 4, *sizes)
-    kept = ["standard", "self-ensemble", "cyclic", "cyclic-matched"]
-    assert list(variants) == list(results["results"]["miniature"]) == kept
+    names = ["standard", "self-ensemble", "cyclic", "cyclic-matched"]
+    assert list(variants) == list(results["results"]["miniature"]) == names
     assert err.startswith("minise: miniature: left out: vector-scaling, dirichlet (")
     assert "4 questions for 5 folds" in err
     assert err.count("\n") == 1
 
 
-def test_a_grouping_of_ones_own(evaluate, tmp_path: Path) -> None:
+def test_a_grouping_from_a_users_file_runs(evaluate, tmp_path: Path) -> None:
     """Every pair of neighbours, as a file outside the package."""
     mine = tmp_path / "mine.py"
     mine.write_text(
@@ -187,7 +187,7 @@ def test_a_grouping_of_ones_own(evaluate, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_method_that_cannot_be_fitted_is_left_out_and_the_rest_runs(capsys, tmp_path) -> None:
+def test_a_method_that_cannot_be_fitted_is_left_out_and_the_others_run(capsys, tmp_path) -> None:
     """Twelve questions of the miniature are too few for Dirichlet. Nothing runs where no method
     that was named is left."""
     few = ("eval", "--task", "miniature", "--questions", 12, "-o", tmp_path, "--trials", 1)
@@ -203,19 +203,19 @@ def test_a_method_that_cannot_be_fitted_is_left_out_and_the_rest_runs(capsys, tm
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_results_say_on_how_many_threads(capsys, tmp_path) -> None:
-    asked = ("eval", "--task", "miniature", "--questions", 1, "--method", "standard")
-    run(capsys, *asked, "-o", tmp_path, "--threads", 1)
+def test_results_have_the_number_of_threads(capsys, tmp_path) -> None:
+    arguments = ("eval", "--task", "miniature", "--questions", 1, "--method", "standard")
+    run(capsys, *arguments, "-o", tmp_path, "--threads", 1)
     text = (tmp_path / "results.json").read_text()
     assert re.findall(r'"threads": (\d+)', text) == ["1"]
 
 
 @pytest.mark.parametrize("option", DELETED)
-def test_what_a_setting_says_is_no_option(capsys, option: str) -> None:
+def test_settings_of_methods_are_not_options(capsys, option: str) -> None:
     assert_one_line(*run(capsys, "eval", option, "4", "-o", "x"), [f"arguments: {option} 4"])
 
 
-def test_a_request_says_what_the_options_and_the_experiment_say_and_is_not_written_to() -> None:
+def test_a_request_holds_the_options_and_the_experiment_and_is_frozen() -> None:
     for module in ("scipy", "sklearn", "matplotlib"):
         pytest.importorskip(module)
     request = eval_request("--experiment", "choices", "--cut-to", "2,3", "--dry-run")

@@ -34,8 +34,8 @@ def start(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def imported_by(*arguments: str, without: tuple[str, ...] = ()) -> list[str]:
     """The modules that a command has imported at its end, where some are not installed."""
     missing = f"import sys\nsys.modules.update(dict.fromkeys({without}))"
-    told = "assert not status, status\nprint('\\n', *(m for m in sys.modules if sys.modules[m]))"
-    done = start(f"{missing}\n{START}\n{told}", *arguments)
+    report = "assert not status, status\nprint('\\n', *(m for m in sys.modules if sys.modules[m]))"
+    done = start(f"{missing}\n{START}\n{report}", *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()[-1].split()
@@ -46,7 +46,7 @@ def imported_by(*arguments: str, without: tuple[str, ...] = ()) -> list[str]:
     [["--version"], ["--help"], *([command, "--help"] for command in COMMANDS)],
     ids=" ".join,
 )
-def test_version_and_help_wait_for_nothing(arguments: list[str]) -> None:
+def test_version_and_help_import_no_heavy_package(arguments: list[str]) -> None:
     assert not {module.split(".")[0] for module in imported_by(*arguments)} & HEAVY
 
 
@@ -71,7 +71,7 @@ def test_evaluations_say_in_one_line_what_to_install(arguments: list[str]) -> No
 def test_a_command_runs_a_frozen_request(command: str) -> None:
     make = import_module(f"minise.commands.{command}").request
     run = import_module(f"minise.commands.run_{command}").run
-    made, taken = get_type_hints(make)["return"], get_type_hints(run)["request"]
-    assert made is taken
-    assert is_dataclass(made)
-    assert made.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    returned, taken = get_type_hints(make)["return"], get_type_hints(run)["request"]
+    assert returned is taken
+    assert is_dataclass(returned)
+    assert returned.__dataclass_params__.frozen  # type: ignore[attr-defined]

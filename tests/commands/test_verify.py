@@ -36,10 +36,10 @@ def noise(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 @pytest.fixture
 def unpromised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device whose bits nothing is known of."""
+    """A device for which no promise about bits is known."""
     monkeypatch.setattr(verify_module, "is_refined", lambda decoder: False)
-    found = {"device": "cuda:0 (a GPU)", **facts(), "threads": 1}
-    monkeypatch.setattr(verify_module, "machine", lambda device: found)
+    device_facts = {"device": "cuda:0 (a GPU)", **facts(), "threads": 1}
+    monkeypatch.setattr(verify_module, "machine", lambda device: device_facts)
 
 
 def verified(capsys: pytest.CaptureFixture[str], folder: Any, *options: object) -> tuple[int, Any]:
@@ -48,7 +48,7 @@ def verified(capsys: pytest.CaptureFixture[str], folder: Any, *options: object) 
     return status, json.loads(out) if "--json" in options else out
 
 
-def test_json_is_the_contracts(capsys, llama_folder) -> None:
+def test_json_has_the_keys_of_the_contract(capsys, llama_folder) -> None:
     status, report = verified(capsys, llama_folder, "--json")
     assert status == 0
     assert set(report) == {
@@ -93,7 +93,7 @@ def test_json_is_the_contracts(capsys, llama_folder) -> None:
     }
 
 
-def test_json_with_gradients(capsys, llama_folder) -> None:
+def test_json_with_gradients_has_their_results(capsys, llama_folder) -> None:
     status, report = verified(capsys, llama_folder, "--gradients", "--json")
     assert status == 0
     assert report["influence"]["gradient_outside"] == 0.0
@@ -118,14 +118,14 @@ def test_text_shows_what_was_proved(capsys, llama_folder) -> None:
     assert out.endswith(equal + "no group sees another\n")
 
 
-def test_text_with_gradients(capsys, llama_folder) -> None:
+def test_text_with_gradients_names_their_result(capsys, llama_folder) -> None:
     _, out = verified(capsys, llama_folder, "--gradients")
     assert "\nGradients of the last hidden state of groups 0, 1, by each token\n" in out
     assert "\n  that the group must not see: at most 0.0e+00 (must be 0)\n" in out
     assert re.search(r"\n  that it sees: at least [1-9].\de-\d\d \(must be above 0\)\n", out)
 
 
-def test_one_group_has_no_other(capsys, llama_folder) -> None:
+def test_with_one_group_influence_is_not_tested(capsys, llama_folder) -> None:
     status, out = verified(capsys, llama_folder, "--group-size", 8)
     assert status == 0
     assert "\nInfluence: there is one group" in out
@@ -146,7 +146,7 @@ def test_a_difference_beyond_the_tolerance_is_status_1(capsys, llama_folder, noi
 
 
 @pytest.mark.usefixtures("unpromised")
-def test_agreement_within_rounding_says_so(capsys, llama_folder, noise) -> None:
+def test_agreement_within_rounding_is_reported_as_such(capsys, llama_folder, noise) -> None:
     noise(1e-14)
     status, out = verified(capsys, llama_folder)
     assert status == 0
@@ -161,7 +161,7 @@ def test_agreement_within_rounding_says_so(capsys, llama_folder, noise) -> None:
 
 
 @pytest.mark.usefixtures("unpromised")
-def test_equal_bits_that_nothing_promised(capsys, llama_folder) -> None:
+def test_equal_bits_without_a_promise_are_reported_as_not_promised(capsys, llama_folder) -> None:
     for more in ([], ["--require-bits"]):
         status, out = verified(capsys, llama_folder, *more)
         assert status == 0
@@ -169,8 +169,8 @@ def test_equal_bits_that_nothing_promised(capsys, llama_folder) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--tolerance", 1e-3], ["--require-bits"]])
-def test_bits_that_differ_where_they_are_promised(capsys, llama_folder, noise, more) -> None:
-    """Though it is less than rounding."""
+def test_promised_bits_that_differ_are_a_failure(capsys, llama_folder, noise, more) -> None:
+    """Also if the difference is smaller than rounding."""
     noise(1e-14)
     status, out = verified(capsys, llama_folder, *more)
     assert status == 1
@@ -178,7 +178,9 @@ def test_bits_that_differ_where_they_are_promised(capsys, llama_folder, noise, m
     assert out.endswith(f"{kernels} ({processor()})\n")
 
 
-def test_a_fault_that_only_float64_shows(capsys, llama_folder, noise, unpromised) -> None:
+def test_a_fault_that_only_float64_shows_is_a_failure(
+    capsys, llama_folder, noise, unpromised
+) -> None:
     noise(1e-5)
     status, out = verified(capsys, llama_folder, "--dtype", "bfloat16")
     assert status == 1
@@ -186,7 +188,9 @@ def test_a_fault_that_only_float64_shows(capsys, llama_folder, noise, unpromised
     assert "FAILED: in float64 a packed run differs" in out
 
 
-def test_scores_that_would_not_fit(capsys, llama_folder, monkeypatch) -> None:
+def test_plain_runs_fewer_prompts_if_the_scores_of_all_would_not_fit(
+    capsys, llama_folder, monkeypatch
+) -> None:
     """The engine plain, which holds them at once, runs some of the prompts."""
     real = engines.check_mask_fits
 
@@ -204,14 +208,7 @@ def test_scores_that_would_not_fit(capsys, llama_folder, monkeypatch) -> None:
     assert "plain ran" not in out
 
 
-def test_required_bits_are_for_our_own_models(capsys, llama_folder) -> None:
-    folder = f"transformers:{llama_folder}"
-    status, out, err = run(capsys, "verify", "--model", folder, "--require-bits")
-    assert (status, out) == (2, "")
-    assert "--require-bits is for minise's own models" in err
-
-
-def test_a_question_that_shows_nothing(capsys, llama_folder) -> None:
+def test_a_question_that_shows_nothing_is_a_failure(capsys, llama_folder) -> None:
     status, out = verified(capsys, llama_folder, "--tolerance", 1e9)
     assert status == 1
     assert "FAILED: this question shows nothing" in out

@@ -1,0 +1,126 @@
+"""The answers of `minise ask` as text for a person."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from minise.method import Answer, Group, combine
+from minise.methods.uncertainty import Uncertainty
+from tests.support.commands import Q, run
+
+
+def test_ask_says_how_precise_an_answer_is(capsys, llama_folder) -> None:
+    command = ("ask", "--model", llama_folder, *Q, "--group-size", 2)
+    _, out, _ = run(capsys, *command, "--trials", 30)
+    assert re.search(
+        r"\n  precision: in its prompts \w+ got \d+\.\d% on average, \d+\.\d percentage points "
+        r"more than the next, \w+\.\n    Other random groups would change that by about \d+\.\d: "
+        r"the answer (is stable|may change; more --trials would tell)\.\n",
+        out,
+    )
+    _, out, _ = run(capsys, *command, "--trials", 30, "--show-groups")
+    assert len(re.findall(r"^ +\S.* 0\.\d+, standard error 0\.\d+$", out, re.M)) == 3
+    for options in (("--trials", 1), ("--trials", 6, "--grouping", "balanced")):
+        _, out, _ = run(capsys, *command, *options)
+        assert "How much other groups could change that cannot be told from these trials." in out
+    assert "balance: pairs meet 2 times; each choice takes each label" in out
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(0.039, "is stable."), (0.041, "may change; ")])
+def test_an_answer_is_stable_if_it_leads_by_two_standard_errors(
+    capsys, monkeypatch, llama_folder, error: float, verdict: str
+) -> None:
+    errors = Uncertainty(torch.zeros(3, dtype=torch.float64), 0.08, error)
+    monkeypatch.setattr("minise.methods.uncertainty.uncertainty", lambda *_: errors)
+    _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q)
+    assert "8.0 percentage points more than the next, " in out
+    assert f"would change that by about {100 * error:.1f}: the answer {verdict}" in out
+
+
+def test_text_shows_question_choices_answers_groups_and_tokens(capsys, llama_folder) -> None:
+    status, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--show-groups")
+    assert status == 0
+    assert out.startswith("Which is a bird?\n\n")
+    for choice in ("wren", "trout", "oak"):
+        assert re.search(rf"^  {choice} +[ >]  +\d+\.\d%.*%", out, re.M)  # in two columns
+    assert re.search(r"^Standard inference answers: (wren|trout|oak)$", out, re.M)
+    assert re.search(r"^Self-Ensemble answers: (wren|trout|oak)$", out, re.M)
+    assert re.search(r"^  cost: 1 prompt with all 3 choices, \d+ tokens$", out, re.M)
+    assert "\n  cost: 20 trials of groups of 4 = 20 prompts,\n" in out
+    assert f"\nModel: {llama_folder}\n" in out
+    assert len(re.findall(r"^ +\d+  .*, none of the above \d+\.\d%$", out, re.M)) == 20
+
+
+def answer_of(null: float, wren: float) -> Answer:
+    """What every prompt of a fixture says: the two groups with and without the first choice."""
+    rest = torch.tensor([(1 - null - wren) / 2] * 2, dtype=torch.float64)
+    first = torch.tensor([wren], dtype=torch.float64)
+    return combine(3, [Group((0, 1, 2), torch.cat([first, rest]), null)])
+
+
+def test_none_of_the_above_has_a_row_and_a_plain_sentence(
+    capsys, monkeypatch, llama_folder
+) -> None:
+    """The percentages of the choices are of their sum, which says nothing where it is near 0."""
+    command = ("ask", "--model", llama_folder, *Q, "--method", "self-ensemble", "--trials", 1)
+    monkeypatch.setattr("minise.method.mean_answer", lambda *_: answer_of(0.998, 0.001))
+    _, out, _ = run(capsys, *command)
+    assert "\n  none of the above     99.8%  mean of the prompts, not in the 100%\n" in out
+    assert (
+        "\nSelf-Ensemble answers: wren\n"
+        "  The model says none of the above: it gives that 99.8% on average in the prompts that\n"
+        "  list wren. No choice got more than 0.1% in any prompt. The percentages above only rank "
+        "them.\n"
+    ) in out
+    assert json.loads(run(capsys, *command, "--json")[1])["null"] == 0.998
+    monkeypatch.setattr("minise.method.mean_answer", lambda *_: answer_of(0.4, 0.5))
+    _, out, _ = run(capsys, *command)
+    assert "\n  none of the above     40.0%" in out
+    assert "The model says none of the above" not in out
+
+
+def test_none_of_the_above_has_no_row_without_the_null_option(capsys, llama_folder) -> None:
+    _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--no-null-option")
+    assert "none of the above" not in out
+
+
+def test_a_question_with_its_answer_says_who_is_right(capsys, llama_folder, tmp_path) -> None:
+    path = tmp_path / "q.json"
+    for right in range(2):
+        path.write_text(json.dumps({"question": "Why?", "choices": ["a", "b"], "answer": right}))
+        _, out, _ = run(capsys, "ask", "--model", llama_folder, "--file", path)
+        answers = re.findall(r"answers: ([ab]) \((right|wrong)\)$", out, re.M)
+        assert len(answers) == 2
+        for choice, verdict in answers:
+            assert (choice == "ab"[right]) == (verdict == "right")
+
+
+def test_bars_are_ascii_on_an_ascii_terminal(llama_folder) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "minise", "ask", "--model", llama_folder, *Q],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=True,
+    )
+    assert b"#" in done.stdout
+
+
+def test_escape_sequences_in_a_question_are_shown_as_text(capsys, llama_folder, tmp_path) -> None:
+    path = tmp_path / "q.json"
+    question = {"question": "Wh\x1b[2Jich?", "choices": ["wr\x1b[31men", "oa\x9bk", "elm\ttree"]}
+    path.write_text(json.dumps(question))
+    command = ("ask", "--model", llama_folder, "--file", path, "--trials", 1)
+    status, out, _ = run(capsys, *command, "--show-groups")
+    assert status == 0
+    assert "Wh\\x1b[2Jich?" in out
+    assert "wr\\x1b[31men" in out
+    assert not {"\x1b", "\x9b"} & set(out)
+    _, out, _ = run(capsys, *command, "--json")
+    assert json.loads(out)["question"] == question["question"]
