@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="the library, extra [transformers], i
 from minise.bridges.harness import main
 from tests.support.commands import run
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "bridges.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL))
 

@@ -15,7 +15,7 @@ from minise.loading.names import DEFAULT_MODEL
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_is_the_first_that_standard_gets_wrong_and_self_ensemble_right() -> None:
+def test_the_builtin_question_is_the_first_that_only_self_ensemble_gets_right() -> None:
     lm = load(DEFAULT_MODEL)
     first = next(
         q

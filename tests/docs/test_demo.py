@@ -43,18 +43,18 @@ def parts(page: str) -> tuple[str, dict[str, Any], str]:
     return before, json.loads(data), after
 
 
-def assert_close(written: Any, computed: Any, path: str) -> None:
-    """Equal, but for the last digits of numbers. Arrays are compressed: their shapes are equal."""
-    if isinstance(written, dict):
-        assert written.keys() == computed.keys(), path
-        names = ("dtype", "shape") if "deflated" in written else written
+def assert_close(stored: Any, computed: Any, path: str) -> None:
+    """Equal up to the last digits of numbers. Of compressed arrays, the shapes are equal."""
+    if isinstance(stored, dict):
+        assert stored.keys() == computed.keys(), path
+        names = ("dtype", "shape") if "deflated" in stored else stored
         for name in names:
-            assert_close(written[name], computed[name], f"{path}.{name}")
-    elif isinstance(written, list):
-        assert len(written) == len(computed), path
-        for number, pair in enumerate(zip(written, computed, strict=True)):
+            assert_close(stored[name], computed[name], f"{path}.{name}")
+    elif isinstance(stored, list):
+        assert len(stored) == len(computed), path
+        for number, pair in enumerate(zip(stored, computed, strict=True)):
             assert_close(*pair, f"{path}[{number}]")
-    elif isinstance(written, float) or isinstance(computed, float):
-        assert np.isclose(written, computed, rtol=0, atol=2e-3), path
+    elif isinstance(stored, float) or isinstance(computed, float):
+        assert np.isclose(stored, computed, rtol=0, atol=2e-3), path
     else:
-        assert written == computed, path
+        assert stored == computed, path

@@ -60,7 +60,7 @@ def test_a_section_runs_as_it_is_printed(
 
 def check_results(title: str, report: dict[str, Any]) -> None:
     """The methods that the page names, what it says of their settings, and sound numbers."""
-    found = report["results"]["miniature"]
+    cells = report["results"]["miniature"]
     settings = {
         "A method": ("content-free", {"empty": "N/A"}),
         "A method that is fitted": ("label-prior", {"first": 20}),
@@ -76,16 +76,16 @@ def check_results(title: str, report: dict[str, Any]) -> None:
         ),
     }
     name, expected = settings[title]
-    assert found[name]["settings"] == expected
-    for cell in found.values():
+    assert cells[name]["settings"] == expected
+    for cell in cells.values():
         assert cell["n"] in (20, 40)
         assert cell["nll"] > 0
     if title == "A method that is fitted":
-        assert set(found) == {"standard", "cyclic", "label-prior"}
-        assert found["label-prior"]["tokens"] == found["standard"]["tokens"]
-        assert found["label-prior"]["accuracy"] != found["standard"]["accuracy"]
+        assert set(cells) == {"standard", "cyclic", "label-prior"}
+        assert cells["label-prior"]["tokens"] == cells["standard"]["tokens"]
+        assert cells["label-prior"]["accuracy"] != cells["standard"]["accuracy"]
     if title == "A layout of your own":  # the choices alone say little
-        assert found["blind"]["accuracy"] < found["self-ensemble"]["accuracy"]
+        assert cells["blind"]["accuracy"] < cells["self-ensemble"]["accuracy"]
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +94,12 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestTheFamily:
-    def test_the_diff_is_short(self) -> None:
+    def test_the_diff_that_adds_a_family_is_short(self) -> None:
         [(_, diff)] = SECTIONS["A model family"]
         changed = re.findall(r"^[+-](?![+-]{2} ).*$", diff, flags=re.MULTILINE)
         assert len(changed) <= 15
 
-    def test_the_families_before_it_keep_their_numbers(self, patched: Path) -> None:
+    def test_the_other_families_keep_their_numbers(self, patched: Path) -> None:
         """The frozen logits of the reference library, on the patched copy."""
         for name in ("support/goldens", "claims/test_goldens.py"):
             source, copy = ROOT / "tests" / name, patched / "tests" / name
@@ -111,7 +111,7 @@ class TestTheFamily:
         options = ["-m", "pytest", "-q", "-k", "logits_equal", "tests/claims/test_goldens.py"]
         assert " passed" in run_patched(patched, *options)
 
-    def test_the_new_one_runs_on_every_engine_and_its_norms_matter(self, patched: Path) -> None:
+    def test_the_new_family_runs_on_every_engine_and_its_norms_matter(self, patched: Path) -> None:
         shown = run_patched(patched, "-c", CHECK)
         assert shown.split() == [str(patched / "minise" / "__init__.py"), "sound"]
 

@@ -99,7 +99,7 @@ def test_without_a_gpu_the_small_torch_is_installed_first(machine: Machine, caps
         ("NVIDIA-SMI has failed", "cpu", "because there is no NVIDIA driver."),
     ],
 )
-def test_the_driver_chooses_the_build(
+def test_the_driver_decides_the_build_of_torch(
     machine: Machine, capsys, driver: str, build: str, reason: str
 ) -> None:
     machine.driver = driver
@@ -128,13 +128,13 @@ def test_without_pytorchs_index_pip_chooses_the_build_and_a_message_says_so(
     ) in capsys.readouterr().out
 
 
-def test_macos_has_one_build(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_macos_has_one_build_of_torch(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install.platform, "system", lambda: "Darwin")
     install.main([])
     assert machine.pips == ["-e ."]
 
 
-def test_a_second_time_does_nothing(machine: Machine, capsys) -> None:
+def test_a_second_run_installs_nothing(machine: Machine, capsys) -> None:
     install.main(["test"])
     capsys.readouterr()
     machine.pips.clear()
@@ -170,7 +170,7 @@ def refusal(capsys, *extras: str) -> str:
     return err
 
 
-def test_it_refuses_before_it_makes_anything(
+def test_install_refuses_before_it_creates_a_file(
     machine: Machine, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "no extra is named 'tset'; there are test, eval, " in refusal(capsys, "tset")
@@ -186,7 +186,7 @@ def test_it_refuses_before_it_makes_anything(
     assert machine.pips == []
 
 
-def test_it_refuses_without_packages_and_when_pip_fails(
+def test_install_refuses_without_packages_and_when_pip_fails(
     machine: Machine, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.network = False

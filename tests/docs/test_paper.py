@@ -1,4 +1,4 @@
-"""docs/paper.md says what the paper's own numbers and equations give."""
+"""The findings of docs/paper.md follow from the paper's numbers and equations."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ENDS = list(accumulate(GROUPS))  # of the groups, without the question
 
 
 @pytest.mark.parametrize("line", list(check_paper.lines()), ids=lambda line: line[0])
-def test_a_line_is_what_the_printed_numbers_give(line: tuple[str, str]) -> None:
+def test_each_finding_follows_from_the_printed_numbers(line: tuple[str, str]) -> None:
     assert "| {} | {} |".format(*line) in PAGE
 
 
-def test_the_page_has_no_other_lines() -> None:
+def test_the_page_has_no_other_findings() -> None:
     assert check_paper.table() in PAGE
 
 
@@ -42,7 +42,7 @@ def test_a_changed_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.undo()
 
 
-def test_whole_numbers_of_questions_are_told_from_cut_ones() -> None:
+def test_rounded_and_truncated_accuracies_are_distinguished() -> None:
     assert check_paper.is_share(66.67, 3)
     assert not check_paper.is_share(66.66, 3)
     assert check_paper.is_cut(66.66, 3)
@@ -54,26 +54,29 @@ def group_of(token: int) -> int:
     return 0 if token < Q else 1 + sum(token - Q >= end for end in ENDS[:-1])
 
 
-def test_positions() -> None:
-    """Eq. 4 with the token's own group, with its other n, with that n mended, and Eq. 5."""
+def test_the_formula_of_positions_needs_the_stated_fixes() -> None:
+    """Eq. 4 with the token's own group, with its other n, with that n fixed, and Eq. 5."""
 
     def subtracted(count_for: list[int]) -> list[list[int]]:
         places = [token - sum(GROUPS[:n]) for token, n in zip(range(Q, 9), count_for, strict=True)]
         return [places[: GROUPS[0]], places[GROUPS[0] :]]
 
     tokens = range(Q, 9)
-    own = subtracted([group_of(token) for token in tokens])
-    other = subtracted([sum(token >= end for end in ENDS) for token in tokens])
-    mended = subtracted([sum(token >= Q + end for end in ENDS) for token in tokens])
+    of_own_group = subtracted([group_of(token) for token in tokens])
+    of_other_n = subtracted([sum(token >= end for end in ENDS) for token in tokens])
+    of_fixed_n = subtracted([sum(token >= Q + end for end in ENDS) for token in tokens])
     listed = [list(range(Q, Q + length)) for length in GROUPS]
-    assert f"those of G1 would be {own[0]} and those of G2 {own[1]}." in TEXT
-    assert f"they would be {other[0]} and {other[1]}; with |Q| in that sum it is right" in TEXT
+    assert f"those of G1 would be {of_own_group[0]} and those of G2 {of_own_group[1]}." in TEXT
+    assert (
+        f"they would be {of_other_n[0]} and {of_other_n[1]}; with |Q| in that sum it is right"
+        in TEXT
+    )
     assert f"The position list (Eq. 5) has {listed[0]} and {listed[1]}" in TEXT
-    assert mended == listed
+    assert of_fixed_n == listed
     assert PACKED.positions.tolist() == [*range(Q), *listed[0], *listed[1]]
 
 
-def test_the_mask() -> None:
+def test_the_formula_of_the_mask_needs_a_sum() -> None:
     """The product over the groups is 0 wherever there are two; the sum is the mask."""
     product, total = torch.zeros(9, 9), torch.zeros(9, 9)
     for i in range(9):
@@ -86,14 +89,14 @@ def test_the_mask() -> None:
     assert "multiplies over the groups, which gives 0 for any two tokens of one group" in TEXT
 
 
-def test_the_ending_tokens() -> None:
+def test_the_formula_of_the_ending_tokens_needs_a_sum_up_to_j() -> None:
     literal = [Q + sum(GROUPS[: j - 1]) - 1 for j in (1, 2)]
-    mended = [Q + sum(GROUPS[:j]) - 1 for j in (1, 2)]
-    assert PACKED.ends.tolist() == mended
-    assert f"would be {literal}. It must sum up to j, which gives {mended}." in TEXT
+    fixed = [Q + sum(GROUPS[:j]) - 1 for j in (1, 2)]
+    assert PACKED.ends.tolist() == fixed
+    assert f"would be {literal}. It must sum up to j, which gives {fixed}." in TEXT
 
 
-def test_the_mean() -> None:
+def test_the_formula_of_the_mean_is_as_stated() -> None:
     """Over the draws of the equation (a seed, one of its groups, one of that group's choices) the
     indicator is 1 in 1/8 of all cases."""
     groups = [make_groups(8, 4, 1, seed, "").flat for seed in range(30)]
@@ -110,14 +113,14 @@ def test_equations_have_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("folder", ["minise", "docs", "tests"])
-def test_wherever_an_equation_is_cited_its_name_stands_beside_it(folder: str) -> None:
+def test_every_cited_equation_has_its_name_before_its_number(folder: str) -> None:
     names = dict(enumerate(("step 2", "mean", "mask", "position", "position list", "readout"), 1))
     cited = 0
     for path in [ROOT / "README.md", *(ROOT / folder).rglob("*")]:
         if path.suffix in (".py", ".md") and path != Path(__file__):
             text = " ".join(path.read_text(encoding="utf-8").lower().split())
-            for found in re.finditer(r"eq\. (\d)", text):
+            for citation in re.finditer(r"eq\. (\d)", text):
                 cited += 1
-                before = text[max(0, found.start() - 45) : found.start()]
-                assert names[int(found[1])] in before, f"{path.name}: {before}{found[0]}"
+                before = text[max(0, citation.start() - 45) : citation.start()]
+                assert names[int(citation[1])] in before, f"{path.name}: {before}{citation[0]}"
     assert cited > 3

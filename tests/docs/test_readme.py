@@ -53,17 +53,19 @@ def borrowed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def paste(block: str, clone: Path, borrowed: str, **environment: str) -> str:
     """Paste a block into a shell at the root of the clone; what a person would see."""
-    kept = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in ("VIRTUAL_ENV", "PYTHONHOME", "PYTEST_ADDOPTS")
         and not name.startswith("PYTEST")
     }
     # The interpreter that runs the tests is the newcomer's python3.
-    kept["PATH"] = os.pathsep.join([str(Path(sys.executable).resolve().parent), kept["PATH"]])
+    variables["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).resolve().parent), variables["PATH"]]
+    )
     done = subprocess.run(
         ["sh", "-e", "-c", block],
-        cwd=clone, env={**kept, "PYTHONPATH": borrowed, **environment},
+        cwd=clone, env={**variables, "PYTHONPATH": borrowed, **environment},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -84,7 +86,7 @@ def test_the_second_command_passes_the_tests(clone: Path, borrowed: str) -> None
     assert "failed" not in shown
 
 
-def test_its_drawing_of_the_mask_is_what_the_program_draws() -> None:
+def test_the_drawing_of_the_mask_is_what_the_program_draws() -> None:
     drawn = subprocess.run(
         [sys.executable, "-m", "tools.draw_mask"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -93,25 +95,25 @@ def test_its_drawing_of_the_mask_is_what_the_program_draws() -> None:
     assert drawn.strip() in README
 
 
-def test_its_answer_is_what_ask_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_in_the_readme_is_what_ask_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ask"]) == 0
     shown = capsys.readouterr().out.strip()
     start = README.index(shown.split("\n")[0])
-    written = README[start : README.index("```", start)].strip().removesuffix("\n...")
-    shown = "\n".join(shown.split("\n")[: written.count("\n") + 1])  # README shows its beginning
+    quoted = README[start : README.index("```", start)].strip().removesuffix("\n...")
+    shown = "\n".join(shown.split("\n")[: quoted.count("\n") + 1])  # README shows its beginning
     percent = r"([\d.]+)%[ █]*"  # another machine may round the last digit otherwise
-    assert re.sub(percent, "%", shown) == re.sub(percent, "%", written)
-    there, here = ([float(p) for p in re.findall(percent, text)] for text in (written, shown))
-    assert here == pytest.approx(there, abs=0.2)
+    assert re.sub(percent, "%", shown) == re.sub(percent, "%", quoted)
+    in_readme, printed = ([float(p) for p in re.findall(percent, text)] for text in (quoted, shown))
+    assert printed == pytest.approx(in_readme, abs=0.2)
 
 
-def test_its_python_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     example = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)[0]
     monkeypatch.chdir(ROOT)
     exec(example, {})
 
 
-def test_its_table_of_machines_is_computed_from_the_shapes() -> None:
+def test_the_table_of_machines_is_computed_from_the_shapes() -> None:
     """Gigabytes that the weights take, with the options that the table names."""
     section = README[README.index("## What your machine runs") :]
     head, _, *rows = re.findall(r"^\|(.*)\|$", section, flags=re.MULTILINE)[:5]
@@ -125,22 +127,22 @@ def test_its_table_of_machines_is_computed_from_the_shapes() -> None:
             options = shlex.split(" ".join(re.findall(r"`(.*?)`", cell)))
             args = parser().parse_args(["ask", "--model", model, *options])
             size = 4 if "float32" in cell else 2
-            found = linear * (4.5 / 8 if args.quantize else size) + other * size
-            written = float(re.findall(r"([\d.]+) GB", cell)[0])
-            assert found / 1e9 == pytest.approx(written, rel=0.05), (model, cell)
+            size_in_bytes = linear * (4.5 / 8 if args.quantize else size) + other * size
+            gigabytes = float(re.findall(r"([\d.]+) GB", cell)[0])
+            assert size_in_bytes / 1e9 == pytest.approx(gigabytes, rel=0.05), (model, cell)
 
 
-def test_it_counts_the_core() -> None:
+def test_the_stated_number_of_lines_of_the_core_is_right() -> None:
     section = README[README.index("## Read it") : README.index("(`errors.py`")]
     files = [ROOT / "minise" / name for name in re.findall(r"`(\w+\.py)`", section)]
     lines = sum(
         bool(line.strip()) for file in files for line in file.read_text("utf-8").splitlines()
     )
-    written = int(re.findall(r"about ([\d,]+) lines", section)[0].replace(",", ""))
-    assert written == pytest.approx(lines, abs=20)
+    stated = int(re.findall(r"about ([\d,]+) lines", section)[0].replace(",", ""))
+    assert stated == pytest.approx(lines, abs=20)
 
 
-def test_it_is_a_front_page() -> None:
+def test_the_readme_is_short_enough_for_a_front_page() -> None:
     assert len(README.splitlines()) <= 150
 
 
@@ -161,15 +163,15 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
         assert path.exists(), path
 
 
-def test_every_command_that_a_page_names_is_one() -> None:
+def test_every_command_that_a_page_names_can_be_parsed() -> None:
     """Options and their values are checked by the parser itself, as a shell would pass them."""
     names = "ask|explain|verify|eval|report|bench"
     commands = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        found = re.findall(rf"`(minise (?:{names})\b[^`]*)`", text)  # also over the end of a line
-        found += re.findall(r"^(minise .*)$", text, flags=re.MULTILINE)
-        commands += [(page, command) for command in found]
+        on_page = re.findall(rf"`(minise (?:{names})\b[^`]*)`", text)  # also over the end of a line
+        on_page += re.findall(r"^(minise .*)$", text, flags=re.MULTILINE)
+        commands += [(page, command) for command in on_page]
     assert len(commands) > 25
     for page, command in commands:
         arguments = shlex.split(command)[1:]

@@ -38,7 +38,7 @@ QUESTIONS = [
     Question("Which one flies?", ["eel", "cat", "owl", "ant"], answer=2, id="b"),
     Question("Which grows?", ["salt", "oak", "clay"], answer=1, id="c"),
 ]
-ASKED = [(seed, question) for seed in (0, 1) for question in QUESTIONS]
+PAIRS = [(seed, question) for seed in (0, 1) for question in QUESTIONS]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -71,22 +71,26 @@ def in_one(method: Rounds, lm: LanguageModel, question: Question, seed: int) -> 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_plans_of_one_pass_get_the_logits_of_each_alone(lm: LanguageModel, engine: str) -> None:
-    plans = [SelfEnsemble(3, 4).plan(lm, q, seed) for seed, q in ASKED]
-    together = run_plans(lm, SelfEnsemble(3, 4), plans, [seed for seed, _ in ASKED], engine)
+def test_plans_in_one_pass_get_the_logits_that_each_gets_alone(
+    lm: LanguageModel, engine: str
+) -> None:
+    plans = [SelfEnsemble(3, 4).plan(lm, q, seed) for seed, q in PAIRS]
+    together = run_plans(lm, SelfEnsemble(3, 4), plans, [seed for seed, _ in PAIRS], engine)
     for plan, (run, logits) in zip(plans, together, strict=True):
         assert run is plan
         alone = label_logits(lm, plan, engine)
         assert all(torch.equal(a, b) for a, b in zip(logits, alone, strict=True))
 
 
-def test_they_really_are_one_pass(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_in_one_pass_cause_one_call_of_the_model(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passes = []
     real = ensemble.branch_logits
 
-    def counted(lm: LanguageModel, prefix: Any, branches: Any, *given: Any) -> Tensor:
+    def counted(lm: LanguageModel, prefix: Any, branches: Any, *more: Any) -> Tensor:
         passes.append(len(branches))
-        return real(lm, prefix, branches, *given)
+        return real(lm, prefix, branches, *more)
 
     monkeypatch.setattr(ensemble, "branch_logits", counted)
     plans = [SelfEnsemble(3, 4).plan(lm, q) for q in QUESTIONS]
@@ -104,7 +108,7 @@ def test_rounds_give_the_answer_of_one_round_with_all_prompts(
     lm: LanguageModel, engine: str
 ) -> None:
     method = Rounds()
-    for seed, question in ASKED:
+    for seed, question in PAIRS:
         plan, logits = run_plan(lm, method, method.plan(lm, question, seed), seed, engine)
         whole = in_one(method, lm, question, seed)
         assert plan.groups == whole.groups
@@ -117,7 +121,7 @@ def test_rounds_give_the_answer_of_one_round_with_all_prompts(
         assert torch.equal(*answers)
 
 
-def test_each_round_costs_its_own_tokens(lm: LanguageModel) -> None:
+def test_each_round_costs_the_tokens_of_its_prompts(lm: LanguageModel) -> None:
     plan, _ = run_plan(lm, Rounds(), Rounds().plan(lm, QUESTIONS[0]), 0)
     assert len(plan.rounds) == 3
     for engine in ENGINES:
@@ -129,7 +133,7 @@ def test_each_round_costs_its_own_tokens(lm: LanguageModel) -> None:
         assert [so_far[i] for i in (2, 5, 8)] == [sum(each[:n]) for n in (1, 2, 3)]
 
 
-def test_weights_of_joined_plans_follow_their_groups(lm: LanguageModel) -> None:
+def test_joined_plans_keep_the_weights_of_their_groups(lm: LanguageModel) -> None:
     exact = SelfEnsemble(2, 1, all_ordered_groups).plan(lm, QUESTIONS[2])
     plain = SelfEnsemble(2, 1).plan(lm, QUESTIONS[2])
     assert exact.groups.weights
@@ -138,12 +142,12 @@ def test_weights_of_joined_plans_follow_their_groups(lm: LanguageModel) -> None:
     assert join([plain, plain]).groups.weights is None
 
 
-def test_joined_plans_keep_their_own_layouts_as_rounds(lm: LanguageModel) -> None:
+def test_joined_plans_keep_their_layouts_as_rounds(lm: LanguageModel) -> None:
     plan = SelfEnsemble(2, 1).plan(lm, QUESTIONS[2])
-    own = replace(plan, layout=pack(plan.prefix, plan.branches, tree=False))
-    joined = join([own, plan])
+    flat = replace(plan, layout=pack(plan.prefix, plan.branches, tree=False))
+    joined = join([flat, plan])
     assert joined.layout is None
-    assert [one.layout for one in joined.rounds] == [own.layout, None]
+    assert [one.layout for one in joined.rounds] == [flat.layout, None]
 
 
 class TestAnEvaluation:
@@ -154,13 +158,13 @@ class TestAnEvaluation:
         return Asker(lm, method or SelfEnsemble(3, 4), variant, True, most)
 
     def samples(self, lm: LanguageModel, most: int, method: Any = None) -> list[dict[str, Any]]:
-        found = ask_each(self.asker(lm, most, method), ASKED)
-        every = [json.loads(sample.line()) for sample in found]
+        samples = ask_each(self.asker(lm, most, method), PAIRS)
+        every = [json.loads(sample.line()) for sample in samples]
         assert all(sample.pop("seconds") > 0 for sample in every)
         return every
 
     @pytest.mark.parametrize("method", [SelfEnsemble(3, 4), Rounds()])
-    def test_has_the_same_samples_whatever_shares_a_pass(
+    def test_has_the_same_samples_for_any_size_of_a_pass(
         self, lm: LanguageModel, method: Any
     ) -> None:
         alone = self.samples(lm, 0, method)
@@ -180,8 +184,8 @@ class TestAnEvaluation:
     def test_fills_a_pass_with_questions(
         self, lm: LanguageModel, engine: str, most: int, sizes: list[int] | None
     ) -> None:
-        passes = list(asking._passes(self.asker(lm, most, engine=engine), ASKED))
-        assert [(seed, question) for one in passes for seed, question, _ in one] == ASKED
+        passes = list(asking._passes(self.asker(lm, most, engine=engine), PAIRS))
+        assert [(seed, question) for one in passes for seed, question, _ in one] == PAIRS
         if sizes:
             assert [len(one) for one in passes] == sizes
             return
@@ -191,21 +195,21 @@ class TestAnEvaluation:
         assert all(n + more > most for n, more in zip(tokens, following, strict=False))
         assert 1 < len(passes) < 6
 
-    def test_keeps_what_each_prompt_said_where_it_is_wanted(self, lm: LanguageModel) -> None:
+    def test_keeps_the_result_of_each_prompt_if_requested(self, lm: LanguageModel) -> None:
         method, variant = SelfEnsemble(3, 4), Variant("x", "self-ensemble")
-        bare = next(ask_each(Asker(lm, method, variant), ASKED))
-        kept = next(ask_each(Asker(lm, method, variant, keep_groups=True), ASKED))
+        bare = next(ask_each(Asker(lm, method, variant), PAIRS))
+        sample = next(ask_each(Asker(lm, method, variant, keep_groups=True), PAIRS))
         assert bare.groups is None
-        assert kept.groups is not None
-        assert len(kept.groups) == len(method.plan(lm, QUESTIONS[0], 0).prompts)
+        assert sample.groups is not None
+        assert len(sample.groups) == len(method.plan(lm, QUESTIONS[0], 0).prompts)
 
     def test_fills_a_pass_to_the_last_token(self, lm: LanguageModel) -> None:
-        own = SelfEnsemble(3, 4).plan(lm, QUESTIONS[0], 0).tokens("tree")
-        for most, sizes in ((2 * own, [2, 2, 2]), (2 * own - 1, [1] * 6)):
+        tokens = SelfEnsemble(3, 4).plan(lm, QUESTIONS[0], 0).tokens("tree")
+        for most, sizes in ((2 * tokens, [2, 2, 2]), (2 * tokens - 1, [1] * 6)):
             passes = asking._passes(self.asker(lm, most), [(0, QUESTIONS[0])] * 6)
             assert [len(one) for one in passes] == sizes
 
-    def test_shares_the_seconds_of_a_pass_by_tokens(
+    def test_divides_the_seconds_of_a_pass_by_tokens(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def ten(ask: Any, device: Any) -> float:
@@ -213,11 +217,11 @@ class TestAnEvaluation:
             return 10.0
 
         monkeypatch.setattr(asking, "timed", ten)
-        samples = list(ask_each(self.asker(lm, 10**6), ASKED))
+        samples = list(ask_each(self.asker(lm, 10**6), PAIRS))
         assert sum(sample.seconds for sample in samples) == pytest.approx(10)
         assert len({round(sample.seconds / sample.tokens, 9) for sample in samples}) == 1
 
-    def test_asks_one_by_one_what_fails_together(
+    def test_asks_questions_one_by_one_if_they_fail_together(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         expected, run = self.samples(lm, 10**6), asking.run_plans
@@ -231,7 +235,7 @@ class TestAnEvaluation:
         assert self.samples(lm, 10**6) == expected
 
     @pytest.mark.parametrize("pending", [[1, 2, 3, 5], []])
-    def test_of_two_processes_is_told_by_the_first_in_order(
+    def test_of_two_processes_yields_all_samples_in_order_in_the_first(
         self, lm: LanguageModel, pending: list[int]
     ) -> None:
         """Threads stand for processes. Both answer: the first of each waits for the other's."""
@@ -251,27 +255,29 @@ class TestAnEvaluation:
         def ask(rank: int) -> list[Sample]:
             world, mine = World(rank, 2, store), [] if rank else pending
             try:
-                return list(ask_together(asker, world, "t/x", ASKED, mine))
+                return list(ask_together(asker, world, "t/x", PAIRS, mine))
             except BaseException:
                 store.set("failed", "the other one")  # which would wait for it
                 raise
 
         with ThreadPoolExecutor(2) as pool:
             first, second = pool.map(ask, (0, 1))
-        told = [json.loads(sample.line()) | {"seconds": 0} for sample in first]
+        lines = [json.loads(sample.line()) | {"seconds": 0} for sample in first]
         alone = [sample | {"seconds": 0} for sample in self.samples(lm, 0)]
-        assert told == [alone[i] for i in pending]
+        assert lines == [alone[i] for i in pending]
         assert second == []
 
-    def test_of_two_processes_the_first_tells_what_it_did_not_ask(self, lm: LanguageModel) -> None:
+    def test_of_two_processes_the_first_also_yields_samples_of_the_second(
+        self, lm: LanguageModel
+    ) -> None:
         """The second asks everything, and ends before the first begins."""
         store, pending = HashStore(), [4, 0, 3]
         store.set("t/x/pending", json.dumps(pending))
         asker = self.asker(lm, 0)
-        assert list(ask_together(asker, World(1, 2, store), "t/x", ASKED)) == []
-        told = list(ask_together(asker, World(0, 2, store), "t/x", ASKED, pending))
-        assert [(one.seed, one.id) for one in told] == [
-            (ASKED[i][0], ASKED[i][1].id) for i in pending
+        assert list(ask_together(asker, World(1, 2, store), "t/x", PAIRS)) == []
+        samples = list(ask_together(asker, World(0, 2, store), "t/x", PAIRS, pending))
+        assert [(one.seed, one.id) for one in samples] == [
+            (PAIRS[i][0], PAIRS[i][1].id) for i in pending
         ]
 
     def test_plans_the_next_pass_while_the_model_runs(self, lm: LanguageModel) -> None:
@@ -289,9 +295,9 @@ class TestAnEvaluation:
                 assert planned[following].wait(60)
                 return super().answer(plan, logits)
 
-        asked = [(0, question) for question in QUESTIONS]
+        pairs = [(0, question) for question in QUESTIONS]
         asker = Asker(lm, Watched(3, 4), Variant("x", "standard"))
-        assert len(list(ask_each(asker, asked))) == 3
+        assert len(list(ask_each(asker, pairs))) == 3
         assert len(threads) == 1
         assert threading.current_thread() not in threads
 
@@ -315,7 +321,7 @@ class TestAnEvaluation:
                 return super().answer(plan, logits)
 
         asker = Asker(lm, Fails(3, 4), Variant("x", "standard"), tokens_per_pass=most)
-        samples = ask_each(asker, ASKED)
+        samples = ask_each(asker, PAIRS)
         assert [next(samples).id for _ in range(2)] == ["a", "b"]
         with pytest.raises(InputError, match=r'question "c", x: (no|token id 1000000000)'):
             next(samples)
@@ -331,16 +337,16 @@ def test_a_trial_lets_a_model_write_one_token() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_option_changes_no_number(
+def test_the_option_tokens_per_pass_changes_no_number(
     model: Path, data: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     methods = ("--method", METHODS)
     assert main(arguments(model, data, tmp_path, *methods, "--tokens-per-pass", 2000)) == 0
-    found, expected = (
+    results, expected = (
         json.loads((folder / "results.json").read_text()) for folder in (tmp_path, whole)
     )
-    assert found["results"] == expected["results"]
-    assert found["differences"] == expected["differences"]
+    assert results["results"] == expected["results"]
+    assert results["differences"] == expected["differences"]
     capsys.readouterr()
     assert main(arguments(model, data, tmp_path, *methods, "--tokens-per-pass", 0)) == 2
     assert "--tokens-per-pass 0 is below 1" in capsys.readouterr().err

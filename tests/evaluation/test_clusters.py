@@ -20,7 +20,7 @@ def about(cell: list[Sample], size: int) -> list[Sample]:
     return [replace(one, cluster=f"fact {i // size:03}") for i, one in enumerate(cell)]
 
 
-def test_questions_about_one_fact_are_drawn_together_as_the_seeds_of_a_question_are() -> None:
+def test_questions_about_one_fact_are_resampled_together_like_the_seeds_of_a_question() -> None:
     seeds = [
         replace(one, id=f"q{i // 3:03}", seed=i % 3) for i, one in enumerate(draw_cell(300, seed=4))
     ]
@@ -35,7 +35,7 @@ def test_questions_about_one_fact_are_drawn_together_as_the_seeds_of_a_question_
         assert by_fact[f"{name}_interval"] == expected
 
 
-def test_copies_of_a_question_under_other_ids_bring_no_certainty_once_they_are_one_fact() -> None:
+def test_copies_of_a_question_narrow_no_interval_if_they_are_one_fact() -> None:
     once = draw_cell(100)
     copies = [replace(one, id=f"{one.id} {i}", cluster=one.id) for i in range(5) for one in once]
     alone = summarise(once)["accuracy_interval"]
@@ -47,10 +47,10 @@ def test_copies_of_a_question_under_other_ids_bring_no_certainty_once_they_are_o
 def test_a_fact_counts_once_in_mcnemars_test() -> None:
     a = about(draw_cell(120), 4)
     b = paired_to(a, draw_cell(120, seed=1))
-    found = difference(a, b)
-    assert (found["questions"], found["clusters"]) == (120, 30)
+    comparison = difference(a, b)
+    assert (comparison["questions"], comparison["clusters"]) == (120, 30)
     first = difference(a[::4], b[::4])
-    assert [found[key] for key in ("only_a", "only_b", "mcnemar_p")] == [
+    assert [comparison[key] for key in ("only_a", "only_b", "mcnemar_p")] == [
         first[key] for key in ("only_a", "only_b", "mcnemar_p")
     ]
 
@@ -80,20 +80,20 @@ def test_the_matched_loss_worked_by_hand() -> None:
     """Every fact has three right answers and two wrong ones, all with p = 0.9. So in every fold the
     best temperature makes 0.6 of it, and the loss is the entropy of 0.6."""
     cell = [sample([0.9, 0.1], int(i > 2), f"q{fact} {i}") for fact in range(10) for i in range(5)]
-    found = summarise([replace(one, cluster=one.id.split()[0]) for one in cell])
-    assert found["nll"] == pytest.approx(-0.6 * math.log(0.9) - 0.4 * math.log(0.1))
+    numbers = summarise([replace(one, cluster=one.id.split()[0]) for one in cell])
+    assert numbers["nll"] == pytest.approx(-0.6 * math.log(0.9) - 0.4 * math.log(0.1))
     entropy = -0.6 * math.log(0.6) - 0.4 * math.log(0.4)
-    assert found["nll_matched"] == pytest.approx(entropy, abs=1e-6)
-    assert found["nll_matched_interval"] == pytest.approx([entropy, entropy], abs=1e-6)
+    assert numbers["nll_matched"] == pytest.approx(entropy, abs=1e-6)
+    assert numbers["nll_matched_interval"] == pytest.approx([entropy, entropy], abs=1e-6)
 
 
 def test_the_temperature_is_fitted_on_other_facts() -> None:
     """Each of two facts has the temperature of the other: right in 3 of 4 cases, and in 2 of 4."""
     cell = [sample([0.8, 0.2], int(i > 2), f"a{i}") for i in range(4)]
     cell += [sample([0.8, 0.2], int(i > 1), f"b{i}") for i in range(4)]
-    found = summarise([replace(one, cluster=one.id[0]) for one in cell])["nll_matched"]
+    loss = summarise([replace(one, cluster=one.id[0]) for one in cell])["nll_matched"]
     of_a, of_b = math.log(2), -(math.log(0.75) + math.log(0.25)) / 2
-    assert found == pytest.approx((of_a + of_b) / 2, abs=0.01)
+    assert loss == pytest.approx((of_a + of_b) / 2, abs=0.01)
     assert summarise(cell[:1])["nll_matched"] is None
 
 
@@ -105,6 +105,6 @@ def test_questions_of_different_k_share_a_temperature() -> None:
         for p in ([0.7, 0.3], [0.5, 0.3, 0.2])
         for answer in range(len(p))
     ]
-    found = summarise([replace(one, cluster=one.id.split()[0]) for one in cell])
+    numbers = summarise([replace(one, cluster=one.id.split()[0]) for one in cell])
     expected = (2 * math.log(2) + 3 * math.log(3)) / 5
-    assert found["nll_matched"] == pytest.approx(expected, abs=0.01)
+    assert numbers["nll_matched"] == pytest.approx(expected, abs=0.01)

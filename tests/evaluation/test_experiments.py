@@ -149,7 +149,7 @@ def test_runs_of_several_models_make_one_table(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_4_bit_and_full_precision_make_one_row(
+def test_4_bit_and_full_precision_share_a_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(name: str, *options: str) -> Path:
@@ -172,7 +172,7 @@ def test_4_bit_and_full_precision_make_one_row(
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 @pytest.mark.parametrize("dataset", ["miniature", "qasc"])
-def test_the_variants_can_be_built(name: str, dataset: str) -> None:
+def test_every_variant_of_every_experiment_can_be_built(name: str, dataset: str) -> None:
     """They follow from the task's facts, whatever the task is called."""
     tasks = [Task(called, dataset, [], {}, group_size=3, trials=6) for called in ("x", "qasc-k4")]
     variants, same = (EXPERIMENTS[name].variants(task) for task in tasks)
@@ -189,11 +189,11 @@ def test_the_variants_can_be_built(name: str, dataset: str) -> None:
         assert variant.settings.get("trials", 6) == 6
 
 
-def test_sensitivity_runs_the_most_trials_and_takes_the_others_from_them() -> None:
+def test_sensitivity_runs_the_most_trials_and_reads_fewer_trials_from_them() -> None:
     variants = {v.name: v for v in EXPERIMENTS["sensitivity"].variants(Task("x", "qasc", [], {}))}
     assert len(variants) == 3 * 4
-    asked = [v for v in variants.values() if v.method == "self-ensemble"]
-    assert [v.settings for v in asked] == [{"group_size": m, "trials": 80} for m in (3, 4, 5)]
+    ensembles = [v for v in variants.values() if v.method == "self-ensemble"]
+    assert [v.settings for v in ensembles] == [{"group_size": m, "trials": 80} for m in (3, 4, 5)]
     for variant in variants.values():
         if variant.method == "first-trials":
             most = variants[variant.settings["of"]]
@@ -208,7 +208,7 @@ def test_sensitivity_runs_the_most_trials_and_takes_the_others_from_them() -> No
     assert exact == [2, 3, 4]
 
 
-def test_tables_need_no_torch() -> None:
+def test_tables_are_printed_without_importing_torch() -> None:
     code = "import sys; from minise.{} import {}; sys.exit('torch' in sys.modules)"
     for room, module in (
         ("evaluation", "experiments"),

@@ -27,7 +27,7 @@ WROTE = [
 ]
 
 
-def test_the_text_is_scored_by_the_choice_that_it_names() -> None:
+def test_reasoning_text_is_scored_by_the_choice_that_it_names() -> None:
     measured = reasoning_texts({"cot": WROTE})["cot"]
     assert measured["accuracy"] == 0.2
     # One right of five: as any five questions of which the first is right.
@@ -38,7 +38,7 @@ def test_the_text_is_scored_by_the_choice_that_it_names() -> None:
     assert measured["new_tokens"] == 26
 
 
-def test_a_method_that_writes_nothing_has_no_part() -> None:
+def test_a_method_that_writes_no_text_is_not_in_the_table_of_reasoning() -> None:
     plain = [Sample("q", 0, "", 0, 0, [1.0, 0.0], [1.0, 0.0], 3), sample(1, 1)]
     assert reasoning_texts({"standard": plain, "cot": WROTE}).keys() == {"cot"}
     assert reasoning_texts({"both": [*plain, *WROTE]}) == {}

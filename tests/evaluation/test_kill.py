@@ -1,4 +1,4 @@
-"""A run that is killed at any instant goes on, and ends as one that nobody stopped."""
+"""A run that is killed at any instant can be resumed, and ends like a run that was not killed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("runs"))
 
 
-def test_ten_kills_leave_no_trace(runs: Runs) -> None:
-    found = list(kill(runs, 10))
-    assert len(found) == 10
-    assert {"fsync", "replace"} <= {place for place, _ in found}
-    assert all(equal for _, equal in found)
+def test_a_run_killed_ten_times_ends_like_an_unbroken_run(runs: Runs) -> None:
+    kills = list(kill(runs, 10))
+    assert len(kills) == 10
+    assert {"fsync", "replace"} <= {place for place, _ in kills}
+    assert all(equal for _, equal in kills)
 
 
-def test_a_run_dies_at_the_call_that_was_asked_for(runs: Runs, tmp_path: Path) -> None:
+def test_a_run_dies_at_the_requested_call(runs: Runs, tmp_path: Path) -> None:
     """Once before the fifth call and, when it goes on, after the first, where a file is cut."""
     assert runs.run(tmp_path, (5, False)) == -signal.SIGKILL
     assert runs.last_calls() == runs.calls[:5]

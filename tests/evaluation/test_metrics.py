@@ -50,9 +50,9 @@ def draw_cell(questions: int, sharpness: float = 1.5, seed: int = 0) -> list[Sam
     cell = []
     for i in range(questions):
         true = draw.dirichlet(np.full(K, 0.7))
-        said = true**sharpness
+        sharpened = true**sharpness
         # Rounded, so that some confidences are equal.
-        coarse = np.round(said / said.sum(), 2) + 0.01
+        coarse = np.round(sharpened / sharpened.sum(), 2) + 0.01
         p = coarse / coarse.sum()
         cell.append(sample(p.tolist(), int(draw.choice(K, p=true)), f"q{i}"))
     return cell
@@ -88,13 +88,13 @@ def test_the_numbers_are_those_of_scikit_learn() -> None:
     right, f = columns(cell)
     answers, p = [one.answer for one in cell], [one.probabilities for one in cell]
     assert len(set(f)) < 600
-    found = summarise(cell)
-    assert found["accuracy"] == metrics.accuracy_score(answers, [one.prediction for one in cell])
-    assert found["nll"] == pytest.approx(metrics.log_loss(answers, p, labels=range(K)))
+    numbers = summarise(cell)
+    assert numbers["accuracy"] == metrics.accuracy_score(answers, [one.prediction for one in cell])
+    assert numbers["nll"] == pytest.approx(metrics.log_loss(answers, p, labels=range(K)))
     brier = metrics.brier_score_loss(answers, p, labels=list(range(K)), scale_by_half=False)
-    assert found["brier"] == pytest.approx(brier)
-    assert found["auroc"] == pytest.approx(metrics.roc_auc_score(right, f))
-    assert found["confidence"] == pytest.approx(f.mean())
+    assert numbers["brier"] == pytest.approx(brier)
+    assert numbers["auroc"] == pytest.approx(metrics.roc_auc_score(right, f))
+    assert numbers["confidence"] == pytest.approx(f.mean())
 
 
 def test_the_calibration_error_has_scikit_learns_bins() -> None:
@@ -114,54 +114,54 @@ def test_a_cell_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         sample([0.5, 0.5], 1, "b", 1, tokens=40),
     ]
     monkeypatch.setattr("minise.evaluation.metrics.BINS", 2)
-    found = summarise(cell)
-    assert (found["n"], found["questions"], found["tokens"]) == (4, 2, 25)
-    assert (found["bins"], found["tau"], found["resamples"]) == (2, 0.5, 1000)
-    assert found["accuracy"] == 0.5
-    assert found["nll"] == pytest.approx(-math.log(0.8 * 0.4 * 0.1 * 0.5) / 4)
-    assert found["brier"] == pytest.approx((0.08 + 0.54 + 1.62 + 0.5) / 4)
-    assert found["confidence"] == pytest.approx(0.65)
+    numbers = summarise(cell)
+    assert (numbers["n"], numbers["questions"], numbers["tokens"]) == (4, 2, 25)
+    assert (numbers["bins"], numbers["tau"], numbers["resamples"]) == (2, 0.5, 1000)
+    assert numbers["accuracy"] == 0.5
+    assert numbers["nll"] == pytest.approx(-math.log(0.8 * 0.4 * 0.1 * 0.5) / 4)
+    assert numbers["brier"] == pytest.approx((0.08 + 0.54 + 1.62 + 0.5) / 4)
+    assert numbers["confidence"] == pytest.approx(0.65)
     # (0, 0.5]: 0.4 right, 0.5 wrong; (0.5, 1]: 0.8 right, 0.9 wrong
-    assert found["ece_width"] == pytest.approx((abs(1 - 0.9) + abs(1 - 1.7)) / 4)
-    assert found["auroc"] == 0.25
-    assert found["under_confidence"] == 0.5
-    assert found["over_confidence"] == 0.5
-    assert found["seeds"] == {"0": 1.0, "1": 0.0}
-    assert found["accuracy_seeds_mean"] == 0.5
-    assert found["accuracy_seeds_std"] == pytest.approx(stdev([1, 0]))
+    assert numbers["ece_width"] == pytest.approx((abs(1 - 0.9) + abs(1 - 1.7)) / 4)
+    assert numbers["auroc"] == 0.25
+    assert numbers["under_confidence"] == 0.5
+    assert numbers["over_confidence"] == 0.5
+    assert numbers["seeds"] == {"0": 1.0, "1": 0.0}
+    assert numbers["accuracy_seeds_mean"] == 0.5
+    assert numbers["accuracy_seeds_std"] == pytest.approx(stdev([1, 0]))
 
 
-def test_tau_itself_is_neither_under_nor_over_confident() -> None:
+def test_a_confidence_of_exactly_tau_is_neither_under_nor_over_confident() -> None:
     cell = [sample([0.5, 0.5], 0, "a"), sample([0.5, 0.5], 1, "b")]
-    found = summarise(cell)
-    assert (found["under_confidence"], found["over_confidence"]) == (0, 0)
+    numbers = summarise(cell)
+    assert (numbers["under_confidence"], numbers["over_confidence"]) == (0, 0)
     cell = [sample([0.49, 0.3, 0.21], 0, "a"), sample([0.51, 0.49], 1, "b")]
-    found = summarise(cell)
-    assert (found["under_confidence"], found["over_confidence"]) == (1, 1)
+    numbers = summarise(cell)
+    assert (numbers["under_confidence"], numbers["over_confidence"]) == (1, 1)
 
 
-def test_the_scores_have_ratios_of_their_own() -> None:
+def test_confidence_of_the_scores_has_separate_ratios() -> None:
     cell = [
         replace(sample([0.6, 0.4], 0, "a"), scores=[0.4, 0.3]),
         replace(sample([0.4, 0.3, 0.3], 1, "b"), scores=[0.7, 0.5, 0.5]),
     ]
-    found = summarise(cell)
-    assert (found["under_confidence"], found["over_confidence"]) == (0, 0)
-    assert (found["under_confidence_scores"], found["over_confidence_scores"]) == (1, 1)
+    numbers = summarise(cell)
+    assert (numbers["under_confidence"], numbers["over_confidence"]) == (0, 0)
+    assert (numbers["under_confidence_scores"], numbers["over_confidence_scores"]) == (1, 1)
 
 
 def test_an_answer_of_probability_zero_costs_a_finite_loss() -> None:
     assert summarise([sample([1.0, 0.0], 1)])["nll"] == pytest.approx(12 * math.log(10))
 
 
-def test_what_is_not_defined_is_none_and_the_rest_is_json() -> None:
-    found = summarise([sample([0.7, 0.3], 0)])
+def test_undefined_numbers_are_none_and_all_numbers_are_valid_json() -> None:
+    numbers = summarise([sample([0.7, 0.3], 0)])
     for name in ("auroc", "auroc_interval", "over_confidence", "over_confidence_interval"):
-        assert found[name] is None
-    assert found["accuracy_seeds_std"] is None
-    assert found["confidence_curve"]["incorrect"] is None
-    assert found["under_confidence"] == 0
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+        assert numbers[name] is None
+    assert numbers["accuracy_seeds_std"] is None
+    assert numbers["confidence_curve"]["incorrect"] is None
+    assert numbers["under_confidence"] == 0
+    assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
     assert summarise([sample([0.7, 0.3], 1)])["under_confidence"] is None
 
 
@@ -176,15 +176,15 @@ def test_the_confidence_curve_is_the_share_above_tau() -> None:
 
 def test_the_reliability_bins_are_those_of_the_ece() -> None:
     cell = draw_cell(300)
-    found = summarise([*cell, *(replace(one, seed=1) for one in cell[:100])])
-    bins = found["reliability"]
+    numbers = summarise([*cell, *(replace(one, seed=1) for one in cell[:100])])
+    bins = numbers["reliability"]
     assert bins["edges"] == pytest.approx([i / 15 for i in range(16)])
     gaps = [
         n * abs(right - f)
         for n, right, f in zip(bins["count"], bins["accuracy"], bins["confidence"], strict=True)
         if n
     ]
-    assert sum(gaps) / sum(bins["count"]) == pytest.approx(found["ece_width"])
+    assert sum(gaps) / sum(bins["count"]) == pytest.approx(numbers["ece_width"])
     assert (sum(bins["count"]), sum(bins["questions"])) == (400, 300)  # of two seeds: once
     for low, f, high in zip(bins["edges"], bins["confidence"], bins["edges"][1:], strict=False):
         assert f is None or low <= f <= high
@@ -267,18 +267,18 @@ def test_the_numbers_do_not_depend_on_the_order_of_samples() -> None:
     assert difference(cell, cell[::-1])["interval"] == [0, 0]
 
 
-def test_a_difference_is_that_of_the_common_samples() -> None:
+def test_a_difference_is_computed_on_the_common_samples() -> None:
     a = draw_cell(400)
     b = paired_to(a, draw_cell(400, sharpness=0.5, seed=1))
-    found = difference([*a, sample([0.9, 0.1], 0, "only in a")], b[:300])
+    comparison = difference([*a, sample([0.9, 0.1], 0, "only in a")], b[:300])
     left, right = summarise(a[:300]), summarise(b[:300])
-    assert found["n"] == found["questions"] == 300
+    assert comparison["n"] == comparison["questions"] == 300
     pairs = zip(a[:300], b[:300], strict=True)
-    assert found["changed"] == sum(x.prediction != y.prediction for x, y in pairs) != 150
+    assert comparison["changed"] == sum(x.prediction != y.prediction for x, y in pairs) != 150
     for name in ("accuracy", "nll", "under_confidence", "over_confidence"):
-        assert found[name] == pytest.approx(left[name] - right[name])
-        low, high = found["interval" if name == "accuracy" else f"{name}_interval"]
-        assert low < found[name] < high
+        assert comparison[name] == pytest.approx(left[name] - right[name])
+        low, high = comparison["interval" if name == "accuracy" else f"{name}_interval"]
+        assert low < comparison[name] < high
 
 
 def test_the_interval_of_a_difference_is_paired(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,12 +313,12 @@ def test_mcnemar_counts_each_question_once_under_its_lowest_common_seed() -> Non
         for i in range(9)
         for seed in (1, 2)
     ]
-    found = difference(a, b)
-    assert (found["only_a"], found["only_b"]) == (7, 0)
-    assert (found["n"], found["questions"]) == (18, 9)
-    assert found["mcnemar_p"] == pytest.approx(2 * 0.5**7)
+    comparison = difference(a, b)
+    assert (comparison["only_a"], comparison["only_b"]) == (7, 0)
+    assert (comparison["n"], comparison["questions"]) == (18, 9)
+    assert comparison["mcnemar_p"] == pytest.approx(2 * 0.5**7)
     assert difference(b, a)["only_b"] == 7
-    assert difference(b, a)["mcnemar_p"] == found["mcnemar_p"]
+    assert difference(b, a)["mcnemar_p"] == comparison["mcnemar_p"]
     assert difference(a, a)["mcnemar_p"] == 1
 
 
@@ -327,11 +327,11 @@ def test_mcnemar_is_the_binomial_test_of_the_disagreements() -> None:
     b = paired_to(a, draw_cell(400, seed=1))
     right_a, right_b = columns(a)[0], columns(b)[0]
     only_a, only_b = int((right_a & ~right_b).sum()), int((right_b & ~right_a).sum())
-    found = difference(a, b)
-    assert (found["only_a"], found["only_b"]) == (only_a, only_b)
+    comparison = difference(a, b)
+    assert (comparison["only_a"], comparison["only_b"]) == (only_a, only_b)
     assert only_a != only_b
     p = 2 * sum(math.comb(only_a + only_b, i) for i in range(min(only_a, only_b) + 1))
-    assert found["mcnemar_p"] == pytest.approx(p / 2 ** (only_a + only_b))
+    assert comparison["mcnemar_p"] == pytest.approx(p / 2 ** (only_a + only_b))
 
 
 @pytest.mark.parametrize(
@@ -378,12 +378,12 @@ def test_a_missing_extra_is_named_with_how_to_install_it(monkeypatch: pytest.Mon
         difference(a, b)
 
 
-def test_one_half_is_neither_too_little_nor_too_much() -> None:
+def test_a_confidence_of_one_half_is_neither_under_nor_over_confident() -> None:
     """Under-confidence is f < 0.5 and over-confidence f > 0.5: exactly 0.5 is none of them."""
     cell = [sample([0.5, 0.5], answer, f"q{answer}") for answer in (0, 1)]
-    found = summarise(cell)
+    numbers = summarise(cell)
     names = ("under_confidence", "over_confidence")
-    assert [found[name + more] for name in names for more in ("", "_scores")] == [0, 0, 0, 0]
+    assert [numbers[name + more] for name in names for more in ("", "_scores")] == [0, 0, 0, 0]
 
 
 def test_a_resample_draws_as_many_questions_as_there_are() -> None:

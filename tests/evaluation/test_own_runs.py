@@ -36,8 +36,8 @@ def command(folder: Path, model: Path, rows: list[dict[str, Any]], *options: obj
     """Evaluate rows by two methods in `folder`/run."""
     path = write(folder / "mine.jsonl", rows)
     fixed = ("--model", model, "--output-path", folder / "run", "--trials", 2)
-    asked = ("eval", "--task", path, "--method", "standard,self-ensemble", *fixed, *options)
-    return [str(part) for part in asked]
+    parts = ("eval", "--task", path, "--method", "standard,self-ensemble", *fixed, *options)
+    return [str(part) for part in parts]
 
 
 @pytest.fixture(scope="module")
@@ -110,14 +110,14 @@ class TestTheFolder:
         table = (tmp_path / "run" / "predictions-mine.csv").read_text(encoding="utf-8-sig")
         assert table.splitlines()[1].startswith("1,,A,")
 
-    def test_a_run_without_text_goes_on_with_it(
+    def test_a_run_without_text_can_be_resumed_with_text(
         self, evaluate, finished: Path, tmp_path: Path
     ) -> None:
         """As one of an earlier version does, whose samples have none."""
         shutil.copytree(finished, tmp_path / "run")
         paths = sorted((tmp_path / "run").glob("samples-*.jsonl"))
         whole = [lines(path) for path in paths]
-        wanted = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
+        results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
         for path, samples in zip(paths, whole, strict=True):
             older = [{k: v for k, v in s.items() if k != "text"} for s in samples[:2]]
             path.write_text("".join(json.dumps(s) + "\n" for s in older))
@@ -125,7 +125,7 @@ class TestTheFolder:
         for path, samples in zip(paths, whole, strict=True):
             assert ["text" in sample for sample in lines(path)] == [False, False, True]
             assert [s["scores"] for s in lines(path)] == [s["scores"] for s in samples]
-        assert json.loads((tmp_path / "run" / "results.json").read_text())["results"] == wanted
+        assert json.loads((tmp_path / "run" / "results.json").read_text())["results"] == results
 
     def test_without_answers_there_are_predictions_and_nothing_is_scored(
         self, evaluate, capsys, tmp_path: Path
@@ -150,18 +150,18 @@ class TestTheFolder:
         assert status == 0
         assert again == out
 
-    def test_what_needs_answers_is_left_out_or_refused_without_them(
+    def test_without_answers_fitted_methods_are_left_out_and_experiments_refused(
         self, evaluate, capsys, llama_folder: Path, tmp_path: Path
     ) -> None:
         out, err = evaluate(ROWS[:2], "--method", "standard,dirichlet")
         assert "dirichlet is fitted on answers, and these questions have none" in err
         assert not (tmp_path / "run" / "samples-mine-dirichlet.jsonl").exists()
         fixed = ("--task", tmp_path / "mine.jsonl", "--model", llama_folder)
-        asked = ("--experiment", "main", "--output-path", tmp_path / "other")
-        status, out, err = run(capsys, "eval", *fixed, *asked)
+        experiment = ("--experiment", "main", "--output-path", tmp_path / "other")
+        status, out, err = run(capsys, "eval", *fixed, *experiment)
         assert (status, out) == (2, "")
-        said = "minise: an experiment needs answers; without them give --method"
-        assert err.splitlines()[-1] == said
+        message = "minise: an experiment needs answers; without them give --method"
+        assert err.splitlines()[-1] == message
         assert not (tmp_path / "other").exists()
 
 
@@ -189,9 +189,11 @@ class TestDifferences:
         self.make(folder, "self-ensemble", [3, 1, 2])
         return folder
 
-    def test_they_are_listed_for_a_terminal_and_in_markdown(self, capsys, folder: Path) -> None:
-        asked = ("report", folder, "--differences", "standard", "self-ensemble")
-        status, out, err = run(capsys, *asked)
+    def test_differences_are_listed_for_a_terminal_and_in_markdown(
+        self, capsys, folder: Path
+    ) -> None:
+        arguments = ("report", folder, "--differences", "standard", "self-ensemble")
+        status, out, err = run(capsys, *arguments)
         assert (status, err) == (0, "")
         title = "mine: standard and self-ensemble disagree on 2 of 3 questions; right there: "
         title += "standard 1, self-ensemble 1\n"
@@ -218,31 +220,33 @@ written: {folder / "differences.md"}
 | 2 | Which \\| flies &lt;b>? | trout | wren (60.0%), wrong | trout (60.0%), right |
 """
         )
-        _, out, _ = run(capsys, *asked, "--json")
-        [told] = json.loads(out)
-        assert (told["task"], len(told["questions"])) == ("mine", 2)
-        assert told["questions"][1]["self-ensemble"] == "trout (60.0%), right"
+        _, out, _ = run(capsys, *arguments, "--json")
+        [report] = json.loads(out)
+        assert (report["task"], len(report["questions"])) == ("mine", 2)
+        assert report["questions"][1]["self-ensemble"] == "trout (60.0%), right"
 
-    def test_two_that_agree_and_a_method_that_is_not_there(self, capsys, folder: Path) -> None:
+    def test_methods_that_agree_have_no_list_and_a_missing_method_is_refused(
+        self, capsys, folder: Path
+    ) -> None:
         self.make(folder, "twin", [0, 0, 2])
         _, out, _ = run(capsys, "report", folder, "--differences", "standard", "twin")
         assert out.startswith("mine: standard and twin disagree on 0 of 3 questions\n")
         refused = run(capsys, "report", folder, "--differences", "standard", "cyclic")
-        known = "the methods are standard, self-ensemble"
-        assert_one_line(*refused, ['no task has answers of both "standard" and "cyclic"', known])
+        methods = "the methods are standard, self-ensemble"
+        assert_one_line(*refused, ['no task has answers of both "standard" and "cyclic"', methods])
 
-    def test_each_of_several_folders_is_looked_at_or_one_beside_the_other(
+    def test_several_folders_are_compared_inside_each_or_with_each_other(
         self, capsys, folder: Path, tmp_path: Path
     ) -> None:
         other = tmp_path / "other"
         shutil.copytree(folder, other)
-        asked = ("report", folder, other, "--differences", "standard")
-        _, out, _ = run(capsys, *asked, "self-ensemble")
+        arguments = ("report", folder, other, "--differences", "standard")
+        _, out, _ = run(capsys, *arguments, "self-ensemble")
         model = json.loads((folder / "results.json").read_text())["config"]["model"]
         title = f"{Path(model).name}, mine: standard and self-ensemble disagree on 2 of 3"
         assert out.count(title) == 2
         self.make(other, "cyclic", [0, 1, 1])
-        _, out, _ = run(capsys, *asked, "cyclic")
+        _, out, _ = run(capsys, *arguments, "cyclic")
         assert out.startswith("mine: standard and cyclic disagree on 2 of 3 questions; right there")
 
     def test_samples_of_other_questions_are_not_compared(self, capsys, folder: Path) -> None:

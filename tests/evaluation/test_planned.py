@@ -1,4 +1,4 @@
-"""What the experiments run is fixed: the settings behind the numbers of README and paper."""
+"""The settings of the experiments are fixed: those behind the numbers of README and paper."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ PLANNED = {
 def test_the_experiments_never_change(name: str) -> None:
     one = EXPERIMENTS[name]
     variants = one.variants(Task("x", "qasc", [], {}))
-    found = (one.datasets, one.cut_to, one.seeds, one.questions, [v.name for v in variants])
-    assert found == PLANNED[name]
+    plan = (one.datasets, one.cut_to, one.seeds, one.questions, [v.name for v in variants])
+    assert plan == PLANNED[name]
     extra = {
         "choices": {"asked": single_questions},
         "reasoning": {"reasoning": reasoning_texts},
@@ -79,13 +79,13 @@ def test_sensitivity_is_a_grid(
     assert EXPERIMENTS["sensitivity"].questions == 100
 
 
-def test_what_is_left_open_is_the_papers() -> None:
+def test_options_that_an_experiment_leaves_open_are_the_papers() -> None:
     variant = complete(Variant("x", "first-trials", {"of": "most"}), {})
     assert variant.settings == {"of": "most", "group_size": 4, "trials": 20}
     assert build(variant).name == variant.method
 
 
-def test_each_says_what_it_is_after_its_name() -> None:
+def test_each_experiment_describes_itself_after_its_name() -> None:
     for one in EXPERIMENTS.values():
         assert 20 < len(one.about) < 80
         assert not one.about[0].isupper()

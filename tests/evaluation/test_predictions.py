@@ -28,7 +28,7 @@ def rows(samples: dict[str, list[Sample]]) -> list[dict[str, str]]:
 
 
 class TestTheTable:
-    def test_a_row_is_a_seed_and_question_with_what_each_method_says(self) -> None:
+    def test_a_row_is_a_seed_and_question_with_the_prediction_of_each_method(self) -> None:
         both, one = sample(seed=0), sample(seed=1, prediction=1)
         first, second = rows({"a": [both, one], "b": [both]})
         assert first == {
@@ -42,14 +42,14 @@ class TestTheTable:
     def test_one_seed_has_no_column(self) -> None:
         assert "seed" not in rows({"a": [sample(seed=3)]})[0]
 
-    def test_a_question_that_only_a_later_method_answered_is_there(self) -> None:
+    def test_a_question_that_only_a_later_method_answered_has_a_row(self) -> None:
         table = rows({"a": [sample("x")], "b": [sample("y"), sample("x")]})
         assert [(row["id"], row["a"], row["b"]) for row in table] == [
             ("x", "wren", "wren"),
             ("y", "", "wren"),
         ]
 
-    def test_text_comes_from_whichever_sample_has_it(self) -> None:
+    def test_text_comes_from_any_sample_that_has_it(self) -> None:
         bare, full = sample(text=None), sample()
         assert with_text(bare, full) is full
         assert with_text(bare, bare) is bare

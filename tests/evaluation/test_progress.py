@@ -10,7 +10,7 @@ from minise.evaluation.progress import progress
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, which stands until it is changed."""
+    """The time in seconds. It changes only when a test sets it."""
     now = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
@@ -18,11 +18,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def lines(capsys, clock: list[float], count: int, seconds: float) -> list[str]:
     """What is printed for so many items that take so long each."""
-    seen = []
+    items = []
     for item in progress(range(count), "miniature-standard", "question"):
-        seen.append(item)
+        items.append(item)
         clock[0] += seconds
-    assert seen == list(range(count))
+    assert items == list(range(count))
     out, err = capsys.readouterr()
     assert out == ""
     return err.splitlines()
@@ -32,7 +32,7 @@ def test_a_short_run_prints_nothing(capsys, clock) -> None:
     assert lines(capsys, clock, 20, 1.0) == []
 
 
-def test_a_line_for_each_tenth(capsys, clock) -> None:
+def test_a_line_is_printed_for_each_tenth(capsys, clock) -> None:
     assert lines(capsys, clock, 1000, 1.0) == [
         f"minise: miniature-standard: {n} of 1,000 questions, about {left} left"
         for n, left in [
@@ -43,7 +43,9 @@ def test_a_line_for_each_tenth(capsys, clock) -> None:
     ]
 
 
-def test_at_most_one_in_30_seconds_and_one_in_10_minutes_at_least(capsys, clock) -> None:
+def test_a_line_is_printed_at_most_every_30_seconds_and_at_least_every_10_minutes(
+    capsys, clock
+) -> None:
     assert len(lines(capsys, clock, 100, 1.0)) == 3  # at 30, 60 and 90
     slow = lines(capsys, clock, 10_000, 60.0)
     assert slow[0] == (
@@ -52,7 +54,7 @@ def test_at_most_one_in_30_seconds_and_one_in_10_minutes_at_least(capsys, clock)
     assert len(slow) == 999
 
 
-def test_what_stands_beside(capsys, clock) -> None:
+def test_a_note_is_printed_beside_the_progress(capsys, clock) -> None:
     for _ in progress(range(10), "miniature-cot", "question", lambda: "70 tokens written"):
         clock[0] += 40.0
     first = "1 of 10 questions, 70 tokens written, about 6 minutes left"

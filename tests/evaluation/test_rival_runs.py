@@ -1,4 +1,4 @@
-"""The rivals in a run: what is left out and said, and what each is told to cost."""
+"""The rivals in a run: what is left out with a message, and what each costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ for module in ("scipy", "sklearn", "matplotlib", "filelock"):
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def test_what_runs() -> None:
+def test_methods_run_with_the_methods_that_they_need() -> None:
     """Self-Ensemble first, because many methods are compared with the first alone; every method
     that asks no model after those that it needs."""
     for name in ("rivals", "null-option"):
@@ -34,8 +34,8 @@ def test_what_runs() -> None:
     new = [name for name, (where, _) in METHODS.items() if ".priors:" in where]
     new += [name for name, (where, _) in METHODS.items() if ".tournaments:" in where]
     assert {*new, "set-based", "permutations"} < {*names}
-    made = [one.name for one in make_variants(["pride(share=0.2)"], {}, "tree")]
-    assert made == ["standard", "cyclic", "pride(share=0.2)"]
+    names = [one.name for one in make_variants(["pride(share=0.2)"], {}, "tree")]
+    assert names == ["standard", "cyclic", "pride(share=0.2)"]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def evaluate(capsys: Any, llama_folder: Path, tmp_path: Path) -> Any:
     return run_it
 
 
-def test_what_cannot_label_so_many_choices_is_left_out_in_one_line(
+def test_methods_that_cannot_label_so_many_choices_are_left_out_in_one_line(
     evaluate: Any, tmp_path: Path
 ) -> None:
     status, _, err = evaluate(30, "--experiment", "rivals", "--cut-to", 30, "--limit", 2)
@@ -73,40 +73,42 @@ def test_what_cannot_label_so_many_choices_is_left_out_in_one_line(
     assert {d["b"] for d in results["differences"]["mine-k30"]} >= {"self-ensemble"}
 
 
-def test_by_name_they_are_refused(evaluate: Any) -> None:
+def test_methods_that_cannot_label_so_many_choices_are_refused_if_named(evaluate: Any) -> None:
     done = evaluate(30, "--method", "elimination")
     assert_one_line(*done, ["mine: elimination: 30 choices in one prompt, but only 26 labels"])
 
 
-def test_each_tells_what_it_costs(evaluate: Any, tmp_path: Path) -> None:
+def test_samples_of_each_rival_have_the_tokens_that_it_costs(evaluate: Any, tmp_path: Path) -> None:
     named = "pride(share=0.25),batch-calibration,contextual-calibration,elimination,knockout"
     assert evaluate(4, "--method", named, "--keep-groups")[0] == 0
-    asked = {
+    samples_of = {
         path.stem.removeprefix("samples-mine-"): read_samples(path)
         for path in (tmp_path / "run").glob("samples-*.jsonl")
     }
-    tokens = {name: [sample.tokens for sample in samples] for name, samples in asked.items()}
+    tokens = {name: [sample.tokens for sample in samples] for name, samples in samples_of.items()}
     assert tokens["batch-calibration"] == tokens["standard"]
     rotated = [
-        own == cyclic
-        for own, cyclic in zip(tokens["pride(share=0.25)"], tokens["cyclic"], strict=True)
+        count == cyclic
+        for count, cyclic in zip(tokens["pride(share=0.25)"], tokens["cyclic"], strict=True)
     ]
     assert sum(rotated) == 3
-    for own, alone, is_rotated in zip(
+    for count, alone, is_rotated in zip(
         tokens["pride(share=0.25)"], tokens["standard"], rotated, strict=True
     ):
-        assert is_rotated or own == alone
+        assert is_rotated or count == alone
     alone = tokens["standard"]
-    assert all(own > one for own, one in zip(tokens["contextual-calibration"], alone, strict=True))
-    again = [own > one for own, one in zip(tokens["elimination"], alone, strict=True)]
+    assert all(
+        count > one for count, one in zip(tokens["contextual-calibration"], alone, strict=True)
+    )
+    again = [count > one for count, one in zip(tokens["elimination"], alone, strict=True)]
     assert any(again)
-    assert again == [len(sample.groups or ()) == 2 for sample in asked["elimination"]]
-    last = [sample.groups[-1]["tokens"] for sample in asked["elimination"] if sample.groups]
+    assert again == [len(sample.groups or ()) == 2 for sample in samples_of["elimination"]]
+    last = [sample.groups[-1]["tokens"] for sample in samples_of["elimination"] if sample.groups]
     assert last == tokens["elimination"]
 
 
-def test_what_is_wrong_with_a_setting_is_one_line(evaluate: Any) -> None:
-    for named, said in {
+def test_an_invalid_setting_of_a_method_is_one_line(evaluate: Any) -> None:
+    for named, message in {
         "knockout(match=1)": "match=1 is below 2",
         "elimination(rounds=0)": "rounds=0 is below 1",
         "domain-calibration(texts=0)": "texts=0 is below 1",
@@ -114,4 +116,4 @@ def test_what_is_wrong_with_a_setting_is_one_line(evaluate: Any) -> None:
         "league(matched=7)": "matched=7 is wrong; give true or false",
         "pride(share=much)": 'share="much" is wrong; give a number',
     }.items():
-        assert_one_line(*evaluate(4, "--method", named), [said])
+        assert_one_line(*evaluate(4, "--method", named), [message])

@@ -1,4 +1,4 @@
-"""`minise eval`: every answer is kept, a cut run goes on where it stopped, nothing is mixed up."""
+"""`minise eval`: every answer is saved, an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ STANDARD = Variant("standard", "standard", {})
 
 
 class TestTheFiles:
-    def test_results_say_what_was_run_on_what(self, whole: Path, model: Path) -> None:
-        found = json.loads((whole / "results.json").read_text())
-        config = found["config"]
+    def test_results_name_the_model_data_and_methods(self, whole: Path, model: Path) -> None:
+        report = json.loads((whole / "results.json").read_text())
+        config = report["config"]
         assert config["model"] == str(model)
         assert set(config["weights_sha256"]) == {"model.safetensors"}
         assert config["config"]["rope_theta"] == 500.0
@@ -61,7 +61,7 @@ class TestTheFiles:
         facts = {"questions": 30, "dataset": "own", "choices": 4}
         assert facts.items() <= config["tasks"]["words"].items()
 
-    def test_results_are_the_contracts(self, whole: Path) -> None:
+    def test_results_have_the_keys_of_the_contract(self, whole: Path) -> None:
         cells, differences = results(whole)
         assert list(cells["words"]) == METHODS.split(",")
         sizes = {"group_size": 2, "trials": 3}
@@ -80,7 +80,7 @@ class TestTheFiles:
         assert first["accuracy"] == pytest.approx(a - b)
         assert 0 <= first["mcnemar_p"] <= 1
 
-    def test_a_line_for_each_question_with_what_was_said(self, whole: Path) -> None:
+    def test_samples_have_a_line_for_each_question_and_seed(self, whole: Path) -> None:
         for path in whole.glob("samples-*.jsonl"):
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             assert [line["id"] for line in lines] == [f"q{i}" for i in range(30)]
@@ -90,7 +90,7 @@ class TestTheFiles:
                 assert ("logits" in line) == (path.name == "samples-words-standard.jsonl")
                 assert ("seconds" in line) == (path.name != "samples-words-vector-scaling.jsonl")
 
-    def test_time_and_memory_are_those_of_asking(self, whole: Path) -> None:
+    def test_time_and_memory_of_asking_are_in_the_results(self, whole: Path) -> None:
         timing = json.loads((whole / "results.json").read_text())["timing"]["words"]
         for name in METHODS.split(","):
             seconds = [s.seconds for s in read_samples(whole / f"samples-words-{name}.jsonl")]
@@ -99,7 +99,7 @@ class TestTheFiles:
             else:
                 assert timing[name]["seconds_per_question"] == pytest.approx(sum(seconds) / 30)
 
-    def test_groups_are_kept_if_asked_for(self, model: Path, data: Path, tmp_path: Path) -> None:
+    def test_groups_are_kept_if_requested(self, model: Path, data: Path, tmp_path: Path) -> None:
         options = ("--method", "self-ensemble", "--limit", 2, "--keep-groups")
         assert main(arguments(model, data, tmp_path, *options)) == 0
         (sample, _) = read_samples(tmp_path / "samples-words-self-ensemble.jsonl")
@@ -109,17 +109,19 @@ class TestTheFiles:
         assert [group["trial"] for group in sample.groups] == [0, 0, 1, 1, 2, 2]
         assert sample.groups[-1]["tokens"] == sample.tokens
 
-    def test_what_a_fitted_method_needs_keeps_its_groups(self, whole: Path) -> None:
+    def test_a_method_that_a_fitted_one_needs_keeps_its_groups(self, whole: Path) -> None:
         for name in METHODS.split(","):
-            kept = [sample.groups for sample in read_samples(whole / f"samples-words-{name}.jsonl")]
-            assert all((groups is not None) == (name == "standard") for groups in kept)
+            per_sample = [
+                sample.groups for sample in read_samples(whole / f"samples-words-{name}.jsonl")
+            ]
+            assert all((groups is not None) == (name == "standard") for groups in per_sample)
 
     def test_a_limited_run_is_marked(self, model: Path, data: Path, tmp_path: Path, capsys) -> None:
         options = ("--method", "standard", "--limit", 3)
         assert main(arguments(model, data, tmp_path, *options)) == 0
-        found = json.loads((tmp_path / "results.json").read_text())
-        assert (found["config"]["full_run"], found["config"]["limit"]) == (False, 3)
-        assert found["results"]["words"]["standard"]["n"] == 3
+        report = json.loads((tmp_path / "results.json").read_text())
+        assert (report["config"]["full_run"], report["config"]["limit"]) == (False, 3)
+        assert report["results"]["words"]["standard"]["n"] == 3
         assert "Not a full run" in capsys.readouterr().out
 
 
@@ -133,16 +135,16 @@ class TestACutRun:
         path = folder / "samples-words-self-ensemble.jsonl"
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:11]) + lines[11][:20])
-        asked = []
+        calls = []
         run_plans = asking.run_plans
 
         def counted(lm: Any, method: Any, plans: Any, seeds: Any, engine: str) -> Any:
-            asked.extend((len(plan.groups.trials), plan.question.id) for plan in plans)
+            calls.extend((len(plan.groups.trials), plan.question.id) for plan in plans)
             return run_plans(lm, method, plans, seeds, engine)
 
         monkeypatch.setattr(asking, "run_plans", counted)
         assert_resumes(model, data, folder, whole)
-        assert asked == [(3, f"q{i}") for i in range(11, 30)]
+        assert calls == [(3, f"q{i}") for i in range(11, 30)]
 
     def test_fitted_methods_follow_what_they_need(
         self, model: Path, data: Path, whole: Path, tmp_path: Path
@@ -162,7 +164,7 @@ class TestACutRun:
         monkeypatch.setattr(asking, "run_plans", None)
         assert_resumes(model, data, folder, whole)
 
-    def test_its_memory_is_the_one_measured_when_it_asked(
+    def test_a_finished_run_keeps_the_memory_measured_while_it_asked(
         self, model: Path, data: Path, whole: Path, tmp_path: Path
     ) -> None:
         folder = copy_of(whole, tmp_path)
@@ -172,23 +174,23 @@ class TestACutRun:
 
 
 class TestAQuestionThatFails:
-    """It is named, and what was answered before it is kept."""
+    """The question is named, and the answers before it are saved."""
 
     def fail(self, monkeypatch: pytest.MonkeyPatch, id: str, method: str, value: float) -> None:
         run_plans = asking.run_plans
 
-        def spoilt(lm: Any, asking: Any, plans: Any, seeds: Any, engine: str) -> Any:
+        def damaged_run(lm: Any, asking: Any, plans: Any, seeds: Any, engine: str) -> Any:
             ((plan, logits),) = run_plans(lm, asking, plans, seeds, engine)
             standard = plan.groups.flat == [(0, 1, 2, 3)]
             if plan.question.id == id and standard == (method == "standard"):
                 logits[0][0] = value
             return [(plan, logits)]
 
-        monkeypatch.setattr(asking, "run_plans", spoilt)
+        monkeypatch.setattr(asking, "run_plans", damaged_run)
 
     @pytest.mark.parametrize("method", ["standard", "self-ensemble"])
     @pytest.mark.parametrize("value", [math.nan, math.inf])
-    def test_at_first_leaves_nothing_behind(
+    def test_as_the_first_leaves_nothing_behind(
         self,
         model: Path,
         data: Path,
@@ -206,7 +208,7 @@ class TestAQuestionThatFails:
         assert (out, err.count("\n")) == ("", 1)
         assert list(tmp_path.iterdir()) == []
 
-    def test_midway_loses_nothing(
+    def test_midway_loses_no_answer(
         self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
     ) -> None:
         with monkeypatch.context() as patched:
@@ -215,8 +217,11 @@ class TestAQuestionThatFails:
         err = capsys.readouterr().err
         assert err.startswith('minise: question "q7", self-ensemble: ')
         assert "answers so far are kept, the same command with --resume goes on" in err
-        kept = {name: len(lines) for name, lines in samples(tmp_path).items()}
-        assert kept == {"samples-words-self-ensemble.jsonl": 7, "samples-words-standard.jsonl": 30}
+        counts = {name: len(lines) for name, lines in samples(tmp_path).items()}
+        assert counts == {
+            "samples-words-self-ensemble.jsonl": 7,
+            "samples-words-standard.jsonl": 30,
+        }
         assert_resumes(model, data, tmp_path, whole)
 
 
@@ -239,20 +244,22 @@ class TestAFitThatDoesNotConverge:
             assert main(arguments(model, data, folder, "--method", methods)) == 0
         assert list(samples(folder)) == ["samples-words-standard.jsonl"]
 
-    def test_is_left_out_and_named_everywhere(
+    def test_is_left_out_and_named_in_all_output(
         self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
     ) -> None:
         folder = copy_of(whole, tmp_path)
         with self.stopped(monkeypatch):
             assert main(arguments(model, data, folder, "--method", METHODS, "--resume")) == 0
         out, err = capsys.readouterr()
-        said = "vector-scaling is left out of the results: vector scaling did not converge: stopped"
-        assert err == f"minise: words: {said}\n"
+        message = (
+            "vector-scaling is left out of the results: vector scaling did not converge: stopped"
+        )
+        assert err == f"minise: words: {message}\n"
         assert "vector-scaling of words is left out: vector scaling did not converge" in out
         assert "| vector-scaling" not in out
-        found = json.loads((folder / "results.json").read_text())
-        assert list(found["results"]["words"]) == ["standard", "self-ensemble", "cyclic"]
-        assert set(found["config"]["left_out"]["words"]) == {"vector-scaling"}
+        report = json.loads((folder / "results.json").read_text())
+        assert list(report["results"]["words"]) == ["standard", "self-ensemble", "cyclic"]
+        assert set(report["config"]["left_out"]["words"]) == {"vector-scaling"}
         assert not (folder / "samples-words-vector-scaling.jsonl").exists()
         assert_resumes(model, data, folder, whole)
 
@@ -269,19 +276,19 @@ class TestFromPython:
         with pytest.raises(InputError, match="file is a file"):
             run.evaluate(lm, self.run(question, STANDARD), tmp_path / "file")
 
-    def test_a_fitted_method_stands_after_what_it_needs(
+    def test_a_fitted_method_comes_after_the_method_that_it_needs(
         self, lm: LanguageModel, question: Question, tmp_path: Path
     ) -> None:
         alone = self.run(question, Variant("dirichlet", "dirichlet", {}))
         with pytest.raises(InputError, match="fitted on standard; name that method before it"):
             run.evaluate(lm, alone, tmp_path)
 
-    def test_a_run_keeps_no_groups_unless_asked(
+    def test_a_run_keeps_no_groups_unless_requested(
         self, lm: LanguageModel, question: Question, tmp_path: Path
     ) -> None:
-        found = run.evaluate(lm, self.run(question, STANDARD), tmp_path)
+        report = run.evaluate(lm, self.run(question, STANDARD), tmp_path)
         (sample,) = read_samples(tmp_path / "samples-q-standard.jsonl")
-        assert (sample.groups, found["config"]["tasks"]["q"]["answered"]) == (None, False)
+        assert (sample.groups, report["config"]["tasks"]["q"]["answered"]) == (None, False)
 
     def test_two_methods_of_one_name_are_refused(
         self, lm: LanguageModel, question: Question, tmp_path: Path
@@ -289,14 +296,14 @@ class TestFromPython:
         with pytest.raises(InputError, match="q: two methods have one name"):
             run.evaluate(lm, self.run(question, STANDARD, STANDARD), tmp_path)
 
-    def test_a_name_stands_in_the_results_as_it_is_written(
+    def test_a_name_in_any_script_is_written_unescaped_into_the_results(
         self, lm: LanguageModel, question: Question, tmp_path: Path
     ) -> None:
         named = replace(self.run(question, STANDARD), about={"label": "größer 大"})
         run.evaluate(lm, named, tmp_path)
         assert '"label": "größer 大"' in (tmp_path / "results.json").read_text(encoding="utf-8")
 
-    def test_of_a_method_that_writes_the_tokens_stand_beside_the_progress(
+    def test_the_number_of_tokens_that_a_method_writes_is_shown_with_the_progress(
         self, llama_folder: Path, question: Question, tmp_path: Path, monkeypatch
     ) -> None:
         folder = Path(shutil.copytree(llama_folder, tmp_path / "model"))
@@ -313,12 +320,12 @@ class TestFromPython:
         run.evaluate(load(folder), self.run(question, STANDARD, writes), tmp_path / "run")
         (sample,) = read_samples(tmp_path / "run" / "samples-q-cot.jsonl")
         assert sample.notes
-        told = f"{sample.notes['new_tokens']} tokens written"
-        assert shown == {("q-standard", "question"): "", ("q-cot", "question"): told}
+        note = f"{sample.notes['new_tokens']} tokens written"
+        assert shown == {("q-standard", "question"): "", ("q-cot", "question"): note}
 
 
 class TestTwoProcesses:
-    """tests/loading/test_parallel.py starts real ones; here a thread stands for process 1."""
+    """tests/loading/test_parallel.py starts real ones; here a thread acts as process 1."""
 
     def run(self, *questions: Question) -> Run:
         tasks = {0: [Task("q", "own", list(questions), {})]}
@@ -327,19 +334,19 @@ class TestTwoProcesses:
     def test_share_the_questions(
         self, lm: LanguageModel, question: Question, tmp_path: Path
     ) -> None:
-        store, asked = (
+        store, request = (
             HashStore(),
             self.run(*(replace(question, id=str(i), answer=i) for i in range(4))),
         )
-        alone = run.evaluate(lm, asked, tmp_path / "alone")
+        alone = run.evaluate(lm, request, tmp_path / "alone")
         with ThreadPoolExecutor(1) as other:
-            assisting = other.submit(run.assist, lm, asked, World(1, 2, store))
+            assisting = other.submit(run.assist, lm, request, World(1, 2, store))
             try:
-                found = run.evaluate(lm, asked, tmp_path / "both", world=World(0, 2, store))
+                report = run.evaluate(lm, request, tmp_path / "both", world=World(0, 2, store))
             finally:
                 store.set("failed", "process 0 is done")  # process 1 waits for nothing more
             assisting.result()
-        assert found["results"] == alone["results"] != {}
+        assert report["results"] == alone["results"] != {}
         for name in ("predictions-q.csv", "samples-q-ours.jsonl", "samples-q-standard.jsonl"):
             both, expected = (
                 re.sub('"seconds": [^,]*', "", (tmp_path / folder / name).read_text())
@@ -347,7 +354,7 @@ class TestTwoProcesses:
             )
             assert both == expected
 
-    def test_that_would_run_different_things_are_refused(
+    def test_are_refused_if_their_runs_differ(
         self, lm: LanguageModel, question: Question, tmp_path: Path
     ) -> None:
         store, other = HashStore(), self.run(replace(question, text="Another?"))
@@ -358,7 +365,7 @@ class TestTwoProcesses:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ((), "--task and --method say what to run"),
         (("--method", "magic"), 'method "magic" is unknown'),
@@ -374,14 +381,14 @@ class TestTwoProcesses:
     ],
 )
 def test_bad_options_are_one_line_before_any_work(
-    model: Path, data: Path, tmp_path: Path, capsys, options: tuple[str, ...], said: str
+    model: Path, data: Path, tmp_path: Path, capsys, options: tuple[str, ...], message: str
 ) -> None:
     folder = tmp_path / "run"
     fixed = ["eval", "--model", str(model), "--task", str(data), "--output-path", str(folder)]
     assert main([*fixed, *options]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
     assert not list(folder.glob("samples-*"))
 
@@ -407,9 +414,9 @@ def test_seeds_are_pooled_and_their_spread_reported(
     cell = results(tmp_path)[0]["words"]["self-ensemble"]
     assert (cell["n"], cell["questions"]) == (24, 8)
     assert list(cell["seeds"]) == ["0", "1", "2"]
-    found = read_samples(tmp_path / "samples-words-self-ensemble.jsonl")
-    assert found[0].probabilities != found[8].probabilities
-    right = [sample.prediction == sample.answer for sample in found if sample.seed == 1]
+    pooled = read_samples(tmp_path / "samples-words-self-ensemble.jsonl")
+    assert pooled[0].probabilities != pooled[8].probabilities
+    right = [sample.prediction == sample.answer for sample in pooled if sample.seed == 1]
     assert cell["seeds"]["1"] == pytest.approx(sum(right) / 8)
 
 
@@ -431,16 +438,16 @@ def test_many_variants_are_compared_with_the_first_alone(
 def test_every_file_that_decides_an_answer_is_in_the_identity() -> None:
     """Whatever the methods import, one from the other, is hashed."""
     package = Path(identity.__file__).parents[2]
-    hashed, seen = identity.code_identity(), set()
+    hashed, imported = identity.code_identity(), set()
     todo = [where.partition(":")[0] for where, _ in METHODS_KNOWN.values()]
     todo += ["minise.loading.checkpoint", "minise.bridges.transformers_model"]
     while todo:
         name = todo.pop().replace(".", "/") + ".py"
-        if (package / name).is_file() and name not in seen:
-            seen.add(name)
+        if (package / name).is_file() and name not in imported:
+            imported.add(name)
             # Imported, or named as "minise.module:object".
             named = r"(?:from |\"(?=minise\.))(minise[\w.]*)(?: import|:)"
             todo += re.findall(named, (package / name).read_text())
-    assert len(seen) > 20
+    assert len(imported) > 20
     only_measure = ("minise/checking/", "minise/evaluation/", "minise/explaining/")
-    assert not {name for name in seen - set(hashed) if not name.startswith(only_measure)}
+    assert not {name for name in imported - set(hashed) if not name.startswith(only_measure)}

@@ -110,7 +110,7 @@ class TestAFolder:
         assert main(arguments(model, data, whole, "--method", METHODS, "--resume")) == 2
         assert "another run (code_sha256.minise/rope.py is" in capsys.readouterr().err
 
-    def test_of_another_machine_goes_on_and_says_so(
+    def test_of_another_machine_is_resumed_with_a_message(
         self, model: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch, capsys
     ) -> None:
         folder = copy_of(whole, tmp_path)
@@ -129,7 +129,7 @@ class TestAFolder:
         assert main(arguments(model, changed, whole, "--method", METHODS, "--resume")) == 2
         assert "holds another run (tasks.words.hash" in capsys.readouterr().err
 
-    def test_with_a_run_in_it_asks_for_resume(
+    def test_with_a_run_in_it_needs_resume(
         self, model: Path, data: Path, whole: Path, capsys
     ) -> None:
         assert main(arguments(model, data, whole, "--method", METHODS)) == 2
@@ -194,7 +194,7 @@ class TestAFolder:
         assert "too long for the name of a file" in capsys.readouterr().err
         assert not folder.exists()
 
-    def test_is_refused_before_the_model_is_loaded(
+    def test_of_another_run_is_refused_before_the_model_is_loaded(
         self, data: Path, tmp_path: Path, capsys
     ) -> None:
         (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""The samples file and the folder of a run: nothing is lost, nothing is mixed up."""
+"""The samples file and the folder of a run: no sample is lost, and runs are not mixed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestTheFile:
         assert read_samples(path) == [ONE, TWO, fitted]
         assert [sample.key for sample in read_samples(path)] == [(0, "q1"), (0, TWO.id), (1, "q1")]
 
-    def test_a_line_is_an_object_without_what_is_none(self) -> None:
+    def test_a_line_is_an_object_without_fields_that_are_none(self) -> None:
         names = [field.name for field in fields(Sample)]
         assert list(json.loads(ONE.line())) == names[:9]
         assert list(json.loads(TWO.line())) == names
@@ -67,19 +67,19 @@ class TestTheFile:
         assert ONE.line().endswith("}\n")
         assert ONE.line().count("\n") == TWO.line().count("\n") == 1
 
-    def test_of_a_sample_made_again_what_told_of_the_answer_before_goes(self) -> None:
+    def test_a_sample_with_a_new_prediction_drops_what_describes_the_old_one(self) -> None:
         new = TWO.remade([0.25, 0.75])
         assert (new.prediction, new.probabilities, new.scores) == (1, [0.25, 0.75], [0.25, 0.75])
         assert (new.seconds, new.logits, new.groups, new.notes) == (None,) * 4
         assert (new.key, new.tokens, new.text) == (TWO.key, TWO.tokens, TWO.text)
 
-    def test_a_method_of_one_size_names_those_it_found(self) -> None:
+    def test_a_method_of_one_size_names_the_sizes_of_the_samples(self) -> None:
         check_same_size("x", [4, 4])
         with pytest.raises(InputError) as error:
             check_same_size("x", [4, 3, 8])
-        need, found, _ = str(error.value).split("; ")
+        need, sizes, _ = str(error.value).split("; ")
         assert need == "x needs the same number of choices in every question"
-        assert found == "found 3 to 8"
+        assert sizes == "found 3 to 8"
 
     def test_a_name_has_240_bytes_at_most(self, tmp_path: Path) -> None:
         task = "é" + "t" * 222
@@ -87,12 +87,12 @@ class TestTheFile:
         with pytest.raises(InputError, match="too long for the name of a file; shorten it"):
             samples_path(tmp_path, task + "t", "a")
 
-    def test_no_file_holds_no_samples(self, tmp_path: Path) -> None:
+    def test_a_missing_file_has_no_samples(self, tmp_path: Path) -> None:
         drop_torn_line(tmp_path / "none.jsonl")
         assert read_samples(tmp_path / "none.jsonl") == []
         assert list(tmp_path.iterdir()) == []
 
-    def test_wherever_it_is_cut_its_complete_lines_remain(self, tmp_path: Path) -> None:
+    def test_a_file_cut_at_any_byte_keeps_its_complete_lines(self, tmp_path: Path) -> None:
         path = tmp_path / "samples.jsonl"
         content = (ONE.line() + TWO.line()).encode()
         first = len(ONE.line().encode())
@@ -169,7 +169,7 @@ class TestTheFile:
         assert str(caught.value).endswith("; delete the line, then go on with --resume")
 
     @pytest.mark.parametrize(
-        ("change", "said"),
+        ("change", "problem"),
         [
             ({"seed": True}, "id, question_hash and cluster must be text; seed, answer, predict"),
             ({"cluster": 3}, "id, question_hash and cluster must be text; seed, answer, predict"),
@@ -185,18 +185,18 @@ class TestTheFile:
             ({"answer": None, "groups": [GROUP | {"null": 1.0}]}, ""),
         ],
     )
-    def test_what_cannot_be_is_said(self, change: dict[str, Any], said: str) -> None:
+    def test_an_impossible_sample_is_described(self, change: dict[str, Any], problem: str) -> None:
         sample = replace(TWO, **{"text": None, "groups": None} | change)
-        assert sample.problem().startswith(said)
-        assert bool(sample.problem()) == bool(said)
+        assert sample.problem().startswith(problem)
+        assert bool(sample.problem()) == bool(problem)
 
-    def test_a_sample_that_is_there_twice_is_named(self, tmp_path: Path) -> None:
+    def test_a_duplicate_sample_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "samples.jsonl"
         append_lines(path, [ONE.line(), replace(ONE, seed=1).line(), replace(ONE, answer=0).line()])
         with pytest.raises(InputError, match=r'line 3: .*question "q1" is there twice'):
             read_samples(path)
 
-    def test_lines_are_on_the_disk_before_it_returns(
+    def test_lines_are_on_the_disk_before_append_returns(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path, synced = tmp_path / "samples.jsonl", []
@@ -207,17 +207,19 @@ class TestTheFile:
     def test_a_full_disk_is_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         replace_file(tmp_path / "results.json", "old")
         monkeypatch.setattr(samples.os, "fsync", fails)
-        said = "could not be written (No space left on device); make room, then go on with --resume"
+        message = (
+            "could not be written (No space left on device); make room, then go on with --resume"
+        )
         for name, call in [
             ("samples.jsonl", lambda path: append_lines(path, [ONE.line()])),
             ("results.json", lambda path: replace_file(path, "new")),
         ]:
             with pytest.raises(InputError) as caught:
                 call(tmp_path / name)
-            assert str(caught.value) == f"{tmp_path / name}: {said}"
+            assert str(caught.value) == f"{tmp_path / name}: {message}"
         assert (tmp_path / "results.json").read_text() == "old"
 
-    def test_a_file_is_replaced_as_a_whole(
+    def test_a_file_is_replaced_in_one_step(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = tmp_path / "results.json"
@@ -238,18 +240,18 @@ class TestTheFile:
 
 
 class TestTheFolder:
-    def test_it_is_created_with_the_description(self, tmp_path: Path) -> None:
+    def test_a_new_folder_gets_the_description_of_the_run(self, tmp_path: Path) -> None:
         folder = tmp_path / "a" / "b"
         with open_folder(folder, DESCRIPTION, resume=False):
             assert json.loads((folder / "run.json").read_text()) == DESCRIPTION
 
-    def test_the_same_run_goes_on_with_resume_only(self, tmp_path: Path) -> None:
+    def test_the_same_run_is_continued_only_with_resume(self, tmp_path: Path) -> None:
         with open_folder(tmp_path, DESCRIPTION, resume=True):
             pass
-        written = (tmp_path / "run.json").read_bytes()
+        description = (tmp_path / "run.json").read_bytes()
         with open_folder(tmp_path, {**DESCRIPTION, "seeds": (0, 1)}, resume=True):
             pass
-        assert (tmp_path / "run.json").read_bytes() == written
+        assert (tmp_path / "run.json").read_bytes() == description
         with (
             pytest.raises(InputError, match="holds this run; go on with --resume"),
             open_folder(tmp_path, DESCRIPTION, resume=False),
@@ -283,8 +285,8 @@ class TestTheFolder:
                 open_folder(tmp_path, {**DESCRIPTION, **change}, resume),
             ):
                 raise AssertionError
-            said = f"{tmp_path} holds another run ({difference}); choose another folder"
-            assert str(caught.value) == said
+            message = f"{tmp_path} holds another run ({difference}); choose another folder"
+            assert str(caught.value) == message
         assert json.loads((tmp_path / "run.json").read_text()) == DESCRIPTION
 
     def test_samples_of_an_unknown_run_are_refused(self, tmp_path: Path) -> None:
@@ -313,7 +315,9 @@ class TestTheFolder:
         ],
     )
     @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-    def test_what_is_no_file_is_named(self, tmp_path: Path, name: str, make: Any) -> None:
+    def test_an_entry_that_is_not_a_file_is_named(
+        self, tmp_path: Path, name: str, make: Any
+    ) -> None:
         make(tmp_path / name)
         refused = rf"{name} in it is no file\); choose another folder$"
         assert_refused(tmp_path, refused)
@@ -321,7 +325,7 @@ class TestTheFolder:
     @pytest.mark.parametrize(
         "name", ["a" * 300, f"new/{'a' * 300}", "a/" * 3000, "nul\0byte", "\ud800"]
     )
-    def test_a_name_that_cannot_be_is_refused(self, tmp_path: Path, name: str) -> None:
+    def test_an_impossible_name_is_refused(self, tmp_path: Path, name: str) -> None:
         assert_refused(tmp_path / name, "could not be written")
         assert list(tmp_path.iterdir()) == []
 
@@ -334,24 +338,26 @@ class TestTheFolder:
         assert_refused(tmp_path / inside, f"{tmp_path} may not be written")
         assert list(tmp_path.iterdir()) == []
 
-    def test_another_machine_is_told_and_does_not_stop_a_run(self, tmp_path: Path) -> None:
+    def test_another_machine_gives_a_message_and_does_not_stop_a_run(self, tmp_path: Path) -> None:
         old = {"versions": {"torch": "2.6.0"}, "threads": 2}
         new = {"versions": {"torch": "2.7.1"}, "threads": 2}
-        for machine, said in [
+        for machine, warnings in [
             (old, ""),
             (new, 'versions.torch is "2.6.0" there and "2.7.1" here'),
             (old, ""),
             (None, ""),
         ]:
             with open_folder(tmp_path, DESCRIPTION, True, machine) as moved:
-                assert moved == said
+                assert moved == warnings
 
-    def test_half_a_surrogate_pair_is_an_escape_of_json(self, tmp_path: Path) -> None:
+    def test_half_a_surrogate_pair_is_written_as_a_json_escape(self, tmp_path: Path) -> None:
         path = tmp_path / "results.json"
         replace_file(path, json.dumps({"é": "\udcff"}, ensure_ascii=False))
         assert json.loads(path.read_text(encoding="utf-8")) == {"é": "\udcff"}
 
-    def test_only_one_process_writes_and_a_killed_one_lets_go(self, tmp_path: Path) -> None:
+    def test_only_one_process_holds_the_lock_and_a_killed_one_releases_it(
+        self, tmp_path: Path
+    ) -> None:
         hold = (
             "import sys, time; from pathlib import Path; "
             "from minise.evaluation.samples import open_folder; "
@@ -377,7 +383,7 @@ class TestTheFolder:
         monkeypatch.setattr("filelock.FileLock.acquire", acquire)
         assert_refused(tmp_path, r"could not be locked \(no flock here\)$")
 
-    def test_an_error_inside_releases_it(self, tmp_path: Path) -> None:
+    def test_an_error_releases_the_lock(self, tmp_path: Path) -> None:
         for _ in range(2):
             with (
                 pytest.raises(ZeroDivisionError),

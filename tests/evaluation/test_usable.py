@@ -36,7 +36,7 @@ def evaluate(capsys: Any, llama_folder: Path, tmp_path: Path) -> Any:
     return run_it
 
 
-def kept(folder: Path) -> dict[str, list[str]]:
+def answered_ids(folder: Path) -> dict[str, list[str]]:
     """The ids of each samples file, by the name of the method."""
     return {
         path.stem.removeprefix("samples-mine-"): [
@@ -62,14 +62,16 @@ def test_an_unusable_question_stops_the_run_before_it_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_it_is_left_out_for_all_methods_and_listed(evaluate: Any, tmp_path: Path) -> None:
+def test_an_unusable_question_is_left_out_for_all_methods_and_listed(
+    evaluate: Any, tmp_path: Path
+) -> None:
     """The question of 30 choices could be asked by Self-Ensemble; differences need both."""
     rows = [OWN[0], LONG, OWN[1], MANY, {**OWN[0], "id": "bad", "answer": 7}]
     status, _, err = evaluate(rows, "--method", BOTH, "--skip-bad-rows", "--seed", "0,1")
     assert status == 0
-    for said in ("line 2: question", "line 4: question", "line 5: answer 7", "3 rows in all"):
-        assert said in err
-    assert set(map(tuple, kept(tmp_path / "run").values())) == {("q1", "q2", "q1", "q2")}
+    for part in ("line 2: question", "line 4: question", "line 5: answer 7", "3 rows in all"):
+        assert part in err
+    assert set(map(tuple, answered_ids(tmp_path / "run").values())) == {("q1", "q2", "q1", "q2")}
     config = json.loads((tmp_path / "run" / "results.json").read_text())["config"]
     assert len(config["skipped_rows"]) == 3
     assert config["tasks"]["mine"]["questions"] == 4
@@ -83,22 +85,22 @@ def test_it_is_left_out_for_all_methods_and_listed(evaluate: Any, tmp_path: Path
     assert status == 0
 
 
-def test_a_question_that_one_method_alone_can_ask_is_asked_by_it(
+def test_a_question_that_only_one_method_can_ask_is_asked_by_that_method(
     evaluate: Any, tmp_path: Path
 ) -> None:
     assert evaluate([*OWN, MANY], "--method", "self-ensemble")[0] == 0
-    assert kept(tmp_path / "run") == {"self-ensemble": ["q1", "q2", "many"]}
+    assert answered_ids(tmp_path / "run") == {"self-ensemble": ["q1", "q2", "many"]}
 
 
-def test_each_number_of_choices_is_a_task_of_its_own(evaluate: Any, tmp_path: Path) -> None:
-    """What is too much at 28 choices can be asked at 2."""
+def test_each_number_of_choices_is_a_separate_task(evaluate: Any, tmp_path: Path) -> None:
+    """A question that is too long with 28 choices can be asked with 2."""
     options = ("--method", "standard", "--skip-bad-rows", "--cut-to", "2,28")
     other = {**MANY, "id": "other", "choices": [*MANY["choices"][:27], "x", "y"]}
     message = evaluate([MANY, other], *options)
     assert_one_line(*message, ["mine-k28: standard: 28 choices in one prompt"])
 
 
-def test_where_all_fail_for_one_reason_it_is_no_questions_fault(evaluate: Any) -> None:
+def test_if_all_questions_fail_for_one_reason_no_question_is_named(evaluate: Any) -> None:
     more = {**MANY, "id": "more"}
     done = evaluate([MANY, more], "--method", "standard", "--skip-bad-rows")
     assert_one_line(*done, ["mine: standard: 30 choices in one prompt"])
@@ -110,19 +112,19 @@ def test_a_long_id_is_quoted_by_its_beginning(evaluate: Any) -> None:
     assert_one_line(*done, [f'line 3: question "{"x" * 36}...: standard: 30 choices'])
 
 
-def test_of_a_single_question_it_is_the_questions_fault(evaluate: Any) -> None:
+def test_a_single_question_that_fails_is_named(evaluate: Any) -> None:
     done = evaluate([MANY], "--method", "standard", "--skip-bad-rows")
     assert_one_line(*done, ['line 1: question "many": standard: 30 choices', "1 of 1 questions"])
 
 
-def test_where_none_is_left_the_first_is_named(evaluate: Any) -> None:
+def test_if_no_question_is_left_the_first_bad_one_is_named(evaluate: Any) -> None:
     done = evaluate([LONG, MANY], "--method", "standard", "--skip-bad-rows")
     assert_one_line(
         *done, ['line 1: question "long"', "2 of 2 questions cannot be asked; none is left)"]
     )
 
 
-def test_a_variant_that_no_question_suits_is_left_out_with_what_is_fitted_on_it(
+def test_a_variant_without_a_usable_question_is_left_out_with_methods_fitted_on_it(
     capsys: Any, llama_folder: Path
 ) -> None:
     lm = load(str(llama_folder))
@@ -145,7 +147,7 @@ def test_a_variant_that_no_question_suits_is_left_out_with_what_is_fitted_on_it(
     assert capsys.readouterr().err == ""
 
 
-def test_a_mask_that_would_not_fit_is_found_beforehand(
+def test_a_mask_that_is_too_large_for_memory_is_refused_before_the_run(
     llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from minise import InputError

@@ -20,7 +20,7 @@ from tests.support.explained import SETTINGS
 from tests.support.tiny import FAMILIES, load_tiny, make_tokenizer
 
 
-def test_its_answers_are_those_of_the_library(lm, page, bird) -> None:
+def test_the_pages_answers_are_those_of_the_library(lm, page, bird) -> None:
     data, answer = page.data, self_ensemble(lm, bird, **SETTINGS)
     plan = SelfEnsemble(2, 3).plan(lm, bird, 4)
     for shown, group in zip(data["groups"], answer.groups, strict=True):
@@ -43,13 +43,13 @@ def test_its_answers_are_those_of_the_library(lm, page, bird) -> None:
     assert set(data["others"]) == {"standard", "cyclic"}
 
 
-def test_the_running_mean_is_the_answer_with_fewer_trials(lm, page, bird) -> None:
+def test_the_running_mean_equals_the_answer_with_fewer_trials(lm, page, bird) -> None:
     for trials, scores in enumerate(page.data["self_ensemble"]["running"], 1):
         fewer = self_ensemble(lm, bird, **{**SETTINGS, "trials": trials})
         assert scores == pytest.approx(fewer.scores.tolist(), abs=1e-6)
 
 
-def test_its_sequences_are_the_layouts(lm, page, bird) -> None:
+def test_the_pages_sequences_are_the_layouts(lm, page, bird) -> None:
     plan = SelfEnsemble(2, 3).plan(lm, bird, 4)
     for name, merge in (("packed", False), ("tree", True)):
         layout, shown = pack(plan.prefix, plan.branches, tree=merge), page.data[name]
@@ -75,7 +75,7 @@ def test_the_tokens_texts_are_the_prompts(page) -> None:
             assert text.removeprefix("<s>") == page.data["shared"] + group["prompt"]
 
 
-def test_a_tokenizer_that_writes_spaces_its_own_way_keeps_them(lm, bird) -> None:
+def test_spaces_of_a_tokenizer_with_special_spaces_are_kept(lm, bird) -> None:
     """As SentencePiece does, whose decoder drops the space before a text's first word."""
     backend = make_tokenizer()
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
@@ -105,7 +105,7 @@ def test_packed_equals_separate_and_the_ablations_do_not(lm, page) -> None:
         assert differences[later, L].min() > 1e-4
 
 
-def test_its_attention_is_what_the_model_does(lm, page, bird) -> None:
+def test_the_pages_attention_is_that_of_the_model(lm, page, bird) -> None:
     plan = SelfEnsemble(2, 3).plan(lm, bird, 4)
     tree = pack(plan.prefix, plan.branches, tree=True)
     L, H = lm.config.num_hidden_layers, lm.config.num_attention_heads
@@ -123,7 +123,7 @@ def test_its_attention_is_what_the_model_does(lm, page, bird) -> None:
             assert np.abs(shown - real).max() <= 0.5 / 255 + 1e-9
 
 
-def test_the_last_readout_is_the_groups_answer(lm, page) -> None:
+def test_the_readout_of_the_last_layer_is_the_groups_answer(lm, page) -> None:
     for group in page.data["groups"]:
         assert len(group["lens"]) == lm.config.num_hidden_layers
         assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in group["lens"])
@@ -134,7 +134,7 @@ def test_the_last_readout_is_the_groups_answer(lm, page) -> None:
 
 
 @pytest.mark.parametrize("more", [{"null_option": False}, {"preset": "authors-code"}])
-def test_other_prompts_are_explained_too(lm, bird, more) -> None:
+def test_other_presets_are_explained_too(lm, bird, more) -> None:
     page = explain(lm, bird, **SETTINGS, **more)
     assert page.data["bitwise"]["tree"]
     assert page.data["groups"][0]["null"] is None
@@ -149,7 +149,7 @@ def test_a_complete_grouping_has_no_error(lm) -> None:
     assert ensemble["errors"] == [[0.0] * 3]  # all orders are one trial
 
 
-def test_with_more_choices_than_labels_the_rest_is_explained(lm) -> None:
+def test_with_more_choices_than_labels_standard_inference_is_left_out(lm) -> None:
     many = Question("Which is the third?", [f"number {n}" for n in range(30)])
     page = explain(lm, many, group_size=3, trials=1)
     assert "labels" in page.data["others"]["standard"]["left_out"]
@@ -168,7 +168,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return load_tiny(tmp_path_factory.mktemp("deep"), raw, dtype=torch.float32)
 
 
-def test_a_big_models_page_stays_below_5_mb_and_says_what_it_leaves_out(deep) -> None:
+def test_a_large_models_page_is_below_5_mb_and_says_what_it_leaves_out(deep) -> None:
     long = Question("Which of these is a bird, if any?", ["wren", "oak", "trout", "zinc"] * 2)
     page = explain(deep, long, trials=18)
     assert len(page.data["packed"]["texts"]) > 1000

@@ -17,7 +17,7 @@ from tests.support.commands import Q, assert_one_line, run
 from tests.support.explained import HOSTILE
 
 
-def test_no_text_of_a_user_ends_the_script_or_becomes_markup(lm) -> None:
+def test_text_of_a_user_cannot_end_the_script_or_become_markup(lm) -> None:
     page = explain(lm, Question(HOSTILE, [HOSTILE, "b", f"c{HOSTILE}"]), group_size=2, trials=1)
     assert page.html.count("<script") == page.html.count("</script>") == 2
     assert "<img" not in page.html
@@ -27,7 +27,7 @@ def test_no_text_of_a_user_ends_the_script_or_becomes_markup(lm) -> None:
     assert "49" not in page.data["question"]
 
 
-def test_the_page_asks_for_nothing_outside(page) -> None:
+def test_the_page_loads_nothing_from_outside(page) -> None:
     for word in ("http://", "https://", "@import", "fetch(", "XMLHttpRequest", "url("):
         rest = page.html.replace("http://www.w3.org/2000/svg", "").replace(
             "http://www.w3.org/1999/xhtml", ""
@@ -36,7 +36,7 @@ def test_the_page_asks_for_nothing_outside(page) -> None:
     assert "default-src 'none'" in page.html
 
 
-def test_a_notebook_shows_it_in_a_frame(page) -> None:
+def test_a_notebook_shows_the_page_in_a_frame(page) -> None:
     shown = page._repr_html_()
     assert shown.startswith('<iframe srcdoc="')
     assert shown.count("<") == 2  # the page is escaped
@@ -44,7 +44,7 @@ def test_a_notebook_shows_it_in_a_frame(page) -> None:
     assert repr(page).startswith("Page('Which is a bird?', ")
 
 
-def test_it_is_called_the_same_before_and_after_its_folder_is_imported() -> None:
+def test_minise_explain_works_before_and_after_its_folder_is_imported() -> None:
     text = "import minise; a = minise.explain; import minise.explaining.data\n"
     text += "b = minise.explain\n"
     text += "lm = minise.load('weights/tiny-llama'); q = minise.Question('Why?', ['x', 'y'])\n"
@@ -83,11 +83,11 @@ def test_the_command_writes_the_page_and_the_figure(capsys, tmp_path, llama_fold
         (["--output", "/dev/full"], ["No space left"]),
     ],
 )
-def test_what_it_cannot_do_is_said_in_one_line(
+def test_unusable_arguments_are_one_line(
     capsys, tmp_path, llama_folder, arguments: list[str], parts: list[str], monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = [argument.format(tmp_path) for argument in arguments]
-    told = run(capsys, "explain", "--model", llama_folder, *Q, "--trials", 1, *given)
-    assert_one_line(*told, parts)
+    options = [argument.format(tmp_path) for argument in arguments]
+    outcome = run(capsys, "explain", "--model", llama_folder, *Q, "--trials", 1, *options)
+    assert_one_line(*outcome, parts)
     assert not (tmp_path / "page.html").exists()

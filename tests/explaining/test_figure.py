@@ -31,13 +31,13 @@ def test_the_figure_is_the_first_trials_mask(lm, page, bird) -> None:
     assert page.figure.count("reads out") == len(layout.ends)
 
 
-def test_a_first_trial_too_long_to_show_is_drawn_as_far_as_it_is_shown(lm) -> None:
+def test_a_long_first_trial_is_drawn_up_to_the_tokens_shown(lm) -> None:
     question = Question("Which is a bird?", ["wren", "oak", "trout", "zinc"])
     page = explain(lm, question, group_size=2, grouping="exact", detail="full")
     many = replace(page, data={**page.data, "shown": 3})
     assert many.figure.count("reads out") == 3
 
 
-def test_a_hostile_figure_is_well_formed(lm) -> None:
+def test_a_figure_with_hostile_text_is_well_formed(lm) -> None:
     page = explain(lm, Question(HOSTILE, [HOSTILE, "b"]), group_size=2, trials=1)
     ElementTree.fromstring(page.figure)

@@ -13,7 +13,7 @@ from minise import pack
 from minise.explaining.page import Page
 from minise.layout import causal_mask
 from minise.method import SelfEnsemble
-from tests.support.browser import ASKED, MARKS
+from tests.support.browser import MARKS, QUESTION
 from tests.support.browser import browser as browser
 from tests.support.browser import explained as explained
 from tests.support.browser import show as show
@@ -25,7 +25,7 @@ pytestmark = MARKS
 def test_the_switches_give_the_masks_and_positions_of_the_library(view, explained) -> None:
     """Every combination, for every token."""
     lm, _ = explained
-    plan = SelfEnsemble(2, 3).plan(lm, ASKED, 4)
+    plan = SelfEnsemble(2, 3).plan(lm, QUESTION, 4)
     view.page.select_option("#shown", "3")
     for merge, mask, restart, window in product(
         (False, True), (True, False), (True, False), (None, 16)
@@ -55,7 +55,7 @@ def test_the_switches_give_the_masks_and_positions_of_the_library(view, explaine
         assert drawn == expected.sum(dim=1).tolist()
 
 
-def test_a_picked_group_shows_its_prompt_and_what_it_says(view, explained) -> None:
+def test_a_selected_group_shows_its_prompt_and_probabilities(view, explained) -> None:
     data = explained[1].data
     for number, group in enumerate(data["groups"]):
         view.page.click(f"#trials button[data-group='{number}'] >> nth=0")
@@ -68,7 +68,7 @@ def test_a_picked_group_shows_its_prompt_and_what_it_says(view, explained) -> No
         assert f"index {data['packed']['ends'][number]}," in view.text("#pointed")
 
 
-def test_its_equality_is_the_datas(view, explained) -> None:
+def test_the_page_shows_the_equality_in_its_data(view, explained) -> None:
     data = explained[1].data
     sentence = "Equal bit for bit: every token, every layer, in both engines."
     assert view.text("#bitwise").startswith(sentence)
@@ -95,7 +95,7 @@ class number:
         return self.value == pytest.approx(other, rel=0.06)
 
 
-def test_a_run_that_is_not_equal_is_not_called_so(show, explained) -> None:
+def test_a_run_that_is_not_equal_is_not_called_equal(show, explained) -> None:
     """As on a device whose kernels sum in another order."""
     off = {**explained[1].data}
     off["bitwise"] = {**off["bitwise"], "tree": False}
@@ -104,7 +104,7 @@ def test_a_run_that_is_not_equal_is_not_called_so(show, explained) -> None:
     assert view.text("#bitwise").startswith(sentence)
 
 
-def test_its_attention_is_the_datas(view, explained) -> None:
+def test_the_page_shows_the_attention_in_its_data(view, explained) -> None:
     lm, page = explained
     data, H, L = page.data, lm.config.num_attention_heads, lm.config.num_hidden_layers
     at = data["packed"]["ends"][1]
@@ -121,7 +121,7 @@ def test_its_attention_is_the_datas(view, explained) -> None:
         assert view.text("#layername") == f"{layer} of {L}"
 
 
-def test_its_readouts_are_the_datas(view, explained) -> None:
+def test_the_page_shows_the_readouts_in_its_data(view, explained) -> None:
     data = explained[1].data
     view.page.click("#trials button[data-group='2'] >> nth=0")
     for cells, layer in zip(view.rows("#lenstable"), data["groups"][2]["lens"], strict=True):
@@ -131,7 +131,7 @@ def test_its_readouts_are_the_datas(view, explained) -> None:
     assert "group 3 (trial 1)" in view.text("#lens-title")
 
 
-def test_its_dots_and_means_follow_the_slider(view, explained) -> None:
+def test_dots_and_means_follow_the_slider(view, explained) -> None:
     data = explained[1].data
     for trials in (3, 1, 2):
         view.page.focus("#step")
@@ -149,7 +149,7 @@ def test_its_dots_and_means_follow_the_slider(view, explained) -> None:
         assert centres == pytest.approx([low + p * (high - low) for p in scores], abs=0.01)
 
 
-def test_a_dot_tells_its_label_and_who_stood_beside_it(view, explained) -> None:
+def test_a_dot_shows_its_label_and_the_other_choices_of_its_group(view, explained) -> None:
     data = explained[1].data
     view.page.focus("#dots")
     for _ in range(4):
@@ -164,7 +164,7 @@ def test_a_dot_tells_its_label_and_who_stood_beside_it(view, explained) -> None:
     assert f"(trial {group['trial'] + 1})" in sentence
 
 
-def test_its_table_of_answers_is_the_datas(view, explained) -> None:
+def test_the_page_shows_the_table_of_answers_in_its_data(view, explained) -> None:
     data = explained[1].data
     ensemble, others = data["self_ensemble"], data["others"]
     columns = [ensemble["running"][-1], ensemble["errors"][-1], ensemble["probabilities"]]
@@ -176,7 +176,7 @@ def test_its_table_of_answers_is_the_datas(view, explained) -> None:
         )
 
 
-def test_the_dots_and_the_means_are_tables_too(view, explained) -> None:
+def test_dots_and_means_are_also_tables(view, explained) -> None:
     data = explained[1].data
     dots = [(data["choices"][c], g["trial"], p) for g in data["groups"]
             for c, p in zip(g["choices"], g["probabilities"], strict=True)]  # fmt: skip
@@ -193,8 +193,8 @@ def test_a_trials_partition_is_written_out(view, explained) -> None:
     data = explained[1].data
     view.page.click("#trials tbody tr:nth-child(2) button >> nth=0")
     groups = [g for g in data["groups"] if g["trial"] == 1]
-    written = view.page.locator("#partition li").all_inner_texts()
-    assert written == [", ".join(data["choices"][c] for c in g["choices"]) for g in groups]
+    shown = view.page.locator("#partition li").all_inner_texts()
+    assert shown == [", ".join(data["choices"][c] for c in g["choices"]) for g in groups]
 
 
 def test_the_table_of_tokens_has_every_token(view, explained) -> None:

@@ -30,7 +30,7 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_it_loads_and_fits(show, explained, look: str) -> None:
+def test_the_page_loads_without_errors_and_fits_the_window(show, explained, look: str) -> None:
     """No console message, no request (the fixture holds that), and nothing beyond the sides."""
     view = show(explained[1].html, **LOOKS[look])
     page = view.page
@@ -40,7 +40,7 @@ def test_it_loads_and_fits(show, explained, look: str) -> None:
     assert page.evaluate("document.querySelectorAll('.chart > svg').length") == 4
 
 
-def test_pointing_lights_what_a_token_sees_in_the_sequence_and_in_the_mask(view, explained) -> None:
+def test_pointing_at_a_token_highlights_what_it_attends_to(view, explained) -> None:
     data = explained[1].data["packed"]
     for row in (0, 17, data["ends"][0], data["ends"][1] - 3, data["ends"][2]):
         path, at = [], row
@@ -49,9 +49,9 @@ def test_pointing_lights_what_a_token_sees_in_the_sequence_and_in_the_mask(view,
         view.page.hover(f"#t{row}")
         assert view.lit() == path
         assert view.page.locator("#sequence .at").get_attribute("id") == f"t{row}"
-        told = view.text("#pointed")
+        pointed = view.text("#pointed")
         where = f"index {row}, position {data['positions'][row]}, sees {len(path)} token"
-        assert where in told
+        assert where in pointed
         # The cells of the mask that are in the colour of what is lit.
         cells = view.page.evaluate(
             """row => {
@@ -68,7 +68,7 @@ def test_pointing_lights_what_a_token_sees_in_the_sequence_and_in_the_mask(view,
         assert np.flatnonzero(cells).tolist() == path
 
 
-def test_pointing_at_the_mask_points_at_the_token_of_its_row(view, explained) -> None:
+def test_pointing_at_the_mask_selects_the_token_of_its_row(view, explained) -> None:
     T = explained[1].data["packed"]["ends"][2] + 1  # of the first trial
     view.page.locator("#lit").scroll_into_view_if_needed()
     box = view.page.locator("#lit").bounding_box()
@@ -77,7 +77,7 @@ def test_pointing_at_the_mask_points_at_the_token_of_its_row(view, explained) ->
         assert f"index {row}," in view.text("#pointed")
 
 
-def test_a_click_holds_a_token_and_escape_lets_go(view) -> None:
+def test_a_click_keeps_a_token_selected_until_escape(view) -> None:
     view.page.click("#t9")
     view.page.hover("#t12")
     assert "index 9," in view.text("#pointed")
@@ -106,17 +106,17 @@ def test_the_arrow_keys_move_the_pointed_token(view, explained) -> None:
 
 
 def test_every_control_is_reached_by_the_tab_key(view) -> None:
-    wanted = {"trials", "before", "after", "sequence", "window", "shown", "layer", "head", "step"}
-    wanted |= {"dots"}
+    controls = {"trials", "before", "after", "sequence", "window", "shown", "layer", "head", "step"}
+    controls |= {"dots"}
     reached = set()
     for _ in range(40):
         view.page.keyboard.press("Tab")
         reached.add(view.page.evaluate("document.activeElement.id"))
         reached.add(view.page.evaluate("document.activeElement.name || ''"))
-    assert wanted | {"layout", "mask", "positions"} <= reached
+    assert controls | {"layout", "mask", "positions"} <= reached
 
 
-def test_a_finger_points_too(show, explained) -> None:
+def test_touch_selects_a_token(show, explained) -> None:
     view = show(explained[1].html, **LOOKS["phone"])
     view.page.tap("#t11")
     assert "index 11," in view.text("#pointed")
@@ -171,7 +171,7 @@ def test_a_mask_of_2000_tokens_is_drawn(show, explained, capsys) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_its_colours_can_be_read(show, explained, scheme: str) -> None:
+def test_colours_have_enough_contrast(show, explained, scheme: str) -> None:
     """A contrast of at least 4.5 to 1 against the paper (WCAG AA) for whatever text is coloured."""
     view = show(explained[1].html, color_scheme=scheme)
     names = ["--ink", "--soft", "--accent", "--shared", *(f"--g{i}" for i in range(7))]
@@ -188,7 +188,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_it_prints(show, explained) -> None:
+def test_the_page_can_be_printed(show, explained) -> None:
     view = show(explained[1].html, color_scheme="dark")
     assert view.page.pdf(format="A4").startswith(b"%PDF")
     view.page.emulate_media(media="print")
@@ -198,7 +198,7 @@ def test_it_prints(show, explained) -> None:
     assert paper == "rgb(253, 253, 251)"  # light, though the screen is dark
 
 
-def test_a_frame_in_a_notebook_shows_it(show, explained) -> None:
+def test_a_frame_in_a_notebook_shows_the_page(show, explained) -> None:
     frame = explained[1]._repr_html_()
     view = show(f"<!DOCTYPE html><html data-ready=yes><title>notebook</title>{frame}")
     inner = view.page.frame_locator("iframe")
@@ -214,7 +214,7 @@ GONE: dict[str, Any] = {
 
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("gone", GONE)
-def test_what_a_model_does_not_tell_is_left_out_with_a_word(
+def test_parts_that_a_model_does_not_provide_are_left_out_with_a_note(
     show, explained, gone: str, width: int
 ) -> None:
     """As for a model of another library. Nothing is empty, and the scripts do not mind."""
