@@ -29,16 +29,16 @@ def disagreement(count: int, **changes: Any) -> Disagreement:
 
 
 class TestADisagreement:
-    def test_its_title_says_who_is_right_there(self) -> None:
+    def test_the_title_counts_how_often_each_method_is_right(self) -> None:
         title = "birds: a and method-b disagree on 1,200 of 3,000 questions"
         assert disagreement(1200).title() == f"{title}; right there: a 1,200, method-b 0"
         unknown = [(sample(answer=None), sample(prediction=1, answer=None))]
         unknown_title = Disagreement("birds", ("a", "b"), 1, unknown).title()
         assert unknown_title == "birds: a and b disagree on 1 of 1 questions"
 
-    def test_its_rows_tell_the_seed_and_what_is_not_known(self) -> None:
-        told = {"text": {**TEXT, "question": "Which  \n flies?"}, "answer": None}
-        pair = (sample(seed=2, **told), sample(seed=2, prediction=1, **told))
+    def test_rows_show_the_seed_and_a_missing_answer(self) -> None:
+        fields = {"text": {**TEXT, "question": "Which  \n flies?"}, "answer": None}
+        pair = (sample(seed=2, **fields), sample(seed=2, prediction=1, **fields))
         assert Disagreement("birds", ("a", "b"), 1, [pair]).rows() == [
             {
                 **{"id": "q, seed 2", "question": "Which flies?", "answer": "not known"},
@@ -46,7 +46,7 @@ class TestADisagreement:
             }
         ]
 
-    def test_without_text_it_tells_ids_and_letters(self) -> None:
+    def test_without_text_rows_have_ids_and_letters(self) -> None:
         pair = (sample(text=None), sample(prediction=2, text=None))
         text = Disagreement("birds", ("a", "b"), 1, [pair]).as_text()
         assert text.splitlines()[1:] == [
@@ -90,7 +90,7 @@ class TestADisagreement:
         (row,) = [line for line in one.as_markdown().splitlines() if "cc" in line]
         assert "\\x1b[31m" + "q" * 292 + "..." in row
 
-    def test_where_there_is_none_there_is_no_table(self) -> None:
+    def test_without_a_disagreement_there_is_no_table(self) -> None:
         none = disagreement(0)
         title = "birds: a and method-b disagree on 0 of 3,000 questions"
         assert none.as_text() == title
@@ -111,9 +111,9 @@ class TestDisagreements:
     def test_only_questions_that_both_answered_are_shared(self, tmp_path: Path) -> None:
         a = [sample("x"), sample("y"), sample("z", seed=1)]
         b = [sample("y", prediction=2), sample("x"), sample("z", seed=0, prediction=1)]
-        (found,) = disagreements([run(tmp_path / "1", a=a, b=b)], "a", "b")
-        assert (found.task, found.names, found.shared) == ("birds", ("a", "b"), 2)
-        assert [(one.id, other.prediction) for one, other in found.pairs] == [("y", 2)]
+        (one_pair,) = disagreements([run(tmp_path / "1", a=a, b=b)], "a", "b")
+        assert (one_pair.task, one_pair.names, one_pair.shared) == ("birds", ("a", "b"), 2)
+        assert [(one.id, other.prediction) for one, other in one_pair.pairs] == [("y", 2)]
 
     def test_folders_that_have_both_are_named_by_model(self, tmp_path: Path) -> None:
         same = {"a": [sample()], "b": [sample(prediction=1)]}
@@ -128,8 +128,8 @@ class TestDisagreements:
             run(tmp_path / "1", a=[sample()]),
             run(tmp_path / "2", b=[sample(prediction=1)]),
         ]
-        (found,) = disagreements(runs, "a", "b")
-        assert (found.task, found.shared, len(found.pairs)) == ("birds", 1, 1)
+        (one_pair,) = disagreements(runs, "a", "b")
+        assert (one_pair.task, one_pair.shared, len(one_pair.pairs)) == ("birds", 1, 1)
 
     def test_methods_without_a_common_question_are_refused(self, tmp_path: Path) -> None:
         runs = [run(tmp_path / "1", a=[sample("x")], b=[sample("y")])]

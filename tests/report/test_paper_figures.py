@@ -16,8 +16,8 @@ from minise.methods.sample import Sample
 from minise.report.drawing import style
 from minise.report.figures import lost_among_many, make_figures
 from minise.report.results import Results
-from tests.report.test_figures import assert_readable, caption, grids, keys
-from tests.support.made_results import cell, make, ours
+from tests.support.figures import assert_readable, caption, grids, keys
+from tests.support.results import cell, make, ours
 
 
 def drawn(*runs: dict[str, Any]) -> dict[str, Any]:
@@ -30,8 +30,8 @@ class TestScaling:
     def test_the_size_of_a_model_is_that_of_its_weights(self, model: str) -> None:
         lm = load(f"weights/{model}")
         run = make("scale", {"qasc": {"standard": cell()}}, config=asdict(lm.config))
-        (found,) = Results.from_json(run).cells
-        assert found.parameters == sum(p.numel() for p in lm.decoder.parameters())
+        (read,) = Results.from_json(run).cells
+        assert read.parameters == sum(p.numel() for p in lm.decoder.parameters())
 
     def test_each_method_has_a_line_over_the_models(self) -> None:
         runs = [
@@ -104,35 +104,35 @@ class TestOneQuestion:
     FEW = (sample("a", [0.2, 0.8], 0), sample("b", [0.9, 0.1], 0))
     MANY = (sample("a", [0.8, 0.1, 0.1], 0), sample("b", [0.3, 0.1, 0.6], 0))
 
-    def asked(self) -> dict[int, Any]:
+    def questions(self) -> dict[int, Any]:
         by_k = {2: self.FEW, 3: self.MANY}
         return {
             K: single_questions({"standard": list(each), "ours": list(each)})
             for K, each in by_k.items()
         }
 
-    def test_it_is_right_among_few_and_wrong_among_many(self) -> None:
-        pair = lost_among_many(self.asked(), "standard")
+    def test_the_question_is_right_among_few_choices_and_wrong_among_many(self) -> None:
+        pair = lost_among_many(self.questions(), "standard")
         assert [(K, one["question"]) for K, one in pair] == [(2, "Which is b?"), (3, "Which is b?")]
         assert pair[1][1]["methods"]["ours"] == [0.3, 0.1, 0.6]
-        assert lost_among_many(self.asked(), "another") == []
-        assert lost_among_many({3: self.asked()[3]}, "standard") == []
+        assert lost_among_many(self.questions(), "another") == []
+        assert lost_among_many({3: self.questions()[3]}, "standard") == []
 
-    def test_few_are_four_choices_where_there_are_four(self) -> None:
+    def test_few_choices_means_four_if_there_is_a_task_of_four(self) -> None:
         right, wrong = ({"q": {"answer": 0, "methods": {"m": p}}} for p in ([1, 0], [0, 1]))
         for few, smaller in ((4, 3), (4, 2), (2, None)):
-            asked = {smaller: wrong, few: right, 5: right, 8: wrong}
-            asked.pop(None, None)
-            assert [K for K, _ in lost_among_many(asked, "m")] == [few, 8]
+            questions = {smaller: wrong, few: right, 5: right, 8: wrong}
+            questions.pop(None, None)
+            assert [K for K, _ in lost_among_many(questions, "m")] == [few, 8]
 
-    def drawn(self, asked: dict[int, Any]) -> dict[str, Any]:
-        tasks = {f"t{K}": {"standard": cell(), "ours": ours()} for K in asked}
-        facts = {f"t{K}": ("qasc", K) for K in asked}
-        extra = {"asked": {f"t{K}": one for K, one in asked.items()}}
+    def drawn(self, questions: dict[int, Any]) -> dict[str, Any]:
+        tasks = {f"t{K}": {"standard": cell(), "ours": ours()} for K in questions}
+        facts = {f"t{K}": ("qasc", K) for K in questions}
+        extra = {"asked": {f"t{K}": one for K, one in questions.items()}}
         return drawn(make("choices", tasks, facts, None, extra))
 
-    def test_it_is_drawn_with_every_methods_probabilities(self) -> None:
-        figure = self.drawn(self.asked())["one-question"]
+    def test_one_question_is_drawn_with_every_methods_probabilities(self) -> None:
+        figure = self.drawn(self.questions())["one-question"]
         assert [len(ax.patches) for ax in figure.axes] == [4, 6]
         assert [bar.get_width() for bar in figure.axes[1].patches[:3]] == [30, 10, 60]
         places = [bar.get_y() + bar.get_height() / 2 for bar in figure.axes[1].patches[:3]]
@@ -151,8 +151,8 @@ class TestOneQuestion:
 
     def test_figures_of_a_model_fit_on_half_a_page(self) -> None:
         wrong = sample("b", [0.3, *[0.1] * 7], 3)
-        asked = {2: single_questions({"standard": [self.FEW[1]]})}
-        found = self.drawn(asked | {8: single_questions({"standard": [wrong]})})
-        assert {"one-question", "accuracy-choices", "confidence-choices"} < found.keys()
-        heights = {name: figure.get_figheight() for name, figure in found.items()}
+        smaller = {2: single_questions({"standard": [self.FEW[1]]})}
+        figures = self.drawn(smaller | {8: single_questions({"standard": [wrong]})})
+        assert {"one-question", "accuracy-choices", "confidence-choices"} < figures.keys()
+        heights = {name: figure.get_figheight() for name, figure in figures.items()}
         assert max(heights.values()) < 6.5, heights

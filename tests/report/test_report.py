@@ -1,4 +1,4 @@
-"""`minise report`: what a person sees of finished runs, and what tells one run from another."""
+"""`minise report`: the report of finished runs, and how it names runs that differ in settings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ for module in ("scipy", "sklearn", "matplotlib"):
 
 
 class TestTheReport:
-    def test_it_is_redrawn_without_a_model(self, whole: Path, tmp_path: Path, capsys) -> None:
+    def test_a_report_is_redrawn_without_a_model(self, whole: Path, tmp_path: Path, capsys) -> None:
         assert main(["report", str(whole), "--output-path", str(tmp_path)]) == 0
         out = capsys.readouterr().out
-        found = json.loads((whole / "results.json").read_text())
-        accuracy = found["results"]["words"]["self-ensemble"]["accuracy"]
+        results = json.loads((whole / "results.json").read_text())
+        accuracy = results["results"]["words"]["self-ensemble"]["accuracy"]
         assert f"{100 * accuracy:.1f} [" in out
         text = (tmp_path / "report.md").read_text()
         assert text.split("\n\n")[0] == out.split(", words\n\n")[0]
@@ -31,7 +31,7 @@ class TestTheReport:
         assert (tmp_path / "confidence-words.png").read_bytes()[:4] == b"\x89PNG"
 
     @pytest.mark.parametrize("order", [1, -1])
-    def test_runs_of_different_tasks_and_methods_stand_together(
+    def test_runs_of_different_tasks_and_methods_share_a_report(
         self, model: Path, data: Path, whole: Path, tmp_path: Path, capsys, order: int
     ) -> None:
         other = shutil.copy(data, tmp_path / "x$_{$ 鳥.jsonl")
@@ -49,11 +49,11 @@ class TestTheReport:
             assert f"| {name} " in out
         drawn = {path.name for path in at.iterdir()}
         kinds = ("confidence", "reliability")
-        wanted = {f"{kind}-{task}.png" for kind in kinds for task in ("words", "x$_{$ 鳥")}
-        assert drawn == {"report.md", "accuracy.png", *wanted}
+        of_tasks = {f"{kind}-{task}.png" for kind in kinds for task in ("words", "x$_{$ 鳥")}
+        assert drawn == {"report.md", "accuracy.png", *of_tasks}
         assert "](confidence-x%24_%7B%24%20%E9%B3%A5.png)" in (at / "report.md").read_text()
 
-    def test_a_figure_that_fails_loses_nothing(
+    def test_a_figure_that_fails_loses_no_table(
         self, whole: Path, tmp_path: Path, monkeypatch, capsys
     ) -> None:
         def fail(*_: Any) -> None:
@@ -82,12 +82,12 @@ class TestTheReport:
     def test_damaged_results_are_one_line(
         self, whole: Path, tmp_path: Path, capsys, where: tuple[Any, ...], value: Any
     ) -> None:
-        found = json.loads((whole / "results.json").read_text())
-        inner = found
+        results = json.loads((whole / "results.json").read_text())
+        inner = results
         for key in where[:-1]:
             inner = inner[key]
         inner[where[-1]] = value
-        (tmp_path / "results.json").write_text(json.dumps(found))
+        (tmp_path / "results.json").write_text(json.dumps(results))
         assert main(["report", str(tmp_path)]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
@@ -95,7 +95,9 @@ class TestTheReport:
         assert "minise eval --resume writes it again" in err
         assert len(err) < 400
 
-    def test_it_says_so_where_it_cannot_write(self, whole: Path, tmp_path: Path, capsys) -> None:
+    def test_a_folder_that_cannot_be_written_is_named(
+        self, whole: Path, tmp_path: Path, capsys
+    ) -> None:
         blocked = tmp_path / "file"
         blocked.write_text("")
         assert main(["report", str(whole), "--output-path", str(blocked)]) == 2
@@ -106,17 +108,8 @@ class TestTheReport:
         assert "finish the run with minise eval --resume" in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def balanced(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("balanced")
-    options = ("--method", "standard,self-ensemble", "--grouping", "balanced")
-    with no_drawing():
-        assert main(arguments(model, data, folder, *options)) == 0
-    return folder
-
-
 @pytest.mark.usefixtures("undrawn")
-class TestRunsAreToldApart:
+class TestRunsAreNamed:
     def test_by_the_settings_that_differ(
         self, whole: Path, balanced: Path, tmp_path: Path, capsys
     ) -> None:
@@ -147,63 +140,21 @@ class TestRunsAreToldApart:
         assert main(arguments(model, data, tmp_path / "run", *options)) == 0
         assert f"{model.name}, a first try, words\n" in capsys.readouterr().out
 
-    def test_questions_that_both_asked_are_compared(
-        self, model: Path, whole: Path, balanced: Path, tmp_path: Path, capsys
-    ) -> None:
-        capsys.readouterr()
-        folders = [str(whole), str(balanced)]
-        assert main(["report", *folders, "-o", str(tmp_path), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert [len(run["results"]["words"]) for run in found["runs"]] == [4, 2]
-        name = model.name
-        names = [tuple(d[x].removeprefix(f"{name}: ") for x in "ab") for d in found["differences"]]
-        # standard answered alike in both; cyclic and vector-scaling are in the first alone.
-        assert names == [
-            ("standard", "cyclic"),
-            ("standard", "vector-scaling"),
-            ("self-ensemble (grouping=balanced)", "self-ensemble (grouping=random)"),
-            ("self-ensemble (grouping=balanced)", "cyclic"),
-            ("self-ensemble (grouping=balanced)", "vector-scaling"),
-        ]
-        ours = found["differences"][2]
-        accuracy = [run["results"]["words"]["self-ensemble"]["accuracy"] for run in found["runs"]]
-        assert ours["accuracy"] == pytest.approx(accuracy[1] - accuracy[0])
-        assert (ours["task"], ours["questions"]) == ("words", 30)
-        assert "Paired differences between runs" in (tmp_path / "report.md").read_text()
-
-    def test_other_questions_are_not(
-        self, model: Path, data: Path, whole: Path, tmp_path: Path, capsys
-    ) -> None:
-        rows = [json.loads(line) for line in data.read_text().splitlines()]
-        for row in rows[:10]:
-            row["question"] = f"Not {row['question']}"
-        changed = tmp_path / "words.jsonl"
-        changed.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        folder = tmp_path / "changed"
-        assert main(arguments(model, changed, folder, "--method", "cyclic", "--trials", 2)) == 0
-        capsys.readouterr()
-        assert main(["report", str(whole), str(folder), "-o", str(tmp_path), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)["differences"]
-        # The twenty that are the same were answered alike by cyclic in both.
-        assert {d["questions"] for d in found} == {20}
-        assert {d["a"].split(": ")[1] for d in found} == {"cyclic"}
-        assert not any(d["b"].endswith("cyclic") for d in found)
-
 
 @pytest.mark.usefixtures("undrawn")
 class TestOneRunHoldsVariants:
-    def test_each_has_its_settings_in_its_name(
+    def test_each_variant_has_its_settings_in_its_name(
         self, model: Path, data: Path, tmp_path: Path, capsys
     ) -> None:
         named = "self-ensemble,self-ensemble(grouping=balanced, trials=4),standard"
         assert main(arguments(model, data, tmp_path, "--method", named, "--limit", 3)) == 0
-        found = json.loads((tmp_path / "results.json").read_text())
-        settings = {name: cell["settings"] for name, cell in found["results"]["words"].items()}
+        results = json.loads((tmp_path / "results.json").read_text())
+        settings = {name: cell["settings"] for name, cell in results["results"]["words"].items()}
         other = "self-ensemble(grouping=balanced,trials=4)"
         assert list(settings) == ["self-ensemble", other, "standard"]
         assert (settings[other]["trials"], settings[other]["grouping"]) == (4, "balanced")
         assert (settings["self-ensemble"]["trials"], settings[other]["group_size"]) == (3, 2)
-        assert found["config"]["as_in_paper"] is False
+        assert results["config"]["as_in_paper"] is False
         assert (tmp_path / f"samples-words-{other}.jsonl").exists()
         assert f"| {other} |" in capsys.readouterr().out
         again = ["report", str(tmp_path), "--differences", "self-ensemble", other]
@@ -213,7 +164,7 @@ class TestOneRunHoldsVariants:
 @pytest.mark.usefixtures("undrawn")
 class TestATerminal:
     @pytest.mark.parametrize("width", [60, 80, 100, 200])
-    def test_a_table_is_no_wider(
+    def test_a_table_is_not_wider_than_the_terminal(
         self, whole: Path, tmp_path: Path, capsys, monkeypatch, width: int
     ) -> None:
         monkeypatch.setenv("COLUMNS", str(width))
@@ -224,7 +175,7 @@ class TestATerminal:
         assert {"accuracy", "NLL"} <= {text.strip() for text in lines[0].split("|")}
         assert ("(more in report.md: " in out) == (width < 200)
 
-    def test_the_file_holds_everything(self, whole: Path, tmp_path: Path, monkeypatch) -> None:
+    def test_the_file_has_all_columns(self, whole: Path, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setenv("COLUMNS", "60")
         assert main(["report", str(whole), "-o", str(tmp_path)]) == 0
         text = (tmp_path / "report.md").read_text()

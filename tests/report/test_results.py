@@ -11,7 +11,7 @@ import pytest
 from minise.errors import InputError
 from minise.report import results
 from minise.report.results import Results, model_name, read_results
-from tests.support.made_results import LLAMA, M4, cell, make, ours, table
+from tests.support.results import LLAMA, M4, cell, make, ours, table
 
 
 class TestPaper:
@@ -25,7 +25,9 @@ class TestPaper:
             {"facts": {"qasc": ("qasc", 5)}},
         ],
     )
-    def test_its_number_stands_beside_a_comparable_one_alone(self, other: dict[str, Any]) -> None:
+    def test_the_papers_number_is_shown_only_beside_a_comparable_one(
+        self, other: dict[str, Any]
+    ) -> None:
         cells = {"self-ensemble": ours(), "standard": cell()}
         assert table(make("ablation", {"qasc": cells})).count("(paper ") == 2
         assert "(paper" not in table(make("ablation", {"qasc": cells}, **other))
@@ -34,7 +36,7 @@ class TestPaper:
         ("dataset", "K", "n"),
         [("qasc", 8, 926), ("truthfulqa", 6, 277), ("mmlu_pro_biology", None, 450)],
     )
-    def test_its_number_is_of_its_count_of_questions(
+    def test_the_papers_number_needs_the_papers_count_of_questions(
         self, dataset: str, K: int | None, n: int
     ) -> None:
         """The first release of TruthfulQA has 285 questions and Biology 717: other questions."""
@@ -51,21 +53,21 @@ class TestPaper:
         }
         assert "paper" not in table(make("ablation", {"qasc": cells}))
 
-    def test_an_experiments_own_numbers_are_for_it_alone(self) -> None:
+    def test_numbers_of_one_experiment_are_used_by_no_other(self) -> None:
         """Qwen2.5-7B at m = 4, N = 20: 81.43 in one table and 80.67 in another."""
         for experiment, number in {"sensitivity": 80.67, "scale": 81.43, None: 81.43}.items():
             run = make(experiment, {"qasc": {"x": ours()}}, model="Qwen/Qwen2.5-7B")
             assert Results.from_json(run).cells[0].paper("accuracy") == number
 
-    def test_4_bit_weights_have_a_name_and_numbers_of_their_own(self) -> None:
-        found = {}
+    def test_4_bit_weights_have_a_separate_name_and_separate_numbers(self) -> None:
+        accuracies = {}
         for packed in (None, "nf4"):
             run = Results.from_json(make(None, {"qasc": {"x": ours()}}, quantize=packed))
-            found[run.model] = run.cells[0].paper("accuracy")
-        assert found[LLAMA] == 80.67
-        assert found[f"{LLAMA} (nf4)"] != 80.67
+            accuracies[run.model] = run.cells[0].paper("accuracy")
+        assert accuracies[LLAMA] == 80.67
+        assert accuracies[f"{LLAMA} (nf4)"] != 80.67
 
-    def test_its_accuracies_are_shares_of_its_questions(self) -> None:
+    def test_the_papers_accuracies_are_shares_of_its_questions(self) -> None:
         """926 questions of QASC, 277 of TruthfulQA, 450 of Biology: what a percentage can be. Two
         numbers that cannot be one (docs/paper.md) are copied as printed."""
         paper = json.loads(Path(results.__file__).with_name("paper.json").read_text())
@@ -94,18 +96,18 @@ class TestReading:
         run = make("choices", {"t": {"name": ours()}}, facts, extra={"asked": {"t": {"q": 1}}})
         (tmp_path / "results.json").write_text(json.dumps(run), encoding="utf-8")
         read = read_results(tmp_path)
-        (found,) = read.cells
-        assert (found.model, found.task, found.dataset, found.choices) == (
+        (one,) = read.cells
+        assert (one.model, one.task, one.dataset, one.choices) == (
             LLAMA,
             "t",
             "truthfulqa",
             6,
         )
-        assert (found.name, found.method, found.engine) == ("name", "self-ensemble", "tree")
-        assert found.settings == {**M4, "preset": "paper"}
-        assert found.metrics["accuracy"] == 0.8
-        assert found.timing["seconds_per_question"] == 0.25
-        assert found.comparable is True
+        assert (one.name, one.method, one.engine) == ("name", "self-ensemble", "tree")
+        assert one.settings == {**M4, "preset": "paper"}
+        assert one.metrics["accuracy"] == 0.8
+        assert one.timing["seconds_per_question"] == 0.25
+        assert one.comparable is True
         assert (read.raw, read.experiment, read.model) == (run, "choices", LLAMA)
         assert read.extra == {"asked": {"t": {"q": 1}}}
 
@@ -125,7 +127,7 @@ class TestReading:
             ('{"config": {"model": 3, "experiment": null}}', "not readable as results"),
         ],
     )
-    def test_what_is_no_results_is_refused(
+    def test_a_file_that_is_not_a_results_file_is_refused(
         self, tmp_path: Path, text: str | bytes | None, part: str
     ) -> None:
         path = tmp_path / "results.json"
@@ -137,7 +139,7 @@ class TestReading:
         assert part in str(error.value)
         assert "\n" not in str(error.value)
 
-    def test_a_folder_in_its_place_is_refused(self, tmp_path: Path) -> None:
+    def test_a_folder_named_results_json_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "results.json").mkdir()
         with pytest.raises(InputError, match=r"\(it is no file\); minise eval --resume"):
             read_results(tmp_path)

@@ -10,7 +10,7 @@ from minise.errors import InputError
 from minise.evaluation.experiments import EXPERIMENTS, NO_EXPERIMENT
 from minise.report.results import Results
 from minise.report.tables import TABLES, holm, render
-from tests.support.made_results import DIFFERENCE, LLAMA, M4, cell, make, ours, table
+from tests.support.results import DIFFERENCE, LLAMA, M4, cell, make, ours, table
 
 
 def rows(text: str) -> list[list[str]]:
@@ -24,21 +24,21 @@ class TestTables:
         named = {name for one in (*EXPERIMENTS.values(), NO_EXPERIMENT) for name in one.tables}
         assert named == set(TABLES)
 
-    def test_without_an_experiment_every_metric_stands_beside_its_method(self) -> None:
+    def test_without_an_experiment_a_row_has_every_metric_of_a_method(self) -> None:
         run = make(None, {"mine": {"standard": cell(auroc=None)}}, {"mine": ("mine", None)})
         run["timing"]["mine"]["standard"] = {"seconds_per_question": None, "peak_bytes": None}
         text = table(run)
         assert text.startswith(f"{LLAMA}\n\n| task | method ")
-        found = dict(zip(*rows(text), strict=True))
-        assert found["n"] == "926"
-        assert found["accuracy"] == "80.0 [70.0, 90.0]"
-        assert found["NLL"] == "0.800 [0.700, 0.900]"
-        assert found["tokens"] == "1,234"
-        assert found["AUROC"] == found["s/question"] == found["peak MiB"] == "-"
+        row = dict(zip(*rows(text), strict=True))
+        assert row["n"] == "926"
+        assert row["accuracy"] == "80.0 [70.0, 90.0]"
+        assert row["NLL"] == "0.800 [0.700, 0.900]"
+        assert row["tokens"] == "1,234"
+        assert row["AUROC"] == row["s/question"] == row["peak MiB"] == "-"
         assert "Paired differences" not in text
         assert text.endswith(f"\n- {LLAMA} (bfloat16, cuda): mine: 926 questions.\n")
 
-    def test_choices_stand_across(self) -> None:
+    def test_numbers_of_choices_are_columns(self) -> None:
         tasks = {"few": {"standard": cell(), "mine": ours()}, "many": {"standard": cell()}}
         text = table(make("choices", tasks, {"few": ("qasc", 2), "many": ("qasc", 4)}))
         head, standard, mine = rows(text)
@@ -54,7 +54,7 @@ class TestTables:
             assert re.search(rf"^{re.escape(title)}\n\n\| model ", text, re.MULTILINE)
         assert ["model", "method", "qasc"] in rows(text)
 
-    def test_two_tasks_have_an_average(self) -> None:
+    def test_two_tasks_have_an_average_column(self) -> None:
         tasks = {"a": {"standard": cell(accuracy=0.5)}, "b": {"standard": cell(accuracy=0.7)}}
         head, line, *_ = rows(table(make("main", tasks)))
         assert dict(zip(head, line, strict=True))["average"].startswith("60.0")
@@ -85,16 +85,16 @@ class TestTables:
         assert mine[-2:] == ["56.0 (paper 68.67)", "+6.0 (paper +6.27)"]
         del tasks["qasc"]["standard"]
         head, mine, *_ = rows(table(make("main", tasks, facts)))
-        found = dict(zip(head, mine, strict=True))
-        assert found["qasc: improve"] == found["average: improve"] == "-"
-        assert found["truthfulqa: improve"] == "+5.0 (paper +7.58)"
+        row = dict(zip(head, mine, strict=True))
+        assert row["qasc: improve"] == row["average: improve"] == "-"
+        assert row["truthfulqa: improve"] == "+5.0 (paper +7.58)"
 
     @pytest.mark.parametrize("experiment", ["scale", "ablation"])
-    def test_methods_stand_across(self, experiment: str) -> None:
+    def test_methods_are_columns(self, experiment: str) -> None:
         cells = {"without-mask": cell("without-mask", settings=M4), "self-ensemble": ours()}
-        found = rows(table(make(experiment, {"qasc": cells})))
-        assert found[0] == ["model", "task", "without-mask", "self-ensemble"]
-        assert [text[-14:] for text in found[1][2:]] == [" (paper 19.22)", " (paper 80.67)"]
+        lines = rows(table(make(experiment, {"qasc": cells})))
+        assert lines[0] == ["model", "task", "without-mask", "self-ensemble"]
+        assert [text[-14:] for text in lines[1][2:]] == [" (paper 19.22)", " (paper 80.67)"]
 
     def test_sensitivity_reads_sizes_from_settings_and_not_from_names(self) -> None:
         cells = {
@@ -114,7 +114,7 @@ class TestTables:
             ["exact", "-", "80.0 [70.0, 90.0]"],
         ]
 
-    def test_seeds_show_their_spread_beside_the_papers(self) -> None:
+    def test_the_spread_over_seeds_is_shown_beside_the_papers(self) -> None:
         model = "mistralai/Mistral-7B-Instruct-v0.1"
         cells = {"standard": cell(), "self-ensemble": ours()}
         text = table(make("seeds", {"qasc": cells}, model=model, seeds=[0, 1]))
@@ -150,16 +150,16 @@ class TestTables:
         cells = {name: ours(engine=engine) for name, engine in engines.items()}
         text = table(make("efficiency", {"qasc": cells}, differences={"qasc": [DIFFERENCE]}))
         head, *lines = rows(text)
-        found = {line[2]: dict(zip(head, line, strict=True)) for line in lines}
-        assert found["multi-pass"]["s/question"] == "0.2500 (paper, A40: 0.78)"
-        assert found["multi-pass"]["accuracy"].endswith("(paper 78.62)")
-        assert found["single-pass"]["accuracy"].endswith("(paper 80.67)")
-        assert "paper" not in str(found["tree"])
-        assert found["tree"]["decisions changed"] == "3 of 926"
-        assert found["tree"]["peak MiB"] == "3"
+        row_of = {line[2]: dict(zip(head, line, strict=True)) for line in lines}
+        assert row_of["multi-pass"]["s/question"] == "0.2500 (paper, A40: 0.78)"
+        assert row_of["multi-pass"]["accuracy"].endswith("(paper 78.62)")
+        assert row_of["single-pass"]["accuracy"].endswith("(paper 80.67)")
+        assert "paper" not in str(row_of["tree"])
+        assert row_of["tree"]["decisions changed"] == "3 of 926"
+        assert row_of["tree"]["peak MiB"] == "3"
         assert text.startswith("Multi-pass (separate) against single-pass (dense), and the tree")
 
-    def test_paired_differences(self) -> None:
+    def test_paired_differences_are_listed_below_the_table(self) -> None:
         cells = {"multi-pass": cell(), "tree": cell()}
         run = make("main", {"qasc": cells}, differences={"qasc": [DIFFERENCE]})
         points = "+5.00 [-1.00, +11.00]"
@@ -178,7 +178,7 @@ class TestTables:
             *(["0.03", "0.06"], ["0.01", "0.03"], ["0.04", "0.06"])
         ]
 
-    def test_where_questions_share_a_fact_the_brackets_say_so(self) -> None:
+    def test_if_questions_share_a_fact_the_intervals_are_labelled_so(self) -> None:
         text = table(make("main", {"q": {"standard": cell(clusters=500)}}))
         assert "intervals over questions, those about one fact drawn together (perc" in text
 
@@ -196,23 +196,23 @@ class TestTables:
     def test_runs_of_different_tasks_make_one_table_in_any_order(self, experiment: str) -> None:
         a = make(experiment, {"a": {"standard": cell()}, "both": {"standard": cell()}})
         b = make(experiment, {"both": {"standard": cell()}, "b": {"mine": cell("x:Y")}}, model="b")
-        found = []
+        tables = []
         for runs in ((a, b), (b, a)):
             text = table(*runs)
             parts = [rows(part) for part in text.split("\n\n") if part.startswith("| ")]
             dicts = [dict(zip(head, line, strict=True)) for head, *lines in parts for line in lines]
-            found.append(sorted(tuple(sorted(row.items())) for row in dicts))
-        assert found[0] == found[1]
+            tables.append(sorted(tuple(sorted(row.items())) for row in dicts))
+        assert tables[0] == tables[1]
         for name in ("a", "b", "both"):
             assert f" {name} " in text
 
     def test_a_fit_that_was_left_out_is_named(self) -> None:
         left_out = {"qasc": {"vector-scaling": "it did not converge"}}
         text = table(make("main", {"qasc": {"standard": cell()}}, left_out=left_out))
-        said = ": qasc: 926 questions. vector-scaling of qasc is left out: it did not converge.\n"
-        assert text.endswith(said)
+        note = ": qasc: 926 questions. vector-scaling of qasc is left out: it did not converge.\n"
+        assert text.endswith(note)
 
-    def test_names_reach_no_terminal_as_commands(self) -> None:
+    def test_names_are_printed_without_escape_sequences(self) -> None:
         run = make("main", {"a\x1b[2Jb\nc": {"stan\x07dard": cell()}}, model="x/\x9b31mred\ud800")
         text = table(run)
         assert "a\\x1b[2Jb c" in text
@@ -227,28 +227,28 @@ class TestTables:
         text = table(make("main", {"a|b": {"standard": cell()}}))
         assert rows(text)[0] == ["model", "method", "a\\|b", "a\\|b: improve"]
 
-    def test_what_is_not_a_full_run_says_so(self) -> None:
+    def test_a_run_that_is_not_complete_is_marked(self) -> None:
         run = make("main", {"qasc": {"standard": cell()}}, full_run=False, limit=5)
         assert table(run).endswith("926 questions. Not a full run: the first 5 questions.\n")
 
-    def test_reasoning_shows_what_was_read_and_what_was_said(self) -> None:
-        said = {"accuracy": 0.6, "interval": [0.5, 0.7], "names_none": 0.1, "cut": 0.2}
+    def test_reasoning_is_shown_by_the_label_read_and_by_the_text_written(self) -> None:
+        numbers = {"accuracy": 0.6, "interval": [0.5, 0.7], "names_none": 0.1, "cut": 0.2}
         cells = {"standard": cell(), "cot": cell("cot")}
-        extra = {"reasoning": {"qasc": {"cot": {**said, "new_tokens": 123.4}}}}
+        extra = {"reasoning": {"qasc": {"cot": {**numbers, "new_tokens": 123.4}}}}
         text = table(make("reasoning", {"qasc": cells}, extra=extra))
-        found = rows(text)
-        assert [row for row in found if row[:3] == ["model", "task", "method"]]
+        lines = rows(text)
+        assert [row for row in lines if row[:3] == ["model", "task", "method"]]
         assert "\nTokens a question" in text
-        (row,) = [row for row in found if len(row) == 9 and row[2] == "cot"]
+        (row,) = [row for row in lines if len(row) == 9 and row[2] == "cot"]
         read = "80.0 [70.0, 90.0] (paper 74.62)"
         assert row[3:] == [read, "60.0 [50.0, 70.0]", "10.0", "20.0", "123", "1,234"]
 
-    def test_it_says_how_to_read_it(self) -> None:
+    def test_a_report_explains_how_to_read_it(self) -> None:
         text = table(make("confidence", {"qasc": {"standard": cell()}}))
         assert text.startswith("Under-confidence: share of the right answers with f < 0.5. Over-")
         assert "\n\nBrackets: 95% bootstrap intervals over questions (percentile, 1,000 " in text
 
-    def test_settings_stand_below(self) -> None:
+    def test_settings_are_listed_below_the_table(self) -> None:
         few, many = ours(), cell("self-ensemble", settings={"group_size": 5, "trials": 40})
         facts: dict[str, tuple[str, int | None]] = {"a": ("qasc", 8), "b": ("own", 8)}
         one = make("main", {"a": {"x": few, "y": many}, "b": {"x": many, "y": many}}, facts)
@@ -273,7 +273,7 @@ class TestATerminal:
     def first(self, width: int) -> list[str]:
         return render([self.RUN], (), width).split("\n\nBrackets")[0].splitlines()
 
-    def test_intervals_go_first_then_the_last_columns(self) -> None:
+    def test_intervals_are_left_out_first_then_the_last_columns(self) -> None:
         title = "tiny, q"
         assert self.first(86) == [
             title,
@@ -289,7 +289,7 @@ class TestATerminal:
         more = "matched NLL, ECE, AUROC, s/question, peak MiB"
         assert self.first(82)[-1] == f"(more in report.md: Brier, {more})"
 
-    def test_the_accuracy_s_interval_goes_before_columns_that_matter(self) -> None:
+    def test_the_interval_of_accuracy_is_left_out_before_columns_that_matter(self) -> None:
         assert self.first(66)[4:] == [
             "| standard      | 926 | 80.0     | 0.800 | 80.0  | 80.0 | 1,234  |",
             "| self-ensemble | 926 | 80.0     | 0.800 | 80.0  | 80.0 | 1,234  |",
@@ -308,5 +308,5 @@ class TestATerminal:
         assert "| tree - multi-pass | +5.00 [-1.00, +11.00] |\n(more in report.md: McN" in narrow
         assert render([Results.from_json(run)], (), 35).startswith("Accuracy, tiny\n\n| method ")
 
-    def test_what_fits_is_as_in_the_file(self) -> None:
+    def test_a_table_that_fits_is_the_same_as_in_the_file(self) -> None:
         assert render([self.RUN], (), 300) == render([self.RUN])
