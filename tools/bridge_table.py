@@ -4,7 +4,8 @@
     python -m tools.bridge_table qwen3 gpt2      some of them, with every reason
 
 Each is a tiny random model with the family's own code, under eager attention and sdpa, in float32
-and bfloat16. A family runs in a process of its own, so that one that hangs or dies is a row.
+and bfloat16. A family runs in a process of its own, so if one hangs or dies, the
+others go on.
 """
 
 from __future__ import annotations

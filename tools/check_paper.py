@@ -1,4 +1,4 @@
-"""Recompute what can be recomputed of the paper's printed numbers: the lines of docs/paper.md.
+"""Recompute those of the paper's printed numbers that can be recomputed, for docs/paper.md.
 
     python -m tools.check_paper
 
@@ -58,20 +58,23 @@ def counts() -> Iterator[tuple[str, str]]:
     for dataset, n in PAPER["questions"].items():
         if dataset not in NAMES:
             continue
-        found = [
+        accuracies = [
             number["accuracy"]
             for number in PAPER["numbers"]
             if number["dataset"] == dataset and "accuracy" in number
         ]
-        odd = [value for value in found if not is_share(value, n)]
+        odd = [value for value in accuracies if not is_share(value, n)]
         cut = [f"{value:.2f}" for value in odd if is_cut(value, n)]
         none = [f"{value:.2f}" for value in odd if not is_cut(value, n)]
-        told = f"{len(found) - len(odd)} are whole numbers of {n} questions, rounded"
-        told += f"; {' and '.join(cut)} are, but cut off" * bool(cut)
-        told += f"; {' and '.join(none)} is not" * bool(none)
+        finding = f"{len(accuracies) - len(odd)} are whole numbers of {n} questions, rounded"
+        finding += f"; {' and '.join(cut)} are, but cut off" * bool(cut)
+        finding += f"; {' and '.join(none)} is not" * bool(none)
         other = OTHERS[dataset]
-        fit = sum(is_share(value, other) for value in found)
-        yield f"{NAMES[dataset]}, {len(found)} accuracies", f"{told}; of {other}, {fit} would be"
+        fit = sum(is_share(value, other) for value in accuracies)
+        yield (
+            f"{NAMES[dataset]}, {len(accuracies)} accuracies",
+            f"{finding}; of {other}, {fit} would be",
+        )
 
 
 def averages() -> Iterator[tuple[str, str]]:
@@ -91,9 +94,9 @@ def averages() -> Iterator[tuple[str, str]]:
     yield "main table: averages over data sets", f"{agree} of {len(means)} agree"
     wrong, count = [], 0
     for dataset in (*NAMES, "average"):
-        own = eight if dataset == "qasc" else cells[dataset]
+        results = eight if dataset == "qasc" else cells[dataset]
         for (model, method), gain in printed("improve", dataset=dataset).items():
-            difference = own[model, method] - own[model, "standard"]
+            difference = results[model, method] - results[model, "standard"]
             count += 1
             if f"{difference:.2f}" != f"{gain:.2f}":
                 name = f"{method} of {model} on {NAMES.get(dataset, dataset)}"
@@ -111,8 +114,10 @@ def contradictions() -> Iterator[tuple[str, str]]:
         if number.get("experiment") == "efficiency"
     ]
     few, many = (round(value * n / 100) for value in passes)
-    said = f"{few} and {many} of {n} questions: {many - few} apart, though the two are equivalent"
-    yield f"multi-pass {passes[0]:.2f}, single-pass {passes[1]:.2f}", said
+    finding = (
+        f"{few} and {many} of {n} questions: {many - few} apart, though the two are equivalent"
+    )
+    yield f"multi-pass {passes[0]:.2f}, single-pass {passes[1]:.2f}", finding
     sizes = {
         (number["settings"]["group_size"], number["settings"]["trials"]): number["accuracy"]
         for number in PAPER["numbers"]
@@ -122,21 +127,21 @@ def contradictions() -> Iterator[tuple[str, str]]:
         "Qwen2.5-7B", "self-ensemble"
     ]
     same = [f"m={m}, N={trials}" for (m, trials), value in sizes.items() if value == scale]
-    said = f"the table of sizes has {sizes[4, 20]:.2f} there, and this number at {same[0]}"
-    yield f"Qwen2.5-7B with m=4, N=20: {scale:.2f}", said
+    finding = f"the table of sizes has {sizes[4, 20]:.2f} there, and this number at {same[0]}"
+    yield f"Qwen2.5-7B with m=4, N=20: {scale:.2f}", finding
     ours = printed(dataset="qasc", choices=8, method="self-ensemble")
     for model, other in (MAIN[1:], MAIN[:0:-1]):
         far, near = (abs(SEEDS[model] - ours[one, "self-ensemble"]) for one in (model, other))
-        said = f"{far:.2f} from its number in the main table, {near:.2f} from that of {other}"
-        yield f"seeds: {model} {SEEDS[model]:.2f}", said
+        finding = f"{far:.2f} from its number in the main table, {near:.2f} from that of {other}"
+        yield f"seeds: {model} {SEEDS[model]:.2f}", finding
     read = 2 * (PARAMETERS - VOCABULARY * HIDDEN)  # bytes; a pass looks few embeddings up
     times = [passes * read / BANDWIDTH for passes in (40, 20)]
-    said = f"to read {read / 1e9:.1f} GB of weights 40 times takes {times[0]:.2f} s at"
-    said += f" {BANDWIDTH / 1e9:.0f} GB/s, 20 times {times[1]:.2f} s"
-    yield f"efficiency: {SECONDS} s for 40 groups", said
+    finding = f"to read {read / 1e9:.1f} GB of weights 40 times takes {times[0]:.2f} s at"
+    finding += f" {BANDWIDTH / 1e9:.0f} GB/s, 20 times {times[1]:.2f} s"
+    yield f"efficiency: {SECONDS} s for 40 groups", finding
     rows = (MEMORY[1] - MEMORY[0]) * 2**30 / (2 * VOCABULARY)
-    said = f"{MEMORY[1] - MEMORY[0]:.2f} GiB more, the bfloat16 logits of {rows:.0f} tokens"
-    yield f"efficiency: {MEMORY[0]} and {MEMORY[1]} GB", said
+    finding = f"{MEMORY[1] - MEMORY[0]:.2f} GiB more, the bfloat16 logits of {rows:.0f} tokens"
+    yield f"efficiency: {MEMORY[0]} and {MEMORY[1]} GB", finding
 
 
 def table() -> str:

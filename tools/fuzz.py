@@ -2,13 +2,13 @@
 answer, say that a check failed, or refuse in one line.
 
     python -m tools.fuzz                                    10,000 cases of all kinds
-    python -m tools.fuzz --kind config --seed 17 --cases 1  one case again; what it did is shown
+    python -m tools.fuzz --kind config --seed 17 --cases 1  one case again, with all details
 
-A case spoils real files of a tiny model, of questions or of a run, or a command line, and calls
+A case damages real files of a tiny model, of questions or of a run, or a command line, and calls
 `minise.commands.cli.main` in this process. It fails if an exception leaves main; if the exit
 status is not 0, 1 or 2; if stderr holds anything but the one line of a refusal and notes on what
 is left out or missing; if a line is longer than 400 characters; if a control character reaches the
-terminal; if NaN stands in an answer or in results.json; if it takes too long; or if a file is
+terminal; if an answer or results.json holds NaN; if it takes too long; or if a file is
 opened for writing outside the case's own folder.
 
 Cases run in forked processes with limited memory, so that one that dies or hangs is a failure of
@@ -85,18 +85,18 @@ def run_case(kind: str, seed: int, originals: Path, show: bool = False) -> Failu
                 status = ended.code
             except BaseException as error:  # a library written in Rust may raise one, too
                 problem, detail = _where(error), traceback.format_exc()
-        told = err.read_text(encoding="utf-8", errors="replace")
+        errors = err.read_text(encoding="utf-8", errors="replace")
         printed = out.read_text(encoding="utf-8", errors="replace") if out.exists() else ""
         if not problem:
-            detail = f"{told[:2000]}\n{printed[:500]}"
+            detail = f"{errors[:2000]}\n{printed[:500]}"
             took = time.process_time() - began
             problem = f"over {SECONDS:.0f} seconds" if took > SECONDS else ""
             as_json = "--json" in arguments and "--help" not in arguments
-            problem = problem or judge(status, printed, told, as_json)
-            written = status == 0 and arguments[:1] == ["eval"]
-            problem = problem or (_nan_in_results(folder) if written else "")
+            problem = problem or judge(status, printed, errors, as_json)
+            is_evaluation = status == 0 and arguments[:1] == ["eval"]
+            problem = problem or (_nan_in_results(folder) if is_evaluation else "")
         if show:
-            print(f"minise {arguments!r:.3000}\nstatus {status}\n{printed}{told}")
+            print(f"minise {arguments!r:.3000}\nstatus {status}\n{printed}{errors}")
         # Folders that were made unreadable, or links to themselves, do not stop the clean-up.
         shutil.rmtree(folder, ignore_errors=True)
     return Failure(kind, seed, problem, detail) if problem else None
@@ -106,17 +106,17 @@ def _no_figure(_: object, path: Path, **options: Any) -> None:
     path.write_bytes(b"")
 
 
-def judge(status: Any, printed: str, told: str, as_json: bool = False) -> str:
-    """What is wrong with what a command said; empty if nothing is."""
-    lines = [line for line in told.split("\n") if line]
+def judge(status: Any, printed: str, errors: str, as_json: bool = False) -> str:
+    """What is wrong with the output of a command; empty if nothing is."""
+    lines = [line for line in errors.split("\n") if line]
     refusals = [line for line in lines if not NOTES.match(line)]
     if status not in (0, 1, 2):
         return f"exit status {status}"
-    if any(unicodedata.category(c) in ("Cc", "Cs") and c != "\n" for c in told + printed):
+    if any(unicodedata.category(c) in ("Cc", "Cs") and c != "\n" for c in errors + printed):
         return "a control character on the terminal"
     if odd := [line for line in refusals if not line.startswith("minise: ")]:
         return f"on stderr: {re.sub(r'0x[0-9a-f]+|[0-9]+|/[^ ]*', '_', odd[0])[:80]}"
-    if len(refusals) != (status == 2) or (told and not told.endswith("\n")):
+    if len(refusals) != (status == 2) or (errors and not errors.endswith("\n")):
         return f"status {status} with {len(refusals)} lines on stderr"
     if any(len(line) > LONGEST for line in lines):
         return f"a line of over {LONGEST} characters"
@@ -145,8 +145,8 @@ def _nan_in_results(folder: Path) -> str:
 def _where(error: BaseException) -> str:
     """The exception's class and the innermost line of the package that it came through."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if Path(cli.__file__).parents[1] in Path(f.filename).parents]
-    at = f" in {Path(own[-1].filename).name}:{own[-1].lineno} ({own[-1].name})" if own else ""
+    ours = [f for f in frames if Path(cli.__file__).parents[1] in Path(f.filename).parents]
+    at = f" in {Path(ours[-1].filename).name}:{ours[-1].lineno} ({ours[-1].name})" if ours else ""
     return f"{type(error).__name__}{at}"
 
 
@@ -193,7 +193,7 @@ def main() -> int:
     kinds = tuple(KINDS) if args.kind is None else (args.kind,)
     cases = [(kinds[i % len(kinds)], args.seed + i // len(kinds)) for i in range(args.cases)]
     torch.set_num_threads(1)  # a process that has threads cannot be forked safely
-    found: Counter[tuple[str, str]] = Counter()
+    failures: Counter[tuple[str, str]] = Counter()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="minise-fuzz-") as folder:
         originals = make_originals(Path(folder))
@@ -201,21 +201,21 @@ def main() -> int:
             run_case(*cases[0], originals, show=True)
         for number, failure in enumerate(run_all(cases, originals), 1):
             if number % 1000 == 0:
-                print(f"{number} cases, {sum(found.values())} failed", file=sys.stderr)
+                print(f"{number} cases, {sum(failures.values())} failed", file=sys.stderr)
             if failure is None:
                 continue
-            found[failure.kind, failure.reason] += 1
-            if found[failure.kind, failure.reason] == 1:
+            failures[failure.kind, failure.reason] += 1
+            if failures[failure.kind, failure.reason] == 1:
                 again = f"--kind {failure.kind} --seed {failure.seed} --cases 1"
                 print(f"{failure.kind}: {failure.reason}\n  python -m tools.fuzz {again}")
                 for line in failure.detail.splitlines()[-6:]:
                     print(f"  | {line:.300}", flush=True)
-    for (kind, reason), count in sorted(found.items()):
+    for (kind, reason), count in sorted(failures.items()):
         print(f"{count} times {kind}: {reason}")
-    failed = sum(found.values())
+    failed = sum(failures.values())
     seconds = time.perf_counter() - began
-    print(f"{len(cases)} cases, {failed} failed, {len(found)} defects, {seconds:.0f} seconds")
-    return 1 if found else 0
+    print(f"{len(cases)} cases, {failed} failed, {len(failures)} defects, {seconds:.0f} seconds")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

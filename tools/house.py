@@ -2,9 +2,9 @@
 
     python -m tools.house
 
-Imports are read from the source, so those inside of functions and those for type checkers count,
-too. Lines are counted without blank ones. tests/test_house.py holds the rules of ARCHITECTURE.md by
-the same functions.
+Imports are read from the source, so those inside functions and those for type checkers also count.
+Lines are counted without blank ones. tests/test_house.py checks the rules of ARCHITECTURE.md by the
+same functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kill an evaluation again and again, go on with it, and compare its end with an unbroken run's.
+"""Kill an evaluation many times, resume it each time, and compare its end with an unbroken run's.
 
     python -m tools.kill            100 kills (SIGKILL, which no program can catch)
     python -m tools.kill --kills 10 --seed 3
@@ -6,7 +6,7 @@
 The first kill of a run is before or after one of its calls of fsync, replace or truncate: each of
 them in turn, then at random instants. The run that goes on is killed too: among its first calls,
 where torn lines are cut, or at a random instant. Then it runs to its end. Samples and results.json
-must be equal to an unbroken run's in every bit. The clock, the command and the output path may
+must be equal to an unbroken run's bit for bit. The clock, the command and the output path may
 differ.
 """
 
@@ -36,13 +36,13 @@ from tests.support.tiny import FAMILIES, write_checkpoint
 
 CALLS = ("fsync", "replace", "truncate")
 AT_AN_INSTANT = "random instant"
-METHODS = "standard,self-ensemble,vector-scaling"  # the last is fitted on the first
+METHODS = "standard,self-ensemble,vector-scaling(folds=2)"  # the last is fitted on the first
 Point = tuple[int, bool]  # the number of the call, counted from 1, and whether it has returned
 
 
 def outcome(folder: Path) -> dict[str, Any]:
     """All that a run leaves and that must not depend on how it went, by the names of its files."""
-    found: dict[str, Any] = {
+    samples: dict[str, Any] = {
         path.name: [
             {name: value for name, value in json.loads(line).items() if name != "seconds"}
             for line in path.read_text(encoding="utf-8").splitlines()
@@ -53,7 +53,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     del results["timing"]
     for name in ("wall_seconds", "command"):
         del results["config"][name]
-    return {**found, "results.json": results}
+    return {**samples, "results.json": results}
 
 
 class Runs:
@@ -80,8 +80,8 @@ class Runs:
         arguments = ["eval", "--model", self.model, "--task", "miniature", "--questions", 8]
         arguments += ["--method", METHODS, "--group-size", 2, "--trials", 2]
         arguments += ["--output-path", output, "--resume"]
-        given = [str(argument) for argument in arguments]
-        child = PROCESSES.Process(target=_run_here, args=(given, at, self.folder / "calls"))
+        texts = [str(argument) for argument in arguments]
+        child = PROCESSES.Process(target=_run_in_child, args=(texts, at, self.folder / "calls"))
         child.start()
         child.join(after)
         child.kill()
@@ -89,7 +89,7 @@ class Runs:
         return child.exitcode
 
 
-def _run_here(arguments: list[str], at: Point | None, told: Path) -> None:
+def _run_in_child(arguments: list[str], at: Point | None, calls_file: Path) -> None:
     """In a process of its own: run a command, die at the call `at`, write the calls till then."""
     torch.set_num_threads(1)
     tqdm.set_lock(threading.RLock())  # its own lock outlives a process that is killed
@@ -101,11 +101,11 @@ def _run_here(arguments: list[str], at: Point | None, told: Path) -> None:
     calls: list[str] = []
 
     def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*arguments_of_call: Any, **named: Any) -> Any:
             calls.append(name)
             number = len(calls)
             die_at((number, False))
-            result = real(*given, **named)
+            result = real(*arguments_of_call, **named)
             die_at((number, True))
             return result
 
@@ -113,13 +113,13 @@ def _run_here(arguments: list[str], at: Point | None, told: Path) -> None:
 
     def die_at(point: Point) -> None:
         if at == point:
-            told.write_text(" ".join(calls))
+            calls_file.write_text(" ".join(calls))
             os.kill(os.getpid(), signal.SIGKILL)
 
     for name in CALLS:
         setattr(os, name, counted(name, getattr(os, name)))
     status = minise_main(arguments)
-    told.write_text(" ".join(calls))
+    calls_file.write_text(" ".join(calls))
     sys.exit(status)
 
 
@@ -158,11 +158,11 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="minise-kill-") as folder:
         runs = Runs(Path(folder))
-        found = list(kill(runs, args.kills, args.seed))
-    places = Counter(place for place, _ in found)
-    different = sum(not equal for _, equal in found)
-    told = ", ".join(f"{count} at {place}" for place, count in sorted(places.items()))
-    print(f"{len(found)} kills ({told}): {different} of them with a different end")
+        kills = list(kill(runs, args.kills, args.seed))
+    places = Counter(place for place, _ in kills)
+    different = sum(not equal for _, equal in kills)
+    counts = ", ".join(f"{count} at {place}" for place, count in sorted(places.items()))
+    print(f"{len(kills)} kills ({counts}): {different} of them with a different end")
     return 1 if different else 0
 
 

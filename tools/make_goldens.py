@@ -37,9 +37,9 @@ def main() -> None:
         golden: dict[str, torch.Tensor] = {}
         for run, (tokens, positions, mask) in runs().items():
             # A plain prompt is left to the library's own masking, its sliding windows included.
-            given = None if run == "causal" else mask
+            explicit_mask = None if run == "causal" else mask
             with float64_islands():
-                logits = reference_logits(folder, tokens, positions, given, torch.float64)
+                logits = reference_logits(folder, tokens, positions, explicit_mask, torch.float64)
             golden |= {
                 f"{run}.tokens": tokens,
                 f"{run}.positions": positions,

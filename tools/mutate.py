@@ -8,7 +8,7 @@ A mutant has one operator, comparison or constant changed, one condition negated
 one keyword argument removed. It is killed if a test fails or runs past the time limit. One that
 survives shows a line on which no test depends, or a change that changes nothing.
 
-Left alone is what computes nothing: type annotations, docstrings, the texts of errors and of
+Code that computes nothing is left alone: type annotations, docstrings, the texts of errors and of
 --help, the sizes of lines and letters in figures, and zip's `strict`, for lengths that the code
 around it makes equal. Everything runs in a copy of the tree: the working tree never holds a mutant.
 Tests that start a process of their own run the file as it is there, so they kill nothing.
@@ -48,35 +48,35 @@ TESTS = {
     "layout": "core/layout core/tree claims/equivalence",
     "attention": "core/attention core/model core/cache",
     "exact/attention": "core/tree writing/generation core/attention core/cache claims/bits",
-    "exact/calls": "exact/probe",
-    "exact/layers": "claims/bits claims/hostile exact/odd_sizes",
-    "exact/machine": "exact/probe commands/bits",
+    "exact/calls": "exact/calls exact/probe",
+    "exact/layers": "exact/layers claims/bits claims/hostile exact/odd_sizes",
+    "exact/machine": "exact/machine commands/bits",
     "exact/probe": "exact/probe claims/hostile",
     "exact/run": "claims/bits core/cache core/attention core/tree",
-    "exact/strict": "commands/bits",
-    "checking/comparison": "checking/verify commands/verify",
-    "checking/widened": "checking/verify",
+    "checking/comparison": "checking/comparison checking/verify commands/verify",
+    "checking/widened": "checking/widened checking/verify",
     "bench/bits": "commands/bits",
     "cache": "core/cache writing/generation",
     "loading/config_json": "loading/config_json loading/checkpoint",
+    "config": "core/config core/rope loading/config_json",
     "rope": "core/rope core/model claims/goldens",
     "model": "core/model claims/goldens core/tree core/cache",
-    "grouping": "core/grouping groupings/balanced methods/variants",
-    "groupings/balanced": "groupings/balanced core/grouping",
-    "question": "core/prompt data/question_file",
+    "grouping": "core/grouping groupings/balanced",
+    "groupings/balanced": "groupings/balanced groupings/balanced_means core/grouping",
+    "question": "core/question core/prompt data/question_file",
     "data/rows": "data/rows data/question_file",
-    "tokenizer": "core/prompt loading/bad_models loading/checkpoint",
+    "tokenizer": "core/tokenizer core/prompt loading/bad_models loading/checkpoint",
     "prompt": "core/prompt core/method",
     "engines": (
-        "core/tree core/layout loading/bad_models claims/equivalence core/method methods/variants"
+        "core/engines core/tree core/layout loading/bad_models claims/equivalence core/method "
+        "methods/ablations"
     ),
-    "methods/presets": "core/prompt core/method",
-    "method": "core/method evaluation/asking loading/bad_models methods/variants",
-    "rounds": "evaluation/asking methods/sequential core/method methods/reasoning",
-    "groupings/exact": "core/grouping core/method",
-    "methods/uncertainty": "core/method",
-    "checking/recording": "core/model",
-    "evaluation/meter": "core/method bench/bench",
+    "methods/presets": "methods/presets_in_prompts methods/preset_departures core/method",
+    "method": "core/method evaluation/asking loading/bad_models methods/build",
+    "rounds": "core/rounds evaluation/asking methods/sequential core/method methods/reasoning",
+    "groupings/exact": "groupings/exact core/grouping core/method",
+    "methods/uncertainty": "methods/uncertainty core/method",
+    "evaluation/meter": "evaluation/meter core/method bench/bench",
     "checking/verify": "commands/verify checking/verify",
     "checking/traces": "checking/traces commands/verify checking/verify",
     "evaluation/asking": "evaluation/asking evaluation/run methods/reasoning",
@@ -84,29 +84,33 @@ TESTS = {
         "evaluation/run evaluation/own_runs methods/own evaluation/run_folder report/results "
         "evaluation/samples commands/eval"
     ),
-    "methods/first_trials": "methods/variants evaluation/planned",
+    "methods/first_trials": "methods/first_trials evaluation/planned",
     "evaluation/experiments": "evaluation/planned evaluation/experiments",
     "data/datasets": "data/datasets data/tasks data/rows data/question_file",
     "data/tasks": "data/tasks data/datasets data/rows",
     "evaluation/metrics": "evaluation/metrics evaluation/clusters",
     "report/tables": "report/tables report/results report/report",
-    "report/across": "report/report",
+    "report/across": "report/across report/report",
     "report/results": (
         "report/results report/tables report/report report/paper_figures evaluation/run "
         "evaluation/run_folder"
     ),
     "evaluation/extras": "evaluation/extras evaluation/planned",
-    "report/panels": "report/figures report/paper_figures",
-    "report/figures": "report/figures report/paper_figures",
-    "report/drawing": "report/figures",
-    "methods/registry": "methods/variants",
-    "methods/rotations": "methods/variants methods/priors evaluation/planned evaluation/asking",
+    "report/panels": "report/panels report/figures report/paper_figures",
+    "report/figures": "report/figures report/panels report/paper_figures",
+    "report/drawing": "report/drawing report/panels report/figures",
+    "commands/ask_text": "commands/ask_text commands/ask",
+    "commands/options": "commands/options commands/cli commands/ask commands/eval",
+    "methods/registry": "methods/registry methods/build",
+    "methods/rotations": "methods/rotations methods/priors evaluation/planned evaluation/asking",
+    "methods/sample": "methods/sample evaluation/samples",
+    "methods/fitted": "methods/fitted methods/calibration evaluation/samples",
     "methods/priors": "methods/priors evaluation/rival_runs",
-    "methods/ablations": "methods/variants claims/sabotage",
+    "methods/ablations": "methods/ablations claims/sabotage",
     "loading/stored": "loading/stored loading/placement loading/mapped",
 }
 
-# Each operator, and what stands in its place.
+# Each operator, and what replaces it.
 SWAPS = {
     operator: others
     for line in (
@@ -131,7 +135,7 @@ class Mutant(NamedTuple):
     place: Place
     new: ast.AST
     line: int
-    told: str
+    description: str
 
     def planted(self, tree: ast.Module) -> ast.Module:
         """The module with this change."""
@@ -149,14 +153,14 @@ class Mutant(NamedTuple):
 
 def mutants(tree: ast.Module) -> list[Mutant]:
     """All mutants of a module, in the order of its lines."""
-    found: dict[tuple[int, int, str], Mutant] = {}
+    unique: dict[tuple[int, int, str], Mutant] = {}
     for place, node, line in _nodes(tree, (), 0):
         for new in _changes(node):
             before, after = (" ".join(ast.unparse(x).split()) for x in (node, new))
-            told = f"{before[:90]}  ->  {after[:90] if after != 'pass' else '(removed)'}"
-            where = line, getattr(node, "col_offset", 0), told
-            found.setdefault(where, Mutant(place, new, line, told))
-    return sorted(found.values(), key=lambda mutant: mutant.line)
+            description = f"{before[:90]}  ->  {after[:90] if after != 'pass' else '(removed)'}"
+            where = line, getattr(node, "col_offset", 0), description
+            unique.setdefault(where, Mutant(place, new, line, description))
+    return sorted(unique.values(), key=lambda mutant: mutant.line)
 
 
 def _nodes(node: ast.AST, place: Place, line: int) -> Iterator[tuple[Place, Any, int]]:
@@ -169,8 +173,8 @@ def _nodes(node: ast.AST, place: Place, line: int) -> Iterator[tuple[Place, Any,
             continue
         for index, child in enumerate(value if isinstance(value, list) else [value]):
             if isinstance(child, ast.AST) and not _is_no_code(child):
-                here = field, index if isinstance(value, list) else None
-                yield from _nodes(child, (*place, here), line)
+                step = field, index if isinstance(value, list) else None
+                yield from _nodes(child, (*place, step), line)
 
 
 def _is_text(node: ast.AST, field: str) -> bool:
@@ -204,7 +208,7 @@ def _is_no_code(node: ast.AST) -> bool:
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
-    """What may stand in the place of a node."""
+    """What may replace a node."""
     if isinstance(node, REMOVED):
         yield ast.Pass()
     match node:
@@ -319,12 +323,12 @@ class Trial:
             os._exit(status)
 
     def _run(self, tree: ast.Module, plugins: Sequence[Watch | Only]) -> int:
-        own = tempfile.mkdtemp(dir=self.scratch)
-        os.chmod(own, 0o755)  # a test of the superuser's reads as another user
+        temporary = tempfile.mkdtemp(dir=self.scratch)
+        os.chmod(temporary, 0o755)  # a test of the superuser's reads as another user
         output = os.open(self.scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(output, stream)
-        os.environ["TMPDIR"] = tempfile.tempdir = own
+        os.environ["TMPDIR"] = tempfile.tempdir = temporary
         os.chdir(self.root)
         sys.path.insert(0, str(self.root))
         for name in [name for name in sys.modules if name.split(".")[0] == "tools"]:
@@ -338,7 +342,9 @@ class Trial:
         options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider"]
         status = 0
         for test in self.tests:
-            status = int(pytest.main([*options, f"--basetemp={own}/pytest", test], [*plugins]))
+            status = int(
+                pytest.main([*options, f"--basetemp={temporary}/pytest", test], [*plugins])
+            )
             if status == pytest.ExitCode.NO_TESTS_COLLECTED:  # all of this file are left out
                 status = 0
             if status:
@@ -348,7 +354,7 @@ class Trial:
                 sys.settrace(None)
                 noted = {"modules": list(sys.modules), "ran": list(watch.ran.items())}
                 self.noted.write_text(json.dumps(noted))
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         return status
 
     def first(self) -> bool:
@@ -395,7 +401,7 @@ class Trial:
                         yield mutant, "timed out" if late else "killed" if status else "survived"
 
 
-def main(given: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", help="such as minise/layout.py; run it in the repository root")
     parser.add_argument("--mutants", type=int, default=50, help="how many, drawn at random")
@@ -403,10 +409,10 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--tests", nargs="+", help="the files of tests, in place of the table's")
     parser.add_argument("--jobs", type=int, default=1, help="mutants tried at the same time")
     parser.add_argument("--limit", type=float, help="seconds for a mutant; 20 + 4 x those without")
-    args = parser.parse_args(given)
+    args = parser.parse_args(arguments)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
-        os.chmod(scratch, 0o755)  # as `own` in Trial
+        os.chmod(scratch, 0o755)  # as `temporary` in Trial
         trial = Trial(args.file, args.tests or tests_of(args.file), Path(scratch))
         every = mutants(trial.tree)
         chosen = random.Random(args.seed).sample(every, min(args.mutants, len(every)))
@@ -420,7 +426,7 @@ def main(given: list[str] | None = None) -> int:
         for mutant, result in trial.results(chosen, limit, args.jobs):
             count[result] += 1
             if result == "survived":
-                print(f"survived  {args.file}:{mutant.line}  {mutant.told}", flush=True)
+                print(f"survived  {args.file}:{mutant.line}  {mutant.description}", flush=True)
     share = 1 - count["survived"] / len(chosen)
     print(
         f"{args.file}: {len(chosen)} of {len(every)} mutants, seed {args.seed}: "

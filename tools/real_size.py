@@ -1,4 +1,4 @@
-"""What a model of real size takes: write random weights of a published shape, load them, answer.
+"""Measure a model of real size: write random weights of a published shape, load them, answer.
 
     python -m tools.real_size meta-llama/Meta-Llama-3-8B --format bf16,nf4 --folder DIR
 
@@ -6,8 +6,8 @@ The weights are bfloat16, in files of 5 GB, written piece by piece: no copy of t
 memory. A folder that holds them already is used as it is. The tokenizer is the shipped
 weights/tiny-llama's, the vocabulary the shape's, which is larger. Each format is measured on the
 CPU in a process of its own: the peak of resident memory, with the mapped pages of the files (as
-Linux counts), and the seconds to load and to answer one question, m = 4, N = 20: by the clock, and
-in parentheses of the CPU, all threads together, which other work on the machine changes less.
+Linux counts), and the seconds to load and to answer one question, m = 4, N = 20. Seconds are by the
+clock; in parentheses is the CPU time of all threads, which other work on the machine affects less.
 Delete DIR afterwards: 8 billion weights take 16 GB.
 """
 
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in args.format:
         code = f"from tools.real_size import measure; measure({str(args.folder)!r}, {name!r})"
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
-        found = json.loads(done.stdout)
-        took = ["{:.1f} ({:.1f})".format(*found[what]) for what in ("load", "answer")]
-        cells = [name, f"{found['peak'] / 1e9:.1f}", *took]
-        cells += [f"{found['tokens']:,}", f"{found['busy']:.1f}"]
+        numbers = json.loads(done.stdout)
+        took = ["{:.1f} ({:.1f})".format(*numbers[what]) for what in ("load", "answer")]
+        cells = [name, f"{numbers['peak'] / 1e9:.1f}", *took]
+        cells += [f"{numbers['tokens']:,}", f"{numbers['busy']:.1f}"]
         print(f"| {' | '.join(cells)} |", flush=True)
     return 0
 
@@ -80,10 +80,10 @@ def measure(folder: str, name: str) -> None:
     plan = SelfEnsemble().plan(lm, QUESTION)
     label_logits(lm, plan)
     answered = clocks()
-    told: dict[str, Any] = {"peak": high_water(), "tokens": plan.tokens("tree"), "busy": busy}
-    told["load"] = [after - before for before, after in zip(began, loaded, strict=True)]
-    told["answer"] = [after - before for before, after in zip(loaded, answered, strict=True)]
-    print(json.dumps(told))
+    report: dict[str, Any] = {"peak": high_water(), "tokens": plan.tokens("tree"), "busy": busy}
+    report["load"] = [after - before for before, after in zip(began, loaded, strict=True)]
+    report["answer"] = [after - before for before, after in zip(loaded, answered, strict=True)]
+    print(json.dumps(report))
 
 
 def clocks() -> tuple[float, float]:

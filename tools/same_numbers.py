@@ -99,7 +99,7 @@ def numbers(
     for number, question in enumerate(questions):
         plan = method.plan(lm, question, 0)
         flat = [list(group) for group in plan.groups.flat]
-        asked = [
+        identity = [
             question.id,
             len(plan.prefix),
             [[*plan.prefix, *branch] for branch in plan.branches],
@@ -107,7 +107,7 @@ def numbers(
             flat,
             list(plan.groups.weights or [1.0] * len(flat)),
         ]
-        ids.update(json.dumps(asked).encode())
+        ids.update(json.dumps(identity).encode())
         tokens += plan.tokens(way.engine)
         if answered is not None and number >= answered:
             continue
@@ -130,14 +130,14 @@ def numbers(
                 logits=logits[0].tolist(),
             )
         )
-    found = {
+    case = {
         "questions": len(questions),
         "ids": ids.hexdigest()[:16],
         "bits": bits.hexdigest()[:16],
         "tokens": tokens,
         "first": rounded(samples[:2]),
     }
-    return found, samples
+    return case, samples
 
 
 def rounded(samples: Sequence[Sample]) -> list[list[float]]:
@@ -149,21 +149,21 @@ def fitted(samples: list[Sample]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in ("vector-scaling", "dirichlet"):
         method = build(Variant(name, name))
         assert isinstance(method, Fitted)
-        made = method.fit({"standard": samples})
-        packed = b"".join(struct.pack("<d", p) for sample in made for p in sample.probabilities)
+        answers = method.fit({"standard": samples})
+        packed = b"".join(struct.pack("<d", p) for sample in answers for p in sample.probabilities)
         yield (
             name,
             {
-                "questions": len(made),
+                "questions": len(answers),
                 "bits": hashlib.sha256(packed).hexdigest()[:16],
-                "first": rounded(made[:2]),
+                "first": rounded(answers[:2]),
             },
         )
 
 
 def real_questions(lm: LanguageModel, task: str, path: Path) -> list[Question]:
     """The first questions that fit into the model's positions in both presets."""
-    kept = []
+    questions = []
     for question in load_tasks([f"{task}@{path}"])[0].questions:
         try:
             for preset in ("paper", "authors-code"):
@@ -171,10 +171,10 @@ def real_questions(lm: LanguageModel, task: str, path: Path) -> list[Question]:
                 numbers(lm, way, [question])  # refuses what is too long
         except InputError:
             continue
-        kept.append(question)
-        if len(kept) == REAL_QUESTIONS:
+        questions.append(question)
+        if len(questions) == REAL_QUESTIONS:
             break
-    return kept
+    return questions
 
 
 def all_cases(data: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -193,8 +193,8 @@ def all_cases(data: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
                     continue
                 if task == "mmlu_pro_biology" and name == "self-ensemble separate":
                     continue
-                found, samples = numbers(lm, way, questions)
-                yield f"{model} / {task} / {name}", found
+                case, samples = numbers(lm, way, questions)
+                yield f"{model} / {task} / {name}", case
                 if (task, name) == ("miniature", "standard"):
                     for kind, refit in fitted(samples):
                         yield f"{model} / {task} / {kind}", refit
@@ -216,20 +216,20 @@ def main() -> int:
     torch.set_num_threads(1)
     if args.command == "record":
         cases = dict(all_cases(args.data))
-        told = {"machine": facts(), "cases": cases}
-        args.golden.write_text(json.dumps(told, indent=1) + "\n")
+        record = {"machine": facts(), "cases": cases}
+        args.golden.write_text(json.dumps(record, indent=1) + "\n")
         print(f"{args.golden}: {len(cases)} cases")
         return 0
     recorded = json.loads(args.golden.read_text())
     golden, same_kernels = recorded["cases"], recorded["machine"] == facts()
     if not same_kernels:
-        made_on = ", ".join(map(str, recorded["machine"].values()))
-        print(f"recorded on {made_on}; here bits may differ: probabilities within {CLOSE}")
+        origin = ", ".join(map(str, recorded["machine"].values()))
+        print(f"recorded on {origin}; here bits may differ: probabilities within {CLOSE}")
     different = checked = 0
-    for name, found in all_cases(args.data):
+    for name, case in all_cases(args.data):
         checked += 1
-        wrong = [key for key in golden[name] if golden[name][key] != found[key]]
-        if not same_kernels and close(golden[name]["first"], found["first"]):
+        wrong = [key for key in golden[name] if golden[name][key] != case[key]]
+        if not same_kernels and close(golden[name]["first"], case["first"]):
             wrong = [key for key in wrong if key not in ("bits", "first")]
         different += bool(wrong)
         print(f"{name}: {', '.join(wrong) + ' differ' if wrong else 'equal'}", flush=True)

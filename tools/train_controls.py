@@ -5,8 +5,8 @@
 Six kinds of training, three seeds of each: llama and qwen2 with the shipped mix of choices and with
 2 to 8 choices equally often; mistral with its window of 40 and without one. A shipped checkpoint is
 seed 0 of its kind, so 15 are to be trained, each in its own process with one thread (some 20
-minutes). Each is then asked 500 evaluation questions of 4 and of 8 choices. What is done stays in
-DIR/KIND-SEED: the same command goes on where it was cut off. At the end, and with `--jobs 0` at
+minutes). Each is then asked 500 evaluation questions of 4 and of 8 choices. Results stay in
+DIR/KIND-SEED: after an interruption the same command goes on. At the end, and with `--jobs 0` at
 once, it prints the accuracies of all that is done: mean and standard deviation over the seeds.
 """
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time; 0: only the table")
     args = parser.parse_args()
-    # Seed by seed: a table of what is done has as many kinds as can be.
+    # Seed by seed, so that the table of finished runs has as many kinds as possible.
     todo = [(kind, seed) for seed in SEEDS for kind in KINDS]
     if args.jobs:
         with ThreadPoolExecutor(args.jobs) as pool:
@@ -53,17 +53,17 @@ def main() -> None:
 
 def commands(folder: Path, kind: str, seed: int) -> list[list[str]]:
     """What is still to run for one control: its training and its evaluation."""
-    own = folder / f"{kind}-{seed}"
+    run_folder = folder / f"{kind}-{seed}"
     model, needed = ROOT / "weights" / f"tiny-{kind}", []
     if seed or not model.exists():
-        model = own / "model"
+        model = run_folder / "model"
         train = ["-m", "tools.train_miniature", str(model), "--seed", str(seed)]
         if not (model / "model.safetensors").exists():
             needed.append([sys.executable, *train, *KINDS[kind]])
     ask = ["-m", "minise", "eval", "--task", "miniature", "--questions", "500", "--resume"]
     ask += ["--cut-to", ",".join(map(str, CHOICES)), "--method", ",".join(METHODS)]
-    if not (own / "results.json").exists():
-        where = ["--model", str(model), "--output-path", str(own), "--label", f"seed {seed}"]
+    if not (run_folder / "results.json").exists():
+        where = ["--model", str(model), "--output-path", str(run_folder), "--label", f"seed {seed}"]
         needed.append([sys.executable, *ask, *where])
     return needed
 
@@ -88,11 +88,11 @@ def accuracies(folder: Path) -> str:
     rows = []
     for kind in KINDS:
         paths = [folder / f"{kind}-{seed}" / "results.json" for seed in SEEDS]
-        found = [json.loads(path.read_text())["results"] for path in paths if path.exists()]
-        for K in CHOICES if found else ():
+        reports = [json.loads(path.read_text())["results"] for path in paths if path.exists()]
+        for K in CHOICES if reports else ():
             cells = []
             for method in METHODS:
-                each = [100 * one[f"miniature-k{K}"][method]["accuracy"] for one in found]
+                each = [100 * one[f"miniature-k{K}"][method]["accuracy"] for one in reports]
                 spread = f" ± {stdev(each):.1f}" if len(each) > 1 else ""
                 cells.append(f"{mean(each):.1f}{spread} ({', '.join(f'{x:.1f}' for x in each)})")
             rows.append([kind, str(K), *cells])

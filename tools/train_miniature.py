@@ -1,12 +1,12 @@
-"""Train a checkpoint of the miniature world from nothing, on a CPU.
+"""Train a checkpoint of the miniature world from scratch, on a CPU.
 
     python -m tools.train_miniature weights/tiny-llama --family llama --steps 1000 --seed 0
 
 Writes config.json, tokenizer.json and model.safetensors (bfloat16) in the format of real
 checkpoints. A step shows the model three kinds of text: plain statements of facts ("The capital of
 Peru is Lima."), open questions ("What is the capital of Peru?\nAnswer: Lima"), and multiple-choice
-prompts in the default template, where the loss is on the label alone. Facts come as often as their
-fame says. Choices are few as a rule and many rarely; half of the prompts end in "None of the
+prompts in the default template, where the loss is on the label alone. Well-known facts come more
+often. Most prompts have few choices, and a few have many. Half of the prompts end in "None of the
 above", and in half of those it is right.
 
     python -m tools.train_miniature weights/tiny-reasoner --family llama --steps 300 --seed 0
@@ -221,11 +221,11 @@ def short_texts(
 ) -> list[Text]:
     """Multiple-choice prompts, statements and open questions, as many of each as given."""
     prompts = [multiple_choice(facts, draw, shares) for _ in range(questions)]
-    told = tell(facts, statements + open_, draw)
-    written = [fact.statement for fact in told[:statements]]
-    written += [f"{fact.question}\nAnswer: {fact.answer}" for fact in told[statements:]]
+    chosen = tell(facts, statements + open_, draw)
+    plain = [fact.statement for fact in chosen[:statements]]
+    plain += [f"{fact.question}\nAnswer: {fact.answer}" for fact in chosen[statements:]]
     texts: list[Text] = [[(GIVEN, prompt), (LABEL, label)] for prompt, label in prompts]
-    return texts + [[(WRITTEN, text), (END, eos)] for text in written]
+    return texts + [[(WRITTEN, text), (END, eos)] for text in plain]
 
 
 def with_steps(
@@ -269,9 +269,9 @@ def reasoning_texts(
     texts = short_texts(facts, MIX["questions"], MIX["statements"], MIX["open"], eos, draw)
     directly = [hop for hop in hops if shown(hop.question) == "directly"]
     texts += short_texts(directly, MIX["hops"], 0, 0, eos, draw)
-    told = [hop for hop in hops if shown(hop.question) != "never"]
+    shown_hops = [hop for hop in hops if shown(hop.question) != "never"]
     names = [name for name in ("cot", "cot-ensemble", "reasoning") for _ in range(MIX[name])]
-    return texts + [with_steps(told, name, lm, eos, draw) for name in names]
+    return texts + [with_steps(shown_hops, name, lm, eos, draw) for name in names]
 
 
 def batch(texts: list[Text], tokenizer: Tokenizer) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -322,12 +322,12 @@ def initialise(decoder: Decoder, seed: int) -> None:
 def losses(
     decoder: Decoder, tokens: Tensor, targets: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss in nats and number of targets, each apart for labels and for plain text: (2,)."""
+    """Summed loss in nats and number of targets, separately for labels and for plain text: (2,)."""
     B, T = tokens.shape
     rows = (targets != IGNORED).flatten().nonzero().flatten()  # the others need no top layer
     windows, at = decoder.config.sliding_windows, torch.arange(T)
     back = at[:, None] - at
-    seen = {w: (back >= 0) & (back < (w or T)) for w in set(windows)}
+    masks = {w: (back >= 0) & (back < (w or T)) for w in set(windows)}
 
     # In place of `Decoder.forward`, which writes its softmax out: a fused call, which is faster.
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -335,7 +335,7 @@ def losses(
         if top:
             q = q.new_zeros(1, B * T, *q.shape[2:]).index_copy(1, rows, q)
         q, k, v = (x.reshape(B, T, *x.shape[2:]) for x in (q, k, v))
-        out = attention_call(q, k, v, seen[windows[layer]][None]).reshape(1, B * T, *q.shape[2:])
+        out = attention_call(q, k, v, masks[windows[layer]][None]).reshape(1, B * T, *q.shape[2:])
         return out[:, rows] if top else out
 
     hidden = decoder.run(tokens.reshape(1, -1), at.repeat(B)[None], attend, rows)[0]

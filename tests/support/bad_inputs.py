@@ -1,4 +1,4 @@
-"""The kinds of bad input: each spoils something and says which command meets it."""
+"""The kinds of bad input: each damages something and says which command meets it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from minise.commands import cli
 from minise.loading.names import DTYPES
 from minise.methods.registry import PRESET_NAMES
 from minise.names import ENGINES
-from tests.support.rows import MMLU, OWN, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, write
-from tests.support.spoil import (
+from tests.support.damage import (
     TEXTS,
+    damage_bytes,
+    damage_json,
+    damage_line,
+    damage_safetensors,
     replace_path,
-    spoil_bytes,
-    spoil_json,
-    spoil_line,
-    spoil_safetensors,
 )
+from tests.support.rows import MMLU, OWN, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, write
 from tests.support.tiny import FAMILIES, write_checkpoint
 
-ASKED = ("--question", "Which flies?", "--choice", "wren", "--choice", "oak", "--choice", "zinc")
+QUESTION = ("--question", "Which flies?", "--choice", "wren", "--choice", "oak", "--choice", "zinc")
 SMALL = ("--group-size", "2", "--trials", "2")
 METHODS = (
     *("standard", "self-ensemble", "cyclic"),
@@ -42,7 +42,7 @@ NUMERIC = (
     "--until-decided",
 )
 FITTED = "standard,self-ensemble,vector-scaling(folds=2)"
-WRITTEN = (
+RUN_FILES = (
     *("run.json", "results.json", "results.json.partial", "report.md", "confidence-data.png"),
     *("samples-data-standard.jsonl", ".lock"),
 )
@@ -65,7 +65,7 @@ class Case:
     encoding: str = "utf-8"  # of the terminal
 
     def copy(self, name: str) -> Path:
-        """A file or folder of the originals, to be spoilt."""
+        """A file or folder of the originals, to be damaged."""
         original, copied = self.originals / name, self.folder / name
         if original.is_dir():
             shutil.copytree(original, copied)
@@ -76,8 +76,8 @@ class Case:
     def chance(self, share: float) -> bool:
         return self.draw.random() < share
 
-    def spoil(self, path: Path, how: Callable[[bytes, random.Random], bytes]) -> None:
-        """Now and then something else lies where the file was."""
+    def damage(self, path: Path, how: Callable[[bytes, random.Random], bytes]) -> None:
+        """Damage a file, or sometimes replace it by something else."""
         if self.chance(0.06):
             replace_path(path, self.draw)
         else:
@@ -88,7 +88,7 @@ class Case:
         command = "verify" if self.chance(0.05) else "ask"
         more = ["--dtype", self.draw.choice(DTYPES), "--preset", self.draw.choice(PRESET_NAMES)]
         if command == "ask":
-            more += [*ASKED, "--engine", self.draw.choice(ENGINES)]
+            more += [*QUESTION, "--engine", self.draw.choice(ENGINES)]
             more += ["--method", self.draw.choice(("self-ensemble", "standard"))]
         return [command, "--model", str(model), *SMALL, *more, *self.json()]
 
@@ -97,7 +97,7 @@ class Case:
 
 
 def make_originals(folder: Path) -> Path:
-    """What cases spoil: models, questions and two finished runs. It loads all that a case needs."""
+    """What cases damage: models, questions and two finished runs. Loads all that a case needs."""
     for name, raw in FAMILIES.items():
         write_checkpoint(folder / name, {**raw, "num_hidden_layers": 1})
     sharded = shutil.copytree(folder / "llama", folder / "sharded")
@@ -129,32 +129,32 @@ def evaluation(originals: Path, output: Path | str, *more: str) -> list[str]:
     return [*run, *SMALL, *more]
 
 
-def spoiled_model(case: Case, name: str, how: Callable[[bytes, random.Random], bytes]) -> list[str]:
-    """A question to a checkpoint of any family, one of whose files is spoiled."""
+def damaged_model(case: Case, name: str, how: Callable[[bytes, random.Random], bytes]) -> list[str]:
+    """A question to a checkpoint of any family, one of whose files is damaged."""
     model = case.copy(case.draw.choice(tuple(FAMILIES)))
-    case.spoil(model / name, how)
+    case.damage(model / name, how)
     return case.ask(model)
 
 
 def config(case: Case) -> list[str]:
-    return spoiled_model(case, "config.json", spoil_json)
+    return damaged_model(case, "config.json", damage_json)
 
 
 def weights(case: Case) -> list[str]:
-    return spoiled_model(case, "model.safetensors", spoil_safetensors)
+    return damaged_model(case, "model.safetensors", damage_safetensors)
 
 
 def index(case: Case) -> list[str]:
     model = case.copy("sharded")
     if case.chance(0.8):
-        case.spoil(model / "model.safetensors.index.json", spoil_json)
+        case.damage(model / "model.safetensors.index.json", damage_json)
     else:
         replace_path(model / f"model-{case.draw.choice('12')}.safetensors", case.draw)
     return case.ask(model)
 
 
 def tokenizer(case: Case) -> list[str]:
-    return spoiled_model(case, "tokenizer.json", spoil_json)
+    return damaged_model(case, "tokenizer.json", damage_json)
 
 
 def questions(case: Case) -> list[str]:
@@ -163,7 +163,7 @@ def questions(case: Case) -> list[str]:
     more = [*SMALL, *case.json(), "--engine", case.draw.choice(ENGINES)]
     if case.chance(0.7):
         path = case.copy("question.json")
-        case.spoil(path, spoil_bytes if case.chance(0.2) else spoil_json)
+        case.damage(path, damage_bytes if case.chance(0.2) else damage_json)
         return ["ask", "--model", model, "--file", _renamed(case, path), *more]
     case.encoding = case.draw.choice(("utf-8", "ascii", "cp1252"))
     texts = ["Which?", *(f"choice {i}" for i in range(case.draw.choice((1, 2, 5, 26, 27, 200))))]
@@ -183,11 +183,11 @@ def data(case: Case) -> list[str]:
         task = case.draw.choice(tuple(LAYOUTS))
         name = f"{task}.{LAYOUTS[task][0]}"
     path = case.copy(name)
-    how = {".json": spoil_json, ".jsonl": spoil_line}.get(path.suffix, spoil_bytes)
+    how = {".json": damage_json, ".jsonl": damage_line}.get(path.suffix, damage_bytes)
     if path.suffix == ".parquet" and case.chance(0.5):
-        _spoil_rows(path, LAYOUTS[task][1] if task else OWN[0], case.draw)
+        _damage_rows(path, LAYOUTS[task][1] if task else OWN[0], case.draw)
     else:
-        case.spoil(path, how)
+        case.damage(path, how)
     where = _renamed(case, path)
     source = ["--task", where]
     if task in ("qasc", "truthfulqa", "mmlu_pro_biology") and case.chance(0.5):
@@ -205,11 +205,11 @@ def run(case: Case) -> list[str]:
     name = case.draw.choice(names)
     if name == "samples":
         path = case.draw.choice(sorted(folder.glob("samples-*")))
-        case.spoil(path, spoil_bytes if case.chance(0.4) else spoil_line)
+        case.damage(path, damage_bytes if case.chance(0.4) else damage_line)
     elif name in (".lock", "report.md"):
         replace_path(folder / name, case.draw)
     else:
-        case.spoil(folder / name, spoil_json)
+        case.damage(folder / name, damage_json)
     if case.chance(0.4) or name == "results.json":
         others = [str(case.originals / "other")] if case.chance(0.3) else []
         folders = case.draw.sample([str(folder), *others], len(others) + 1)
@@ -221,7 +221,7 @@ def run(case: Case) -> list[str]:
 
 
 def writing(case: Case) -> list[str]:
-    """A question to a checkpoint that writes text first, one of whose files on that is spoiled."""
+    """A question to a checkpoint that writes text first, one of whose files on that is damaged."""
     model = case.copy("llama")
     template = "{{ bos_token }}{% for m in messages %}{{ m.role + m.content }}{% endfor %}</think>"
     files = {
@@ -232,9 +232,9 @@ def writing(case: Case) -> list[str]:
         (model / name).write_text(json.dumps(held))
     (model / "chat_template.jinja").write_text(template)
     name = case.draw.choice((*files, "chat_template.jinja"))
-    case.spoil(model / name, spoil_json if name.endswith(".json") else spoil_bytes)
+    case.damage(model / name, damage_json if name.endswith(".json") else damage_bytes)
     method = case.draw.choice(("cot", "reasoning", "cot-ensemble"))
-    more = ["--method", f"{method}(max_new_tokens=3)", *ASKED, *SMALL, *case.json()]
+    more = ["--method", f"{method}(max_new_tokens=3)", *QUESTION, *SMALL, *case.json()]
     return ["ask", "--model", str(model), *more]
 
 
@@ -243,9 +243,9 @@ def arguments(case: Case) -> list[str]:
     draw, model = case.draw, str(case.originals / "llama")
     task = str(case.originals / "data.jsonl")
     lines = (
-        ["ask", "--model", model, *ASKED, *SMALL, "--json"],
+        ["ask", "--model", model, *QUESTION, *SMALL, "--json"],
         ["verify", "--model", model, *SMALL, "--json"],
-        ["explain", "--model", model, *ASKED, *SMALL, "--json"],
+        ["explain", "--model", model, *QUESTION, *SMALL, "--json"],
         [*evaluation(case.originals, "out", "--method", "standard,self-ensemble"), "--json"],
         [*evaluation(case.originals, "out", "--experiment", "main"), "--json"],
         ["report", str(case.copy("run")), "--output-path", "out"],
@@ -314,7 +314,7 @@ def output(case: Case) -> list[str]:
         replace_path(case.folder / name, draw)
     elif case.chance(0.5):
         (case.folder / "out").mkdir()
-        replace_path(case.folder / "out" / draw.choice(WRITTEN), draw)
+        replace_path(case.folder / "out" / draw.choice(RUN_FILES), draw)
         name = "out"
     case.stdout = "/dev/full" if case.chance(0.1) else None
     case.encoding = draw.choice(("utf-8", "ascii", "cp1252"))
@@ -325,8 +325,8 @@ def output(case: Case) -> list[str]:
 
 
 KINDS: dict[str, Callable[[Case], list[str]]] = {
-    made.__name__: made
-    for made in (
+    kind.__name__: kind
+    for kind in (
         *(config, weights, index, tokenizer, writing),
         *(questions, data, run, arguments, output),
     )
@@ -359,7 +359,7 @@ def _renamed(case: Case, path: Path) -> str:
     return name + path.suffix
 
 
-def _spoil_rows(path: Path, row: dict[str, Any], draw: random.Random) -> None:
-    """A sound Parquet file of spoilt rows, if Parquet can hold them."""
+def _damage_rows(path: Path, row: dict[str, Any], draw: random.Random) -> None:
+    """A sound Parquet file of damaged rows, if Parquet can hold them."""
     with suppress(Exception):
-        write(path, json.loads(spoil_json(json.dumps([row, row]).encode(), draw)))
+        write(path, json.loads(damage_json(json.dumps([row, row]).encode(), draw)))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-from minise import from_transformers
+from minise import LanguageModel, Question, from_transformers, self_ensemble
 from minise.bridges.transformers_model import LibraryModel
 from tests.support.tiny import SIZES as OURS
 from tests.support.tiny import make_tokenizer
@@ -57,3 +57,8 @@ def make_reader(bos: bool = True) -> Any:
 def make_lm(family: str, attention: str = "eager", **more: Any) -> LibraryModel:
     """The model and the tokenizer as a model of minise."""
     return from_transformers(make_model(family, attention, **more), make_reader())
+
+
+def scores(lm: LanguageModel, question: Question, engine: str) -> torch.Tensor:
+    """Self-Ensemble's scores (K,) of a question by an engine."""
+    return self_ensemble(lm, question, group_size=2, trials=3, engine=engine).scores

@@ -25,13 +25,13 @@ MARKS = [
     pytest.mark.skipif(BROWSER is None, reason="no Chromium here; on Debian: apt install chromium"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-ASKED = Question("Which is a bird?", ["wren", "a trout", "oak", "the red ant", "quartz"])
+QUESTION = Question("Which is a bird?", ["wren", "a trout", "oak", "the red ant", "quartz"])
 SETTINGS: dict[str, Any] = {"group_size": 2, "trials": 3, "seed": 4}
 
 
 @dataclass
 class View:
-    """An open page, what it said on its console, and what it asked for."""
+    """An open page, the messages of its console, and its requests."""
 
     page: Any
     errors: list[str] = field(default_factory=list)
@@ -102,7 +102,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., View]]:
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Page]:
     lm = load_tiny(tmp_path_factory.mktemp("llama"), FAMILIES["llama"])
-    return lm, explain(lm, ASKED, **SETTINGS)
+    return lm, explain(lm, QUESTION, **SETTINGS)
 
 
 @pytest.fixture

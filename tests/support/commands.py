@@ -10,7 +10,7 @@ Q = ["--question", "Which is a bird?", "--choice", "wren", "--choice", "trout", 
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """The command's exit status, what it printed, and what it said on stderr."""
+    """The command's exit status, and its text on stdout and on stderr."""
     status = main([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return status, captured.out, captured.err

@@ -33,7 +33,7 @@ VALUES = (
 NUMBERS = (float("nan"), float("inf"), -float("inf"), 3e38, 1e30, 3e4, 1e-40, 0.0)
 
 
-def spoil_bytes(data: bytes, draw: random.Random) -> bytes:
+def damage_bytes(data: bytes, draw: random.Random) -> bytes:
     """One to four changes: bits flipped, a cut, bytes put in, taken out, replaced, repeated."""
     for _ in range(draw.choice((1, 1, 2, 4))):
         at = draw.randrange(len(data) + 1)
@@ -51,16 +51,16 @@ def draw_text(draw: random.Random) -> bytes:
     return draw.choice(TEXTS).encode("utf-8", "surrogatepass")
 
 
-def spoil_json(data: bytes, draw: random.Random) -> bytes:
+def damage_json(data: bytes, draw: random.Random) -> bytes:
     """A JSON value with one to four places changed; now and then its bytes, too."""
     value = [json.loads(data)]  # in a list, so that the whole value is a place too
-    written: dict[str, str] = {}
+    snippets: dict[str, str] = {}
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         holder, key = _place(value, draw)
         change = draw.randrange(12)
         if change < 5:
-            mark = f"@{len(written)}@"
-            written[json.dumps(mark)] = draw.choice(VALUES)
+            mark = f"@{len(snippets)}@"
+            snippets[json.dumps(mark)] = draw.choice(VALUES)
             holder[key] = mark
         elif change == 5 and holder is not value:
             del holder[key]
@@ -70,24 +70,24 @@ def spoil_json(data: bytes, draw: random.Random) -> bytes:
         elif change == 7 and isinstance(holder, dict):
             holder[draw.choice((draw.choice(TEXTS), key + "s", key.upper()))] = holder.pop(key)
         elif change == 8 and isinstance(holder, dict):
-            mark = f"@{len(written)}@"  # becomes the same key once more
-            written[f"{json.dumps(mark)}: 0"] = f"{json.dumps(key)}: {draw.choice(VALUES)}"
+            mark = f"@{len(snippets)}@"  # becomes the same key once more
+            snippets[f"{json.dumps(mark)}: 0"] = f"{json.dumps(key)}: {draw.choice(VALUES)}"
             holder[mark] = 0
         else:
             holder[key] = _near(holder[key], draw)
     text = json.dumps(value[0])
-    for mark, snippet in written.items():
+    for mark, snippet in snippets.items():
         text = text.replace(mark, snippet)
     data = text.encode("utf-8", "surrogatepass")
-    return spoil_bytes(data, draw) if draw.random() < 0.1 else data
+    return damage_bytes(data, draw) if draw.random() < 0.1 else data
 
 
-def spoil_line(data: bytes, draw: random.Random) -> bytes:
+def damage_line(data: bytes, draw: random.Random) -> bytes:
     """One to three lines of JSON, damaged or replaced."""
     lines = data.split(b"\n")
     for at in draw.sample(range(len(lines) - 1), draw.choice((1, 1, 2, 3))):
         odd = draw.choice(VALUES).encode()
-        lines[at] = odd if draw.random() < 0.1 else spoil_json(lines[at], draw)
+        lines[at] = odd if draw.random() < 0.1 else damage_json(lines[at], draw)
     return b"\n".join(lines)
 
 
@@ -117,13 +117,13 @@ def _near(value: Any, draw: random.Random) -> Any:
     return {key: value[key] for key in list(value)[draw.randrange(len(value) + 1) :]}
 
 
-def spoil_safetensors(data: bytes, draw: random.Random) -> bytes:
+def damage_safetensors(data: bytes, draw: random.Random) -> bytes:
     """The header's JSON, its length, the numbers (float32), or any bytes."""
     size = int.from_bytes(data[:8], "little")
     header, body = data[8 : 8 + size], data[8 + size :]
     change = draw.randrange(5)
     if change == 0:
-        header = spoil_json(header, draw)
+        header = damage_json(header, draw)
     elif change == 1:
         size = draw.choice((0, 1, size - 1, size + 1, 10**8, 2**63, 2**64 - 1))
         return size.to_bytes(8, "little") + header + body
@@ -135,7 +135,7 @@ def spoil_safetensors(data: bytes, draw: random.Random) -> bytes:
         numbers = struct.unpack(f"<{len(body) // 4}f", body)
         body = struct.pack(f"<{len(numbers)}f", *(x * scale for x in numbers))
     else:
-        return spoil_bytes(data, draw)
+        return damage_bytes(data, draw)
     return len(header).to_bytes(8, "little") + header + body
 
 

@@ -32,11 +32,11 @@ def patched_package(folder: Path) -> Path:
 
 def run_patched(folder: Path, *arguments: str) -> str:
     """What Python prints with these arguments, where `import minise` finds the patched copy."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(folder)},
+        env={**variables, "PYTHONPATH": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -36,7 +36,7 @@ def fault(name: str, module: str, attribute: str) -> Callable[..., Any]:
 
 
 def plant(name: str) -> None:
-    """Put a fault in its place."""
+    """Plant a fault."""
     module_name, path, make = FAULTS[name]
     owner: Any = importlib.import_module(module_name)
     *parts, last = path.split(".")
@@ -50,14 +50,14 @@ def swapped(*names: str) -> Callable[..., Any]:
 
     def make(real: Any) -> Any:
         @functools.wraps(real)
-        def forward(self: Any, *given: Any, **named: Any) -> Any:
-            kept = [getattr(self, name) for name in names]
-            for name, module in zip(names, reversed(kept), strict=True):
+        def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+            modules = [getattr(self, name) for name in names]
+            for name, module in zip(names, reversed(modules), strict=True):
                 setattr(self, name, module)
             try:
-                return real(self, *given, **named)
+                return real(self, *arguments, **named)
             finally:
-                for name, module in zip(names, kept, strict=True):
+                for name, module in zip(names, modules, strict=True):
                     setattr(self, name, module)
 
         return forward
@@ -67,11 +67,11 @@ def swapped(*names: str) -> Callable[..., Any]:
 
 def without_bias(projection: str) -> Callable[..., Any]:
     def make(real: Any) -> Any:
-        def forward(self: Any, *given: Any, **named: Any) -> Any:
+        def forward(self: Any, *arguments: Any, **named: Any) -> Any:
             linear = getattr(self, projection)
             bias, linear.bias = linear.bias, None
             try:
-                return real(self, *given, **named)
+                return real(self, *arguments, **named)
             finally:
                 linear.bias = bias
 
@@ -154,8 +154,8 @@ def wider_windows(real: Any) -> Any:
 
 @fault("interleaved rotary pairs", "rope", "cos_sin")
 def interleaved(real: Any) -> Any:
-    def cos_sin(*given: Any) -> tuple[Tensor, Tensor]:
-        cos, sin = (x.chunk(2, dim=-1)[0].repeat_interleave(2, dim=-1) for x in real(*given))
+    def cos_sin(*arguments: Any) -> tuple[Tensor, Tensor]:
+        cos, sin = (x.chunk(2, dim=-1)[0].repeat_interleave(2, dim=-1) for x in real(*arguments))
         return cos, sin
 
     return cos_sin
@@ -182,8 +182,8 @@ def narrow_angles(real: Any) -> Any:
 
 @fault("positions not re-encoded", "layout", "pack")
 def plain_positions(real: Any) -> Any:
-    def pack(*given: Any, **named: Any) -> Any:
-        layout = real(*given, **named)
+    def pack(*arguments: Any, **named: Any) -> Any:
+        layout = real(*arguments, **named)
         layout.__dict__["positions"] = torch.arange(len(layout.tokens))
         return layout
 
@@ -216,18 +216,18 @@ def always_merged(real: Any) -> Any:
 @fault("a tree that forgets windows", "exact.attention", "tree_calls")
 def no_windows(real: Any) -> Any:
     def calls(tree: Any, windows: Any, device: Any) -> Any:
-        found = real(tree, (*windows, None), device)
-        return [replace(c, masks=dict.fromkeys(c.masks, c.masks[None])) for c in found]
+        with_windows = real(tree, (*windows, None), device)
+        return [replace(c, masks=dict.fromkeys(c.masks, c.masks[None])) for c in with_windows]
 
     return calls
 
 
 @fault("a tree that reads what comes after", "exact.attention", "tree_calls")
 def reads_on(real: Any) -> Any:
-    def calls(*given: Any) -> Any:
+    def calls(*arguments: Any) -> Any:
         return [
             replace(c, masks={w: torch.ones_like(m) for w, m in c.masks.items()})
-            for c in real(*given)
+            for c in real(*arguments)
         ]
 
     return calls
@@ -266,9 +266,9 @@ def literal_mean(real: Any) -> Any:
 
 @fault("labels of another order", "method", "label_logits")
 def sorted_labels(real: Any) -> Any:
-    def label_logits(lm: Any, plan: Any, *given: Any) -> Any:
+    def label_logits(lm: Any, plan: Any, *arguments: Any) -> Any:
         prompts = [replace(p, label_ids=sorted(p.label_ids)) for p in plan.prompts]
-        return real(lm, replace(plan, prompts=prompts), *given)
+        return real(lm, replace(plan, prompts=prompts), *arguments)
 
     return label_logits
 

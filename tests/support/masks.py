@@ -1,4 +1,4 @@
-"""Masks of every kind: those that people pack, pad and stack with, and others that nobody would."""
+"""Masks of every kind: those for packing, padding and stacking, and unusual ones."""
 
 from __future__ import annotations
 

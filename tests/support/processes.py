@@ -84,12 +84,12 @@ def ask_without_waits(arguments: list[str], may_wait: bool) -> int:
 def _started(
     variables: dict[str, str], path: Path, run: Callable[..., object], arguments: tuple[object, ...]
 ) -> BaseProcess:
-    process = PROCESSES.Process(target=_run_here, args=(variables, str(path), run, arguments))
+    process = PROCESSES.Process(target=_run_in_child, args=(variables, str(path), run, arguments))
     process.start()
     return process
 
 
-def _run_here(
+def _run_in_child(
     variables: dict[str, str], path: str, run: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
     os.environ.clear()

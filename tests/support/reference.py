@@ -199,12 +199,12 @@ def windows(config: transformers.PreTrainedConfig) -> list[int | None]:
     """Each layer's sliding window, by the library's reading of its config."""
     if config.model_type == "qwen2":
         windowed = [kind == "sliding_attention" for kind in config.layer_types]
-        return [config.sliding_window if here else None for here in windowed]
+        return [config.sliding_window if is_windowed else None for is_windowed in windowed]
     return [getattr(config, "sliding_window", None)] * config.num_hidden_layers
 
 
 def windowed_mask(positions: Tensor, mask: Tensor, window: int | None) -> Tensor:
-    """Without the pairs that lie `window` or more positions apart."""
+    """Without the pairs that lie `window` or more positions from each other."""
     if window is None:
         return mask
     return mask & (positions[:, None] - positions[None, :] < window)

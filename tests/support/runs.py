@@ -31,7 +31,7 @@ def no_drawing() -> Iterator[None]:
 
 @pytest.fixture
 def undrawn() -> Iterator[None]:
-    """For tests that look at no figure. Those of report/ do."""
+    """For tests that check no figure. Those of report/ do."""
     pytest.importorskip("matplotlib")
     with no_drawing():
         yield
@@ -70,8 +70,8 @@ def whole(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def results(folder: Path) -> tuple[Any, Any]:
     """What must be the same however a run went: the numbers, not the clock."""
-    found = json.loads((folder / "results.json").read_text())
-    return found["results"], found["differences"]
+    report = json.loads((folder / "results.json").read_text())
+    return report["results"], report["differences"]
 
 
 def samples(folder: Path) -> dict[str, list[dict[str, Any]]]:

@@ -32,8 +32,8 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-# Each family with what sets it apart engaged: windows shorter than a prompt, so that they bite, and
-# long enough that its end still hears of its beginning through three layers.
+# Each family with its special parts in use. Windows are shorter than a prompt, so that they matter,
+# and long enough that a prompt's beginning reaches its end through three layers.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {**SIZES, "model_type": "llama", "rope_theta": 500.0, "rope_scaling": LLAMA3},
     "mistral": {**SIZES, "model_type": "mistral", "rope_theta": 100.0, "sliding_window": 29},

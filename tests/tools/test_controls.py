@@ -18,7 +18,7 @@ def script(command: list[str]) -> str:
     return command[3] if command[2] == "minise" else command[2]
 
 
-def test_what_ships_is_evaluated_and_only_the_rest_is_trained(tmp_path: Path) -> None:
+def test_shipped_models_are_evaluated_and_only_the_others_are_trained(tmp_path: Path) -> None:
     needed = {(kind, seed): commands(tmp_path, kind, seed) for kind in KINDS for seed in SEEDS}
     shipped = {("llama", 0), ("mistral", 0), ("qwen2", 0)}
     assert len(needed) == 18
@@ -27,7 +27,7 @@ def test_what_ships_is_evaluated_and_only_the_rest_is_trained(tmp_path: Path) ->
         assert [script(command) for command in todo] == expected
 
 
-def test_what_is_done_is_not_done_again(
+def test_finished_work_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A failure leaves the others alone, and the same command tries it again."""
@@ -48,10 +48,10 @@ def test_what_is_done_is_not_done_again(
     monkeypatch.setattr(train_controls.subprocess, "run", done)
     monkeypatch.setattr(sys, "argv", ["train_controls.py", str(tmp_path), "--jobs", "2"])
     main()
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert len(run) == 15 + 18
-    assert "qwen2-1: failed" in told
-    assert "| qwen2 | 8 | 50.0 ± 35.4 (25.0, 75.0)" in told
+    assert "qwen2-1: failed" in printed
+    assert "| qwen2 | 8 | 50.0 ± 35.4 (25.0, 75.0)" in printed
     run.clear()
     run.extend([[]] * 40)
     main()
@@ -59,7 +59,7 @@ def test_what_is_done_is_not_done_again(
     assert "| qwen2 | 8 | 50.0 ± 25.0 (25.0, 50.0, 75.0)" in capsys.readouterr().out
 
 
-def test_the_table_has_what_is_done_so_far(tmp_path: Path) -> None:
+def test_the_table_has_all_finished_runs(tmp_path: Path) -> None:
     assert len(accuracies(tmp_path).splitlines()) == 2
     write_results(tmp_path / "llama-evenly-0", 0.5)
     *_, last = accuracies(tmp_path).splitlines()
@@ -68,6 +68,6 @@ def test_the_table_has_what_is_done_so_far(tmp_path: Path) -> None:
 
 def write_results(folder: Path, accuracy: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    found = {name: {"accuracy": accuracy} for name in METHODS}
-    results = {"results": {"miniature-k4": found, "miniature-k8": found}}
+    cells = {name: {"accuracy": accuracy} for name in METHODS}
+    results = {"results": {"miniature-k4": cells, "miniature-k8": cells}}
     (folder / "results.json").write_text(json.dumps(results))

@@ -1,4 +1,4 @@
-"""Whatever the input: an answer, a failed check, or one line. The fuzzer notices all else."""
+"""For any input: an answer, a failed check, or one line. The fuzzer notices everything else."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_bad_input_ends_badly(kind: str, originals: Path) -> None:
+def test_no_bad_input_causes_a_failure(kind: str, originals: Path) -> None:
     count = 15 if kind in ("data", "run", "arguments", "output") else 40  # evaluations take longer
     failures = [run_case(kind, seed, originals) for seed in range(count)]
     assert [failure for failure in failures if failure] == []
 
 
-def test_a_case_is_what_its_seed_says(originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
-    monkeypatch.setattr(cli, "main", lambda arguments: seen.append(arguments) or 0)
+def test_a_case_is_determined_by_its_seed(originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(cli, "main", lambda arguments: commands.append(arguments) or 0)
     for seed in (1, 2, 1):
         run_case("arguments", seed, originals)
-    assert seen[0] == seen[2] != seen[1]
+    assert commands[0] == commands[2] != commands[1]
 
 
 def raises(error: BaseException) -> Callable[[list[str]], int]:
@@ -122,14 +122,14 @@ def test_a_process_that_dies_is_one_failure(
     monkeypatch.setattr(cli, "main", main)
     kinds = {"well": lambda case: ["x"], "ill": lambda case: ["die"]}
     monkeypatch.setattr(fuzz, "KINDS", kinds)
-    found = list(fuzz.run_all([("well", 0), ("ill", 1), ("well", 2), ("ill", 3)], originals))
-    assert [failure for failure in found if failure] == [
+    failures = list(fuzz.run_all([("well", 0), ("ill", 1), ("well", 2), ("ill", 3)], originals))
+    assert [failure for failure in failures if failure] == [
         Failure("ill", seed, "the process died (-9)") for seed in (1, 3)
     ]
-    assert len(found) == 4
+    assert len(failures) == 4
 
 
-def test_everything_is_put_back(originals: Path) -> None:
+def test_a_case_restores_folder_streams_and_settings(originals: Path) -> None:
     def state() -> list[Any]:
         alarms = (signal.getsignal(signal.SIGPROF), signal.getitimer(signal.ITIMER_PROF)[0])
         return [Path.cwd(), sys.stdout, sys.stderr, sys.dont_write_bytecode, *alarms]

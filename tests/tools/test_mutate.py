@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutate import mutants
+from tools.mutate import TESTS, mutants
 
 ROOT = Path(__file__).parents[2]
 CODE = "def sign(n):\n    return 1 if n > 0 else 0\n"
@@ -18,6 +18,14 @@ LOOSE = "from toy import sign\n\ndef test_it():\n    assert [sign(5), sign(-5)] 
 TIGHT = LOOSE + "    assert [sign(1), sign(0)] == [1, 0]\n"
 HANGS = "def count(n):\n    while n > 0:\n        n -= 1\n    return n\n"
 COUNTS = "from toy import count\n\ndef test_it():\n    assert count(3) == 0\n"
+
+
+def test_the_table_of_tests_names_files_that_exist() -> None:
+    """With one wrong name, a file would be tried on all tests without a message."""
+    for file, names in TESTS.items():
+        assert (ROOT / "minise" / f"{file}.py").is_file()
+        for room, name in (each.split("/") for each in names.split()):
+            assert (ROOT / "tests" / room / f"test_{name}.py").is_file()
 
 
 def mutate(folder: Path, code: str, test: str, *options: str) -> str:
@@ -34,27 +42,27 @@ def mutate(folder: Path, code: str, test: str, *options: str) -> str:
     return run.stdout + run.stderr
 
 
-def test_what_no_test_notices_is_named(tmp_path: Path) -> None:
-    said = mutate(tmp_path, CODE, LOOSE)
-    assert "survived  toy.py:2  n > 0  ->  n >= 0\n" in said
-    assert "survived  toy.py:2  0  ->  1\n" in said
-    assert "6 killed, 0 timed out, 2 survived (75% noticed)" in said
+def test_a_mutant_that_no_test_notices_is_named(tmp_path: Path) -> None:
+    printed = mutate(tmp_path, CODE, LOOSE)
+    assert "survived  toy.py:2  n > 0  ->  n >= 0\n" in printed
+    assert "survived  toy.py:2  0  ->  1\n" in printed
+    assert "6 killed, 0 timed out, 2 survived (75% noticed)" in printed
 
 
-def test_where_the_test_is_there_nothing_survives(tmp_path: Path) -> None:
+def test_with_a_complete_test_no_mutant_survives(tmp_path: Path) -> None:
     assert "8 killed, 0 timed out, 0 survived (100% noticed)" in mutate(tmp_path, CODE, TIGHT)
 
 
 def test_a_mutant_that_hangs_is_noticed(tmp_path: Path) -> None:
-    said = mutate(tmp_path, HANGS, COUNTS, "--limit", "3", "--jobs", "4")
-    assert "0 survived" in said
-    assert "0 timed out" not in said
+    printed = mutate(tmp_path, HANGS, COUNTS, "--limit", "3", "--jobs", "4")
+    assert "0 survived" in printed
+    assert "0 timed out" not in printed
 
 
-def test_failing_tests_are_said_and_nothing_is_mutated(tmp_path: Path) -> None:
-    said = mutate(tmp_path, CODE, LOOSE.replace("[1, 0]", "[1, 1]"))
-    assert "the tests fail without a mutant" in said
-    assert "survived" not in said
+def test_if_the_tests_fail_without_a_mutant_nothing_is_mutated(tmp_path: Path) -> None:
+    printed = mutate(tmp_path, CODE, LOOSE.replace("[1, 0]", "[1, 1]"))
+    assert "the tests fail without a mutant" in printed
+    assert "survived" not in printed
 
 
 def test_a_mutant_is_tried_first_on_the_tests_that_run_its_line(tmp_path: Path) -> None:
@@ -93,8 +101,10 @@ def test_a_value_that_one_test_makes_and_another_checks_is_noticed(tmp_path: Pat
         ("__all__ = ['a']", set()),
     ],
 )
-def test_what_is_changed(line: str, expected: set[str]) -> None:
-    assert {mutant.told.split("  ->  ")[1] for mutant in mutants(ast.parse(line))} == expected
+def test_each_line_has_these_mutants(line: str, expected: set[str]) -> None:
+    assert {
+        mutant.description.split("  ->  ")[1] for mutant in mutants(ast.parse(line))
+    } == expected
 
 
 def test_a_mutant_is_the_module_with_one_change() -> None:

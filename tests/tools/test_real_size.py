@@ -17,7 +17,7 @@ from tools import real_size
 SHAPE = {**FAMILIES["qwen2"], "vocab_size": 1500, "hidden_size": 64}
 
 
-def test_what_is_written_is_a_checkpoint_in_shards(
+def test_a_written_model_is_a_checkpoint_in_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(real_size, "POOL", 1001)  # so that matrices are written in pieces
@@ -43,12 +43,12 @@ def test_what_is_written_is_a_checkpoint_in_shards(
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
-def test_each_format_is_a_row(
+def test_the_table_has_a_row_for_each_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(PUBLISHED, "tiny/tiny", SHAPE)
-    asked = ["tiny/tiny", "--format", "bf16,nf4", "--folder", str(tmp_path / "model")]
-    assert real_size.main(asked) == 0
+    arguments = ["tiny/tiny", "--format", "bf16,nf4", "--folder", str(tmp_path / "model")]
+    assert real_size.main(arguments) == 0
     _, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""What every method asks and answers is what it was before: the golden of tools/same_numbers.py.
+"""Every method asks and answers the same as before: the golden of tools/same_numbers.py.
 
 Its ids and token counts are equal to those of the code before the rebuild of the package, and its
 first probabilities within 3e-6. Its bits are those of minise/exact/ on the machine that it names.
@@ -24,24 +24,26 @@ CASES = json.loads(GOLDEN.read_text())["cases"]
 
 def remembering(encode: Callable[[list[str]], list[list[int]]]) -> Callable[..., list[list[int]]]:
     """Most ways ask the same prompts, and encoding them takes most of the time."""
-    known: dict[str, list[int]] = {}
+    ids_of: dict[str, list[int]] = {}
 
     def ids(texts: list[str]) -> list[list[int]]:
-        new = [text for text in texts if text not in known]
-        known.update(zip(new, encode(new), strict=True))
-        return [list(known[text]) for text in texts]
+        new = [text for text in texts if text not in ids_of]
+        ids_of.update(zip(new, encode(new), strict=True))
+        return [list(ids_of[text]) for text in texts]
 
     return ids
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_way_of_asking_is_what_it_was(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_of_asking_has_the_recorded_numbers(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lm = load(f"weights/{model}")
     monkeypatch.setattr(lm.tokenizer, "encode", remembering(lm.tokenizer.encode))
     questions = load_tasks(["miniature"], Selection(questions=60))[0].questions
     for name, way in ways(*SIZES["miniature"]).items():
         golden = CASES[f"{model} / miniature / {name}"]
-        found, _ = numbers(lm, way, questions, answered=1)
-        assert found["ids"] == golden["ids"], name
-        assert found["tokens"] == golden["tokens"], name
-        assert found["first"][0] == pytest.approx(golden["first"][0], abs=1e-4), name
+        case, _ = numbers(lm, way, questions, answered=1)
+        assert case["ids"] == golden["ids"], name
+        assert case["tokens"] == golden["tokens"], name
+        assert case["first"][0] == pytest.approx(golden["first"][0], abs=1e-4), name

@@ -21,7 +21,7 @@ from minise.report.drawing import style
 from minise.report.results import Results
 from minise.report.tables import render_parts
 from tests.support.commands import run as run_command
-from tests.support.made_results import cell, make
+from tests.support.results import cell, make
 from tests.support.runs import no_drawing
 from tools.studies import groupings
 from tools.studies.groupings import GroupingStudy, draw, read_studies, summarise_study, table_of
@@ -36,7 +36,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(question: Question) -> Question:
+def answered(question: Question) -> Question:
     return Question(question.text, question.choices, id="q", answer=3)
 
 
@@ -44,11 +44,11 @@ def by_kind(cells: list[dict[str, Any]]) -> Cells:
     return {(cell["grouping"], cell["trials"]): cell for cell in cells}
 
 
-def test_looked_up_scores_are_those_of_running_the_groups(
-    lm: LanguageModel, asked: Question
+def test_scores_from_the_table_of_groups_equal_those_of_a_run(
+    lm: LanguageModel, answered: Question
 ) -> None:
     method = GroupingStudy(2)
-    plan = method.plan(lm, asked, 5)
+    plan = method.plan(lm, answered, 5)
     answer = method.answer(plan, label_logits(lm, plan))
     notes = method.notes(lm, plan, answer, 5)
     assert (notes["group_size"], notes["repetitions"]) == (2, 4)
@@ -60,7 +60,7 @@ def test_looked_up_scores_are_those_of_running_the_groups(
         ("balanced", 3),
         ("exact", 0),
     ]
-    exact = self_ensemble(lm, asked, 2, grouping="exact")
+    exact = self_ensemble(lm, answered, 2, grouping="exact")
     assert torch.equal(answer.scores, exact.scores)
     assert cells["exact", 0]["nll"] == pytest.approx(-float(exact.probabilities[3].log()))
     assert cells["exact", 0]["variance"] == 0
@@ -68,24 +68,24 @@ def test_looked_up_scores_are_those_of_running_the_groups(
     for grouping in ("random", "balanced"):
         variance, nll, right = [], [], []
         for repetition in range(4):
-            q = Question(asked.text, asked.choices, id=f"q/{repetition}")
-            said = self_ensemble(lm, q, 2, 3, seed=5, grouping=grouping)
-            variance.append(((said.scores - exact.scores) ** 2).mean())
-            nll.append(-said.probabilities[3].log())
-            right.append(float(said.prediction == 3))
+            q = Question(answered.text, answered.choices, id=f"q/{repetition}")
+            of_run = self_ensemble(lm, q, 2, 3, seed=5, grouping=grouping)
+            variance.append(((of_run.scores - exact.scores) ** 2).mean())
+            nll.append(-of_run.probabilities[3].log())
+            right.append(float(of_run.prediction == 3))
         cell = cells[grouping, 3]
         assert cell["variance"] == pytest.approx(float(torch.stack(variance).mean()))
         assert cell["nll"] == pytest.approx(float(torch.stack(nll).mean()))
         assert cell["accuracy"] == pytest.approx(sum(right) / 4)
 
 
-def test_the_tokens_are_those_that_the_model_runs(lm: LanguageModel, asked: Question) -> None:
+def test_the_tokens_are_those_that_the_model_runs(lm: LanguageModel, answered: Question) -> None:
     class TrunkOnly(LanguageModel):
         def counted_as(self, engine: str) -> str:
             return "dense"
 
     method = GroupingStudy(2)
-    plan = method.plan(lm, asked, 5)
+    plan = method.plan(lm, answered, 5)
     answer = method.answer(plan, label_logits(lm, plan))
     for model, engine in (
         (lm, "tree"),
@@ -93,7 +93,7 @@ def test_the_tokens_are_those_that_the_model_runs(lm: LanguageModel, asked: Ques
     ):
         cells = by_kind(method.notes(model, plan, answer, 5)["cells"])
         assert cells["exact", 0]["tokens"] == plan.tokens(engine)
-        one = SelfEnsemble(2, trials=3, grouping=GROUPINGS["balanced"]).plan(lm, asked, 5)
+        one = SelfEnsemble(2, trials=3, grouping=GROUPINGS["balanced"]).plan(lm, answered, 5)
         assert cells["balanced", 3]["tokens"] == one.tokens(engine)
 
 
@@ -115,9 +115,9 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
         return Sample(str(number), seed, "", 0, 0, [0.5, 0.5], [0.5, 0.5], 99, notes=notes)
 
     samples = [sample(number) for number in range(30)]
-    found = summarise_study(samples, resamples=50)
-    assert (found["group_size"], found["questions"], found["repetitions"]) == (2, 30, 4)
-    cells = by_kind(found["cells"])
+    summary = summarise_study(samples, resamples=50)
+    assert (summary["group_size"], summary["questions"], summary["repetitions"]) == (2, 30, 4)
+    cells = by_kind(summary["cells"])
     assert cells["balanced", 1]["worth"] == pytest.approx(2)
     assert cells["balanced", 1]["worth_interval"] == pytest.approx([2, 2])
     assert cells["balanced", 1]["tokens_of_worth"] == pytest.approx(20)
@@ -125,7 +125,7 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
     assert cells["balanced", 3]["tokens_of_worth"] is None
     assert cells["random", 3]["variance"] == pytest.approx(4)
     assert cells["exact", 0]["tokens"] == 99
-    assert {type(cell["trials"]) for cell in found["cells"]} == {int}  # a number, not a mean
+    assert {type(cell["trials"]) for cell in summary["cells"]} == {int}  # a number, not a mean
     for kind in (("random", 1), ("exact", 0)):
         assert set(cells[kind]) == {
             "grouping",
@@ -138,7 +138,7 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
     assert summarise_study(samples) == summarise_study(samples, 1000)
     # Another seed has other samples of groups: it does not make more questions.
     again = [sample(number, seed=1) for number in range(7)]
-    assert summarise_study(samples + again, resamples=50) == found
+    assert summarise_study(samples + again, resamples=50) == summary
 
 
 def studied(number: int, **change: Any) -> Sample:
@@ -160,12 +160,12 @@ def studied(number: int, **change: Any) -> Sample:
 
 def test_groups_that_are_all_the_same_have_no_worth() -> None:
     """With two choices in groups of two nothing varies: 0 / 0 is no number."""
-    found = summarise_study([studied(0), studied(1)], resamples=9)
-    assert all("worth" not in cell for cell in found["cells"])
+    summary = summarise_study([studied(0), studied(1)], resamples=9)
+    assert all("worth" not in cell for cell in summary["cells"])
     assert summarise_study([studied(0)], resamples=9)["questions"] == 1
     # One question without variance: a resample of it alone has no ratio.
-    found = summarise_study([studied(0), studied(1, variance=2.0)], resamples=200)
-    assert by_kind(found["cells"])["balanced", 1]["worth_interval"] == [1.0, 1.0]
+    summary = summarise_study([studied(0), studied(1, variance=2.0)], resamples=200)
+    assert by_kind(summary["cells"])["balanced", 1]["worth_interval"] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def results() -> Results:
     return Results.from_json(make(None, {"q": {"grouping-study": cell("./x.py:Study")}}))
 
 
-def test_the_groupings_stand_side_by_side_in_the_table() -> None:
+def test_groupings_are_compared_in_one_table() -> None:
     run = results()
     text = render_parts([run], [table_of(run, {"q": STUDY})])
     lines = [line for line in text.splitlines() if line.startswith("| ")]
@@ -265,12 +265,12 @@ def test_a_run_of_several_methods_is_refused(tmp_path: Path) -> None:
         read_studies(tmp_path, run, summarise_study)
 
 
-def test_a_cut_run_goes_on_and_redoes_a_torn_line_alone(
-    lm: LanguageModel, asked: Question, tmp_path: Path
+def test_a_resumed_run_repeats_only_a_torn_line(
+    lm: LanguageModel, answered: Question, tmp_path: Path
 ) -> None:
     pytest.importorskip("filelock")
     pytest.importorskip("scipy")
-    questions = [Question(f"{asked.text} {n}", asked.choices, answer=n) for n in range(3)]
+    questions = [Question(f"{answered.text} {n}", answered.choices, answer=n) for n in range(3)]
     task = Task("birds", "birds", questions, {})
     run = Run(
         {0: [task]},

@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_labels_that_a_model_does_not_read_stand_apart(
+def test_labels_that_a_model_does_not_read_are_listed_separately(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_accuracy_by_label([folder])
@@ -66,7 +66,7 @@ def test_the_labels_that_a_model_does_not_read_stand_apart(
     assert float(best) > float(whole) + 5
 
 
-def test_the_best_bias_is_that_of_all_on_a_grid() -> None:
+def test_the_best_bias_is_the_best_on_a_grid() -> None:
     draw = np.random.default_rng(3)
     for _ in range(5):
         logits, answers = draw.normal(size=(12, 3)), draw.integers(3, size=12)
@@ -75,10 +75,10 @@ def test_the_best_bias_is_that_of_all_on_a_grid() -> None:
             ((logits + np.array([0, a, b])).argmax(axis=1) == answers).mean()
             for a, b in itertools.product(grid, grid)
         )
-        found = best_bias(logits, answers)
+        best = best_bias(logits, answers)
         plain = (logits.argmax(axis=1) == answers).mean()
-        assert plain <= found <= 1
-        assert found >= most - 1.01 / 12  # label by label can end one question below the best
+        assert plain <= best <= 1
+        assert best >= most - 1.01 / 12  # label by label can end one question below the best
 
 
 def test_equal_methods_have_no_lead_and_facts_widen_intervals(
@@ -92,13 +92,13 @@ def test_equal_methods_have_no_lead_and_facts_widen_intervals(
     assert row.startswith("| run | self-ensemble | 160 | 20 | ")
 
 
-def test_the_correlation_within_a_fact() -> None:
+def test_the_correlation_within_a_fact_is_estimated() -> None:
     """1 where all questions of a fact agree, about 0 where the fact says nothing, and 1/2 where
     half of the variance is the fact's."""
     draw = np.random.default_rng(5)
     samples = [sample(i, 0, [1.0, 0.0], i // 4) for i in range(4000)]
     of_fact = np.repeat(draw.normal(size=1000), 4)
-    own = draw.normal(size=4000)
+    of_sample = draw.normal(size=4000)
     assert correlation(samples, of_fact.tolist()) == pytest.approx(1)
-    assert correlation(samples, own.tolist()) == pytest.approx(0, abs=0.05)
-    assert correlation(samples, (of_fact + own).tolist()) == pytest.approx(0.5, abs=0.05)
+    assert correlation(samples, of_sample.tolist()) == pytest.approx(0, abs=0.05)
+    assert correlation(samples, (of_fact + of_sample).tolist()) == pytest.approx(0.5, abs=0.05)

@@ -1,4 +1,4 @@
-"""Where rules of stopping would have stopped is looked up, and is where the method stops."""
+"""The study finds the same number of trials at which the method itself stops."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from minise.report.results import Results
 from minise.report.tables import render_parts
 from minise.rounds import run_plan
 from tests.support.commands import run as run_command
-from tests.support.made_results import cell as made_cell
-from tests.support.made_results import make
+from tests.support.results import cell as made_cell
+from tests.support.results import make
 from tests.support.runs import no_drawing
 from tools.studies import sequential
 from tools.studies.sequential import SequentialStudy, summarise_sequential, table_of
@@ -41,10 +41,12 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequential, "REPETITIONS", 2)
 
 
-def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Question) -> None:
-    asked = Question(question.text, question.choices, id="q", answer=1)
+def test_runs_from_the_table_of_groups_equal_those_of_the_method(
+    lm: LanguageModel, question: Question
+) -> None:
+    answered = Question(question.text, question.choices, id="q", answer=1)
     study = SequentialStudy(2)
-    plan = study.plan(lm, asked, 5)
+    plan = study.plan(lm, answered, 5)
     answer = study.answer(plan, label_logits(lm, plan))
     notes = study.notes(lm, plan, answer, 5)
     exact = int(answer.scores.argmax())
@@ -59,12 +61,12 @@ def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Que
     assert sizes == [("fixed", "random", 2), ("fixed", "random", 9), ("fixed", "balanced", 3)]
     for cell in fixed:
         N, grouping = cell["level"], cell["grouping"]
-        alone = [replace(asked, id=f"q/{number}") for number in range(2)]
-        found = [self_ensemble(lm, one, 2, N, seed=5, grouping=grouping) for one in alone]
+        alone = [replace(answered, id=f"q/{number}") for number in range(2)]
+        sampled = [self_ensemble(lm, one, 2, N, seed=5, grouping=grouping) for one in alone]
         assert (cell["trials"], cell["decided"], cell["error"]) == ([N, N], 0, 0)
-        assert cell["same"] == sum(one.prediction == exact for one in found) / 2
+        assert cell["same"] == sum(one.prediction == exact for one in sampled) / 2
         assert cell["nll"] == pytest.approx(
-            sum(-float(p.probabilities[1].log()) for p in found) / 2
+            sum(-float(p.probabilities[1].log()) for p in sampled) / 2
         )
     for cell in notes["cells"][3:]:
         settings = {name: cell[name] for name in ("grouping", "block", "max_trials")}
@@ -73,20 +75,20 @@ def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Que
         same = decided = error = 0
         nll, bias = [], []
         for number in range(2):
-            one = replace(asked, id=f"q/{number}")
+            one = replace(answered, id=f"q/{number}")
             run, logits = run_plan(lm, method, method.plan(lm, one, 5), 5)
-            found = method.answer(run, logits)
-            told = method.notes(lm, run, found, 5)
-            assert cell["trials"][number] == told["trials"]
+            sampled = method.answer(run, logits)
+            run_notes = method.notes(lm, run, sampled, 5)
+            assert cell["trials"][number] == run_notes["trials"]
             assert cell["tokens"][number] == run.tokens("tree")
-            said = told["decided"]
-            same += found.prediction == exact
-            decided += said
-            error += said and found.prediction != exact
-            nll.append(-float(found.probabilities[1].log()))
-            best = found.prediction
-            bias.append(float(found.probabilities[best] - answer.probabilities[best]))
-            stopped.add((said, told["trials"]))
+            is_decided = run_notes["decided"]
+            same += sampled.prediction == exact
+            decided += is_decided
+            error += is_decided and sampled.prediction != exact
+            nll.append(-float(sampled.probabilities[1].log()))
+            best = sampled.prediction
+            bias.append(float(sampled.probabilities[best] - answer.probabilities[best]))
+            stopped.add((is_decided, run_notes["trials"]))
         shares = (cell["same"], cell["decided"], cell["error"])
         assert shares == (same / 2, decided / 2, error / 2)
         assert cell["nll"] == pytest.approx(sum(nll) / 2)
@@ -94,7 +96,7 @@ def test_looked_up_runs_are_those_of_the_method(lm: LanguageModel, question: Que
     assert len(stopped) > 2  # so that it does test something
 
 
-def made(number: int, **change: Any) -> Sample:
+def noted_sample(number: int, **change: Any) -> Sample:
     def cell(rule: str, level: float, grouping: str, tokens: int, same: float) -> Cell:
         key = {"rule": rule, "level": level, "grouping": grouping, "block": 4, "max_trials": 8}
         error = (1 - same) * (rule != "fixed")
@@ -114,10 +116,10 @@ def made(number: int, **change: Any) -> Sample:
 
 
 def test_a_rule_is_compared_at_equal_shares() -> None:
-    found = summarise_sequential([made(n) for n in range(10)], resamples=50)
-    assert (found["questions"], found["repetitions"], found["group_size"]) == (10, 2, 2)
-    assert found["exact"] == {"accuracy": 1.0, "nll": 1.5}
-    *fixed, alpha, z = found["cells"]
+    summary = summarise_sequential([noted_sample(n) for n in range(10)], resamples=50)
+    assert (summary["questions"], summary["repetitions"], summary["group_size"]) == (10, 2, 2)
+    assert summary["exact"] == {"accuracy": 1.0, "nll": 1.5}
+    *fixed, alpha, z = summary["cells"]
     assert [cell["tokens_of_fixed"] for cell in fixed] == [100, 200, 200]
     assert alpha["tokens_of_fixed"] == pytest.approx(150)
     assert z["tokens_of_fixed"] is None
@@ -126,21 +128,21 @@ def test_a_rule_is_compared_at_equal_shares() -> None:
     low, high = alpha["error_interval"]  # 3 of 10
     assert (low, high) == (pytest.approx(0.0667, abs=1e-4), pytest.approx(0.6525, abs=1e-4))
     assert alpha["same_interval"] == pytest.approx([0.7, 0.7])  # no question differs from another
-    mixed = [made(n, same=float(n % 2)) for n in range(10)]
+    mixed = [noted_sample(n, same=float(n % 2)) for n in range(10)]
     low, high = summarise_sequential(mixed)["cells"][0]["same_interval"]
     assert (low, high) == (pytest.approx(0.2), pytest.approx(0.8))
     assert z["error_interval"][0] == 0
     assert z["error_interval"][1] == pytest.approx(0.3085, abs=1e-4)
 
 
-@pytest.mark.parametrize("notes", [{}, {"cells": 3}, {**(made(0, tokens="x").notes or {})}])
+@pytest.mark.parametrize("notes", [{}, {"cells": 3}, {**(noted_sample(0, tokens="x").notes or {})}])
 def test_damaged_notes_are_one_line(notes: dict[str, Any]) -> None:
-    damaged = replace(made(0), notes=notes)
+    damaged = replace(noted_sample(0), notes=notes)
     with pytest.raises(InputError, match=r"the notes are damaged .*; delete the samples file"):
         summarise_sequential([damaged])
 
 
-def test_the_study_is_of_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_study_has_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert sequential.BLOCKS == (3, 4, 5, 6, 7, 8, 10)
     assert sequential.LEVELS["alpha"] == (0.1, 0.05, 0.01)
@@ -151,7 +153,7 @@ def test_the_study_is_of_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sequential.REPETITIONS == 4
 
 
-def test_stopping_stands_beside_fixed_trials_in_the_table() -> None:
+def test_stopping_is_compared_with_fixed_trials_in_the_table() -> None:
     def stopped(rule: str, level: float, block: int, **more: Any) -> dict[str, Any]:
         key = {"rule": rule, "level": level, "grouping": "random", "block": block}
         cost = {"trials": 12.5, "trials_quantiles": [8, 10, 24], "max_trials": 80}

@@ -7,9 +7,9 @@ Five tables, each of what the folders hold:
 
 - Accuracy of standard inference by the label of the right answer, and with the best label bias.
 - Accuracy by how well known a fact is: rank 1 is the best known of its kind.
-- Confidence apart for the questions that standard inference and Self-Ensemble both answer rightly,
-  that Self-Ensemble alone does, and that neither does: the shares with f < 0.5, or f > 0.5, of one
-  method are over other questions than those of the other.
+- Confidence, separately for the questions that both standard inference and Self-Ensemble answer
+  rightly, that only Self-Ensemble does, and that neither does. Without this split, the shares with
+  f < 0.5 or f > 0.5 are over different questions for each method.
 - NLL, as it is and at the temperature that is best for other questions.
 - How much wider intervals are if all questions about one fact are drawn together.
 

@@ -2,9 +2,9 @@
 
     python -m tools.studies.rivals runs/llama-8 runs/llama-24 runs/qwen2-8 ...
 
-First accuracy in percent and the NLL at the best temperature, with a column for a model and task.
-Then for each model accuracy again, and beside it the paired difference to Self-Ensemble's in points
-with its 95% interval; and for each task the other measures.
+First come accuracy in percent and the NLL at the best temperature, with a column for each model and
+task. Then comes accuracy again for each model, with the paired difference to Self-Ensemble's in
+points and its 95% interval beside it, and the other measures for each task.
 """
 
 from __future__ import annotations
