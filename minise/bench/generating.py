@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from minise.bench.measure import time_in_turn
 from minise.bench.peers import library_model
 from minise.bench.workloads import Workload
 from minise.engines import LanguageModel
-from minise.evaluation.meter import peak_bytes, timed
 from minise.exact import machine
 from minise.loading.quantize import format_of
 from minise.writing.generation import generate
@@ -39,15 +37,6 @@ class Written:
     differing: int
 
 
-@dataclass(frozen=True)
-class _Way:
-    """run: generates after the `prompts`. expected: the name of the way that it must equal."""
-
-    prompts: list[list[int]]
-    run: Callable[[], Texts]
-    expected: str
-
-
 @torch.inference_mode()
 def time_generation(
     lm: LanguageModel, workload: Workload, rounds: int, seed: int, with_peers: bool = True
@@ -59,37 +48,27 @@ def time_generation(
     prompts = [[*prefix, *branch] for branch in branches]
     shared = with_peers and format_of(lm.decoder) is None
     model = library_model(lm.decoder) if shared else None
-    ways = _ways(lm, model, "one prompt", prompts[:1]) | _ways(lm, model, "all prompts", prompts)
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    texts, peaks = {}, {}
-    for name, way in ways.items():
-        peaks[name], texts[name] = peak_bytes(way.run, lm.decoder.device)
-    for _ in tqdm(range(rounds), desc="rounds", disable=None, leave=False):
-        for name, way in ways.items():
-            seconds[name].append(timed(way.run, lm.decoder.device))
     rows = []
-    for name, way in ways.items():
-        tokens = sum(map(len, texts[name]))
-        median = statistics.median(seconds[name])
-        differing = _differing(texts[name], texts[way.expected])
-        rows.append(Written(name, len(way.prompts), tokens, median, peaks[name], differing))
+    for what, some in {"one prompt": prompts[:1], "all prompts": prompts}.items():
+        measured = time_in_turn(_ways(lm, model, some), rounds, lm.decoder.device)
+        for name, one in measured.items():
+            tokens = sum(map(len, one.result))
+            differing = _differing(one.result, measured["minise"].result)
+            row = (len(some), tokens, one.seconds, one.peak_bytes, differing)
+            rows.append(Written(f"{what}: {name}", *row))
     return rows
 
 
 def _ways(
-    lm: LanguageModel, model: Any | None, what: str, prompts: list[list[int]]
-) -> dict[str, _Way]:
-    """minise, and the library's model if there is one, by name."""
-    ours = f"{what}: minise"
-    ways = {ours: _Way(prompts, partial(_ours, lm, prompts), ours)}
-    if model is None:
-        return ways
-    several = len(prompts) > 1
-    name = f"{what}: library, one by one" if several else f"{what}: library"
-    ways[name] = _Way(prompts, partial(_one_by_one, model, prompts), ours)
-    if several:
-        name = f"{what}: library, padded batch"
-        ways[name] = _Way(prompts, partial(_batch, model, prompts), ours)
+    lm: LanguageModel, model: Any | None, prompts: list[list[int]]
+) -> dict[str, Callable[[], Texts]]:
+    """The ways to generate after prompts: minise, and the library's model if there is one."""
+    ways: dict[str, Callable[[], Texts]] = {"minise": partial(_ours, lm, prompts)}
+    if model is not None and len(prompts) == 1:
+        ways["library"] = partial(_batch, model, prompts)
+    elif model is not None:
+        ways["library, one by one"] = partial(_one_by_one, model, prompts)
+        ways["library, padded batch"] = partial(_batch, model, prompts)
     return ways
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Generic, TypeVar
 
 import tokenizers
 import torch
@@ -25,6 +26,8 @@ from minise.loading.quantize import Linear4bit, format_of
 from minise.model import Decoder
 from minise.names import ENGINES
 from minise.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 FREE_ROWS = "tree, rows in one call"
 Prompts = tuple[list[int], list[list[int]], list[int]]  # prefix, branches, label ids
@@ -134,6 +137,28 @@ def empty_decoder(config: Config, dtype: torch.dtype) -> Decoder:
         return Decoder(config).to(dtype)
 
 
+@dataclass(frozen=True)
+class Measured(Generic[T]):
+    """seconds: the median of the rounds. peak_bytes: the peak of memory above what was in use
+    before; None if the system does not say. result: what the first run returned."""
+
+    seconds: float
+    peak_bytes: int | None
+    result: T
+
+
+def time_in_turn(
+    runs: Mapping[str, Callable[[], T]], rounds: int, device: torch.device
+) -> dict[str, Measured[T]]:
+    """Run each once, which warms up, then all of them `rounds` times in turn."""
+    first = {name: peak_bytes(run, device) for name, run in runs.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in tqdm(range(rounds), desc="rounds", disable=None, leave=False):
+        for name, run in runs.items():
+            seconds[name].append(timed(run, device))
+    return {name: Measured(statistics.median(seconds[name]), *first[name]) for name in runs}
+
+
 @torch.inference_mode()
 def time_engines(
     lm: LanguageModel,
@@ -168,23 +193,18 @@ def time_engines(
     if questions > 1:
         name = f"tree, {questions:,} questions a pass"
         ways[name] = _many_questions(lm, workload, seed, questions)
-    expected = ways["separate"].run().double()
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    peaks: dict[str, int | None] = {}
-    differences: dict[str, float] = {}
-    for name, way in ways.items():
-        peaks[name], logits = peak_bytes(way.run, device)
-        differences[name] = float((logits.double() - expected).abs().max())
-    floors = []
-    for _ in tqdm(range(rounds), desc="rounds", disable=None, leave=False):
-        floors.append(floor_seconds(lm, counts["tree"]))
-        for name, way in ways.items():
-            seconds[name].append(timed(way.run, device))
+    runs = {"floor": linear_layers(lm, counts["tree"])}
+    runs |= {name: way.run for name, way in ways.items()}
+    measured = time_in_turn(runs, rounds, device)
+    expected = measured["separate"].result.double()
     rows = []
     for name, way in ways.items():
-        median = statistics.median(seconds[name]) / way.questions
-        rows.append(Row(name, median, way.tokens, peaks[name], differences[name]))
-    return Timings(statistics.median(floors), rows, left_out)
+        one = measured[name]
+        difference = float((one.result.double() - expected).abs().max())
+        seconds = one.seconds / way.questions
+        rows.append(Row(name, seconds, way.tokens, one.peak_bytes, difference))
+    floor = measured["floor"].seconds * lm.config.num_hidden_layers
+    return Timings(floor, rows, left_out)
 
 
 def _engine_ways(
@@ -235,17 +255,17 @@ def unrefined(decoder: Decoder) -> Decoder:
     return plain.requires_grad_(False).eval()
 
 
-def floor_seconds(lm: LanguageModel, tokens: int) -> float:
-    """Seconds that the linear layers of all blocks take on `tokens` tokens, and nothing else."""
+def linear_layers(lm: LanguageModel, tokens: int) -> Callable[[], Tensor]:
+    """A function that runs the linear layers of one block on `tokens` tokens, and nothing else."""
     layer = lm.decoder.model.layers[0]
     linears = [module for module in layer.modules() if isinstance(module, nn.Linear | Linear4bit)]
     inputs = {}
     for size in {linear.in_features for linear in linears}:
         inputs[size] = torch.randn(tokens, size, dtype=lm.decoder.dtype, device=lm.decoder.device)
 
-    def products() -> None:
+    def products() -> Tensor:
         for linear in linears:
-            linear(inputs[linear.in_features])
+            output = linear(inputs[linear.in_features])
+        return output
 
-    products()  # warm up
-    return timed(products, lm.decoder.device) * len(lm.decoder.model.layers)
+    return products

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -53,22 +53,9 @@ def library_config(config: Config) -> dict[str, object]:
     if config.rope_scaling.rope_type == "llama3":
         for name in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"):
             rope[name] = getattr(config.rope_scaling, name)
-    facts = {
-        name: getattr(config, name)
-        for name in (
-            "model_type",
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "rms_norm_eps",
-            "max_position_embeddings",
-            "tie_word_embeddings",
-        )
-    }
+    facts: dict[str, object] = asdict(config)
+    for name in ("rope_theta", "rope_scaling", "qkv_bias", "sliding_windows"):
+        del facts[name]  # these have other names there, or follow from the family
     facts |= {"rope_parameters": rope, "sliding_window": windows[0] if windows else None}
     if config.model_type == "qwen2" and windows:
         kinds = [

@@ -17,7 +17,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from math import sqrt
 from pathlib import Path
@@ -44,30 +43,22 @@ HIGHER = {"acc": True, "nll": False, "brier_score": False}  # is better
 ASKS = ("?", "\uff1f", "\u061f", "\u037e")
 
 
-@dataclass(frozen=True)
-class _Named:
-    """What "lm-eval:NAME(num_fewshot=N,include_path=DIR)" says. Without a number of examples, there
-    are as many as the task says; without a folder, the harness's own tasks are searched."""
-
-    name: str
-    num_fewshot: int | None = None
-    include_path: Path | None = None
-
-    @classmethod
-    def read(cls, text: str) -> _Named:
-        match = re.fullmatch(r"(.*?)(?:\(([^()]*)\))?", text.partition(":")[2], re.DOTALL)
-        assert match is not None  # the first group takes any text
-        task = cls(match[1])
-        for setting in match[2].split(",") if match[2] else ():
-            name, _, value = (part.strip() for part in setting.partition("="))
-            if name == "num_fewshot" and re.fullmatch("[0-9]{1,4}", value):
-                task = replace(task, num_fewshot=int(value))
-            elif name == "include_path" and value:
-                task = replace(task, include_path=Path(value))
-            else:
-                form = f"{PREFIX}:NAME(num_fewshot=N,include_path=DIR), N from 0"
-                raise InputError(f"{quote(text)}: {quote(setting)} sets nothing; write {form}")
-        return task
+def _read_name(text: str) -> tuple[str, int | None, Path | None]:
+    """The parts of "lm-eval:NAME(num_fewshot=N,include_path=DIR)". Without a number of examples,
+    there are as many as the task says; without a folder, the harness's own tasks are searched."""
+    match = re.fullmatch(r"(.*?)(?:\(([^()]*)\))?", text.partition(":")[2], re.DOTALL)
+    assert match is not None  # the first group takes any text
+    shots, folder = None, None
+    for setting in match[2].split(",") if match[2] else ():
+        name, _, value = (part.strip() for part in setting.partition("="))
+        if name == "num_fewshot" and re.fullmatch("[0-9]{1,4}", value):
+            shots = int(value)
+        elif name == "include_path" and value:
+            folder = Path(value)
+        else:
+            form = f"{PREFIX}:NAME(num_fewshot=N,include_path=DIR), N from 0"
+            raise InputError(f"{quote(text)}: {quote(setting)} sets nothing; write {form}")
+    return match[1], shots, folder
 
 
 def load_task(text: str, skip_bad_rows: bool = False) -> Task:
@@ -79,19 +70,18 @@ def load_task(text: str, skip_bad_rows: bool = False) -> Task:
     where the extra is missing, for a task that the harness cannot load or that is no list of
     questions with one answer each, and for such documents unless `skip_bad_rows`.
     """
-    named = _Named.read(text)
+    name, shots, folder = _read_name(text)
     load_extra("lm_eval", PREFIX)
     manager = load_extra("lm_eval.tasks", PREFIX).TaskManager
     with _quiet():
         try:
-            tasks = _find(manager, named)
+            tasks = _find(manager, name, folder)
         except Exception as error:  # whatever a YAML file and its functions lead to
             raise InputError(f"{text}: the harness cannot load it ({one_line(error)})") from None
         if len(tasks) != 1:
             some = ", ".join(list(tasks)[:5])
             raise InputError(f"{text}: is a group of {len(tasks)} tasks; name one, such as {some}")
         ((title, task),) = tasks.items()
-        shots = named.num_fewshot
         if shots is None:
             shots = task.config.num_fewshot or 0
         if getattr(task, "multiple_input", 0):
@@ -102,16 +92,15 @@ def load_task(text: str, skip_bad_rows: bool = False) -> Task:
         other = "leave them out with --skip-bad-rows" if questions else "it is not for minise"
         raise InputError(f"{bad[0]} ({len(bad)} of {len(bad) + len(questions)}; {other})")
     rows = [[q.text, list(q.choices), q.answer] for q in questions.values()]
-    source = {"task": named.name, "version": task.VERSION, "num_fewshot": shots}
+    source = {"task": name, "version": task.VERSION, "num_fewshot": shots}
     source["sha256"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     places = {question.id: place for place, question in questions.items()}
     return Task(str(title), "own", list(questions.values()), source, skipped=bad, places=places)
 
 
-def _find(manager: Any, named: _Named) -> dict[str, Any]:
+def _find(manager: Any, name: str, folder: Path | None) -> dict[str, Any]:
     """The tasks of a name. To look through the harness's own ones takes seconds, so they come
     last."""
-    name, folder = named.name, named.include_path
     if name.endswith((".yaml", ".yml")):
         return dict(manager(include_defaults=False).load(name)["tasks"])
     if folder is not None:
@@ -298,30 +287,25 @@ def _metrics(task: str, cell: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Write a file for each method, where the harness would: MODEL/results_DATE.json below
-    `folder`/lm-eval. Returns their paths."""
+def convert(folder: Path) -> list[Path]:
+    """Write the results of a finished run in the harness's layout, a file for each method, where
+    the harness would: lm-eval/MODEL/results_DATE.json in the run's folder. Returns their paths.
+    Raises InputError for a folder without sound results, or with none of a task that has answers.
+    """
+    try:
+        reports = as_harness(read_results(folder).raw)
+    except DAMAGE as error:
+        reason = f"damaged ({type(error).__name__}: {one_line(error)})"
+        raise InputError(f"{folder / 'results.json'}: {reason}") from None
+    if not reports:
+        raise InputError(f"{folder}: none of its tasks has answers, so there are no results")
     date = datetime.now().isoformat().replace(":", "-")
     paths = []
-    for report in as_harness(results).values():
+    for report in reports.values():
         path = folder / "lm-eval" / report["model_name_sanitized"] / f"results_{date}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         paths.append(path)
-    return paths
-
-
-def convert(folder: Path) -> list[Path]:
-    """Write the results of a finished run in the harness's layout, into the run's folder. Raises
-    InputError for a folder without sound results, or with none of a task that has answers."""
-    results = read_results(folder).raw
-    try:
-        paths = write(results, folder)
-    except DAMAGE as error:
-        reason = f"damaged ({type(error).__name__}: {one_line(error)})"
-        raise InputError(f"{folder / 'results.json'}: {reason}") from None
-    if not paths:
-        raise InputError(f"{folder}: none of its tasks has answers, so there are no results")
     return paths
 
 

@@ -11,7 +11,6 @@ numbers of separate is refused in one line. promises.py finds out which promise 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -120,17 +119,7 @@ class Library:
     def modules(self) -> Iterator[nn.Module]:
         return self.network.modules()
 
-    def identity(self) -> dict[str, Any]:
-        """A hash of a few values of every tensor, by which this model differs from others."""
-        digest = hashlib.sha256()
-        for name, tensor in self.network.named_parameters():
-            values = tensor.detach().flatten()
-            sample = values[:: max(1, len(values) // 64)].to("cpu", copy=True)
-            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            digest.update(sample.contiguous().view(torch.uint8).numpy().tobytes())
-        return {"weights_sha256": digest.hexdigest()}
-
-    # The methods of engines.LanguageModel. The "ends" of prompts are whole rows of logits here.
+    # What `LibraryModel` runs. The "ends" of prompts are whole rows of logits here.
 
     def branch_ends(
         self, prefix: Sequence[int], branches: Sequence[Sequence[int]], engine: str
@@ -161,10 +150,6 @@ class Library:
             reason = f"its own window of {window} is by index, and there are {T} packed tokens"
             raise InputError(f"{self.name}: {reason}; use the engine separate or tree")
         return self.packed(layout)
-
-    def logits(self, ends: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The logits (G, C) of the token ids `columns` (C,); (G, V) for all."""
-        return ends if columns is None else ends[:, columns]
 
     # The ways to run prompts. All logits are in the model's dtype, on its device.
 

@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     both = "default: standard and self-ensemble, side by side"
     add("--method", type=_method, metavar="NAME", help=f"{about} ({both})")
     options.add_until_decided(parser)
-    engines = "how the group prompts are run; the same numbers, in plain within rounding"
+    engines = "how the group prompts are run; all give the same numbers, plain within rounding"
     add("--engine", choices=ENGINES, default="tree", help=f"{engines} (default: tree)")
     options.add_model(parser)
     options.add_dry_run(parser)
@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> AskRequest:
-    model = options.model_request(args, dry_run=args.dry_run)
+    model = options.filled(ModelRequest, args)
     question = options.question_request(args)
     return options.filled(AskRequest, args, model=model, question=question)
 

@@ -43,22 +43,23 @@ class BenchRequest:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    prompts = "prompts; generate: let the model continue those of qasc (default: qasc)"
+    prompts = "the prompts; generate: let the model continue those of qasc (default: qasc)"
     add("--workload", choices=(*WORKLOADS, GENERATE), default="qasc", help=prompts)
     options.add_weights(parser)
     add("--model", metavar="PATH_OR_ID", help="a checkpoint's weights")
     shapes = f"a published checkpoint's shape with random weights: {', '.join(PUBLISHED)}"
     add("--shape", choices=tuple(PUBLISHED), metavar="ID", help=shapes)
-    add("--random-weights", action="store_true", help="load none (always so without --model)")
+    drawn = "use random weights, as always without --model"
+    add("--random-weights", action="store_true", help=drawn)
     add("--rounds", type=int, default=5, metavar="R", help="runs of each, in turn (default: 5)")
-    add("--seed", type=int, default=0, help="of prompts and groups (default: 0)")
+    add("--seed", type=int, default=0, help="seed of prompts and groups (default: 0)")
     alone = "leave the reference library out"
     add("--no-peers", dest="peers", action="store_false", help=alone)
-    together = "also time questions of together at most T tokens in one pass of the engine tree"
+    together = "also time the engine tree on several questions per pass, at most T tokens together"
     add("--tokens-per-pass", type=int, metavar="T", help=together)
     free = "also time the tree with linear layers in one call of all rows: what equal bits cost"
     add("--free-rows", action="store_true", help=free)
-    grows = "also draw the cost as trials and choices grow; it says first how long that takes"
+    grows = "also draw how the cost grows with trials and choices; says first how long that takes"
     add("--plot", type=Path, metavar="PNG", help=grows)
 
 

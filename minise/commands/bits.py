@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     model = f"checkpoint folder or hub id, of which config.json is read (default: {DEFAULT_MODEL})"
     add("--model", metavar="PATH_OR_ID", help=model)
     add("--revision", help="branch, tag or commit of a hub id")
-    shapes = f"instead: {BENCHMARK}, or a published checkpoint's: {', '.join(PUBLISHED)}"
+    shapes = f"a shape instead: {BENCHMARK}, or a published checkpoint's: {', '.join(PUBLISHED)}"
     add("--shape", choices=tuple(SHAPES), metavar="ID", help=shapes)
     options.add_dtype(parser)
     options.add_threads(parser)

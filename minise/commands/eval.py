@@ -13,7 +13,7 @@ from pathlib import Path
 from minise.commands import options
 from minise.commands.options import ModelRequest
 from minise.errors import InputError, quote
-from minise.evaluation.experiments import EXPERIMENTS, Experiment
+from minise.evaluation.experiments import EXPERIMENTS, find_experiment
 from minise.grouping import MOST_GROUPS
 from minise.methods.registry import split_names
 from minise.names import ENGINES
@@ -91,7 +91,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     )
     add("--task", metavar="NAME_OR_FILE[,...]", help=tasks)
     add("--limit", type=int, metavar="N", help="the first N questions only")
-    add("--questions", type=int, metavar="N", help="how many of the miniature (default: 1000)")
+    add("--questions", type=int, metavar="N", help="how many of the miniature's (default: 1000)")
     add("--only-choices", type=int, metavar="K", help="only the questions of K choices")
     cut = "questions with K of their choices; those of a smaller K are among those of a larger K"
     add("--cut-to", type=_integers, default=(), metavar="K[,K...]", help=cut)
@@ -102,32 +102,32 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     add = options.group(parser, "method").add_argument
     methods = (
         "standard, self-ensemble, ..., or a class of your own, FILE.py:CLASS; settings of one "
-        "method stand in parentheses: 'standard,self-ensemble(trials=7),cot(max_new_tokens=64)'"
+        "method are in parentheses: 'standard,self-ensemble(trials=7),cot(max_new_tokens=64)'"
     )
     add("--method", metavar="NAME[,...]", help=methods)
     names = ", ".join(EXPERIMENTS)
-    experiment = f"in place of --method; its tasks unless --task is given: {names}"
+    experiment = f"instead of --method; it has its own tasks unless --task is given: {names}"
     add("--experiment", choices=tuple(EXPERIMENTS), metavar="NAME", help=experiment)
-    seeds = "of groups and of what a task draws; several are pooled, their spread reported"
+    seeds = "of the groups and of what a task draws; several are pooled, with their spread reported"
     add("--seed", type=_integers, default=(), metavar="S[,S...]", help=seeds)
     add("--group-size", type=int, metavar="M", help="default: the paper's for the data set")
     add("--trials", type=int, metavar="N", help="default: the paper's for the data set")
     options.add_prompts(parser)
     options.add_until_decided(parser)
     add("--engine", choices=ENGINES, help="default: tree")
-    together = "run questions that have at most T tokens together in one pass of the engine tree"
+    together = "run several questions in one pass of the engine tree, of at most T tokens together"
     add("--tokens-per-pass", type=int, metavar="T", help=together)
 
 
 def request(args: argparse.Namespace) -> EvalRequest:
     options.need_evaluation()
     _check(args)
-    experiment = EXPERIMENTS.get(args.experiment, Experiment("", lambda task: []))
+    experiment = find_experiment(args.experiment)
     methods = [] if args.method is None else split_names(args.method)
     return options.filled(
         EvalRequest,
         args,
-        model=options.model_request(args, dry_run=args.dry_run),
+        model=options.filled(ModelRequest, args),
         tasks=experiment.datasets if args.task is None else tuple(split_names(args.task)),
         methods=tuple(options.until_decided(args.until_decided, methods)),
         seeds=_seeds(args.seed or experiment.seeds),

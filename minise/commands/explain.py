@@ -30,7 +30,8 @@ class ExplainRequest:
 def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_question_text(parser)
     options.add_question(parser)
-    options.add_model(parser)
+    # Another library shows its attention only if it computes it in this way.
+    options.add_model(parser, attention="eager")
     add = options.group(parser, "output").add_argument
     where = "the page to write (default: page.html)"
     add("-o", "--output", type=Path, default=Path("page.html"), metavar="FILE", help=where)
@@ -43,7 +44,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> ExplainRequest:
-    # Another library shows its attention only if it computes it in this way.
-    model = options.model_request(args, attention="eager")
+    model = options.filled(ModelRequest, args)
     question = options.question_request(args)
     return options.filled(ExplainRequest, args, model=model, question=question)

@@ -87,8 +87,12 @@ def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGrou
     return parser.add_argument_group(title)
 
 
-def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
-    """--model, by default one that ships, and how it is loaded: in `dtype` where that fits."""
+def add_model(
+    parser: argparse.ArgumentParser, dtype: str = "float32", attention: str | None = None
+) -> None:
+    """The options of a ModelRequest. --model is by default one that ships, and is loaded in `dtype`
+    where that fits; `attention` is not an option, but the command's choice."""
+    parser.set_defaults(preferred=dtype, attention=attention, dry_run=False)
     model = (
         f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships); "
         f"{OTHER_LIBRARY}FOLDER_OR_ID loads any other family by that library"
@@ -100,17 +104,6 @@ def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     add_weights(parser, AUTO, AUTO, dtypes, devices)
     packed = "pack the linear layers in 4 bits, as bitsandbytes does"
     add("--quantize", choices=FOUR_BIT, help=packed)
-
-
-def model_request(
-    args: argparse.Namespace,
-    preferred: str = "float32",
-    attention: str | None = None,
-    dry_run: bool = False,
-) -> ModelRequest:
-    """The options of `add_model`."""
-    more = {"preferred": preferred, "attention": attention, "dry_run": dry_run}
-    return filled(ModelRequest, args, **more)
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +142,7 @@ def add_dtype(
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """--threads."""
     threads = (
-        "of the CPU (default: 1 for a model of fewer than 20 million parameters, unless "
+        "threads of the CPU (default: 1 for a model of fewer than 20 million parameters, unless "
         "OMP_NUM_THREADS is set; else torch's own choice)"
     )
     group(parser, "model").add_argument("--threads", type=_threads, metavar="N", help=threads)
@@ -159,7 +152,7 @@ def add_question_text(parser: argparse.ArgumentParser) -> None:
     """--question and --choice."""
     add = group(parser, "question").add_argument
     add("--question", metavar="TEXT", help="the question; choices by --choice")
-    add("--choice", metavar="TEXT", action="append", help="a choice; once for each")
+    add("--choice", metavar="TEXT", action="append", help="a choice; give one --choice for each")
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
@@ -189,11 +182,11 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     add = group(parser, "method").add_argument
     groupings = (
         "random: random partitions; balanced: partitions chosen together, more precise at the same "
-        "cost; independent: draws, as in the released code; exact: every ordered group; or a "
-        "function of your own, FILE.py:NAME (default: the preset's)"
+        "cost; independent: each group drawn by itself, as in the released code; exact: every "
+        "ordered group; or a function of your own, FILE.py:NAME (default: the preset's)"
     )
     add("--grouping", type=_grouping, metavar="NAME", help=groupings)
-    both = "paper: as written (default); authors-code: as its released code computes"
+    both = "paper: as it is written (default); authors-code: as the authors' released code computes"
     add("--preset", choices=PRESET_NAMES, default="paper", help=both)
     alone = 'leave "None of the above" out of the groups'
     add("--no-null-option", dest="null_option", action="store_const", const=False, help=alone)
@@ -202,8 +195,8 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 def add_until_decided(parser: argparse.ArgumentParser) -> None:
     """--until-decided."""
     rounds = (
-        "in place of self-ensemble: ask in rounds, until the prediction is that of infinitely many "
-        "trials with a probability of at least 1 - ALPHA, such as 0.01"
+        "until-decided in place of self-ensemble: ask in rounds, until the prediction is that of "
+        "infinitely many trials with a probability of at least 1 - ALPHA; for example 0.01"
     )
     add = group(parser, "method").add_argument
     add("--until-decided", type=_alpha, metavar="ALPHA", help=rounds)

@@ -29,12 +29,12 @@ class ReportRequest:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="of `minise eval`")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="run of `minise eval`")
     where = "default: the first DIR"
     parser.add_argument("-o", "--output-path", type=Path, metavar="DIR", help=where)
     label = "names of the runs in tables and figures, in the order of the folders"
     parser.add_argument("--label", metavar="TEXT[,TEXT...]", help=label)
-    parser.add_argument("--json", action="store_true", help="print the results instead")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead")
     two = "list the questions on which two methods disagree, and write them to differences.md"
     parser.add_argument("--differences", nargs=2, metavar=("A", "B"), help=two)
 

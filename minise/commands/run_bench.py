@@ -24,19 +24,18 @@ from minise.loading.placement import usable_device
 
 def run(request: BenchRequest) -> int:
     loaded = _load(request)
-    weights = request.model or f"random weights, {request.shape or 'the benchmark shape'}"
-    where = f"{loaded.dtype}, {loaded.device}, {request.rounds} rounds"
-    head = f"{request.workload}: {weights}, {where}"
-    about: dict[str, Any] = {
-        "workload": request.workload,
-        "device": loaded.device,
-        "dtype": loaded.dtype,
-        "machine": machine.facts_and_threads(),
-    }
+    lm, settings = loaded.lm, (request.rounds, request.seed, request.peers)
     if request.workload == GENERATE:
-        _time_writing(request, loaded, about, head)
-    else:
-        _time_engines(request, loaded, about, head)
+        rows = generating.time_generation(lm, WORKLOADS["qasc"], *settings)
+        _show(request, loaded, {"rows": [asdict(row) for row in rows]}, generating.as_text(rows))
+        return 0
+    workload, more = WORKLOADS[request.workload], (request.tokens_per_pass or 0, request.free_rows)
+    timings = time_engines(lm, workload, *settings, *more)
+    _show(request, loaded, asdict(timings), timings.as_text())
+    if request.plot is not None:
+        plot_growth(lm, workload, request.seed, request.rounds, timings, request.plot)
+        if not request.json:
+            print(f"written: {printable(str(request.plot))}")
     return 0
 
 
@@ -52,26 +51,18 @@ def _load(request: BenchRequest) -> Loaded:
     return Loaded(random_model(shape, dtype, device), request.dtype, request.device)
 
 
-def _time_writing(request: BenchRequest, loaded: Loaded, about: dict[str, Any], head: str) -> None:
-    settings = request.rounds, request.seed, request.peers
-    rows = generating.time_generation(loaded.lm, WORKLOADS["qasc"], *settings)
+def _show(request: BenchRequest, loaded: Loaded, report: dict[str, Any], table: str) -> None:
+    """Print what was measured: the report as a JSON object, or the table."""
     if request.json:
-        print(json.dumps(about | {"rows": [asdict(row) for row in rows]}))
-    else:
-        print(printable(head))
-        print(generating.as_text(rows))
-
-
-def _time_engines(request: BenchRequest, loaded: Loaded, about: dict[str, Any], head: str) -> None:
-    lm, workload = loaded.lm, WORKLOADS[request.workload]
-    settings = request.rounds, request.seed, request.peers
-    timings = time_engines(lm, workload, *settings, request.tokens_per_pass or 0, request.free_rows)
-    if request.json:
-        print(json.dumps(about | asdict(timings)))
-    else:
-        print(printable(head))
-        print(timings.as_text())
-    if request.plot is not None:
-        plot_growth(lm, workload, request.seed, request.rounds, timings, request.plot)
-        if not request.json:
-            print(f"written: {printable(str(request.plot))}")
+        about = {
+            "workload": request.workload,
+            "device": loaded.device,
+            "dtype": loaded.dtype,
+            "machine": machine.facts_and_threads(),
+        }
+        print(json.dumps(about | report))
+        return
+    weights = request.model or f"random weights, {request.shape or 'the benchmark shape'}"
+    where = f"{loaded.dtype}, {loaded.device}, {request.rounds} rounds"
+    print(printable(f"{request.workload}: {weights}, {where}"))
+    print(table)

@@ -14,7 +14,7 @@ from minise.commands.eval import EvalRequest
 from minise.commands.model import Loaded, load_model
 from minise.data.tasks import Selection, Task, load_tasks
 from minise.errors import InputError, say
-from minise.evaluation.experiments import EXPERIMENTS
+from minise.evaluation.experiments import EXPERIMENTS, find_experiment
 from minise.evaluation.run import Run, assist, evaluate
 from minise.evaluation.samples import check_folder
 from minise.evaluation.usable import able, usable
@@ -78,7 +78,6 @@ def for_model(plan: Run, request: EvalRequest, loaded: Loaded, world: World) -> 
     }
     if world.width > 1:  # the last bits of a split model's numbers differ
         identity["tensor_parallel"] = world.width
-    experiment = EXPERIMENTS.get(request.experiment or "")
     return replace(
         plan,
         identity=identity,
@@ -86,7 +85,7 @@ def for_model(plan: Run, request: EvalRequest, loaded: Loaded, world: World) -> 
         keep_text=request.keep_text,
         tokens_per_pass=request.tokens_per_pass or 0,
         about=_about(plan, request, first),
-        extra={} if experiment is None else experiment.extra,
+        extra=find_experiment(request.experiment).extra,
     )
 
 

@@ -10,30 +10,21 @@ import numpy as np
 from minise.commands.explain import ExplainRequest
 from minise.commands.model import load_model
 from minise.commands.options import check_output
-from minise.commands.question import check_groups, read_question
+from minise.commands.question import check_groups, read_question, self_ensemble
 from minise.errors import printable
+from minise.explaining.collect import explain_data
 from minise.explaining.data import Data
-from minise.explaining.page import explain
+from minise.explaining.page import Page
 
 
 def run(request: ExplainRequest) -> int:
-    groups = request.question
-    question = read_question(groups)
+    question = read_question(request.question)
     check_output(request.output)
     check_output(request.figure, ".svg")
-    check_groups(question, groups)
+    check_groups(question, request.question)
+    method, seed = self_ensemble(request.question), request.question.seed
     lm = load_model(request.model).lm
-    page = explain(
-        lm,
-        question,
-        group_size=groups.group_size,
-        trials=groups.trials,
-        seed=groups.seed,
-        grouping=groups.grouping,
-        null_option=groups.null_option,
-        preset=groups.preset,
-        detail=request.detail,
-    )
+    page = Page(explain_data(lm, method, question, seed, request.detail))
     request.output.write_text(page.html, encoding="utf-8")
     if request.figure is not None:
         request.figure.write_text(page.figure, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from minise.commands.ask import TITLES as ASK_METHODS
 from minise.commands.tasks import TasksRequest
 from minise.data.datasets import DATASETS
 from minise.evaluation.experiments import EXPERIMENTS
@@ -20,11 +21,16 @@ TITLES = {
 
 
 def run(request: TasksRequest) -> int:
+    methods = {name: METHODS[name][1] for name in OFFERED}
+    methods["FILE.py:CLASS"] = "a method of your own (docs/extending.md)"
+    models = dict.fromkeys(shipped_models(), "in the package")
+    if DEFAULT_MODEL in models:
+        models[DEFAULT_MODEL] = "the default, in the package"
     lists = {
         "tasks": _tasks(),
-        "methods": _methods(),
+        "methods": methods,
         "experiments": {name: experiment.about for name, experiment in EXPERIMENTS.items()},
-        "models": _models(),
+        "models": models,
     }
     if request.json:
         print(json.dumps(lists))
@@ -34,7 +40,8 @@ def run(request: TasksRequest) -> int:
         for name, text in lists[key].items():
             print(f"  {name:<20}  {text}")
         print()
-    print("`minise ask` takes the methods standard and self-ensemble.")
+    *most, last = ASK_METHODS
+    print(f"`minise ask` takes the methods {', '.join(most)} and {last}.")
     return 0
 
 
@@ -53,15 +60,3 @@ def _tasks() -> dict[str, str]:
         ),
         "FILE": "your own questions: .jsonl, .json, .csv or .parquet",
     }
-
-
-def _methods() -> dict[str, str]:
-    methods = {name: METHODS[name][1] for name in OFFERED}
-    return {**methods, "FILE.py:CLASS": "a method of your own (docs/extending.md)"}
-
-
-def _models() -> dict[str, str]:
-    models = dict.fromkeys(shipped_models(), "in the package")
-    if DEFAULT_MODEL in models:
-        models[DEFAULT_MODEL] = "the default, in the package"
-    return models

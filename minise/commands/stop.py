@@ -1,18 +1,17 @@
 """What Ctrl-C and SIGTERM do: end the program at once, with one line at most and no traceback.
 
-Nothing is tidied up, as after a kill: every file of a run is whole at any instant. An exception
-instead, wherever the program happens to be, could be lost or shown by a library that is just being
-imported.
+Nothing is cleaned up, as after a kill: every file of a run is whole at any instant. An exception
+instead could get lost, or be shown by a library that is being imported at that moment.
 """
 
 import os
 import signal
 
-words = ""  # what is said then
+words = ""  # the message on stderr
 
 
 def install() -> None:
-    """Handle the signals of this process, if whoever started it does not have them ignored."""
+    """Handle the signals of this process, unless the process that started it ignores them."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)

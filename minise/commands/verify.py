@@ -1,13 +1,14 @@
 """Compare packed runs with separate runs, token by token, and check that no group sees another.
 
-Every hidden state of every token of every group prompt, its logits, and the label logits as answers
-read them, by each engine. On a CPU the engines dense and tree must be equal to separate runs bit
-for bit, by the numbers of rows that were measured on it (docs/bits.md); other differences must be
-as small as rounding explains. A model in a narrower dtype is also run in float64. Then every token
-that a group must not see is replaced by a random one: the group's numbers must not change. Exit
-status 1 if it fails.
+It compares, for each engine, every hidden state of every token of every group prompt, its logits,
+and the label logits that answers are read from. On a CPU the engines dense and tree must be equal
+to separate runs bit for bit, by the numbers of rows that were measured on it (docs/bits.md); other
+differences must be as small as rounding explains. A model in a narrower dtype is also run in
+float64. Then every token that a group must not see is replaced by a random one: the group's numbers
+must not change. Exit status 1 if a check fails.
 
-With --model transformers:FOLDER_OR_ID: does that library follow a 4-D mask and position ids?
+With --model transformers:FOLDER_OR_ID it tests whether that library follows a 4-D mask and
+position ids.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser, dtype="float64")
     options.add_question(parser)
     most = (
-        "the largest absolute difference that passes, of anything (default: as a part of each "
+        "the largest absolute difference that passes, for all numbers (default: a part of each "
         "row's size, 1e-10 in float64, else 6 times the model's own rounding, which is measured)"
     )
     parser.add_argument("--tolerance", type=float, metavar="X", help=most)
-    bits = "fail without equal bits also where none are promised, which is elsewhere than on a CPU"
+    bits = "fail without equal bits even where they are not promised, for example on a GPU"
     parser.add_argument("--require-bits", action="store_true", help=bits)
     slopes = "also check that a group's derivative by each token that it must not see is exactly 0"
     parser.add_argument("--gradients", action="store_true", help=slopes)
@@ -51,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def request(args: argparse.Namespace) -> VerifyRequest:
     if args.tolerance is not None and not args.tolerance >= 0:
         raise InputError(f"--tolerance {args.tolerance} is below 0 or not a number")
-    model = options.model_request(args, preferred="float64")
+    model = options.filled(ModelRequest, args)
     if args.require_bits and model.of_other_library:
         raise InputError(
             "--require-bits is for minise's own models; leave it out, or transformers:"

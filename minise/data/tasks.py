@@ -142,15 +142,11 @@ def _load(name: str, selection: Selection, readers: Mapping[str, Reader]) -> Tas
         return _of_hub(dataset, None, selection)
     if not place:
         raise InputError(f"{name}: names nothing after the @; give a revision or a file")
-    if _is_file(place):
+    # What ends as such a file does is one, though it may be missing: a revision "rows.csv" would
+    # only lead to a message about the hub.
+    if os.path.isfile(place) or Path(place).suffix.lower() in ENDINGS:
         return _of_file(dataset, Path(place), selection)
     return _of_hub(dataset, place, selection)
-
-
-def _is_file(place: str) -> bool:
-    """Whether this is a local file and no revision. What ends as such a file does is one, though it
-    may be missing: a revision "rows.csv" would only lead to a message about the hub."""
-    return os.path.isfile(place) or Path(place).suffix.lower() in ENDINGS
 
 
 def _of_hub(dataset: str, revision: str | None, selection: Selection) -> Task:

@@ -144,7 +144,7 @@ def evaluate(
 def assist(lm: LanguageModel, run: Run, world: World) -> None:
     """Ask a part of the questions of process 0, which calls `evaluate`. Writes no file."""
     methods = {task: _make_methods(run, task) for task in run.variants}
-    world.gather("run", json.dumps(run.describe()))
+    world.gather(json.dumps(run.describe()))
     if world.rank < world.width and world.receive("new"):
         _try_each(lm, run, methods)
     for task in methods:
@@ -178,7 +178,7 @@ def _make_methods(run: Run, task: str) -> Methods:
 def _check_agreement(world: World, description: dict[str, Any]) -> None:
     """Raise InputError if another process has another run."""
     as_read = json.loads(json.dumps(description))  # lists in place of tuples
-    for number, text in enumerate(world.gather("run", ""), 1):
+    for number, text in enumerate(world.gather(""), 1):
         if difference := files.first_difference(json.loads(text), as_read):
             raise InputError(
                 f"process {number} would run something else than process 0 ({difference}); give "

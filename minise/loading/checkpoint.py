@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,25 +78,16 @@ def prepare(
     fetch: bool = True,
     share: Share | None = None,
 ) -> tuple[LanguageModel, Stored, Placement]:
-    """A checkpoint without its weights, what its files hold, and the device and dtype for them.
+    """A checkpoint without its weights, which can plan prompts but not run them; what its files
+    hold; and the device and dtype for them.
 
-    `preferred`: the dtype for "auto" on a CPU, where it fits. `fetch`: see `find`. `share`: the
-    part of the weights that this process has. Raises as `load` and `placement.place` do.
+    `preferred`: the dtype for "auto" on a CPU, where it fits. Without `fetch`, weights that are not
+    on this machine are described by config.json. `share`: the part of the weights that this process
+    has. Raises as `load` and `placement.place` do.
     """
     check_format(quantize)
     if device != AUTO:
         usable_device(device)  # before anything is fetched
-    lm, stored = find(source, revision, fetch)
-    if share is not None:
-        stored = stored.split(share, quantize)
-    return lm, stored, place(stored, dtype, device, quantize, preferred)
-
-
-def find(
-    source: str | Path, revision: str | None = None, fetch: bool = True
-) -> tuple[LanguageModel, Stored]:
-    """A checkpoint without its weights, which can plan prompts but not run them; and what its files
-    hold. Without `fetch`, weights that are not on this machine are described by config.json."""
     locate = finder(str(source), revision)
     path = locate("config.json")
     config = read_config(path)
@@ -103,7 +95,10 @@ def find(
     commit = path.parent.name if path.parent.parent.name == "snapshots" else None
     files = weight_files(locate, path.parent) if fetch else on_disk(str(source), commit, path)
     stored = read_headers(config, files) if files else described(config, path)
-    return LanguageModel(str(source), config, stored.decoder, tokenizer, commit), stored
+    lm = LanguageModel(str(source), config, stored.decoder, tokenizer, commit)
+    if share is not None:
+        stored = stored.split(share, quantize)
+    return lm, stored, place(stored, dtype, device, quantize, preferred)
 
 
 def read_weights(
@@ -137,11 +132,9 @@ class _Reader:
     maps: dict[Path, Any] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)  # of the tensors read so far
     weights: dict[str, Tensor] = field(default_factory=dict)
-    parts: dict[str, dict[str, Tensor]] = field(init=False)  # of the matrices stored in 4 bits
+    # Of the matrices that are stored in 4 bits.
+    parts: defaultdict[str, dict[str, Tensor]] = field(default_factory=lambda: defaultdict(dict))
     tied_output: Tensor | None = None  # stored although it is the embedding
-
-    def __post_init__(self) -> None:
-        self.parts = {matrix: {} for matrix in self.stored.packed}
 
     def read(self, path: Path, name: str) -> None:
         """Read one tensor. A matrix that is to be packed is put into the decoder at once, so that
@@ -155,7 +148,7 @@ class _Reader:
             return  # some old checkpoints store this table; the config determines it
         if name == OUTPUT and config.tie_word_embeddings:
             self.tied_output = self._weight(path, name, shapes[EMBEDDING])
-        elif matrix in self.parts:
+        elif matrix in self.stored.packed:
             self.parts[matrix][part] = self._part(path, name)
         elif name not in shapes:
             raise InputError(

@@ -79,13 +79,13 @@ class World:
         text: str = self.store.get(key).decode()
         return text
 
-    def gather(self, key: str, text: str) -> list[str]:
+    def gather(self, text: str) -> list[str]:
         """In process 0 the texts of all other processes, in their order; it waits for them. In the
         others an empty list."""
         if self.rank:
-            self.send(f"{key}/{self.rank}", text)
+            self.send(f"run/{self.rank}", text)
             return []
-        return [self.receive(f"{key}/{other}") or "" for other in range(1, self.size)]
+        return [self.receive(f"run/{other}") or "" for other in range(1, self.size)]
 
 
 ALONE = World()
