@@ -60,6 +60,24 @@ def test_every_file_of_the_core_stands_in_the_reading_order() -> None:
     assert {name for name in core if f"`{name}`" not in table} == set()
 
 
+@pytest.mark.parametrize("path", sorted(house.PACKAGE.glob("*.py")), ids=lambda path: path.name)
+def test_the_core_imports_at_the_top_of_its_files(path: Path) -> None:
+    """So a reader sees at once what a file rests on. (The package imports public names late.)"""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = [
+        node.lineno
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert inside == [] or path.name == "__init__.py"
+
+
+def test_no_function_is_longer_than_two_screens() -> None:
+    assert house.long_functions() == []
+
+
 def test_a_circle_and_an_arrow_upwards_are_found() -> None:
     """The rules above can fail."""
     graph = {"minise.layout": {"minise.report.tables"}, "minise.report.tables": {"minise.layout"}}
