@@ -286,7 +286,12 @@ def _ask(asker: Asker, run: Run, task: str, path: Path, world: World) -> Answers
                 files.append_lines(path, [sample.line()])
                 samples[sample.key] = sample
 
-    peak = peak_bytes(ask_pending, asker.lm.decoder.device)[0] if pending else None
+    peak = None
+    if pending:
+        peak = peak_bytes(ask_pending, asker.lm.decoder.device)[0]
+    else:  # the other processes wait to learn that nothing is pending
+        for _ in ask_together(asker, world, _key(task, asker), questions):
+            pass
     return Answers([samples[seed, question.id] for seed, question in questions], peak)
 
 

@@ -4,6 +4,7 @@ line."""
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -59,6 +60,23 @@ def test_a_run_whose_process_died_is_resumed_by_another_number_of_processes(
     team = Team(3, tmp_path, main, [*command, "--resume"])
     assert team.join() == [0, 0, 0], team.output("err")
     assert_same_samples(tmp_path, whole)
+
+
+@pytest.mark.parametrize("left", [[], ["standard"], ["self-ensemble"]], ids="+".join)
+def test_two_processes_resume_a_run_of_which_some_methods_are_complete(
+    model: Path, data: Path, whole: Path, tmp_path: Path, left: list[str]
+) -> None:
+    """Each process learns that nothing of a method is pending, and none waits for it."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "results.json").unlink()
+    for name in left:
+        (folder / f"samples-words-{name}.jsonl").unlink()
+    team = Team(
+        2, tmp_path, main, [*arguments(model, data, folder, "--method", METHODS), "--resume"]
+    )
+    assert team.join() == [0, 0], team.output("err")
+    assert_same_samples(folder, whole)
 
 
 def test_torchrun_restarts_the_processes_and_they_continue(

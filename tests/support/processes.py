@@ -27,6 +27,8 @@ PROCESSES.set_forkserver_preload(
     ]
 )
 
+DEADLINE = 150  # seconds, for processes that wait for each other
+
 
 class Team:
     """Processes with the variables that torchrun sets, each on one thread. Their output is stored
@@ -49,10 +51,14 @@ class Team:
             )
 
     def join(self) -> list[int | None]:
-        """The exit codes, at the end of all processes."""
+        """The exit codes, at the end of all processes. None of one that did not end in time."""
+        deadline = time.monotonic() + DEADLINE
         for process in self.processes:
-            process.join()
-        return [process.exitcode for process in self.processes]
+            process.join(max(0.0, deadline - time.monotonic()))
+        codes = [process.exitcode for process in self.processes]
+        for process in self.processes:
+            process.kill()
+        return codes
 
     def output(self, stream: str) -> str:
         """The output of all processes on "out" or "err", in the order of their ranks."""
