@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import Field, fields, is_dataclass, replace
+from math import inf
 from typing import Any
 
 from minise.errors import InputError, one_line, quote
@@ -111,6 +112,8 @@ def _read_settings(text: str) -> tuple[str, dict[str, Any]]:
             settings[name] = value
         if not isinstance(settings[name], str | int | float):
             raise InputError(f"{quote(text)}: {quote(value)} must be text, a number, true or false")
+        if settings[name] in (inf, -inf):  # such as 1e999: JSON files cannot hold it
+            raise InputError(f"{quote(text)}: {quote(value)} is too large; give a finite number")
     return where, settings
 
 

@@ -110,6 +110,8 @@ class TestVariants:
             ("self-ensemble(trials=true)", "trials=true is wrong; give a whole number"),
             ("self-ensemble(trials=NaN)", 'trials="NaN" is wrong; give a whole number'),
             ("self-ensemble(null_option=no)", 'null_option="no" is wrong; give true or false'),
+            ("until-decided(z=1e999)", "is too large; give a finite number"),
+            ("until-decided(z=-1e999)", "is too large; give a finite number"),
             ("self-ensemble(preset=7)", "preset=7 is wrong; give text"),
             ("self-ensemble(trials)", "is not a setting, or it is there twice"),
             ("self-ensemble(trials=)", "is not a setting, or it is there twice"),
