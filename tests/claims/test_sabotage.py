@@ -34,7 +34,7 @@ CAUGHT_BY = {
         EQUIVALENCE,
     ),
     "a window of one more": (
-        f"{MODEL}::test_a_window_of_n_shows_n_positions_the_own_included",
+        f"{MODEL}::test_a_window_of_n_shows_n_positions_including_the_tokens_own_position",
         GOLDENS,
     ),
     "interleaved rotary pairs": (GOLDENS, "tests/core/test_rope.py"),
