@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line
 from minise.loading.source import finder, optional_file
@@ -47,8 +52,8 @@ def chat_template(lm: LanguageModel) -> str | None:
         return file[1]
     template = _read(lm, "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):
-        by_name = {one["name"]: one["template"] for one in template if isinstance(one, dict)}
-        template = by_name.get("default")
+        named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
+        template = named[-1].get("template") if named else None
     return template if isinstance(template, str) else None
 
 
@@ -64,19 +69,23 @@ def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
             f"{lm.name}: has no chat template (chat_template.jinja, or chat_template in "
             "tokenizer_config.json); it is not a chat model, so use the plain prompt"
         )
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     environment.filters["tojson"] = _as_json
     settings = _read(lm, "tokenizer_config.json").items()
     tokens = {key: _text(value) for key, value in settings if key.endswith("_token")}
+    values = {
+        "messages": list(messages),
+        "add_generation_prompt": True,
+        "tools": None,
+        "documents": None,
+        # A token that is null in the file is not defined: else its name would be printed.
+        **{key: text for key, text in tokens.items() if text is not None},
+    }
     try:
-        written: str = environment.from_string(template).render(
-            **{"messages": list(messages), "add_generation_prompt": True, **tokens}
-        )
+        written: str = environment.from_string(template).render(**values)
     except Exception as error:  # a template can raise anything
         raise InputError(f"{lm.name}: its chat template failed ({one_line(error)})") from None
     return written
@@ -139,6 +148,28 @@ def _now(form: str) -> str:
     return datetime.datetime.now().strftime(form)
 
 
-def _as_json(value: Any, **settings: Any) -> str:
+def _as_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # jinja2's own filter escapes for HTML, and a prompt is not HTML.
-    return json.dumps(value, ensure_ascii=False, indent=settings.get("indent"))
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+class _Generation(Extension):
+    """{% generation %} marks what an assistant wrote, for training. Here its content is all."""
+
+    tags = {"generation"}  # noqa: RUF012, so it is in the base class
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)  # the tag itself
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)

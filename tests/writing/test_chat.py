@@ -139,6 +139,15 @@ class TestTemplates:
             chat_text(lm, MESSAGES)
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize(
+        "templates", [[{"template": "x"}], [{"name": "default"}], [{"name": []}], [3], []]
+    )
+    def test_a_list_without_a_default_template_is_no_template(
+        self, folder: Path, templates: list[Any]
+    ) -> None:
+        lm = with_files(folder, tokenizer_config={"chat_template": templates})
+        assert chat_template(lm) is None
+
     def test_a_checkpoint_without_a_template_is_refused(self, folder: Path) -> None:
         with pytest.raises(InputError, match="has no chat template"):
             chat_text(load(folder), MESSAGES)

@@ -67,6 +67,22 @@ TEMPLATES = {
         "{% endfor %}{{ [1, {'a': 'é<'}] | tojson(indent=2) }}",
         [[USER], TALK],
     ),
+    "generation blocks": (
+        "{% for message in messages %}{% if message.role == 'assistant' %}\n"
+        "  {% generation %}\n{{ message.content }}{{ eos_token }}{% endgeneration %}\n{% else %}"
+        "<{{ message.content }}>{% endif %}{% endfor %}",
+        [[USER], TALK],
+    ),
+    "json with settings": (
+        "{{ {'b': 'é', 'a': [1, 2]} | tojson(ensure_ascii=True, sort_keys=True) }}"
+        "{{ messages[0] | tojson(separators=(',', ':'), indent=1) }}",
+        [[USER]],
+    ),
+    "tools and documents that are none": (
+        "{{ tools is none }}{{ tools is defined }}{{ documents is none }}"
+        "{% if tools is not none %}T{% endif %}{{ pad_token is defined }}",
+        [[USER]],
+    ),
     "macros, and what is not defined": (
         "{% macro say(m) %}<{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>{% endmacro %}"
         "{% if tools is defined and tools %}T{% endif %}"
@@ -94,6 +110,19 @@ def test_a_template_is_rendered_alike(name: str, folder: Path) -> None:
     for messages in talks:
         expected = library.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert chat_text(lm, messages) == expected
+
+
+def test_a_token_that_is_null_is_not_printed(folder: Path) -> None:
+    """As in the files of Qwen2."""
+    template = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
+    settings = {"chat_template": template, "bos_token": None, "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    library = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), chat_template=template, eos_token="</s>"
+    )
+    expected = library.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
+    assert chat_text(load(folder), [USER]) == expected
+    assert "None" not in expected
 
 
 def test_what_a_template_refuses_both_refuse(folder: Path) -> None:
