@@ -63,7 +63,7 @@ def check(extras: list[str]) -> None:
     if not os.path.samefile(ROOT, os.curdir):
         refuse(f"run it at the root of the clone: cd {shlex.quote(str(ROOT))}")
     section = Path("pyproject.toml").read_text("utf-8").partition("optional-dependencies]")[2]
-    names = re.findall(r"^(\w+) = \[", section.partition("\n[")[0], re.MULTILINE)
+    names = re.findall(r"^([\w-]+) = \[", section.partition("\n[")[0], re.MULTILINE)
     for extra in extras:
         if extra not in names:
             refuse(f"no extra is named {extra[:40]!r}; there are {', '.join(names)}")
