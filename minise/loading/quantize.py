@@ -153,7 +153,7 @@ def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) 
         if double and facts["nested_blocksize"] != NESTED_BLOCK:
             raise ValueError(f"nested_blocksize {facts['nested_blocksize']}, not {NESTED_BLOCK}")
         offset = torch.tensor(float(facts["nested_offset"])) if double else None
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         reason = f"cannot be used ({one_line(error)})"
         raise InputError(f"{where}.{state} {reason}; fetch the checkpoint again") from None
     blocks = -(-math.prod(shape) // block)
@@ -174,6 +174,10 @@ def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) 
                 f"{tensor} is {actual}, and a 4-bit matrix of {list(shape)} needs {needed} "
                 "(size and dtype); fetch the checkpoint again"
             )
+    if not torch.allclose(parts["quant_map"].cpu(), TABLES[kind], rtol=0, atol=1e-6):
+        raise InputError(
+            f"{where}.quant_map is not the table of {kind}; fetch the checkpoint again"
+        )
     if offset is not None:
         parts["nested_offset"] = offset
     return Packed(kind, shape, block, parts)

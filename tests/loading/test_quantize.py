@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -203,6 +205,34 @@ def test_verify_passes_in_bfloat16_with_the_bounds_of_the_ordinary_model(
     assert report.bounds == expected.bounds
 
 
+def test_the_table_of_nf4_is_the_publications() -> None:
+    """Dettmers et al. 2023 (QLoRA), Section 3: quantiles of a normal distribution, of 8 negative
+    and 7 positive levels, beside 0, divided by the largest."""
+    tail = 0.9677083  # the publication's code: the mean of the outermost quantiles
+    quantile = NormalDist().inv_cdf
+    positive = [quantile(p) for p in torch.linspace(tail, 0.5, 9)[:-1].tolist()]
+    negative = [-quantile(p) for p in torch.linspace(tail, 0.5, 8)[:-1].tolist()]
+    levels = torch.tensor(sorted([*positive, 0.0, *negative]))
+    assert torch.allclose(TABLES["nf4"], levels / levels.max(), rtol=0, atol=1e-6)
+
+
+def test_the_table_of_fp4_is_its_format() -> None:
+    """A sign, then the code of the size: 0, the one number below the normal ones, 8, 12, 4, ..."""
+    sizes = [0, 1 / 16, 8, 12, 4, 6, 2, 3]
+    expected = torch.tensor([*sizes, *(-size for size in sizes)]) / 12
+    assert torch.equal(TABLES["fp4"], expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("nf4", "e153212cca7fa37f"), ("fp4", "406d9b1502cf46a6")]
+)
+def test_the_packed_bytes_never_change(kind: str, expected: str) -> None:
+    weight = (torch.arange(4096) / 2048 - 1).view(64, 64)  # exact in float32 on any machine
+    tensors = pack(weight, kind).tensors
+    digest = hashlib.sha256(tensors[""].numpy().tobytes() + tensors["absmax"].numpy().tobytes())
+    assert digest.hexdigest()[:16] == expected
+
+
 def stored(packed: Packed, **facts: Any) -> dict[str, Tensor]:
     """The tensors of a layer as bitsandbytes stores them, by what follows "weight."."""
     tensors = {**packed.tensors, "": packed.tensors[""][:, None]}
@@ -241,6 +271,9 @@ DAMAGED: list[tuple[Callable[[dict[str, Tensor]], Any], str]] = [
     (lambda t: t.update({"absmax": t["absmax"][1:]}), "absmax"),
     (lambda t: t.update({"absmax": t["absmax"].float()}), "absmax"),
     (lambda t: t.update({"quant_map": t["quant_map"].double()}), "quant_map"),
+    (lambda t: t.update({"quant_map": torch.zeros(16)}), "quant_map"),
+    (lambda t: t.update({"quant_map": TABLES["fp4"]}), "quant_map"),
+    (lambda t: t.update({"quant_map": t["quant_map"].flip(0)}), "quant_map"),
 ]
 
 
@@ -262,6 +295,8 @@ def test_stored_tensors_that_do_not_fit_are_refused(
         {"quant_type": None},
         {"blocksize": 63},
         {"blocksize": "many"},
+        {"blocksize": float("inf")},
+        {"nested_offset": 10**400},
         {"shape": [32, 48]},
         {"shape": None},
         {"nested_blocksize": 0},
