@@ -61,16 +61,18 @@ def say(message: str) -> None:
 def printable(text: str) -> str:
     r"""The text with everything that a terminal could take for a command written as an escape.
 
-    Text from files may hold control characters and halves of surrogate pairs. Line ends and tabs
-    stay.
+    Text from files may hold control characters, halves of surrogate pairs, and marks that turn the
+    direction of what follows. Line ends and tabs stay.
 
     >>> print(printable("red \x1b[31m"))
     red \x1b[31m
     """
-    return "".join(
-        repr(c)[1:-1] if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" else c
-        for c in text
-    )
+    return "".join(repr(c)[1:-1] if _is_command(c) else c for c in text)
+
+
+def _is_command(c: str) -> bool:
+    turns = "\u202a" <= c <= "\u202e" or "\u2066" <= c <= "\u2069"
+    return turns or (unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t")
 
 
 def is_memory(error: BaseException) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 
+from minise.errors import printable
 from minise.methods.sample import Sample
 from minise.prompt import LABELS
 
@@ -64,6 +66,14 @@ def verdict(sample: Sample) -> str:
 
 
 def _spreadsheet_text(text: str) -> str:
-    """The text, so that a spreadsheet takes it for a text or a number."""
-    is_number = re.fullmatch(r"[-+]?[0-9.,]+", text)
-    return f"'{text}" if text[:1] in tuple("=+-@\t\r") and not is_number else text
+    """The text without control characters, as a spreadsheet takes it for a text or a number."""
+    if re.fullmatch(r"[-+]?[0-9.,]+", text):
+        return text
+    safe = printable(text.replace("\r\n", "\n"))
+    # Spreadsheets skip what cannot be seen, and a cell may be parted at a semicolon. NFKC makes a
+    # full-width sign a plain one.
+    for part in unicodedata.normalize("NFKC", text).split(";"):
+        first = next((c for c in part if not c.isspace() and unicodedata.category(c)[0] != "C"), "")
+        if first in ("=", "+", "-", "@"):
+            return f"'{safe}"
+    return f"'{safe}" if text[:1] in ("\t", "\r") else safe

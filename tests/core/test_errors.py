@@ -48,6 +48,8 @@ def test_a_text_is_shortened_only_if_it_is_too_long() -> None:
 
 def test_control_characters_are_printed_as_escapes() -> None:
     assert printable("a\x1b[31m\x00\n\tb\ud800") == "a\\x1b[31m\\x00\n\tb\\ud800"
+    assert printable("\u202eturned\u2066") == "\\u202eturned\\u2066"
+    assert printable("\u200f\u05d0") == "\u200f\u05d0"  # a mark of ordinary Hebrew text
 
 
 def test_a_message_on_stderr_is_one_line_of_at_most_400_characters(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from minise.errors import printable
 from minise.evaluation.predictions import predictions_csv, with_text
 from minise.methods.sample import Sample
 
@@ -63,12 +64,21 @@ class TestTheTable:
             (row,) = rows({"a": [sample(prediction=index, probabilities=p, text=None)]})
             assert (row["question"], row["answer"], row["a"]) == ("", "A", name)
 
+    @pytest.mark.parametrize("text", [" =1", "\n@x", "\u200b-2x", "\uff1d1", "a;=2", "; +x"])
+    def test_a_formula_behind_what_cannot_be_seen_is_none(self, text: str) -> None:
+        (row,) = rows({"a": [sample(text)]})
+        assert row["id"] == f"'{text}"
+
+    def test_no_cell_commands_a_terminal(self) -> None:
+        (row,) = rows({"a": [sample("red \x1b[31m \u202e turned\r\nmore")]})
+        assert row["id"] == "red \\x1b[31m \\u202e turned\nmore"
+
     @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
     def test_no_cell_is_a_formula_and_a_number_stays_one(self, start: str) -> None:
         text = {"question": f"{start}SUM(A1)", "choices": ["-4", "+1,000.5", "-"], "answer": "-4"}
         (row,) = rows({"@a": [sample(f"{start}x", text=text)], "b": [sample(f"{start}x", 0, 1)]})
-        assert row["id"] == f"'{start}x"
-        assert row["question"] == f"'{start}SUM(A1)"
+        assert row["id"] == f"'{printable(start)}x"
+        assert row["question"] == f"'{printable(start)}SUM(A1)"
         assert (row["answer"], row["'@a"], row["b"]) == ("-4", "-4", "+1,000.5")
         (row,) = rows({"a": [sample(text=text, prediction=2)]})
         assert row["a"] == "'-"
