@@ -8,7 +8,7 @@ from minise.errors import InputError
 from minise.grouping import make_groups
 from minise.groupings.registry import grouping_named
 from minise.method import SelfEnsemble
-from minise.methods.presets import preset_named
+from minise.methods.public import named_self_ensemble
 from minise.prompt import check_labels
 from minise.question import Question
 
@@ -36,6 +36,6 @@ def check_groups(question: Question, request: QuestionRequest) -> None:
 
 def self_ensemble(request: QuestionRequest) -> SelfEnsemble:
     """The method with the settings of the request."""
-    grouping = None if request.grouping is None else grouping_named(request.grouping)
-    preset = preset_named(request.preset)
-    return SelfEnsemble(request.group_size, request.trials, grouping, request.null_option, preset)
+    return named_self_ensemble(
+        request.group_size, request.trials, request.grouping, request.null_option, request.preset
+    )

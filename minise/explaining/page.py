@@ -19,9 +19,8 @@ from minise.explaining.collect import explain_data
 from minise.explaining.data import Data
 from minise.explaining.figure import mask_picture
 from minise.grouping import Grouping
-from minise.groupings.registry import grouping_named
-from minise.method import Preset, SelfEnsemble
-from minise.methods.presets import preset_named
+from minise.method import Preset
+from minise.methods.public import named_self_ensemble
 from minise.question import Question
 
 _HERE = Path(__file__).parent
@@ -75,8 +74,7 @@ def explain(
     `self_ensemble` does, and for what a page cannot hold (`collect.explain_data`). For a model of
     another library the page has what that library shows, and names the rest (docs/bridges.md).
     """
-    partition = None if grouping is None else grouping_named(grouping)
-    method = SelfEnsemble(group_size, trials, partition, null_option, preset_named(preset))
+    method = named_self_ensemble(group_size, trials, grouping, null_option, preset)
     return Page(explain_data(lm, method, question, seed, detail))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minise.engines import LanguageModel
 from minise.grouping import Grouping
 from minise.groupings.registry import grouping_named
-from minise.method import Answer, Method, Preset, SelfEnsemble, Standard
+from minise.method import Answer, Preset, SelfEnsemble, Standard
 from minise.methods.presets import preset_named
 from minise.methods.sequential import UntilDecided
 from minise.question import Question
@@ -35,19 +35,31 @@ def self_ensemble(
     `until_decided`, such as 0.01: instead of `trials` trials, ask until the prediction is decided
     at this level (`sequential.UntilDecided`), with at most `max_trials` trials.
     """
-    grouping = None if grouping is None else grouping_named(grouping)
-    preset = preset_named(preset)
-    method: Method = SelfEnsemble(group_size, trials, grouping, null_option, preset)
-    if until_decided is not None:
-        method = UntilDecided(
-            group_size,
-            until_decided,
-            max_trials,
-            grouping=grouping,
-            null_option=null_option,
-            preset=preset,
-        )
-    return ask(lm, method, question, seed, engine)
+    fixed = named_self_ensemble(group_size, trials, grouping, null_option, preset)
+    if until_decided is None:
+        return ask(lm, fixed, question, seed, engine)
+    rounds = UntilDecided(
+        group_size,
+        until_decided,
+        max_trials,
+        grouping=fixed.grouping,
+        null_option=null_option,
+        preset=fixed.preset,
+    )
+    return ask(lm, rounds, question, seed, engine)
+
+
+def named_self_ensemble(
+    group_size: int,
+    trials: int,
+    grouping: str | Grouping | None,
+    null_option: bool | None,
+    preset: str | Preset,
+) -> SelfEnsemble:
+    """The method, with objects for the names of a grouping and a preset. Raises InputError for an
+    unknown name."""
+    function = None if grouping is None else grouping_named(grouping)
+    return SelfEnsemble(group_size, trials, function, null_option, preset_named(preset))
 
 
 def standard(
