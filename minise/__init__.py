@@ -1,5 +1,7 @@
 """Self-Ensemble for many-choice questions, in code that can be read and checked token by token."""
 
+from functools import cache
+
 __version__ = "0.1.0"
 
 
@@ -15,6 +17,7 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(homes[name]), name)
 
 
+@cache
 def _homes() -> "dict[str, str]":
     """The module of each public name. They stand once, in __init__.pyi, where type checkers look
     for them, as imports."""
