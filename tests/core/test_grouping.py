@@ -9,26 +9,9 @@ from math import factorial
 import pytest
 
 from minise import InputError
-from minise.grouping import MOST_GROUPS, Group, Grouping, Groups
-from minise.grouping import make_groups as make
-from minise.groupings.registry import GROUPINGS, grouping_named
-
-
-def make_groups(
-    K: int, m: int, trials: int, seed: int, key: str, grouping: str | Grouping = "random"
-) -> Groups:
-    return make(K, m, trials, seed, key, grouping_named(grouping))
-
-
-def flat(*arguments: object, **options: object) -> list[list[int]]:
-    """The groups of all trials, one after the other."""
-    return [list(group) for group in make_groups(*arguments, **options).flat]
-
-
-def exact_groups(k: int, m: int) -> list[tuple[Group, float]]:
-    groups = make_groups(k, m, 0, 0, "", "exact")
-    assert groups.weights is not None
-    return list(zip(groups.flat, groups.weights, strict=True))
+from minise.grouping import MOST_GROUPS, Groups
+from minise.groupings.registry import GROUPINGS
+from tests.support.groupings import exact_groups, flat, make_groups
 
 
 def test_the_first_groups_never_change() -> None:

@@ -30,7 +30,6 @@ from minise.methods.sample import Sample
 from minise.names import ENGINES
 from minise.rounds import join, run_plan, run_plans
 from tests.support.runs import METHODS, arguments
-from tests.support.tiny import FAMILIES, load_tiny
 
 pytest.importorskip("sklearn")
 QUESTIONS = [
@@ -39,11 +38,6 @@ QUESTIONS = [
     Question("Which grows?", ["salt", "oak", "clay"], answer=1, id="c"),
 ]
 PAIRS = [(seed, question) for seed in (0, 1) for question in QUESTIONS]
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    return load_tiny(tmp_path_factory.mktemp(request.param), FAMILIES[request.param])
 
 
 @dataclass(frozen=True)

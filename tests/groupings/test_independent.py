@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from minise.grouping import Grouping, Groups
-from minise.grouping import make_groups as make
-from minise.groupings.registry import grouping_named
-
-
-def make_groups(
-    K: int, m: int, trials: int, seed: int, key: str, grouping: str | Grouping = "random"
-) -> Groups:
-    return make(K, m, trials, seed, key, grouping_named(grouping))
-
-
-def flat(*arguments: object, **options: object) -> list[list[int]]:
-    """The groups of all trials, one after the other."""
-    return [list(group) for group in make_groups(*arguments, **options).flat]
+from tests.support.groupings import flat
 
 
 def test_independent_draws_are_the_released_codes() -> None:

@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from minise import InputError, LanguageModel, Question
-from minise import ask as ask_method
+from minise import InputError, LanguageModel
 from minise.checking.verify import verify
-from minise.method import Plan, label_logits
-from minise.methods.build import build
-from minise.methods.registry import Variant
+from minise.method import label_logits
 from minise.names import ENGINES
+from tests.support.methods import QUESTION, SIZES, ask, plan
 from tests.support.tiny import FAMILIES, load_tiny
-
-QUESTION = Question(
-    "Which is a metal?", ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay"], answer=2
-)
-
-
-SIZES = {"group_size": 3, "trials": 4}
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    return load_tiny(tmp_path_factory.mktemp(request.param), FAMILIES[request.param])
-
-
-def ask(
-    lm: LanguageModel, method: str, question: Question, engine: str = "tree", **settings: Any
-) -> torch.Tensor:
-    variant = Variant("x", method, settings, engine)
-    return ask_method(lm, build(variant), question, 3, variant.engine).probabilities
-
-
-def plan(
-    lm: LanguageModel, method: str, question: Question, seed: int = 3, **settings: Any
-) -> Plan:
-    new_plan: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
-    return new_plan
 
 
 class TestTheAblations:

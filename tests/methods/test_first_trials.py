@@ -8,30 +8,14 @@ from typing import Any
 
 import pytest
 
-from minise import InputError, LanguageModel, Question
-from minise.method import Answer, Plan, label_logits
+from minise import InputError, LanguageModel
+from minise.method import Answer, label_logits
 from minise.methods.build import build
 from minise.methods.first_trials import FirstTrials, group_records
 from minise.methods.registry import Variant
 from minise.methods.sample import Sample
 from minise.names import ENGINES
-from tests.support.tiny import FAMILIES, load_tiny
-
-QUESTION = Question(
-    "Which is a metal?", ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay"], answer=2
-)
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    return load_tiny(tmp_path_factory.mktemp(request.param), FAMILIES[request.param])
-
-
-def plan(
-    lm: LanguageModel, method: str, question: Question, seed: int = 3, **settings: Any
-) -> Plan:
-    new_plan: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
-    return new_plan
+from tests.support.methods import QUESTION, plan
 
 
 class TestFirstTrials:

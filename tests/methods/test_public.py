@@ -2,47 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 
-from minise import LanguageModel, Question, self_ensemble, standard
-from minise import ask as ask_method
+from minise import LanguageModel, self_ensemble, standard
 from minise.engines import branch_logits
-from minise.method import Plan
-from minise.methods.build import build
-from minise.methods.registry import Variant
-from tests.support.tiny import FAMILIES, load_tiny
-
-QUESTION = Question(
-    "Which is a metal?", ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay"], answer=2
-)
-
-
-OTHER = Question("Which one flies?", ["eel", "cat", "owl", "ant", "yak"], answer=2)
-
-
-SIZES = {"group_size": 3, "trials": 4}
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    return load_tiny(tmp_path_factory.mktemp(request.param), FAMILIES[request.param])
-
-
-def ask(
-    lm: LanguageModel, method: str, question: Question, engine: str = "tree", **settings: Any
-) -> torch.Tensor:
-    variant = Variant("x", method, settings, engine)
-    return ask_method(lm, build(variant), question, 3, variant.engine).probabilities
-
-
-def plan(
-    lm: LanguageModel, method: str, question: Question, seed: int = 3, **settings: Any
-) -> Plan:
-    new_plan: Plan = build(Variant("x", method, settings)).plan(lm, question, seed)
-    return new_plan
+from tests.support.methods import OTHER, QUESTION, SIZES, ask, plan
 
 
 def test_the_methods_of_the_same_names_equal_the_public_functions(lm: LanguageModel) -> None:

@@ -22,11 +22,6 @@ FOUR = Question("Which one flies?", ["eel", "a cat", "owl", "an ant"], answer=2)
 SHIPPED = ("tiny-llama", "tiny-mistral", "tiny-qwen2")
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    return load_tiny(tmp_path_factory.mktemp(request.param), FAMILIES[request.param])
-
-
 def text_log_probability(lm: LanguageModel, question: Question, choice: str) -> float:
     """By the definition: one sequence of question, choices, cue and this choice's text, with mask
     and positions set cell by cell, and a softmax over the vocabulary for each token."""
