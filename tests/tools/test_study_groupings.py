@@ -24,7 +24,14 @@ from tests.support.commands import run as run_command
 from tests.support.results import cell, make
 from tests.support.runs import no_drawing
 from tools.studies import groupings
-from tools.studies.groupings import GroupingStudy, draw, read_studies, summarise_study, table_of
+from tools.studies.groupings import (
+    GroupingStudy,
+    draw,
+    read_runs,
+    read_studies,
+    summarise_study,
+    table_of,
+)
 
 Cells = dict[tuple[str, int], dict[str, Any]]
 
@@ -290,3 +297,10 @@ def test_a_resumed_run_repeats_only_a_torn_line(
 
     assert without_time(path.read_text()) == without_time(text)
     assert path.read_text().splitlines()[:2] == text.splitlines()[:2]
+
+
+def test_a_folder_without_results_is_one_line(tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as stop:
+        read_runs([tmp_path], summarise_study)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -12,6 +12,7 @@ run. The program prints a table of finished runs, and draws groupings.png in the
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minise.engines import LanguageModel
-from minise.errors import InputError, one_line
+from minise.errors import InputError, one_line, say
 from minise.evaluation.metrics import SMALLEST_PROBABILITY
 from minise.evaluation.samples import DAMAGE, read_samples, samples_path
 from minise.grouping import Group, Trial, make_groups
@@ -187,6 +188,22 @@ def read_studies(
     return studies
 
 
+def read_runs(
+    folders: Sequence[Path], summarise: Callable[[Sequence[Sample]], Study]
+) -> list[tuple[Results, dict[str, Study]]]:
+    """The finished runs with the study of each task. Ends the program with one line and status 2
+    where one cannot be read."""
+    try:
+        runs = [read_results(folder) for folder in folders]
+        return [
+            (run, read_studies(folder, run, summarise))
+            for folder, run in zip(folders, runs, strict=True)
+        ]
+    except InputError as error:
+        say(str(error))
+        sys.exit(2)
+
+
 def table_of(run: Results, studies: dict[str, Study]) -> Iterator[Part]:
     """Random and balanced groupings at equal N, and what a balanced N is worth in random trials."""
     for task, study in studies.items():
@@ -249,12 +266,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print and draw the study of groupings.")
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="of `minise eval`")
     folders = parser.parse_args().folders
-    runs = [read_results(folder) for folder in folders]
-    studies = [
-        read_studies(folder, run, summarise_study)
-        for folder, run in zip(folders, runs, strict=True)
-    ]
-    pairs = list(zip(runs, studies, strict=True))
+    pairs = read_runs(folders, summarise_study)
+    runs = [run for run, _ in pairs]
     print(render_parts(runs, [table_of(run, of_run) for run, of_run in pairs]), end="")
     with style():
         draw(pairs).savefig(folders[0] / "groupings.png")

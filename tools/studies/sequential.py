@@ -35,7 +35,7 @@ from minise.method import Answer, Plan
 from minise.methods.sample import Sample
 from minise.methods.sequential import UntilDecided, fresh, log_wealth, standard_leads
 from minise.report import tables
-from minise.report.results import Results, read_results
+from minise.report.results import Results
 from tools.markdown import tell
 from tools.studies.groupings import (
     AllGroups,
@@ -45,7 +45,7 @@ from tools.studies.groupings import (
     by_cell,
     means,
     measure_notes,
-    read_studies,
+    read_runs,
 )
 
 Cell = dict[str, Any]
@@ -389,12 +389,8 @@ def main() -> None:
     folders = [Path(folder) for folder in sys.argv[1:]]
     if not folders:
         sys.exit("give folders of finished runs of SequentialStudy")
-    runs = [read_results(folder) for folder in folders]
-    studies = [
-        read_studies(folder, run, summarise_sequential)
-        for folder, run in zip(folders, runs, strict=True)
-    ]
-    pairs = list(zip(runs, studies, strict=True))
+    pairs = read_runs(folders, summarise_sequential)
+    runs = [run for run, _ in pairs]
     print(tables.render_parts(runs, [table_of(run, of_run) for run, of_run in pairs]))
     print_page([Cells(run, of_run) for run, of_run in pairs])
 
