@@ -3,6 +3,8 @@
     python -m tools.mutate minise/layout.py
     python -m tools.mutate minise/checking/verify.py --mutants 200 --seed 1 --jobs 2
     python -m tools.mutate minise/groupings/exact.py --tests tests/groupings/test_exact.py
+    python -m tools.mutate minise/layout.py --record docs/mutants.jsonl
+    python -m tools.mutate minise/layout.py --record docs/mutants.jsonl --again
 
 A mutant has one operator, comparison or constant changed, one condition negated, one statement or
 one keyword argument removed. It is killed if a test fails or runs past the time limit. One that
@@ -16,6 +18,10 @@ Tests that start a process of their own run the file as it is there, so they kil
 The tests first run without a mutant, and it is noted which of them run which line. A mutant is then
 tried on the tests that run its line, and on all only if these let it live: a value that an earlier
 test left in a cache, or in a fixture of several tests, may be checked by another.
+
+With --record the result is kept in a file, which tools/mutation_record.py prints. --again tries
+only the mutants that survived when the file was recorded, and counts the others as before: for new
+tests of a file that has not changed.
 """
 
 from __future__ import annotations
@@ -42,6 +48,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from tools import mutation_record
+from tools.mutation_record import Entry
+
 # The tests that matter for a file, as ROOM/NAME, likely and fast killers first. A file that is not
 # here is tried on the test file of its own name, or else on all.
 TESTS = {
@@ -61,20 +70,25 @@ TESTS = {
     "config": "core/config core/rope loading/config_json",
     "rope": "core/rope core/model claims/goldens",
     "model": "core/model claims/goldens core/tree core/cache",
-    "grouping": "core/grouping groupings/balanced",
-    "groupings/balanced": "groupings/balanced groupings/balanced_means core/grouping",
+    "grouping": "core/grouping groupings/registry groupings/balanced docs/docstrings",
+    "groupings/balanced": (
+        "groupings/balanced groupings/balanced_means core/grouping docs/docstrings"
+    ),
     "question": "core/question core/prompt data/question_file",
     "data/rows": "data/rows data/question_file",
     "tokenizer": "core/tokenizer core/prompt loading/bad_models loading/checkpoint",
-    "prompt": "core/prompt core/method",
+    "prompt": "core/prompt core/method docs/docstrings",
     "engines": (
         "core/engines core/tree core/layout loading/bad_models claims/equivalence core/method "
         "methods/ablations"
     ),
+    "methods/authors_code": (
+        "methods/authors_code methods/presets_in_prompts methods/preset_departures"
+    ),
     "methods/presets": "methods/presets_in_prompts methods/preset_departures core/method",
     "method": "core/method evaluation/asking loading/bad_models methods/build",
     "rounds": "core/rounds evaluation/asking methods/sequential core/method methods/reasoning",
-    "groupings/exact": "groupings/exact core/grouping core/method",
+    "groupings/exact": "groupings/exact core/grouping core/method docs/docstrings",
     "methods/uncertainty": "methods/uncertainty core/method",
     "evaluation/meter": "evaluation/meter core/method bench/bench",
     "checking/verify": "commands/verify checking/verify",
@@ -84,7 +98,7 @@ TESTS = {
         "evaluation/run evaluation/own_runs methods/own evaluation/run_folder report/results "
         "evaluation/samples commands/eval"
     ),
-    "methods/first_trials": "methods/first_trials evaluation/planned",
+    "methods/first_trials": "methods/first_trials methods/build evaluation/planned",
     "evaluation/experiments": "evaluation/planned evaluation/experiments",
     "data/datasets": "data/datasets data/tasks data/rows data/question_file",
     "data/tasks": "data/tasks data/datasets data/rows",
@@ -102,11 +116,16 @@ TESTS = {
     "commands/ask_text": "commands/ask_text commands/ask",
     "commands/options": "commands/options commands/cli commands/ask commands/eval",
     "methods/registry": "methods/registry methods/build",
-    "methods/rotations": "methods/rotations methods/priors evaluation/planned evaluation/asking",
+    "methods/rotations": (
+        "methods/rotations methods/priors methods/build evaluation/planned evaluation/asking"
+    ),
+    "methods/tournaments": "methods/tournaments methods/build methods/priors docs/docstrings",
+    "methods/sequential": "methods/sequential methods/build",
+    "methods/reasoning": "methods/reasoning methods/build",
     "methods/sample": "methods/sample evaluation/samples",
     "methods/fitted": "methods/fitted methods/calibration evaluation/samples",
-    "methods/priors": "methods/priors evaluation/rival_runs",
-    "methods/ablations": "methods/ablations claims/sabotage",
+    "methods/priors": "methods/priors methods/build evaluation/rival_runs",
+    "methods/ablations": "methods/ablations methods/build claims/sabotage",
     "loading/stored": "loading/stored loading/placement loading/mapped",
 }
 
@@ -135,6 +154,7 @@ class Mutant(NamedTuple):
     place: Place
     new: ast.AST
     line: int
+    column: int
     description: str
 
     def planted(self, tree: ast.Module) -> ast.Module:
@@ -159,7 +179,7 @@ def mutants(tree: ast.Module) -> list[Mutant]:
             before, after = (" ".join(ast.unparse(x).split()) for x in (node, new))
             description = f"{before[:90]}  ->  {after[:90] if after != 'pass' else '(removed)'}"
             where = line, getattr(node, "col_offset", 0), description
-            unique.setdefault(where, Mutant(place, new, line, description))
+            unique.setdefault(where, Mutant(place, new, *where))
     return sorted(unique.values(), key=lambda mutant: mutant.line)
 
 
@@ -409,31 +429,71 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tests", nargs="+", help="the files of tests, in place of the table's")
     parser.add_argument("--jobs", type=int, default=1, help="mutants tried at the same time")
     parser.add_argument("--limit", type=float, help="seconds for a mutant; 20 + 4 x those without")
+    parser.add_argument("--record", help="keep the result in this file")
+    parser.add_argument("--again", action="store_true", help="only those that survived in --record")
     args = parser.parse_args(arguments)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    old = None
+    if args.again:
+        old = mutation_record.read(args.record).get(args.file) if args.record else None
+        if old is None or old["sha256"] != mutation_record.digest(args.file):
+            print(f"--record has no {args.file} as it is now; leave out --again", file=sys.stderr)
+            return 2
+        args.seed, args.mutants = old["seed"], old["tried"]
     with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
         os.chmod(scratch, 0o755)  # as `temporary` in Trial
         trial = Trial(args.file, args.tests or tests_of(args.file), Path(scratch))
-        every = mutants(trial.tree)
-        chosen = random.Random(args.seed).sample(every, min(args.mutants, len(every)))
-        began = time.monotonic()
-        if not trial.first():
-            print((Path(scratch) / "output").read_text()[-2000:], file=sys.stderr)
-            print("the tests fail without a mutant", file=sys.stderr)
-            return 2
-        limit = args.limit or 20 + 4 * (time.monotonic() - began)
-        count = dict.fromkeys(("killed", "timed out", "survived"), 0)
-        for mutant, result in trial.results(chosen, limit, args.jobs):
-            count[result] += 1
-            if result == "survived":
-                print(f"survived  {args.file}:{mutant.line}  {mutant.description}", flush=True)
-    share = 1 - count["survived"] / len(chosen)
+        entry = tried(trial, args, old)
+    if entry is None:
+        return 2
+    if args.record:
+        mutation_record.write(args.record, entry)
+    survivors = len(entry["survivors"])
     print(
-        f"{args.file}: {len(chosen)} of {len(every)} mutants, seed {args.seed}: "
-        f"{count['killed']} killed, {count['timed out']} timed out, {count['survived']} survived "
-        f"({share:.0%} noticed)"
+        f"{args.file}: {entry['tried']} of {entry['mutants']} mutants, seed {args.seed}: "
+        f"{entry['killed']} killed, {entry['timed_out']} timed out, {survivors} survived "
+        f"({1 - survivors / entry['tried']:.0%} noticed)"
     )
     return 0
+
+
+def tried(trial: Trial, args: argparse.Namespace, old: Entry | None) -> Entry | None:
+    """Try the mutants: the entry of the record. None if the tests fail without a mutant. `old`: the
+    entry so far, of which only the survivors are tried."""
+    sha256 = mutation_record.digest(trial.root / trial.file)
+    every = mutants(trial.tree)
+    chosen = random.Random(args.seed).sample(every, min(args.mutants, len(every)))
+    count = {"killed": 0, "timed out": 0, "survived": 0}
+    waiting = chosen
+    survivors: list[dict[str, Any]] = []
+    if old is not None:
+        count |= {"killed": old["killed"], "timed out": old["timed_out"]}
+        alive = {(each["line"], each["column"], each["change"]) for each in old["survivors"]}
+        waiting = [x for x in chosen if (x.line, x.column, x.description) in alive]
+    began = time.monotonic()
+    if not trial.first():
+        print((trial.scratch / "output").read_text()[-2000:], file=sys.stderr)
+        print("the tests fail without a mutant", file=sys.stderr)
+        return None
+    limit = args.limit or 20 + 4 * (time.monotonic() - began)
+    lines = (trial.root / trial.file).read_text().splitlines()
+    for mutant, result in trial.results(waiting, limit, args.jobs):
+        count[result] += 1
+        if result == "survived":
+            print(f"survived  {trial.file}:{mutant.line}  {mutant.description}", flush=True)
+            where = {"line": mutant.line, "column": mutant.column}
+            code = lines[mutant.line - 1].strip()
+            survivors.append({**where, "code": code, "change": mutant.description})
+    return {
+        "file": trial.file,
+        "sha256": sha256,
+        "mutants": len(every),
+        "tried": len(chosen),
+        "killed": count["killed"],
+        "timed_out": count["timed out"],
+        "seed": args.seed,
+        "survivors": sorted(survivors, key=lambda each: (each["line"], each["column"])),
+    }
 
 
 def tests_of(file: str) -> list[str]:
