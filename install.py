@@ -62,7 +62,15 @@ def check(extras: list[str]) -> None:
         refuse("minise is not beside this file: clone the repository, and run it there")
     if not os.path.samefile(ROOT, os.curdir):
         refuse(f"run it at the root of the clone: cd {shlex.quote(str(ROOT))}")
-    section = Path("pyproject.toml").read_text("utf-8").partition("optional-dependencies]")[2]
+    project = Path("pyproject.toml").read_text("utf-8")
+    newest = max(map(int, re.findall(r"Python :: 3\.(\d+)", project)))
+    if sys.version_info[:2] > (3, newest):
+        version = ".".join(map(str, sys.version_info[:2]))
+        refuse(
+            f"this is Python {version}, for which the torch of constraints.txt has no build: "
+            f"try python3.{newest} install.py"
+        )
+    section = project.partition("optional-dependencies]")[2]
     names = re.findall(r"^([\w-]+) = \[", section.partition("\n[")[0], re.MULTILINE)
     for extra in extras:
         if extra not in names:
@@ -109,6 +117,7 @@ def install_torch(build: str) -> bool:
 
 
 def main(extras: list[str]) -> None:
+    extras = [extra.lower().replace("_", "-") for extra in extras]  # to pip, these are one name
     check(extras)
     files = [Path(name).read_text("utf-8") for name in ("pyproject.toml", "constraints.txt")]
     request = "\n".join([*sorted(extras), str(ROOT), *files])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import runpy
 import shutil
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
 
 import install
 
@@ -122,7 +124,10 @@ def test_every_extra_of_the_project_can_be_named(machine: Machine) -> None:
     section = project.partition("optional-dependencies]")[2].partition("\n[")[0]
     extras = [line.partition(" = ")[0] for line in section.strip().splitlines()]
     assert "lm-eval" in extras
-    install.check(extras)
+    install.main(extras)
+    assert machine.pips[-1] == f"-e .[{','.join(extras)}]"
+    install.main(["lm_eval"])  # as its module is called
+    assert machine.pips[-1] == "-e .[lm-eval]"
 
 
 def test_without_pytorchs_index_pip_chooses_the_build_and_a_message_says_so(
@@ -205,6 +210,32 @@ def test_install_refuses_without_packages_and_when_pip_fails(
     assert "run the same command again" in refusal(capsys)
     machine.works = False
     assert "the .venv here does not work" in refusal(capsys)
+
+
+def test_a_python_that_is_too_new_is_refused_before_it_creates_a_file(
+    machine: Machine, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 14, 2))
+    install.check([])
+    monkeypatch.setattr(sys, "version_info", (3, 15, 0))
+    assert "this is Python 3.15, for which the torch of" in refusal(capsys)
+    monkeypatch.undo()
+
+
+def test_a_version_is_pinned_once_for_each_python_that_is_promised() -> None:
+    """Else pip takes one that nothing was tried with, or refuses both."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    minors = re.findall(r"Python :: 3\.(\d+)", project)
+    assert minors[0] in project.partition("requires-python")[2].partition("\n")[0]
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()[1:]
+    for minor in minors:
+        names = [
+            requirement.name
+            for requirement in map(Requirement, pins)
+            if not requirement.marker
+            or requirement.marker.evaluate({"python_version": f"3.{minor}"})
+        ]
+        assert sorted(names) == sorted({Requirement(pin).name for pin in pins})
 
 
 def test_an_old_python_is_refused_in_one_line(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
