@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import shutil
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from minise import LanguageModel, Question
+from minise.evaluation.meter import high_water
 from tests.support.runs import data as data
 from tests.support.runs import model as model
 from tests.support.runs import undrawn as undrawn
@@ -31,6 +33,11 @@ def own_cache() -> None:
 if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker is given what its session has set
     own_cache()
 
+# torch keeps the last 1,024 programs that it made for products of bfloat16 and float16, one for each
+# shape, and so does the library below it. The tests have thousands of shapes: 0.6 GB.
+for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(name, "64")
+
 # The models are tiny: threads would only wait for each other.
 torch.set_num_threads(1)
 
@@ -40,6 +47,21 @@ def pytest_collection_finish() -> None:
     at the tests and at the libraries they have imported, which took most of the time of a small
     run."""
     gc.freeze()
+
+
+# Two workers and the system then fit in 8 GB. The imports of all extras take half of the limit.
+MOST_BYTES = 1_500_000_000
+above = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """The first test after which the peak of this process' memory is above the limit fails."""
+    global above
+    with contextlib.suppress(OSError):  # not Linux
+        before, above = above, high_water() > MOST_BYTES
+        if above and not before:
+            pytest.fail(f"memory had a peak of {high_water():,} bytes, over {MOST_BYTES:,}")
 
 
 @pytest.fixture(scope="session", params=list(FAMILIES))

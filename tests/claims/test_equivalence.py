@@ -16,7 +16,7 @@ from tests.support.tiny import FAMILIES, load_tiny
 HIDDEN, PROBABILITY = 1e-10, 1e-12
 # (group size, trials) for the five choices of the fixture: m = 1, K not divisible by m, m = K,
 # m > K; a single trial and many.
-SPLITS = [(1, 1), (2, 1), (2, 8), (3, 5), (4, 20), (5, 1), (5, 6), (9, 2)]
+SPLITS = [(1, 1), (2, 1), (2, 8), (3, 5), (4, 12), (5, 1), (5, 6), (9, 2)]
 
 
 def plan(lm: LanguageModel, question: Question, size: int, trials: int) -> Plan:

@@ -293,6 +293,11 @@ def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 class TestParquet:
     """Small files that are large in memory, and damaged ones."""
 
+    @pytest.fixture(autouse=True)
+    def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With the limit of 256 MiB these tests would take gigabytes."""
+        monkeypatch.setattr("minise.data.question_file.MOST_MIB", 4)
+
     def refused(self, tmp_path: Path, table: Any, **options: Any) -> str:
         parquet = pytest.importorskip("pyarrow.parquet")
         path = tmp_path / "mine.parquet"
@@ -305,7 +310,7 @@ class TestParquet:
         self, tmp_path: Path, nested: bool
     ) -> None:
         pyarrow = pytest.importorskip("pyarrow")
-        large = "x" * 2_000_000
+        large = "x" * 32_000
         table = pyarrow.table(
             {
                 "question": pyarrow.array(["q" if nested else large] * 500),
@@ -315,14 +320,13 @@ class TestParquet:
         )
         # One page of the dictionary: the file then says nothing of the size.
         message = self.refused(tmp_path, table, dictionary_pagesize_limit=1 << 24)
-        assert "it holds 95" in message
-        assert "MiB, over the limit of 256" in message
+        assert "it holds 15 MiB, over the limit of 4" in message
 
     def test_texts_that_compress_well_are_counted_in_full(self, tmp_path: Path) -> None:
         pyarrow = pytest.importorskip("pyarrow")
-        table = pyarrow.table({"question": ["x" * 1_000_000] * 300, "answer": [0] * 300})
+        table = pyarrow.table({"question": ["x" * 16_000] * 300, "answer": [0] * 300})
         message = self.refused(tmp_path, table, use_dictionary=False)
-        assert "over the limit of 256" in message
+        assert "it holds 5 MiB, over the limit of 4" in message
 
     def test_more_than_a_million_rows_are_refused(self, tmp_path: Path) -> None:
         pyarrow = pytest.importorskip("pyarrow")
@@ -334,7 +338,7 @@ class TestParquet:
         pyarrow = pytest.importorskip("pyarrow")
         parquet = pytest.importorskip("pyarrow.parquet")
         columns = {name: [row[name] for row in OWN] for name in OWN[0]}
-        other = ["x" * 200_000_000] * 2
+        other = ["x" * 4_000_000] * 2
         path = tmp_path / "mine.parquet"
         parquet.write_table(pyarrow.table({**columns, "other": other}), path, compression="zstd")
         assert load(path).questions == QUESTIONS
