@@ -10,6 +10,7 @@ from minise.errors import InputError, printable, quote, shorten
 from minise.evaluation.predictions import choice_text, verdict, with_text
 from minise.evaluation.samples import read_samples, samples_path
 from minise.methods.sample import Sample
+from minise.report.markdown import as_markdown
 from minise.report.results import Results
 
 SHOWN = 20  # questions on a terminal
@@ -66,13 +67,14 @@ class Disagreement:
 
     def as_markdown(self) -> str:
         """All of them, as a table."""
-        rows = [
-            [shorten(text, 300).replace("|", "\\|").replace("<", "&lt;") for text in row.values()]
-            for row in self.rows()
-        ]
-        table = [["id", "question", "answer", *self.names], ["---"] * 5, *rows]
-        lines = [" | ".join(["", *row, ""]).strip() for row in table]
-        return printable("\n".join([self.title(), "", *(lines if rows else []), ""]))
+        rows = [[shorten(text, 300) for text in row.values()] for row in self.rows()]
+        head = ["id", "question", "answer", *self.names]
+        lines = [_row(head), "| --- | --- | --- | --- | --- |", *map(_row, rows)]
+        return printable("\n".join([as_markdown(self.title()), "", *(lines if rows else []), ""]))
+
+
+def _row(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(map(as_markdown, texts))} |"
 
 
 def disagreements(runs: Sequence[tuple[Path, Results]], a: str, b: str) -> list[Disagreement]:

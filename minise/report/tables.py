@@ -12,6 +12,7 @@ from typing import Any
 
 from minise.errors import InputError, printable
 from minise.evaluation.experiments import find_experiment
+from minise.report.markdown import as_markdown
 from minise.report.results import Cell, Results, and_averages, typed
 
 Texts = dict[str, str]  # heading -> text
@@ -62,8 +63,14 @@ def _fill(parts: Iterable[tuple[int, Part]]) -> dict[str, list[Texts]]:
 def _write(
     runs: Sequence[Results], tables: dict[str, list[Texts]], width: int | None = None
 ) -> str:
-    texts = [_markdown(title, rows, width) for title, rows in tables.items()]
-    return printable("\n\n".join([*texts, _notes(runs)]) + "\n")
+    show = as_markdown if width is None else _on_one_line
+    texts = [_markdown(title, rows, width, show) for title, rows in tables.items()]
+    return printable("\n\n".join([*texts, _notes(runs, show)]) + "\n")
+
+
+def _on_one_line(text: str) -> str:
+    """For a terminal, where escapes of Markdown would be read as they are."""
+    return " ".join(text.replace("|", "\\|").split())
 
 
 # Columns: what is shown of a cell; "-" for what is undefined or was not measured
@@ -271,7 +278,7 @@ TABLES: dict[str, Source] = {
 _JOINING = ("accuracy-by-weights",)
 
 
-def _notes(runs: Sequence[Results]) -> str:
+def _notes(runs: Sequence[Results], show: Callable[[str], str]) -> str:
     """How to read the tables, and what was run."""
     cells = [cell for run in runs for cell in run.cells]
     several = any(c.metrics["clusters"] < c.metrics["questions"] for c in cells)
@@ -280,9 +287,9 @@ def _notes(runs: Sequence[Results]) -> str:
     lines = [f"{brackets} Percent unless said.\n"] if cells else []
     for run in runs:
         facts = f"{run.config['dtype']}, {run.config['device']}"
-        lines.append(" ".join(f"- {run.model} ({facts}): {_questions(run.config)}.".split()))
+        lines.append(f"- {show(f'{run.model} ({facts}): {_questions(run.config)}.')}")
         if settings := settings_of(run.cells):
-            lines.append(f"  Settings: {settings}.")
+            lines.append(f"  {show(f'Settings: {settings}.')}")
     return "\n".join(lines)
 
 
@@ -319,7 +326,9 @@ def settings_of(cells: Sequence[Cell]) -> str:
     )
 
 
-def _markdown(title: str, rows: Sequence[Texts], width: int | None) -> str:
+def _markdown(
+    title: str, rows: Sequence[Texts], width: int | None, show: Callable[[str], str]
+) -> str:
     """A Markdown table whose columns line up as plain text too.
 
     With `width` the model and the task stand in the title where they are one. Where lines are still
@@ -327,7 +336,8 @@ def _markdown(title: str, rows: Sequence[Texts], width: int | None) -> str:
     """
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
     columns = [[name, *(row.get(name, "-") for row in rows)] for name in headings]
-    columns = [[" ".join(text.replace("|", "\\|").split()) for text in each] for each in columns]
+    columns = [[show(text) for text in each] for each in columns]
+    title = show(title)
     left_out: list[str] = []
 
     def too_wide() -> bool:

@@ -159,6 +159,26 @@ class TestTables:
         assert row_of["tree"]["peak MiB"] == "3"
         assert text.startswith("Multi-pass (separate) against single-pass (dense), and the tree")
 
+    def test_full_precision_and_4_bits_of_a_checkpoint_share_a_row(self) -> None:
+        full = make("quantized", {"qasc": {"standard": cell(), "self-ensemble": ours()}})
+        packed = {"self-ensemble": ours(accuracy=0.7)}
+        four_bits = make("quantized", {"qasc": packed}, quantize="nf4")
+        head, *lines = rows(table(full, four_bits))
+        assert head == [
+            *("checkpoint", "task", "full precision"),
+            *("full precision + self-ensemble", "nf4 + self-ensemble"),
+        ]
+        (line,) = [line for line in lines if line[0] == LLAMA]
+        assert [text.split()[0] for text in line[2:]] == ["80.0", "80.0", "70.0"]
+
+    def test_differences_between_runs_have_a_table_of_their_own(self) -> None:
+        run = Results.from_json(make("main", {"qasc": {"standard": cell()}}))
+        text = render([run], [{"task": "qasc", "questions": 1234, **DIFFERENCE}])
+        title = "Paired differences between runs, over the questions that both asked\n\n"
+        head, line = rows(text.partition(title)[2])
+        assert head[:3] == ["task", "questions", "difference"]
+        assert line[:4] == ["qasc", "1,234", "tree - multi-pass", "+5.00 [-1.00, +11.00]"]
+
     def test_paired_differences_are_listed_below_the_table(self) -> None:
         cells = {"multi-pass": cell(), "tree": cell()}
         run = make("main", {"qasc": cells}, differences={"qasc": [DIFFERENCE]})
