@@ -66,14 +66,18 @@ def verdict(sample: Sample) -> str:
 
 
 def _spreadsheet_text(text: str) -> str:
-    """The text without control characters, as a spreadsheet takes it for a text or a number."""
-    if re.fullmatch(r"[-+]?[0-9.,]+", text):
-        return text
+    """The text without control characters, as a spreadsheet takes it for a text or a number. Some
+    make cells of what a semicolon or a tab parts, and of lines, so each part is protected."""
     safe = printable(text.replace("\r\n", "\n"))
-    # Spreadsheets skip what cannot be seen, and a cell may be parted at a semicolon. NFKC makes a
-    # full-width sign a plain one.
-    for part in unicodedata.normalize("NFKC", text).split(";"):
-        first = next((c for c in part if not c.isspace() and unicodedata.category(c)[0] != "C"), "")
-        if first in ("=", "+", "-", "@"):
-            return f"'{safe}"
-    return f"'{safe}" if text[:1] in ("\t", "\r") else safe
+    parts = re.split(r"([;\t\n])", safe)
+    return "".join(f"'{part}" if _is_formula(part) else part for part in parts)
+
+
+def _is_formula(text: str) -> bool:
+    if re.fullmatch(r"[-+]?[0-9.,]+", text):
+        return False
+    # Spreadsheets skip what cannot be seen. NFKC makes a full-width sign a plain one.
+    for c in unicodedata.normalize("NFKC", text):
+        if not c.isspace() and unicodedata.category(c)[0] not in "CM":
+            return c in "=+-@"
+    return False

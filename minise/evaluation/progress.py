@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from minise.errors import rank, say
+from minise.errors import printable, rank, say
 
 T = TypeVar("T")
 PAUSE = 30.0  # seconds: a shorter run prints no line
@@ -26,7 +26,7 @@ def progress(
         yield from items
         return
     if sys.stderr.isatty():
-        with tqdm(items, what, unit=unit, leave=False) as bar:
+        with tqdm(items, printable(what), unit=unit, leave=False) as bar:
             for item in bar:
                 bar.set_postfix_str(beside())
                 yield item

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from minise.errors import printable
 from minise.evaluation.predictions import predictions_csv, with_text
 from minise.methods.sample import Sample
 
@@ -64,21 +63,34 @@ class TestTheTable:
             (row,) = rows({"a": [sample(prediction=index, probabilities=p, text=None)]})
             assert (row["question"], row["answer"], row["a"]) == ("", "A", name)
 
-    @pytest.mark.parametrize("text", [" =1", "\n@x", "\u200b-2x", "\uff1d1", "a;=2", "; +x"])
-    def test_a_formula_behind_what_cannot_be_seen_is_none(self, text: str) -> None:
+    @pytest.mark.parametrize("before", ["", ";", "a;", "a; b;", "\n", "\r\n", "a\n", "\t", "a\t"])
+    def test_no_part_of_a_cell_is_a_formula(self, before: str) -> None:
+        hidden = ("", " ", "   ", "\u3000", "\xa0", "\u200b", "\ufeff", "\ufe0f", " \u200b ")
+        signs = (*"=+-@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\ufe66")
+        formulas = [space + sign + "cmd()" for space in hidden for sign in signs]
+        table = rows({"a": [sample(before + formula) for formula in formulas]})
+        shown = before.replace("\r\n", "\n")
+        assert [row["id"] for row in table] == [f"{shown}'{formula}" for formula in formulas]
+
+    @pytest.mark.parametrize(
+        "text", ["a = b", "x, -y", "-4", "1;-4;+2.5", "a - b\nc", "(=)", "é;è"]
+    )
+    def test_an_ordinary_text_stays_as_it_is(self, text: str) -> None:
         (row,) = rows({"a": [sample(text)]})
-        assert row["id"] == f"'{text}"
+        assert row["id"] == text
 
     def test_no_cell_commands_a_terminal(self) -> None:
-        (row,) = rows({"a": [sample("red \x1b[31m \u202e turned\r\nmore")]})
-        assert row["id"] == "red \\x1b[31m \\u202e turned\nmore"
+        text = "red \x1b[31m \u202e turned\r\nmore \r \x00 \x9b \x7f \ud800"
+        (row,) = rows({"a": [sample(text)]})
+        shown = "red \\x1b[31m \\u202e turned\nmore \\r \\x00 \\x9b \\x7f \\ud800"
+        assert row["id"] == shown
 
-    @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+    @pytest.mark.parametrize("start", ["=", "+", "-", "@"])
     def test_no_cell_is_a_formula_and_a_number_stays_one(self, start: str) -> None:
         text = {"question": f"{start}SUM(A1)", "choices": ["-4", "+1,000.5", "-"], "answer": "-4"}
         (row,) = rows({"@a": [sample(f"{start}x", text=text)], "b": [sample(f"{start}x", 0, 1)]})
-        assert row["id"] == f"'{printable(start)}x"
-        assert row["question"] == f"'{printable(start)}SUM(A1)"
+        assert row["id"] == f"'{start}x"
+        assert row["question"] == f"'{start}SUM(A1)"
         assert (row["answer"], row["'@a"], row["b"]) == ("-4", "-4", "+1,000.5")
         (row,) = rows({"a": [sample(text=text, prediction=2)]})
         assert row["a"] == "'-"

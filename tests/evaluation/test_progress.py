@@ -59,3 +59,11 @@ def test_a_note_is_printed_beside_the_progress(capsys, clock) -> None:
         clock[0] += 40.0
     first = "1 of 10 questions, 70 tokens written, about 6 minutes left"
     assert capsys.readouterr().err.splitlines()[0] == f"minise: miniature-cot: {first}"
+
+
+def test_a_bar_sends_no_command_to_the_terminal(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
+    assert list(progress([1], "red \x1b[31m \u202e", "question")) == [1]
+    err = capsys.readouterr().err
+    assert "red \\x1b[31m \\u202e" in err
+    assert "\u202e" not in err
