@@ -17,9 +17,10 @@ from minise.engines import LanguageModel, branch_logits, token_counts
 from minise.errors import InputError, one_line, say
 from minise.evaluation.meter import timed
 from minise.evaluation.progress import duration, progress
+from minise.files import write_file
 from minise.loading.plugin import load_extra
 from minise.names import ENGINES
-from minise.report.drawing import looks, sheet, style
+from minise.report.drawing import looks, picture, sheet, style
 
 TRIALS = (5, 10, 20, 40, 80, 160)
 CHOICES = (4, 8, 12, 16)
@@ -90,10 +91,10 @@ def plot_growth(
             call.seconds.append(timed(run, lm.decoder.device))
     with style():
         try:
-            make_figure(calls, workload, rounds).savefig(path, dpi=150)
+            drawn = picture(make_figure(calls, workload, rounds), path.suffix[1:].lower(), dpi=150)
         except (OSError, ValueError) as error:
-            where = f"{path}: cannot be written as a picture"
-            raise InputError(f"{where} ({one_line(error)})") from None
+            raise InputError(f"{path}: cannot be drawn as a picture ({one_line(error)})") from None
+    write_file(path, drawn)
 
 
 def make_figure(calls: list[Call], workload: Workload, rounds: int) -> Any:

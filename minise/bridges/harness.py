@@ -24,7 +24,8 @@ from typing import Any
 
 from minise.data.tasks import Task
 from minise.errors import InputError, one_line, printable, quote, say
-from minise.evaluation.samples import DAMAGE, replace_file
+from minise.evaluation.samples import DAMAGE
+from minise.files import json_text, make_folder, write_file
 from minise.loading.plugin import load_extra
 from minise.prompt import LABELS
 from minise.question import Question
@@ -303,8 +304,8 @@ def convert(folder: Path) -> list[Path]:
     paths = []
     for report in reports.values():
         path = folder / "lm-eval" / report["model_name_sanitized"] / f"results_{date}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        make_folder(path.parent)
+        write_file(path, json_text(report, indent=2, ensure_ascii=False) + "\n")
         paths.append(path)
     return paths
 

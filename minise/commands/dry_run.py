@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -11,6 +10,7 @@ from minise.commands.model import Loaded
 from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, printable, say
 from minise.evaluation.progress import progress
+from minise.files import json_text
 from minise.loading.placement import in_words, name_of, pass_bytes
 from minise.method import Method
 from minise.methods.fitted import Fitted
@@ -91,7 +91,7 @@ def show(model: str, loaded: Loaded, tasks: dict[str, Counts], as_json: bool) ->
         "free_bytes": placed.free,
         "tasks": tasks,
     }
-    print(json.dumps(plan) if as_json else printable("\n".join(_text(plan))))
+    print(json_text(plan) if as_json else printable("\n".join(_text(plan))))
 
 
 def _text(plan: Mapping[str, Any]) -> Iterator[str]:

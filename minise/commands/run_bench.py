@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +17,7 @@ from minise.commands.model import Loaded, load_model, set_threads, values_of
 from minise.commands.options import ModelRequest
 from minise.errors import printable
 from minise.exact import machine
+from minise.files import json_text
 from minise.loading.config_json import config_from_dict
 from minise.loading.placement import usable_device
 
@@ -60,7 +60,7 @@ def _show(request: BenchRequest, loaded: Loaded, report: dict[str, Any], table: 
             "dtype": loaded.dtype,
             "machine": machine.facts_and_threads(),
         }
-        print(json.dumps(about | report))
+        print(json_text(about | report))
         return
     weights = request.model or f"random weights, {request.shape or 'the benchmark shape'}"
     where = f"{loaded.dtype}, {loaded.device}, {request.rounds} rounds"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 
 import torch
@@ -17,6 +16,7 @@ from minise.errors import printable
 from minise.evaluation.progress import progress
 from minise.exact import machine
 from minise.exact.layers import shapes_of
+from minise.files import json_text
 from minise.loading.config_json import config_from_dict, read_config
 from minise.loading.source import finder
 
@@ -30,7 +30,7 @@ def run(request: BitsRequest) -> int:
     if request.json:
         about = {"model" if request.shape is None else "shape": name, "dtype": request.dtype}
         report = about | machine.facts_and_threads()
-        print(json.dumps(report | {"shapes": [result.as_json() for result in results]}))
+        print(json_text(report | {"shapes": [result.as_json() for result in results]}))
         return 0
     lines = [
         f"{name}: {request.dtype}",

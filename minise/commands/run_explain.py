@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from minise.errors import printable
 from minise.explaining.collect import explain_data
 from minise.explaining.data import Data
 from minise.explaining.page import Page
+from minise.files import json_text, write_file
 
 
 def run(request: ExplainRequest) -> int:
@@ -25,21 +25,21 @@ def run(request: ExplainRequest) -> int:
     method, seed = self_ensemble(request.question), request.question.seed
     lm = load_model(request.model).lm
     page = Page(explain_data(lm, method, question, seed, request.detail))
-    request.output.write_text(page.html, encoding="utf-8")
+    size = write_file(request.output, page.html)
     if request.figure is not None:
-        request.figure.write_text(page.figure, encoding="utf-8")
-    report = as_json(request, page.data)
-    print(json.dumps(report) if request.json else printable(as_text(report)))
+        write_file(request.figure, page.figure)
+    report = as_json(request, page.data, size)
+    print(json_text(report) if request.json else printable(as_text(report)))
     return 0
 
 
-def as_json(request: ExplainRequest, data: Data) -> dict[str, Any]:
-    """What was written, and what it shows."""
+def as_json(request: ExplainRequest, data: Data, size: int) -> dict[str, Any]:
+    """What was written, and what it shows. `size`: of the page, in bytes."""
     return {
         "model": request.model.model,
         "question": data["question"],
         "output": str(request.output),
-        "bytes": request.output.stat().st_size,
+        "bytes": size,
         "figure": None if request.figure is None else str(request.figure),
         "detail": data["detail"],
         "tokens": {"dense": len(data["packed"]["texts"]), "tree": len(data["tree"]["texts"])},

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -14,9 +13,11 @@ from urllib.parse import quote
 from minise.commands.report import ReportRequest
 from minise.errors import InputError, one_line, printable
 from minise.evaluation.samples import DAMAGE, check_folder
+from minise.files import json_text, make_folder, write_file
 from minise.report.across import across
 from minise.report.disagreements import disagreements
 from minise.report.figures import draw
+from minise.report.markdown import as_markdown
 from minise.report.results import Results, read_results, tell_apart
 from minise.report.tables import render
 
@@ -49,9 +50,10 @@ def _show_differences(
     tasks = disagreements(list(zip(request.folders, runs, strict=True)), first, second)
     check_folder(request.output)
     path = request.output / "differences.md"
-    _write(path, "\n".join(task.as_markdown() for task in tasks))
+    make_folder(path.parent)
+    write_file(path, "\n".join(task.as_markdown() for task in tasks))
     if request.json:
-        print(json.dumps([{"task": task.task, "questions": task.rows()} for task in tasks]))
+        print(json_text([{"task": task.task, "questions": task.rows()} for task in tasks]))
         return
     print("\n\n".join(task.as_text() for task in tasks))
     print(f"\nwritten: {printable(str(path))}")
@@ -70,14 +72,17 @@ def show(
     tables = render(runs, differences)
     check_folder(folder)
     report = folder / "report.md"
-    _write(report, tables)
+    make_folder(folder)
+    write_file(report, tables)
     if as_json:
-        print(json.dumps(raw[0] if len(raw) == 1 else {"runs": raw, "differences": differences}))
+        print(json_text(raw[0] if len(raw) == 1 else {"runs": raw, "differences": differences}))
     else:
         print(as_text(runs, differences))
     figures = draw(runs, folder)
-    pictures = "".join(f"\n![{path.stem}]({quote(os.fsencode(path.name))})\n" for path in figures)
-    _write(report, tables + printable(pictures))
+    pictures = "".join(
+        f"\n![{as_markdown(path.stem)}]({quote(os.fsencode(path.name))})\n" for path in figures
+    )
+    write_file(report, tables + printable(pictures))
     if not as_json:
         print(f"written: {printable(', '.join(map(str, [report, *figures])))}")
         predictions = sorted(folder.glob("predictions-*.csv"))
@@ -96,11 +101,3 @@ def as_text(runs: Sequence[Results], differences: Sequence[dict[str, Any]] = ())
         for task, each in rates.items():
             lines.append(f"{task}: questions a second: {', '.join(each)}")
     return printable("\n".join(lines))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: could not be written ({error.strerror})") from None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 from minise.commands.ask import TITLES as ASK_METHODS
 from minise.commands.tasks import TasksRequest
 from minise.data.datasets import DATASETS
 from minise.evaluation.experiments import EXPERIMENTS
+from minise.files import json_text
 from minise.loading.names import DEFAULT_MODEL
 from minise.loading.source import shipped_models
 from minise.methods.registry import METHODS, OFFERED
@@ -33,7 +32,7 @@ def run(request: TasksRequest) -> int:
         "models": models,
     }
     if request.json:
-        print(json.dumps(lists))
+        print(json_text(lists))
         return 0
     for key, title in TITLES.items():
         print(f"{title}:")

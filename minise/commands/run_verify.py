@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +14,7 @@ from minise.commands.question import check_groups, read_question, self_ensemble
 from minise.commands.verify import VerifyRequest
 from minise.errors import printable
 from minise.exact import machine
+from minise.files import json_text
 
 YES = {True: "yes", False: "no"}
 
@@ -63,7 +63,7 @@ def as_json(model: str, dtype: str, result: Verification) -> str:
         },
         "machine": result.machine,
     }
-    return json.dumps(fields)
+    return json_text(fields)
 
 
 def as_text(model: str, dtype: str, result: Verification) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from minise.bridges.promises import Report
+from minise.files import json_text
 
 YES = {True: "yes", False: "no", None: "cannot be told"}
 
@@ -33,7 +32,7 @@ def as_json(model: str, dtype: str, report: Report) -> str:
             "gradient_inside": influence.gradient_inside,
         },
     }
-    return json.dumps(fields)
+    return json_text(fields)
 
 
 def as_text(model: str, dtype: str, report: Report) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from minise.errors import InputError
+from minise.files import read_bytes
 from minise.question import Question
 
 LARGEST = 8  # choices of an evaluation question; fewer are a subset of these
@@ -90,7 +91,7 @@ def shown(question: str) -> str:
 
 
 def _kinds() -> list[dict[str, Any]]:
-    kinds: list[dict[str, Any]] = json.loads(FACTS.read_text(encoding="utf-8"))["kinds"]
+    kinds: list[dict[str, Any]] = json.loads(read_bytes(FACTS))["kinds"]
     return kinds
 
 

@@ -17,6 +17,7 @@ from minise.data.datasets import COLUMNS, DATASETS, QUESTION_FILE, to_questions
 from minise.data.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
 from minise.data.question_file import ENDINGS, KINDS, STDIN, read_rows
 from minise.errors import InputError, quote
+from minise.files import read_bytes
 from minise.grouping import permutation
 from minise.loading.source import dataset_file
 from minise.prompt import NULL_OPTION
@@ -130,7 +131,7 @@ def _load(name: str, selection: Selection, readers: Mapping[str, Reader]) -> Tas
     """The task of a name, with all its questions."""
     if name in WORLDS:
         questions = evaluation_questions(selection.questions, LARGEST, selection.seed, name)
-        source = {"facts_sha256": hashlib.sha256(FACTS.read_bytes()).hexdigest()}
+        source = {"facts_sha256": hashlib.sha256(read_bytes(FACTS)).hexdigest()}
         return Task(name, name, questions, source)
     prefix, is_prefixed, _ = name.partition(":")
     if is_prefixed and prefix in readers:

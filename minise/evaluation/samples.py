@@ -13,12 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from minise.errors import InputError, one_line, quote, shorten
+from minise.files import (
+    append_text,
+    cut_file,
+    json_text,
+    make_folder,
+    read_bytes,
+    sync_folder,
+    write_file,
+)
 from minise.loading.plugin import load_extra
 from minise.methods.sample import Sample
 
 # What wrong types and values in a file lead to, before anything can say what is wrong.
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _NESTED = (dict, list, tuple)
+RESUME = "go on with --resume"
 _ENDINGS = (".csv", ".json", ".jsonl", ".partial")
 
 
@@ -37,8 +47,7 @@ def read_samples(path: Path) -> list[Sample]:
     Raises InputError for any other line that is not a sample, and for one that occurs twice.
     """
     samples: dict[tuple[int, str], Sample] = {}
-    *lines, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_whole_lines(path).split(b"\n")[:-1], 1):
         try:
             sample = Sample(**json.loads(line))
             if problem := sample.problem():
@@ -72,8 +81,17 @@ def peaks_so_far(path: Path) -> tuple[dict[tuple[str, str], int], str]:
 
 def drop_torn_line(path: Path) -> None:
     """Cut a file after its last complete line, so that lines can be appended."""
-    if path.exists():
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    if path.exists() and len(lines := _whole_lines(path)) < path.stat().st_size:
+        cut_file(path, len(lines), RESUME)
+
+
+def _whole_lines(path: Path) -> bytes:
+    """The content of a samples file without a torn last line; empty if there is no file. After a
+    loss of power the last line may also hold zeros where it was not on the disk."""
+    content = read_bytes(path) if path.exists() else b""
+    content = content[: content.rfind(b"\n") + 1]
+    last = content[:-1].rfind(b"\n") + 1
+    return content[:last] if b"\0" in content[last:] else content
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
@@ -81,30 +99,12 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
     Raises InputError if they cannot be written, for example because the disk is full.
     """
-    _write(path, "ab", "".join(lines), path)
+    append_text(path, "".join(lines), RESUME)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file so that it always has all of its old content or all of the new one.
-
-    Raises InputError if it cannot be written.
-    """
-    _write(path.with_name(path.name + ".partial"), "wb", text, path)
-
-
-def _write(written: Path, mode: str, text: str, path: Path) -> None:
-    """Write the file `written`, which then becomes `path` if it is another one."""
-    try:
-        with written.open(mode) as file:
-            # Half a surrogate pair, from a file name that is not UTF-8, becomes JSON's escape.
-            file.write(text.encode(errors="backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        if written != path:
-            os.replace(written, path)
-    except OSError as error:
-        problem = f"could not be written ({error.strerror})"
-        raise InputError(f"{path}: {problem}; make room, then go on with --resume") from None
+    """Write a file of a run by `write_file`."""
+    write_file(path, text, RESUME)
 
 
 def check_folder(folder: Path) -> None:
@@ -166,7 +166,7 @@ def open_folder(
     filelock = load_extra("filelock")
     check_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         lock = filelock.FileLock(folder / ".lock").acquire(timeout=0)
     except filelock.Timeout:
         raise InputError(f"{folder}: another run is writing here; choose another folder") from None
@@ -177,8 +177,9 @@ def open_folder(
         moved = ""
         if not (path.exists() or any(folder.glob("samples-*.jsonl"))):
             content = description | ({} if machine is None else {"machine": machine})
-            replace_file(path, json.dumps(content, indent=1) + "\n")
+            replace_file(path, json_text(content, indent=1) + "\n")
         else:
+            sync_folder(folder)  # a killed run may not have come to it
             try:
                 stored = json.loads(path.read_text(encoding="utf-8"))
                 stored_machine = stored.pop("machine", None)

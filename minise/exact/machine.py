@@ -17,6 +17,9 @@ from pathlib import Path
 
 import torch
 
+from minise.errors import InputError
+from minise.files import json_text, make_folder, write_file
+
 # The variables by which MKL, oneDNN, OpenMP and torch choose kernels begin so.
 CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "TORCH_MKLDNN")
 FORMAT = 2  # of the stored file: one more whenever the rules of the probe change
@@ -118,13 +121,9 @@ def _write(name: str, classes: list[list[int]]) -> None:
     """Add to the file, which another process may have changed since. The file is replaced whole."""
     _read.cache_clear()
     content = {"machine": facts(), "classes": {**_read(), name: classes}}
-    with suppress(OSError, RuntimeError):  # a full disk, no home: it is measured again next time
+    # A full disk, no home: it is measured again next time.
+    with suppress(OSError, RuntimeError, InputError):
         path = _file()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        try:
-            temporary.write_text(json.dumps(content))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        make_folder(path.parent)
+        write_file(path, json_text(content))
     _read.cache_clear()

@@ -18,6 +18,7 @@ from minise.engines import LanguageModel
 from minise.explaining.collect import explain_data
 from minise.explaining.data import Data
 from minise.explaining.figure import mask_picture
+from minise.files import json_text, read_bytes
 from minise.grouping import Grouping
 from minise.method import Preset
 from minise.methods.public import named_self_ensemble
@@ -94,12 +95,13 @@ def _render(template: str, **values: Any) -> str:
     """A template of this folder, filled in. All values are escaped except Markup; `tojson` also
     escapes what could end a script."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
+        loader=jinja2.FunctionLoader(_source),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_function"] = json_text
     environment.policies["json.dumps_kwargs"] = {"default": _packed, "separators": (",", ":")}
     environment.filters["visible"] = visible
     return environment.get_template(template).render(values)
@@ -107,7 +109,7 @@ def _render(template: str, **values: Any) -> str:
 
 def _source(*names: str) -> str:
     """Files of this folder, unchanged: they have no text of a user."""
-    return "\n".join((_HERE / name).read_text("utf-8") for name in names)
+    return "\n".join(read_bytes(_HERE / name).decode() for name in names)
 
 
 def _packed(array: np.ndarray) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from minise.config import Config
 from minise.errors import InputError, one_line
+from minise.files import read_bytes
 from minise.loading.names import DTYPES as DTYPE_NAMES
 from minise.loading.quantize import BYTES, STATE, matrix_of
 from minise.loading.tensor_parallel import Share
@@ -94,7 +95,7 @@ def read_headers(config: Config, files: Sequence[Path]) -> Stored:
 
 def described(config: Config, path: Path) -> Stored:
     """What a checkpoint holds by its config.json alone, which is at `path`."""
-    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw = json.loads(read_bytes(path))
     name = raw.get("dtype") or raw.get("torch_dtype")
     dtype = getattr(torch, name) if name in DTYPE_NAMES else torch.float32
     decoder, shapes = _shapes(config)

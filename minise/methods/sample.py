@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from sys import float_info
 from typing import Any
 
 from minise.errors import quote
+from minise.files import json_text
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Sample:
         are left out, except `answer`."""
         values = vars(self).items()
         fields = {name: value for name, value in values if value is not None or name == "answer"}
-        return json.dumps(fields, ensure_ascii=False) + "\n"
+        return json_text(fields, ensure_ascii=False) + "\n"
 
 
 def _whole(value: Any) -> bool:

@@ -3,6 +3,7 @@ caption that cover nothing."""
 
 from __future__ import annotations
 
+import io
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +36,13 @@ _STYLE: dict[str, Any] = {
 _COLOURS = ("#777777", "#d55e00", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
 # A dotted line is a bound, such as chance.
 _DASHES, _HATCHES, _MARKERS = ("-", "--", "-."), ("", "///", "..."), "osD^vP*Xp"
+
+
+def picture(figure: Any, kind: str, **options: Any) -> bytes:
+    """Matplotlib's figure as the content of a file. `kind`: its ending, such as "png"."""
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, **options)
+    return content.getvalue()
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import Any
 
 from minise.errors import InputError, one_line, shorten
 from minise.evaluation.experiments import find_experiment
+from minise.files import write_file
 from minise.report import panels as paint
-from minise.report.drawing import Look, looks, sheet, style
+from minise.report.drawing import Look, looks, picture, sheet, style
 from minise.report.results import Cell, Results
 
 _F = "f: the probability of the predicted choice. "
@@ -41,7 +42,7 @@ def draw(runs: Sequence[Results], folder: Path) -> list[Path]:
         try:
             for name, figure in make_figures(runs).items():
                 paths.append(folder / f"{name.translate({ord('/'): '_', 92: '_'})}.png")
-                figure.savefig(paths[-1])
+                write_file(paths[-1], picture(figure, "png"))
         except InputError:
             raise
         except Exception as error:  # a picture must not end an evaluation without its numbers

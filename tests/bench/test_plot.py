@@ -118,7 +118,7 @@ class TestThePlot:
         command = ["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers"]
         assert main([*command, "--plot", str(tmp_path / "growth.png")]) == 2
         last = capsys.readouterr().err.splitlines()[-1]
-        assert "growth.png: cannot be written as a picture" in last
+        assert "growth.png: cannot be drawn as a picture" in last
 
 
 def test_the_values_of_the_plot_take_some_ten_minutes_at_three_rounds() -> None:

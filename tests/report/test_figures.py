@@ -119,5 +119,7 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     sound = Results.from_json(make("main", {"a": {"standard": cell()}}))
     (tmp_path / "confidence-a.png").mkdir()
-    with pytest.raises(InputError, match=r"could not be drawn .*Is a directory"):
+    with pytest.raises(
+        InputError, match=r"confidence-a.png: could not be written \(Is a directory\)"
+    ):
         figures.draw([sound], tmp_path)
