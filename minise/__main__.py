@@ -10,6 +10,8 @@ stop.install()  # before the imports below, which take a while
 from minise.exact import strict  # noqa: E402
 
 strict.ask_for()  # before torch is imported
+if "TORCHELASTIC_RUN_ID" in os.environ:  # torch prints many lines when another process is gone
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 from minise.commands.cli import main  # noqa: E402
 
@@ -21,6 +23,7 @@ def run() -> int:
             os.fstat(number)
         except OSError:  # closed: a file of a run would take the number, and get what is printed
             os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
         print("minise: standard output is closed; redirect it to a file", file=sys.stderr)

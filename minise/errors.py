@@ -45,9 +45,23 @@ def by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
+def torchrun_problem() -> str:
+    """Which of torchrun's variables is missing or damaged; empty if none is, or without it."""
+    if not by_torchrun():
+        return ""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+        text = os.environ.get(name, "")
+        if not (text.isdecimal() and text.isascii() and len(text) < 10):
+            return f"the variable {name} of torchrun is {quote(text, 40)}, not a number"
+    if not int(os.environ["RANK"]) < int(os.environ["WORLD_SIZE"]):
+        return "the variable RANK of torchrun is not less than WORLD_SIZE"
+    return "" if os.environ.get("MASTER_ADDR") else "the variable MASTER_ADDR of torchrun is empty"
+
+
 def rank() -> int:
-    """The number of this process among those that torchrun started; 0 if it is alone."""
-    return int(os.environ["RANK"]) if by_torchrun() else 0
+    """The number of this process among those that torchrun started; 0 if it is alone, or if that
+    is not known."""
+    return int(os.environ["RANK"]) if by_torchrun() and not torchrun_problem() else 0
 
 
 def say(message: str) -> None:

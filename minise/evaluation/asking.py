@@ -23,6 +23,7 @@ from minise.rounds import run_plans
 
 Seeded = list[tuple[int, Question]]  # questions with their seeds, seed after seed
 Planned = tuple[int, Question, Plan]  # with its seed
+MOST_LOGITS = 2**26  # of a pass: 512 MiB. A method may read the whole vocabulary at many places.
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ def ask_together(
     if world.size > 1 and world.rank == 0:
         world.send(f"{key}/pending", json.dumps(list(pending)))
     elif world.size > 1:
-        pending = json.loads(world.receive(f"{key}/pending") or "[]")
+        pending = json.loads(world.receive(f"{key}/pending", [0]))
     claimed: list[int] = []  # places in `pending`, in the order in which this process asks them
 
     def claim() -> Iterator[tuple[int, Question]]:
@@ -82,7 +83,10 @@ def ask_together(
     def sample_at(place: int, wait: bool) -> Sample | None:
         if place in waiting:
             return waiting.pop(place)
-        line = world.receive(f"{key}/{place}", wait) if world.size > 1 else None
+        line = None
+        if world.size > 1:
+            name = f"{key}/{place}"
+            line = world.receive(name, world.others) if wait else world.received(name)
         return None if line is None else Sample(**json.loads(line))
 
     def in_order(wait: bool) -> Iterator[Sample]:
@@ -114,7 +118,7 @@ def _passes(asker: Asker, questions: Iterable[tuple[int, Question]]) -> Iterator
     lm, method, engine = asker.lm, asker.method, asker.variant.engine
     one_by_one = engine != "tree" or method.max_new_tokens > 0
     limit = 0 if one_by_one else asker.tokens_per_pass
-    batch, batch_tokens = list[Planned](), 0
+    batch, batch_tokens, batch_logits = list[Planned](), 0, 0
     for seed, question in questions:
         try:
             plan: Plan = method.plan(lm, question, seed)
@@ -123,11 +127,13 @@ def _passes(asker: Asker, questions: Iterable[tuple[int, Question]]) -> Iterator
             if batch:
                 yield batch
             raise _with_question(question, asker.variant, error) from error
-        if batch and batch_tokens + tokens > limit:
+        logits = sum(len(prompt.label_ids) for prompt in plan.prompts)
+        if batch and (batch_tokens + tokens > limit or batch_logits + logits > MOST_LOGITS):
             yield batch
-            batch, batch_tokens = [], 0
+            batch, batch_tokens, batch_logits = [], 0, 0
         batch.append((seed, question, plan))
         batch_tokens += tokens
+        batch_logits += logits
     if batch:
         yield batch
 

@@ -27,6 +27,7 @@ from minise.evaluation.meter import peak_bytes
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
 from minise.evaluation.progress import progress
+from minise.files import json_text
 from minise.loading.identity import code_identity, machine, sha256
 from minise.loading.parallel import ALONE, World
 from minise.method import Method, Plan
@@ -136,7 +137,7 @@ def evaluate(
             **this_machine,
             "wall_seconds": round(time.time() - began, 1),
         }
-        text = json.dumps({"config": config, **measured}, indent=1, ensure_ascii=False)
+        text = json_text({"config": config, **measured}, indent=1, ensure_ascii=False)
         files.replace_file(folder / "results.json", text + "\n")
         return json.loads(text)
 
@@ -145,7 +146,7 @@ def assist(lm: LanguageModel, run: Run, world: World) -> None:
     """Ask a part of the questions of process 0, which calls `evaluate`. Writes no file."""
     methods = {task: _make_methods(run, task) for task in run.variants}
     world.gather(json.dumps(run.describe()))
-    if world.rank < world.width and world.receive("new"):
+    if world.rank < world.width and world.receive("new", [0]):
         _try_each(lm, run, methods)
     for task in methods:
         for asker in _askers(lm, run, methods[task]).values():
@@ -358,8 +359,9 @@ def _measure(
     names = list(samples)
     differences = []
     for number, a in enumerate(names):
-        # Each with those before it; of many variants, with the first alone.
-        for b in names[: number if len(names) <= 8 else min(number, 1)]:
+        # Each with those before it; of many variants, with Self-Ensemble or the first alone.
+        one = "self-ensemble" if "self-ensemble" in names else names[0]
+        for b in names[:number] if len(names) <= 8 else [one] * (a != one):
             differences.append({"a": a, "b": b, **difference(samples[a], samples[b])})
     timing = {}
     for name in names:

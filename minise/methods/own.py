@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from math import isfinite
 from types import new_class
@@ -10,11 +9,13 @@ from typing import Any
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote
+from minise.files import json_text
 from minise.loading.plugin import guarded
 from minise.method import Answer, Method, Plan
 from minise.methods.fitted import Fitted
 from minise.methods.sample import Sample
 
+MOST_ROUNDS = 1000  # for one question; `until-decided` has at most as many
 _MEMBERS = "a method has name and plan, or name, needs and fit"
 
 
@@ -76,9 +77,18 @@ def _check_plan(plan: object, lm: LanguageModel, *_: object) -> None:
         raise InputError(f"the plan's layout has {ends}; give one for each")
 
 
-def _check_more(plan: object, lm: LanguageModel, *_: object) -> None:
-    if plan is not None:
-        _check_plan(plan, lm)
+def _check_more(plan: object, lm: LanguageModel, so_far: Plan, *_: object) -> None:
+    if plan is None:
+        return
+    if not isinstance(plan, Plan):
+        raise InputError(f"more returned {type(plan).__name__}; it must return a Plan or None")
+    _check_plan(plan, lm)
+    # What it got holds all prompts so far: asked again, they would be twice as many each time.
+    again = bool(so_far.rounds) and plan.prompts == so_far.prompts
+    if plan is so_far or plan.rounds or again:
+        raise InputError("more returned the plan that it got; return new prompts, or None to stop")
+    if len(so_far.rounds or [so_far]) >= MOST_ROUNDS:
+        raise InputError(f"more returned a plan {MOST_ROUNDS:,} times; return None to stop")
 
 
 def _check_answer(answer: object, plan: Plan, *_: object) -> None:
@@ -100,7 +110,7 @@ def _check_fit(fitted: object, samples: dict[str, list[Sample]], *_: object) -> 
 
 
 def _check_notes(notes: object, *_: object) -> None:
-    json.dumps(notes)  # raises if JSON cannot hold them
+    json_text(notes)  # raises if JSON cannot hold them
 
 
 def _check_numbers(K: int, prediction: object, *lists: Sequence[float]) -> None:

@@ -19,6 +19,7 @@ from minise.errors import (
     say,
     shorten,
 )
+from tests.support.processes import variables
 
 
 def test_input_errors_are_value_errors() -> None:
@@ -65,8 +66,8 @@ def test_a_message_on_stderr_is_one_line_of_at_most_400_characters(
 def test_only_the_first_of_several_processes_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    monkeypatch.setenv("RANK", "1")
+    for name, text in variables(1, 2).items():
+        monkeypatch.setenv(name, text)
     say("hello")
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("RANK", "0")

@@ -16,6 +16,8 @@ from minise import LanguageModel, Question, branch_logits, load
 from minise.commands.cli import main
 from minise.evaluation.samples import read_samples
 from minise.loading.plugin import find_object
+from minise.methods import own
+from minise.methods.sequential import MOST_TRIALS
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts
 from tests.support.commands import assert_one_line
 from tests.support.tiny import FAMILIES, write_checkpoint
@@ -294,6 +296,79 @@ def test_an_error_of_a_users_method_is_one_line(
     Path("mine.py").write_text(PLAN.format(**{**RIGHT, **change}))
     status = evaluate(model, "./mine.py:Mine")
     assert_one_line(status, *capsys.readouterr(), parts=["mine.py:Mine: ", *parts])
+
+
+MORE = """
+from dataclasses import replace
+
+from minise import SelfEnsemble
+
+
+class Mine:
+    name = "mine"
+
+    def plan(self, lm, question, seed):
+        return SelfEnsemble(2, 2).plan(lm, question, seed)
+
+    def more(self, lm, plan, logits, seed):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        ("return 3", ["more returned int; it must return a Plan or None"]),
+        ("return [plan]", ["more returned list; it must return a Plan or None"]),
+        ("1 / 0", ["ZeroDivisionError: division by zero (mine.py:14)"]),
+        ("exit()", ["SystemExit"]),
+        ("return replace(plan, prompts=[], rounds=())", ["the plan needs a prompt"]),
+        ("return replace(plan, prefix=[-1])", ["token id -1; use ints"]),
+        ("return plan", ["more returned the plan that it got; return new prompts, or None"]),
+        ("return replace(plan)", ["more returned the plan that it got"]),
+        ("return replace(plan, rounds=())", ["more returned the plan that it got"]),
+        (
+            "return self.plan(lm, plan.question, seed)",
+            ["more returned a plan 4 times; return None"],
+        ),
+        ("return self.plan(lm, plan.question, len(logits))", ["more returned a plan 4 times"]),
+    ],
+)
+def test_a_wrong_or_endless_more_is_one_line(
+    work_folder: Path,
+    model: Path,
+    capsys,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str,
+    parts: list[str],
+) -> None:
+    monkeypatch.setattr(own, "MOST_ROUNDS", 4)
+    Path("mine.py").write_text(MORE.format(body=body))
+    status = evaluate(model, "./mine.py:Mine")
+    assert_one_line(status, *capsys.readouterr(), parts=["./mine.py:Mine: ", *parts])
+
+
+def test_more_that_is_no_function_is_one_line(work_folder: Path, model: Path, capsys) -> None:
+    source = MORE.format(body="pass").partition("    def more")[0] + "    more = 3\n"
+    Path("mine.py").write_text(source)
+    status = evaluate(model, "./mine.py:Mine")
+    assert_one_line(status, *capsys.readouterr(), parts=["mine.py:Mine: is 3; it must be a func"])
+
+
+def test_a_method_may_ask_as_many_rounds_as_are_allowed(
+    work_folder: Path, model: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the same prompts again, as a sequential method does where there are few groups."""
+    monkeypatch.setattr(own, "MOST_ROUNDS", 4)
+    body = "return self.plan(lm, plan.question, seed) if len(plan.rounds) < 4 else None"
+    Path("mine.py").write_text(MORE.format(body=body))
+    assert evaluate(model, "./mine.py:Mine", "--keep-groups") == 0
+    samples = read_samples(Path("run/samples-words-mine.jsonl"))
+    assert {len(sample.groups or ()) for sample in samples} == {4 * 2 * 2}
+
+
+def test_the_rounds_that_are_allowed_suffice_for_the_longest_method() -> None:
+    assert own.MOST_ROUNDS >= MOST_TRIALS
 
 
 @pytest.mark.parametrize(
