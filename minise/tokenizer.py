@@ -31,10 +31,14 @@ class Tokenizer:
             tokenizer.encode(["Why?\n(A) x\nAnswer: A"])  # many damaged files fail only here
         return tokenizer
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text on its own, special tokens included."""
+    def encode(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """The ids of each text on its own. Raises InputError for half a surrogate pair, which no
+        tokenizer takes, and for a damaged tokenizer."""
         with refusing(f"{self.name}: cannot encode a prompt"):
-            return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
+            encodings = self.backend.encode_batch_fast(
+                list(texts), add_special_tokens=add_special_tokens
+            )
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens shown. To be read: encoded again it may give others."""

@@ -1,25 +1,20 @@
 """What a checkpoint's files say about writing text: its stop tokens and its chat template.
 
-A chat template is a program in a file that anybody can write. jinja2 runs it in its sandbox.
+templates.py renders the template.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakKeyDictionary
-
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line
 from minise.loading.source import finder, optional_file
+from minise.writing.templates import render
 
 _FILES: WeakKeyDictionary[LanguageModel, dict[str, tuple[Path, str] | None]] = WeakKeyDictionary()
 Message = dict[str, str]  # {"role": "user", "content": "..."}
@@ -61,7 +56,7 @@ def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
     """The messages as the checkpoint's chat template writes them, up to where the model answers.
 
     Raises InputError for a checkpoint without a template, and for a template that fails, refuses
-    these messages, or does what the sandbox forbids.
+    these messages, does what the sandbox forbids, or takes too much time or memory.
     """
     template = chat_template(lm)
     if template is None:
@@ -69,11 +64,6 @@ def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
             f"{lm.name}: has no chat template (chat_template.jinja, or chat_template in "
             "tokenizer_config.json); it is not a chat model, so use the plain prompt"
         )
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-    )
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
-    environment.filters["tojson"] = _as_json
     settings = _read(lm, "tokenizer_config.json").items()
     tokens = {key: _text(value) for key, value in settings if key.endswith("_token")}
     values = {
@@ -85,10 +75,9 @@ def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
         **{key: text for key, text in tokens.items() if text is not None},
     }
     try:
-        written: str = environment.from_string(template).render(**values)
-    except Exception as error:  # a template can raise anything
-        raise InputError(f"{lm.name}: its chat template failed ({one_line(error)})") from None
-    return written
+        return render(template, values)
+    except InputError as error:
+        raise InputError(f"{lm.name}: its chat template failed ({error})") from None
 
 
 def chat_ids(lm: LanguageModel, messages: Sequence[Message]) -> list[int]:
@@ -98,8 +87,7 @@ def chat_ids(lm: LanguageModel, messages: Sequence[Message]) -> list[int]:
 
 def encode_as_is(lm: LanguageModel, text: str) -> list[int]:
     """The ids of a text in which every special token is already written."""
-    ids: list[int] = lm.tokenizer.backend.encode(text, add_special_tokens=False).ids
-    return ids
+    return lm.tokenizer.encode([text], add_special_tokens=False)[0]
 
 
 def _read(lm: LanguageModel, name: str) -> dict[str, Any]:
@@ -135,41 +123,3 @@ def _text(token: Any) -> str | None:
     """A special token's text: a file has it as text, or as an object with more facts about it."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
-
-
-# The functions that the reference library offers to templates.
-
-
-def _refuse(message: str) -> NoReturn:
-    raise InputError(f"it refuses these messages: {message}")
-
-
-def _now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
-
-
-def _as_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # jinja2's own filter escapes for HTML, and a prompt is not HTML.
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-class _Generation(Extension):
-    """{% generation %} marks what an assistant wrote, for training. Here its content is all."""
-
-    tags = {"generation"}  # noqa: RUF012, so it is in the base class
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)  # the tag itself
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)

@@ -39,3 +39,9 @@ def test_decoding_shows_special_tokens() -> None:
     tokenizer.backend.add_special_tokens(["<s>", "<|end|>"])
     ids = tokenizer.encode(["Yes<|end|>"])[0]
     assert tokenizer.decode(ids) == "<s>Yes<|end|>"
+
+
+def test_half_a_surrogate_pair_is_refused_in_one_line() -> None:
+    with pytest.raises(InputError, match="cannot encode a prompt") as caught:
+        byte_tokenizer().encode(["a\udcff"], add_special_tokens=False)
+    assert len(str(caught.value).splitlines()) == 1

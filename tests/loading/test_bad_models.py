@@ -200,7 +200,7 @@ class TestTokenizer:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Interrupted:
-            def encode_batch_fast(self, texts: list[str]) -> None:
+            def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> None:
                 raise KeyboardInterrupt
 
         tokenizer = Tokenizer(make_tokenizer(), "tiny")

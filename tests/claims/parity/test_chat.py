@@ -73,6 +73,12 @@ TEMPLATES = {
         "<{{ message.content }}>{% endif %}{% endfor %}",
         [[USER], TALK],
     ),
+    "what is set in a generation block": (
+        "{% set x = 'a' %}{% set ns = namespace(n=0, self=1) %}{% for message in messages %}"
+        "{% generation %}{% set x = message.role %}{% set ns.n = ns.n + 1 %}{{ x }}"
+        "{% endgeneration %}{% endfor %}{{ x }}{{ ns.n }}{{ ns.self }}",
+        [[USER], TALK],
+    ),
     "json with settings": (
         "{{ {'b': 'é', 'a': [1, 2]} | tojson(ensure_ascii=True, sort_keys=True) }}"
         "{{ messages[0] | tojson(separators=(',', ':'), indent=1) }}",
