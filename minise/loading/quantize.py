@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -145,14 +146,16 @@ def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) 
     state = next((name for name in tensors if name.startswith(STATE)), STATE + "nf4")
     try:
         facts = json.loads(bytes(tensors[state].tolist()).decode())
-        kind, block, double = facts["quant_type"], int(facts["blocksize"]), "nested_offset" in facts
-        if kind not in TABLES or state != STATE + kind or block not in BLOCKS:
-            raise ValueError(f"{kind} in blocks of {block}")
+        kind, block, double = facts["quant_type"], facts["blocksize"], "nested_offset" in facts
+        if type(block) is not int or block not in BLOCKS:
+            raise ValueError(f"blocks of {quote(block)}")
+        if kind not in TABLES or state != STATE + kind:
+            raise ValueError(f"quant_type {quote(kind)}")
         if tuple(facts["shape"]) != shape:
             raise ValueError(f"shape {facts['shape']}, config.json makes it {list(shape)}")
         if double and facts["nested_blocksize"] != NESTED_BLOCK:
             raise ValueError(f"nested_blocksize {facts['nested_blocksize']}, not {NESTED_BLOCK}")
-        offset = torch.tensor(float(facts["nested_offset"])) if double else None
+        offset = _finite(facts["nested_offset"]) if double else None
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         reason = f"cannot be used ({one_line(error)})"
         raise InputError(f"{where}.{state} {reason}; fetch the checkpoint again") from None
@@ -179,8 +182,14 @@ def read_stored(tensors: dict[str, Tensor], shape: tuple[int, int], where: str) 
             f"{where}.quant_map is not the table of {kind}; fetch the checkpoint again"
         )
     if offset is not None:
-        parts["nested_offset"] = offset
+        parts["nested_offset"] = torch.tensor(offset)
     return Packed(kind, shape, block, parts)
+
+
+def _finite(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"nested_offset {quote(value)}")
+    return float(value)
 
 
 def check_format(quantize: str | None) -> None:

@@ -56,7 +56,7 @@ def complete(variant: Variant, options: dict[str, Any]) -> Variant:
     for field in _settings(method):
         default = "paper" if field.default is PAPER else field.default
         value = settings.get(field.name, default)
-        if isinstance(value, str | int | float | None):
+        if _json_holds(value):
             values[field.name] = value
     return replace(variant, settings=values)
 
@@ -134,6 +134,15 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
         if allowed and fitting.isdisjoint(allowed):
             either = " or ".join(kinds[kind] for kind in allowed)
             raise InputError(f"{where}: {name}={quote(value)} is wrong; give {either}")
+
+
+def _json_holds(value: Any) -> bool:
+    """Whether a JSON file can hold a setting: not inf, and not an int of thousands of digits."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(value, str | int | float | None)
 
 
 def _plain(value: Any) -> str:

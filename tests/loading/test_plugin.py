@@ -104,3 +104,15 @@ class TestGuarded:
     def test_an_object_that_is_no_function_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"^mine\.py:x: is 3; it must be a function$"):
             guarded("mine.py:x", 3)  # type: ignore[arg-type]
+
+
+def test_an_exception_that_cannot_be_printed_is_refused_too() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise KeyError
+
+    def fails() -> None:
+        raise Silent
+
+    with pytest.raises(InputError, match=r"^\./x\.py:f: Silent: "):
+        guarded("./x.py:f", fails)()

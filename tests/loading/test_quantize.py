@@ -173,6 +173,15 @@ class TestLayer:
         for same in (layer, narrow):
             assert torch.equal(same(x), F.linear(x, packed.unpack(torch.bfloat16).double()))
 
+    def test_every_packed_tensor_moves_with_the_layer_to_another_device(self) -> None:
+        packed = pack(draw(48, 32), "nf4-double")
+        assert {x.device.type for x in packed.tensors.values()} == {"cpu"}
+        moved = Linear4bit(packed, nn.Parameter(draw(48)), torch.float32).to("meta")
+        assert moved.bias is not None
+        tensors = [*moved.packed.tensors.values(), moved.bias]
+        assert {x.device.type for x in tensors} == {"meta"}
+        assert len(tensors) == len(packed.tensors) + 1
+
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_packed_model_is_an_ordinary_one_with_the_unpacked_weights(
@@ -221,6 +230,35 @@ def test_the_table_of_fp4_is_its_format() -> None:
     sizes = [0, 1 / 16, 8, 12, 4, 6, 2, 3]
     expected = torch.tensor([*sizes, *(-size for size in sizes)]) / 12
     assert torch.equal(TABLES["fp4"], expected)
+
+
+def test_the_table_of_8_bits_is_the_publications() -> None:
+    """Dettmers et al. 2022 (8-bit optimizers), Section 1.3: 0, 1, and below each power of ten, from
+    10^-6 to 1, twice as many values of each sign as below the one before: the middles of equal
+    parts."""
+    table = pack(draw(64, 64), "nf4-double").tensors["nested_quant_map"].double()
+    negative, zero, positive, one = table.split([127, 1, 127, 1])
+    assert (zero.item(), one.item()) == (0.0, 1.0)
+    assert torch.equal(negative, -positive.flip(0))
+    start = 0
+    for i in range(7):
+        parts = (torch.arange(2**i) + 0.5) / 2**i
+        expected = 10.0 ** (i - 6) * (0.1 + 0.9 * parts.double())
+        values = positive[start : start + 2**i]
+        assert torch.allclose(values, expected, rtol=1e-6, atol=0)
+        start += 2**i
+
+
+@pytest.mark.parametrize("block", [32, 64, 128, 256, 512, 1024, 2048, 4096])
+@pytest.mark.parametrize("format", ["fp4", "nf4-double"])
+def test_blocks_of_every_size_that_bitsandbytes_knows_are_read(
+    block: int, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantize, "BLOCK", block)
+    packed = pack(draw(80, 96), format)
+    assert len(packed.scales()) == math.ceil(80 * 96 / block)
+    again = read_stored(stored(packed, blocksize=block), (80, 96), "here")
+    assert torch.equal(again.unpack(torch.float32), packed.unpack(torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -274,6 +312,9 @@ DAMAGED: list[tuple[Callable[[dict[str, Tensor]], Any], str]] = [
     (lambda t: t.update({"quant_map": torch.zeros(16)}), "quant_map"),
     (lambda t: t.update({"quant_map": TABLES["fp4"]}), "quant_map"),
     (lambda t: t.update({"quant_map": t["quant_map"].flip(0)}), "quant_map"),
+    (lambda t: t.update({"quant_map": t["quant_map"] * math.nan}), "quant_map"),
+    (lambda t: t.update({"quant_map": t["quant_map"].view(torch.int32)}), "quant_map"),
+    (lambda t: t.update({"quant_map": t["quant_map"][:15]}), "quant_map"),
 ]
 
 
@@ -296,7 +337,19 @@ def test_stored_tensors_that_do_not_fit_are_refused(
         {"blocksize": 63},
         {"blocksize": "many"},
         {"blocksize": float("inf")},
+        {"blocksize": float("nan")},
+        {"blocksize": -1},
+        {"blocksize": 0},
+        {"blocksize": 1e30},
+        {"blocksize": 64.0},
+        {"blocksize": 64.7},
+        {"blocksize": "64"},
+        {"blocksize": [64]},
+        {"nested_offset": float("nan")},
+        {"nested_offset": float("inf")},
+        {"nested_offset": True},
         {"nested_offset": 10**400},
+        {"nested_offset": "x"},
         {"shape": [32, 48]},
         {"shape": None},
         {"nested_blocksize": 0},

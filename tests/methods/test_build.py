@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 
 import pytest
 
-from minise import InputError
+from minise import InputError, Question, load
+from minise.method import Method
 from minise.methods.build import build, complete, make_variants
 from minise.methods.registry import METHODS, OFFERED, Variant, split_names
+from tests.support.verified import SHIPPED
+
+METALS = Question(
+    "Which is a metal?", ["oak", "wren", "zinc", "silk", "rain", "salt", "wool"], id="a"
+)
+DRAWN = {
+    "self-ensemble": "4d07ac9810be4b75",
+    "until-decided": "1139422aa6025eca",
+    "cyclic-matched": "8420ace3a9a3affe",
+    "permutations": "06514885cbbd8f3d",
+    "domain-calibration": "227ba632e7625813",
+    "knockout": "0e879ddcfc4b8817",
+    "league": "9ac9cba8fba669ee",
+}
 
 
 class TestVariants:
@@ -52,6 +68,24 @@ class TestVariants:
         }
         assert {variant.engine for variant in variants} == {"dense"}
 
+    def test_without_a_seed_a_method_draws_as_with_seed_0(self) -> None:
+        lm = load(SHIPPED)
+        for name in OFFERED:
+            method = build(Variant(name, name, {"chat": False} if name == "reasoning" else {}))
+            if isinstance(method, Method):
+                plans = [method.plan(lm, METALS), method.plan(lm, METALS, 0)]
+                texts = [[prompt.text for prompt in plan.prompts] for plan in plans]
+                assert texts[0] == texts[1]
+
+    def test_a_seed_draws_the_same_prompts_in_every_version(self) -> None:
+        """So that a run can be repeated. These hashes of the prompts change with a draw."""
+        lm, hashes = load(SHIPPED), {}
+        for name in DRAWN:
+            plan = build(Variant(name, name)).plan(lm, METALS, 1)
+            texts = json.dumps([prompt.text for prompt in plan.prompts])
+            hashes[name] = hashlib.sha256(texts.encode()).hexdigest()[:16]
+        assert hashes == DRAWN
+
     def test_a_variants_settings_come_before_options(self) -> None:
         variant = Variant("m2", "self-ensemble", {"group_size": 2, "grouping": "exact"})
         completed = complete(
@@ -65,6 +99,34 @@ class TestVariants:
             "preset": "paper",
         }
         assert build(completed).trials == 3
+
+    @pytest.mark.parametrize("default", ["float('inf')", "-float('nan')", "10 ** 5000", "None"])
+    def test_a_variant_holds_only_what_json_can_hold(
+        self, default: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("own.py").write_text(
+            "from dataclasses import dataclass\n"
+            "@dataclass\n"
+            f"class Mine:\n    name = 'mine'\n    x: object = {default}\n    y: int = 3\n"
+            "    def plan(self, *given): ...\n"
+        )
+        (variant,) = make_variants(["./own.py:Mine"], {}, "tree")
+        held = {"x": None} if default == "None" else {}  # it takes its default there
+        assert variant.settings == {**held, "y": 3}
+        for value in ("1e999", "-1e999"):
+            with pytest.raises(InputError, match="is too large; give a finite number"):
+                make_variants([f"./own.py:Mine(x={value})"], {}, "tree")
+
+    def test_no_method_takes_a_number_that_is_not_finite(self) -> None:
+        for name in OFFERED:
+            method = build(Variant("x", name))
+            for setting in fields(method) if is_dataclass(method) else ():
+                for value in ("1e999", "-1e999", "nan", "inf", "-Infinity", "1" + "0" * 400):
+                    if setting.type != "str":  # a word
+                        with pytest.raises(InputError) as caught:
+                            make_variants([f"{name}({setting.name}={value})"], {}, "tree")
+                        assert len(str(caught.value)) < 400
 
     def test_methods_that_a_fitted_method_needs_are_added_in_front(self) -> None:
         names = [variant.name for variant in make_variants(["cyclic", "dirichlet"], {}, "tree")]
