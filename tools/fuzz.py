@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import random
 import re
 import resource
@@ -48,7 +49,8 @@ SECONDS = 8.0  # of the processor's time, for one case; most take a tenth of a s
 MEMORY = 3 * 2**30  # address space that a case may take beside what is there
 LONGEST = 400
 NOTES = re.compile(  # with any status
-    r"minise: .*(\bleft out\b|the run goes on|nothing can be scored|if they are counted from 1)"
+    r"minise: .*(\bleft out\b|the run goes on|nothing can be scored|if they are counted from 1"
+    r"|written again from the samples)"
 )
 
 
@@ -77,6 +79,7 @@ def run_case(kind: str, seed: int, originals: Path, show: bool = False) -> Failu
             stack.enter_context(terminal(1, Path(case.stdout or out), case.encoding))
             stack.enter_context(terminal(2, err, "utf-8"))
             stack.enter_context(confined(folder, SECONDS))
+            os.environ.update(case.environment)
             if case.chance(0.8):  # drawing takes most of an evaluation's time
                 stack.enter_context(mock.patch("matplotlib.figure.Figure.savefig", _no_figure))
             try:
@@ -84,7 +87,7 @@ def run_case(kind: str, seed: int, originals: Path, show: bool = False) -> Failu
             except SystemExit as ended:  # --help and --version
                 status = ended.code
             except BaseException as error:  # a library written in Rust may raise one, too
-                problem, detail = _where(error), traceback.format_exc()
+                problem, detail = where(error), traceback.format_exc()
         errors = err.read_text(encoding="utf-8", errors="replace")
         printed = out.read_text(encoding="utf-8", errors="replace") if out.exists() else ""
         if not problem:
@@ -102,8 +105,8 @@ def run_case(kind: str, seed: int, originals: Path, show: bool = False) -> Failu
     return Failure(kind, seed, problem, detail) if problem else None
 
 
-def _no_figure(_: object, path: Path, **options: Any) -> None:
-    path.write_bytes(b"")
+def _no_figure(*_: object, **options: Any) -> None:
+    pass
 
 
 def judge(status: Any, printed: str, errors: str, as_json: bool = False) -> str:
@@ -142,7 +145,7 @@ def _nan_in_results(folder: Path) -> str:
     return "" if sound else "NaN, or no JSON, in results.json"
 
 
-def _where(error: BaseException) -> str:
+def where(error: BaseException) -> str:
     """The exception's class and the innermost line of the package that it came through."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if Path(cli.__file__).parents[1] in Path(f.filename).parents]

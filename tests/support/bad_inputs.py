@@ -9,15 +9,19 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from minise.commands import cli
 from minise.loading.names import DTYPES
-from minise.methods.registry import PRESET_NAMES
+from minise.loading.plugin import find_object
+from minise.loading.quantize import TABLES
+from minise.methods import registry
+from minise.methods.registry import OFFERED, PRESET_NAMES
 from minise.names import ENGINES
 from tests.support.damage import (
     TEXTS,
@@ -27,6 +31,7 @@ from tests.support.damage import (
     damage_safetensors,
     replace_path,
 )
+from tests.support.packed import in_4_bits
 from tests.support.rows import MMLU, OWN, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, write
 from tests.support.tiny import FAMILIES, write_checkpoint
 
@@ -46,12 +51,56 @@ RUN_FILES = (
     *("run.json", "results.json", "results.json.partial", "report.md", "confidence-data.png"),
     *("samples-data-standard.jsonl", ".lock"),
 )
+NOT_FINITE = ("nan", "NaN", "inf", "-inf", "Infinity", "-Infinity", "1e999", "-1e999", "1e308")
+HTML = (
+    "<b>x",
+    "<img src=//x onerror=y>",
+    "</td><script>x</script>",
+    "<!-- x",
+    "a|b\\|<i>c",
+    "&lt;i>",
+)
+TEMPLATES = (
+    *([{"template": "x"}], [{"name": "default"}], [{"name": []}], [{"name": "default"}, 1], [[]]),
+    *(7, 1.5, True, {}, [None], {"default": "x"}, [{"name": "default", "template": {}}]),
+    *("{{ bos_token }}{{ eos_token }}{{ tools }}", "{% generation %}x{% endgeneration %}"),
+    *("{% for i in range(10 ** 10) %}x{% endfor %}", "{{ 1 / 0 }}", "{{ messages[9].content }}"),
+    *(
+        "{{ ''.__class__.__mro__ }}",
+        "{{ raise_exception('\\x1b[31m' * 999) }}",
+        "{{ 'x' * 99999 }}",
+    ),
+    *("{{ messages | tojson(indent=-1) }}", "{{ strftime_now('\\ud800') }}", "{% if", "\ud800", ""),
+)
 LAYOUTS = {
     "qasc": ("parquet", QASC, "id"),
     "truthfulqa": ("csv", TRUTHFUL_CSV, "Question"),
     "truthful-hub": ("parquet", TRUTHFUL_HUB, "question"),
     "mmlu_pro_biology": ("parquet", MMLU, "question_id"),
 }
+
+
+# A file of the user's own.
+OWN_IMPORTS = """
+from dataclasses import dataclass, replace
+from minise import Groups
+from minise.method import SelfEnsemble, Answer
+"""
+OWN_METHOD = f"""{OWN_IMPORTS}
+@dataclass(frozen=True)
+class Mine(SelfEnsemble):
+    name = "mine"
+"""
+RESULTS = (
+    *("return 3", "return None", "return [given[0]]", "return {1: float('nan')}", "return 'x'"),
+    *("raise KeyError(given)", "raise SystemExit(3)", "raise MemoryError", "1 / 0", "yield 3"),
+    *("return given[1]", "return replace(given[1], prompts=[])", "return float('nan')"),
+    *("return Groups(((range(K),),))", "return Groups((((0, 1),), ((2,),)))", "return Groups(())"),
+    *("return Groups((((0, 1, 2),),), weights=(10 ** 400,))", "return Groups(3)"),
+    *("return Groups((((0, 1, 2),),), weights=(float('nan'),))", "return Groups((((0.0, 1),),))"),
+    *("return {'x': float('inf')}", "return {1: {2}}", "raise ValueError('\\x1b[31m' * 999)"),
+    "raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})",
+)
 
 
 @dataclass
@@ -63,6 +112,7 @@ class Case:
     folder: Path
     stdout: str | None = None  # a device in place of a file
     encoding: str = "utf-8"  # of the terminal
+    environment: dict[str, str] = field(default_factory=dict)  # what is added to it
 
     def copy(self, name: str) -> Path:
         """A file or folder of the originals, to be damaged."""
@@ -109,6 +159,11 @@ def make_originals(folder: Path) -> Path:
         save_file({n: tensors[n] for n in names if places[n] == shard}, sharded / shard)
     index = {"metadata": {"total_size": 1}, "weight_map": places}
     (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    stored = shutil.copytree(folder / "llama", folder / "packed")
+    save_file(in_4_bits(load_file(stored / "model.safetensors")), stored / "model.safetensors")
+    facts = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    raw = json.loads((stored / "config.json").read_text()) | {"quantization_config": facts}
+    (stored / "config.json").write_text(json.dumps(raw))
     write(folder / "question.json", [{k: v for k, v in OWN[0].items() if k != "id"}])
     rows = [{**OWN[0], "id": f"q{i}", "answer": i % 3} for i in range(6)]
     for kind in ("jsonl", "json", "csv", "parquet"):
@@ -142,6 +197,25 @@ def config(case: Case) -> list[str]:
 
 def weights(case: Case) -> list[str]:
     return damaged_model(case, "model.safetensors", damage_safetensors)
+
+
+def packed(case: Case) -> list[str]:
+    """A checkpoint in 4 bits: one tensor, or what it says of itself, is changed."""
+    draw, model = case.draw, case.copy("packed")
+    path = model / "model.safetensors"
+    tensors = load_file(path)
+    name = draw.choice([name for name in sorted(tensors) if "_proj.weight" in name])
+    tensor = tensors[name]
+    if "quant_state" in name and case.chance(0.8):
+        changed = damage_json(bytes(tensor.tolist()), draw)[: 1 << 16]
+        tensors[name] = torch.tensor(list(changed), dtype=torch.uint8)
+    else:
+        other = tensors[draw.choice(sorted(tensors))]
+        changes = (tensor * 0, tensor.flip(0), tensor[1:], tensor.double(), other.clone())
+        changes += (tensor[None], torch.full_like(tensor, 255), TABLES["fp4"].clone())
+        tensors[name] = draw.choice(changes).contiguous()
+    save_file(tensors, path)
+    return case.ask(model)
 
 
 def index(case: Case) -> list[str]:
@@ -232,7 +306,13 @@ def writing(case: Case) -> list[str]:
         (model / name).write_text(json.dumps(held))
     (model / "chat_template.jinja").write_text(template)
     name = case.draw.choice((*files, "chat_template.jinja"))
-    case.damage(model / name, damage_json if name.endswith(".json") else damage_bytes)
+    if case.chance(0.3):
+        name = "tokenizer_config.json"
+        (model / "chat_template.jinja").unlink()
+        held = {**files[name], "chat_template": case.draw.choice(TEMPLATES)}
+        (model / name).write_text(json.dumps(held))
+    if case.chance(0.8):
+        case.damage(model / name, damage_json if name.endswith(".json") else damage_bytes)
     method = case.draw.choice(("cot", "reasoning", "cot-ensemble"))
     more = ["--method", f"{method}(max_new_tokens=3)", *QUESTION, *SMALL, *case.json()]
     return ["ask", "--model", str(model), *more]
@@ -324,11 +404,68 @@ def output(case: Case) -> list[str]:
     return evaluation(case.originals, name, *more)
 
 
+def settings(case: Case) -> list[str]:
+    """A method whose settings, the user's own too, are not finite, of another type, or huge."""
+    draw, name = case.draw, case.draw.choice(OFFERED)
+    cls = find_object(registry.METHODS[name][0])
+    names = [one.name for one in fields(cls)] if is_dataclass(cls) else []
+    if case.chance(0.3):
+        name, names = "./own.py:Mine", ["x", "y", "group_size"]
+        kind, default = draw.choice(("float", "int", "object", "str")), draw.choice(NOT_FINITE)
+        body = (
+            f"    x: {kind} = float('{default}')\n    y: float = 10 ** {draw.choice((3, 5000))}\n"
+        )
+        (case.folder / "own.py").write_text(OWN_METHOD + body)
+    some = draw.sample(names, min(len(names), draw.choice((0, 1, 1, 2))))
+    values = (*NOT_FINITE, "0", "-1", "true", "1" + "0" * 400, "9" * 5000, "''", "é", "1e-320")
+    method = f"{name}({','.join(f'{one}={draw.choice(values)}' for one in some)})"
+    return _either(case, "--method", method)
+
+
+def own(case: Case) -> list[str]:
+    """A method or a grouping of the user's own that does what it may not."""
+    result = case.draw.choice(RESULTS)
+    if case.chance(0.3):
+        (case.folder / "own.py").write_text(f"{OWN_IMPORTS}def mine(K, m, *_):\n    {result}\n")
+        return _either(case, "--grouping", "./own.py:mine")
+    function = case.draw.choice(("plan", "more", "answer", "notes", "write", "check", "__init__"))
+    body = f"    def {function}(self, *given, **named):\n        {result}\n"
+    (case.folder / "own.py").write_text(OWN_METHOD + body)
+    return _either(case, "--method", "./own.py:Mine")
+
+
+def torchrun(case: Case) -> list[str]:
+    """The variables that torchrun sets, one of them missing or wrong. (With sound ones the process
+    would wait for others.)"""
+    sound = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
+    sound |= {"MASTER_ADDR": "localhost", "TORCHELASTIC_RUN_ID": "x"}
+    name = case.draw.choice(("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR"))
+    wrong = ("", "-1", "x", "1.5", "²", " 0 ", "1" * 5000, "NaN", "\udcff", "\x1b[31m")
+    case.environment = {**sound, name: "" if name == "MASTER_ADDR" else case.draw.choice(wrong)}
+    if case.chance(0.3):
+        del case.environment[name]
+    return _either(case, "--method", "standard")
+
+
+def labels(case: Case) -> list[str]:
+    """Texts that a report shows, some of which a browser would take for a part of the page."""
+    draw = case.draw
+    texts = (*HTML, *(text for text in map(_clean, TEXTS) if text))
+    if case.chance(0.5):
+        folder = str(case.originals / "run")
+        return ["report", folder, "--label", draw.choice(texts), "--output-path", "out"]
+    path = case.folder / f"{draw.choice(('x', 'a_b', 'x y', '<b>x'))}.jsonl"
+    rows = [{**OWN[0], "id": f"q{i}", "question": f"{draw.choice(texts)} {i}"} for i in range(3)]
+    write(path, rows)
+    return [*evaluation(case.originals, "out", "--label", draw.choice(texts)), "--task", path.name]
+
+
 KINDS: dict[str, Callable[[Case], list[str]]] = {
     kind.__name__: kind
     for kind in (
         *(config, weights, index, tokenizer, writing),
         *(questions, data, run, arguments, output),
+        *(packed, settings, own, torchrun, labels),
     )
 }
 
@@ -339,6 +476,14 @@ def _setting(draw: random.Random) -> str:
     return f"{name}={draw.choice(values)}" if draw.random() < 0.9 else name
 
 
+def _either(case: Case, option: str, value: str) -> list[str]:
+    """A question, or an evaluation, with this option."""
+    if case.chance(0.5):
+        return [*evaluation(case.originals, "out", option, value), *case.json()]
+    model = str(case.originals / "llama")
+    return ["ask", "--model", model, *QUESTION, *SMALL, *case.json(), option, value]
+
+
 def _is_inside(name: str) -> bool:
     """Of a path: it names something in the current folder, and a command line can hold it."""
     return not name.startswith(("/", "..", "-")) and "\0" not in name and "\ud800" not in name
@@ -346,7 +491,11 @@ def _is_inside(name: str) -> bool:
 
 def _text(case: Case) -> str:
     """Any text that a command line can hold: without NUL, and halves of pairs only as bytes."""
-    return case.draw.choice(TEXTS).replace("\0", "").replace("\ud800", "\udcfe")
+    return _clean(case.draw.choice(TEXTS))
+
+
+def _clean(text: str) -> str:
+    return text.replace("\0", "").replace("\ud800", "\udcfe")
 
 
 def _renamed(case: Case, path: Path) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import random
 import struct
 from pathlib import Path
@@ -85,7 +86,7 @@ def damage_json(data: bytes, draw: random.Random) -> bytes:
 def damage_line(data: bytes, draw: random.Random) -> bytes:
     """One to three lines of JSON, damaged or replaced."""
     lines = data.split(b"\n")
-    for at in draw.sample(range(len(lines) - 1), draw.choice((1, 1, 2, 3))):
+    for at in draw.sample(range(len(lines) - 1), min(len(lines) - 1, draw.choice((1, 1, 2, 3)))):
         odd = draw.choice(VALUES).encode()
         lines[at] = odd if draw.random() < 0.1 else damage_json(lines[at], draw)
     return b"\n".join(lines)
@@ -132,8 +133,10 @@ def damage_safetensors(data: bytes, draw: random.Random) -> bytes:
         body = body[:at] + struct.pack("<f", draw.choice(NUMBERS)) + body[at + 4 :]
     elif change == 3:
         scale = draw.choice((3e4, 1e10, 1e19, 1e-30))
-        numbers = struct.unpack(f"<{len(body) // 4}f", body)
-        body = struct.pack(f"<{len(numbers)}f", *(x * scale for x in numbers))
+        count = len(body) // 4
+        numbers = [x * scale for x in struct.unpack(f"<{count}f", body[: 4 * count])]
+        numbers = [x if abs(x) < 3e38 else math.inf for x in numbers]
+        body = struct.pack(f"<{count}f", *numbers) + body[4 * count :]
     else:
         return damage_bytes(data, draw)
     return len(header).to_bytes(8, "little") + header + body
