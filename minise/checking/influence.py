@@ -47,8 +47,8 @@ class Influence:
     @property
     def gradients_hold(self) -> bool:
         """True also if there are none."""
-        outside, inside = self.gradient_outside, self.gradient_inside
-        return outside is None or inside is None or (outside == 0.0 and inside > 0.0)
+        inside = self.gradient_inside
+        return inside is None or (self.gradient_outside == 0.0 and inside > 0.0)
 
 
 @dataclass(frozen=True, eq=False)

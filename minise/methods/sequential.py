@@ -225,7 +225,7 @@ class UntilDecided(Method):
 
     def _block(self, K: int) -> int:
         """The trials of a round."""
-        return self.block or min(2 * max(1, min(self.group_size, K)), self.max_trials)
+        return self.block or min(2 * min(self.group_size, K), self.max_trials)
 
 
 def fresh(drawn: Groups, earlier: Collection[Group]) -> list[Group]:

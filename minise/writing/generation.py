@@ -16,7 +16,7 @@ from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
 from minise.cache import Cache, Growing
-from minise.engines import LanguageModel, check_fit
+from minise.engines import LanguageModel, check_finite, check_fit
 from minise.errors import InputError
 from minise.exact.attention import Reader, few_queries, next_calls, tree_reader
 from minise.layout import pack
@@ -64,7 +64,8 @@ def generate(
     it is written.
 
     Raises InputError for a setting out of range, an empty prompt, a prompt beyond the model's
-    positions or vocabulary, and a checkpoint that names no stop token where `stop` is None.
+    positions or vocabulary, numbers that overflow, and a checkpoint that names no stop token where
+    `stop` is None.
     """
     _check(max_new_tokens, temperature, top_p)
     ids = _prompt_ids(lm, prompts)
@@ -84,7 +85,9 @@ def generate(
     hidden = tree.start(ids)
     live = list(range(len(ids)))  # the texts that have not ended; the rows of `tree` are theirs
     while True:
-        rows = lm.logits(hidden).double().cpu()
+        logits = lm.logits(hidden)
+        check_finite(lm.name, logits, hidden)
+        rows = logits.double().cpu()
         tokens = [
             choose(row, temperature, top_p, draws[i]) for i, row in zip(live, rows, strict=True)
         ]
@@ -161,12 +164,11 @@ def choose(logits: Tensor, temperature: float, top_p: float, draw: random.Random
     if temperature == 0:
         return int((logits == logits.max()).nonzero()[0])
     shares, order = torch.softmax(logits / temperature, dim=-1).sort(descending=True, stable=True)
-    before = shares.cumsum(dim=-1) - shares
-    # The first token stays, even where rounding makes its share reach top_p.
-    nucleus = max(1, int((before < top_p).sum()))  # how many tokens
-    sums = shares[:nucleus].cumsum(dim=-1)
-    place = torch.searchsorted(sums, draw.random() * sums[-1], right=True)
-    return int(order[min(int(place), nucleus - 1)])
+    sums = shares.cumsum(dim=-1)
+    # In the nucleus, what comes before a token is below top_p. Before the first there is exactly 0.
+    sums = sums[: int((sums - shares < top_p).sum())]
+    # random() is below 1, so the product is below the last sum.
+    return int(order[torch.searchsorted(sums, draw.random() * sums[-1], right=True)])
 
 
 def _check(max_new_tokens: int, temperature: float, top_p: float) -> None:
@@ -212,11 +214,12 @@ class _Branches:
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Run one more token of each. Returns their hidden states (G, D)."""
         G, device = len(tokens), self.decoder.device
-        rows = self.cache.positions.shape[-1] + torch.arange(G, device=device)
+        each = torch.arange(G, device=device)
+        rows = self.cache.positions.shape[-1] + each
         if int(self.lengths.max()) == self.paths.shape[1]:  # it is full: make it half as long again
             room = self.paths[:, :1].expand(-1, math.ceil(self.paths.shape[1] / 2))
             self.paths = torch.cat([self.paths, room], dim=1)
-        self.paths[torch.arange(G, device=device), self.lengths] = rows
+        self.paths[each, self.lengths] = rows
         positions, self.lengths = self.lengths, self.lengths + 1
         calls = next_calls(self.paths, self.lengths, self.windows, self.queries)
         reader = Reader(calls, G, self.windows)

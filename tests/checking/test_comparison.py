@@ -44,6 +44,22 @@ class TestTheNumbers:
     def size(self, rows: Tensor) -> Tensor:
         return rows.double().pow(2).mean(-1).sqrt()
 
+    def test_label_logits_that_differ_in_a_bit_are_not_equal(
+        self, model: Models, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where all hidden states and logits are equal: labels are read apart from them."""
+        lm, plan = model("llama", torch.float32)
+        real = comparison.label_logits
+
+        def one_bit_off(lm: LanguageModel, plan: Plan, engine: str) -> list[Tensor]:
+            first, *rest = real(lm, plan, engine)
+            return [first.nextafter(first + 1) if engine == "tree" else first, *rest]
+
+        monkeypatch.setattr(comparison, "label_logits", one_bit_off)
+        runs = comparison.compare(lm, plan).runs
+        assert (runs["dense"].equal, runs["tree"].equal) == (True, False)
+        assert runs["tree"].relative_logits == 0 < runs["tree"].labels
+
     def test_an_ablation_is_compared_row_by_row(self, model: Models) -> None:
         lm, _ = model("llama", torch.float64)
         plan = SelfEnsemble(2, 4).plan(lm, BIRD)

@@ -49,6 +49,13 @@ class TestTheScrambledRuns:
             for row in rows - set(path):
                 assert any(group in groups and row not in unchanged for groups, unchanged in runs)
 
+    @pytest.mark.parametrize("paths", [[[0], [0, 1]], [[0, 1], [0, 1, 2]], [[0], [0, 1], [0, 2]]])
+    def test_where_one_group_ends_and_another_goes_on_is_a_fork_too(
+        self, paths: list[list[int]]
+    ) -> None:
+        """Whatever the numbers of the rows: one run keeps the shorter group and no other."""
+        assert [0] in groups_to_keep(paths)
+
     def test_every_scrambled_token_really_changes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

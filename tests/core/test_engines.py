@@ -20,7 +20,7 @@ from minise import (
 from minise.memory import free_bytes
 
 
-@pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
+@pytest.mark.parametrize("engine", ["separate", "dense", "tree", "plain"])
 def test_branch_logits_of_columns_are_those_of_the_vocabulary(
     lm: LanguageModel, engine: str
 ) -> None:
@@ -38,6 +38,7 @@ def test_branch_logits_of_columns_are_those_of_the_vocabulary(
     [
         ("separate", [(5, None)] * 3 + [(6, None)] * 3 + [(4, None)] * 3),
         ("dense", [(9, None)] * 3),
+        ("plain", [(9, None)] * 3),
         ("tree", [(8, None), (8, None), (8, 3)]),
     ],
 )
@@ -65,13 +66,27 @@ def test_each_engine_runs_the_expected_numbers_of_tokens(
     assert work == expected
 
 
+def test_the_engine_plain_alone_uses_nothing_of_exact(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written as the definition, from the mask to the output matrix."""
+    for name in ("forward", "read_ends", "logits"):
+        monkeypatch.delattr(f"minise.exact.run.{name}")
+    assert branch_logits(lm, [40, 41], [[50], [51]], "plain").shape == (2, lm.config.vocab_size)
+    for engine in ("separate", "dense", "tree"):
+        with pytest.raises(AttributeError):
+            branch_logits(lm, [40, 41], [[50], [51]], engine)
+
+
 class TestRefusals:
     def test_the_refusal_of_a_large_dense_mask_names_an_engine_that_fits(
         self, lm: LanguageModel, question: Question, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("minise.engines.free_bytes", lambda device: 10_000)
-        with pytest.raises(InputError, match=r"packed tokens need a mask .* use the engine tree"):
+        with pytest.raises(InputError, match=r"tokens need a mask of .* use the engine tree"):
             self_ensemble(lm, question, engine="dense")
+        with pytest.raises(InputError, match=r"need a mask and scores of .* use the engine tree"):
+            self_ensemble(lm, question, engine="plain")
         assert self_ensemble(lm, question, engine="tree")
         assert free_bytes(torch.device("cpu")) is not None
 

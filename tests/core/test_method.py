@@ -49,6 +49,7 @@ def test_self_ensemble_is_its_definition(
     by_choice: list[list[float]] = [[] for _ in question.choices]
     groups = make_groups(len(question.choices), m, trials, seed, question.id).flat
     assert [group.choices for group in answer.groups] == groups
+    assert {group.weight for group in answer.groups} == {1}
     for group, result in zip(groups, answer.groups, strict=True):
         listed = [question.choices[i] for i in group] + ["None of the above"] * null_option
         prompt = f"{question.text}\n"
@@ -81,6 +82,7 @@ def test_standard_inference_is_one_prompt_with_all_choices_and_no_null_option(
     assert torch.equal(answer.scores, answer.groups[0].probabilities)
     assert answer.groups[0].choices == (0, 1, 2, 3, 4)
     assert answer.groups[0].null is None
+    assert Standard().plan(lm, question).groups.complete  # nothing is drawn: no sampling error
 
 
 def test_a_score_is_the_mean_over_the_groups_a_choice_appears_in() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from minise import LanguageModel, Plan, Question, SelfEnsemble, ask
-from minise.method import OnText, Standard
+from minise.method import OnText, Standard, label_logits
 from minise.rounds import join, run_plan, run_plans
 
 QUESTION = Question("Which is a metal?", ["oak", "zinc", "silk", "salt", "wool"])
@@ -79,6 +79,22 @@ def test_questions_in_one_pass_have_the_logits_of_separate_passes(lm: LanguageMo
     for plan, (_, logits) in zip(plans, together, strict=True):
         alone = run_plan(lm, method, plan, 1)[1]
         assert all(torch.equal(a, b) for a, b in zip(alone, logits, strict=True))
+
+
+@pytest.mark.parametrize(("engine", "passes"), [("tree", 1), ("dense", 2), ("separate", 2)])
+def test_the_engine_tree_runs_two_questions_in_one_pass(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, engine: str, passes: int
+) -> None:
+    run: list[Plan] = []
+
+    def watch(lm: LanguageModel, plan: Plan, engine: str) -> list[Tensor]:
+        run.append(plan)
+        return label_logits(lm, plan, engine)
+
+    monkeypatch.setattr("minise.rounds.label_logits", watch)
+    plans = [ENSEMBLE.plan(lm, question, 1) for question in (QUESTION, OTHER)]
+    run_plans(lm, ENSEMBLE, plans, [1, 1], engine)
+    assert len(run) == passes
 
 
 def test_a_finished_question_takes_part_in_no_further_round(lm: LanguageModel) -> None:

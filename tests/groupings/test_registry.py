@@ -54,7 +54,10 @@ def groups_of(tmp_path: Path) -> Callable[[str], Groups]:
         ("Groups((((0, 1), (2, 3, 2)),))", r"group \[2, 3, 2\] is wrong"),
         ("Groups((((0, 1), (2, 3), ()),))", r"group \[\] is wrong"),
         ("Groups((((0, 1), (3,)),))", "no group holds choice 2; each choice must be in a group"),
-        ("Groups((((0, 1), (2, 3)),), (1,))", "weights .* a number above 0 for each of the 2"),
+        (
+            "Groups((((0, 1), (2, 3)),), (1,))",
+            "weights .* above 0 for each of the 2 groups",
+        ),
         ("Groups((((0, 1), (2, 3)),), (1, 2, 3))", "weights"),
         ("Groups((((0, 1), (2, 3)),), (1, float('nan')))", "weights"),
         ("Groups((((0, 1), (2, 3)),), (1, float('inf')))", "weights"),

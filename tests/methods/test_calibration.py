@@ -258,6 +258,11 @@ class TestTheCheckBeforeTheRun:
         with pytest.raises(InputError, match=re.escape(complaint)):
             method().check(mixed)
 
+    def test_questions_without_answers_are_refused(self, method: type) -> None:
+        complaint = f"{method.name} is fitted on answers, and these questions have none"
+        with pytest.raises(InputError, match=complaint):
+            method().check([(0, Question("Which?", ["a", "b"]))])
+
     def test_fewer_questions_than_folds_are_refused(self, method: type) -> None:
         repeated = [(seed, question) for seed in (0, 1) for _, question in questions([0, 1, 2, 0])]
         for few in (repeated, repeated[:4], []):

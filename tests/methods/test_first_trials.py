@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minise import InputError, LanguageModel
+from minise import InputError, LanguageModel, SelfEnsemble
 from minise.method import Answer, label_logits
 from minise.methods.build import build
 from minise.methods.first_trials import FirstTrials, group_records
@@ -16,6 +16,11 @@ from minise.methods.registry import Variant
 from minise.methods.sample import Sample
 from minise.names import ENGINES
 from tests.support.methods import QUESTION, plan
+
+
+def test_its_defaults_are_those_of_self_ensemble() -> None:
+    fewer, ensemble = FirstTrials("another"), SelfEnsemble()
+    assert (fewer.group_size, fewer.trials) == (ensemble.group_size, ensemble.trials)
 
 
 class TestFirstTrials:

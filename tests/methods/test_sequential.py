@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from math import log
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 import torch
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, ask, self_ensemble
-from minise.grouping import Groups
+from minise.grouping import Group, Groups
 from minise.groupings.registry import GROUPINGS
 from minise.methods.sequential import (
     LEAST_SPREAD,
     MOST_BET,
+    Round,
     UntilDecided,
     log_wealth,
     standard_leads,
@@ -146,6 +148,20 @@ class TestTheMethod:
         order = sorted(range(5), key=lambda i: -float(answer.scores[i]))
         assert rivals == order[1:]  # four trials cannot exclude anything at 0.01
 
+    def test_if_the_predicted_choice_is_itself_excluded_nothing_is_decided(self) -> None:
+        """12 trials for choice 0 exclude 1 and 2. Then 40 trials for choice 1 exclude 0, and 1 is
+        the prediction: the bets have excluded every choice, so each could still be the best."""
+        groups: list[Group] = [(0, 1, 2), (1, 0, 2)]  # the first of a group is the most probable
+        drawn = ((groups[0],),) * 12 + ((groups[1],),) * 40
+        question = Question("Which?", ["a", "b", "c"])
+        plan = Round(question, Groups(((groups[0],), (groups[1],))), [], [], drawn=drawn)
+        method = UntilDecided(3, null_option=False)
+        answer = method.answer(plan, [torch.tensor([9.0, 0, 0], dtype=torch.float64)] * 2)
+        assert answer.prediction == 1
+        assert method.rivals(plan, answer) == [0, 2]
+        alone = replace(plan, drawn=drawn[:12])
+        assert method.rivals(alone, method.answer(alone, [torch.tensor([9.0, 0, 0])] * 2)) == []
+
     def test_the_plain_rule_takes_the_spread_over_all_trials(self, lm: LanguageModel) -> None:
         """Also for balanced rounds, whose trials are not independent."""
         method = UntilDecided(2, max_trials=8, block=4, z=9.0)
@@ -191,6 +207,12 @@ class TestTheMethod:
         assert len(results) == 3
         with pytest.raises(InputError, match=r"alpha 1 is not between 0 and 1"):
             self_ensemble(lm, SHORT, until_decided=1)
+
+    @pytest.mark.parametrize("settings", [{"max_trials": 1}, {"max_trials": 1000, "block": 1}])
+    def test_the_smallest_and_the_largest_numbers_of_trials_are_allowed(
+        self, settings: dict[str, Any]
+    ) -> None:
+        assert UntilDecided(**settings).max_trials == settings["max_trials"]
 
     @pytest.mark.parametrize(
         ("settings", "complaint"),

@@ -55,6 +55,7 @@ class TestElimination:
         assert plan.prompts[1].text == "Which one flies?\n(A) eel\n(B) cat\nAnswer:"
         assert len(plan.prompts[1].label_ids) == 2
         close(answer, 0.225, 0.525, 0.2, 0.05)
+        assert answer.scores.tolist() == pytest.approx(answer.probabilities.tolist())
         assert [group.choices for group in answer.groups] == [(0, 1, 2, 3), (0, 1)]
 
     def test_it_ends_with_one_choice_or_with_none_below_the_mean_or_after_the_last_round(
@@ -154,6 +155,31 @@ class TestKnockout:
         budget = build(Variant("x", "self-ensemble", SIZES)).plan(lm, many, 0).tokens("tree")
         assert plan.tokens("tree") == sum(one.tokens("tree") for one in plan.rounds)
         assert 0.7 * budget < plan.tokens("tree") < 1.4 * budget
+
+    @pytest.mark.parametrize(("K", "match"), [(7, 2), (8, 2), (7, 3), (8, 3)])
+    def test_by_default_the_matches_of_all_rounds_share_the_tokens_of_the_ensemble(
+        self, lm: LanguageModel, K: int, match: int
+    ) -> None:
+        """If one bracket has 3 of its 6 matches in the first round, that round gets half."""
+        question, sizes = Question("Which?", METALS[:K]), {"group_size": 3, "trials": 12}
+        played, _ = play(
+            lm,
+            Knockout(match=match, brackets=1),
+            question,
+            lambda group: torch.tensor(group).double(),
+        )
+        matches = [len(one.prompts) for one in played.rounds or (played,)]
+        ensemble = build(Variant("x", "self-ensemble", sizes)).plan(lm, question, 0)
+        budget = ensemble.tokens("tree") * matches[0] / sum(matches)
+        first = Knockout(**sizes, match=match).plan(lm, question, 0)
+        brackets = len(first.groups.trials)
+
+        def distance(count: int) -> float:
+            plan = Knockout(**sizes, match=match, brackets=count).plan(lm, question, 0)
+            return abs(plan.tokens("tree") - budget)
+
+        assert 1 < brackets < K * K
+        assert distance(brackets) == min(distance(n) for n in range(1, brackets + 5))
 
     def test_unusable_sizes_are_refused_in_one_line(self, lm: LanguageModel) -> None:
         with pytest.raises(InputError, match="match=1 is below 2; give 2 choices or more"):

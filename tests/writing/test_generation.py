@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from dataclasses import replace
@@ -9,10 +10,13 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from tokenizers import decoders
 
 from minise import Decoder, Generation, InputError, LanguageModel, generate
 from minise.engines import run_alone
+from minise.tokenizer import Tokenizer
 from minise.writing.generation import _Branches, choose
+from tests.support.tiny import make_tokenizer
 
 # One in another, two that begin alike, one far longer, and one alone.
 PROMPTS = ["abc", "abcdef", "abcxyz", "q" + "lmno pqrs tuv " * 12, "Z"]
@@ -56,6 +60,7 @@ def test_another_seed_and_an_equal_prompt_have_other_draws(lm: LanguageModel) ->
     assert first.tokens != second.tokens
     assert generate(lm, ["abc"], 30, 1.0, seed=1, stop=[])[0].tokens != first.tokens
     assert generate(lm, ["abc"], 30, 1.0, seed=0, stop=[]) == [first]
+    assert generate(lm, ["abc"], 30, 1.0, stop=[]) == [first]  # the seed is 0 by default
 
 
 def test_the_draws_never_change(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +110,21 @@ def test_a_stop_token_ends_a_text_and_is_not_part_of_it(lm: LanguageModel) -> No
     assert text.finished
 
 
+def test_the_first_stop_text_ends_a_text_and_is_left_out_of_it(lm: LanguageModel) -> None:
+    free = generate(lm, ["abc"], 20, stop=[])[0]
+    early, late = free.text[4:6], free.text[9:11]
+    text = generate(lm, ["abc"], 20, stop=[], stop_texts=[late, "never", early])[0]
+    assert text.text == free.text[: free.text.index(early)]
+    assert (text.ended, text.finished) == ("stop", True)
+    assert 0 < len(text.tokens) < len(free.tokens)
+    assert generate(lm, ["abc"], 20, stop=[], stop_texts=["never"])[0] == free
+
+
+def test_the_tokens_of_a_text_need_not_be_more_than_one(lm: LanguageModel) -> None:
+    (text,) = generate(lm, ["abc"], 1, stop=[])
+    assert (len(text.tokens), text.ended) == (1, "budget")
+
+
 def test_a_text_ends_where_the_positions_end(lm: LanguageModel) -> None:
     short = replace(lm, config=replace(lm.config, max_position_embeddings=12))
     texts = generate(short, ["abc", "abcdefg"], 50, stop=[])
@@ -132,8 +152,36 @@ def test_pieces_of_text_are_reported_as_they_are_written(lm: LanguageModel) -> N
         assert text.text.startswith(heard[number].rstrip("\ufffd"))
 
 
+def test_special_tokens_are_in_no_text_and_in_no_piece(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, pieces = make_tokenizer(), list[str]()
+    backend.add_special_tokens(["<s>"])
+    first, *ids = backend.encode("one two", add_special_tokens=False).ids
+    written = [first, backend.token_to_id("<s>"), *ids]
+    monkeypatch.setattr("minise.writing.generation.choose", Mock(side_effect=written))
+    hear = lambda number, piece: pieces.append(piece)  # noqa: E731
+    other = replace(lm, tokenizer=Tokenizer(backend, "special"))
+    (text,) = generate(other, ["abc"], len(written), stop=[], on_text=hear)
+    assert (text.tokens, text.text, "".join(pieces)) == (written, "one two", "one two")
+
+
+def test_a_text_keeps_the_space_at_its_beginning(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a tokenizer as SentencePiece's, whose decoder drops the first space of a text."""
+    backend = make_tokenizer()
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    written = backend.encode(" two", add_special_tokens=False).ids
+    monkeypatch.setattr("minise.writing.generation.choose", Mock(side_effect=written))
+    other = replace(lm, tokenizer=Tokenizer(backend, "spaces"))
+    (text,) = generate(other, ["one"], len(written), stop=[])
+    assert text.text == " two"
+
+
 class TestChoose:
     LOGITS = torch.tensor([0.0, 2.0, 1.0, 2.0, -1.0], dtype=torch.float64)
+    EQUAL = torch.zeros(64, dtype=torch.float64)  # each has a share of 1/64, exactly
 
     def test_greedy_takes_the_first_of_equals(self) -> None:
         assert choose(self.LOGITS, 0.0, 1.0, random.Random(0)) == 1
@@ -161,6 +209,16 @@ class TestChoose:
         """The shares of the tokens 1, 3, 2, 0 and 4 are 39.2, 39.2, 14.4, 5.3 and 2.0%."""
         draw = random.Random(0)
         assert {choose(self.LOGITS, 1.0, top_p, draw) for _ in range(1500)} == nucleus
+
+    def test_equal_tokens_divide_the_draws_equally_in_the_order_of_their_ids(self) -> None:
+        for token in range(64):
+            for number in (token / 64, (token + 1) / 64 - 2**-53):
+                assert choose(self.EQUAL, 1.0, 1.0, Mock(random=lambda x=number: x)) == token
+
+    def test_the_nucleus_ends_with_the_token_that_reaches_top_p(self) -> None:
+        last = Mock(random=lambda: 1 - 2**-53)  # the largest draw
+        assert choose(self.EQUAL, 1.0, 2 / 64, last) == 1
+        assert choose(self.EQUAL, 1.0, 2 / 64 + 1e-9, last) == 2
 
     def test_draws_within_the_nucleus_keep_their_ratios(self) -> None:
         draw, n = random.Random(1), 3000
@@ -190,12 +248,22 @@ def test_settings_out_of_range_are_refused(
 def test_prompts_that_cannot_run_are_refused(lm: LanguageModel) -> None:
     with pytest.raises(InputError, match="empty prompt"):
         generate(lm, [[]], stop=[])
+    with pytest.raises(InputError, match="empty prompt"):
+        generate(lm, [[5], [], "abc"], stop=[])
     with pytest.raises(InputError, match="positions for 1024"):
         generate(lm, [[5] * 1025], stop=[])
     with pytest.raises(InputError, match="beyond the vocabulary"):
         generate(lm, [[5000]], stop=[])
     with pytest.raises(InputError, match="names no stop token"):
         generate(lm, ["abc"])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_numbers_that_overflow_are_refused(lm: LanguageModel, temperature: float) -> None:
+    decoder = copy.deepcopy(lm.decoder)
+    decoder.model.norm.weight.data[0] = torch.inf
+    with pytest.raises(InputError, match=r"its numbers overflow torch\.float64"):
+        generate(replace(lm, decoder=decoder), ["abc"], 4, temperature, stop=[])
 
 
 def test_a_text_is_finished_only_if_it_was_not_cut_off() -> None:
