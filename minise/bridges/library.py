@@ -151,6 +151,10 @@ class Library:
             raise InputError(f"{self.name}: {reason}; use the engine separate or tree")
         return self.packed(layout)
 
+    def logits(self, ends: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The logits of "ends" (G, V): the same, or those of the token ids `columns`, (G, C)."""
+        return ends if columns is None else ends[:, columns]
+
     # The ways to run prompts. All logits are in the model's dtype, on its device.
 
     def alone(self, prompt: Sequence[int]) -> Tensor:
@@ -225,7 +229,7 @@ class Library:
         """The 4-D mask, or one for each kind of layer if the model has several."""
         config, positions, mask = self.config, layout.positions, layout.mask
         rows = positions[:, None]
-        masks = {"full_attention": mask, "sliding_attention": mask, "chunked_attention": mask}
+        masks = dict.fromkeys(("full_attention", *KINDS), mask)
         if windows and config.window is not None:
             masks["sliding_attention"] = mask & (rows - positions < config.window)
         if windows and config.chunk is not None:

@@ -71,7 +71,7 @@ class LibraryModel(LanguageModel):
         return self.library.layout_ends(layout)
 
     def logits(self, ends: Tensor, columns: Tensor | None = None) -> Tensor:
-        return ends if columns is None else ends[:, columns]
+        return self.library.logits(ends, columns)
 
     def counted_as(self, engine: str) -> str:
         """With the engine tree, only what all prompts share runs once. (Padding is not counted.)"""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from lm_eval import utils
 from lm_eval.tasks import TaskManager
 
 from minise import InputError
-from minise.bridges.harness import as_harness, load_task, main
+from minise.bridges.harness import _answer, _listed, _split, as_harness, load_task, main
 from tests.support.commands import assert_one_line, run
 
 DOCS: list[dict[str, Any]] = [
@@ -112,6 +114,75 @@ def test_examples_stand_before_the_question_as_the_harness_writes_them(tmp_path:
     assert load_task(f"lm-eval:{path}").source["num_fewshot"] == 0
 
 
+def test_a_task_says_where_its_questions_come_from(tmp_path: Path) -> None:
+    path = write_task(tmp_path, **TEXTS, num_fewshot=1)
+    task = load_task(f"lm-eval:{path}(num_fewshot=0)")
+    assert (task.name, task.dataset, task.skipped) == ("birds", "own", [])
+    assert [question.id for question in task.questions] == ["0", "1", "2"]
+    assert task.places == {str(i): f"lm-eval:{path}(num_fewshot=0), document {i}" for i in range(3)}
+    rows = [[q.text, list(q.choices), q.answer] for q in task.questions]
+    sha256 = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    source = {"task": str(path), "version": 2.0, "num_fewshot": 0, "sha256": sha256}
+    assert task.source == source
+    # Without a number there are as many examples as the task says.
+    one = load_task(f"lm-eval:{path}")
+    assert one.source["num_fewshot"] == 1
+    assert [q.text.count("Answer:") for q in one.questions] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        ("Which?\nA. wren\nB. oak\nAnswer:", ("Which?", ["wren", "oak"])),
+        ("Which?\n\n  (a)  wren \n\n\t(b) oak", ("Which?\n", ["wren", "oak"])),
+        ("Which?\nOptions:\nA: wren\nB: oak", ("Which?", ["wren", "oak"])),
+        ("A. x\nB. y\nAnswer: A\nWhich?\nA. wren\nB. oak", None),  # the last list
+        ("Which?\nA. wren\nB. oak\nbut\nC. elm", ("Which?", ["wren", "oak"])),
+        ("Which?\nA. wren\nC. elm", ()),
+        ("Which?\nB. wren\nC. elm", ()),
+        ("Which?\nA. wren", ()),
+        ("A. wren\nB. oak", ("", ["wren", "oak"])),
+    ],
+)
+def test_a_list_is_lines_of_letters_in_their_order(text: str, listed: Any) -> None:
+    """At least two of them; the last list of a text counts."""
+    if listed is None:
+        listed = ("A. x\nB. y\nAnswer: A\nWhich?", ["wren", "oak"])
+    assert _listed(text) == (listed or None)
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("Which flies?", "Which flies?"),
+        ("\uff1f", "\uff1f"),
+        ("\u061f ", "\u061f "),
+        ("\u037e", "\u037e"),
+        ("It flies.\nAnswer:", "It flies."),
+        ("It flies. The answer\uff1a ", "It flies."),
+        ("It flies. This is the answer:", None),
+        ("It flies", None),
+    ],
+)
+def test_a_text_asks_by_a_question_mark_or_a_cue(text: str, question: str | None) -> None:
+    """A cue is one or two words and a colon; it is left out."""
+    if question is None:
+        with pytest.raises(InputError, match="its choices continue the text, which ends in"):
+            _split(text, ["wren", " oak"], "multiple_choice")
+    else:
+        assert _split(text, ["wren", " oak"], "multiple_choice") == (question, ["wren", "oak"])
+
+
+def test_an_answer_is_an_index_a_text_or_a_letter() -> None:
+    choices = ["wren", "oak", "B"]
+    rights = {1: 1, "1": 1, " 2 ": 2, "oak": 1, "B": 2, "(a)": 0, "c.": 2, 0: 0}
+    assert {target: _answer(target, choices, choices) for target in rights} == rights
+    assert _answer("B", [], choices) == 1  # without options beside the text it is a letter
+    for target in (-1, 3, "3", "D", "elm", True, 1.0, None):
+        with pytest.raises(InputError, match="is none of its 3 choices"):
+            _answer(target, choices, choices)
+
+
 ENDING = {"doc_to_text": "{{q[:-1]}} because it", "doc_to_choice": "options"}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "continuations": ({**TEXTS, **ENDING}, "its choices continue the text"),
@@ -201,6 +272,58 @@ def test_the_command_writes_what_the_harness_would(
         assert f"{theirs['acc_stderr,none']:.4f}" in table
         assert told["n-shot"] == {"birds": 1}
         assert told["versions"] == {"birds": 2.0}
+
+
+def test_results_have_the_harnesses_layout() -> None:
+    """A method that not every task has is left out of those."""
+    settings = {"group_size": 4}
+    told = {"n": 5, "accuracy": 0.8, "nll": 1.5, "brier": 0.25, "settings": settings}
+    config = {"model": "a/b", "dtype": "bfloat16", "device": "cuda", "limit": 5}
+    config |= {"wall_seconds": 2.5, "versions": {"minise": "9"}}
+    config |= {"sources": {"t": {"version": 2.0, "num_fewshot": 3}}}
+    results = {"t": {"ours": told}, "u": {"standard": told, "ours": {**told, "n": 1}}}
+    whole = as_harness({"config": config, "results": results})
+    assert list(whole) == ["ours", "standard"]
+    assert list(whole["standard"]["results"]) == ["u"]
+    layout = whole["ours"]
+    assert abs(layout.pop("date") - time.time()) < 1000
+    metrics = {"sample_len": 5, "acc,none": 0.8, "acc_stderr,none": pytest.approx(0.2)}
+    metrics |= {"nll,none": 1.5, "nll_stderr,none": "N/A"}
+    metrics |= {"brier_score,none": 0.25, "brier_score_stderr,none": "N/A"}
+    one = {**metrics, "sample_len": 1, "acc_stderr,none": "N/A"}
+    kind = {"output_type": "multiple_choice"}
+    higher = {"acc": True, "nll": False, "brier_score": False}
+    assert layout == {
+        "results": {
+            "t": {"name": "t", "alias": "t", **metrics},
+            "u": {"name": "u", "alias": "u", **one},
+        },
+        "group_subtasks": {"t": [], "u": []},
+        "configs": {
+            "t": {"task": "t", **kind, "metadata": {"version": 2.0, "num_fewshot": 3}},
+            "u": {"task": "u", **kind, "metadata": {}},
+        },
+        "versions": {"t": 2.0, "u": "N/A"},
+        "n-shot": {"t": 3, "u": 0},
+        "higher_is_better": {"t": higher, "u": higher},
+        "n-samples": {
+            "t": {"original": 5, "effective": 5},
+            "u": {"original": 1, "effective": 1},
+        },
+        "config": {
+            "model": "minise",
+            "model_args": {"pretrained": "a/b", "method": "ours", "group_size": 4},
+            "model_dtype": "bfloat16",
+            "device": "cuda",
+            "limit": 5,
+            "minise_version": "9",
+        },
+        "git_hash": None,
+        "model_source": "minise",
+        "model_name": "a/b/ours",
+        "model_name_sanitized": "a__b__ours",
+        "total_evaluation_time_seconds": "2.5",
+    }
 
 
 def test_its_standard_error_is_the_harnesses() -> None:

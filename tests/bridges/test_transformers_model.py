@@ -14,14 +14,15 @@ import torch
 pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
 
 import transformers
+from tokenizers import processors
 
 import minise
 from minise import InputError, Question, from_transformers
-from minise.bridges.transformers_model import load
+from minise.bridges.transformers_model import _quiet, load
 from tests.support.bridges import make_model, make_reader, scores
 from tests.support.commands import Q, assert_one_line, run
 from tests.support.tiny import FAMILIES as OURS
-from tests.support.tiny import write_checkpoint
+from tests.support.tiny import make_tokenizer, write_checkpoint
 
 
 @pytest.mark.parametrize("family", OURS)
@@ -118,6 +119,83 @@ def test_a_gemma_needs_its_beginning_token() -> None:
     from_transformers(make_model("qwen3"), make_reader(bos=False))
 
 
+def test_a_tokenizer_that_ends_each_text_is_refused() -> None:
+    backend = make_tokenizer()
+    end = processors.TemplateProcessing(single="$A <s>", special_tokens=[("<s>", 0)])
+    backend.post_processor = end
+    reader = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<s>")
+    with pytest.raises(InputError, match="its tokenizer ends each text; set add_eos_token=False"):
+        from_transformers(make_model("qwen3"), reader)
+
+
+def test_a_model_is_named_by_what_is_given_its_config_or_its_class() -> None:
+    model, reader = make_model("qwen3"), make_reader()
+    assert from_transformers(model, reader).name == "transformers:Qwen3ForCausalLM"
+    model.config._name_or_path = "maker/model"
+    assert from_transformers(model, reader).name == "transformers:maker/model"
+    assert from_transformers(model, reader, "mine").name == "mine"
+
+
+def test_a_model_inside_an_adapter_runs_with_it(question: Question) -> None:
+    """As PEFT has it: `get_base_model` returns what is inside, which has config and embedding."""
+
+    class Adapted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = make_model("qwen3")
+
+        def get_base_model(self) -> torch.nn.Module:
+            return self.inner
+
+        def forward(self, **arguments: Any) -> Any:
+            output = self.inner(**arguments)
+            output.logits = -output.logits
+            return output
+
+    adapted = from_transformers(Adapted().eval(), make_reader())
+    plain = from_transformers(adapted.library.network.inner, make_reader())
+    assert adapted.name == plain.name
+    for engine in ("separate", "dense", "tree"):
+        logits = minise.branch_logits(adapted, [0, 5], [[8, 9], [7]], engine)
+        expected = minise.branch_logits(plain, [0, 5], [[8, 9], [7]], engine)
+        assert torch.equal(logits, -expected)
+
+
+def test_identity_depends_on_names_shapes_dtypes_and_values() -> None:
+    model = make_model("qwen3")
+
+    def identity() -> Any:
+        return from_transformers(model, make_reader()).identity()["weights_sha256"]
+
+    found = [identity()]
+    gate = model.model.layers[2].mlp.gate_proj
+    gate.weight.data = gate.weight.data.view(gate.weight.shape[1], -1)
+    found.append(identity())
+    model.to(torch.float64)
+    found.append(identity())
+    norm = model.model.norm.weight.data
+    norm[-1] += 1e-9  # of a small tensor every value counts
+    found.append(identity())
+    model.model.norm.register_parameter("other", model.model.norm._parameters.pop("weight"))
+    found.append(identity())
+    assert len({*found}) == len(found) == 5
+
+
+@pytest.mark.parametrize("bars", [True, False])
+def test_loading_leaves_the_librarys_notes_as_they_were(bars: bool) -> None:
+    log = transformers.utils.logging
+    (log.enable_progress_bar if bars else log.disable_progress_bar)()
+    level = log.get_verbosity()
+    try:
+        with _quiet(transformers):
+            assert log.get_verbosity() == log.ERROR != level
+            assert not log.is_progress_bar_enabled()
+        assert log.get_verbosity() == level
+        assert log.is_progress_bar_enabled() == bars
+    finally:
+        log.disable_progress_bar()
+
+
 def test_an_empty_prompt_and_a_tokenizer_that_is_none() -> None:
     model = make_model("qwen3")
     with pytest.raises(InputError, match="makes no token of a prompt"):
@@ -135,6 +213,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_model("qwen3").save_pretrained(folder)
     make_reader().save_pretrained(folder)
     return folder
+
+
+def test_a_checkpoint_is_loaded_as_it_is_asked_for(folder: Path) -> None:
+    lm = load(str(folder), dtype=torch.bfloat16, attention="eager")
+    assert (lm.decoder.dtype, lm.library.config.attention) == (torch.bfloat16, "eager")
+    assert load(str(folder), device="cpu").decoder.dtype == torch.float32  # as it is stored
+    assert load(str(folder)).name == f"transformers:{folder}"
+    assert not lm.library.network.training
+
+
+def test_weights_that_a_file_can_run_code_by_are_not_read(folder: Path, tmp_path: Path) -> None:
+    """Only safetensors are."""
+    pickled = Path(shutil.copytree(folder, tmp_path / "pickled"))
+    (pickled / "model.safetensors").unlink()
+    torch.save(make_model("qwen3").state_dict(), pickled / "pytorch_model.bin")
+    with pytest.raises(InputError, match="the library cannot load it"):
+        load(str(pickled))
 
 
 def test_ask_and_eval(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +265,8 @@ def test_bad_checkpoints_and_options_are_one_line(
     own_code = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
     raw = {"model_type": "no-such-model", "auto_map": own_code}
     (unknown / "config.json").write_text(json.dumps(raw))
+    ran = tmp_path / "ran"
+    (unknown / "code.py").write_text(f"open({str(ran)!r}, 'w')")
     for source, options, part in [
         (lacking, (), "missing keys"),
         (unknown, (), "the library cannot load it"),
@@ -180,6 +277,7 @@ def test_bad_checkpoints_and_options_are_one_line(
     ]:
         result = run(capsys, "ask", *Q, "--model", f"transformers:{source}", *options)
         assert_one_line(*result, [part])
+    assert not ran.exists()  # no code of a checkpoint is run
 
 
 @pytest.mark.parametrize("command", ["ask", "verify", "eval"])

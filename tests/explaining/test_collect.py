@@ -11,10 +11,20 @@ from tokenizers import decoders
 
 from minise import InputError, LanguageModel, Question, pack, record, self_ensemble, standard
 from minise.engines import run_alone
-from minise.explaining.collect import MOST_BYTES, MOST_TOKENS, explain_data
+from minise.exact.machine import in_words
+from minise.explaining.collect import (
+    MOST_BYTES,
+    MOST_TOKENS,
+    _plan,
+    _what_fits,
+    explain_data,
+)
+from minise.explaining.data import Data
 from minise.explaining.page import explain
+from minise.explaining.watch import OwnModel
 from minise.method import SelfEnsemble
 from minise.methods.uncertainty import uncertainty
+from minise.prompt import LABELS
 from minise.tokenizer import Tokenizer
 from tests.support.explained import SETTINGS
 from tests.support.tiny import FAMILIES, load_tiny, make_tokenizer
@@ -41,6 +51,28 @@ def test_the_pages_answers_are_those_of_the_library(lm, page, bird) -> None:
     probabilities = data["others"]["standard"]["probabilities"]
     assert probabilities == pytest.approx(other.probabilities.tolist(), abs=1e-6)
     assert set(data["others"]) == {"standard", "cyclic"}
+
+
+def test_a_page_names_the_model_the_question_and_the_settings(lm, page, bird) -> None:
+    windows = sorted({window for window in lm.config.sliding_windows if window is not None})
+    facts = {
+        **{"model": lm.name, "dtype": "float64", "device": "cpu", "machine": in_words()},
+        **{"layers": lm.config.num_hidden_layers, "windows": windows, "engine": "tree"},
+        **{"query_heads": 4, "heads": 4, "detail": "full", "left_out": []},
+        **{"question": bird.text, "choices": list(bird.choices), "answer": 0, "labels": LABELS},
+        **{"group_size": 2, "trials": 3, "seed": 4, "complete": False},
+    }
+    assert {name: page.data[name] for name in facts} == facts
+    trials = SelfEnsemble(2, 3).plan(lm, bird, 4).groups.trials
+    of_groups = [number for number, trial in enumerate(trials) for _ in trial]
+    assert [group["trial"] for group in page.data["groups"]] == of_groups
+    assert page.data["shown"] == len(of_groups)
+
+
+def test_probabilities_have_six_digits(page) -> None:
+    shown = [p for group in page.data["groups"] for p in [*group["probabilities"], group["null"]]]
+    for digits in (5, 6):
+        assert (shown == [round(p, digits) for p in shown]) == (digits == 6)
 
 
 def test_the_running_mean_equals_the_answer_with_fewer_trials(lm, page, bird) -> None:
@@ -82,6 +114,8 @@ def test_spaces_of_a_tokenizer_with_special_spaces_are_kept(lm, bird) -> None:
     other = replace(lm, tokenizer=Tokenizer(backend, "spaces"))
     texts = explain(other, bird, group_size=2, trials=1).data["packed"]["texts"]
     assert "".join(texts).count("Which is a bird?") == 1
+    first = explain(other, replace(bird, text=" Which?"), group_size=2, trials=1).data["packed"]
+    assert "".join(first["texts"]).removeprefix("<s>").startswith(" Which?")
 
 
 def test_packed_equals_separate_and_the_ablations_do_not(lm, page) -> None:
@@ -184,6 +218,10 @@ def test_a_large_models_page_is_below_5_mb_and_says_what_it_leaves_out(deep) -> 
 def test_full_detail_keeps_every_head(lm, bird) -> None:
     low = explain(lm, bird, **SETTINGS, detail="low").data
     assert (low["detail"], low["heads"]) == ("low", 1)
+    assert low["left_out"] == [
+        "Attention is the mean over the 4 heads. With full detail the file holds every head, and "
+        "is larger."
+    ]
     full = explain(lm, bird, **SETTINGS).data
     assert full["detail"] == "full"
     assert len(full["attention"]) == 4 * len(low["attention"])
@@ -198,11 +236,55 @@ def test_no_more_tokens_are_shown_than_fit_in_the_picture(lm) -> None:
     assert data["attention"].size < 4 * MOST_BYTES
 
 
+def bytes_of(data: Data, groups: int, heads: int) -> int:
+    """Of equality and attention, for the first groups and this many heads."""
+    packed, rows = data["packed"]["ends"][groups - 1] + 1, max(data["tree"]["ends"][:groups]) + 1
+    equality = sum(run[:packed].nbytes for run in data["equality"].values())
+    positions = data["tree"]["positions"][:rows]
+    return equality + data["layers"] * heads * sum(position + 1 for position in positions)
+
+
+def test_as_many_groups_are_shown_as_fit_to_the_byte_and_to_the_token(
+    lm, page, bird, monkeypatch
+) -> None:
+    """And every head, where no detail is asked for, if all of them fit."""
+    data, plan = page.data, SelfEnsemble(2, 3).plan(lm, bird, 4)
+    G, L, H = len(plan.prompts), lm.config.num_hidden_layers, lm.config.num_attention_heads
+    sizes = [data["attention"].nbytes, *(run.nbytes for run in data["equality"].values())]
+    assert bytes_of(data, G, H) == sum(sizes)
+
+    def fits(name: str, most: int, detail: str | None) -> tuple[str, int]:
+        monkeypatch.setattr(f"minise.explaining.collect.{name}", most)
+        return _what_fits(OwnModel(lm), L, plan, detail)
+
+    for groups in (2, 5, G):
+        exact = bytes_of(data, groups, 1)
+        assert fits("MOST_BYTES", exact, "low") == ("low", groups)
+        assert fits("MOST_BYTES", exact - 1, "low") == ("low", groups - 1)
+        assert fits("MOST_BYTES", exact, "full") == ("full", G)
+    every_head = bytes_of(data, G, H)
+    assert fits("MOST_BYTES", every_head, None) == ("full", G)
+    assert fits("MOST_BYTES", every_head - 1, None) == ("low", G)
+    for groups in (2, 5, G):
+        exact = data["packed"]["ends"][groups - 1] + 1
+        for detail in ("low", "full"):
+            assert fits("MOST_TOKENS", exact, detail) == (detail, groups)
+            assert fits("MOST_TOKENS", exact - 1, detail) == (detail, groups - 1)
+    assert (MOST_TOKENS, MOST_BYTES) == (2000, 3_200_000)
+
+
+def test_over_1000_groups_are_refused(lm) -> None:
+    two = Question("Which is a bird?", ["wren", "oak"])
+    assert len(_plan(lm, SelfEnsemble(2, 1000), two, 0).prompts) == 1000
+    with pytest.raises(InputError, match="1,001 groups are too many for a page"):
+        _plan(lm, SelfEnsemble(2, 1001), two, 0)
+
+
 def test_a_trial_too_long_for_the_picture_is_refused(tmp_path) -> None:
     long = {**FAMILIES["llama"], "max_position_embeddings": 4096}
     lm = load_tiny(tmp_path, long)
     question = Question("x" * 2500, ["wren", "oak"])
-    with pytest.raises(InputError, match="tokens, too many for a page; shorten the question"):
+    with pytest.raises(InputError, match=r"^one prompt has 2,\d{3} tokens, too many for a page; "):
         explain(lm, question)
 
 

@@ -183,6 +183,7 @@ def test_where_packing_is_refused_only_the_cache_is_compared() -> None:
     assert list(page.data["equality"]) == ["tree"]
     assert page.data["equality"]["tree"].max() < 1e-5
     (why,) = page.data["left_out"]
+    assert why.startswith("The run dense, with and without mask and positions, is left out: ")
     assert "engine dense is not exact here" in why
     assert "was not run over this sequence" in page.html
     assert "Packed equals separate" not in page.html
@@ -220,6 +221,64 @@ def test_a_sink_and_a_window_of_its_own_are_named() -> None:
     assert any(
         "own window of 13" in line for line in explained(make_model("gpt_neo"))[1]["left_out"]
     )
+    chunks = "Part 2 has no switch for this model's attention chunks of 13 tokens."
+    assert chunks in explained(make_model("llama4_text"))[1]["left_out"]
+
+
+EVERY_LAYER = "Attention weights: the library does not tell them for every layer."
+NOT_SHARES = "Attention weights: in this model they are not between 0 and 1."
+NO_STATES = "Equality and readouts: the library does not tell hidden states after each layer, "
+NO_STATES += "before and after the final norm."
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "why"),
+    [
+        ("attentions", lambda all_: tuple(2 * each for each in all_), NOT_SHARES),
+        ("attentions", lambda all_: tuple(-each for each in all_), NOT_SHARES),
+        ("attentions", lambda all_: all_[1:], EVERY_LAYER),
+        ("attentions", lambda all_: (*all_[:-1], all_[-1][..., 1:]), EVERY_LAYER),
+        ("attentions", lambda all_: tuple(each[..., 1:] for each in all_), EVERY_LAYER),
+        ("attentions", lambda all_: (*all_[:-1], None), EVERY_LAYER),
+        ("hidden_states", lambda all_: all_[1:], NO_STATES),
+        ("hidden_states", lambda all_: (*all_[:-1], 2 * all_[-1]), NO_STATES),
+        ("hidden_states", lambda all_: (all_[0], all_[1][..., 1:], *all_[2:]), NO_STATES),
+    ],
+)
+def test_what_is_not_in_the_usual_form_is_not_shown(part: str, change: Any, why: str) -> None:
+    model = make_model("qwen3")
+
+    def changed(_: object, inputs: object, output: Any) -> None:
+        if output.get(part) is not None:
+            output[part] = change(output[part])
+
+    model.register_forward_hook(changed)
+    data = explained(model)[1]
+    assert data["left_out"] == [why]
+    if part == "attentions":
+        assert (data["heads"], data["attention"]) == (0, None)
+        assert all(group["lens"] for group in data["groups"])
+        assert len(data["equality"]) == 4
+    else:
+        assert data["heads"] == 4
+        assert not any(group["lens"] for group in data["groups"])
+        assert data["equality"] == {}
+
+
+def test_readouts_that_are_not_the_models_answer_are_not_shown() -> None:
+    """Here logits depend on more than what the final norm gets: on the number of tokens."""
+    model = make_model("qwen3")
+
+    def shifted(_: object, inputs: object, options: Any, output: Any) -> None:
+        if options["input_ids"].shape[1] == model.config.num_hidden_layers:
+            output.logits = output.logits.flip(-1)
+
+    model.register_forward_hook(shifted, with_kwargs=True)
+    data = explained(model)[1]
+    why = "Readouts: what its final norm gets does not make the model's logits."
+    assert data["left_out"] == [why]
+    assert not any(group["lens"] for group in data["groups"])
+    assert len(data["equality"]) == 4
 
 
 # The command line.

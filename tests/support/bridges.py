@@ -21,12 +21,15 @@ GEMMA = {"head_dim": 8, "sliding_window": 13, "layer_types": ["sliding_attention
 GEMMA["layer_types"] += ["full_attention"]  # type: ignore[operator]
 GPT_NEO = {"num_layers": 3, "num_heads": 4, "window_size": 13}
 GPT_NEO["attention_types"] = [[["global", "local"], 1], [["global"], 1]]  # type: ignore[assignment]
+LLAMA4 = {"head_dim": 8, "attention_chunk_size": 13, "no_rope_layers": [1, 1, 0]}
+LLAMA4 |= {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 32}
 # Each with what is special about it, and with windows shorter than a prompt.
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 12},
     "mistral": {"sliding_window": 13},
     "gemma3_text": GEMMA,
     "gpt_oss": {"head_dim": 8, "sliding_window": 13},
+    "llama4_text": LLAMA4,  # chunks by position
     "gpt2": {},  # learned positions, by the position ids
     "gpt_neo": GPT_NEO,  # a window of its own, by index
     "mpt": {},  # ALiBi, by index
