@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
 from minise import load
-from minise.bench import plot
-from minise.bench.measure import Timings, random_model, time_engines, unrefined
+from minise.bench import measure, plot
+from minise.bench.measure import Row, Timings, random_model, time_engines, unrefined
 from minise.engines import token_counts
 from minise.errors import InputError
 from minise.names import ENGINES
@@ -30,6 +32,69 @@ def test_several_questions_in_one_pass_have_the_same_logits_and_divide_the_time(
     tree, together = replace(row, name="tree", seconds=0.5), replace(row, seconds=0.25)
     text = Timings(1.0, [tree, together]).as_text()
     assert "questions a second: tree 2.00, tree, 3 questions a pass 4.00." in text
+
+
+def test_the_table_shows_each_row_beside_the_tree() -> None:
+    rows = [Row("separate", 3.0, 1234, None, 0.0), Row("tree", 2.0, 1000, 3 * 2**20, 1e-5)]
+    text = Timings(0.5, rows, {"plain": "it is too large"}).as_text()
+    cells = [re.split(r"  +", line.strip()) for line in text.splitlines()]
+    assert cells[2:6] == [
+        ["seconds", "/ tree", "tokens", "peak MiB", "max diff"],
+        ["separate", "3.000", "1.50", "1,234", "?", "0.0e+00"],
+        ["tree", "2.000", "1.00", "1,000", "3", "1.0e-05"],
+        ["floor: linear layers on the tree", "0.500", "0.25", "1,000"],
+    ]
+    assert "questions a second: tree 0.50." in text
+    assert "plain is left out: it is too large." in text
+    assert "No peers: no library" in text
+    assert "equal bits" not in text
+    peer = replace(rows[0], name="library, separate")
+    assert "No peers" not in Timings(0.5, [*rows, peer]).as_text()
+
+
+def test_each_runs_once_to_warm_up_and_then_all_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of each is the median of its rounds."""
+    ran: list[str] = []
+
+    def timed(run: Callable[[], str], device: torch.device) -> float:
+        run()
+        return [5.0, 1.0, 9.0][ran.count("a") - 2] + (ran[-1] == "b")
+
+    monkeypatch.setattr(measure, "peak_bytes", lambda run, device: (7, run()))
+    monkeypatch.setattr(measure, "timed", timed)
+    runs = {name: lambda name=name: ran.append(name) or name for name in "ab"}
+    measured = measure.time_in_turn(runs, 3, CPU)
+    assert ran == [*"abababab"]
+    assert measured == {"a": measure.Measured(5.0, 7, "a"), "b": measure.Measured(6.0, 7, "b")}
+
+
+def test_the_floor_is_of_all_layers_and_a_shared_pass_is_divided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "timed", lambda run, device: 6.0)
+    report = time_engines(LLAMA, SMALL, 1, 0, with_peers=False, tokens_per_pass=10**3)
+    assert report.floor_seconds == 6.0 * LLAMA.config.num_hidden_layers
+    *engines, together = report.rows
+    assert {row.seconds for row in engines} == {6.0}
+    tokens = token_counts(*SMALL.prompts(LLAMA.config.vocab_size, 0)[:2])["tree"]
+    assert together.name == f"tree, {10**3 // tokens} questions a pass"
+    assert together.seconds == 6.0 / (10**3 // tokens)
+    two = time_engines(LLAMA, SMALL, 1, 0, with_peers=False, tokens_per_pass=2 * tokens)
+    assert two.rows[-1].name == "tree, 2 questions a pass"
+
+
+def test_the_floor_runs_every_linear_layer_of_a_block_on_its_tokens() -> None:
+    layer, ran = LLAMA.decoder.model.layers[0], list[tuple[int, ...]]()
+    linears = [one for one in layer.modules() if isinstance(one, torch.nn.Linear)]
+    hooks = [
+        one.register_forward_hook(lambda one, inputs, output: ran.append(tuple(output.shape)))
+        for one in linears
+    ]
+    measure.linear_layers(LLAMA, 5)()
+    for hook in hooks:
+        hook.remove()
+    assert ran == [(5, one.out_features) for one in linears]
+    assert len(ran) == 7
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -86,4 +151,8 @@ def test_random_weights_have_the_requested_dtype_and_are_the_same_each_time() ->
     for name, tensor in one.decoder.state_dict().items():
         assert tensor.dtype == torch.bfloat16
         assert torch.equal(tensor, other.decoder.state_dict()[name])
-    assert one.decoder.model.layers[0].mlp.up_proj.weight.std() > 0.01
+    layer = one.decoder.model.layers[0]
+    assert float(layer.mlp.up_proj.weight.std()) == pytest.approx(0.02, rel=0.1)
+    assert layer.input_layernorm.weight.eq(1).all()
+    assert not any(each.requires_grad for each in one.decoder.parameters())
+    assert not one.decoder.training

@@ -15,6 +15,7 @@ import pytest
 from huggingface_hub import errors as hub_errors
 
 from minise import Question
+from minise.data.datasets import DATASETS
 from minise.data.tasks import load_tasks
 from tests.loading.test_source import COMMIT, OLDER, Answer, Hub, client
 from tests.support.rows import (
@@ -235,6 +236,8 @@ for name in {}:
 def test_the_hubs_files_are_fetched_and_their_commit_and_hash_recorded(
     hub: Hub, tmp_path: Path
 ) -> None:
+    published = {name: (one.repository, one.file) for name, one in DATASETS.items()}
+    assert published == {name: (repository, file) for name, (repository, file, _) in FILES.items()}
     for repository, file, row in FILES.values():
         content = write(tmp_path / "hub.parquet", [row]).read_bytes()
         hub.files[repository, COMMIT] = {file: content}

@@ -220,6 +220,9 @@ def test_a_file_without_a_good_row_is_refused(tmp_path: Path) -> None:
     bad = {"question": "Up?", "choices": ["a", "a"], "answer": 0}
     lines = refusal(str(write(tmp_path / "mine.jsonl", [bad])))
     assert "(1 bad row in all);" in lines  # a line has its own number
+    some = refusal(str(write(tmp_path / "some.jsonl", [bad, *OWN, bad])))
+    remedy = "(2 bad rows in all); fix the file, or leave them out with --skip-bad-rows"
+    assert some.endswith(remedy)
 
 
 def test_a_missing_file_is_not_reported_as_an_unknown_task(tmp_path: Path) -> None:

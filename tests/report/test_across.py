@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minise.commands.cli import main
+from minise.evaluation.samples import append_lines, samples_path
+from minise.methods.sample import Sample
+from minise.report.across import across
+from minise.report.results import Results
+from tests.support.results import cell, make
 from tests.support.runs import arguments
 
 for module in ("scipy", "sklearn", "matplotlib"):
@@ -58,3 +64,62 @@ def test_runs_are_not_compared_on_other_questions(
     assert {d["questions"] for d in differences} == {20}
     assert {d["a"].split(": ")[1] for d in differences} == {"cyclic"}
     assert not any(d["b"].endswith("cyclic") for d in differences)
+
+
+def sample(id: str, prediction: int = 0, seed: int = 0, **changes: Any) -> Sample:
+    """60% on its prediction; the first choice is right."""
+    p = [0.6 if i == prediction else 0.4 for i in range(2)]
+    fields = {"answer": 0, "question_hash": f"hash of {id}", **changes}
+    return Sample(id, seed, prediction=prediction, probabilities=p, scores=p, tokens=9, **fields)
+
+
+def finished(folder: Path, model: str, **methods: list[Sample]) -> tuple[Path, Results]:
+    """A run of the task "birds": the samples of each method, whose name is also its kind."""
+    folder.mkdir()
+    for name, samples in methods.items():
+        append_lines(samples_path(folder, "birds", name), [one.line() for one in samples])
+    raw = make("main", {"birds": {name: cell(name) for name in methods}}, model=model)
+    return folder, Results.from_json(raw)
+
+
+def compared(*runs: tuple[Path, Results]) -> list[tuple[str, str, int]]:
+    differences = across(*map(list, zip(*runs, strict=True)))
+    assert {d["task"] for d in differences} <= {"birds"}
+    return [(d["a"], d["b"], d["questions"]) for d in differences]
+
+
+def test_a_later_run_is_compared_with_each_earlier_one_by_methods_of_one_name(
+    tmp_path: Path,
+) -> None:
+    """Of two models, each method with itself; what one of them lacks is compared with nothing."""
+    right, wrong = [sample("x"), sample("y")], [sample("x", 1), sample("y", 1)]
+    one = finished(tmp_path / "1", "one", standard=right, cyclic=wrong)
+    two = finished(tmp_path / "2", "two", standard=wrong)
+    three = finished(tmp_path / "3", "three", standard=[sample("y"), sample("z")])
+    assert compared(one, two, three) == [
+        ("two: standard", "one: standard", 2),
+        ("three: standard", "two: standard", 1),  # three and one answer y alike
+    ]
+
+
+def test_in_runs_of_one_model_a_method_of_one_run_is_compared_with_all_of_the_other(
+    tmp_path: Path,
+) -> None:
+    right, wrong = [sample("x")], [sample("x", 1)]
+    one = finished(tmp_path / "1", "m", standard=right, cyclic=wrong)
+    two = finished(tmp_path / "2", "m", standard=right, ours=[sample("x", 1, text=None)])
+    assert compared(one, two) == [("m: standard", "m: cyclic", 1), ("m: ours", "m: standard", 1)]
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"question_hash": "another"}, {"answer": 1}])
+def test_a_question_is_the_same_under_one_seed_with_one_text_and_one_answer(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    one = finished(tmp_path / "1", "m", standard=[sample("x"), sample("y")])
+    two = finished(tmp_path / "2", "m", standard=[sample("x", 1, **changes), sample("y", 1)])
+    assert compared(one, two) == [("m: standard", "m: standard", 1)]
+
+
+def test_a_run_whose_samples_are_lost_is_compared_with_nothing(tmp_path: Path) -> None:
+    one = finished(tmp_path / "1", "m", standard=[sample("x")])
+    assert compared(one, finished(tmp_path / "2", "m", standard=[])) == []

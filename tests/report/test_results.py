@@ -10,8 +10,8 @@ import pytest
 
 from minise.errors import InputError
 from minise.report import results
-from minise.report.results import Results, model_name, read_results
-from tests.support.results import LLAMA, M4, cell, make, ours, table
+from minise.report.results import Results, and_averages, model_name, read_results, tell_apart
+from tests.support.results import DIFFERENCE, LLAMA, M4, cell, make, ours, table
 
 
 class TestPaper:
@@ -194,3 +194,71 @@ class TestReading:
         assert model_name(model) == name
         (tmp_path / "Qwen" / "Qwen2-7B").mkdir(parents=True)
         assert model_name(model) == name
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors-code"])
+def test_a_setting_that_is_left_to_the_preset_paper_is_shown_as_it_is_there(preset: str) -> None:
+    settings = {"preset": preset, "grouping": None, "null_option": None, "trials": 3}
+    run = make("main", {"q": {"x": cell("self-ensemble", settings=settings)}})
+    there = {"grouping": "random", "null_option": True} if preset == "paper" else {}
+    assert Results.from_json(run).cells[0].used == {**settings, **there}
+
+
+class TestAverages:
+    def test_a_method_of_all_tasks_has_a_mean_over_them(self) -> None:
+        """It has no intervals, and none of the paper's numbers for one data set."""
+        tasks = {
+            "a": {"x": cell(accuracy=0.5, questions=10), "y": cell()},
+            "b": {"x": cell(accuracy=0.75, questions=30)},
+        }
+        cells = Results.from_json(make("main", tasks, differences={"a": [], "b": []})).cells
+        listed = and_averages(cells)
+        tasks_of = [(one.task, one.name) for one in listed]
+        assert tasks_of == [("a", "x"), ("b", "x"), ("average", "x"), ("a", "y")]
+        mean = listed[2]
+        assert (mean.dataset, mean.choices, mean.differences) == ("average", None, [])
+        assert (mean.metrics["accuracy"], mean.metrics["questions"]) == (0.625, 40)
+        assert mean.metrics["accuracy_interval"] is None
+
+    def test_one_task_has_no_mean(self) -> None:
+        cells = Results.from_json(make("main", {"a": {"x": cell()}})).cells
+        assert and_averages(cells) == cells
+
+
+class TestTellApart:
+    @pytest.mark.parametrize(
+        ("fact", "value"),
+        [("dtype", "float32"), ("device", "cpu"), ("seeds", [0, 1]), ("limit", 5)],
+    )
+    def test_runs_of_one_model_are_named_by_the_facts_that_differ(
+        self, fact: str, value: Any
+    ) -> None:
+        tasks = {"q": {"x": cell()}}
+        one, other = (Results.from_json(make("main", tasks, **m)) for m in ({}, {fact: value}))
+        elsewhere = Results.from_json(make("main", tasks, model="gpt2", dtype="float16"))
+        shown = tell_apart([one, other, elsewhere])
+        assert shown[1].model == f"{LLAMA}, {fact} {value}"
+        assert shown[0].model == f"{LLAMA}, {fact} {one.config[fact]}"
+        assert [run.cells[0].label for run in shown] == [run.model for run in shown]
+        assert shown[2] == elsewhere
+        assert tell_apart([one, one]) == [one, one]
+
+    def test_methods_of_one_name_are_named_by_the_settings_that_differ(self) -> None:
+        few = cell("self-ensemble", settings={**M4, "trials": 10, "preset": "paper"})
+        differences = {"q": [{**DIFFERENCE, "a": "x", "b": "standard"}], "r": []}
+        tasks = {"q": {"standard": cell(), "x": ours()}, "r": {"x": few}}
+        one = Results.from_json(make("main", tasks, differences=differences))
+        other = Results.from_json(make("main", {"q": {"x": few}}))
+        shown, shown_other = tell_apart([one, other])
+        names = [(each.task, each.name) for each in shown.cells]
+        assert names == [("q", "standard"), ("q", "x (trials=20)"), ("r", "x (trials=10)")]
+        (d,) = shown.cells[1].differences
+        assert (d["a"], d["b"]) == ("x (trials=20)", "standard")
+        assert shown_other.cells[0].name == "x (trials=10)"
+
+    def test_a_label_names_a_run_and_is_not_longer_than_a_line(self) -> None:
+        raw = make("main", {"q": {"x": cell()}}, label="mine")
+        assert Results.from_json(raw).model == f"{LLAMA}, mine"
+        run = Results.from_json(raw, "y" * 99)
+        assert run.model == f"{LLAMA}, {'y' * 57}..."
+        assert run.cells[0].label == run.model
