@@ -33,8 +33,8 @@ def own_cache() -> None:
 if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker is given what its session has set
     own_cache()
 
-# torch keeps the last 1,024 programs that it made for products of bfloat16 and float16, one for each
-# shape, and so does the library below it. The tests have thousands of shapes: 0.6 GB.
+# torch keeps the last 1,024 programs that it made for products of bfloat16 and float16, one for
+# each shape, and so does the library below it. The tests have thousands of shapes: 0.6 GB.
 for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(name, "64")
 
