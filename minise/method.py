@@ -268,11 +268,13 @@ def label_logits(lm: LanguageModel, plan: Plan, engine: str = "tree") -> list[Te
     """Each prompt's label logits, float64 on the CPU, in the order of its choices; that of the null
     option is last, where it counts. Only the logits of labels are computed."""
     columns = sorted({i for prompt in plan.prompts for i in prompt.label_ids})
+    # The whole vocabulary is one product with the output matrix, not a dot product for each token.
+    read = None if len(columns) == lm.config.vocab_size else columns
     if plan.layout is None:
-        logits = branch_logits(lm, plan.prefix, plan.branches, engine, columns)
+        logits = branch_logits(lm, plan.prefix, plan.branches, engine, read)
     else:
         check_fit(lm.name, lm.config, plan.prefix, plan.branches, columns)
-        logits = layout_logits(lm, plan.layout, columns)
+        logits = layout_logits(lm, plan.layout, read)
     place = {token_id: i for i, token_id in enumerate(columns)}
     rows = []
     for prompt, row in zip(plan.prompts, logits.cpu().double(), strict=True):

@@ -62,6 +62,15 @@ METHODS: dict[str, tuple[str, str]] = {
         "minise.methods.set_based:SetBased",
         "choices side by side in no order, read by their texts",
     ),
+    "cloze": (
+        "minise.methods.cloze:Cloze",
+        "the probability of each choice's text, unlisted",
+    ),
+    "recall": ("minise.methods.recall:Recall", "the model writes the answer, and sees no choice"),
+    "presence": (
+        "minise.methods.presence:Presence",
+        "each choice alone against None of the above",
+    ),
     "cot": ("minise.methods.reasoning:ChainOfThought", "chain of thought, then one prompt"),
     "reasoning": ("minise.methods.reasoning:Reasoning", "a reasoning model's own thoughts first"),
     "cot-ensemble": (

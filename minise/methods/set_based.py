@@ -14,23 +14,13 @@ from minise.errors import Unsuited
 from minise.grouping import Groups
 from minise.layout import Layout, Tree, pack
 from minise.method import Answer, Group, Method, Plan
+from minise.methods.text_reads import Read, text_log_p
 from minise.prompt import Prompt, shared_length
 from minise.question import Question
 
 CUE = "Answer:"
 
-
 Ids = list[int]
-
-
-@dataclass(frozen=True)
-class Read:
-    """Where the text of a choice is read. choice: its index in the question. prompts, tokens: for
-    each token of its text, the prompt after which it is read, and its id."""
-
-    choice: int
-    prompts: tuple[int, ...]
-    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -98,12 +88,11 @@ class SetBased(Method):
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
         assert isinstance(plan, SetPlan)  # it is the one of `plan`
         # In the order of the layout up to the end: a sum in another order could round otherwise.
-        log_p = torch.stack(list(logits)).log_softmax(dim=-1)
-        text_log_p = torch.stack([log_p[read.prompts, read.tokens].sum() for read in plan.reads])
+        log_p = text_log_p(logits, plan.reads)
         if self.per_token:
-            text_log_p = text_log_p / torch.tensor([len(read.tokens) for read in plan.reads])
-        p = torch.empty_like(text_log_p)
-        p[[read.choice for read in plan.reads]] = text_log_p.softmax(dim=-1)
+            log_p = log_p / torch.tensor([len(read.tokens) for read in plan.reads])
+        p = torch.empty_like(log_p)
+        p[[read.choice for read in plan.reads]] = log_p.softmax(dim=-1)
         best = max(range(len(p)), key=p.tolist().__getitem__)
         return Answer(p, p, best, (Group(plan.groups.flat[0], p, None),))
 

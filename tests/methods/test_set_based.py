@@ -13,7 +13,8 @@ from minise import InputError, LanguageModel, Question, load
 from minise import ask as ask_method
 from minise.grouping import Groups
 from minise.method import label_logits
-from minise.methods.set_based import Read, SetBased, SetPlan
+from minise.methods.set_based import SetBased, SetPlan
+from minise.methods.text_reads import Read
 from minise.names import ENGINES
 from minise.tokenizer import Tokenizer
 from tests.support.tiny import FAMILIES, load_tiny, make_tokenizer
