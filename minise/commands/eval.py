@@ -38,6 +38,7 @@ class EvalRequest:
     methods: tuple[str, ...]
     experiment: str | None
     seeds: tuple[int, ...]
+    question_seed: int | None
     cut_to: tuple[int, ...]
     only_choices: int | None
     limit: int | None
@@ -108,8 +109,10 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(EXPERIMENTS)
     experiment = f"instead of --method; it has its own tasks unless --task is given: {names}"
     add("--experiment", choices=tuple(EXPERIMENTS), metavar="NAME", help=experiment)
-    seeds = "of the groups and of what a task draws; several are pooled, with their spread reported"
+    seeds = "of the groups; several are pooled, with their spread reported"
     add("--seed", type=_integers, default=(), metavar="S[,S...]", help=seeds)
+    drawn = "of the questions and choices that a task draws (default: as --seed; seeds: 0)"
+    add("--question-seed", type=int, metavar="S", help=drawn)
     add("--group-size", type=int, metavar="M", help="default: the paper's for the data set")
     add("--trials", type=int, metavar="N", help="default: the paper's for the data set")
     options.add_prompts(parser)
@@ -131,6 +134,9 @@ def request(args: argparse.Namespace) -> EvalRequest:
         tasks=experiment.datasets if args.task is None else tuple(split_names(args.task)),
         methods=tuple(options.until_decided(args.until_decided, methods)),
         seeds=_seeds(args.seed or experiment.seeds),
+        question_seed=(
+            experiment.question_seed if args.question_seed is None else args.question_seed
+        ),
         cut_to=args.cut_to or experiment.cut_to,
         questions=args.questions or experiment.questions,
         none_of_the_above=experiment.none_of_the_above,

@@ -147,7 +147,7 @@ def _load_tasks(request: EvalRequest, seed: int) -> list[Task]:
     selection = Selection(
         cut_to=request.cut_to,
         only_choices=request.only_choices,
-        seed=seed,
+        seed=seed if request.question_seed is None else request.question_seed,
         limit=request.limit,
         questions=request.questions,
         none_of_the_above=request.none_of_the_above,

@@ -24,7 +24,8 @@ class Experiment:
 
     `variants` gives the variants for a task. No option overrides their settings; m and N, where
     left open, are the task's. `cut_to`: the numbers of choices to which questions are cut, () for
-    none. `questions`: how many the miniature makes. `none_of_the_above`: each task also with that
+    none. `question_seed`: draws the questions for all seeds; None: each seed draws its own.
+    `questions`: how many the miniature makes. `none_of_the_above`: each task also with that
     text as a wrong choice, and as the right one. `extra`: what else is measured, by its key in
     results.json. `tables`, `figures`: names in report/tables.py and report/figures.py, in the order
     of the report; the defaults are also those of a run of no experiment.
@@ -35,6 +36,7 @@ class Experiment:
     datasets: tuple[str, ...] = ("qasc",)
     cut_to: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
+    question_seed: int | None = None
     questions: int = 1000
     none_of_the_above: bool = False
     extra: dict[str, Extra] = field(default_factory=dict)
@@ -79,11 +81,13 @@ def _rivals(task: Task) -> list[Variant]:
 _BOTH = _methods("standard", "self-ensemble")
 _ABLATED = _methods("standard", "without-mask", "without-positions", "self-ensemble")
 _FITTED = ("vector-scaling", "dirichlet")
-_ALL = _methods("standard", *_FITTED, "self-ensemble", "cyclic", "cyclic-matched")
+_WITHOUT_LIST = ("cloze", "recall", "presence")
+_ALL = _methods("standard", *_FITTED, "self-ensemble", "cyclic", "cyclic-matched", *_WITHOUT_LIST)
 _WRITING = _methods("standard", "cot", "reasoning", "self-ensemble", "cot-ensemble")
 _OTHERS = (
     *("standard", "cyclic", "cyclic-matched", "permutations", "pride", "contextual-calibration"),
     *("batch-calibration", "domain-calibration", "elimination", "knockout", "set-based"),
+    *_WITHOUT_LIST,
 )
 _DATASETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 
@@ -129,6 +133,7 @@ EXPERIMENTS = {
         "five seeds of the groups",
         _BOTH,
         seeds=(0, 1, 2, 3, 4),
+        question_seed=0,
         tables=("accuracy-over-seeds", "differences"),
     ),
     "confidence": Experiment(

@@ -25,7 +25,19 @@ for module in ("scipy", "sklearn", "matplotlib", "filelock"):
 # How many questions make each experiment quick here, and what its table must show.
 CASES = {
     "choices": (3, ["miniature-k2", "miniature-k8", "standard", "self-ensemble"]),
-    "main": (20, ["vector-scaling", "dirichlet", "cyclic-matched", "NLL", "ECE", "McNemar"]),
+    "main": (
+        20,
+        [
+            "vector-scaling",
+            "dirichlet",
+            "cyclic-matched",
+            "cloze",
+            "recall",
+            "NLL",
+            "ECE",
+            "McNemar",
+        ],
+    ),
     "scale": (4, ["standard", "self-ensemble"]),
     "ablation": (2, ["without-mask", "without-positions"]),
     "sensitivity": (1, ["m=2", "m=5", "N=1", "N=80", "exact"]),
@@ -34,7 +46,10 @@ CASES = {
     "efficiency": (4, ["multi-pass", "single-pass", "peak MiB", "decisions changed"]),
     "quantized": (4, ["full precision", "full precision + self-ensemble"]),
     "reasoning": (2, ["cot", "cot-ensemble", "accuracy, as said", "names none", "new tokens"]),
-    "rivals": (1, ["pride", "knockout", "league", "set-based", "cyclic - self-ensemble", "Brier"]),
+    "rivals": (
+        1,
+        ["pride", "knockout", "presence", "league", "set-based", "cyclic - self-ensemble", "Brier"],
+    ),
     "null-option": (1, ["miniature-k4-none-right", "miniature-k4-none-wrong", "set-based"]),
 }
 # Where the experiment's own numbers of choices and trials would take long.

@@ -10,12 +10,16 @@ from minise.evaluation.extras import reasoning_texts, single_questions
 from minise.methods.build import build, complete
 from minise.methods.registry import Variant
 
-ALL = ["standard", "vector-scaling", "dirichlet", "self-ensemble", "cyclic", "cyclic-matched"]
+WITHOUT_LIST = ("cloze", "recall", "presence")
+ALL = [
+    *("standard", "vector-scaling", "dirichlet", "self-ensemble", "cyclic", "cyclic-matched"),
+    *WITHOUT_LIST,
+]
 SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 RIVALS = [
     *("self-ensemble", "standard", "cyclic", "cyclic-matched", "permutations", "pride"),
     *("contextual-calibration", "batch-calibration", "domain-calibration", "elimination"),
-    *("knockout", "set-based", "league"),
+    *("knockout", "set-based", *WITHOUT_LIST, "league"),
 ]
 # Data sets, numbers of choices, seeds, questions of the miniature, variants.
 PLANNED = {
@@ -50,6 +54,7 @@ def test_the_experiments_never_change(name: str) -> None:
         "reasoning": {"reasoning": reasoning_texts},
     }
     assert one.none_of_the_above == (name == "null-option")
+    assert one.question_seed == (0 if name == "seeds" else None)
     assert one.extra == extra.get(name, {})
     if name == "efficiency":
         assert [v.engine for v in variants] == ["separate", "dense", "tree"]

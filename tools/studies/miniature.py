@@ -40,6 +40,7 @@ HOPS = "miniature-hops"
 RANKS = (1, 4, 8, 16, 32, 64)  # where each range begins
 FULL = 5000  # questions of docs/miniature.md
 METHODS = ("standard", "dirichlet", "cyclic-matched", "self-ensemble")
+WITHOUT_LIST = ("presence", "cloze", "recall")
 
 
 def main() -> None:
@@ -51,10 +52,13 @@ def main() -> None:
         print_accuracy_by_shown(hops)
     if others := [folder for folder in args.folders if folder not in hops]:
         print_accuracy_by_label(others)
+        print()
+        print_accuracy_by_fame(others)
         whole = [folder for folder in others if all(samples_of(folder, name) for name in METHODS)]
         for print_table in (
-            *(print_accuracy_by_fame, print_confidence_apart),
-            *(print_matched_losses, print_intervals_by_fact),
+            print_confidence_apart,
+            print_matched_losses,
+            print_intervals_by_fact,
         ):
             print()
             print_table(whole)
@@ -184,8 +188,9 @@ def print_accuracy_by_fame(folders: Sequence[Path]) -> None:
     ends = [*(f"{a} to {b - 1}" for a, b in pairwise(RANKS)), f"{RANKS[-1]} on"]
     rows = []
     for folder in folders:
-        for method in METHODS:
-            samples = samples_of(folder, method)
+        for method in (*METHODS, *WITHOUT_LIST):
+            if not (samples := samples_of(folder, method)):
+                continue
             texts = texts_of(samples, "miniature")
             right: list[list[bool]] = [[] for _ in RANKS]
             for sample in samples:
