@@ -1,7 +1,8 @@
 """Label priors, divided out: how probable the labels A, B, ... are whatever the choices are.
 
 Each method here gives p(i) = softmax(log p_standard - log prior): standard inference with the prior
-of its labels divided out. They differ in the prior. All are "label-free": no right answer is used.
+of its labels divided out (batch calibration: subtracted). They differ in the prior. All are
+"label-free": no right answer is used.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ class ContextualCalibration(Method):
 
     The prior is the mean of the labels' probabilities over three content-free inputs, "N/A",
     "[MASK]" and "". Each replaces the question and every choice: nothing about this question is
-    left but the labels and their number. p is proportional to W p_standard with W = diag(prior)^-1
-    and b = 0, as in the publication. It writes a softmax around W p, its code takes the largest of
-    W p: the same prediction. Here W p is divided by its sum, which gives probabilities.
+    left but the labels and their number. As in the authors' code the probabilities are those among
+    the whole vocabulary: an input after which labels are unlikely counts less. p is proportional to
+    W p_standard with W = diag(prior)^-1 and b = 0, as in the publication. It writes a softmax
+    around W p, its code takes the largest of W p: the same prediction. Here W p is divided by its
+    sum, which gives probabilities.
 
     The three prompts are asked with every question and count in its tokens. (They depend on K
     alone, so a program that keeps them would ask them once.)
@@ -60,13 +63,15 @@ class ContextualCalibration(Method):
         plans = [Standard(self.preset).plan(lm, question, seed)]
         template = self.standard_template(lm)
         for text, choices in self.inputs(question, seed):
-            prompts = write_prompts(lm.tokenizer, template, text, [choices])
-            plans.append(Plan(question, Groups(()), *prompts))
+            prefix, (prompt,) = write_prompts(lm.tokenizer, template, text, [choices])
+            whole = replace(prompt, label_ids=list(range(lm.config.vocab_size)))
+            plans.append(Plan(question, Groups(()), prefix, [whole]))
         return replace(join(plans), rounds=())  # all in one pass
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
         standard, *content_free = logits
-        prior = torch.stack(content_free).softmax(dim=-1).mean(dim=0)
+        labels = plan.prompts[0].label_ids
+        prior = torch.stack(content_free).softmax(dim=-1)[:, labels].mean(dim=0)
         (order,) = plan.groups.flat
         return combine(len(order), [Group(order, without_prior(standard, prior), None)])
 
@@ -116,21 +121,36 @@ class BatchCalibration(_SameLabels):
     It assumes that all labels are right equally often. In the publication the strength of the
     correction can be learnt from right answers; here it is 1, the publication's form without them.
     No further prompt is run, so its tokens are those of standard inference.
+
+    `form`: "subtract" takes the largest p - prior, so that the boundary of two labels is p_0 = p_1
+    + a constant; "divide" takes the largest p / prior, as the other methods here do. The
+    publication is remembered as the first; its text was not at hand to settle it. A difference is
+    no distribution: 1/K is added, negative shares become 0, and the sum is made 1.
     """
 
     name: ClassVar[str] = "batch-calibration"
     needs = ("standard",)
+    form: str = "subtract"
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
-        """The samples of standard inference, in their order, without the prior of their batch."""
+        """The samples of standard inference, in their order, without the prior of their batch.
+        Raises InputError for another form."""
+        if self.form not in ("subtract", "divide"):
+            raise InputError(f"batch-calibration: form={self.form} is neither subtract nor divide")
         batches: dict[int, list[Tensor]] = {}
         for sample in samples["standard"]:
             batches.setdefault(sample.seed, []).append(_logits(sample).softmax(dim=-1))
         priors = {seed: torch.stack(p).mean(dim=0) for seed, p in batches.items()}
-        return [
-            s.remade(without_prior(_logits(s), priors[s.seed]).tolist())
-            for s in samples["standard"]
-        ]
+        new = []
+        for s in samples["standard"]:
+            logits, prior = _logits(s), priors[s.seed]
+            if self.form == "divide":
+                p = without_prior(logits, prior)
+            else:
+                p = (logits.softmax(dim=-1) - prior + 1 / len(prior)).clamp_min(0)
+                p = p / p.sum()
+            new.append(s.remade(p.tolist()))
+        return new
 
 
 @dataclass(frozen=True)

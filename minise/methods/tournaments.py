@@ -77,7 +77,8 @@ class Elimination(Method):
 @dataclass(frozen=True)
 class Knockout(SelfEnsemble):
     """A knockout: random groups of `match` choices, each group's most probable one goes on, and the
-    winners meet again until one is left. What grouping gives without averaging over groups.
+    winners meet again until one is left (Chen et al. 2024, arXiv 2411.19477, among answers that a
+    model wrote). What grouping gives without averaging over groups.
 
     `brackets` such knockouts, each with a random order, are played side by side, and their mean is
     taken. By default there are as many as come nearest to Self-Ensemble's tokens. (The lengths of
@@ -168,9 +169,10 @@ def _matches(plan: Plan, logits: Sequence[Tensor]) -> list[tuple[int, tuple[int,
 @dataclass(frozen=True)
 class League(SelfEnsemble):
     """A league: every two choices meet twice, once in each order, and a choice's score is the mean
-    of its probabilities (Liusie et al. 2023, arXiv 2307.07889, "average probability" over
-    symmetric comparisons). It is Self-Ensemble with groups of two and no null option, with all
-    ordered pairs instead of random ones: averaging without the null option.
+    of its probabilities (Liusie et al. 2023, arXiv 2307.07889, "average probability" over symmetric
+    comparisons; Chen et al. 2024, arXiv 2411.19477, count wins). It is Self-Ensemble with groups of
+    two and no null option, with all ordered pairs instead of random ones: averaging without the
+    null option.
 
     K (K - 1) prompts. With `matched` only so many rounds, in each of which every choice meets one
     other, as come nearest to Self-Ensemble's tokens. If K is odd, one choice rests in a round.

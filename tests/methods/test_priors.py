@@ -13,8 +13,9 @@ from torch import Tensor
 
 from minise import InputError, LanguageModel, Question, standard
 from minise import ask as ask_method
+from minise.engines import branch_logits
 from minise.grouping import Groups
-from minise.method import Answer, Plan
+from minise.method import Answer, Plan, Standard
 from minise.methods.build import build
 from minise.methods.priors import (
     BatchCalibration,
@@ -25,6 +26,7 @@ from minise.methods.priors import (
 from minise.methods.registry import Variant
 from minise.methods.rotations import Permutations
 from minise.methods.sample import Sample
+from minise.prompt import Prompt
 from tests.support.tiny import FAMILIES, load_tiny
 
 METALS = ["oak", "wren", "zinc", "silk", "rain", "salt", "wool", "clay"]
@@ -56,12 +58,16 @@ def close(answer: Answer, *expected: float) -> None:
 
 class TestPriorsOfAPrompt:
     def test_contextual_calibration_divides_by_the_mean_of_the_content_free_answers(self) -> None:
-        """p = (.5, .25, .25), prior (.5, .3, .2): their quotients are 1, 10/12 and 15/12."""
-        free = [log(0.6, 0.3, 0.1), log(0.4, 0.3, 0.3), log(0.5, 0.3, 0.2)]
-        answer = ContextualCalibration().answer(
-            of_choices(3, (0, 1, 2)), [log(0.5, 0.25, 0.25), *free]
-        )
-        close(answer, 12 / 37, 10 / 37, 15 / 37)
+        """p = (.5, .25, .25). The vocabulary has a fourth token. The labels' mean probabilities are
+        (.5, .3, .2) / 2: the quotients are proportional to 1, 10/12 and 15/12. The second input,
+        after which labels are unlikely, hardly counts."""
+        free = [log(0.45, 0.27, 0.18, 0.1), log(0.02, 0.02, 0.02, 0.94), log(0.5, 0.3, 0.2, 1e-9)]
+        prompts = [Prompt("", [], [0, 1, 2])]
+        plan = replace(of_choices(3, (0, 1, 2)), prompts=prompts)
+        prior = [(0.45 + 0.02 + 0.5) / 3, (0.27 + 0.02 + 0.3) / 3, (0.18 + 0.02 + 0.2) / 3]
+        ratios = [p / q for p, q in zip((0.5, 0.25, 0.25), prior, strict=True)]
+        answer = ContextualCalibration().answer(plan, [log(0.5, 0.25, 0.25), *free])
+        close(answer, *(ratio / sum(ratios) for ratio in ratios))
 
     def test_the_content_free_inputs_hold_nothing_of_the_question(self, lm: LanguageModel) -> None:
         plan = ContextualCalibration().plan(lm, FOUR, 0)
@@ -70,18 +76,21 @@ class TestPriorsOfAPrompt:
         for text, filler in zip(free, ("N/A", "[MASK]", ""), strict=True):
             lines = "".join(f"({label}) {filler}\n" for label in "ABCD")
             assert text == f"{filler}\n{lines}Answer:"
-        assert [len(prompt.label_ids) for prompt in plan.prompts] == [4] * 4
+        vocabulary = lm.config.vocab_size
+        assert [len(prompt.label_ids) for prompt in plan.prompts] == [4, *[vocabulary] * 3]
 
     @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
     def test_the_content_free_prompts_run_on_every_engine(
         self, lm: LanguageModel, engine: str
     ) -> None:
         method = DomainCalibration(texts=3)
-        probabilities = [
-            standard(lm, Question(text, choices)).probabilities
-            for text, choices in [(FOUR.text, FOUR.choices), *method.inputs(FOUR, 5)]
-        ]
-        expected = probabilities[0] / torch.stack(probabilities[1:]).mean(dim=0)
+        mass = []
+        for text, choices in method.inputs(FOUR, 5):
+            prompt = Standard().plan(lm, Question(text, choices)).prompts[0].text
+            logits = branch_logits(lm, [], lm.tokenizer.encode([prompt])).double()[0]
+            labels = [lm.tokenizer.encode([f"{prompt} {label}"])[0][-1] for label in "ABCD"]
+            mass.append(logits.softmax(dim=-1)[labels])
+        expected = standard(lm, FOUR).probabilities / torch.stack(mass).mean(dim=0)
         actual = ask_method(lm, method, FOUR, 5, engine).probabilities
         torch.testing.assert_close(actual, expected / expected.sum(), rtol=0, atol=1e-10)
 
@@ -116,12 +125,35 @@ def sample(number: int, logits: list[float], seed: int = 0, **more: Any) -> Samp
 
 
 class TestPriorsOfARun:
-    def test_batch_calibration_divides_by_the_mean_of_the_batch(self) -> None:
+    def test_batch_calibration_subtracts_the_mean_of_the_batch(self) -> None:
+        """The answers (.9, .1, 0), (.3, .4, .3) have the mean (.6, .25, .15). With 1/3 added the
+        first becomes .3 + 1/3, -.15 + 1/3, -.15 + 1/3; the second -.3 + 1/3, .15 + 1/3, .15 +
+        1/3."""
+        rows = [log(0.9, 0.1, 1e-12), log(0.3, 0.4, 0.3)]
+        fitted = BatchCalibration().fit(
+            {"standard": [sample(i, row.tolist()) for i, row in enumerate(rows)]}
+        )
+        third = 1 / 3
+        expected = [
+            [third + 0.3, third - 0.15, third - 0.15],
+            [third - 0.3, third + 0.15, third + 0.15],
+        ]
+        for one, p in zip(fitted, expected, strict=True):
+            assert one.probabilities == pytest.approx(p)
+        low = [log(0.98, 0.01, 0.01), log(0.98, 0.01, 0.01), log(0.02, 0.49, 0.49)]
+        last = BatchCalibration().fit(
+            {"standard": [sample(i, row.tolist()) for i, row in enumerate(low)]}
+        )[2]
+        assert last.probabilities == pytest.approx([0, 0.5, 0.5])
+        with pytest.raises(InputError, match="form=add is neither subtract nor divide"):
+            BatchCalibration(form="add").fit({"standard": fitted})
+
+    def test_batch_calibration_can_divide_by_the_mean_of_the_batch(self) -> None:
         """Under seed 0 the answers (.8, .2), (.6, .4), (.4, .6) have the mean (.6, .4), so (.6, .4)
         becomes (.5, .5). Seed 1 is another batch."""
         first = [sample(i, log(p, 1 - p).tolist()) for i, p in enumerate((0.8, 0.6, 0.4))]
         second = [sample(i, log(0.9, 0.1).tolist(), seed=1) for i in range(2)]
-        fitted = BatchCalibration().fit({"standard": [*first, *second]})
+        fitted = BatchCalibration("divide").fit({"standard": [*first, *second]})
         assert [one.key for one in fitted] == [one.key for one in [*first, *second]]
         expected = [8 / 11, 1 / 2, 4 / 13, 1 / 2, 1 / 2]
         assert [one.probabilities[0] for one in fitted] == pytest.approx(expected)
