@@ -122,7 +122,9 @@ def _cost_and_precision(report: Report) -> list[str]:
 
 def _precision(report: Report) -> list[str]:
     """By how much the first choice leads, and whether other groups could change that."""
-    lead, error = report["lead"]["score"], report["lead"]["standard_error"]
+    lead, error, interval = (
+        report["lead"][name] for name in ("score", "standard_error", "interval")
+    )
     first, second = sorted(report["choices"], key=lambda choice: -choice["score"])[:2]
     ahead = (
         f"precision: in its prompts {first['text']} got {first['score']:.1%} on average, "
@@ -134,7 +136,7 @@ def _precision(report: Report) -> list[str]:
         spread = "Every group was asked, so chance has no part in it."
     else:
         spread = f"Other random groups would change that by about {_points(error)}: the answer "
-        spread += "is stable." if lead > 2 * error else "may change; more --trials would tell."
+        spread += "is stable." if interval[0] > 0 else "may change; more --trials would tell."
     return [ahead, f"  {spread}"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from minise.commands.model import Loaded, load_model
 from minise.commands.question import check_groups, read_question
 from minise.engines import LanguageModel
 from minise.errors import InputError, printable
+from minise.files import json_text
 from minise.loading.names import DEFAULT_MODEL
 from minise.loading.quantize import format_of
 from minise.method import Answer, Group, Method, Plan
@@ -38,7 +38,7 @@ def run(request: AskRequest) -> int:
         return _show_plan(request, loaded, methods, question)
     report = _ask_all(request, loaded, methods, question)
     if request.json:
-        print(json.dumps(report))
+        print(json_text(report))
         return 0
     if request.show_reasoning and "reasoning" in report:
         print("\n")
@@ -169,7 +169,11 @@ def as_json(
         ],
         "prediction": answer.prediction,
         "answer": plan.question.answer,
-        "lead": {"score": precision.lead, "standard_error": precision.lead_error},
+        "lead": {
+            "score": precision.lead,
+            "standard_error": precision.lead_error,
+            "interval": precision.lead_interval,
+        },
         "null": mean_null(answer.groups),
         "null_beside_prediction": mean_null(with_prediction),
         "balance": plan.groups.balance,

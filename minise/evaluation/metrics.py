@@ -27,6 +27,7 @@ SMALLEST_PROBABILITY = 1e-12
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
+_LOSSES = ("nll", "nll_matched", "brier")  # these are no shares
 Ratios = dict[str, tuple[Array, Array]]  # numbers that are the sum of one column by that of another
 Statistics = Callable[[Array], dict[str, Any]]  # of the weights of the samples (n,)
 
@@ -38,7 +39,8 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
     - nll: the mean of -log p(answer) in nats, where p is at least 1e-12.
     - nll_matched: the same after p ** (1 / T), normalised, where T is the one temperature that is
       best on other clusters (see below), in five folds. A method that is only flatter or sharper
-      than another has the same. Not defined for a single cluster.
+      than another has nearly the same. log T has a normal prior of deviation 2: where a method is
+      right on all other clusters, no T would be sharp enough. Not defined for a single cluster.
     - brier: the mean of sum_k (p_k - y_k)^2, from 0 to 2.
     - ece_width: the expected calibration error. 15 bins of equal width divide the samples by f, an
       upper edge belongs to its bin, and |accuracy - mean f| is averaged over the samples.
@@ -50,6 +52,7 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
       sum to 1. The paper does not say which of the two it takes.
 
     NAME + "_interval" is the 95% interval of each of these: a percentile bootstrap over clusters.
+    At 0 and 100% all resamples are equal; there a share has the Wilson interval of its clusters.
     A cluster is what `Sample.cluster` names, such as a fact; without that it is the question's id,
     and in any case all seeds of a question are drawn together: one question under five seeds is not
     five questions. A resample in which a number is not defined does not count. The ECE is biased
@@ -74,7 +77,7 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
         "n": len(ordered),
         "questions": len({sample.id for sample in ordered}),
         "clusters": int(cluster.max()) + 1,
-        **_bootstrap(_statistics(f, ratios, bin_of), cluster),
+        **_widened(_bootstrap(_statistics(f, ratios, bin_of), cluster), ratios, cluster),
         "confidence": float(f.mean()),
         "bins": BINS,
         "tau": TAU,
@@ -187,6 +190,17 @@ def _read(samples: Sequence[Sample], cluster: Labels) -> tuple[Array, Ratios]:
     }
 
 
+def _widened(measured: dict[str, Any], ratios: Ratios, cluster: Labels) -> dict[str, Any]:
+    """With Wilson's intervals for shares of 0 and 100%."""
+    for name, (_, whole) in ratios.items():
+        if measured[name] in (0.0, 1.0) and name not in _LOSSES:
+            n = len(np.unique(cluster[whole > 0]))
+            test = load_extra("scipy.stats").binomtest(round(measured[name] * n), n)
+            low, high = test.proportion_ci(method="wilson")
+            measured[f"{name}_interval"] = [float(low), float(high)]
+    return measured
+
+
 def _statistics(f: Array, ratios: Ratios, bin_of: Labels) -> Statistics:
     """The numbers of a cell that have an interval, as a function of the samples' weights."""
     correct = ratios["accuracy"][0]
@@ -266,7 +280,9 @@ def _matched(samples: Sequence[Sample], cluster: Labels) -> Array:
     minimize = load_extra("scipy.optimize").minimize_scalar
     for fold in np.unique(folds):
         if (others := folds != fold).any():
-            mean_of = partial(lambda of, x: losses(x, of).mean(), others)
+            size = len(np.unique(cluster[others]))
+            # Without the prior a cell that is all right would have T = 0.
+            mean_of = partial(lambda of, n, x: losses(x, of).mean() + x**2 / (8 * n), others, size)
             best = minimize(mean_of, bounds=(-5, 5), method="bounded", options={"xatol": 1e-8})
             matched[~others] = losses(best.x, ~others)
     return matched

@@ -37,7 +37,8 @@ def test_ask_says_how_precise_an_answer_is(capsys, llama_folder) -> None:
 def test_an_answer_is_stable_if_it_leads_by_two_standard_errors(
     capsys, monkeypatch, llama_folder, error: float, verdict: str
 ) -> None:
-    errors = Uncertainty(torch.zeros(3, dtype=torch.float64), 0.08, error)
+    interval = None if error is None else (0.08 - 2 * error, 0.08 + 2 * error)
+    errors = Uncertainty(torch.zeros(3, dtype=torch.float64), 0.08, error, interval)
     monkeypatch.setattr("minise.methods.uncertainty.uncertainty", lambda *_: errors)
     _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q)
     assert "8.0 percentage points more than the next, " in out

@@ -72,28 +72,58 @@ def test_a_temperature_makes_sharp_and_flat_answers_equal() -> None:
             p = [x**power for x in one.probabilities]
             other.append(replace(one, probabilities=[x / sum(p) for x in p]))
         assert abs(summarise(other)["nll"] - summarise(cell)["nll"]) > 0.05
-        assert summarise(other)["nll_matched"] == pytest.approx(expected, abs=1e-6)
-        assert difference(cell, other)["nll_matched"] == pytest.approx(0, abs=1e-6)
+        assert summarise(other)["nll_matched"] == pytest.approx(expected, abs=1e-4)
+        assert difference(cell, other)["nll_matched"] == pytest.approx(0, abs=1e-4)
 
 
 def test_the_matched_loss_worked_by_hand() -> None:
     """Every fact has three right answers and two wrong ones, all with p = 0.9. So in every fold the
-    best temperature makes 0.6 of it, and the loss is the entropy of 0.6."""
-    cell = [sample([0.9, 0.1], int(i > 2), f"q{fact} {i}") for fact in range(10) for i in range(5)]
+    best temperature makes 0.6 of it, and the loss is the entropy of 0.6. (The prior of the
+    temperature counts less the more facts there are.)"""
+    facts = [f"q{fact}" for fact in range(200)]
+    cell = [sample([0.9, 0.1], int(i > 2), f"{fact} {i}") for fact in facts for i in range(5)]
     numbers = summarise([replace(one, cluster=one.id.split()[0]) for one in cell])
     assert numbers["nll"] == pytest.approx(-0.6 * math.log(0.9) - 0.4 * math.log(0.1))
     entropy = -0.6 * math.log(0.6) - 0.4 * math.log(0.4)
-    assert numbers["nll_matched"] == pytest.approx(entropy, abs=1e-6)
-    assert numbers["nll_matched_interval"] == pytest.approx([entropy, entropy], abs=1e-6)
+    assert numbers["nll_matched"] == pytest.approx(entropy, abs=1e-4)
+    assert numbers["nll_matched_interval"] == pytest.approx([entropy, entropy], abs=1e-4)
+
+
+def test_a_method_that_is_nearly_always_right_keeps_a_usable_temperature() -> None:
+    """One of 60 answers is wrong. The fold that holds it is fitted on right answers alone: without
+    a prior it would have the sharpest temperature there is, and a loss above 100."""
+    cell = [sample([0.9, 0.1], int(i == 0), f"q{i}") for i in range(60)]
+    numbers = summarise(cell)
+    assert numbers["nll_matched"] < 2 * numbers["nll"]
+
+
+def test_shares_of_0_and_100_percent_have_an_interval() -> None:
+    """Wilson's, by the number of clusters: 4 / (4 + z^2) and 1 for 4 of 4."""
+    cell = [sample([0.9, 0.1], 0, f"q{fact} {i}") for fact in range(4) for i in range(5)]
+    numbers = summarise([replace(one, cluster=one.id.split()[0]) for one in cell])
+    z = 1.959964
+    assert numbers["accuracy_interval"] == pytest.approx([4 / (4 + z**2), 1], abs=1e-6)
+    assert numbers["under_confidence_interval"] == pytest.approx([0, z**2 / (4 + z**2)], abs=1e-6)
+    assert numbers["over_confidence"] is numbers["over_confidence_interval"] is None
 
 
 def test_the_temperature_is_fitted_on_other_facts() -> None:
-    """Each of two facts has the temperature of the other: right in 3 of 4 cases, and in 2 of 4."""
-    cell = [sample([0.8, 0.2], int(i > 2), f"a{i}") for i in range(4)]
-    cell += [sample([0.8, 0.2], int(i > 1), f"b{i}") for i in range(4)]
-    loss = summarise([replace(one, cluster=one.id[0]) for one in cell])["nll_matched"]
-    of_a, of_b = math.log(2), -(math.log(0.75) + math.log(0.25)) / 2
-    assert loss == pytest.approx((of_a + of_b) / 2, abs=0.01)
+    """Each of two facts has the temperature of the other: right in 3 of 4 cases, and in 2 of 4. It
+    minimises their mean loss + (log T)^2 / 8, here on a fine grid."""
+    right = {"a": 3, "b": 2}
+    cell = [sample([0.8, 0.2], int(i >= right[f]), f"{f}{i}") for f in "ab" for i in range(4)]
+
+    def loss(fact: str, log_t: float) -> float:
+        p = 1 / (1 + 0.25 ** math.exp(-log_t))  # the odds 4 : 1 to the power of 1 / T
+        return -(right[fact] * math.log(p) + (4 - right[fact]) * math.log(1 - p)) / 4
+
+    grid = [i / 1000 for i in range(-2000, 3000)]
+    expected = 0.0
+    for fact, other in ("ab", "ba"):
+        log_t = min(grid, key=lambda x: loss(other, x) + x**2 / 8)
+        expected += loss(fact, log_t) / 2
+    matched = summarise([replace(one, cluster=one.id[0]) for one in cell])["nll_matched"]
+    assert matched == pytest.approx(expected, abs=1e-3)
     assert summarise(cell[:1])["nll_matched"] is None
 
 
@@ -107,4 +137,4 @@ def test_questions_of_different_k_share_a_temperature() -> None:
     ]
     numbers = summarise([replace(one, cluster=one.id.split()[0]) for one in cell])
     expected = (2 * math.log(2) + 3 * math.log(3)) / 5
-    assert numbers["nll_matched"] == pytest.approx(expected, abs=0.01)
+    assert numbers["nll_matched"] == pytest.approx(expected, abs=0.02)
