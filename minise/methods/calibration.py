@@ -1,15 +1,16 @@
 """The paper's supervised baselines: answers of standard inference, recalibrated with labels.
 
 Both are fitted out of fold: the label of a question has no part in its own probabilities, nor in
-those of the same question under another seed. The folds are a seeded shuffle of the question ids
-and do not depend on the answers: otherwise a label could move its question to another fold.
+those of the same question under another seed, nor in those of another question about the same fact.
+The folds are a seeded shuffle of the facts (the questions' ids, where they name none) and do not
+depend on the answers: otherwise a label could move its question to another fold.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -40,14 +41,15 @@ class _Calibration(Fitted):
                 need = f"{self.name} is fitted on answers"
                 raise InputError(f"{need}, and these questions have none; leave it out")
             zeros = [0.0] * len(q.choices)
-            blank.append(Sample(q.id, seed, "", q.answer, 0, zeros, zeros, 0, logits=zeros))
+            sample = Sample(q.id, seed, "", q.answer, 0, zeros, zeros, 0, logits=zeros)
+            blank.append(replace(sample, cluster=q.cluster or None))
         self.fit({"standard": blank})
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
         """The samples of standard inference, in their order, with new probabilities, scores and
         prediction. Their tokens stay; seconds, logits, groups and notes become None.
 
-        Raises InputError for fewer than 2 folds, fewer questions than folds, samples without finite
+        Raises InputError for fewer than 2 folds, fewer facts than folds, samples without finite
         logits and unequal numbers of choices, and NotConverged.
         """
         standard = samples["standard"]
@@ -56,16 +58,17 @@ class _Calibration(Fitted):
                 where = f"question {s.id}, seed {s.seed}"
                 raise InputError(f"{where}: no finite label logits; give standard inference's")
         check_same_size(self.name, (len(s.probabilities) for s in standard))
-        ids, question = np.unique([s.id for s in standard], return_inverse=True)
-        if not 2 <= self.folds <= len(ids):
-            numbers = f"{len(ids)} questions for {self.folds} folds"
+        names = [f"fact {s.cluster}" if s.cluster else s.id for s in standard]
+        facts, fact = np.unique(names, return_inverse=True)
+        if not 2 <= self.folds <= len(facts):
+            numbers = f"{len(facts)} questions for {self.folds} folds"
             raise InputError(f"{numbers}; use at least 2 folds, and a question or more for each")
         logits = np.array([s.logits for s in standard])
         answers = np.array([s.answer for s in standard])
         new = np.empty_like(logits)
         split = load_extra("sklearn.model_selection").KFold
-        for _, fold in split(self.folds, shuffle=True, random_state=0).split(ids):
-            inside = np.isin(question, fold)
+        for _, fold in split(self.folds, shuffle=True, random_state=0).split(facts):
+            inside = np.isin(fact, fold)
             new[inside] = self._predict(logits[~inside], answers[~inside], logits[inside])
         return [s.remade(row) for s, row in zip(standard, new.tolist(), strict=True)]
 

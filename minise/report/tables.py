@@ -225,7 +225,7 @@ def _compare(differences: Sequence[tuple[Texts, dict[str, Any]]]) -> Iterator[Te
             "points of accuracy": percent(d["accuracy"], d["interval"], "+.2f"),
             "McNemar p": f"{d['mcnemar_p']:.2g}",
             "corrected p (Holm)": f"{p:.2g}",
-            "only first / second right": f"{d['only_a']} / {d['only_b']}",
+            "only first / second right": f"{d['only_a']} / {d['only_b']} of {d['clusters']}",
         }
 
 
@@ -284,7 +284,8 @@ def _notes(runs: Sequence[Results], show: Callable[[str], str]) -> str:
     several = any(c.metrics["clusters"] < c.metrics["questions"] for c in cells)
     of = "questions, those about one fact drawn together" if several else "questions"
     brackets = f"Brackets: 95% bootstrap intervals over {of} (percentile, 1,000 resamples)."
-    lines = [f"{brackets} Percent unless said.\n"] if cells else []
+    test = " McNemar's test takes the first question of each fact." if several else ""
+    lines = [f"{brackets}{test} Percent unless said.\n"] if cells else []
     for run in runs:
         facts = f"{run.config['dtype']}, {run.config['device']}"
         lines.append(f"- {show(f'{run.model} ({facts}): {_questions(run.config)}.')}")

@@ -69,6 +69,16 @@ def relabel(cell: list[Sample], number: int) -> list[Sample]:
 
 
 @METHODS
+def test_questions_about_one_fact_share_a_fold(method: Callable) -> None:
+    """A label has no part in the probabilities of other questions about its fact."""
+    cell = [replace(one, cluster=f"fact {i // 5}") for i, one in enumerate(draw_cell(60))]
+    before, after = (probabilities(method(one, folds=4)) for one in (cell, relabel(cell, 31)))
+    same = (before == after).all(axis=1)
+    assert same[30:35].all()
+    assert same.sum() == 15
+
+
+@METHODS
 def test_a_label_changes_the_fit_of_every_fold_but_its_own(method: Callable) -> None:
     cell, folds = draw_cell(60), 4
     before = probabilities(method(cell, folds=folds))

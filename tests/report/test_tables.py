@@ -183,7 +183,7 @@ class TestTables:
         cells = {"multi-pass": cell(), "tree": cell()}
         run = make("main", {"qasc": cells}, differences={"qasc": [DIFFERENCE]})
         points = "+5.00 [-1.00, +11.00]"
-        row = [LLAMA, "qasc", "tree - multi-pass", points, "0.18", "0.18", "7 / 2"]
+        row = [LLAMA, "qasc", "tree - multi-pass", points, "0.18", "0.18", "7 / 2 of 40"]
         assert rows(table(run))[-1] == row
 
     def test_of_many_tests_the_p_values_are_corrected(self) -> None:

@@ -105,6 +105,7 @@ DIFFERENCE = {
     "changed": 3,
     "accuracy": 0.05,
     "interval": [-0.01, 0.11],
+    "clusters": 40,
     "only_a": 7,
     "only_b": 2,
     "mcnemar_p": 0.18,
