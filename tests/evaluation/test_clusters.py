@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("scipy")
@@ -125,6 +126,28 @@ def test_the_temperature_is_fitted_on_other_facts() -> None:
     matched = summarise([replace(one, cluster=one.id[0]) for one in cell])["nll_matched"]
     assert matched == pytest.approx(expected, abs=1e-3)
     assert summarise(cell[:1])["nll_matched"] is None
+
+
+def test_the_temperature_is_fitted_in_five_folds() -> None:
+    """The folds are a seeded shuffle of the facts; each has the temperature of the other four."""
+    cell = draw_cell(40)
+    fold = np.random.Generator(np.random.PCG64(0)).permutation(40) % 5
+    in_order = sorted(cell, key=lambda one: one.id)
+    log_p = np.log([one.probabilities for one in in_order])
+    answers = np.array([one.answer for one in in_order])
+
+    def losses(log_t: float) -> np.ndarray:
+        scaled = log_p * math.exp(-log_t)
+        return np.logaddexp.reduce(scaled, axis=1) - scaled[np.arange(40), answers]
+
+    grid = np.arange(-2, 2, 0.002)
+    by_temperature = np.array([losses(log_t) for log_t in grid])
+    matched = []
+    for number in range(5):
+        others = fold != number
+        mean = by_temperature[:, others].mean(axis=1) + grid**2 / (8 * others.sum())
+        matched += by_temperature[mean.argmin(), ~others].tolist()
+    assert summarise(cell)["nll_matched"] == pytest.approx(np.mean(matched), abs=1e-4)
 
 
 def test_questions_of_different_k_share_a_temperature() -> None:
