@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from minise import InputError, LanguageModel, Question, load
 from minise import ask as ask_method
@@ -25,10 +26,19 @@ def test_the_model_writes_after_the_question_alone_and_the_choice_is_named() -> 
     assert all(choice not in plan.prompts[0].text for choice in ("New Delhi", "Athens"))
     answer = method.answer(plan, logits)
     assert (answer.prediction, answer.probabilities.tolist()) == (1, [0, 1, 0])
+    assert answer.probabilities.dtype == torch.float64
     notes = method.notes(lm, plan, answer, 0)
     assert notes == {"written": " Ottawa", "new_tokens": len(written.tokens), "recalled": 1}
     start = len(lm.tokenizer.encode([f"{CAPITAL.text}\nAnswer:"])[0])
     assert plan.tokens("tree") == start + len(written.tokens)
+
+
+def test_what_the_model_writes_is_shown_while_it_writes() -> None:
+    lm, pieces = load("weights/tiny-llama"), list[tuple[int, str]]()
+    plan = Recall().plan(lm, CAPITAL)
+    Recall().write(lm, plan, on_text=lambda number, piece: pieces.append((number, piece)))
+    assert {number for number, _ in pieces} == {0}
+    assert "".join(piece for _, piece in pieces) == " Ottawa"
 
 
 def test_a_text_that_is_no_choice_says_nothing_about_them() -> None:
@@ -57,6 +67,10 @@ def test_the_text_ends_at_the_budget_and_where_positions_end() -> None:
     limit = lm.config.max_position_embeddings
     start = len(lm.tokenizer.encode(["Q\nAnswer:"])[0])
     text = "Q" + "!" * (limit - start)
+    last = Question(text.removesuffix("!"), ["a", "b"])  # one position is left
+    plan, _ = run_plan(lm, Recall(), Recall().plan(lm, last), 0)
+    assert isinstance(plan, RecallPlan)
+    assert plan.new_tokens == 1
     full = Question(text, ["a", "b"])
     assert len(Recall().plan(lm, full).prompts[0].ids) == limit
     with pytest.raises(InputError, match=f"the prompt has {limit} tokens, which leaves none"):

@@ -17,7 +17,7 @@ from minise import (
 )
 from minise.groupings.registry import grouping_named
 from minise.method import combine, label_logits
-from minise.methods.uncertainty import Uncertainty, uncertainty
+from minise.methods.uncertainty import Uncertainty, student_quantile, uncertainty
 
 
 class TestUncertainty:
@@ -48,6 +48,10 @@ class TestUncertainty:
         gaps = single[:, first] - single[:, second]
         assert answer.lead == pytest.approx(float(gaps.mean()))
         assert answer.lead_error == pytest.approx(float(gaps.std() / N**0.5))
+        assert answer.lead_interval is not None
+        reach = 2.20099 * answer.lead_error  # Student's t with 11 degrees of freedom
+        expected = (answer.lead - reach, answer.lead + reach)
+        assert answer.lead_interval == pytest.approx(expected, rel=1e-4)
 
     def test_two_trials_are_enough(self, lm: LanguageModel, question: Question) -> None:
         answer = self.ask(lm, question, 2)
@@ -88,3 +92,21 @@ class TestUncertainty:
         assert answer.standard_errors is None
         assert answer.lead_error is None
         assert answer.lead >= 0
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile", "within"),
+    [(1, 12.7062, 0.12), (2, 4.30265, 0.02), (4, 2.77645, 0.002), (9, 2.26216, 1e-4)],
+)
+def test_the_quantile_of_students_t_is_that_of_its_tables(
+    freedom: int, quantile: float, within: float
+) -> None:
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=within)
+
+
+def test_the_quantile_of_students_t_is_that_of_scipy() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for freedom in (8, 19, 79):
+        for share in (0.9, 0.975, 0.995):
+            expected = float(stats.t.ppf(share, freedom))
+            assert student_quantile(freedom, share) == pytest.approx(expected, rel=2e-4)
