@@ -200,9 +200,10 @@ def all_cases(data: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
                         yield f"{model} / {task} / {kind}", refit
 
 
-def close(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Whether the first probabilities are."""
-    return all(abs(a - b) <= CLOSE for a, b in zip(first, second, strict=True))
+def close(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> bool:
+    """Whether the probabilities of the first questions are."""
+    pairs = zip(first, second, strict=True)
+    return all(abs(a - b) <= CLOSE for p, q in pairs for a, b in zip(p, q, strict=True))
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ import pytest
 
 from minise import load
 from minise.data.tasks import Selection, load_tasks
-from tools.same_numbers import GOLDEN, MODELS, SIZES, numbers, ways
+from tools.same_numbers import GOLDEN, MODELS, SIZES, close, numbers, ways
 
 CASES = json.loads(GOLDEN.read_text())["cases"]
 
@@ -47,3 +47,9 @@ def test_every_way_of_asking_has_the_recorded_numbers(
         assert case["ids"] == golden["ids"], name
         assert case["tokens"] == golden["tokens"], name
         assert case["first"][0] == pytest.approx(golden["first"][0], abs=1e-4), name
+
+
+def test_on_another_machine_probabilities_are_compared_within_rounding() -> None:
+    first = [[0.1, 0.9], [0.4, 0.6]]
+    assert close(first, [[0.10009, 0.89991], [0.4, 0.6]])
+    assert not close(first, [[0.1, 0.9], [0.4, 0.6002]])
