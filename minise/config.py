@@ -1,6 +1,6 @@
 """The facts of a checkpoint, under the names that its config.json uses.
 
-LLaMA, Mistral and Qwen2 share one architecture. They differ only in the facts of `FAMILIES`.
+LLaMA, Mistral, Qwen2 and Qwen3 share one architecture. They differ only in the facts of `FAMILIES`.
 loading/config_json.py reads a config.json. Next to read: rope.py.
 """
 
@@ -19,12 +19,15 @@ class Family:
     max_position_embeddings: int  # default, in tokens
     sliding_window: int | None  # default, in positions; None: no window
     windowed_layers: Literal["none", "all", "some"]  # "some": config.json says which
+    head_dim: int | None = None  # default; None: hidden_size / num_attention_heads
+    qk_norm: bool = False  # queries and keys are normed, head by head, before the rotation
 
 
 FAMILIES = {
     "llama": Family(False, None, 2048, None, "none"),
     "mistral": Family(False, 8, 131072, 4096, "all"),
     "qwen2": Family(True, 32, 32768, 4096, "some"),
+    "qwen3": Family(False, 32, 32768, 4096, "some", head_dim=128, qk_norm=True),
 }
 
 
@@ -63,3 +66,4 @@ class Config:
     # None: no window.
     sliding_windows: tuple[int | None, ...]
     tie_word_embeddings: bool  # the output matrix is the embedding matrix
+    qk_norm: bool  # queries and keys are normed, head by head, before the rotation

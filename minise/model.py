@@ -1,4 +1,4 @@
-"""One decoder for LLaMA, Mistral and Qwen2. Mask and positions are arguments.
+"""One decoder for LLaMA, Mistral, Qwen2 and Qwen3. Mask and positions are arguments.
 
 Module and parameter names are the checkpoints' own, so that weights load with no table of names.
 Nothing here builds a mask or assumes a position (Sections 4.1 and 4.2): the caller gives both.
@@ -63,15 +63,18 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
         self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
         self.o_proj = nn.Linear(q_size, config.hidden_size, bias=False)
+        h, eps = config.head_dim, config.rms_norm_eps
+        self.q_norm = RMSNorm(h, eps) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(h, eps) if config.qk_norm else nn.Identity()
 
     def forward(self, x_BTD: Tensor, angles: Angles, read: Read, rows: Tensor | None) -> Tensor:
         """What the tokens in `rows` (all, if None) read from the others by way of `read`."""
-        k_BTKh = rotate(self._heads(self.k_proj(x_BTD)), *angles)
+        k_BTKh = rotate(self.k_norm(self._heads(self.k_proj(x_BTD))), *angles)
         v_BTKh = self._heads(self.v_proj(x_BTD))
         if rows is not None:
             x_BTD = x_BTD[..., rows, :]
             angles = angles[0][..., rows, :, :], angles[1][..., rows, :, :]
-        q_BTHh = rotate(self._heads(self.q_proj(x_BTD)), *angles)
+        q_BTHh = rotate(self.q_norm(self._heads(self.q_proj(x_BTD))), *angles)
         return self.o_proj(read(q_BTHh, k_BTKh, v_BTKh).flatten(-2))
 
     def _heads(self, x_BTD: Tensor) -> Tensor:

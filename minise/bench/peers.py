@@ -54,10 +54,10 @@ def library_config(config: Config) -> dict[str, object]:
         for name in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"):
             rope[name] = getattr(config.rope_scaling, name)
     facts: dict[str, object] = asdict(config)
-    for name in ("rope_theta", "rope_scaling", "qkv_bias", "sliding_windows"):
+    for name in ("rope_theta", "rope_scaling", "qkv_bias", "qk_norm", "sliding_windows"):
         del facts[name]  # these have other names there, or follow from the family
     facts |= {"rope_parameters": rope, "sliding_window": windows[0] if windows else None}
-    if config.model_type == "qwen2" and windows:
+    if config.model_type in ("qwen2", "qwen3") and windows:
         kinds = [
             "full_attention" if w is None else "sliding_attention" for w in config.sliding_windows
         ]

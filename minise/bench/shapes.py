@@ -1,4 +1,4 @@
-"""Shapes to benchmark with random weights: the paper's eleven checkpoints, and a small one."""
+"""Shapes to benchmark with random weights: the paper's eleven models, two Qwen3, a small one."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ _QWEN: dict[str, Any] = {
     "use_sliding_window": False,
 }
 _SMALL_QWEN = {**_QWEN, "vocab_size": 151936, "tie_word_embeddings": True}
+_QWEN3 = {**_QWEN, "vocab_size": 151936, "head_dim": 128, "max_position_embeddings": 40960}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "meta-llama/Meta-Llama-3-8B": _shape(
         *("llama", 4096, 32, 32, 8, 14336), **{**_LLAMA, "max_position_embeddings": 8192}
@@ -70,6 +71,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "Qwen/Qwen2.5-14B": _shape(
         *("qwen2", 5120, 48, 40, 8, 13824), **{**_QWEN, "rms_norm_eps": 1e-5}
     ),
+    "Qwen/Qwen3-0.6B": _shape(
+        *("qwen3", 1024, 28, 16, 8, 3072), **{**_QWEN3, "tie_word_embeddings": True}
+    ),
+    "Qwen/Qwen3-8B": _shape("qwen3", 4096, 36, 32, 8, 12288, **_QWEN3),
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": _shape(
         *("llama", 4096, 32, 32, 8, 14336), rope_scaling=_llama3(8.0), **_LLAMA
     ),

@@ -6,6 +6,7 @@ A fact that the file leaves out takes its family's default (`config.FAMILIES`).
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ MOST = {
 ROTARY = (1e-3, 1e12)
 
 
-def read_config(path: Path) -> Config:
-    """Read a config.json. Raises InputError that names the file and the field."""
+def read_config(path: Path, source: str | None = None) -> Config:
+    """Read a config.json. Raises InputError that names the file and the field. `source`: as in
+    `config_from_dict`."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -37,11 +39,14 @@ def read_config(path: Path) -> Config:
         raise InputError(f"{path}: not readable as JSON ({why}); fetch it again") from None
     if not isinstance(raw, dict):
         raise InputError(f"{path}: holds {type(raw).__name__}, expected a JSON object")
-    return config_from_dict(raw, where=str(path))
+    return config_from_dict(raw, str(path), source)
 
 
-def config_from_dict(raw: dict[str, Any], where: str = "config") -> Config:
-    """Check and convert the fields of a config.json. Error messages begin with `where`.
+def config_from_dict(
+    raw: dict[str, Any], where: str = "config", source: str | None = None
+) -> Config:
+    """Check and convert the fields of a config.json. Error messages begin with `where`. `source`:
+    the folder or hub id; for an unknown family the message says how to run it otherwise.
 
     Raises InputError that names the field and its value.
 
@@ -52,7 +57,11 @@ def config_from_dict(raw: dict[str, Any], where: str = "config") -> Config:
     read = _Reader(raw, where)
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise read.error("model_type", f"is implemented only as one of {', '.join(FAMILIES)}")
+        need = f"is implemented only as one of {', '.join(FAMILIES)}"
+        if isinstance(model_type, str) and source:
+            other = shlex.quote(f"transformers:{source}")
+            need += f"; to run it by the transformers library: --model {other}"
+        raise read.error("model_type", need)
     family = FAMILIES[model_type]
     read.refuse_what_is_not_implemented()
 
@@ -64,9 +73,9 @@ def config_from_dict(raw: dict[str, Any], where: str = "config") -> Config:
     kv_heads = read.integer("num_key_value_heads", kv_default or heads)
     if heads % kv_heads:
         raise read.error("num_key_value_heads", f"must divide num_attention_heads {heads}")
-    if raw.get("head_dim") is None and hidden % heads:
+    if read.value("head_dim", family.head_dim) is None and hidden % heads:
         raise read.error("hidden_size", f"must be a multiple of num_attention_heads {heads}")
-    head_dim = read.integer("head_dim", hidden // heads)
+    head_dim = read.integer("head_dim", family.head_dim or hidden // heads)
     if head_dim % 2:
         raise read.error("head_dim", "must be even: rotary embedding turns pairs")
     rope_theta, rope_scaling = read.rope()
@@ -88,6 +97,7 @@ def config_from_dict(raw: dict[str, Any], where: str = "config") -> Config:
         qkv_bias=family.qkv_bias,
         sliding_windows=read.sliding_windows(family, layers),
         tie_word_embeddings=read.boolean("tie_word_embeddings", False),
+        qk_norm=family.qk_norm,
     )
 
 

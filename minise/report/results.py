@@ -242,7 +242,8 @@ def _parameters(config: dict[str, Any]) -> int | None:
     D, heads, size = (config[f] for f in ("hidden_size", "num_attention_heads", "head_dim"))
     kv = 2 * config["num_key_value_heads"]
     attention = D * size * (2 * heads + kv) + config["qkv_bias"] * size * (heads + kv)
-    layer = attention + 3 * D * config["intermediate_size"] + 2 * D
+    norms = 2 * D + 2 * size * config.get("qk_norm", False)  # older runs do not name it
+    layer = attention + 3 * D * config["intermediate_size"] + norms
     tables = D * config["vocab_size"] * (1 if config["tie_word_embeddings"] else 2)
     return int(tables + config["num_hidden_layers"] * layer + D)
 

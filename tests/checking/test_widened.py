@@ -10,13 +10,13 @@ import torch
 from minise import LanguageModel, pack
 from minise.checking.widened import widened
 from minise.exact import run as exact
-from tests.support.tiny import FAMILIES, load_tiny
+from tests.support.tiny import ALL_FAMILIES, load_tiny
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_hidden_states_and_logits_are_those_of_a_whole_copy(tmp_path, family: str) -> None:
     """In a family with an output matrix, and in one that reads out with its embedding."""
-    narrow = load_tiny(tmp_path, FAMILIES[family], dtype=torch.bfloat16).decoder
+    narrow = load_tiny(tmp_path, ALL_FAMILIES[family], dtype=torch.bfloat16).decoder
     wide, whole = widened(narrow, torch.float64), copy.deepcopy(narrow).double()
     layout = pack([40, 41, 42], [[50, 51], [60, 61, 62]])
     states = [

@@ -33,7 +33,7 @@ from minise.layout import causal_mask
 from minise.loading.config_json import config_from_dict
 from minise.model import RMSNorm
 from minise.rope import rotate
-from tests.support.tiny import FAMILIES, SIZES, randomise, write_checkpoint
+from tests.support.tiny import ALL_FAMILIES, SIZES, randomise, write_checkpoint
 
 ROOT = Path(__file__).parents[2]
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -121,6 +121,13 @@ def test_a_row_of_the_norm(draw: Callable[..., Tensor], dtype: torch.dtype) -> N
         norm = RMSNorm(size, 1e-5).to(dtype).requires_grad_(False)
         norm.weight.copy_(draw(size))
         rows_stay(norm, draw, size)
+
+
+def test_a_row_of_the_norm_of_each_head(draw: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    for heads, head_dim in ((4, 12), (2, 12), (1, 64), (16, 128)):
+        norm = RMSNorm(head_dim, 1e-6).to(dtype).requires_grad_(False)
+        norm.weight.copy_(draw(head_dim))
+        rows_stay(norm, draw, heads, head_dim, many=(*FEW_OR_MANY, *MANY))
 
 
 def test_a_row_of_what_is_computed_element_by_element(draw: Callable[..., Tensor]) -> None:
@@ -313,7 +320,9 @@ def test_the_engines_agree_on_other_kernels(
     Whether one thread gives the bits of two is up to the kernels and no promise of minise. It is
     recorded in the report (`pytest --junit-xml`).
     """
-    folders: list[object] = [write_checkpoint(tmp_path / "tiny", FAMILIES["qwen2"])]
+    folders: list[object] = [
+        write_checkpoint(tmp_path / family, ALL_FAMILIES[family]) for family in ("qwen2", "qwen3")
+    ]
     threads = "2"
     if name == "as it is":
         folders, threads = [*folders, "weights/tiny-llama"], "1,2,4"

@@ -11,7 +11,7 @@ import torch
 
 from minise import LanguageModel, Layout, Plan, Question, SelfEnsemble, pack, record, self_ensemble
 from minise.layout import causal_mask
-from tests.support.tiny import FAMILIES, load_tiny
+from tests.support.tiny import ALL_FAMILIES, load_tiny
 
 HIDDEN, PROBABILITY = 1e-10, 1e-12
 # (group size, trials) for the five choices of the fixture: m = 1, K not divisible by m, m = K,
@@ -126,9 +126,9 @@ def test_the_check_can_see(lm: LanguageModel, question: Question) -> None:
         assert difference > 1e-4, name
 
 
-@pytest.mark.parametrize("family", ["mistral", "qwen2"])
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
 def test_the_windows_of_these_models_bite(family: str, tmp_path, question: Question) -> None:
-    raw = FAMILIES[family]
+    raw = ALL_FAMILIES[family]
     windowed = load_tiny(tmp_path / "windowed", raw)
     full = load_tiny(tmp_path / "full", {**raw, "sliding_window": None})
     a, b = self_ensemble(windowed, question), self_ensemble(full, question)
@@ -138,11 +138,11 @@ def test_the_windows_of_these_models_bite(family: str, tmp_path, question: Quest
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
 )
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_in_every_dtype_the_engines_are_equal_to_the_last_bit(
     tmp_path, question: Question, family: str, dtype: torch.dtype
 ) -> None:
-    lm = load_tiny(tmp_path, FAMILIES[family], dtype=dtype)
+    lm = load_tiny(tmp_path, ALL_FAMILIES[family], dtype=dtype)
     separate, dense, tree = (
         self_ensemble(lm, question, engine=engine) for engine in ("separate", "dense", "tree")
     )

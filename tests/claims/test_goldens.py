@@ -21,6 +21,8 @@ CASES = [
     "mistral-window",
     "qwen2-biases",
     "qwen2-tied-mixed-windows",
+    "qwen3-tied-mixed-windows",
+    "qwen3-untied",
 ]
 
 

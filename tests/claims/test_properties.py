@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from minise import LanguageModel, Layout, branch_logits, pack
 from minise.engines import hidden_states, run_alone
 from minise.exact.run import read_ends
-from tests.support.tiny import FAMILIES, load_tiny
+from tests.support.tiny import ALL_FAMILIES, load_tiny
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 VOCABULARY = range(50, 53)  # few ids, so that branches that do not copy one another meet too
@@ -63,7 +63,7 @@ def examples(number: int) -> Callable[[Callable[..., None]], Callable[..., None]
     )
 
 
-families = st.sampled_from(list(FAMILIES))
+families = st.sampled_from(list(ALL_FAMILIES))
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=lambda dtype: str(dtype).split(".")[1])
@@ -72,7 +72,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("property")
     return {
         family: load_tiny(folder / family, raw, dtype=request.param)
-        for family, raw in FAMILIES.items()
+        for family, raw in ALL_FAMILIES.items()
     }
 
 

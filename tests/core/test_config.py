@@ -1,4 +1,4 @@
-"""The facts that distinguish the three families, and the defaults of rotary scaling."""
+"""The facts that distinguish the families, and the defaults of rotary scaling."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from minise.loading.config_json import config_from_dict
 from tests.support import tiny
 
 
-def test_only_qwen2_has_biases_and_only_llama_has_no_windows() -> None:
+def test_only_qwen2_has_biases_only_qwen3_norms_and_only_llama_no_windows() -> None:
     assert {name for name, family in FAMILIES.items() if family.qkv_bias} == {"qwen2"}
+    assert {name for name, family in FAMILIES.items() if family.qk_norm} == {"qwen3"}
     assert {name: family.windowed_layers for name, family in FAMILIES.items()} == {
         "llama": "none",
         "mistral": "all",
         "qwen2": "some",
+        "qwen3": "some",
     }
     assert FAMILIES["llama"] == Family(False, None, 2048, None, "none")
 
 
-def test_a_config_has_the_biases_and_windows_of_its_family() -> None:
+def test_a_config_has_the_biases_norms_and_windows_of_its_family() -> None:
     for name, family in FAMILIES.items():
-        config = config_from_dict(tiny.FAMILIES[name])
+        config = config_from_dict(tiny.ALL_FAMILIES[name])
         assert (config.model_type, config.qkv_bias) == (name, family.qkv_bias)
+        assert config.qk_norm == family.qk_norm
         windowed = [window is not None for window in config.sliding_windows]
         assert len(windowed) == config.num_hidden_layers
         expected = {"none": {False}, "all": {True}, "some": {False, True}}

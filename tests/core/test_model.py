@@ -9,7 +9,7 @@ from minise import Decoder, LanguageModel, record
 from minise.attention import masked_attention
 from minise.loading.config_json import config_from_dict
 from minise.model import Attention, RMSNorm
-from tests.support.tiny import FAMILIES, SIZES, randomise
+from tests.support.tiny import ALL_FAMILIES, SIZES, randomise
 
 T = 24
 TOKENS = torch.arange(30, 30 + T)
@@ -18,7 +18,7 @@ CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
 
 
 def decoder(family: str, dtype: torch.dtype = torch.float64, **changes) -> Decoder:
-    model = Decoder(config_from_dict({**FAMILIES[family], **changes})).to(dtype)
+    model = Decoder(config_from_dict({**ALL_FAMILIES[family], **changes})).to(dtype)
     randomise(model, seed=1)
     return model.requires_grad_(False)
 
@@ -135,7 +135,7 @@ def test_a_batch_gives_the_numbers_of_its_rows_run_alone(lm: LanguageModel) -> N
     assert lm.decoder(tokens[None], POSITIONS, masks).shape == (1, 3, T, lm.config.hidden_size)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(torch.float32, 1e-4), (torch.bfloat16, 1.0), (torch.float16, 0.1)],
@@ -184,10 +184,41 @@ def test_a_tied_output_is_the_embedding() -> None:
     assert (model.logits(hidden) - expected).abs().max() <= 1e-13
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_biases_are_on_q_k_and_v_of_qwen2_only(family: str) -> None:
     biases = {name.split(".")[-2] for name in decoder(family).state_dict() if "bias" in name}
     assert biases == ({"q_proj", "k_proj", "v_proj"} if family == "qwen2" else set())
+
+
+def test_queries_and_keys_of_qwen3_are_normed_head_by_head_before_the_rotation() -> None:
+    """Of the same size in every head, and so are the scores' bounds: however large the weights of
+    the projections, nothing changes. The rotation keeps the size that the norm gave."""
+    model = decoder("qwen3", num_hidden_layers=1, rms_norm_eps=1e-15)
+    attention = model.model.layers[0].self_attn
+    for norm in (attention.q_norm, attention.k_norm):
+        assert norm.weight.shape == (12,)
+        norm.weight.fill_(2.0)
+    seen = []
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        seen.append((q, k))
+        return masked_attention(q, k, v, CAUSAL[None])
+
+    before = model.run(TOKENS[None], POSITIONS[None], attend)
+    for x, heads in zip(seen[0], (4, 2), strict=True):
+        size = x.square().mean(dim=-1).sqrt()
+        torch.testing.assert_close(size, torch.full((1, T, heads), 2.0, dtype=torch.float64))
+    attention.q_proj.weight *= 10
+    attention.k_proj.weight[:12] *= 7  # of one head alone
+    assert (model.run(TOKENS[None], POSITIONS[None], attend) - before).abs().max() <= 1e-9
+    attention.q_norm.weight[3] = 1.0
+    assert (model.run(TOKENS[None], POSITIONS[None], attend) - before).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_only_qwen3_has_norms_inside_attention(family: str) -> None:
+    norms = {name.split(".")[-2] for name in decoder(family).state_dict() if "attn" in name}
+    assert ("q_norm" in norms, "k_norm" in norms) == (family == "qwen3",) * 2
 
 
 def test_an_additive_mask_is_refused(lm: LanguageModel) -> None:
@@ -259,7 +290,7 @@ def test_the_decoder_states_its_device_and_dtype(lm: LanguageModel) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_cuda_agrees_with_the_cpu(family: str) -> None:
     model = decoder(family)
     expected = model(TOKENS, POSITIONS, CAUSAL)

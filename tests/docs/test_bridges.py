@@ -12,7 +12,10 @@ import pytest
 
 pytest.importorskip("transformers", reason="the library, extra [transformers], is missing")
 
+from minise import Question
 from minise.bridges.harness import main
+from minise.config import FAMILIES
+from tests.support.bridges import make_lm, scores
 from tests.support.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -21,17 +24,31 @@ EXAMPLES = dict(re.findall(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", TEXT, re.DO
 
 
 def test_every_example_of_the_page_has_a_test() -> None:
-    assert list(EXAMPLES) == ["qwen3", "adapter", "birds.yaml", "birds.jsonl", "harness"]
-    for name in ("qwen3", "adapter"):
+    assert list(EXAMPLES) == ["olmo2", "adapter", "birds.yaml", "birds.jsonl", "harness"]
+    for name in ("olmo2", "adapter"):
         lines = [line for line in EXAMPLES[name].splitlines() if line and "import" not in line]
         assert len(lines) <= 10
+
+
+def test_the_table_of_checkpoints_lists_minises_families_and_the_librarys_run(
+    question: Question,
+) -> None:
+    rows = re.findall(r"^\|.*\| `(\w+)` \| (minise|library) \|", TEXT, re.MULTILINE)
+    assert [name for name, by in rows if by == "minise"] == list(FAMILIES)
+    others = [name for name, by in rows if by == "library"]
+    assert len(others) == 5
+    for name in others:
+        lm = make_lm(name)
+        expected = scores(lm, question, "separate")
+        assert (scores(lm, question, "tree") - expected).abs().max() <= 1e-4
+        assert expected.std() > 1e-3
 
 
 def test_the_example_of_a_random_model_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    exec(EXAMPLES["qwen3"], {})
+    exec(EXAMPLES["olmo2"], {})
     assert "tensor(" in capsys.readouterr().out
 
 

@@ -111,7 +111,9 @@ class TestTheFamily:
         options = ["-m", "pytest", "-q", "-k", "logits_equal", "tests/claims/test_goldens.py"]
         assert " passed" in run_patched(patched, *options)
 
-    def test_the_new_family_runs_on_every_engine_and_its_norms_matter(self, patched: Path) -> None:
+    def test_the_new_family_runs_on_every_engine_and_its_unrotated_layers_matter(
+        self, patched: Path
+    ) -> None:
         shown = run_patched(patched, "-c", CHECK)
         assert shown.split() == [str(patched / "minise" / "__init__.py"), "sound"]
 
@@ -122,27 +124,36 @@ import minise
 from minise.loading.config_json import config_from_dict
 
 torch.set_num_threads(1)
-torch.manual_seed(0)
-config = config_from_dict({
-    "model_type": "qwen3", "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+facts = {
+    "model_type": "smollm3", "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
     "max_position_embeddings": 64,
-})
-decoder = minise.Decoder(config).double().requires_grad_(False)
-for parameter in decoder.parameters():
-    parameter.copy_(0.4 * torch.randn(parameter.shape) + (parameter.dim() == 1))
-assert decoder.get_parameter("model.layers.0.self_attn.q_norm.weight").shape == (12,)
-assert not any(name.endswith("bias") for name, _ in decoder.named_parameters())
-lm = minise.LanguageModel("qwen3", config, decoder, None)
+}
+
+def model(rotated):
+    config = config_from_dict({**facts, "no_rope_layers": rotated})
+    torch.manual_seed(0)
+    decoder = minise.Decoder(config).double().requires_grad_(False)
+    for parameter in decoder.parameters():
+        parameter.copy_(0.4 * torch.randn(parameter.shape) + (parameter.dim() == 1))
+    return minise.LanguageModel("smollm3", config, decoder, None)
+
 prefix, branches = [3, 1, 4], [[1, 5, 9, 2], [1, 5, 6], [5, 3, 5, 8]]
-alone, dense, tree = (minise.branch_logits(lm, prefix, branches, engine)
-                      for engine in ("separate", "dense", "tree"))
-assert torch.allclose(dense, alone, atol=1e-10) and torch.allclose(tree, alone, atol=1e-10)
-for name in ("q_norm", "k_norm"):
-    weight = decoder.get_parameter(f"model.layers.1.self_attn.{name}.weight")
-    kept = weight.clone()
-    weight[0] += 1
-    assert (minise.branch_logits(lm, prefix, branches) - tree).abs().max() > 1e-3
-    weight.copy_(kept)
+seen = []
+for rotated in ([1, 0, 1], [1, 1, 0], [1, 1, 1]):
+    lm = model(rotated)
+    assert lm.decoder.lm_head is None
+    alone, dense, tree = (minise.branch_logits(lm, prefix, branches, engine)
+                          for engine in ("separate", "dense", "tree"))
+    assert torch.allclose(dense, alone, atol=1e-10) and torch.allclose(tree, alone, atol=1e-10)
+    assert all((tree - other).abs().max() > 1e-3 for other in seen)
+    seen.append(tree)
+for wrong in (None, 3, [1, 0]):
+    try:
+        model(wrong)
+    except minise.InputError as error:
+        assert "no_rope_layers" in str(error)
+    else:
+        raise AssertionError(wrong)
 print(minise.__file__, "sound")
 """

@@ -20,7 +20,7 @@ from minise.exact.layers import (
 )
 from minise.exact.probe import Shape
 from minise.loading.config_json import config_from_dict
-from tests.support.tiny import FAMILIES, randomise
+from tests.support.tiny import ALL_FAMILIES, FAMILIES, randomise
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -53,9 +53,9 @@ def test_a_change_of_threads_after_loading_is_measured(cache: Path, measured: li
     assert [shape.threads for shape in measured] == [1, 2]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_refined_layers_have_the_same_parameters_and_nearly_the_same_numbers(family: str) -> None:
-    decoder = Decoder(config_from_dict(FAMILIES[family])).to(torch.float64)
+    decoder = Decoder(config_from_dict(ALL_FAMILIES[family])).to(torch.float64)
     randomise(decoder, seed=1)
     decoder.requires_grad_(False)
     tokens, positions = torch.arange(5, 25), torch.arange(20)

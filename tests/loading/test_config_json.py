@@ -12,7 +12,7 @@ from minise import InputError
 from minise.bench.shapes import PUBLISHED
 from minise.config import RopeScaling
 from minise.loading.config_json import config_from_dict, read_config
-from tests.support.tiny import FAMILIES, LLAMA3, SIZES
+from tests.support.tiny import ALL_FAMILIES, FAMILIES, LLAMA3, SIZES
 
 # Per checkpoint: head size, key/value heads, rotary scaling, window of every layer, positions.
 LLAMA3_BY_8, LLAMA3_BY_32 = (RopeScaling("llama3", by, 1.0, 4.0, 8192) for by in (8.0, 32.0))
@@ -26,13 +26,15 @@ FACTS = {
     "Qwen/Qwen2.5-3B": (128, 2, RopeScaling(), None, 32768),
     "Qwen/Qwen2.5-7B": (128, 4, RopeScaling(), None, 32768),
     "Qwen/Qwen2.5-14B": (128, 8, RopeScaling(), None, 32768),
+    "Qwen/Qwen3-0.6B": (128, 8, RopeScaling(), None, 40960),
+    "Qwen/Qwen3-8B": (128, 8, RopeScaling(), None, 40960),
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": (128, 8, LLAMA3_BY_8, None, 131072),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": (128, 4, RopeScaling(), None, 131072),
 }
 
 
 def tiny(family: str, **changes: Any) -> dict[str, Any]:
-    return {**FAMILIES[family], **changes}
+    return {**ALL_FAMILIES[family], **changes}
 
 
 def sizes(model_type: str, **more: Any) -> dict[str, Any]:
@@ -57,14 +59,19 @@ def test_the_published_checkpoints_are_read_as_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "kv_heads", "window", "positions"),
-    [("llama", 32, None, 2048), ("mistral", 8, 4096, 131072), ("qwen2", 32, None, 32768)],
+    ("family", "kv_heads", "head_dim", "window", "positions"),
+    [
+        ("llama", 32, 2, None, 2048),
+        ("mistral", 8, 2, 4096, 131072),
+        ("qwen2", 32, 2, None, 32768),
+        ("qwen3", 32, 128, None, 32768),
+    ],
 )
 def test_absent_fields_have_the_defaults_of_the_family(
-    family: str, kv_heads: int, window: int | None, positions: int
+    family: str, kv_heads: int, head_dim: int, window: int | None, positions: int
 ) -> None:
     config = config_from_dict(sizes(family, num_attention_heads=32, hidden_size=64))
-    assert (config.num_key_value_heads, config.head_dim) == (kv_heads, 2)
+    assert (config.num_key_value_heads, config.head_dim) == (kv_heads, head_dim)
     assert config.sliding_windows == (window,) * 3
     assert config.max_position_embeddings == positions
     assert (config.rms_norm_eps, config.rope_theta) == (1e-6, 10000.0)
@@ -75,6 +82,23 @@ def test_absent_fields_have_the_defaults_of_the_family(
 def test_the_defaults_of_scaling_are_no_factor_and_llama_3s_constants() -> None:
     assert RopeScaling() == RopeScaling("default", 1.0)
     assert RopeScaling("llama3", 32.0) == LLAMA3_BY_32
+
+
+def test_an_unknown_family_is_refused_with_the_option_that_runs_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(sizes("gemma2")))
+    known = (
+        f'{path}: model_type is "gemma2"; it is implemented only as one of llama, mistral, qwen2'
+    )
+    for source, option in (("me/gemma", "transformers:me/gemma"), ("a b", "'transformers:a b'")):
+        with pytest.raises(InputError) as refused:
+            read_config(path, source)
+        assert str(refused.value).startswith(known)
+        assert str(refused.value).endswith(f"transformers library: --model {option}")
+    path.write_text(json.dumps(sizes("gemma2") | {"model_type": None}))
+    with pytest.raises(InputError) as refused:
+        read_config(path, "me/gemma")
+    assert "transformers" not in str(refused.value)  # it needs a family, too
 
 
 def test_null_is_read_as_absent() -> None:
@@ -124,6 +148,12 @@ def test_every_form_of_the_rotary_facts_is_read_alike(
         ("mistral", {"sliding_window": None}, (None,) * 3),
         ("mistral", {"sliding_window": 5}, (5,) * 3),
         ("qwen2", {"sliding_window": 5}, (None,) * 3),
+        (
+            "qwen3",
+            {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
+            (None, 5, 5),
+        ),
+        ("qwen3", {"sliding_window": 5}, (None,) * 3),
         (
             "llama",  # it has no windows, whatever the file says
             {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 0},
@@ -236,6 +266,10 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
         ("mistral", {"sliding_window": "all"}, 'sliding_window is "all"'),
         ("qwen2", {"use_sliding_window": 1}, "use_sliding_window is 1"),
         ("qwen2", {**QWEN_WINDOW, "max_window_layers": -1}, "max_window_layers is -1"),
+        ("qwen3", {**QWEN_WINDOW, "max_window_layers": -1}, "max_window_layers is -1"),
+        ("qwen3", {**QWEN_WINDOW, "layer_types": ["chunked"] * 3}, 'layer_types is ["chunked"'),
+        ("qwen3", {"attention_bias": True}, "attention_bias is true"),
+        ("qwen3", {"head_dim": 7}, "head_dim is 7"),
         ("qwen2", {**QWEN_WINDOW, "layer_types": ["full_attention"]}, "layer_types is ["),
         ("qwen2", {**QWEN_WINDOW, "layer_types": ["chunked"] * 3}, 'layer_types is ["chunked"'),
         ("qwen2", {**QWEN_WINDOW, "layer_types": [[1]] * 3}, "layer_types is [[1]"),
@@ -268,7 +302,7 @@ def test_a_missing_size_is_named(name: str) -> None:
 
 
 def test_null_key_value_heads_are_as_many_as_query_heads() -> None:
-    for family in FAMILIES:
+    for family in ALL_FAMILIES:
         config = config_from_dict(sizes(family, num_key_value_heads=None))
         assert config.num_key_value_heads == config.num_attention_heads
 

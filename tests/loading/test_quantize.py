@@ -45,7 +45,7 @@ from minise.loading.quantize import (
 )
 from tests.loading.test_checkpoint import WEIGHTS, configure, edit, refusal, shard
 from tests.support.commands import Q, run
-from tests.support.tiny import FAMILIES, write_checkpoint
+from tests.support.tiny import ALL_FAMILIES, write_checkpoint
 
 FORMATS = ("nf4", "fp4", "nf4-double", "fp4-double")
 SHAPES = [(64, 64), (48, 32), (3, 5), (1, 1), (7, 130), (512, 192)]
@@ -410,12 +410,12 @@ class TestLoad:
                 else:
                     assert torch.equal(state[name], tensor.to(dtype))
 
-    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("family", ALL_FAMILIES)
     @pytest.mark.parametrize("format", FOUR_BIT)
     def test_a_packed_checkpoint_equals_one_that_is_packed_while_it_is_loaded(
         self, tmp_path: Path, question: Question, family: str, format: str
     ) -> None:
-        folder = write_checkpoint(tmp_path / "plain", FAMILIES[family])
+        folder = write_checkpoint(tmp_path / "plain", ALL_FAMILIES[family])
         packed = minise.load(folder, quantize=format)
         again = minise.load(store(folder, format))
         assert format_of(again.decoder) == format_of(packed.decoder)

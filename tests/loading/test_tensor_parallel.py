@@ -17,7 +17,7 @@ from tests.support.commands import assert_one_line, run
 from tests.support.processes import Team
 from tests.support.runs import arguments, samples
 from tests.support.split_check import compare
-from tests.support.tiny import FAMILIES, write_checkpoint
+from tests.support.tiny import ALL_FAMILIES, write_checkpoint
 
 # Sizes that four processes can share, too; among them biases, windows and a tied output.
 WIDE = {"num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 64}
@@ -26,7 +26,8 @@ WIDE = {"num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 64}
 @pytest.mark.parametrize("processes", [2, 4])
 def test_every_layer_of_every_engine_is_that_of_one_process(tmp_path: Path, processes: int) -> None:
     folders = [
-        str(write_checkpoint(tmp_path / name, {**raw, **WIDE})) for name, raw in FAMILIES.items()
+        str(write_checkpoint(tmp_path / name, {**raw, **WIDE}))
+        for name, raw in ALL_FAMILIES.items()
     ]
     team = Team(processes, tmp_path, compare, processes, folders)
     assert set(team.join()) == {0}, team.output("err")
@@ -38,15 +39,16 @@ def test_every_layer_of_every_engine_is_that_of_one_process(tmp_path: Path, proc
         assert all(difference <= 1e-10 for difference in each.values()), each
 
 
-def test_the_parts_of_all_processes_make_the_whole(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path, {**FAMILIES["qwen2"], **WIDE})
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_the_parts_of_all_processes_make_the_whole(tmp_path: Path, family: str) -> None:
+    folder = write_checkpoint(tmp_path, {**ALL_FAMILIES[family], **WIDE})
     whole = read(folder, None)
     parts = [read(folder, Share(index, 4)) for index in range(4)]
     for name, tensor in whole.items():
         axis = {"o_proj": 1, "down_proj": 1, "embed_tokens": None, "norm": None}.get(
             name.split(".")[-2], 0
         )
-        if axis is None or "layernorm" in name:
+        if axis is None or "norm" in name:
             assert all(torch.equal(part[name], tensor) for part in parts)
         else:
             assert torch.equal(torch.cat([part[name] for part in parts], dim=axis), tensor)

@@ -57,5 +57,5 @@ class TestAuthorsCode:
 
     def test_a_family_without_released_code_is_refused(self) -> None:
         assert preset_named("paper").of("gemma") == PAPER
-        with pytest.raises(InputError, match="has no gemma model; use preset paper"):
-            preset_named("authors-code").of("gemma")
+        with pytest.raises(InputError, match="has no qwen3 model; use preset paper"):
+            preset_named("authors-code").of("qwen3")

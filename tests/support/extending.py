@@ -23,10 +23,10 @@ def patched_package(folder: Path) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "weights")
     shutil.copytree(ROOT / "minise", folder / "minise", ignore=ignore)
     [diff] = [text for language, text in SECTIONS["A model family"] if language == "diff"]
-    (folder / "qwen3.diff").write_text(diff, encoding="utf-8")
+    (folder / "smollm3.diff").write_text(diff, encoding="utf-8")
     # Inside another repository git would leave out files that are not that repository's.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
-    subprocess.run(["git", "apply", "qwen3.diff"], cwd=folder, env=environment, check=True)
+    subprocess.run(["git", "apply", "smollm3.diff"], cwd=folder, env=environment, check=True)
     return folder
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
 
 from minise import Layout, pack
 
@@ -52,7 +53,7 @@ def _rope(theta: float) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": theta}
 
 
-# Each case sets what its name says; between them they cover what the three families differ in.
+# Each case sets what its name says; between them they cover what the families differ in.
 CASES: dict[str, dict[str, Any]] = {
     "llama-grouped": {**SIZES, "model_type": "llama", "rope_parameters": _rope(10000.0)},
     "llama-tied-llama3": {
@@ -95,6 +96,24 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen2-tied-mixed-windows": {
         **SIZES,
         "model_type": "qwen2",
+        "tie_word_embeddings": True,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "max_window_layers": 1,
+        "rope_parameters": _rope(100.0),
+    },
+    # Heads wider than their share of the stream, as in the published checkpoints.
+    "qwen3-untied": {
+        **SIZES,
+        "model_type": "qwen3",
+        "head_dim": 12,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": _rope(1000000.0),
+    },
+    "qwen3-tied-mixed-windows": {
+        **SIZES,
+        "model_type": "qwen3",
+        "head_dim": 12,
         "tie_word_embeddings": True,
         "use_sliding_window": True,
         "sliding_window": 5,
@@ -145,6 +164,8 @@ def write_checkpoint(case: dict[str, Any], folder: Path, seed: int = 2) -> Path:
             parameter.data = 1.0 + 0.5 * noise
         else:
             parameter.data = 0.3 * noise
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            parameter.data *= 1.5  # they alone decide how sharp attention is
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     return folder
@@ -197,7 +218,7 @@ def reference_run(
 
 def windows(config: transformers.PreTrainedConfig) -> list[int | None]:
     """Each layer's sliding window, by the library's reading of its config."""
-    if config.model_type == "qwen2":
+    if config.model_type in ("qwen2", "qwen3"):
         windowed = [kind == "sliding_attention" for kind in config.layer_types]
         return [config.sliding_window if is_windowed else None for is_windowed in windowed]
     return [getattr(config, "sliding_window", None)] * config.num_hidden_layers
@@ -215,7 +236,7 @@ def _masks(
 ) -> Tensor | dict[str, Tensor]:
     """What the library's eager attention adds to the scores: (1, 1, T, T), or one per layer type.
 
-    LLaMA and Mistral take one mask for all layers, Qwen2 a dictionary.
+    LLaMA and Mistral take one mask for all layers, Qwen2 and Qwen3 a dictionary.
     """
 
     def additive(window: int | None) -> Tensor:
@@ -223,7 +244,7 @@ def _masks(
         added = torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, -math.inf)
         return added[None, None]
 
-    if config.model_type == "qwen2":
+    if config.model_type in ("qwen2", "qwen3"):
         kinds = zip(config.layer_types, windows(config), strict=True)
         return {kind: additive(window) for kind, window in kinds}
     return additive(windows(config)[0])
@@ -236,7 +257,12 @@ def float64_islands() -> Iterator[None]:
     Three places cast to float32 whatever the model's dtype: the norm, the rotary tables and the
     softmax. Everything else in the library is left alone.
     """
-    families = {"Llama": modeling_llama, "Mistral": modeling_mistral, "Qwen2": modeling_qwen2}
+    families = {
+        "Llama": modeling_llama,
+        "Mistral": modeling_mistral,
+        "Qwen2": modeling_qwen2,
+        "Qwen3": modeling_qwen3,
+    }
     with ExitStack() as stack:
         for prefix, module in families.items():
             norm, rotary = getattr(module, f"{prefix}RMSNorm"), f"{prefix}RotaryEmbedding"

@@ -47,15 +47,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "max_window_layers": 1,
     },
 }
+# A fourth, for the tests in which its facts matter: norms of queries and keys, heads wider than
+# their share of the stream, and no biases. In all else it is a Qwen2.
+QWEN3: dict[str, Any] = {**FAMILIES["qwen2"], "model_type": "qwen3", "head_dim": 12}
+ALL_FAMILIES = {**FAMILIES, "qwen3": QWEN3}
 
 
 def randomise(decoder: Decoder, seed: int) -> None:
     """Every parameter, norms and biases too. Matrices are wide enough for attention scores of a few
     units: a near-uniform softmax would hide a wrong mask."""
     generator = torch.Generator().manual_seed(seed)
-    for parameter in decoder.parameters():
+    for name, parameter in decoder.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         noise = 0.3 * noise if parameter.dim() == 2 else 1.0 + 0.5 * noise
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            noise *= 1.5  # they alone decide the size of the scores
         parameter.data = noise.to(parameter.dtype)
 
 
@@ -87,7 +93,8 @@ def write_checkpoint(
     state = {name: tensor.to(dtype).contiguous() for name, tensor in decoder.state_dict().items()}
     save_file(state, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(raw))
-    make_tokenizer(bos=raw["model_type"] != "qwen2").save(str(folder / "tokenizer.json"))
+    bos = not raw["model_type"].startswith("qwen")
+    make_tokenizer(bos).save(str(folder / "tokenizer.json"))
     return folder
 
 

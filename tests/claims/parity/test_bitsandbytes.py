@@ -127,7 +127,7 @@ def test_the_tables() -> None:
     assert torch.equal(_dynamic_table(), library.create_dynamic_map())
 
 
-FAMILIES = ("llama-grouped", "mistral-window", "qwen2-tied-mixed-windows")
+FAMILIES = ("llama-grouped", "mistral-window", "qwen2-tied-mixed-windows", "qwen3-untied")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -23,7 +23,7 @@ from tests.support.reference import (
     write_checkpoint,
 )
 
-NAMES = ["llama-grouped", "mistral-window", "qwen2-tied-mixed-windows"]
+NAMES = ["llama-grouped", "mistral-window", "qwen2-tied-mixed-windows", "qwen3-tied-mixed-windows"]
 TOKENS = torch.randint(96, (T,), generator=torch.Generator().manual_seed(0))
 TOLERANCE = 1e-9
 

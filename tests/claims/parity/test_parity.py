@@ -119,7 +119,11 @@ def test_each_packed_branch_equals_the_library_on_that_prompt_alone(folder: Path
 def test_every_layer_has_the_window_the_library_gives_it(name: str, folder: Path) -> None:
     ours = read_config(folder / "config.json").sliding_windows
     assert list(ours) == library_windows(folder)
-    expected = {"mistral-window": (5, 5, 5), "qwen2-tied-mixed-windows": (None, 5, 5)}
+    expected = {
+        "mistral-window": (5, 5, 5),
+        "qwen2-tied-mixed-windows": (None, 5, 5),
+        "qwen3-tied-mixed-windows": (None, 5, 5),
+    }
     assert ours == expected.get(name, (None, None, None))
 
 

@@ -7,15 +7,15 @@ import torch
 
 from minise.bench.measure import random_model, time_engines
 from minise.bench.workloads import Workload
-from tests.support.tiny import FAMILIES
+from tests.support.tiny import ALL_FAMILIES
 
 pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_every_peer_gives_the_logits_of_the_separate_runs(family: str) -> None:
     # The library skips a model's window where it is given a 4-D mask, so here none may bite.
-    raw = {**FAMILIES[family], "sliding_window": 512, "use_sliding_window": False}
+    raw = {**ALL_FAMILIES[family], "sliding_window": 512, "use_sliding_window": False}
     lm = random_model(raw, torch.float32, torch.device("cpu"))
     work = Workload(choices=5, group_size=2, trials=3, question=9, choice=4)
     report = time_engines(lm, work, rounds=1, seed=0)

@@ -1,4 +1,4 @@
-"""Our decoder against the reference library on random configurations of the three families."""
+"""Our decoder against the reference library on random configurations of all families."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.support.reference import (
     write_checkpoint,
 )
 
-SEEDS = range(60)
+SEEDS = range(80)
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def random_case(seed: int) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def random_case(seed: int) -> dict[str, Any]:
     draw = random.Random(seed)
     heads = draw.choice((2, 3, 4, 6))
     own_width = draw.choice((4, 6, 8))  # a head's share of the stream
-    model_type = ("llama", "mistral", "qwen2")[seed % 3]
+    model_type = MODEL_TYPES[seed % len(MODEL_TYPES)]
     layers, window = draw.choice((1, 2, 3, 4)), draw.choice((1, 3, 5, 9))
     case: dict[str, Any] = {
         **SIZES,
@@ -50,7 +51,7 @@ def random_case(seed: int) -> dict[str, Any]:
         case["head_dim"] = draw.choice([width for width in (4, 8, 10, 16) if width != own_width])
     if model_type == "mistral":
         case["sliding_window"] = draw.choice((None, window, window))
-    if model_type == "qwen2" and draw.random() < 0.7:
+    if model_type.startswith("qwen") and draw.random() < 0.7:
         case |= {"use_sliding_window": True, "sliding_window": window}
         if draw.random() < 0.5:
             case["max_window_layers"] = draw.randint(0, layers)
@@ -105,7 +106,7 @@ def test_the_configurations_differ_in_all_that_the_families_allow() -> None:
     assert {"one for all", "equal", "between"} == {
         "one for all" if K == 1 else "equal" if K == H else "between" for H, K in heads
     }
-    for model_type in ("llama", "mistral", "qwen2"):
+    for model_type in MODEL_TYPES:
         mine = [case for case in cases if case["model_type"] == model_type]
         assert {case["tie_word_embeddings"] for case in mine} == {True, False}
         assert {case["rope_parameters"]["rope_type"] for case in mine} == set(ropes)
