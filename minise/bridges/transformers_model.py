@@ -17,6 +17,7 @@ from minise.config import Config
 from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, quote, refusing
 from minise.layout import Layout
+from minise.loading.source import check_reachable, quiet_hub
 from minise.method import Plan
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
@@ -113,18 +114,22 @@ def load(
 
     name = f"transformers:{source}"
     settings = {"revision": revision, "trust_remote_code": False}
-    with refusing(f"{name}: the library cannot load it"), _quiet(transformers):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **settings)
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype=dtype,
-            attn_implementation=attention,
-            use_safetensors=True,
-            output_loading_info=True,
-            **settings,
-        )
-        if model.device != torch.device(device):
-            model = model.to(device)
+    try:
+        with refusing(f"{name}: the library cannot load it"), _quiet(transformers), quiet_hub():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **settings)
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype,
+                attn_implementation=attention,
+                use_safetensors=True,
+                output_loading_info=True,
+                **settings,
+            )
+            if model.device != torch.device(device):
+                model = model.to(device)
+    except InputError:
+        check_reachable(source, revision)  # without a network, "fetch it again" is no help
+        raise
     model.eval()
     for fault in ("missing_keys", "mismatched_keys", "error_msgs"):
         parts = sorted(map(str, report.get(fault) or ()))

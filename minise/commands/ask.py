@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_question(parser)
     add = options.group(parser, "method").add_argument
     about = "; ".join(f"{name}: {METHODS[name][1]}" for name in TITLES)
-    about += "; settings in parentheses, as for minise eval"
+    about += "; settings in parentheses, as for minise eval, which has more (minise tasks)"
     both = "default: standard and self-ensemble, side by side"
     add("--method", type=_method, metavar="NAME", help=f"{about} ({both})")
     options.add_until_decided(parser)
@@ -71,6 +71,8 @@ def request(args: argparse.Namespace) -> AskRequest:
 
 def _method(text: str) -> str:
     if (name := text.partition("(")[0].strip()) not in TITLES:
-        names = ", ".join(TITLES)
-        raise argparse.ArgumentTypeError(f"{shorten(name, 80)} is unknown; use one of {names}")
+        why = "is for minise eval" if name in METHODS or ":" in name else "is unknown"
+        raise argparse.ArgumentTypeError(
+            f"{shorten(name, 80)} {why}; use one of {', '.join(TITLES)}"
+        )
     return text

@@ -126,10 +126,12 @@ def _precision(report: Report) -> list[str]:
         report["lead"][name] for name in ("score", "standard_error", "interval")
     )
     first, second = sorted(report["choices"], key=lambda choice: -choice["score"])[:2]
-    ahead = (
-        f"precision: in its prompts {first['text']} got {first['score']:.1%} on average, "
-        f"{_points(lead)} percentage points more than the next, {second['text']}."
-    )
+    ahead = [
+        f"precision: the score of {first['text']}, its mean probability in the prompts that list "
+        f"it, is {first['score']:.1%},",
+        f"  {_points(lead)} percentage points more than that of the next, {second['text']}.",
+        "  The table above shows probabilities: each score divided by the sum of all scores.",
+    ]
     if error is None:
         spread = "How much other groups could change that cannot be told from these trials."
     elif not report["trials"]:
@@ -137,7 +139,7 @@ def _precision(report: Report) -> list[str]:
     else:
         spread = f"Other random groups would change that by about {_points(error)}: the answer "
         spread += "is stable." if interval[0] > 0 else "may change; more --trials would tell."
-    return [ahead, f"  {spread}"]
+    return [*ahead, f"  {spread}"]
 
 
 def _decided(report: Report) -> str:

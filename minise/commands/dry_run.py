@@ -89,6 +89,7 @@ def show(model: str, loaded: Loaded, tasks: dict[str, Counts], as_json: bool) ->
         "weights_bytes": placed.bytes,
         "pass_bytes": max(needs),
         "free_bytes": placed.free,
+        "planned": placed.planned,
         "tasks": tasks,
     }
     print(json_text(plan) if as_json else printable("\n".join(_text(plan))))
@@ -103,6 +104,8 @@ def _text(plan: Mapping[str, Any]) -> Iterator[str]:
     packed = f" in 4 bits ({plan['quantize']})" if plan["quantize"] else ""
     why = f", {plan['why']}" if plan["why"] else ""
     free = "unknown" if plan["free_bytes"] is None else in_words(plan["free_bytes"])
+    if plan["planned"]:
+        free += " (as --memory says)"
     yield f"{plan['model']}: {plan['dtype']} on {plan['device']}{why}"
     yield f"memory: weights {in_words(plan['weights_bytes'])}{packed}, free {free}"
     yield f"largest pass: {longest:,} tokens, about {in_words(plan['pass_bytes'])} more"

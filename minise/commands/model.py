@@ -35,6 +35,8 @@ class Loaded:
 def load_model(request: ModelRequest, share: Share | None = None) -> Loaded:
     """The model, or this process' share of it. What was chosen for "auto" is said on stderr, unless
     it is the plain case."""
+    if request.memory is not None and not request.dry_run:
+        raise InputError("--memory is for a plan; give it with --dry-run")
     if request.of_other_library:
         return _load_other(request, share)
     dtype = request.dtype if request.dtype == AUTO else getattr(torch, request.dtype)
@@ -47,6 +49,7 @@ def load_model(request: ModelRequest, share: Share | None = None) -> Loaded:
         getattr(torch, request.preferred),
         fetch=not request.dry_run,
         share=share,
+        memory=request.memory,
     )
     packed = "as stored" if stored.packed else request.quantize
     loaded = Loaded(lm, name_of(placed.dtype), str(placed.device), placed, packed)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
-from minise.errors import InputError, shorten
+from minise.data.rows import FIELDS, FORMS, is_choice
+from minise.errors import InputError, quote, shorten
 from minise.groupings.registry import GROUPINGS
 from minise.loading.names import AUTO, DEFAULT_MODEL, DTYPES, FOUR_BIT, SHORT_DTYPES
 from minise.loading.plugin import load_extra
@@ -40,7 +43,7 @@ class ModelRequest:
 
     dtype, device: a name, or "auto". preferred: the dtype that "auto" takes where it fits.
     attention: how a model of another library computes it; None: as that library chooses. dry_run:
-    plan only, and load no weights.
+    plan only, and load no weights. memory: bytes that count as free, for a plan.
     """
 
     model: str
@@ -52,6 +55,7 @@ class ModelRequest:
     preferred: str = "float32"
     attention: str | None = None
     dry_run: bool = False
+    memory: int | None = None
 
     @property
     def of_other_library(self) -> bool:
@@ -60,9 +64,12 @@ class ModelRequest:
 
 @dataclass(frozen=True)
 class QuestionRequest:
-    """One question, from a file or as text with choices or the built-in one; and its groups."""
+    """One question, from a file or as text with choices or the built-in one; and its groups.
+    columns, answers: see `add_columns`."""
 
     file: Path | None
+    columns: Mapping[str, str]
+    answers: str | None
     text: str | None
     choices: tuple[str, ...] | None
     group_size: int
@@ -92,7 +99,7 @@ def add_model(
 ) -> None:
     """The options of a ModelRequest. --model is by default one that ships, and is loaded in `dtype`
     where that fits; `attention` is not an option, but the command's choice."""
-    parser.set_defaults(preferred=dtype, attention=attention, dry_run=False)
+    parser.set_defaults(preferred=dtype, attention=attention, dry_run=False, memory=None)
     model = (
         f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships); "
         f"{OTHER_LIBRARY}FOLDER_OR_ID loads any other family by that library"
@@ -107,9 +114,11 @@ def add_model(
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """--dry-run."""
+    """--dry-run and --memory."""
     plan = "print what would run, in which dtype and memory; load no weights"
     group(parser, "output").add_argument("--dry-run", action="store_true", help=plan)
+    memory = "plan for this memory, and for a --device that need not be here; for example 24GB"
+    group(parser, "output").add_argument("--memory", type=_bytes, metavar="SIZE", help=memory)
 
 
 def add_weights(
@@ -164,11 +173,21 @@ def add_question(parser: argparse.ArgumentParser) -> None:
         "; - for standard input"
     )
     add("--file", type=Path, metavar="FILE", help=form)
+    add_columns(parser)
     add = group(parser, "method").add_argument
     add("--group-size", type=int, default=4, metavar="M", help="choices in a group (default: 4)")
     add("--trials", type=int, default=20, metavar="N", help="splits into groups (default: 20)")
     add("--seed", type=int, default=0, help="seed of the groups (default: 0)")
     add_prompts(parser)
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """--columns and --answers: how to read a file of the user's own questions."""
+    add = group(parser, "question").add_argument
+    names = "how your file calls its columns: answer='Correct Answer',id=Nr.,question=...,A=..."
+    add("--columns", type=_columns, default={}, metavar="NAME=COLUMN[,...]", help=names)
+    forms = "the form of its answers; an index is counted from 0 or 1 (default: found out)"
+    add("--answers", choices=FORMS, help=forms)
 
 
 def question_request(args: argparse.Namespace) -> QuestionRequest:
@@ -250,6 +269,13 @@ def _threads(text: str) -> int:
     return int(text)
 
 
+def _bytes(text: str) -> int:
+    size = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?([MGT])(i?)B?", text)
+    if size is None:
+        raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a size, as 24GB or 80GiB")
+    return int(float(size[1]) * (1024 if size[3] else 1000) ** (2 + "MGT".index(size[2])))
+
+
 def _alpha(text: str) -> float:
     try:
         if 0 < (alpha := float(text)) < 1:
@@ -257,6 +283,19 @@ def _alpha(text: str) -> float:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number between 0 and 1")
+
+
+def _columns(text: str) -> dict[str, str]:
+    """Columns by their names here. A comma that no NAME= follows belongs to the column."""
+    columns: dict[str, str] = {}
+    for part in re.split(r",(?=[^,=]*=)", text):
+        name, _, column = (piece.strip() for piece in part.partition("="))
+        is_known = name.lower() in FIELDS or is_choice(name)
+        if not (is_known and column) or name.lower() in map(str.lower, columns):
+            known = f"{', '.join(FIELDS)}, A, B, ..., each once: answer='Correct Answer',id=Nr."
+            raise argparse.ArgumentTypeError(f"{quote(part)}: give NAME=COLUMN; names are {known}")
+        columns[name.lower() if name.lower() in FIELDS else name] = column
+    return columns
 
 
 def _grouping(text: str) -> str:

@@ -13,7 +13,7 @@ from minise.methods.registry import METHODS, OFFERED
 
 TITLES = {
     "tasks": "tasks (minise eval --task)",
-    "methods": "methods (minise eval --method)",
+    "methods": "methods (minise eval --method; those with * also minise ask --method)",
     "experiments": "experiments (minise eval --experiment)",
     "models": "models (minise eval --model)",
 }
@@ -37,10 +37,9 @@ def run(request: TasksRequest) -> int:
     for key, title in TITLES.items():
         print(f"{title}:")
         for name, text in lists[key].items():
-            print(f"  {name:<20}  {text}")
+            mark = "*" if key == "methods" and name in ASK_METHODS else " "
+            print(f"{mark:>2}{name:<22}  {text}")
         print()
-    *most, last = ASK_METHODS
-    print(f"`minise ask` takes the methods {', '.join(most)} and {last}.")
     return 0
 
 

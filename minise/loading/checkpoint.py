@@ -17,7 +17,7 @@ from minise.errors import InputError, quote
 from minise.exact.layers import probe, refine
 from minise.loading.config_json import read_config
 from minise.loading.names import AUTO
-from minise.loading.placement import Placement, place, usable_device
+from minise.loading.placement import Placement, known_device, place, usable_device
 from minise.loading.quantize import check_format, matrix_of, pack, put, read_stored
 from minise.loading.source import finder, on_disk, weight_files
 from minise.loading.stored import DTYPES, Stored, described, opened, read_headers
@@ -77,20 +77,21 @@ def prepare(
     preferred: torch.dtype = torch.float32,
     fetch: bool = True,
     share: Share | None = None,
+    memory: int | None = None,
 ) -> tuple[LanguageModel, Stored, Placement]:
     """A checkpoint without its weights, which can plan prompts but not run them; what its files
     hold; and the device and dtype for them.
 
     `preferred`: the dtype for "auto" on a CPU, where it fits. Without `fetch`, weights that are not
     on this machine are described by config.json. `share`: the part of the weights that this process
-    has. Raises as `load` and `placement.place` do.
+    has. `memory`: see `placement.place`. Raises as `load` and `placement.place` do.
     """
     check_format(quantize)
-    if device != AUTO:
-        usable_device(device)  # before anything is fetched
+    if device != AUTO:  # before anything is fetched
+        usable_device(device) if memory is None else known_device(device)
     locate = finder(str(source), revision)
     path = locate("config.json")
-    config = read_config(path)
+    config = read_config(path, str(source))
     tokenizer = Tokenizer.from_file(locate("tokenizer.json"))
     commit = path.parent.name if path.parent.parent.name == "snapshots" else None
     files = weight_files(locate, path.parent) if fetch else on_disk(str(source), commit, path)
@@ -98,7 +99,7 @@ def prepare(
     lm = LanguageModel(str(source), config, stored.decoder, tokenizer, commit)
     if share is not None:
         stored = stored.split(share, quantize)
-    return lm, stored, place(stored, dtype, device, quantize, preferred)
+    return lm, stored, place(stored, dtype, device, quantize, preferred, memory)
 
 
 def read_weights(

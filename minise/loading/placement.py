@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from minise.memory import free_bytes
 
 ROOM = 0.6  # the part of free memory that weights may take in a wider dtype than the stored one
 UNKNOWN = 12 * 2**30  # bytes that count as free where the system does not say
+PLANNED = r"cpu|mps|cuda(:\d\d?)?"  # devices to plan for, which need not be here
 SMALL = 20_000_000  # values; a smaller model gains nothing by a GPU, and threads slow it down
 
 
@@ -29,6 +31,7 @@ class Placement:
     bytes: int
     free: int | None
     why: str
+    planned: bool = False  # free is what was given to plan with
 
 
 def place(
@@ -37,8 +40,11 @@ def place(
     device: str | torch.device = AUTO,
     quantize: str | None = None,
     preferred: torch.dtype = torch.float32,
+    memory: int | None = None,
 ) -> Placement:
     """Choose what is "auto". Raises InputError if the weights do not fit, and says what would.
+
+    `memory`: bytes that count as free, to plan for another machine. The device need not be here.
 
     Device: CUDA, or MPS, where there is one; the CPU for a model of under 20 million values.
 
@@ -49,8 +55,12 @@ def place(
     the card has no bfloat16. 4-bit weights do not count as smaller here, so that a model computes
     in the same dtype whether it is packed or not.
     """
-    where = _device(stored) if device == AUTO else usable_device(device)
-    free, packed = free_bytes(where), stored.in_4_bits(quantize)
+    planned = memory is not None
+    if device == AUTO:
+        where = _device(stored)
+    else:
+        where = known_device(device) if planned else usable_device(device)
+    free, packed = memory if planned else free_bytes(where), stored.in_4_bits(quantize)
     chosen, why = _dtype(stored, where, free, preferred) if isinstance(dtype, str) else (dtype, "")
     if not why and device == AUTO and where.type != "cpu":
         why = "because there is one"
@@ -60,7 +70,7 @@ def place(
             f"{stored.folder}: its weights take {in_words(size)} in {name_of(chosen)}, and "
             f"{in_words(free)} are free on {where}; {_remedy(stored, chosen, packed, free)}"
         )
-    return Placement(chosen, where, size, free, why)
+    return Placement(chosen, where, size, free, why, planned)
 
 
 def usable_device(device: str | torch.device) -> torch.device:
@@ -69,9 +79,18 @@ def usable_device(device: str | torch.device) -> torch.device:
         torch.zeros(1, device=device).item()  # item() fails on "meta", whose tensors hold no values
         return torch.device(device)
     except (RuntimeError, AssertionError, ImportError) as error:
+        plan = f", or plan for another machine: --dry-run --device {device} --memory 24GB"
         raise InputError(
             f"device {quote(str(device))} cannot be used here ({one_line(error)}); try cpu"
+            + plan * bool(re.fullmatch(PLANNED, str(device)))
         ) from None
+
+
+def known_device(device: str | torch.device) -> torch.device:
+    """The device, which need not be in this machine. Raises InputError for no name of a device."""
+    if not re.fullmatch(PLANNED, str(device)):
+        raise InputError(f"device {quote(str(device))} is unknown; use cpu, cuda, cuda:1 or mps")
+    return torch.device(device)
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -147,6 +166,9 @@ def _near_stored(dtype: torch.dtype, device: torch.device) -> tuple[torch.dtype,
 
 
 def _has_bfloat16(device: torch.device) -> bool:
+    backend = {"cuda": torch.cuda, "mps": torch.backends.mps}.get(device.type)
+    if backend is not None and not backend.is_available():
+        return True  # it is planned for, and in another machine
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     try:

@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import re
+import shlex
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +23,16 @@ from huggingface_hub.utils import logging as hub_log
 from minise.errors import InputError, one_line, shorten
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+BINS = "pytorch_model*.bin"  # torch's old format, a pickle, in one file or in shards
 _SHARD = r"[\w.-]{1,200}\.safetensors"
 
 
 class _Absent(InputError):
     """The source exists, but it has no such file, or the hub did not serve it."""
+
+
+class _NotServed(_Absent):
+    """The hub did not serve the file, and it is not in the cache."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ def _download(
 ) -> Path:
     at = shorten(repository + (f" at {revision}" if revision else ""), 200)
     try:
-        with _quiet_hub():
+        with quiet_hub():
             return Path(
                 huggingface_hub.hf_hub_download(
                     repository,
@@ -181,15 +188,18 @@ def _download(
             "give one of its branches, tags or commits"
         ) from None
     except hub.LocalEntryNotFoundError as error:
-        offline = huggingface_hub.constants.HF_HUB_OFFLINE
-        cause = shorten(one_line(error.__cause__ or error), 150)
-        why = "HF_HUB_OFFLINE is set" if offline else f"the hub did not serve it ({cause})"
-        raise _Absent(
+        why, remedy = _why_not_served(error, repository, kind)
+        raise _NotServed(
             f"{at}: {kind.not_here}{why}, and {name} is not in the cache "
-            f"({huggingface_hub.constants.HF_HUB_CACHE}); go online once or {kind.instead}"
+            f"({huggingface_hub.constants.HF_HUB_CACHE}); {remedy}"
         ) from None
     except hub.EntryNotFoundError:
-        raise _Absent(f"{at}: has no {name}; {kind.files}") from None
+        convert = (
+            f"; if it has {BINS}: hf download {repository} --local-dir FOLDER, then "
+            "--model FOLDER says how to convert it"
+        )
+        more = convert if name == SINGLE else ""
+        raise _Absent(f"{at}: has no {name}; {kind.files}{more}") from None
     except Exception as error:  # the exceptions of the hub's HTTP client vary by version
         raise InputError(
             f"{at}: {name} could not be fetched ({one_line(error)}); "
@@ -197,8 +207,35 @@ def _download(
         ) from None
 
 
+def _why_not_served(error: Exception, repository: str, kind: _Kind) -> tuple[str, str]:
+    """Why the hub gave no file that is not in the cache, and what to do."""
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        remedy = f"unset it to download the file, or {kind.instead}"
+        return "HF_HUB_OFFLINE is set", remedy
+    cause = error.__cause__ or error
+    text = shorten(one_line(cause), 150)
+    if isinstance(cause, hub.HfHubHTTPError):
+        return f"the hub did not serve it ({text})", f"try again later, or {kind.instead}"
+    dataset = "--repo-type dataset " if kind is _DATASET else ""
+    return (
+        f"the hub cannot be reached ({text})",
+        f"{kind.instead} (elsewhere: hf download {dataset}{repository} --local-dir FOLDER); with "
+        "HF_HUB_OFFLINE=1, what is in the cache runs at once",
+    )
+
+
+def check_reachable(source: str, revision: str | None) -> None:
+    """Raise InputError for a hub id whose config.json is neither in the cache nor to be had."""
+    try:
+        finder(source, revision)("config.json")
+    except _NotServed:
+        raise
+    except InputError:
+        pass  # something else is wrong, which the caller's library names
+
+
 @contextmanager
-def _quiet_hub() -> Iterator[None]:
+def quiet_hub() -> Iterator[None]:
     """Silence the hub library's warning for each retry. Our own message reports the outcome."""
     level = hub_log.get_verbosity()
     hub_log.set_verbosity(logging.ERROR)
@@ -215,6 +252,8 @@ def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
     try:
         index_path = find(INDEX)
     except _Absent:
+        if list(folder.glob(BINS)) and not os.path.lexists(folder / SINGLE):
+            raise _Absent(_conversion(folder)) from None
         return [find(SINGLE)]
     try:
         shards = set(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"].values())
@@ -225,4 +264,25 @@ def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
         raise InputError(
             f"{index_path}: not an index of shards ({one_line(error)}); fetch it again"
         ) from None
-    return [find(name) for name in sorted(shards)]
+    try:
+        return [find(name) for name in sorted(shards)]
+    except _Absent as error:
+        absent = [name for name in sorted(shards) if not (index_path.parent / name).exists()]
+        names = ", ".join(absent[:3]) + f" and {len(absent) - 3} more" * (len(absent) > 3)
+        count = f"{len(absent)} of {len(shards)} shards are missing: {names}"
+        if isinstance(error, _NotServed):
+            raise _NotServed(f"{error} ({count})") from None
+        raise _Absent(
+            f"{folder}: {count}; copy them there (hf download OWNER/NAME --local-dir FOLDER)"
+        ) from None
+
+
+def _conversion(folder: Path) -> str:
+    """What to say of a folder with weights in torch's old format only. It stays on one line."""
+    code = (
+        "import glob,torch,safetensors.torch as s;s.save_file({k:v.contiguous().clone()for f in "
+        "glob.glob('py*.bin')for k,v in torch.load(f,weights_only=True).items()},"
+        f"'{SINGLE}')"
+    )
+    what = f"{folder}: {BINS}, no safetensors; convert it there, if you trust it"
+    return f'{what}: {shlex.quote(sys.executable)} -c "{code}"'

@@ -65,7 +65,13 @@ def _write(
 ) -> str:
     show = as_markdown if width is None else _on_one_line
     texts = [_markdown(title, rows, width, show) for title, rows in tables.items()]
-    return printable("\n\n".join([*texts, _notes(runs, show)]) + "\n")
+    has_ratios = any(
+        {"under", "over"} & row.keys()
+        for title, rows in tables.items()
+        for row in rows
+        if not title.startswith("Under-confidence: ")  # such a title explains them itself
+    )
+    return printable("\n\n".join([*texts, _notes(runs, show, has_ratios)]) + "\n")
 
 
 def _on_one_line(text: str) -> str:
@@ -278,14 +284,21 @@ TABLES: dict[str, Source] = {
 _JOINING = ("accuracy-by-weights",)
 
 
-def _notes(runs: Sequence[Results], show: Callable[[str], str]) -> str:
-    """How to read the tables, and what was run."""
+def _notes(runs: Sequence[Results], show: Callable[[str], str], ratios: bool) -> str:
+    """How to read the tables, `ratios` among them, and what was run."""
     cells = [cell for run in runs for cell in run.cells]
     several = any(c.metrics["clusters"] < c.metrics["questions"] for c in cells)
     of = "questions, those about one fact drawn together" if several else "questions"
     brackets = f"Brackets: 95% bootstrap intervals over {of} (percentile, 1,000 resamples)."
     test = " McNemar's test takes the first question of each fact." if several else ""
     lines = [f"{brackets}{test} Percent unless said.\n"] if cells else []
+    if ratios:
+        tau = cells[0].metrics["tau"]
+        lines.insert(
+            0,
+            f"under: share of the right answers with a probability below {tau}; "
+            f"over: share of the wrong ones with one above {tau}.",
+        )
     for run in runs:
         facts = f"{run.config['dtype']}, {run.config['device']}"
         lines.append(f"- {show(f'{run.model} ({facts}): {_questions(run.config)}.')}")

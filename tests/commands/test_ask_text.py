@@ -20,8 +20,10 @@ def test_ask_says_how_precise_an_answer_is(capsys, llama_folder) -> None:
     command = ("ask", "--model", llama_folder, *Q, "--group-size", 2)
     _, out, _ = run(capsys, *command, "--trials", 30)
     assert re.search(
-        r"\n  precision: in its prompts \w+ got \d+\.\d% on average, \d+\.\d percentage points "
-        r"more than the next, \w+\.\n    Other random groups would change that by about \d+\.\d: "
+        r"\n  precision: the score of \w+, its mean probability in the prompts that list it, is "
+        r"\d+\.\d%,\n    \d+\.\d percentage points more than that of the next, \w+\.\n"
+        r"    The table above shows probabilities: each score divided by the sum of all scores\.\n"
+        r"    Other random groups would change that by about \d+\.\d: "
         r"the answer (is stable|may change; more --trials would tell)\.\n",
         out,
     )
@@ -41,8 +43,22 @@ def test_an_answer_is_stable_if_it_leads_by_two_standard_errors(
     errors = Uncertainty(torch.zeros(3, dtype=torch.float64), 0.08, error, interval)
     monkeypatch.setattr("minise.methods.uncertainty.uncertainty", lambda *_: errors)
     _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q)
-    assert "8.0 percentage points more than the next, " in out
+    assert "8.0 percentage points more than that of the next, " in out
     assert f"would change that by about {100 * error:.1f}: the answer {verdict}" in out
+
+
+def test_the_table_and_the_precision_are_two_numbers_of_which_each_is_named(
+    capsys, llama_folder
+) -> None:
+    """The score is what the precision says; the table has it divided by the sum of all scores."""
+    command = ("ask", "--model", llama_folder, *Q, "--group-size", 2)
+    report = json.loads(run(capsys, *command, "--json")[1])
+    scores = [choice["score"] for choice in report["choices"]]
+    first = report["choices"][report["prediction"]]
+    assert first["probability"] == pytest.approx(first["score"] / sum(scores))
+    out = run(capsys, *command)[1]
+    assert f"in the prompts that list it, is {first['score']:.1%},\n" in out
+    assert re.search(rf"^  {first['text']} .*> +{first['probability']:.1%}", out, re.M)
 
 
 def test_text_shows_question_choices_answers_groups_and_tokens(capsys, llama_folder) -> None:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import minise
-from minise.commands.cli import COMMANDS
+from minise.commands.cli import COMMANDS, main
 from minise.data.tasks import TASKS
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.methods.registry import OFFERED
@@ -68,7 +68,7 @@ DAMAGED = {
         lambda f: (f / "model.safetensors.index.json").write_text(
             json.dumps({"weight_map": {NORM: "model-00001-of-00002.safetensors"}})
         ),
-        ["model-00001-of-00002.safetensors", "no such file"],
+        ["1 of 1 shards are missing: model-00001-of-00002.safetensors"],
     ),
     "missing tensor": (lambda f: edit_weights(f, lambda s: s.pop(NORM)), [NORM, "missing"]),
     "misshapen tensor": (
@@ -178,16 +178,29 @@ def test_tasks_lists_what_the_other_commands_take(capsys) -> None:
     status, out, err = run(capsys, "tasks")
     assert (status, err) == (0, "")
     assert re.findall(r"^(\w+) \(", out, re.M) == ["tasks", "methods", "experiments", "models"]
-    assert "\n  qasc                  QASC; 20 trials of groups of 4; fetched from the hub\n" in out
-    assert "\n  self-ensemble         the paper's method\n" in out
-    assert "\n  weights/tiny-llama    the default, in the package\n" in out
-    assert "\n`minise ask` takes the methods standard, self-ensemble, until-decided, " in out
+    assert (
+        "\n  qasc                    QASC; 20 trials of groups of 4; fetched from the hub\n" in out
+    )
+    assert "\n *self-ensemble           the paper's method\n" in out
+    assert "\n  weights/tiny-llama      the default, in the package\n" in out
     lists = json.loads(run(capsys, "tasks", "--json")[1])
     assert set(lists["tasks"]) == {*TASKS, "FILE"}
     assert set(lists["methods"]) == {*OFFERED, "FILE.py:CLASS"}
     assert set(lists["experiments"]) == set(EXPERIMENTS)
     shipped = ("llama", "mistral", "qwen2", "reasoner")
     assert set(lists["models"]) == {f"weights/tiny-{name}" for name in shipped}
+
+
+def test_tasks_and_the_help_of_ask_name_the_same_methods(capsys) -> None:
+    marked = re.findall(r"^ \*(\S+)  +(.*)$", run(capsys, "tasks")[1], re.M)
+    with pytest.raises(SystemExit):
+        main(["ask", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    listed = text[text.index("--method NAME standard: ") :].partition("; settings in")[0]
+    assert listed == "--method NAME " + "; ".join(f"{name}: {about}" for name, about in marked)
+    for method in OFFERED:
+        one = run(capsys, "ask", "--method", method, "--trials", "0")[2]
+        assert ("is for minise eval; use one of" in one) == (method not in dict(marked)), method
 
 
 def test_the_shell_can_complete_a_command(tmp_path: Path) -> None:
@@ -217,9 +230,9 @@ def test_the_mask_is_drawn_on_an_ascii_terminal() -> None:
 
 
 def test_the_released_codes_preset_of_an_unknown_family_is_one_line(capsys, broken: Path) -> None:
-    edit_config(broken, model_type="qwen3")
+    edit_config(broken, model_type="gemma2")
     command = ("ask", "--model", broken, *Q, "--preset", "authors-code")
-    assert_one_line(*run(capsys, *command), ["qwen3"])
+    assert_one_line(*run(capsys, *command), ["gemma2"])
 
 
 @pytest.mark.parametrize("command", COMMANDS)

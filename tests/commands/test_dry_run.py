@@ -61,6 +61,7 @@ def test_ask_counts_prompts_and_tokens_without_running(capsys: pytest.CaptureFix
         "quantize": None,
         "weights_bytes": 7084800,
         "free_bytes": 2**32,
+        "planned": False,
     }
     assert first == {
         "engine": "separate",
@@ -165,6 +166,33 @@ def test_a_model_without_weights_can_be_planned(capsys, planned: Path, monkeypat
     why = "as it is stored; float32 would take 29.9 GiB, and 16.0 GiB are free"
     assert first == f"{planned}: bfloat16 on cpu, {why}"
     assert second == "memory: weights 15.0 GiB, free 16.0 GiB"
+
+
+def test_a_plan_for_another_machine_needs_no_card(capsys, planned: Path, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    command = ("ask", "--model", planned, "--dry-run", "--device", "cuda:1", "--memory")
+    status, out, err = run(capsys, *command, "24GB")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[:2] == [
+        f"{planned}: bfloat16 on cuda:1, as it is stored",
+        "memory: weights 15.0 GiB, free 22.4 GiB (as --memory says)",
+    ]
+    parts = ["take 15.0 GiB in bfloat16, and 7.5 GiB are free on cuda:1; --quantize nf4 takes 5.6"]
+    assert_one_line(*run(capsys, *command, "8GB"), parts)
+    assert json.loads(run(capsys, *command, "0.024TiB", "--json")[1])["planned"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--memory", "24GB"], "--memory is for a plan; give it with --dry-run"),
+        (["--dry-run", "--memory", "24"], "--memory: 24: give a size, as 24GB or 80GiB"),
+        (["--dry-run", "--memory", "-1GB"], "--memory"),
+        (["--dry-run", "--memory", "8GB", "--device", "cudda"], 'device "cudda" is unknown'),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_one_line(capsys, options: list[str], part: str) -> None:
+    assert_one_line(*run(capsys, "ask", *options), [part])
 
 
 def test_a_long_pass_takes_more_memory() -> None:

@@ -86,6 +86,22 @@ def test_the_second_command_passes_the_tests(clone: Path, borrowed: str) -> None
     assert "failed" not in shown
 
 
+def test_no_command_of_the_readme_has_a_place_to_fill_in() -> None:
+    """<this repository> cannot be pasted."""
+    text = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+    code = [*BLOCKS, *re.findall(r"`[^`\n]+`", text)]
+    assert len(code) > 40
+    assert [part for part in code if re.search("<[a-z]", part)] == []
+
+
+def test_the_readme_says_what_its_commands_need() -> None:
+    extend = README[README.index("## Extend it") :].partition("minise eval")[0]
+    assert "`python3 install.py eval`" in extend
+    opened = re.findall(r"`\.venv/bin/jupyter lab (\S+)`", README)
+    assert opened
+    assert all((ROOT / name).is_file() for name in opened)
+
+
 def test_the_drawing_of_the_mask_is_what_the_program_draws() -> None:
     drawn = subprocess.run(
         [sys.executable, "-m", "tools.draw_mask"],
@@ -151,7 +167,7 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     top = "minise|tests|tools|docs|weights"
     named = [ROOT / name for name in re.findall(rf"`((?:{top})/[\w./-]+)`", text)]
-    named += [page.parent / name for name in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
+    named += [page.parent / name for name in re.findall(r"\]\((?!https?:)([^)#]+)", text)]
     if page.name == "README.md" and page.parent == ROOT:
         # "Read it" names files by their names alone.
         start = text.index("## Read it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -216,9 +217,30 @@ def test_an_incomplete_file_is_named(
 
 
 def test_a_missing_shard_is_named(folder: Path) -> None:
-    _, second = shard(folder)
+    first, second = shard(folder)
     second.unlink()
-    assert refusal(folder).startswith(f"{second}: no such file")
+    message = refusal(folder)
+    assert message.startswith(f"{folder}: 1 of 2 shards are missing: {second.name}; copy them")
+    assert message.endswith("(hf download OWNER/NAME --local-dir FOLDER)")
+    first.unlink()
+    assert f": 2 of 2 shards are missing: {first.name}, {second.name}; " in refusal(folder)
+
+
+def test_a_folder_of_pickled_weights_gives_a_command_that_converts_them(folder: Path) -> None:
+    expected = minise.load(folder).decoder.state_dict()
+    state = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    for number, names in enumerate((sorted(state)[::2], sorted(state)[1::2]), 1):
+        part = {name: state[name] for name in names}
+        torch.save(part, folder / f"pytorch_model-{number:05}-of-00002.bin")
+    message = refusal(folder)
+    start = f"{folder}: pytorch_model*.bin, no safetensors; convert it there, if you trust it: "
+    assert message.startswith(start)
+    assert len(message) <= 380  # what `errors.say` prints of it
+    subprocess.run(["sh", "-c", message.removeprefix(start)], cwd=folder, check=True)
+    converted = minise.load(folder).decoder.state_dict()
+    assert converted.keys() == expected.keys()
+    assert all(torch.equal(converted[name], expected[name]) for name in expected)
 
 
 def test_a_tensor_in_two_shards_is_named(folder: Path) -> None:
@@ -258,7 +280,7 @@ def test_an_index_that_does_not_list_the_shards_beside_it_is_refused(
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", WEIGHTS])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"pickled")  # no help: pickle is never read
+    (folder / "model.bin").write_bytes(b"pickled")  # no help: pickle is never read
     message = refusal(folder)
     assert message.startswith(f"{folder / name}: no such file")
     assert "safetensors" in message
@@ -329,7 +351,8 @@ def test_an_index_of_absurd_names_is_refused(folder: Path) -> None:
         assert "weight_map names no shards beside it" in refusal(folder)
     shards = {str(i): f"model-{i}.safetensors" for i in range(20_000)}
     (folder / INDEX).write_text(json.dumps({"weight_map": shards}))
-    assert refusal(folder).startswith(f"{folder / 'model-0.safetensors'}: no such file")
+    assert f"{folder}: 20000 of 20000 shards are missing: model-0.safetensors, " in refusal(folder)
+    assert " and 19997 more; " in refusal(folder)
 
 
 def test_a_foreign_tensors_name_is_shortened_and_escaped(folder: Path) -> None:

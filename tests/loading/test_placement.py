@@ -230,7 +230,9 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
 def test_an_unusable_device_is_named(folder: Path, device: str) -> None:
     message = refusal(folder, device=device)
     assert message.startswith(f'device "{device}" cannot be used here (')
-    assert message.endswith("try cpu")
+    assert "; try cpu" in message
+    plan = f"--dry-run --device {device} --memory 24GB"
+    assert message.endswith(plan) == device.startswith("cuda")
     assert len(message) < 300
 
 

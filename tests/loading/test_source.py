@@ -251,7 +251,8 @@ def test_an_unknown_revision_is_named(hub: Hub, tmp_path: Path) -> None:
 def test_a_repository_without_safetensors_is_refused(hub: Hub, tmp_path: Path) -> None:
     del hub.files["owner/name", COMMIT][WEIGHTS]
     done = ask(hub.url, tmp_path, "owner/name")
-    assert_one_line(done, "owner/name at ", f"has no {WEIGHTS}", "safetensors weights")
+    how = "hf download owner/name --local-dir FOLDER, then --model FOLDER says how to convert it"
+    assert_one_line(done, "owner/name at ", f"has no {WEIGHTS}", "safetensors weights", how)
     assert hub.fetched == ["config.json", "tokenizer.json"]
 
 
@@ -260,19 +261,48 @@ def test_an_unsupported_config_is_refused_before_another_file_is_requested(
 ) -> None:
     hub.files["owner/name", COMMIT]["config.json"] = b'{"model_type": "gemma"}'
     done = ask(hub.url, tmp_path, "owner/name")
-    assert_one_line(done, "owner--name", 'config.json: model_type is "gemma"', "llama")
+    option = "--model transformers:owner/name"
+    assert_one_line(done, "owner--name", 'config.json: model_type is "gemma"', "llama", option)
     assert {name for _, _, name in hub.requests} == {"config.json"}
 
 
 @pytest.mark.parametrize(
-    ("offline", "reason"), [("1", "HF_HUB_OFFLINE is set"), ("0", "Connection refused")]
+    ("offline", "reason", "remedy"),
+    [
+        ("1", "HF_HUB_OFFLINE is set", "unset it to download the file, or give a folder"),
+        (
+            "0",
+            "the hub cannot be reached ([Errno 111] Connection refused)",
+            "give a folder (elsewhere: hf download owner/name --local-dir FOLDER); with "
+            "HF_HUB_OFFLINE=1, what is in the cache runs at once",
+        ),
+    ],
+    ids=["offline", "no network"],
 )
 def test_an_unreachable_hub_with_an_empty_cache_is_one_line(
-    tmp_path: Path, offline: str, reason: str
+    tmp_path: Path, offline: str, reason: str, remedy: str
 ) -> None:
     done = ask(closed_port(), tmp_path, "owner/name", HF_HUB_OFFLINE=offline)
-    parts = ("config.json", reason, str(tmp_path), "go online once or give a folder")
-    assert_one_line(done, "owner/name: ", *parts)
+    assert_one_line(done, "owner/name: ", "config.json", reason, str(tmp_path), f"; {remedy}\n")
+
+
+def test_without_a_network_the_transformers_library_is_not_told_to_fetch_again(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("transformers")
+    done = ask(closed_port(), tmp_path, "transformers:owner/name", HF_HUB_OFFLINE="1")
+    assert_one_line(done, "owner/name: ", "HF_HUB_OFFLINE is set", "or give a folder")
+
+
+def test_shards_that_are_not_in_the_cache_are_counted(hub: Hub, tmp_path: Path) -> None:
+    files = hub.files["owner/name", COMMIT]
+    names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    files[names[0]] = files.pop(WEIGHTS)
+    files[INDEX] = json.dumps({"weight_map": {name: name for name in names}}).encode()
+    assert ask(hub.url, tmp_path, "owner/name")[0] == 2  # the hub itself has only one of them
+    done = ask(hub.url, tmp_path, "owner/name", HF_HUB_OFFLINE="1")
+    count = f"(2 of 3 shards are missing: {names[1]}, {names[2]})"
+    assert_one_line(done, "HF_HUB_OFFLINE is set", f"{names[1]} is not in the cache", count)
 
 
 def test_a_branch_or_a_commit_can_be_chosen(hub: Hub, tmp_path: Path) -> None:

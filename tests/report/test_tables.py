@@ -268,6 +268,15 @@ class TestTables:
         assert text.startswith("Under-confidence: share of the right answers with f < 0.5. Over-")
         assert "\n\nBrackets: 95% bootstrap intervals over questions (percentile, 1,000 " in text
 
+    def test_under_and_over_are_explained_where_they_are_columns(self) -> None:
+        tasks = {"qasc": {"standard": cell(), "self-ensemble": ours()}}
+        line = (
+            "\n\nunder: share of the right answers with a probability below 0.5; "
+            "over: share of the wrong ones with one above 0.5.\nBrackets: "
+        )
+        assert line in table(make(None, tasks))
+        assert "under: " not in table(make("choices", {"few": tasks["qasc"]}))
+
     def test_settings_are_listed_below_the_table(self) -> None:
         few, many = ours(), cell("self-ensemble", settings={"group_size": 5, "trials": 40})
         facts: dict[str, tuple[str, int | None]] = {"a": ("qasc", 8), "b": ("own", 8)}
@@ -291,7 +300,7 @@ class TestATerminal:
     )
 
     def first(self, width: int) -> list[str]:
-        return render([self.RUN], (), width).split("\n\nBrackets")[0].splitlines()
+        return render([self.RUN], (), width).split("\n\nunder: ")[0].splitlines()
 
     def test_intervals_are_left_out_first_then_the_last_columns(self) -> None:
         title = "tiny, q"
