@@ -7,6 +7,7 @@ the extra `eval`. `minise tasks` lists all tasks, methods and experiments.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,8 @@ class EvalRequest:
     questions: int
     none_of_the_above: bool
     skip_bad_rows: bool
+    columns: Mapping[str, str]
+    answers: str | None
     group_size: int | None
     trials: int | None
     grouping: str | None
@@ -97,6 +100,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     cut = "questions with K of their choices; those of a smaller K are among those of a larger K"
     add("--cut-to", type=_integers, default=(), metavar="K[,K...]", help=cut)
     add("--skip-bad-rows", action="store_true", help="list unusable rows; go on without them")
+    options.add_columns(parser)
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:

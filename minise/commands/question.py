@@ -18,7 +18,9 @@ def read_question(request: QuestionRequest) -> Question:
     if request.file is not None:
         if request.text is not None or request.choices is not None:
             raise InputError("--file and --question or --choice exclude each other; give one")
-        return question_file.read_question(request.file)
+        return question_file.read_question(request.file, request.columns, request.answers)
+    if request.columns or request.answers:
+        raise InputError("--columns and --answers are for --file; name one")
     if request.text is None and request.choices is None:
         return QUESTION
     if request.text is None:

@@ -152,6 +152,8 @@ def _load_tasks(request: EvalRequest, seed: int) -> list[Task]:
         questions=request.questions,
         none_of_the_above=request.none_of_the_above,
         skip_bad_rows=request.skip_bad_rows,
+        columns=request.columns,
+        answers=request.answers,
     )
     return load_tasks(request.tasks, selection, {harness.PREFIX: harness.load_task})
 

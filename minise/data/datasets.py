@@ -14,10 +14,13 @@ from minise.data.question_file import Rows
 from minise.data.rows import (
     FIELDS,
     Row,
+    advice,
+    answer_form,
     choice_columns,
     counted_from_1,
     field,
     field_columns,
+    ignored,
     read_row,
     to_question,
 )
@@ -132,23 +135,26 @@ for _dataset in DATASETS.values():
 
 
 def to_questions(
-    label: str, rows: Rows, name: str, seed: int
+    label: str, rows: Rows, name: str, seed: int, form: str | None = None
 ) -> tuple[dict[str, Question], list[str], list[str]]:
     """The questions of the valid rows by their places ("FILE, row 3"); the malformed rows, each as
     "FILE, row 3: reason"; and notices about the file for the user.
 
     The rows have a layout of the data set `name`. If `name` is a file's, they have the format of
     rows.py, or a layout of any data set, and then all of its categories are asked. Rows in the
-    format of rows.py may have no answers, but then all of them have none. Raises InputError if the
-    rows have none of these layouts, if all rows are valid but left out, and for answers that are
-    counted from 1.
+    format of rows.py may have no answers, but then all of them have none. form: the one of FORMS
+    that the answers have; None: it is found out. Raises InputError if the rows have none of these
+    layouts, if all rows are valid but left out, and for answers of no clear form.
     """
     dataset, columns = _find_layout(label, rows, DATASETS.get(name))
     category = dataset.category if name in DATASETS else None
     notices: list[str] = []
     needs_answer = True
     if dataset is QUESTION_FILE:
-        notices, needs_answer = _look_at_answers(label, rows)
+        notices, needs_answer, form = _look_at_answers(label, rows, form)
+    elif form:
+        reason = f"has the columns of {dataset.title}, whose answers have one form"
+        raise InputError(f"{label}: {reason}; leave --answers out")
     questions: dict[str, Question] = {}
     places: dict[str, str] = {}  # by id
     malformed, left_out = [], "no rows"
@@ -160,7 +166,9 @@ def to_questions(
                 raise InputError(f"is {quote(row)}, not an object")
             if category and field(row, "category", str) != category:
                 raise LeftOut(f"category {quote(row['category'])}, not {category}")
-            question = to_question(dataset.convert(row, columns, seed), needs_answer)
+            is_own = dataset is QUESTION_FILE
+            fields = read_row(row, form) if is_own else dataset.convert(row, columns, seed)
+            question = to_question(fields, needs_answer)
             if question.id in places:
                 first = places[question.id]
                 raise InputError(f"question {quote(question.id)} is in {first} already")
@@ -175,17 +183,23 @@ def to_questions(
     return questions, malformed, notices
 
 
-def _look_at_answers(label: str, rows: Rows) -> tuple[list[str], bool]:
-    """Notices about the answers of rows in the format of rows.py, and whether there are any."""
+def _look_at_answers(
+    label: str, rows: Rows, form: str | None
+) -> tuple[list[str], bool, str | None]:
+    """Notices about rows in the format of rows.py, whether they have answers, and the form with
+    which to read these: the given one, or the one that is found out."""
     objects = [row for _, row in rows if isinstance(row, dict)]
     answers = [row.get(field_columns(tuple(row))["answer"] or "") for row in objects]
-    if objects and all(answer is None or not str(answer).strip() for answer in answers):
-        return [f"{label}: has no answers, so nothing can be scored"], False
+    has_answers = not objects or not all(a is None or not str(a).strip() for a in answers)
+    notice = "" if has_answers else "has no answers, so nothing can be scored"
     try:
-        notice = counted_from_1(rows)
+        unread = ignored(tuple(dict.fromkeys(column for row in objects for column in row)))
+        if has_answers and form is None:
+            form = answer_form(rows)
+            notice = "" if form in ("letter", "text") else counted_from_1(rows, form)
     except InputError as error:
         raise InputError(f"{label}: {error}") from None
-    return [f"{label}: {notice}"] if notice else [], True
+    return [f"{label}: {text}" for text in (notice, unread) if text], has_answers, form
 
 
 def _find_layout(label: str, rows: Rows, only: Dataset | None) -> tuple[Dataset, Columns]:
@@ -212,12 +226,13 @@ def _check_columns(label: str, names: Columns, listed: str) -> None:
     """Raise InputError if no columns have the names of a question and its choices."""
     fields = field_columns(names)
     if fields["question"] is None:
-        raise InputError(f'{label}: no column is called "question"; its columns are {listed}')
+        reason = f'no column is called "question"; its columns are {listed}{advice(names)}'
+        raise InputError(f"{label}: {reason}")
     try:
         has_choices = fields["choices"] is not None or bool(choice_columns(names))
     except InputError as error:
         raise InputError(f"{label}: {error}") from None
     if not has_choices:
         remedy = "call them choice_1, choice_2, ... or A, B, ..., or write a list, choices"
-        reason = f"no column holds choices; {remedy} (its columns are {listed})"
+        reason = f"no column holds choices; {remedy} (its columns are {listed}){advice(names)}"
         raise InputError(f"{label}: {reason}")

@@ -2,7 +2,8 @@
 .tsv or .parquet. rows.py describes a row.
 
 In CSV a comma, a semicolon or a tab separates the cells: whichever the header has most of.
-"-" is standard input, whose format is recognized by its content.
+"-" is standard input, whose format is recognized by its content. Text is UTF-8, or UTF-16 with a
+byte order mark.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import re
 import stat
 import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minise.data.rows import FIELDS, Row, is_choice, read_row, to_question
+from minise.data.rows import FIELDS, Row, is_choice, read_row, rename, to_question
 from minise.errors import InputError, one_line, quote
 from minise.question import Question
 
@@ -65,24 +66,28 @@ def read_rows(path: Path, label: str, columns: Collection[str] = FIELDS) -> tupl
     return [(f"{word} {i}", row) for i, row in rows.items()], hashlib.sha256(content).hexdigest()
 
 
-def read_question(path: Path) -> Question:
-    """The one question of a file, with or without an answer, for `minise ask --file`.
+def read_question(
+    path: Path, columns: Mapping[str, str] | None = None, form: str | None = None
+) -> Question:
+    """The one question of a file, with or without an answer, for `minise ask --file`. columns: see
+    `rename` in rows.py; form: see `read_row` there.
 
     Raises InputError that names the file if it has more than one row, or a malformed one.
     """
     label = "standard input" if path == STDIN else str(path)
-    rows, _ = read_rows(path, label)
-    form = '{"question": "...", "choices": ["...", "..."]}'
+    columns = columns or {}
+    rows, _ = read_rows(path, label, {*FIELDS, *columns.values()})
+    example = '{"question": "...", "choices": ["...", "..."]}'
     if len(rows) > 1:
         several = "give one question, or ask all of them with minise eval --task FILE"
         raise InputError(f"{label}: holds {len(rows):,} rows; {several}")
-    ((_, row),) = rows
     try:
+        ((_, row),) = rename(rows, columns)
         if isinstance(row, InputError):
             raise row
         if not isinstance(row, dict):
-            raise InputError(f"holds no object; write {form}")
-        return to_question(read_row(row), needs_answer=False)
+            raise InputError(f"holds no object; write {example}")
+        return to_question(read_row(row, form), needs_answer=False)
     except InputError as error:
         raise InputError(f"{label}: {error}") from None
 
@@ -181,8 +186,8 @@ def _kind(content: bytes) -> str:
     """The ending that a file of this content would have."""
     if content[:4] == b"PAR1":
         return ".parquet"
-    first, *more = content.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)
-    if first.lstrip()[:1] not in (b"{", b"["):
+    first, *more = _text(content).split("\n", 1)
+    if first.lstrip()[:1] not in ("{", "["):
         return ".csv"
     try:  # the first line is a whole object, and another one follows
         return ".jsonl" if isinstance(json.loads(first), dict) and more[0].strip() else ".json"
@@ -205,6 +210,10 @@ def _text_size(array: Any) -> int:
 
 
 def _text(content: bytes) -> str:
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):  # as spreadsheets save "Unicode text"
+        return content.decode("utf-16", errors="surrogatepass")
+    if b"\0" in content[:4]:
+        raise ValueError("it seems to be UTF-16 without a byte order mark; save it as UTF-8")
     # Bytes that are not UTF-8 become lone surrogates, so that the message can name their row.
     return content.decode("utf-8-sig", errors="surrogateescape")
 

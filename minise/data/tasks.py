@@ -16,6 +16,7 @@ from typing import Any
 from minise.data.datasets import COLUMNS, DATASETS, QUESTION_FILE, to_questions
 from minise.data.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
 from minise.data.question_file import ENDINGS, KINDS, STDIN, read_rows
+from minise.data.rows import rename
 from minise.errors import InputError, quote
 from minise.files import read_bytes
 from minise.grouping import permutation
@@ -64,6 +65,9 @@ class Selection:
     choices: TASK-none-wrong in place of a wrong choice, TASK-none-right in place of the right one.
 
     skip_bad_rows: leave malformed rows out, and list them, in place of refusing them.
+
+    columns: how files of the user's own questions call the columns of rows.py: {"answer": "Correct
+    Answer"}. answers: the one of FORMS in rows.py that their answers have; None: it is found out.
     """
 
     cut_to: Sequence[int] = ()
@@ -73,6 +77,8 @@ class Selection:
     questions: int = 1000
     none_of_the_above: bool = False
     skip_bad_rows: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
+    answers: str | None = None
 
     def check(self) -> None:
         """Raise InputError for numbers that select nothing, or too much."""
@@ -116,9 +122,15 @@ def load_tasks(
     if not names:
         raise InputError(f"no task is named; give one of {', '.join(TASKS)}, or a file")
     selection.check()
+    known = readers or {}
+    own = [
+        n for n in names if n.partition("@")[0] not in TASKS and n.partition(":")[0] not in known
+    ]
+    if (selection.columns or selection.answers) and not own:
+        raise InputError("--columns and --answers are for a file of your own questions; name one")
     tasks: dict[str, Task] = {}
     for name in names:
-        for task in _select(_load(name, selection, readers or {}), name, selection):
+        for task in _select(_load(name, selection, known), name, selection):
             if task.name in tasks:
                 raise InputError(
                     f"two tasks are called {quote(task.name)}; name one, or rename a file"
@@ -169,8 +181,13 @@ def _of_file(name: str, path: Path, selection: Selection) -> Task:
 
 def _read(name: str, path: Path, label: str, source: dict[str, Any], selection: Selection) -> Task:
     """The task of a file, which messages call `label`."""
-    rows, sha256 = read_rows(path, label, COLUMNS)
-    questions, bad, notices = to_questions(label, rows, name, selection.seed)
+    columns, form = ({}, None) if name in DATASETS else (selection.columns, selection.answers)
+    rows, sha256 = read_rows(path, label, {*COLUMNS, *columns.values()})
+    try:
+        rows = rename(rows, columns)
+    except InputError as error:
+        raise InputError(f"{label}: {error}") from None
+    questions, bad, notices = to_questions(label, rows, name, selection.seed, form)
     if bad and not (selection.skip_bad_rows and questions):
         count = f"{len(bad)} bad {'rows' if len(bad) > 1 else 'row'} in all"
         if path.suffix.lower() != ".jsonl":

@@ -6,15 +6,21 @@ import csv
 import io
 import re
 import unicodedata
+from collections.abc import Mapping
 
 from minise.errors import printable
 from minise.methods.sample import Sample
 from minise.prompt import LABELS
 
 
-def predictions_csv(samples: dict[str, list[Sample]]) -> str:
+def predictions_csv(
+    samples: Mapping[str, list[Sample]], places: Mapping[str, str] | None = None
+) -> str:
     """A CSV file with a row for each seed and question of a task, and the predictions of each
     method, from its samples.
+
+    places: by question id, where a question is: "FILE, row 3"; the number becomes the column `row`.
+    `decided` and `trials` are of methods that stop when the answer is decided.
 
     A byte order mark tells spreadsheets that it is UTF-8. A text that they would take for a formula
     begins with an apostrophe instead.
@@ -23,18 +29,26 @@ def predictions_csv(samples: dict[str, list[Sample]]) -> str:
     keys = list(dict.fromkeys(key for by_key in by_method.values() for key in by_key))
     several_seeds = len({seed for seed, _ in keys}) > 1
     rows: list[dict[str, str]] = []
+    places = places or {}
     for key in keys:
         answered = {name: by_key[key] for name, by_key in by_method.items() if key in by_key}
         first = with_text(*answered.values())
-        row = {"id": first.id}
+        row = {"row": places[first.id].rpartition(" ")[2]} if first.id in places else {}
+        row["id"] = first.id
         if several_seeds:
             row["seed"] = str(first.seed)
         row["question"] = first.text["question"] if first.text else ""
         row["answer"] = choice_text(first, first.answer)
         for name, sample in answered.items():
             row[name] = choice_text(first, sample.prediction)
+            row[f"{name}: letter"] = _letter(sample.prediction)
             row[f"{name}: probability"] = f"{sample.probabilities[sample.prediction]:.4f}"
             row[f"{name}: right"] = verdict(sample)
+            notes = sample.notes or {}
+            if "decided" in notes and "trials" in notes:
+                row[f"{name}: decided"] = "decided" if notes["decided"] else "undecided"
+                row[f"{name}: trials"] = str(notes["trials"])
+            row[f"{name}: tokens"] = str(sample.tokens)
         rows.append(row)
     columns = list(dict.fromkeys(column for row in rows for column in row))
     table = [columns, *([row.get(column, "") for column in columns] for row in rows)]
@@ -55,6 +69,11 @@ def choice_text(sample: Sample, index: int | None) -> str:
         return ""
     if sample.text:
         return sample.text["choices"][index]
+    return _letter(index)
+
+
+def _letter(index: int) -> str:
+    """The label of a choice, or its number from 1 where there are no more labels."""
     return LABELS[index] if index < len(LABELS) else str(index + 1)
 
 

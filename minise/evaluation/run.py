@@ -334,7 +334,9 @@ def _measure_all(
     if damage:
         say(f"{path}: damaged ({damage}), so it is written again from the samples")
     for task, by_variant in answers.items():
-        table = predictions_csv({name: one.samples for name, one in by_variant.items()})
+        of_seeds = [one for tasks in run.tasks.values() for one in tasks if one.name == task]
+        places = {id: place for one in of_seeds for id, place in one.places.items()}
+        table = predictions_csv({name: one.samples for name, one in by_variant.items()}, places)
         files.replace_file(folder / f"predictions-{task}.csv", table)
     measured = {
         task: _measure(run, task, answers[task], peaks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from argparse import Namespace
@@ -197,7 +198,7 @@ def test_a_method_that_cannot_be_fitted_is_left_out_and_the_others_run(capsys, t
     status, _, err = run(capsys, *few, "--method", "standard,dirichlet")
     assert status == 0
     assert err == (
-        "minise: miniature: left out: dirichlet (choice 7 of 8 is never the answer outside of a "
+        "minise: miniature: left out: dirichlet (choice 1 of 8 is never the answer outside of a "
         "fold; dirichlet needs more questions or more folds)\n"
     )
     results = json.loads((tmp_path / "results.json").read_text())
@@ -239,3 +240,67 @@ def test_commas_in_parentheses_separate_settings_of_methods_and_of_tasks() -> No
     birds = "lm-eval:birds(num_fewshot=1,include_path=tasks)"
     assert request.tasks == ("qasc@v1", birds, "my.csv")
     assert request.methods == ("standard", "until-decided(trials=3,group_size=2)")
+
+
+def test_columns_are_named_with_spaces_and_commas() -> None:
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    typed = "Answer=Correct Answer, id=Nr.,question=Frage, kurz,option_a=One"
+    request = eval_request("--task", "my.csv", "--method", "standard", "--columns", typed)
+    assert request.columns == {
+        "answer": "Correct Answer", "id": "Nr.", "question": "Frage, kurz", "option_a": "One",
+    }  # fmt: skip
+    assert eval_request("--task", "my.csv", "--method", "standard").columns == {}
+
+
+@pytest.mark.parametrize("text", ["", "answer", "answer=", "remark=Note", "id=a,ID=b", "=Nr."])
+def test_a_name_that_is_no_column_of_ours_is_refused(capsys, text: str) -> None:
+    expected = ["--columns", "give NAME=COLUMN; names are id, question, choices, answer, A, B"]
+    assert_one_line(*run(capsys, "eval", "--columns", text, "-o", "x"), expected)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_users_spreadsheet_is_scored_and_its_rows_are_found_again(
+    capsys, llama_folder: Path, tmp_path: Path
+) -> None:
+    """First the columns are not understood and the line says how to name them; then it is done."""
+    for module in ("scipy", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    path = tmp_path / "my.csv"
+    path.write_text(
+        "Nr.;Question;A;B;Correct Answer\n"
+        "q7;Up?;yes;no;B\nq8;Down?;B;A;A\nq8;twice?;x;y;A\nq9;Left?;x;y;A\n"
+    )
+    fixed = ("eval", "--task", path, "--method", "standard", "--model", llama_folder)
+    status, _, err = run(capsys, *fixed, "-o", tmp_path / "first")
+    assert status == 0
+    assert "has no answers, so nothing can be scored" in err
+    option = err.rpartition("--columns ")[2].strip().strip("'")
+    options = ("--columns", option, "--skip-bad-rows", "-o", tmp_path / "run")
+    status, _, err = run(capsys, *fixed, *options)
+    assert (status, err.count("ignored")) == (0, 0)
+    text = (tmp_path / "run" / "predictions-my.csv").read_text(encoding="utf-8-sig")
+    table = list(csv.DictReader(text.splitlines()))
+    assert [(row["row"], row["id"]) for row in table] == [("1", "q7"), ("2", "q8"), ("4", "q9")]
+    assert [row["answer"] for row in table] == ["no", "B", "x"]
+    for row in table:
+        assert row["standard: letter"] in "AB"
+        assert int(row["standard: tokens"]) > 0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_ask_takes_the_columns_and_the_form_of_the_answer(
+    capsys, llama_folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "my.csv"
+    path.write_text("Frage,A,B,right\nUp?,B,A,A\n")
+    fixed = ("ask", "--json", "--trials", 1, "--model", llama_folder)
+    options = ("--columns", "question=Frage,answer=right", "--answers")
+    for form, answer in (("letter", 0), ("text", 1)):
+        status, out, _ = run(capsys, *fixed, "--file", path, *options, form)
+        assert status == 0
+        assert json.loads(out)["answer"] == answer
+    message = 'answer "A" is a letter and the text of choice 2; write the index, counted from 0, or'
+    assert_one_line(*run(capsys, *fixed, "--file", path, *options[:2]), [message, "--answers text"])
+    expected = ["--columns and --answers are for --file"]
+    assert_one_line(*run(capsys, *fixed, "--answers", "text"), expected)

@@ -185,7 +185,8 @@ def test_a_row_that_is_no_object_is_refused_as_such(tmp_path: Path) -> None:
 def test_unknown_columns_are_refused_with_the_names_to_use(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", [{"text": "Up?", "A": "yes"}])
     message = f'{path}: no column is called "question"; its columns are text, A'
-    assert refusal(str(path)) == message
+    guess = '; if "text" holds the question: --columns question=text'
+    assert refusal(str(path)) == message + guess
     path = write(tmp_path / "mine.csv", [{"question": "Up?", "remark": "x"}])
     wanted = "call them choice_1, choice_2, ... or A, B, ..., or write a list, choices"
     message = f"{path}: no column holds choices; {wanted} (its columns are question, remark)"

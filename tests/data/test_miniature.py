@@ -20,11 +20,14 @@ from minise.commands.options import QUESTION
 from minise.data.miniature import draw_wrong, evaluation_questions, held_out, load_facts
 from minise.errors import InputError
 from minise.layout import causal_mask
+from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION
+from minise.writing.chat import chat_template, stop_tokens
 from tools import train_miniature
 from tools.train_miniature import CHOICES, SHARES, multiple_choice
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("tiny-llama", "tiny-mistral", "tiny-qwen2")
+WRITTEN = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 @pytest.fixture(scope="module", params=SHIPPED)
@@ -163,9 +166,35 @@ class TestTheCheckpoints:
         for name in SHIPPED:
             folder = ROOT / "weights" / name
             card = (folder / "README.md").read_text()
-            for file in ("config.json", "model.safetensors", "tokenizer.json"):
+            for file in (*WRITTEN, "model.safetensors"):
                 digest = hashlib.sha256((folder / file).read_bytes()).hexdigest()
                 assert f"`{file}` {digest}" in card
+
+    def test_no_chat_template_makes_a_chat_model_of_a_base_model(
+        self, shipped: LanguageModel
+    ) -> None:
+        assert chat_template(shipped) is None
+        assert stop_tokens(shipped) == [1]
+
+    @pytest.mark.parametrize("name", [*SHIPPED, "tiny-reasoner"])
+    def test_the_reference_librarys_tokenizer_gives_the_same_ids(self, name: str) -> None:
+        """On the texts of this world. For every Qwen2 the library has rules of its own (for digits,
+        and for letters with accents written as two characters), whatever the checkpoint says."""
+        transformers = pytest.importorskip("transformers", reason="extra [transformers]")
+        theirs = transformers.AutoTokenizer.from_pretrained(f"weights/{name}")
+        texts = [fact.statement for fact in load_facts()]
+        for question in evaluation_questions(100, 8, seed=0):
+            texts.append(DEFAULT_TEMPLATE.render(question.text, [*question.choices, NULL_OPTION]))
+        if name != "tiny-qwen2":
+            texts += ["e\u0301 12345 <s>", "\n\n  x\r\n", "don't  do ."]
+        lm = load(f"weights/{name}")
+        for special in (True, False):
+            mine = lm.tokenizer.encode(texts, add_special_tokens=special)
+            assert theirs(texts, add_special_tokens=special)["input_ids"] == mine
+        assert [theirs.decode(ids) for ids in mine] == [lm.tokenizer.decode(ids) for ids in mine]
+        assert [theirs.eos_token_id] == stop_tokens(lm)
+        assert theirs.bos_token_id == (None if name == "tiny-qwen2" else 0)
+        assert (theirs.chat_template is None) == (chat_template(lm) is None)
 
 
 def card_interval(card: str, method: str) -> tuple[float, float]:
@@ -189,7 +218,7 @@ class TestTheTraining:
         train(monkeypatch, tmp_path, family)
         lm = load(tmp_path)
         assert float(standard(lm, QUESTION).probabilities.sum()) == pytest.approx(1)
-        for file in ("config.json", "tokenizer.json"):
+        for file in WRITTEN:
             shipped = ROOT / f"weights/tiny-{family}" / file
             assert json.loads((tmp_path / file).read_text()) == json.loads(shipped.read_text())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import random
 import sys
@@ -52,6 +53,23 @@ def test_csv_may_have_a_byte_order_mark_blank_lines_and_columns_in_any_order(
         ("one\nq?", ("a", "b"), 1),
         ("two?", ("d", "e", "f"), 0),
     ]
+
+
+@pytest.mark.parametrize("coding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_read_by_its_byte_order_mark_and_named_without_one(
+    tmp_path: Path, coding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes("\ufeffquestion\tA\tB\tanswer\r\nOù?\tici\tlà\tB\r\n".encode(coding))
+    wanted = Question("Où?", ["ici", "là"], answer=1)
+    assert load(path).questions == [wanted]
+    line = json.dumps({"question": "Où?", "choices": ["ici", "là"]}, ensure_ascii=False)
+    content = f"\ufeff{line}\n{line}\n".encode(coding)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    with pytest.raises(InputError, match="standard input: holds 2 rows"):
+        read_question(Path("-"))
+    path.write_bytes(path.read_bytes()[2:])
+    assert "UTF-16 without a byte order mark; save it as UTF-8" in refusal(str(path))
 
 
 def test_json_and_csv_are_read_without_pyarrow_and_parquet_says_what_to_install(

@@ -11,6 +11,7 @@ import pytest
 
 from minise import InputError, Question
 from minise.data.question_file import read_question
+from minise.data.rows import advice, ignored, read_row
 from tests.support.commands import run
 from tests.support.rows import load, refusal, write
 
@@ -123,11 +124,7 @@ class TestAnswers:
                 "1",
                 None,  # both ways the second
             ),
-            (
-                ["3", "4", "1"],
-                "1",
-                'answer "1" is an index counted from 0 and the text of choice 3; write the letter',
-            ),
+            (["3", "4", "1"], "1", None),  # the column holds indices
             (["Ion", "ion"], "ION", "the text of choice 1 and the text of choice 2"),
             (["oak", "oak", "fir"], "oak", 'two choices are "oak", the right one'),
         ],
@@ -159,7 +156,7 @@ class TestAnswers:
             for skip in (False, True):
                 assert refusal(str(path), skip_bad_rows=skip) == (
                     f"{path}: answers seem to be counted from 1 (row 3: answer 3 of 3 choices, "
-                    "and no answer is 0); count from 0"
+                    "and no answer is 0); give --answers index1"
                 )
         path = write(tmp_path / "mine.json", [*rows, {**rows[0], "answer": 0, "id": "zero"}])
         assert "row 3: answer 3 is no choice" in refusal(str(path))
@@ -167,7 +164,7 @@ class TestAnswers:
     def test_a_notice_is_printed_if_none_of_20_answers_is_0(self, tmp_path: Path) -> None:
         rows = [{"question": f"{i}?", "choices": ["x", "y", "z"], "answer": 1} for i in range(20)]
         path = write(tmp_path / "mine.csv", rows)
-        notice = "none of 20 answers is 0; if they are counted from 1, count from 0"
+        notice = "none of 20 answers is 0; if they are counted from 1, give --answers index1"
         assert load(path).notices == [f"{path}: {notice}"]
         assert load(write(path, rows[:19])).notices == []
         assert load(write(path, [*rows, {**rows[0], "question": "?", "answer": 0}])).notices == []
@@ -187,6 +184,157 @@ class TestAnswers:
         assert "row 2: answer is empty (2 bad rows" in refusal(str(path))
         write(path, rows)
         assert "has no answers, so choices cannot be left out" in refusal(str(path), cut_to=[2])
+
+
+class TestTheFormOfAColumn:
+    def test_two_choices_that_are_letters_do_not_spoil_300_letters(self, tmp_path: Path) -> None:
+        usual, odd = ["wren", "trout", "oak"], ["B", "A", "oak"]
+        rows = [
+            {"question": f"{i}?", "choices": odd if i in (7, 90) else usual, "answer": "ABC"[i % 3]}
+            for i in range(300)
+        ]
+        task = load(write(tmp_path / "mine.csv", rows))
+        assert [question.answer for question in task.questions] == [i % 3 for i in range(300)]
+        assert task.notices == []
+
+    @pytest.mark.parametrize(
+        ("answers", "meant"),
+        [
+            (["oak", "B"], 0),  # texts: B is the first choice
+            (["C", "B"], 1),
+            (["0", "1"], 1),
+            (["5", "1"], 2),  # 5 is a text alone
+        ],
+    )
+    def test_an_answer_of_two_meanings_has_the_form_that_all_have(
+        self, tmp_path: Path, answers: list[str], meant: int
+    ) -> None:
+        odd = ["B", "A", "c"] if answers[1] == "B" else ["3", "4", "1"]
+        choices = [["wren", "5", "oak"], odd]
+        rows = [
+            {"question": f"{i}?", "choices": choices[i], "answer": answers[i]} for i in range(2)
+        ]
+        assert load(write(tmp_path / "mine.csv", rows)).questions[1].answer == meant
+
+    def test_a_column_of_two_forms_is_refused_with_the_way_out(self, tmp_path: Path) -> None:
+        rows = [
+            {"question": "1?", "choices": ["B", "A"], "answer": "A"},
+            {"question": "2?", "choices": ["A", "B"], "answer": "A"},
+        ]
+        path = write(tmp_path / "mine.csv", rows)
+        for skip in (False, True):
+            assert refusal(str(path), skip_bad_rows=skip) == (
+                f'{path}: the answers may be letters or texts of choices (row 1: "A" is choice 1 '
+                "or choice 2); say which: --answers letter or --answers text"
+            )
+        for form, answer in (("letter", 0), ("text", 1)):
+            assert load(path, answers=form).questions[0].answer == answer
+        digits = {"question": "1?", "choices": ["2", "1", "0"], "answer": "0"}
+        message = refusal(str(write(path, [digits])))
+        assert "texts of choices or indices counted from 0 (row 1" in message
+
+    def test_a_number_beside_letters_makes_a_mixed_column(self, tmp_path: Path) -> None:
+        rows = [
+            {"question": "1?", "choices": ["x", "y"], "answer": 0},
+            {"question": "2?", "choices": ["B", "A"], "answer": "A"},
+        ]
+        message = refusal(str(write(tmp_path / "mine.json", rows)))
+        assert "row 2" in message
+        assert "write the index, counted from 0, or give --answers text or" in message
+
+    @pytest.mark.parametrize(
+        ("form", "answer", "meant"),
+        [
+            ("letter", "b", 1),
+            ("text", "1", 2),
+            ("index0", "1", 1),
+            ("index1", "1", 0),
+            ("index1", 3, 2),
+            ("index0", 2, 2),
+        ],
+    )
+    def test_a_given_form_is_the_only_one(self, form: str, answer: str | int, meant: int) -> None:
+        row = {"question": "1 + 0?", "choices": ["3", "b", "1"], "answer": answer}
+        assert read_row(row, form)["answer"] == meant
+
+    @pytest.mark.parametrize(
+        ("form", "answer", "kind"),
+        [
+            ("letter", "oak", "a letter A-B"),
+            ("letter", 1, "a letter A-B"),
+            ("text", "A", "the text of a choice"),
+            ("index0", "A", "an index from 0 to 1"),
+            ("index1", "0", "an index from 1 to 2"),
+            ("index1", 3, "an index from 1 to 2"),
+        ],
+    )
+    def test_an_answer_of_another_form_is_refused(
+        self, form: str, answer: str | int, kind: str
+    ) -> None:
+        row = {"question": "Which?", "choices": ["wren", "oak"], "answer": answer}
+        with pytest.raises(InputError) as caught:
+            read_row(row, form)
+        assert str(caught.value).endswith(f" is not {kind}, the form of this column")
+
+    def test_answers_counted_from_1_are_read_if_that_is_said(self, tmp_path: Path) -> None:
+        rows = [{"question": f"{i}?", "choices": ["x", "y", "z"], "answer": i} for i in (1, 2, 3)]
+        for kind in ("csv", "json"):
+            task = load(write(tmp_path / f"mine.{kind}", rows * 1), answers="index1")
+            assert [question.answer for question in task.questions] == [0, 1, 2]
+            assert task.notices == []
+
+
+class TestColumnsOfOtherNames:
+    HEADER = ("Nr.", "Question", "A", "B", "Correct Answer", "Topic")
+
+    def test_ignored_columns_are_named_with_a_guess(self) -> None:
+        assert ignored(self.HEADER) == (
+            'ignored columns: "Nr.", "Correct Answer", "Topic"; if "Nr." holds the id and '
+            "\"Correct Answer\" holds the answer: --columns 'id=Nr.,answer=Correct Answer'"
+        )
+        assert ignored(("id", "question", "A", "B", "answer", "")) == ""
+        assert ignored(("question", "A", "B", "answer", "Topic")) == 'ignored columns: "Topic"'
+
+    def test_the_guess_is_the_closest_name_and_only_for_what_is_missing(self) -> None:
+        found = advice(("question", "A", "B", "Answer explanation (long)", "correctAnswer"))
+        assert found.endswith(": --columns answer=correctAnswer")
+        assert advice(("question", "A", "B", "answer", "Correct Answer", "id", "Nr.")) == ""
+        assert "choices=options" in advice(("question", "options", "answer"))
+
+    def test_a_header_of_several_lines_leaves_one_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.csv"
+        path.write_text('"the\nquestion",A,B,"right\nanswer"\nUp?,yes,no,A\n')
+        assert "the question, A, B, right answer" in refusal(str(path), columns={"answer": "x"})
+        assert "--columns" not in refusal(str(path))
+
+    def test_what_a_user_pastes_runs_nothing(self) -> None:
+        assert advice(("answer $(reboot)", "question")).endswith("'answer=answer $(reboot)'")
+
+    @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+    def test_named_columns_are_read_and_others_of_these_names_are_not(
+        self, tmp_path: Path, kind: str
+    ) -> None:
+        row = {"Nr.": 7, "Frage": CAPITAL.text, "one": CITIES[0], "two": CITIES[1]}
+        row |= {"three": CITIES[2], "Correct Answer": "Ottawa", "answer": "Rome", "ID": "x"}
+        columns = {"id": "Nr.", "question": "Frage", "answer": "Correct Answer"}
+        columns |= {"A": "one", "B": "two", "C": "three"}
+        path = write(tmp_path / f"mine.{kind}", [row])
+        task = load(path, columns=columns)
+        assert (task.questions, task.notices) == ([CAPITAL], [])
+        assert read_question(path, columns) == CAPITAL
+
+    def test_a_named_column_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.csv"
+        path.write_text("question,A,B,right\nUp?,yes,no,A\n")
+        assert refusal(str(path), columns={"answer": "Right"}) == (
+            f'{path}: --columns: no column is called "Right"; its columns are question, A, B, right'
+        )
+
+    def test_a_missing_question_column_is_guessed(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.csv"
+        path.write_text("prompt,A,B,answer\nUp?,yes,no,A\n")
+        message = refusal(str(path))
+        assert message.endswith('; if "prompt" holds the question: --columns question=prompt')
 
 
 class TestStandardInput:

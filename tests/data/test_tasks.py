@@ -310,3 +310,17 @@ class TestNoneOfTheAbove:
 def test_loading_tasks_does_not_import_torch() -> None:
     code = "import sys, minise.data.tasks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_columns_and_forms_of_answers_are_for_own_files_alone(tmp_path: Path) -> None:
+    row = {"question": "Up?", "choices": ["yes", "no"], "answer": 1}
+    mine = write(tmp_path / "mine.json", [row])
+    qasc = write(tmp_path / "rows.json", [QASC])
+    for option in ({"columns": {"id": "Nr."}}, {"answers": "text"}):
+        assert refusal("miniature", f"qasc@{qasc}", **option) == (
+            "--columns and --answers are for a file of your own questions; name one"
+        )
+    first, second = load_tasks([str(mine), f"qasc@{qasc}"], Selection(answers="index1"))
+    assert first.questions[0].answer == 0
+    assert second.questions == load_tasks([f"qasc@{qasc}"])[0].questions
+    assert "has the columns of QASC" in refusal(str(qasc), answers="text")

@@ -79,11 +79,11 @@ class TestTheFolder:
                 text = {"question": row["question"], "choices": row["choices"]}
                 assert sample["text"] == {**text, "answer": row["choices"][row["answer"]]}
         content = path.read_bytes()
-        assert content.startswith(b"\xef\xbb\xbfid,question,answer,standard,")
+        assert content.startswith(b"\xef\xbb\xbfrow,id,question,answer,standard,")
         table = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline="")))
-        each = ["", ": probability", ": right"]
+        each = ["", ": letter", ": probability", ": right", ": tokens"]
         names = [name + more for name in ("standard", "self-ensemble") for more in each]
-        assert list(table[0]) == ["id", "question", "answer", *names]
+        assert list(table[0]) == ["row", "id", "question", "answer", *names]
         # What a spreadsheet would run as a formula is a text; a negative number stays one.
         assert [row["id"] for row in table] == ["1", "2", "'-x"]
         assert [row["question"] for row in table] == ["'=1+1?\nSay.", *(
@@ -108,7 +108,7 @@ class TestTheFolder:
             for word in (b"swims", b"trout", b"SECRET"):
                 assert word not in content, path
         table = (tmp_path / "run" / "predictions-mine.csv").read_text(encoding="utf-8-sig")
-        assert table.splitlines()[1].startswith("1,,A,")
+        assert table.splitlines()[1].startswith("1,1,,A,")
 
     def test_a_run_without_text_can_be_resumed_with_text(
         self, evaluate, finished: Path, tmp_path: Path

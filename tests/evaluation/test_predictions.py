@@ -33,11 +33,29 @@ class TestTheTable:
         first, second = rows({"a": [both, one], "b": [both]})
         assert first == {
             **{"id": "q", "seed": "0", "question": "Which flies?", "answer": "wren"},
-            **{"a": "wren", "a: probability": "0.6000", "a: right": "right"},
-            **{"b": "wren", "b: probability": "0.6000", "b: right": "right"},
+            **{"a": "wren", "a: letter": "A", "a: probability": "0.6000", "a: right": "right"},
+            **{"a: tokens": "9", "b: tokens": "9"},
+            **{"b": "wren", "b: letter": "A", "b: probability": "0.6000", "b: right": "right"},
         }
+        assert second["a: letter"] == "B"
         assert (second["seed"], second["a"], second["a: right"]) == ("1", "trout", "wrong")
         assert second["b"] == second["b: probability"] == second["b: right"] == ""
+
+    def test_a_row_has_its_number_in_the_file(self) -> None:
+        places = {"x": "my, odd file 9.csv, row 41", "y": "m.csv, row 7"}
+        text = predictions_csv({"a": [sample("x"), sample("y")]}, places)
+        table = list(csv.DictReader(io.StringIO(text[1:], newline="")))
+        assert [(row["row"], row["id"]) for row in table] == [("41", "x"), ("7", "y")]
+        assert list(table[0])[:2] == ["row", "id"]
+        assert "row" not in rows({"a": [sample("x")]})[0]
+
+    def test_a_method_that_stops_says_whether_it_decided_and_after_how_many_trials(self) -> None:
+        yes = sample("x", notes={"decided": True, "trials": 8})
+        no = sample("y", notes={"decided": False, "trials": 80})
+        first, second = rows({"a": [yes, no], "b": [sample("x")]})
+        assert (first["a: decided"], first["a: trials"]) == ("decided", "8")
+        assert (second["a: decided"], second["a: trials"]) == ("undecided", "80")
+        assert "b: decided" not in first
 
     def test_one_seed_has_no_column(self) -> None:
         assert "seed" not in rows({"a": [sample(seed=3)]})[0]
