@@ -50,9 +50,9 @@ def run(*command: str) -> tuple[bool, str]:
 
 
 def pip(*arguments: str) -> bool:
-    """Install by pip, which shows its progress; whether it succeeded."""
+    """Install by pip, which shows warnings and errors alone; whether it succeeded."""
     sys.stdout.flush()
-    command = [PYTHON, "-m", "pip", "install", "-c", "constraints.txt", *arguments]
+    command = [PYTHON, "-m", "pip", "install", "-q", "-c", "constraints.txt", *arguments]
     return subprocess.run(command).returncode == 0
 
 

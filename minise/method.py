@@ -12,6 +12,7 @@ model.py: the model itself.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -96,17 +97,28 @@ class Group:
 class Answer:
     """probabilities: (K,) float64, sums to 1. scores: (K,) float64, the paper's Pr(op_i), the mean
     (Eq. 2) over the groups in which op_i appears. prediction: the index of the largest score, the
-    lower index on a tie. groups: the result of each prompt."""
+    lower index on a tie. groups: the result of each prompt. choices: the texts of the question's
+    choices, where `ask` knows them."""
 
     probabilities: Tensor
     scores: Tensor
     prediction: int
     groups: tuple[Group, ...]
+    choices: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         rounded = [round(p, 3) for p in self.probabilities.tolist()]
         result = f"prediction={self.prediction}, probabilities={rounded}"
         return f"Answer({result}, groups={len(self.groups)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row for each choice; ">" marks the prediction, as in `ask`."""
+        rows = "<tr><th></th><th>choice</th><th>probability</th></tr>"
+        for i, p in enumerate(self.probabilities.tolist()):
+            mark = "&gt;" if i == self.prediction else ""
+            text = html.escape(self.choices[i]) if self.choices else i
+            rows += f"<tr><td>{mark}</td><td>{text}</td><td>{p:.1%}</td></tr>"
+        return f"<table>{rows}</table>"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def ask(
 ) -> Answer:
     """The answer of a method to one question. Raises InputError as `plan` and the engine do."""
     plan, logits = run_plan(lm, method, method.plan(lm, question, seed), seed, engine)
-    return method.answer(plan, logits)
+    return replace(method.answer(plan, logits), choices=tuple(question.choices))
 
 
 def run_plan(

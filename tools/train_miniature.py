@@ -2,12 +2,12 @@
 
     python -m tools.train_miniature weights/tiny-llama --family llama --steps 1000 --seed 0
 
-Writes config.json, tokenizer.json and model.safetensors (bfloat16) in the format of real
-checkpoints. A step shows the model three kinds of text: plain statements of facts ("The capital of
-Peru is Lima."), open questions ("What is the capital of Peru?\nAnswer: Lima"), and multiple-choice
-prompts in the default template, where the loss is on the label alone. Well-known facts come more
-often. Most prompts have few choices, and a few have many. Half of the prompts end in "None of the
-above", and in half of those it is right.
+Writes config.json, tokenizer.json, tokenizer_config.json and model.safetensors (bfloat16) in the
+format of real checkpoints. A step shows the model three kinds of text: plain statements of facts
+("The capital of Peru is Lima."), open questions ("What is the capital of Peru?\nAnswer: Lima"), and
+multiple-choice prompts in the default template, where the loss is on the label alone. Well-known
+facts come more often. Most prompts have few choices, and a few have many. Half of the prompts end
+in "None of the above", and in half of those it is right.
 
     python -m tools.train_miniature weights/tiny-reasoner --family llama --steps 300 --seed 0
     --learning-rate 2e-3 --reasoning weights/tiny-llama
@@ -432,6 +432,9 @@ def main() -> None:
     start = load(str(args.reasoning)) if args.reasoning else None
     backend = start.tokenizer.backend if start else train_tokenizer(facts, family)
     backend.save(str(args.folder / "tokenizer.json"))
+    special = {"bos_token": family.bos, "eos_token": family.eos}
+    chat = {"chat_template": CHAT} if start else {}  # without one, a model is no chat model
+    write_json(args.folder / "tokenizer_config.json", special | chat)
     tokenizer = Tokenizer(backend, "tokenizer.json")
     named = ("family", "steps", "seed", "rate", "choices", "window")
     settings = {name: getattr(args, name) for name in named}
@@ -439,8 +442,6 @@ def main() -> None:
     make: Callable[[random.Random], list[Text]]
     if start:
         training.decoder.load_state_dict(start.decoder.state_dict())
-        chat = {"bos_token": family.bos, "eos_token": family.eos, "chat_template": CHAT}
-        write_json(args.folder / "tokenizer_config.json", chat)
         lm = LanguageModel(str(args.folder), training.decoder.config, training.decoder, tokenizer)
         make = partial(reasoning_texts, facts, hops, lm, family.eos)
     else:

@@ -13,10 +13,13 @@ import pytest
 pytest.importorskip("lm_eval", reason="the harness, extra [lm-eval], is missing")
 
 import datasets
+import torch
 from lm_eval import utils
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from minise import InputError
+from minise import InputError, branch_logits, load
 from minise.bridges.harness import _answer, _listed, _split, as_harness, load_task, main
 from tests.support.commands import assert_one_line, run
 
@@ -380,3 +383,17 @@ def test_damaged_results_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     status = main([str(tmp_path)])
     captured = capsys.readouterr()
     assert_one_line(status, captured.out, captured.err, [f"{tmp_path / 'results.json'}: "])
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-reasoner"])
+def test_the_harnesses_own_model_runs_the_shipped_checkpoints(name: str) -> None:
+    """Its `hf` model finds a beginning and an end token, and gives minise's probability of A."""
+    context = "What is the capital of Peru?\n(A) Lima\n(B) Oslo\nAnswer:"
+    theirs = HFLM(f"weights/{name}", device="cpu", dtype="float32")
+    request = Instance("loglikelihood", {}, (context, " A"), 0)
+    ((found, _),) = theirs.loglikelihood([request], disable_tqdm=True)
+    lm = load(f"weights/{name}", dtype=torch.float32)
+    prefix, whole = lm.tokenizer.encode([context, f"{context} A"])
+    (logits,) = branch_logits(lm, prefix, [[]])
+    assert whole[:-1] == prefix
+    assert found == pytest.approx(float(logits.log_softmax(0)[whole[-1]]), abs=1e-4)

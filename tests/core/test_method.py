@@ -165,6 +165,20 @@ def test_groups_and_answers_are_shown_in_three_digits() -> None:
     assert repr(answer) == "Answer(prediction=1, probabilities=[0.333, 0.667], groups=1)"
 
 
+def test_a_notebook_shows_an_answer_as_a_table_of_escaped_choices(lm: LanguageModel) -> None:
+    """Not one tag of a choice's text reaches the page."""
+    hostile = Question("Which is it?", ["<script>x</script>", 'a & "b"', "c"])
+    answer = standard(lm, hostile)
+    rows = answer._repr_html_().split("<tr>")[2:]
+    assert "<script" not in "".join(rows)
+    texts = ("&lt;script&gt;x&lt;/script&gt;", "a &amp; &quot;b&quot;", "c")
+    for i, (row, text, p) in enumerate(zip(rows, texts, answer.probabilities, strict=True)):
+        mark = "&gt;" if i == answer.prediction else ""
+        assert row.startswith(f"<td>{mark}</td><td>{text}</td><td>{p:.1%}</td></tr>")
+    without_texts = replace(answer, choices=())._repr_html_()  # as a method of one's own makes it
+    assert [f"<td>{i}</td>" in without_texts for i in range(3)] == [True] * 3
+
+
 class TestSeams:
     """What a fork can replace without changing the core."""
 

@@ -7,6 +7,7 @@ import io
 import re
 import runpy
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -249,3 +250,16 @@ def test_an_old_python_is_refused_in_one_line(capsys, monkeypatch: pytest.Monkey
         "install.py: this is Python 3.6; minise needs 3.10 or newer: try python3.12 install.py\n"
     )
     assert capsys.readouterr().err == message
+
+
+def test_pip_shows_its_errors_and_not_its_ninety_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second -q would hide the warnings, a third one the errors."""
+    asked: list[str] = []
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        asked.extend(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(install.subprocess, "run", run)
+    assert install.pip("-e", ".")
+    assert [word for word in asked if word.startswith("-q")] == ["-q"]
