@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minise.data.rows import FIELDS, Row, is_choice, read_row, rename, to_question
+from minise.data.rows import FIELDS, Row, is_choice, read_row, to_question, with_names
 from minise.errors import InputError, one_line, quote
 from minise.question import Question
 
@@ -70,7 +70,7 @@ def read_question(
     path: Path, columns: Mapping[str, str] | None = None, form: str | None = None
 ) -> Question:
     """The one question of a file, with or without an answer, for `minise ask --file`. columns: see
-    `rename` in rows.py; form: see `read_row` there.
+    `with_names` in rows.py; form: see `read_row` there.
 
     Raises InputError that names the file if it has more than one row, or a malformed one.
     """
@@ -82,7 +82,7 @@ def read_question(
         several = "give one question, or ask all of them with minise eval --task FILE"
         raise InputError(f"{label}: holds {len(rows):,} rows; {several}")
     try:
-        ((_, row),) = rename(rows, columns)
+        ((_, row),) = with_names(rows, columns)
         if isinstance(row, InputError):
             raise row
         if not isinstance(row, dict):

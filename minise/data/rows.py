@@ -102,7 +102,9 @@ def _fields(row: Row) -> Row:
     return fields
 
 
-def rename(rows: Sequence[tuple[str, Any]], columns: Mapping[str, str]) -> list[tuple[str, Any]]:
+def with_names(
+    rows: Sequence[tuple[str, Any]], columns: Mapping[str, str]
+) -> list[tuple[str, Any]]:
     """The rows with columns called as here: {"answer": "Correct Answer"}. Other columns of these
     names are left out. Raises InputError for a column that no row has."""
     names = dict.fromkeys(name for _, row in rows if isinstance(row, dict) for name in row)

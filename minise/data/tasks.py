@@ -16,7 +16,7 @@ from typing import Any
 from minise.data.datasets import COLUMNS, DATASETS, QUESTION_FILE, to_questions
 from minise.data.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
 from minise.data.question_file import ENDINGS, KINDS, STDIN, read_rows
-from minise.data.rows import rename
+from minise.data.rows import with_names
 from minise.errors import InputError, quote
 from minise.files import read_bytes
 from minise.grouping import permutation
@@ -184,7 +184,7 @@ def _read(name: str, path: Path, label: str, source: dict[str, Any], selection: 
     columns, form = ({}, None) if name in DATASETS else (selection.columns, selection.answers)
     rows, sha256 = read_rows(path, label, {*COLUMNS, *columns.values()})
     try:
-        rows = rename(rows, columns)
+        rows = with_names(rows, columns)
     except InputError as error:
         raise InputError(f"{label}: {error}") from None
     questions, bad, notices = to_questions(label, rows, name, selection.seed, form)

@@ -61,8 +61,9 @@ def computes_16_bits() -> bool:
 
 
 def environment() -> dict[str, str]:
-    """The variables that are set and choose kernels."""
-    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(CHOOSES)}
+    """The variables that are set and choose kernels. The size of a cache of kernels does not."""
+    names = [name for name in sorted(os.environ) if name.startswith(CHOOSES)]
+    return {name: os.environ[name] for name in names if not name.endswith("_CACHE_CAPACITY")}
 
 
 def facts() -> dict[str, object]:

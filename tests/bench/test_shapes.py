@@ -23,6 +23,8 @@ FACTS = {
     "Qwen/Qwen2.5-3B": (3_085_938_688, 1e6, 1e-6, 16),
     "Qwen/Qwen2.5-7B": (7_615_616_512, 1e6, 1e-6, 28),
     "Qwen/Qwen2.5-14B": (14_770_033_664, 1e6, 1e-5, 40),
+    "Qwen/Qwen3-0.6B": (596_049_920, 1e6, 1e-6, 16),
+    "Qwen/Qwen3-8B": (8_190_735_360, 1e6, 1e-6, 32),
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": (8_030_261_248, 5e5, 1e-5, 32),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": (7_615_616_512, 1e4, 1e-6, 28),
     "benchmark": (133_182_464, 5e5, 1e-5, 16),

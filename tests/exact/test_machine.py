@@ -234,3 +234,14 @@ def test_a_cpu_with_avx2_and_nothing_newer_does_not_compute_with_16_bits(
     for instructions, expected in (("AVX2", False), ("AVX512", True), ("AVX2 + AMX", True)):
         monkeypatch.setattr(machine, "instructions", lambda text=instructions: text)
         assert machine.computes_16_bits() is expected
+
+
+def test_the_size_of_a_cache_of_kernels_makes_no_other_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    before = machine.facts()
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8")
+    assert machine.facts() == before
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert machine.facts() != before

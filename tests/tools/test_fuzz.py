@@ -103,7 +103,7 @@ def test_a_planted_defect_is_noticed(
 
 
 def test_a_reader_that_fails_is_noticed(originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_config(path: Path) -> Any:
+    def read_config(path: Path, source: str) -> Any:
         raise KeyError(path)
 
     monkeypatch.setattr("minise.loading.checkpoint.read_config", read_config)
