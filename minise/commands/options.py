@@ -185,7 +185,14 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
     """--columns and --answers: how to read a file of the user's own questions."""
     add = group(parser, "question").add_argument
     names = "how your file calls its columns: answer='Correct Answer',id=Nr.,question=...,A=..."
-    add("--columns", type=_columns, default={}, metavar="NAME=COLUMN[,...]", help=names)
+    add(
+        "--columns",
+        type=_columns,
+        action=_Together,
+        default={},
+        metavar="NAME=COLUMN[,...]",
+        help=names,
+    )
     forms = "the form of its answers; an index is counted from 0 or 1 (default: found out)"
     add("--answers", choices=FORMS, help=forms)
 
@@ -283,6 +290,19 @@ def _alpha(text: str) -> float:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number between 0 and 1")
+
+
+class _Together(argparse.Action):
+    """An option that may be written several times: what each says is joined."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest), **values})
 
 
 def _columns(text: str) -> dict[str, str]:

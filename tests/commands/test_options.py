@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 
 import pytest
 import torch
 
+from minise.commands import options
 from minise.loading.names import SHORT_DTYPES
 from tests.support.commands import Q, run
 
@@ -62,3 +64,13 @@ def test_verify_bench_and_eval_accept_threads_too(capsys, tmp_path, llama_folder
     task = ("--task", "miniature", "--questions", 2, "--method", "standard")
     assert run(capsys, "eval", *task, *model, "--output-path", tmp_path)[0] == 0
     assert threads == [5, 5, 5]
+
+
+def test_columns_can_be_named_in_one_option_or_in_several() -> None:
+    parser = argparse.ArgumentParser()
+    options.add_columns(parser)
+    both = {"answer": "Right Answer", "id": "Nr."}
+    once = parser.parse_args(["--columns", "answer=Right Answer,id=Nr."])
+    twice = parser.parse_args(["--columns", "answer=Right Answer", "--columns", "id=Nr."])
+    assert once.columns == twice.columns == both
+    assert parser.parse_args([]).columns == {}
