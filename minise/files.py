@@ -98,6 +98,7 @@ def sync_folder(folder: Path) -> None:
         os.fsync(number)
     except OSError as error:
         if error.errno not in _NO_SYNC:
+            error.filename = str(folder)  # the system does not name it
             raise
     finally:
         os.close(number)

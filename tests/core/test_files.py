@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 
 from minise.errors import InputError
-from minise.files import append_text, cut_file, json_text, make_folder, read_bytes, write_file
+from minise.files import (
+    append_text,
+    cut_file,
+    json_text,
+    make_folder,
+    read_bytes,
+    sync_folder,
+    write_file,
+)
 from tests.support.calls import Calls
 from tools import house
 
@@ -314,3 +322,15 @@ def test_a_call_that_writes_is_found(line: str) -> None:
     assert isinstance(call, ast.Call)
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     assert _writes(name, call, line)
+
+
+def test_a_folder_that_cannot_be_synced_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="No space left") as caught:
+        sync_folder(tmp_path)
+    assert caught.value.filename == str(tmp_path)
