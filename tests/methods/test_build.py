@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 
@@ -100,7 +101,16 @@ class TestVariants:
         }
         assert build(completed).trials == 3
 
-    @pytest.mark.parametrize("default", ["float('inf')", "-float('nan')", "10 ** 5000", "None"])
+    @pytest.mark.parametrize(
+        "default",
+        # In Python 3.10 a dataclass itself refuses a default that it cannot print.
+        [
+            "float('inf')",
+            "-float('nan')",
+            "10 ** 5000" if sys.version_info > (3, 11) else "1e309",
+            "None",
+        ],
+    )
     def test_a_variant_holds_only_what_json_can_hold(
         self, default: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -55,6 +56,12 @@ class Calls:
                 stack.enter_context(mock.patch.object(os, name, replaced))
             for module in (builtins, io):
                 stack.enter_context(mock.patch.object(module, "open", self._opening(real_open)))
+            if accessor := getattr(pathlib, "_NormalAccessor", None):  # Python 3.10 keeps its own
+                for name in FUNCTIONS:
+                    replaced = self._opening(real_open) if name == "open" else getattr(os, name)
+                    if hasattr(accessor, name):
+                        patch = mock.patch.object(accessor, name, staticmethod(replaced))
+                        stack.enter_context(patch)
             yield
 
     def path(self, file: Any) -> str | None:
