@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,8 @@ from minise.bench.shapes import PUBLISHED
 from minise.commands.cli import COMMANDS, main, parser
 from minise.loading.config_json import config_from_dict
 from minise.model import Decoder
+from tests.support.borrowed import borrow
+from tools.pythons import copy_tree
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,16 +27,8 @@ PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("weights/*/READ
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git would give a newcomer: the tracked files, and nothing built here."""
     folder = tmp_path_factory.mktemp("fresh") / "minise"
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    copy_tree(folder)
     return folder
 
 
@@ -44,11 +36,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def borrowed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """This environment's packages, minise itself left out, as a path for another environment: so
     that install.py finds torch there instead of unpacking it once more."""
-    folder = tmp_path_factory.mktemp("borrowed")
-    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if not re.match(r"(_?minise|pip|__editable__|__pycache__|.*\.pth$)", entry.name):
-            (folder / entry.name).symlink_to(entry)
-    return str(folder)
+    return str(borrow(tmp_path_factory.mktemp("borrowed")))
 
 
 def paste(block: str, clone: Path, borrowed: str, **environment: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.support.borrowed import borrow
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,9 +40,7 @@ def test_a_wheel_in_a_fresh_environment_answers_with_the_weights_inside_it(tmp_p
     assert "minise/report/results.schema.json" in held
     borrowed = tmp_path / "borrowed"
     borrowed.mkdir()
-    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if not re.match(r"(_?minise|pip|__editable__|__pycache__|.*\.pth$)", entry.name):
-            (borrowed / entry.name).symlink_to(entry)
+    borrow(borrowed)
     shown(sys.executable, "-m", "venv", str(tmp_path / "fresh"))
     programs = tmp_path / "fresh" / ("Scripts" if os.name == "nt" else "bin")
     shown(programs / "python", "-m", "pip", "install", "-q", "--no-deps", str(wheel))
