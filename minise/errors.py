@@ -22,9 +22,13 @@ class Unsuited(InputError):
 
 
 def one_line(error: BaseException) -> str:
-    """A library's error message on one line of at most 200 characters; the error's class if the
-    message is empty."""
-    return shorten(" ".join(str(error).split()) or type(error).__name__, 200)
+    """An error's message on one line of at most 200 characters; the error's class if the message is
+    empty, or raises itself."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # the class may be a user's own
+        message = ""
+    return shorten(message or type(error).__name__, 200)
 
 
 def quote(value: object, most: int = 80) -> str:

@@ -41,7 +41,9 @@ def find_object(where: str) -> Any:
         try:
             return getattr(import_module(source), name)
         except (Exception, SystemExit) as error:  # whatever the module raises
-            raise InputError(f"{where}: not found ({_said(error)}); write FILE.py:NAME") from None
+            raise InputError(
+                f"{where}: not found ({one_line(error)}); write FILE.py:NAME"
+            ) from None
     path = Path(source)
     if not os.path.isfile(path):  # Path.is_file raises for impossible names
         raise InputError(f"{path}: no such file; give the path of a Python file")
@@ -53,7 +55,7 @@ def find_object(where: str) -> Any:
         # Not by an import, which may take the bytecode of a file that was edited a moment ago.
         exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:  # whatever the file raises
-        reason = f"{type(error).__name__}: {_said(error)}"
+        reason = f"{type(error).__name__}: {one_line(error)}"
         raise InputError(f"{path}: could not be run ({reason}); fix the file") from None
     if not hasattr(module, name):
         raise InputError(f"{path}: defines no {name}; give one of the names it defines")
@@ -92,12 +94,4 @@ def _describe(where: str, error: BaseException) -> str:
     for frame, line in walk_tb(error.__traceback__):
         if Path(frame.f_code.co_filename).name == file:
             at = f" ({file}:{line})"
-    return f"{type(error).__name__}: {_said(error)}{at}"
-
-
-def _said(error: BaseException) -> str:
-    """The message of the user's exception, on one line; empty if that fails too."""
-    try:
-        return one_line(error)
-    except Exception:
-        return ""
+    return f"{type(error).__name__}: {one_line(error)}{at}"
