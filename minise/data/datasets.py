@@ -6,7 +6,7 @@ A new data set is a function from its row to a row of FIELDS (rows.py), and an e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from textwrap import shorten
 
@@ -152,6 +152,7 @@ def to_questions(
     needs_answer = True
     if dataset is QUESTION_FILE:
         notices, needs_answer, form = _look_at_answers(label, rows, form)
+        dataset = replace(dataset, convert=lambda row, *_: read_row(row, form))
     elif form:
         reason = f"has the columns of {dataset.title}, whose answers have one form"
         raise InputError(f"{label}: {reason}; leave --answers out")
@@ -166,9 +167,7 @@ def to_questions(
                 raise InputError(f"is {quote(row)}, not an object")
             if category and field(row, "category", str) != category:
                 raise LeftOut(f"category {quote(row['category'])}, not {category}")
-            is_own = dataset is QUESTION_FILE
-            fields = read_row(row, form) if is_own else dataset.convert(row, columns, seed)
-            question = to_question(fields, needs_answer)
+            question = to_question(dataset.convert(row, columns, seed), needs_answer)
             if question.id in places:
                 first = places[question.id]
                 raise InputError(f"question {quote(question.id)} is in {first} already")
