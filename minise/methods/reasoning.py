@@ -28,7 +28,7 @@ LETTER = "Answer with the letter of the right choice."
 
 
 @dataclass(frozen=True)
-class Reasoned(Plan):
+class TextPlan(Plan):
     """A plan whose prompts hold the text that the model wrote. `new_tokens`: how many tokens it
     wrote. `cut`: whether the budget or the model's positions ended the text."""
 
@@ -60,7 +60,7 @@ class ChainOfThought(Method):
 
     def write(
         self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
-    ) -> Reasoned:
+    ) -> TextPlan:
         """Let the model reason, and put what it wrote into the prompts."""
         start = self.start(lm, plan.question)
         longest = len(plan.prefix) + max(map(len, plan.branches))
@@ -77,7 +77,7 @@ class ChainOfThought(Method):
             on_text=on_text,
         )
         text = self.close(start + generation.text)
-        return Reasoned(
+        return TextPlan(
             **vars(self.read(lm, plan.question, text, seed)),
             text=generation.text,
             new_tokens=len(generation.tokens),
@@ -87,7 +87,7 @@ class ChainOfThought(Method):
     def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
         """For the sample: the text, its length, whether it was cut, and the choice that it names
         (None where it names none)."""
-        assert isinstance(plan, Reasoned)  # it is the plan that `write` returned
+        assert isinstance(plan, TextPlan)  # it is the plan that `write` returned
         return {
             "reasoning": plan.text,
             "new_tokens": plan.new_tokens,
@@ -169,7 +169,7 @@ class ChainOfThoughtEnsemble(SelfEnsemble):
 
     def write(
         self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
-    ) -> Reasoned:
+    ) -> TextPlan:
         """As `ChainOfThought.write`."""
         return self._thought().write(lm, plan, seed, on_text)
 

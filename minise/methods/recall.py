@@ -14,18 +14,11 @@ from minise.errors import InputError
 from minise.grouping import Groups
 from minise.method import PAPER, Answer, Group, Method, OnText, Plan, Preset
 from minise.methods.cloze import open_prompt
+from minise.methods.reasoning import TextPlan
 from minise.prompt import Prompt
 from minise.question import Question
 from minise.writing.chat import stop_tokens
 from minise.writing.generation import generate
-
-
-@dataclass(frozen=True)
-class RecallPlan(Plan):
-    """A plan whose prompt holds the text that the model wrote. new_tokens: how many tokens."""
-
-    text: str = ""
-    new_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class Recall(Method):
 
     def write(
         self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
-    ) -> RecallPlan:
+    ) -> TextPlan:
         (prompt,) = plan.prompts
         room = lm.config.max_position_embeddings - len(prompt.ids)
         if room < 1:
@@ -66,7 +59,7 @@ class Recall(Method):
         with_text = Prompt(
             prompt.text + written.text, prompt.ids + written.tokens, prompt.label_ids
         )
-        return RecallPlan(
+        return TextPlan(
             plan.question,
             plan.groups,
             plan.prefix,
@@ -76,7 +69,7 @@ class Recall(Method):
         )
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        assert isinstance(plan, RecallPlan)  # it is the plan that `write` returned
+        assert isinstance(plan, TextPlan)  # it is the plan that `write` returned
         K = len(plan.question.choices)
         choice = recalled(plan.text, plan.question.choices)
         p = torch.full((K,), 1 / K, dtype=torch.float64)
@@ -87,7 +80,7 @@ class Recall(Method):
 
     def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
         """For the sample: the text, its length, and the choice that it is (None: none of them)."""
-        assert isinstance(plan, RecallPlan)
+        assert isinstance(plan, TextPlan)
         return {
             "written": plan.text,
             "new_tokens": plan.new_tokens,

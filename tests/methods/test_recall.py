@@ -9,7 +9,8 @@ from minise import InputError, LanguageModel, Question, load
 from minise import ask as ask_method
 from minise.errors import Unsuited
 from minise.grouping import Groups
-from minise.methods.recall import Recall, RecallPlan, recalled
+from minise.methods.reasoning import TextPlan
+from minise.methods.recall import Recall, recalled
 from minise.rounds import run_plan
 from minise.writing.generation import generate
 
@@ -19,7 +20,7 @@ CAPITAL = Question("What is the capital of Canada?", ["New Delhi", "Ottawa", "At
 def test_the_model_writes_after_the_question_alone_and_the_choice_is_named() -> None:
     lm, method = load("weights/tiny-llama"), Recall()
     plan, logits = run_plan(lm, method, method.plan(lm, CAPITAL), 0)
-    assert isinstance(plan, RecallPlan)
+    assert isinstance(plan, TextPlan)
     (written,) = generate(lm, [f"{CAPITAL.text}\nAnswer:"], 32, stop_texts=["\n"])
     assert plan.text == written.text
     assert plan.text.strip() == "Ottawa"
@@ -42,7 +43,7 @@ def test_what_the_model_writes_is_shown_while_it_writes() -> None:
 
 
 def test_a_text_that_is_no_choice_says_nothing_about_them() -> None:
-    plan = RecallPlan(CAPITAL, Groups((((0, 1, 2),),)), [], [], text=" Kingston")
+    plan = TextPlan(CAPITAL, Groups((((0, 1, 2),),)), [], [], text=" Kingston")
     answer = Recall().answer(plan, [])
     assert answer.probabilities.tolist() == pytest.approx([1 / 3] * 3)
     assert answer.prediction == 0
@@ -62,14 +63,14 @@ def test_a_choice_is_recalled_by_its_whole_text(text: str, choice: int | None) -
 def test_the_text_ends_at_the_budget_and_where_positions_end() -> None:
     lm = load("weights/tiny-llama")
     plan, _ = run_plan(lm, Recall(1), Recall(1).plan(lm, CAPITAL), 0)
-    assert isinstance(plan, RecallPlan)
+    assert isinstance(plan, TextPlan)
     assert plan.new_tokens == 1
     limit = lm.config.max_position_embeddings
     start = len(lm.tokenizer.encode(["Q\nAnswer:"])[0])
     text = "Q" + "!" * (limit - start)
     last = Question(text.removesuffix("!"), ["a", "b"])  # one position is left
     plan, _ = run_plan(lm, Recall(), Recall().plan(lm, last), 0)
-    assert isinstance(plan, RecallPlan)
+    assert isinstance(plan, TextPlan)
     assert plan.new_tokens == 1
     full = Question(text, ["a", "b"])
     assert len(Recall().plan(lm, full).prompts[0].ids) == limit
