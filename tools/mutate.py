@@ -42,6 +42,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -296,24 +297,39 @@ class Changed(SourceFileLoader):
 
 
 class Watch:
-    """A plugin of pytest that notes which tests run which lines of a file."""
+    """A plugin of pytest that notes which tests run which lines of a file.
+
+    A function that has run ENOUGH lines in a test without a new one is not watched any further
+    there, or loops would take minutes. A line that it misses so is tried on all tests.
+    """
+
+    ENOUGH = 20_000
 
     def __init__(self, path: str) -> None:
         self.path, self.test = path, ""
         self.ran: dict[int, list[str]] = {}  # the tests of each line
+        self.repeated: Counter[int] = Counter()  # lines of a function since its last new one
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.test = nodeid
+        self.repeated.clear()
         threading.settrace(self._enter)
         sys.settrace(self._enter)
 
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._step if frame.f_code.co_filename == self.path else None
+        code = id(frame.f_code)
+        if frame.f_code.co_filename != self.path or self.repeated[code] > self.ENOUGH:
+            return None
+        return self._step
 
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
         tests = self.ran.setdefault(frame.f_lineno, [])
+        self.repeated[id(frame.f_code)] += 1
         if self.test not in tests[-1:]:
             tests.append(self.test)
+            self.repeated[id(frame.f_code)] = 0
+        elif self.repeated[id(frame.f_code)] > self.ENOUGH:
+            frame.f_trace_lines = False
         return self._step
 
 
@@ -507,7 +523,8 @@ def tests_of(file: str) -> list[str]:
     """The test files for a file, in the order in which they run."""
     key = file.removeprefix("minise/").removesuffix(".py")
     mirrored = key if "/" in key else f"core/{key}"
-    names = TESTS.get(key, mirrored).split()
+    own = f"{mirrored} methods/registry" if key.startswith("methods/") else mirrored
+    names = TESTS.get(key, own).split()
     named = [f"tests/{room}/test_{name}.py" for room, name in (x.split("/") for x in names)]
     return named if all(map(os.path.exists, named)) else ["tests"]
 

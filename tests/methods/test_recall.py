@@ -42,6 +42,16 @@ def test_what_the_model_writes_is_shown_while_it_writes() -> None:
     assert "".join(piece for _, piece in pieces) == " Ottawa"
 
 
+def test_the_text_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = load("weights/tiny-llama")
+    start = len(lm.tokenizer.encode([""])[0])
+    ids = iter(lm.tokenizer.encode([" Ottawa\nQuestion: and then?"])[0][start:])
+    monkeypatch.setattr("minise.writing.generation.choose", lambda *_: next(ids))
+    plan, _ = run_plan(lm, Recall(), Recall().plan(lm, CAPITAL), 0)
+    assert isinstance(plan, TextPlan)
+    assert plan.text.strip() == "Ottawa"
+
+
 def test_a_text_that_is_no_choice_says_nothing_about_them() -> None:
     plan = TextPlan(CAPITAL, Groups((((0, 1, 2),),)), [], [], text=" Kingston")
     answer = Recall().answer(plan, [])
@@ -53,7 +63,7 @@ def test_a_text_that_is_no_choice_says_nothing_about_them() -> None:
     ("text", "choice"),
     [
         *((" Ottawa", 1), ("ottawa.", 1), ("  NEW DELHI ", 0), ("Ottawa is", None), ("", None)),
-        *(("New", None), ("Delhi", None), ("New  Delhi", None)),
+        *(("New", None), ("Delhi", None), ("New  Delhi", None), ("OttawaX", None)),
     ],
 )
 def test_a_choice_is_recalled_by_its_whole_text(text: str, choice: int | None) -> None:

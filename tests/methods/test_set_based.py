@@ -15,6 +15,7 @@ from minise.grouping import Groups
 from minise.method import label_logits
 from minise.methods.set_based import SetBased, SetPlan
 from minise.methods.text_reads import Read
+from minise.methods.uncertainty import uncertainty
 from minise.names import ENGINES
 from minise.tokenizer import Tokenizer
 from tests.support.tiny import FAMILIES, load_tiny, make_tokenizer
@@ -138,6 +139,11 @@ class TestTheBits:
         assert other is not None
         for part in ("tokens", "positions", "mask", "ends"):
             assert torch.equal(getattr(first, part), getattr(other, part))
+
+    def test_no_draw_makes_the_answer_uncertain(self, lm: LanguageModel) -> None:
+        plan = SetBased().plan(lm, FOUR)
+        answer = SetBased().answer(plan, label_logits(lm, plan))
+        assert uncertainty(plan.groups, answer).lead_error == 0
 
     def test_every_engine_gives_the_same_answer(self, lm: LanguageModel) -> None:
         p = [ask_method(lm, SetBased(), FOUR, engine=engine).probabilities for engine in ENGINES]

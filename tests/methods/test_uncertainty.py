@@ -110,3 +110,13 @@ def test_the_quantile_of_students_t_is_that_of_scipy() -> None:
         for share in (0.9, 0.975, 0.995):
             expected = float(stats.t.ppf(share, freedom))
             assert student_quantile(freedom, share) == pytest.approx(expected, rel=2e-4)
+
+
+def test_the_quantiles_error_falls_with_the_fifth_power_of_the_degrees_of_freedom() -> None:
+    """So it does if all four terms of the expansion are right."""
+    stats = pytest.importorskip("scipy.stats")
+    for share in (0.9, 0.975):
+        scaled = [
+            (student_quantile(n, share) - float(stats.t.ppf(share, n))) * n**5 for n in (40, 80)
+        ]
+        assert scaled[0] == pytest.approx(scaled[1], rel=0.03)
