@@ -451,7 +451,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tests", nargs="+", help="the files of tests, in place of the table's")
     parser.add_argument("--jobs", type=int, default=1, help="mutants tried at the same time")
-    parser.add_argument("--limit", type=float, help="seconds for a mutant; 20 + 4 x those without")
+    parser.add_argument("--limit", type=float, help="seconds for a mutant; 60, or the first run's")
     parser.add_argument("--record", help="keep the result in this file")
     parser.add_argument("--again", action="store_true", help="only those that survived in --record")
     args = parser.parse_args(arguments)
@@ -498,7 +498,8 @@ def tried(trial: Trial, args: argparse.Namespace, old: Entry | None) -> Entry | 
         print((trial.scratch / "output").read_text()[-2000:], file=sys.stderr)
         print("the tests fail without a mutant", file=sys.stderr)
         return None
-    limit = args.limit or 20 + 4 * (time.monotonic() - began)
+    # Noting the lines makes the first run several times slower than a mutant's.
+    limit = args.limit or max(60.0, time.monotonic() - began)
     lines = (trial.root / trial.file).read_text().splitlines()
     for mutant, result in trial.results(waiting, limit, args.jobs):
         count[result] += 1
