@@ -163,6 +163,7 @@ def test_every_form_of_the_rotary_facts_is_read_alike(
         ("qwen2", {"sliding_window": None, "use_sliding_window": True}, (None,) * 3),
         ("qwen2", {"use_sliding_window": True}, (None,) * 3),  # 28 layers of three are full
         ("qwen2", {"use_sliding_window": True, "max_window_layers": 0}, (4096,) * 3),
+        ("qwen3", {"use_sliding_window": True, "max_window_layers": 0}, (4096,) * 3),
         (
             "qwen2",
             {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},

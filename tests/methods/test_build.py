@@ -12,7 +12,7 @@ import pytest
 
 from minise import InputError, Question, load
 from minise.method import Method
-from minise.methods.build import build, complete, make_variants
+from minise.methods.build import build, build_asking, complete, make_variants
 from minise.methods.registry import METHODS, OFFERED, Variant, split_names
 from tests.support.verified import SHIPPED
 
@@ -65,7 +65,7 @@ class TestVariants:
                 "preset": "paper",
             },
             "cyclic": {"preset": "paper"},
-            "dirichlet": {"folds": 4},
+            "dirichlet": {"folds": 4, "of": "standard"},
         }
         assert {variant.engine for variant in variants} == {"dense"}
 
@@ -152,6 +152,10 @@ class TestVariants:
             with pytest.raises(InputError, match="names a method twice"):
                 make_variants(named, {}, "tree")
 
+    def test_a_fitted_method_is_no_method_that_asks(self) -> None:
+        with pytest.raises(InputError, match="dirichlet is fitted on other methods"):
+            build_asking(Variant("d", "dirichlet", {}))
+
     def test_settings_are_written_in_parentheses(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -166,7 +170,8 @@ class TestVariants:
         assert ours.name == "self-ensemble(group_size=2,grouping=._g.py_mine)"
         assert ours.settings["grouping"] == "./g.py:mine"
         assert (ours.settings["group_size"], ours.settings["trials"]) == (2, 9)
-        assert (dirichlet.name, dirichlet.settings) == ("dirichlet(folds=3)", {"folds": 3})
+        assert dirichlet.name == "dirichlet(folds=3)"
+        assert dirichlet.settings == {"folds": 3, "of": "standard"}
         for word, value in {"true": True, "false": False}.items():
             (one,) = make_variants([f"self-ensemble(null_option={word})"], {}, "tree")
             assert one.settings["null_option"] is value

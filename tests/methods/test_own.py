@@ -298,6 +298,14 @@ def test_an_error_of_a_users_method_is_one_line(
     assert_one_line(status, *capsys.readouterr(), parts=["mine.py:Mine: ", *parts])
 
 
+def test_an_error_of_a_users_check_is_one_line(work_folder: Path, model: Path, capsys) -> None:
+    check = "\n    def check(self, questions):\n        1 / 0\n"
+    Path("mine.py").write_text(PLAN.format(**RIGHT) + check)
+    status = evaluate(model, "./mine.py:Mine")
+    parts = ["mine.py:Mine: ZeroDivisionError: division by zero (mine.py:22)"]
+    assert_one_line(status, *capsys.readouterr(), parts=parts)
+
+
 MORE = """
 from dataclasses import replace
 

@@ -7,7 +7,7 @@ import torch
 
 from minise import InputError, LanguageModel
 from minise import ask as ask_method
-from minise.method import SelfEnsemble
+from minise.method import Preset, SelfEnsemble
 from minise.methods.build import make_variants
 from minise.methods.presence import Presence
 from tests.support.methods import OTHER
@@ -24,6 +24,11 @@ def test_every_choice_is_asked_once_against_none_of_the_above(lm: LanguageModel)
 def test_it_is_self_ensemble_with_groups_of_one(lm: LanguageModel) -> None:
     one = ask_method(lm, SelfEnsemble(1, 1, null_option=True), OTHER)
     assert torch.equal(ask_method(lm, Presence(), OTHER).scores, one.scores)
+
+
+def test_none_of_the_above_is_written_whatever_the_preset(lm: LanguageModel) -> None:
+    plan = Presence(preset=Preset(null_option=False)).plan(lm, OTHER)
+    assert all("(B) None of the above" in prompt.text for prompt in plan.prompts)
 
 
 def test_options_for_self_ensemble_do_not_change_it() -> None:

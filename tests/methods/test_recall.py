@@ -52,6 +52,15 @@ def test_the_text_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.text.strip() == "Ottawa"
 
 
+def test_a_text_without_an_end_has_32_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = load("weights/tiny-llama")
+    same = lm.tokenizer.encode(["x"])[0][-1]
+    monkeypatch.setattr("minise.writing.generation.choose", lambda *_: same)
+    plan, _ = run_plan(lm, Recall(), Recall().plan(lm, CAPITAL), 0)
+    assert isinstance(plan, TextPlan)
+    assert plan.new_tokens == 32
+
+
 def test_a_text_that_is_no_choice_says_nothing_about_them() -> None:
     plan = TextPlan(CAPITAL, Groups((((0, 1, 2),),)), [], [], text=" Kingston")
     answer = Recall().answer(plan, [])

@@ -61,6 +61,7 @@ def test_other_probabilities_leave_nothing_of_the_earlier_answer_but_its_tokens(
         ({"answer": None, "seconds": None, "logits": None, "notes": None}, ""),
         ({"id": 7}, "id, question_hash and cluster must be text"),
         ({"seed": True}, "seed, answer, prediction, tokens integers"),
+        ({"tokens": 2**63 - 1}, ""),
         ({"tokens": 2**63}, "seed, answer, prediction, tokens integers"),
         ({"answer": 3}, "answer 3 and prediction 0 must be choices"),
         ({"prediction": -1}, "answer 1 and prediction -1 must be choices"),
