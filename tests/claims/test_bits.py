@@ -221,6 +221,7 @@ class TestAttention:
         attention._few_queries.cache_clear()
 
         def other_order(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+            assert {x.dtype for x in (q, k, v)} == {dtype}
             if q.shape[1] == FEW:
                 k, v, mask = k.flip(1), v.flip(1), mask.flip(2)
             return attention_call(q, k, v, mask)
