@@ -301,6 +301,22 @@ class TestColumnsOfOtherNames:
         assert advice(("question", "A", "B", "answer", "Correct Answer", "id", "Nr.")) == ""
         assert "choices=options" in advice(("question", "options", "answer"))
 
+    @pytest.mark.parametrize(
+        ("field", "words"),
+        [
+            ("id", "ID nr No. Num number QID #"),
+            ("question", "Question Prompt stem query text"),
+            ("choices", "choices options alternatives"),
+            ("answer", "answer correct right solution key label gold target"),
+        ],
+    )
+    def test_usual_words_in_the_name_of_a_column_are_guessed(self, field: str, words: str) -> None:
+        others = ["id", "question", "choices", "answer"]
+        others.remove(field)
+        for word in words.split():
+            column = f"My {word}"
+            assert f"{field}={column}" in advice((*others, column))
+
     def test_a_header_of_several_lines_leaves_one_line(self, tmp_path: Path) -> None:
         path = tmp_path / "mine.csv"
         path.write_text('"the\nquestion",A,B,"right\nanswer"\nUp?,yes,no,A\n')

@@ -87,6 +87,14 @@ class TestTheFile:
         with pytest.raises(InputError, match="too long for the name of a file; shorten it"):
             samples_path(tmp_path, task + "t", "a")
 
+    @pytest.mark.parametrize("below", ["", "new"])
+    def test_a_folder_whose_name_no_system_allows_is_refused(
+        self, tmp_path: Path, below: str
+    ) -> None:
+        with pytest.raises(InputError, match=r"written \((\[.*\] )?File name too long.*; choose"):
+            samples.check_folder(tmp_path / below / ("x" * 256))
+        samples.check_folder(tmp_path / below / ("x" * 255))
+
     def test_a_missing_file_has_no_samples(self, tmp_path: Path) -> None:
         drop_torn_line(tmp_path / "none.jsonl")
         assert read_samples(tmp_path / "none.jsonl") == []
