@@ -8,6 +8,11 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
+
+COLOURS = {"bold": 1, "red": 31, "green": 32, "yellow": 33}
+WHEN = ("auto", "always", "never")  # a terminal shows colours; the first is the default
+_when = WHEN[0]
 
 
 class InputError(ValueError):
@@ -68,12 +73,33 @@ def rank() -> int:
     return int(os.environ["RANK"]) if by_torchrun() and not torchrun_problem() else 0
 
 
-def say(message: str) -> None:
+def say(message: str, colour: str = "yellow") -> None:
     """Print one line of at most 400 characters on stderr. Of many processes, number 0 alone."""
     if rank():
         return
     line = shorten(printable(" ".join(message.split())), 380)
-    print(f"minise: {line}", file=sys.stderr, flush=True)
+    print(f"{painted('minise:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
+
+
+def use_colour(when: str) -> None:
+    """Choose one of WHEN for `painted`."""
+    global _when
+    _when = when
+
+
+def painted(text: str, colour: str, stream: TextIO | None = None) -> str:
+    """The text in one of COLOURS, if `stream` (stdout) is a terminal; else the text as it is.
+
+    `use_colour` goes before the variables NO_COLOR and FORCE_COLOR, and these before the terminal.
+    """
+    stream = stream or sys.stdout
+    is_on = _when == "always"
+    if _when == "auto" and not os.environ.get("NO_COLOR"):
+        # An old console of Windows would show the commands as text.
+        knows = os.environ.get("TERM") != "dumb" and (os.name != "nt" or "WT_SESSION" in os.environ)
+        is_terminal = stream is not None and stream.isatty()
+        is_on = bool(os.environ.get("FORCE_COLOR")) or (is_terminal and knows)
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if is_on else text
 
 
 def printable(text: str) -> str:

@@ -30,6 +30,7 @@ def own_cache() -> None:
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
+os.environ.pop("FORCE_COLOR", None)  # the tests compare messages without colours
 if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker is given what its session has set
     own_cache()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minise.commands.ask import GROUPED, TITLES
+from minise.errors import painted, printable
 
 NULL_ROW = "none of the above"
 # Accuracy on 5,000 questions of 8 choices, with weights/tiny-llama: docs/miniature.md.
@@ -21,7 +22,8 @@ def as_text(report: Report, show_groups: bool, block: str, note: Sequence[str] =
     """The JSON object of `minise ask`, with bars made of `block`: a column for each method."""
     second = report.get("standard", {})
     columns = [report] if second.get("choices") is None else [second, report]
-    lines = [report["question"], "", *_table(report, columns, block)]
+    table = _table(report, columns, block)
+    lines = []
     for column in columns:
         lines += ["", *_answer(column)]
         lines += [f"  {line}" for line in _cost_and_precision(column)]
@@ -35,12 +37,14 @@ def as_text(report: Report, show_groups: bool, block: str, note: Sequence[str] =
         for number, prompt in enumerate(prompts, 1):
             title = f"{TITLES[column['method']]}, prompt {number} of {len(prompts)}"
             lines += ["", f"--- {title} ---", prompt]
-    return "\n".join(lines)
+    # The colours of the table are commands to the terminal. Only its texts are from outside.
+    return "\n".join([printable(report["question"]), "", *table, *map(printable, lines)])
 
 
 def _table(report: Report, columns: Sequence[Report], block: str) -> list[str]:
-    """A row for each choice: its probability by each method, as a number and as a bar."""
-    texts, null = [choice["text"] for choice in report["choices"]], report["null"]
+    """A row for each choice: its probability by each method, as a number and as a bar. What a
+    method predicts is marked: in green where it is right, in red where it is wrong."""
+    texts, null = [printable(choice["text"]) for choice in report["choices"]], report["null"]
     labels = texts if null is None else [*texts, NULL_ROW]
     width = min(40, max(map(len, labels)))
     bars = 30 if len(columns) == 1 else 16
@@ -51,14 +55,25 @@ def _table(report: Report, columns: Sequence[Report], block: str) -> list[str]:
     for index, text in enumerate(texts):
         line = f"  {text:<{width}}"
         for column in columns:
-            mark = ">" if index == column["prediction"] else " "
             p = column["choices"][index]["probability"]
-            line += f"  {mark} {p:6.1%}  {block * round(bars * p):<{bars}}  "
+            cell = f"{p:6.1%}  {block * round(bars * p)}".rstrip()
+            gap = " " * (bars + 10 - len(cell))
+            if index == column["prediction"]:
+                line += f"  {painted(f'> {cell}', _colour(column))}{gap}"
+            else:
+                line += f"    {cell}{gap}"
         lines.append(line.rstrip())
     if null is not None:
         gap = " " * (30 * (len(columns) - 1) + 4)
         lines.append(f"  {NULL_ROW:<{width}}{gap}{null:6.1%}  mean of the prompts, not in the 100%")
     return lines
+
+
+def _colour(report: Report) -> str:
+    """Of the prediction's mark."""
+    if report["answer"] is None:
+        return "bold"
+    return "green" if report["prediction"] == report["answer"] else "red"
 
 
 def _groups(report: Report) -> list[str]:

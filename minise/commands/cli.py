@@ -17,7 +17,9 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from minise import __version__
+from minise.commands.options import group
 from minise.errors import (
+    WHEN,
     InputError,
     by_torchrun,
     is_memory,
@@ -26,6 +28,7 @@ from minise.errors import (
     rank,
     say,
     shorten,
+    use_colour,
 )
 
 # NAME.py has the options and makes the request of them; run_NAME.py does the work.
@@ -37,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # any question on any terminal
     words = sys.argv[1:] if arguments is None else arguments
+    use_colour(WHEN[0])
     try:
         try:
             top = parser(words[:1] if words and words[0] in COMMANDS else COMMANDS)
@@ -46,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
                 top.print_help()
                 return 0
             args = top.parse_args(words, argparse.Namespace(arguments=tuple(words)))
+            use_colour(args.color)
             if by_torchrun() and words[0] != "eval":
                 raise InputError(f"torchrun is for minise eval; start minise {words[0]} without it")
             request = import_module(f"minise.commands.{args.command}").request(args)
@@ -94,6 +99,10 @@ def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         command.add_options(options)
+        colours = "colours on the screen (auto, the default: on a terminal, unless NO_COLOR is set)"
+        group(options, "output").add_argument(
+            "--color", choices=WHEN, default=WHEN[0], help=colours
+        )
         options.set_defaults(command=name)
     return top
 
@@ -120,7 +129,7 @@ def _refuse(message: str) -> int:
     if rank():  # process 0 says it, if it is not ended before because another one failed
         return 0
     try:
-        say(message)
+        say(message, "red")
     except OSError:
         _leave(sys.stderr)
     return 2

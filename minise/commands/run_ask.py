@@ -45,7 +45,7 @@ def run(request: AskRequest) -> int:
     has_block = "█".encode(sys.stdout.encoding or "ascii", "replace") != b"?"
     note = ["", ask_text.HOW_OFTEN] if _is_the_default(request, question) else []
     block = "█" if has_block else "#"
-    print(printable(ask_text.as_text(report, request.show_groups, block, note)))
+    print(ask_text.as_text(report, request.show_groups, block, note))
     return 0
 
 

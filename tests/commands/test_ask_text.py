@@ -141,3 +141,28 @@ def test_escape_sequences_in_a_question_are_shown_as_text(capsys, llama_folder, 
     assert not {"\x1b", "\x9b"} & set(out)
     _, out, _ = run(capsys, *command, "--json")
     assert json.loads(out)["question"] == question["question"]
+
+
+def test_the_prediction_is_green_where_it_is_right_and_red_where_it_is_wrong(
+    capsys, llama_folder, tmp_path
+) -> None:
+    """With --color; neither a file nor a pipe gets a colour without it."""
+    path = tmp_path / "q.json"
+    question = {"question": "Why?", "choices": ["a\x1b[31m", "b"], "answer": 0}
+    path.write_text(json.dumps(question))
+    command = ("ask", "--model", llama_folder, "--file", path)
+    _, plain, _ = run(capsys, *command)
+    _, out, _ = run(capsys, *command, "--color", "always")
+    assert "\x1b" not in plain
+    assert re.sub("\x1b\\[[0-9]+m", "", out) == plain
+    right = plain.count("(right)")
+    assert right + plain.count("(wrong)") == 2
+    assert len(re.findall("\x1b\\[32m> +[0-9.]+%  █+\x1b\\[0m", out)) == right
+    assert len(re.findall("\x1b\\[31m> +[0-9.]+%  █+\x1b\\[0m", out)) == 2 - right
+    _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--color", "always")
+    assert len(re.findall("\x1b\\[1m> ", out)) == 2  # nobody said what is right
+
+
+def test_json_has_no_colour(capsys, llama_folder) -> None:
+    command = ("ask", "--model", llama_folder, *Q, "--json", "--color", "always")
+    assert "\x1b" not in run(capsys, *command)[1]

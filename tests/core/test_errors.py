@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 import pytest
@@ -13,11 +14,13 @@ from minise.errors import (
     is_memory,
     no_stderr,
     one_line,
+    painted,
     printable,
     quote,
     refusing,
     say,
     shorten,
+    use_colour,
 )
 from tests.support.processes import variables
 
@@ -110,3 +113,41 @@ def test_stderr_is_silent_only_inside_the_block(capfd: pytest.CaptureFixture[str
         os.write(2, b"hidden\n")  # as native code does
     os.write(2, b"shown\n")
     assert capfd.readouterr().err == "shown\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("when", "variables", "on_a_terminal", "elsewhere"),
+    [
+        ("auto", {}, True, False),
+        ("auto", {"TERM": "dumb"}, False, False),
+        ("auto", {"NO_COLOR": "1"}, False, False),
+        ("auto", {"NO_COLOR": ""}, True, False),
+        ("auto", {"FORCE_COLOR": "1"}, True, True),
+        ("auto", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
+        ("always", {"NO_COLOR": "1"}, True, True),
+        ("never", {"FORCE_COLOR": "1"}, False, False),
+    ],
+)
+def test_colours_are_for_terminals_unless_a_person_says_otherwise(
+    monkeypatch, when: str, variables: dict[str, str], on_a_terminal: bool, elsewhere: bool
+) -> None:
+    for name, value in {"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("minise.errors._when", "auto")
+    use_colour(when)
+    for stream, expected in ((Terminal(), on_a_terminal), (io.StringIO(), elsewhere)):
+        assert painted("ok", "green", stream) == ("\x1b[32mok\x1b[0m" if expected else "ok")
+
+
+def test_only_the_program_of_a_message_is_in_colour(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("minise.errors._when", "always")
+    say("red \x1b[31m")
+    say("no such file", "red")
+    assert capsys.readouterr().err == (
+        "\x1b[33mminise:\x1b[0m red \\x1b[31m\n\x1b[31mminise:\x1b[0m no such file\n"
+    )
