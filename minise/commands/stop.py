@@ -20,7 +20,9 @@ def install() -> None:
 def _end(number: int, frame: object) -> None:
     try:
         if words:
-            line = "\n" * os.isatty(2) + f"minise: {words}\n"  # a progress bar may stand there
+            # On a terminal there may be a progress bar, and another one below.
+            start = "\n\x1b[J" if os.name != "nt" else "\n\n"
+            line = start * os.isatty(2) + f"minise: {words}\n"
             os.write(2, line.encode())
     finally:
         os._exit(128 + number)

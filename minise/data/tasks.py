@@ -16,7 +16,7 @@ from typing import Any
 from minise.data.datasets import COLUMNS, DATASETS, QUESTION_FILE, to_questions
 from minise.data.miniature import FACTS, LARGEST, WORLDS, evaluation_questions
 from minise.data.question_file import ENDINGS, KINDS, STDIN, read_rows
-from minise.data.rows import with_names
+from minise.data.rows import Row, with_names
 from minise.errors import InputError, quote
 from minise.files import read_bytes
 from minise.grouping import permutation
@@ -41,6 +41,7 @@ class Task:
     group_size: int = QUESTION_FILE.group_size  # the paper's for the data set
     trials: int = QUESTION_FILE.trials
     places: dict[str, str] = field(default_factory=dict)  # by question id: "FILE, row 3"
+    rows: dict[str, Row] = field(default_factory=dict)  # of a user's own file, by question id
     notices: list[str] = field(default_factory=list)  # what a user should know about the file
 
     @property
@@ -183,6 +184,7 @@ def _read(name: str, path: Path, label: str, source: dict[str, Any], selection: 
     """The task of a file, which messages call `label`."""
     columns, form = ({}, None) if name in DATASETS else (selection.columns, selection.answers)
     rows, sha256 = read_rows(path, label, {*COLUMNS, *columns.values()})
+    own = {} if name in DATASETS else {f"{label}, {place}": row for place, row in rows}
     try:
         rows = with_names(rows, columns)
     except InputError as error:
@@ -205,6 +207,7 @@ def _read(name: str, path: Path, label: str, source: dict[str, Any], selection: 
         group_size=paper.group_size,
         trials=paper.trials,
         places={question.id: place for place, question in questions.items()},
+        rows={question.id: own[place] for place, question in questions.items() if own},
         notices=notices,
     )
 

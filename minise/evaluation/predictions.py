@@ -6,20 +6,27 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from minise.errors import printable
+from minise.errors import printable, quote
 from minise.methods.sample import Sample
 from minise.prompt import LABELS
 
+MOST_COLUMNS = 200  # of a user's file: each is a cell in every row
+MOST_CELL = 32_767  # characters, as many as a cell of a spreadsheet holds
+
 
 def predictions_csv(
-    samples: Mapping[str, list[Sample]], places: Mapping[str, str] | None = None
+    samples: Mapping[str, list[Sample]],
+    places: Mapping[str, str] | None = None,
+    originals: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """A CSV file with a row for each seed and question of a task, and the predictions of each
     method, from its samples.
 
     places: by question id, where a question is: "FILE, row 3"; the number becomes the column `row`.
+    originals: by question id, its row in that file; see `_add_originals`.
     `decided` and `trials` are of methods that stop when the answer is decided.
 
     A byte order mark tells spreadsheets that it is UTF-8. A text that they would take for a formula
@@ -29,7 +36,7 @@ def predictions_csv(
     keys = list(dict.fromkeys(key for by_key in by_method.values() for key in by_key))
     several_seeds = len({seed for seed, _ in keys}) > 1
     rows: list[dict[str, str]] = []
-    places = places or {}
+    places, originals = places or {}, originals or {}
     for key in keys:
         answered = {name: by_key[key] for name, by_key in by_method.items() if key in by_key}
         first = with_text(*answered.values())
@@ -50,11 +57,39 @@ def predictions_csv(
                 row[f"{name}: trials"] = str(notes["trials"])
             row[f"{name}: tokens"] = str(sample.tokens)
         rows.append(row)
+    _add_originals(rows, [originals.get(id, {}) for _, id in keys])
     columns = list(dict.fromkeys(column for row in rows for column in row))
     table = [columns, *([row.get(column, "") for column in columns] for row in rows)]
     file = io.StringIO()
     csv.writer(file).writerows([_spreadsheet_text(text) for text in line] for line in table)
     return "\ufeff" + file.getvalue()
+
+
+def _add_originals(rows: list[dict[str, str]], originals: Sequence[Mapping[str, Any]]) -> None:
+    """Add the columns of the user's file after those of `rows`, at most MOST_COLUMNS: one is called
+    `file: NAME` where its name is taken. A column that is empty, or here with the same name and the
+    same texts, is left out."""
+    taken = {column for row in rows for column in row}
+    columns = dict.fromkeys(name for original in originals for name in original)
+    for column in list(columns)[:MOST_COLUMNS]:
+        texts = [_cell(original.get(column)) for original in originals]
+        if not any(texts) or all(
+            row.get(column) == text for row, text in zip(rows, texts, strict=True)
+        ):
+            continue
+        name = column
+        while name in taken:
+            name = f"file: {name}"
+        taken.add(name)
+        for row, text in zip(rows, texts, strict=True):
+            row[name] = text
+
+
+def _cell(value: Any) -> str:
+    """A value of a file as one cell: a text as it is, a list or a number as JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return quote(value, MOST_CELL)
 
 
 def with_text(*samples: Sample) -> Sample:

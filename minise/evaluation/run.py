@@ -26,7 +26,7 @@ from minise.evaluation.asking import Asker, Seeded, ask_each, ask_together, for_
 from minise.evaluation.meter import peak_bytes
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
-from minise.evaluation.progress import progress
+from minise.evaluation.progress import Whole, progress
 from minise.files import json_text
 from minise.loading.identity import code_identity, machine, sha256
 from minise.loading.parallel import ALONE, World
@@ -123,10 +123,13 @@ def evaluate(
     with files.open_folder(folder, description, resume, this_machine) as moved:
         if moved:
             say(f"{moved}: the last digits may be rounded otherwise, but the run goes on")
+        whole = _whole(lm, run, methods)
         answers: dict[str, dict[str, Answers]] = {}  # by task and variant
         left_out: dict[str, dict[str, str]] = {}  # the reasons by task and variant
         for task in methods:
-            answers[task], left_out[task] = _answer(lm, run, task, methods[task], folder, world)
+            answers[task], left_out[task] = _answer(
+                lm, run, task, methods[task], folder, world, whole
+            )
         measured = _measure_all(run, description, answers, folder)
         config = {
             **description,
@@ -227,8 +230,30 @@ def _key(task: str, asker: Asker) -> str:
     return f"{task}/{asker.variant.name}"
 
 
+def _whole(lm: LanguageModel, run: Run, methods: dict[str, Methods]) -> Whole:
+    """What all variants have to do, if there are several. The work is in tokens: a question of a
+    variant has about as many as the first one."""
+    works: dict[str, float] = {}
+    total = 0.0
+    for task in methods:
+        questions = run.questions(task)
+        seed, first = questions[0]
+        for asker in _askers(lm, run, methods[task]).values():
+            plan: Plan = asker.method.plan(lm, first, seed)
+            tokens = plan.tokens(lm.counted_as(asker.variant.engine)) + asker.method.max_new_tokens
+            works[_key(task, asker)] = tokens
+            total += tokens * len(questions)
+    return Whole(f"all {len(works)} runs", works, total if len(works) > 1 else 0.0)
+
+
 def _answer(
-    lm: LanguageModel, run: Run, task: str, methods: Methods, folder: Path, world: World
+    lm: LanguageModel,
+    run: Run,
+    task: str,
+    methods: Methods,
+    folder: Path,
+    world: World,
+    whole: Whole,
 ) -> tuple[dict[str, Answers], dict[str, str]]:
     """The answers of each variant of a task, by its name; and the fits that did not converge, each
     with the reason."""
@@ -238,7 +263,7 @@ def _answer(
     for variant, method in methods:
         name, path = variant.name, files.samples_path(folder, task, variant.name)
         if isinstance(method, Method):
-            answers[name] = _ask(askers[name], run, task, path, world)
+            answers[name] = _ask(askers[name], run, task, path, world, whole)
             continue
         try:
             if missing := [need for need in method.needs if need in left_out]:
@@ -257,7 +282,7 @@ def _answer(
     return answers, left_out
 
 
-def _ask(asker: Asker, run: Run, task: str, path: Path, world: World) -> Answers:
+def _ask(asker: Asker, run: Run, task: str, path: Path, world: World, whole: Whole) -> Answers:
     """The answers of a method that asks the model: those in its file, and those that it lacks,
     which are appended one by one."""
     questions = run.questions(task)
@@ -265,6 +290,8 @@ def _ask(asker: Asker, run: Run, task: str, path: Path, world: World) -> Answers
     places = [i for i, (seed, q) in enumerate(questions) if (seed, q.id) not in samples]
     pending = [questions[i] for i in places]
     title = printable(shorten(path.stem.removeprefix("samples-"), 60))
+    work = whole.works[_key(task, asker)]
+    whole.total -= work * len(samples)
     written_tokens = 0  # by a method that lets the model write
 
     def beside() -> str:
@@ -273,7 +300,8 @@ def _ask(asker: Asker, run: Run, task: str, path: Path, world: World) -> Answers
     def ask_pending() -> None:
         nonlocal written_tokens
         new = ask_together(asker, world, _key(task, asker), questions, places)
-        with closing(new), closing(progress(pending, title, "question", beside)) as asking:
+        shown = progress(pending, title, "question", beside, whole, work)
+        with closing(new), closing(shown) as asking:
             for _, question in asking:
                 try:
                     sample = next(new)
@@ -336,7 +364,10 @@ def _measure_all(
     for task, by_variant in answers.items():
         of_seeds = [one for tasks in run.tasks.values() for one in tasks if one.name == task]
         places = {id: place for one in of_seeds for id, place in one.places.items()}
-        table = predictions_csv({name: one.samples for name, one in by_variant.items()}, places)
+        # Of secret questions nothing is kept, and any column may tell of them.
+        rows = {id: row for one in of_seeds if run.keep_text for id, row in one.rows.items()}
+        samples = {name: one.samples for name, one in by_variant.items()}
+        table = predictions_csv(samples, places, rows)
         files.replace_file(folder / f"predictions-{task}.csv", table)
     measured = {
         task: _measure(run, task, answers[task], peaks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -81,3 +82,15 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
         "assert callable(signal.getsignal(signal.SIGTERM))"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal of POSIX")
+def test_on_a_terminal_the_message_has_a_line_without_bars(tmp_path: Path) -> None:
+    """Two bars may stand there: the cursor is in the upper one."""
+    terminal, its_end = os.openpty()
+    code = "import os; from minise.commands import stop; stop.words = 'stopped'; stop._end(2, None)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=its_end)
+    assert done.returncode == 130
+    assert os.read(terminal, 100) == b"\r\n\x1b[Jminise: stopped\r\n"
+    os.close(terminal)
+    os.close(its_end)

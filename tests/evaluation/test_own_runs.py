@@ -71,7 +71,8 @@ class TestTheFolder:
     ) -> None:
         out, _ = evaluate(answered())
         path = tmp_path / "run" / "predictions-mine.csv"
-        assert f"predictions, for a spreadsheet: {path}\n" in out
+        assert f"written in {path.parent}:\n  tables: report.md\n  figures: accuracy.png, " in out
+        assert f"  predictions, for a spreadsheet: {path.name}\n" in out
         for name in ("standard", "self-ensemble"):
             for sample, row in zip(
                 lines(tmp_path / "run" / f"samples-mine-{name}.jsonl"), answered(), strict=True
@@ -83,7 +84,9 @@ class TestTheFolder:
         table = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline="")))
         each = ["", ": letter", ": probability", ": right", ": tokens"]
         names = [name + more for name in ("standard", "self-ensemble") for more in each]
-        assert list(table[0]) == ["row", "id", "question", "answer", *names]
+        own = ["choices", "file: answer"]  # the other columns of the file are as they are here
+        assert list(table[0]) == ["row", "id", "question", "answer", *names, *own]
+        assert [table[1][name] for name in own] == ['["wren", "trout", "oak", "elm"]', "1"]
         # What a spreadsheet would run as a formula is a text; a negative number stays one.
         assert [row["id"] for row in table] == ["1", "2", "'-x"]
         assert [row["question"] for row in table] == ["'=1+1?\nSay.", *(
@@ -100,9 +103,26 @@ class TestTheFolder:
                 right = best == sample["answer"]
                 assert row[f"{name}: right"] == ("right" if right else "wrong")
 
+    def test_columns_that_are_not_read_are_kept_beside_the_predictions(
+        self, evaluate, tmp_path: Path
+    ) -> None:
+        """Under the names of the file, whatever --columns calls them."""
+        rows = [{"Nr.": 7 + i, "Topic": "birds", **row} for i, row in enumerate(answered())]
+        _, err = evaluate(rows, "--columns", "id=Nr.")
+        assert '"Topic"' in err
+        text = (tmp_path / "run" / "predictions-mine.csv").read_text(encoding="utf-8-sig")
+        for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""))):
+            assert (row["id"], row["Nr."], row["Topic"]) == (
+                str(7 + number),
+                str(7 + number),
+                "birds",
+            )
+            assert row["file: id"].lstrip("'") == str(ROWS[number]["id"])
+
     def test_secret_data_leaves_no_text(self, evaluate, tmp_path: Path) -> None:
         bad = {"question": "BAD", "choices": ["SECRET", "SECRET"], "answer": 0}
-        evaluate([*answered(), bad], "--no-text", "--skip-bad-rows")
+        rows = [{**row, "note": "SECRET"} for row in answered()]
+        evaluate([*rows, bad], "--no-text", "--skip-bad-rows")
         for path in (tmp_path / "run").glob("*"):
             content = path.read_bytes()
             for word in (b"swims", b"trout", b"SECRET"):

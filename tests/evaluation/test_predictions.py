@@ -49,6 +49,26 @@ class TestTheTable:
         assert list(table[0])[:2] == ["row", "id"]
         assert "row" not in rows({"a": [sample("x")]})[0]
 
+    def test_the_columns_of_the_file_come_last(self) -> None:
+        """Also those that minise does not read. What is here already is not there twice."""
+        originals = {
+            "x": {"id": "x", "answer": "A", "Topic": "=1+1", "Level": 3, "empty": "", "A": "wren"},
+            "y": {"id": "y", "answer": "B", "Topic": "\x1b[31m", "Level": None, "tags": ["a", "é"]},
+        }
+        text = predictions_csv({"a": [sample("x"), sample("y")]}, None, originals)
+        first, second = csv.DictReader(io.StringIO(text[1:], newline=""))
+        assert list(first)[-5:] == ["file: answer", "Topic", "Level", "A", "tags"]
+        assert [first[name] for name in list(first)[-5:]] == ["A", "'=1+1", "3", "wren", ""]
+        assert [second[n] for n in list(first)[-5:]] == ["B", "\\x1b[31m", "", "", '["a", "é"]']
+        assert (first["id"], first["answer"]) == ("x", "wren")
+
+    def test_a_column_keeps_apart_from_those_of_minise(self) -> None:
+        taken = {"a: letter": "x", "file: a: letter": "y", "seed": "z"}
+        text = predictions_csv({"a": [sample("x")]}, None, {"x": taken})
+        (row,) = csv.DictReader(io.StringIO(text[1:], newline=""))
+        assert (row["a: letter"], row["seed"]) == ("A", "z")
+        assert (row["file: a: letter"], row["file: file: a: letter"]) == ("x", "y")
+
     def test_a_method_that_stops_says_whether_it_decided_and_after_how_many_trials(self) -> None:
         yes = sample("x", notes={"decided": True, "trials": 8})
         no = sample("y", notes={"decided": False, "trials": 80})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from minise.evaluation import progress as module
-from minise.evaluation.progress import progress
+from minise.evaluation.progress import Whole, progress
 
 
 @pytest.fixture
@@ -67,3 +69,32 @@ def test_a_bar_sends_no_command_to_the_terminal(capsys, monkeypatch: pytest.Monk
     err = capsys.readouterr().err
     assert "red \\x1b[31m \\u202e" in err
     assert "\u202e" not in err
+
+
+def test_several_loops_have_one_estimate_beside_that_of_each(capsys, clock) -> None:
+    """The second takes three times as long for an item. So does its work."""
+    whole = Whole("all 2 runs", {}, 10 * 40.0 + 10 * 120.0)
+    for name, seconds in (("a", 40.0), ("b", 120.0)):
+        for _ in progress(range(10), name, "question", whole=whole, work=seconds):
+            clock[0] += seconds
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == (
+        "minise: a: 1 of 10 questions, about 6 minutes left; all 2 runs: 2%, about 26 minutes left"
+    )
+    assert last == (
+        "minise: b: 9 of 10 questions, about 2 minutes left; all 2 runs: 92%, about 2 minutes left"
+    )
+
+
+def test_the_bar_of_all_loops_goes_on_where_the_one_before_ended(
+    capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
+    whole = Whole("all 2 runs", {}, 40.0)
+    for name in ("first", "second"):
+        list(progress([1, 2], name, "question", whole=whole, work=10.0))
+    err = capsys.readouterr().err
+    bars = re.findall(r"all 2 runs: +(\d+)%\|.*?(first|second):", err, re.S)
+    assert (bars[0], bars[-1]) == (("0", "first"), ("50", "second"))
+    assert whole.done == whole.total
+    assert not err.rpartition("\r")[2].strip("\x1b[A")  # nothing is left behind

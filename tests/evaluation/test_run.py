@@ -310,7 +310,9 @@ class TestFromPython:
         (folder / "generation_config.json").write_text('{"eos_token_id": 1}')
         shown = {}
 
-        def progress(pending: Any, what: str, unit: str, beside: Any) -> Iterator[Any]:
+        def progress(
+            pending: Any, what: str, unit: str, beside: Any, whole: Any, work: float
+        ) -> Iterator[Any]:
             for one in pending:
                 yield one
                 shown[what, unit] = beside()
@@ -322,6 +324,35 @@ class TestFromPython:
         assert sample.notes
         note = f"{sample.notes['new_tokens']} tokens written"
         assert shown == {("q-standard", "question"): "", ("q-cot", "question"): note}
+
+    def test_the_work_of_all_runs_is_shown_with_the_progress_of_each(
+        self, lm: LanguageModel, question: Question, tmp_path: Path, monkeypatch
+    ) -> None:
+        """Also where a run is resumed: what is done already is no work."""
+        shown: list[tuple[str, float, float, float]] = []
+
+        def progress(
+            pending: Any, what: str, unit: str, beside: Any, whole: Any, work: float
+        ) -> Iterator[Any]:
+            shown.append((whole.what, whole.total, work, len(pending)))
+            yield from pending
+
+        monkeypatch.setattr(run, "progress", progress)
+        other = replace(question, id="other")
+        ours = Variant("ours", "self-ensemble", {"trials": 2})
+        plan = Run({0: [Task("q", "own", [question, other], {})]}, {"q": [STANDARD, ours]}, {})
+        run.evaluate(lm, plan, tmp_path / "run")
+        (_, total, first, _), (_, _, second, _) = shown
+        assert shown[0][0] == "all 2 runs"
+        assert total == 2 * first + 2 * second
+        samples = read_samples(tmp_path / "run" / "samples-q-ours.jsonl")
+        assert second == samples[0].tokens > first
+        path = tmp_path / "run" / "samples-q-ours.jsonl"
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+        run.evaluate(lm, plan, tmp_path / "run", resume=True)
+        assert shown[2:] == [("all 2 runs", second, second, 1)]
+        run.evaluate(lm, self.run(question, STANDARD), tmp_path / "one")
+        assert shown[3][1] == 0  # of one run alone, its own bar says enough
 
 
 class TestTwoProcesses:

@@ -49,7 +49,7 @@ def test_two_processes_write_what_one_writes(
     command = arguments(model, data, tmp_path, "--method", METHODS, "--tokens-per-pass", 500)
     team = Team(2, tmp_path, main, command)
     assert (team.join(), team.output("err")) == ([0, 0], "")
-    assert team.output("out").count("written: ") == 1
+    assert team.output("out").count("written in ") == 1
     assert_same_samples(tmp_path, whole)
 
 
