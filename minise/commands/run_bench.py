@@ -15,6 +15,7 @@ from minise.bench.workloads import WORKLOADS
 from minise.commands.bench import GENERATE, BenchRequest
 from minise.commands.model import Loaded, load_model, set_threads, values_of
 from minise.commands.options import ModelRequest
+from minise.commands.written import near
 from minise.errors import printable
 from minise.exact import machine
 from minise.files import json_text
@@ -35,7 +36,7 @@ def run(request: BenchRequest) -> int:
     if request.plot is not None:
         plot_growth(lm, workload, request.seed, request.rounds, timings, request.plot)
         if not request.json:
-            print(f"written: {printable(str(request.plot))}")
+            print(f"written: {near(request.plot)}")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from minise.commands.explain import ExplainRequest
 from minise.commands.model import load_model
 from minise.commands.options import check_output
 from minise.commands.question import check_groups, read_question, self_ensemble
+from minise.commands.written import near
 from minise.errors import printable
 from minise.explaining.collect import explain_data
 from minise.explaining.data import Data
@@ -62,7 +64,8 @@ def as_text(report: dict[str, Any]) -> str:
     if False in report["bitwise"].values():
         equal = f"hidden states differ by at most {max(measured):.1e} of their size"
     size, tokens = f"{report['bytes'] / 1e6:.2f} MB", report["tokens"]["dense"]
-    lines = [f"{report['output']}: {size}, {tokens:,} packed tokens, packed and separate {equal}"]
+    lines = [f"written: {near(Path(report['output']))} ({size})"]
     if report["figure"]:
-        lines.append(report["figure"])
+        lines.append(f"written: {near(Path(report['figure']))}")
+    lines.append(f"{tokens:,} packed tokens, packed and separate {equal}")
     return "\n".join([*lines, *report["left_out"]])

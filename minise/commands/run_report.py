@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from minise.commands.report import ReportRequest
+from minise.commands.written import listed, near
 from minise.errors import InputError, one_line, printable
 from minise.evaluation.samples import DAMAGE, check_folder
 from minise.files import json_text, make_folder, write_file
@@ -56,7 +57,7 @@ def _show_differences(
         print(json_text([{"task": task.task, "questions": task.rows()} for task in tasks]))
         return
     print("\n\n".join(task.as_text() for task in tasks))
-    print(f"\nwritten: {printable(str(path))}")
+    print(f"\nwritten: {near(path)}")
 
 
 def show(
@@ -84,10 +85,12 @@ def show(
     )
     write_file(report, tables + printable(pictures))
     if not as_json:
-        print(f"written: {printable(', '.join(map(str, [report, *figures])))}")
-        predictions = sorted(folder.glob("predictions-*.csv"))
-        if predictions:
-            print(f"predictions, for a spreadsheet: {printable(', '.join(map(str, predictions)))}")
+        print(f"written in {near(folder)}:")
+        print(listed("  tables:", [report.name]))
+        if figures:
+            print(listed("  figures:", [path.name for path in figures]))
+        if predictions := sorted(path.name for path in folder.glob("predictions-*.csv")):
+            print(listed("  predictions, for a spreadsheet:", predictions))
 
 
 def as_text(runs: Sequence[Results], differences: Sequence[dict[str, Any]] = ()) -> str:

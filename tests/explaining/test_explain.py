@@ -59,7 +59,7 @@ def test_the_command_writes_the_page_and_the_figure(capsys, tmp_path, llama_fold
     command = ("explain", "--model", llama_folder, *Q, "--trials", 2)
     status, out, err = run(capsys, *command, *files)
     assert (status, err) == (0, "")
-    assert out.startswith(f"{output}: ")
+    assert out.startswith(f"written: {output} (")
     assert "equal bit for bit" in out
     assert "Which is a bird?" in output.read_text(encoding="utf-8")
     ElementTree.fromstring(figure.read_text(encoding="utf-8"))
