@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,7 @@ from minise.config import Config
 from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, quote, refusing
 from minise.layout import Layout
-from minise.loading.source import check_reachable, quiet_hub
+from minise.loading.source import check_converted, check_reachable, quiet_hub
 from minise.method import Plan
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
@@ -127,8 +128,9 @@ def load(
             )
             if model.device != torch.device(device):
                 model = model.to(device)
-    except InputError:
-        check_reachable(source, revision)  # without a network, "fetch it again" is no help
+    except InputError:  # "fetch it again" is no help without a network, or for an old format
+        check_reachable(source, revision)
+        check_converted(Path(source))
         raise
     model.eval()
     for fault in ("missing_keys", "mismatched_keys", "error_msgs"):

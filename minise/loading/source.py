@@ -252,8 +252,7 @@ def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
     try:
         index_path = find(INDEX)
     except _Absent:
-        if list(folder.glob(BINS)) and not os.path.lexists(folder / SINGLE):
-            raise _Absent(_conversion(folder)) from None
+        check_converted(folder)
         return [find(SINGLE)]
     try:
         shards = set(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"].values())
@@ -275,6 +274,13 @@ def weight_files(find: Callable[[str], Path], folder: Path) -> list[Path]:
         raise _Absent(
             f"{folder}: {count}; copy them there (hf download OWNER/NAME --local-dir FOLDER)"
         ) from None
+
+
+def check_converted(folder: Path) -> None:
+    """Raise InputError for a folder with weights in torch's old format only."""
+    has_safetensors = any(os.path.lexists(folder / name) for name in (SINGLE, INDEX))
+    if list(folder.glob(BINS)) and not has_safetensors:
+        raise _Absent(_conversion(folder)) from None
 
 
 def _conversion(folder: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -223,12 +224,23 @@ def test_a_checkpoint_is_loaded_as_it_is_asked_for(folder: Path) -> None:
     assert not lm.library.network.training
 
 
-def test_weights_that_a_file_can_run_code_by_are_not_read(folder: Path, tmp_path: Path) -> None:
-    """Only safetensors are."""
+def test_weights_that_a_file_can_run_code_by_are_not_read_but_can_be_converted(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Only safetensors are read. The message is a command that makes them."""
     pickled = Path(shutil.copytree(folder, tmp_path / "pickled"))
     (pickled / "model.safetensors").unlink()
     torch.save(make_model("qwen3").state_dict(), pickled / "pytorch_model.bin")
-    with pytest.raises(InputError, match="the library cannot load it"):
+    with pytest.raises(InputError) as refusal:
+        load(str(pickled))
+    start = f"{pickled}: pytorch_model*.bin, no safetensors; convert it there, if you trust it: "
+    command = str(refusal.value).removeprefix(start)
+    assert command != str(refusal.value)
+    subprocess.run(["sh", "-c", command], cwd=pickled, check=True)
+    converted, whole = (load(str(path)).library.network.state_dict() for path in (pickled, folder))
+    assert all(torch.equal(converted[name], whole[name]) for name in whole)
+    (pickled / "model.safetensors").write_bytes(b"damaged")  # then this one is fetched again
+    with pytest.raises(InputError, match=r"the library cannot load it .*; fetch it again"):
         load(str(pickled))
 
 
