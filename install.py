@@ -17,6 +17,7 @@ import tempfile
 import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Iterable, Iterator  # noqa: UP035
 
 ROOT = Path(__file__).resolve().parent
 BIN = Path(".venv", "Scripts" if os.name == "nt" else "bin")
@@ -50,10 +51,41 @@ def run(*command: str) -> tuple[bool, str]:
 
 
 def pip(*arguments: str) -> bool:
-    """Install by pip, which shows warnings and errors alone; whether it succeeded."""
-    sys.stdout.flush()
-    command = [PYTHON, "-m", "pip", "install", "-q", "-c", "constraints.txt", *arguments]
-    return subprocess.run(command).returncode == 0
+    """Install by pip; whether it succeeded. pip itself shows its warnings and errors. Its other
+    lines, some ninety, are left out but for what takes long; with -q it would hide that, too."""
+    version = re.match(r"pip (\d+)\.(\d+)", run(PYTHON, "-m", "pip", "--version")[1])
+    has_raw = version and (int(version[1]), int(version[2])) >= (24, 1)
+    bar = "--progress-bar={}".format("raw" if has_raw else "off")
+    command = [PYTHON, "-m", "pip", "install", bar, "-c", "constraints.txt", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, universal_newlines=True) as process:
+        for text in steps(process.stdout or (), sys.stdout.isatty()):
+            print(text, end="", flush=True)
+    return process.returncode == 0
+
+
+def steps(lines: Iterable[str], is_terminal: bool) -> Iterator[str]:
+    """Of pip's lines, as text to print: each download of 10 MB or more, on a terminal with how much
+    of it is here (if pip is new enough to say so), and the installation."""
+    shown = ""  # the last line, if more may be written to it
+    for line in lines:
+        download = re.match(r"\s*Downloading (\S+) \((\d+\.?\d*) ([MG]B)\)", line)
+        progress = re.match(r"Progress (\d+) of ([1-9]\d*)", line)
+        packages = re.match("Installing collected packages: (.*)", line)
+        if progress:
+            if shown and is_terminal:
+                yield f"\r{shown}: {int(progress[1]) / int(progress[2]):3.0%}"
+            continue
+        if shown:
+            yield "\n"
+            shown = ""
+        if download and (download[3] == "GB" or float(download[2]) >= 10):
+            name = "-".join(download[1].rpartition("/")[2].replace("%2B", "+").split("-")[:2])
+            shown = f"  Downloading {name}, {download[2]} {download[3]}"
+            yield shown
+        elif packages:
+            yield "  Installing {} packages\n".format(len(packages[1].split(", ")))
+    if shown:
+        yield "\n"
 
 
 def check(extras: list[str]) -> None:

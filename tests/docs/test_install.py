@@ -7,7 +7,6 @@ import io
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -252,14 +251,53 @@ def test_an_old_python_is_refused_in_one_line(capsys, monkeypatch: pytest.Monkey
     assert capsys.readouterr().err == message
 
 
-def test_pip_shows_its_errors_and_not_its_ninety_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second -q would hide the warnings, a third one the errors."""
-    asked: list[str] = []
+def test_pip_shows_its_errors_and_not_its_ninety_lines(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What pip writes to stderr is shown as it is."""
+    fake = tmp_path / "python"
+    fake.write_text(
+        "#!/bin/sh\necho 'pip 23.2.1 from here'; echo \"$*\" >> asked\n"
+        "for i in $(seq 90); do echo Collecting $i; done\necho 'ERROR: no space' >&2; exit 1\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(install, "PYTHON", str(fake))
+    assert not install.pip("-e", ".")
+    assert capfd.readouterr() == ("", "ERROR: no space\n")
+    asked = Path("asked").read_text().splitlines()
+    assert asked == [
+        "-m pip --version",
+        "-m pip install --progress-bar=off -c constraints.txt -e .",
+    ]
+    fake.write_text(fake.read_text().replace("23.2.1", "24.1"))
+    install.pip("-e", ".")
+    assert "--progress-bar=raw" in Path("asked").read_text()  # which older ones do not know
 
-    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-        asked.extend(command)
-        return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(install.subprocess, "run", run)
-    assert install.pip("-e", ".")
-    assert [word for word in asked if word.startswith("-q")] == ["-q"]
+PIP = """Obtaining file:///clone
+  Installing build dependencies: finished with status 'done'
+Collecting torch
+  Downloading https://somewhere/whl/cpu/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl (190.1 MB)
+Progress 0 of 200
+Progress 50 of 200
+Progress 200 of 200
+Collecting tqdm
+  Downloading tqdm-4.70.1-py3-none-any.whl (78 kB)
+Progress 78 of 78
+  Downloading numpy-2.3.5-cp311-manylinux.whl (16.9 MB)
+  Downloading cuda-12-py3.whl (1.2 GB)
+Installing collected packages: tqdm, numpy, torch
+Successfully installed numpy-2.3.5 torch-2.13.0 tqdm-4.70.1
+"""
+
+
+def test_what_is_downloaded_and_how_much_of_it_is_here_is_shown() -> None:
+    """A download of 10 MB or more; its percentage on a terminal alone."""
+    torch = "  Downloading torch-2.13.0+cpu, 190.1 MB"
+    rest = "\n  Downloading numpy-2.3.5, 16.9 MB\n  Downloading cuda-12, 1.2 GB\n"
+    rest += "  Installing 3 packages\n"
+    shown = "".join(install.steps(PIP.splitlines(keepends=True), False))
+    assert shown == torch + rest
+    shown = "".join(install.steps(PIP.splitlines(keepends=True), True))
+    assert shown == f"{torch}\r{torch}:  0%\r{torch}: 25%\r{torch}: 100%{rest}"
