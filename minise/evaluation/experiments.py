@@ -87,6 +87,7 @@ _WRITING = _methods("standard", "cot", "reasoning", "self-ensemble", "cot-ensemb
 _OTHERS = (
     *("standard", "cyclic", "cyclic-matched", "permutations", "pride", "contextual-calibration"),
     *("batch-calibration", "domain-calibration", "elimination", "knockout", "set-based"),
+    *("rotor", "pine", "permutation-self-consistency"),
     *_WITHOUT_LIST,
 )
 _DATASETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
@@ -115,7 +116,7 @@ EXPERIMENTS = {
         "models of several sizes, one run each",
         _BOTH,
         tables=("accuracy-by-method", "differences"),
-        figures=("accuracy", "scaling", "confidence", "reliability"),
+        figures=("scaling", "accuracy", "confidence", "reliability"),
     ),
     "ablation": Experiment(
         "without the mask, without positional re-encoding",

@@ -1,4 +1,5 @@
-"""The paper's supervised baselines: answers of standard inference, recalibrated with labels.
+"""The paper's supervised baselines: answers of standard inference, recalibrated with labels; and of
+any other method, `of`.
 
 Both are fitted out of fold: the label of a question has no part in its own probabilities, nor in
 those of the same question under another seed, nor in those of another question about the same fact.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +28,15 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Calibration(Fitted):
-    """A method that is fitted on samples of standard inference."""
+class OutOfFold(Fitted):
+    """A method that is fitted on samples of one other method, and on the right answers of the
+    questions in other folds."""
 
-    needs = ("standard",)
     folds: int = 5
 
     def check(self, questions: Sequence[tuple[int, Question]]) -> None:
         """Raises InputError if `fit` cannot work on these questions, each with its seed."""
-        blank = []  # only folds and answers matter, so the logits can be anything
+        blank = []  # only folds and answers matter, so the numbers can be anything
         for seed, q in questions:
             if q.answer is None:
                 need = f"{self.name} is fitted on answers"
@@ -43,38 +44,64 @@ class _Calibration(Fitted):
             zeros = [0.0] * len(q.choices)
             sample = Sample(q.id, seed, "", q.answer, 0, zeros, zeros, 0, logits=zeros)
             blank.append(replace(sample, cluster=q.cluster or None))
-        self.fit({"standard": blank})
+        self._fit(blank, [[0.0] * len(q.choices) for _, q in questions])
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
-        """The samples of standard inference, in their order, with new probabilities, scores and
+        """The samples of the method in `needs`, in their order, with new probabilities, scores and
         prediction. Their tokens stay; seconds, logits, groups and notes become None.
 
-        Raises InputError for fewer than 2 folds, fewer facts than folds, samples without finite
-        logits and unequal numbers of choices, and NotConverged.
+        Raises InputError for fewer than 2 folds, fewer facts than folds, samples without what is
+        fitted (`numbers`) and unequal numbers of choices, and NotConverged.
         """
-        standard = samples["standard"]
-        for s in standard:
-            if s.logits is None or not np.isfinite(s.logits).all():
-                where = f"question {s.id}, seed {s.seed}"
-                raise InputError(f"{where}: no finite label logits; give standard inference's")
-        check_same_size(self.name, (len(s.probabilities) for s in standard))
-        names = [f"fact {s.cluster}" if s.cluster else s.id for s in standard]
+        (given,) = (samples[name] for name in self.needs)
+        return self._fit(given, [self.numbers(sample) for sample in given])
+
+    def numbers(self, sample: Sample) -> Any:
+        """What is fitted, of one sample: finite numbers (..., K)."""
+        raise NotImplementedError
+
+    def _fit(self, given: list[Sample], numbers: list[Any]) -> list[Sample]:
+        check_same_size(self.name, (len(s.probabilities) for s in given))
+        names = [f"fact {s.cluster}" if s.cluster else s.id for s in given]
         facts, fact = np.unique(names, return_inverse=True)
         if not 2 <= self.folds <= len(facts):
-            numbers = f"{len(facts)} questions for {self.folds} folds"
-            raise InputError(f"{numbers}; use at least 2 folds, and a question or more for each")
-        logits = np.array([s.logits for s in standard])
-        answers = np.array([s.answer for s in standard])
-        new = np.empty_like(logits)
+            count = f"{len(facts)} questions for {self.folds} folds"
+            raise InputError(f"{count}; use at least 2 folds, and a question or more for each")
+        known = np.array(numbers)
+        answers = np.array([s.answer for s in given])
+        new = np.empty((len(given), known.shape[-1]))
         split = load_extra("sklearn.model_selection").KFold
         for _, fold in split(self.folds, shuffle=True, random_state=0).split(facts):
             inside = np.isin(fact, fold)
-            new[inside] = self._predict(logits[~inside], answers[~inside], logits[inside])
-        return [s.remade(row) for s, row in zip(standard, new.tolist(), strict=True)]
+            new[inside] = self._predict(known[~inside], answers[~inside], known[inside])
+        return [s.remade(row) for s, row in zip(given, new.tolist(), strict=True)]
 
-    def _predict(self, logits: Array, answers: Labels, new: Array) -> Array:
-        """Fit to logits (n, K) with answers (n,); return probabilities (m, K) for `new` (m, K)."""
+    def _predict(self, known: Array, answers: Labels, new: Array) -> Array:
+        """Fit to numbers (n, ..., K) with answers (n,); return probabilities (m, K) for `new`
+        (m, ..., K)."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Calibration(OutOfFold):
+    """A method that is fitted on the label logits of standard inference, as in the paper, or on the
+    log-probabilities of the method `of`."""
+
+    needs = ("standard",)
+    of: str = "standard"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", (self.of,))  # a frozen class sets fields so
+
+    def numbers(self, sample: Sample) -> list[float]:
+        """The logits (K,). Raises InputError for a sample of standard inference without them. Of
+        another method log p, where p below 1e-12 counts as that: a choice may have p = 0."""
+        if self.of != "standard":
+            return np.log(np.maximum(sample.probabilities, 1e-12)).tolist()
+        if sample.logits is None or not np.isfinite(sample.logits).all():
+            where = f"question {sample.id}, seed {sample.seed}"
+            raise InputError(f"{where}: no finite label logits; give standard inference's")
+        return sample.logits
 
 
 @dataclass(frozen=True)

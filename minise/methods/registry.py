@@ -39,6 +39,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "minise.methods.rotations:Permutations",
         "random orders of the question, at Self-Ensemble's tokens",
     ),
+    "permutation-self-consistency": (
+        "minise.methods.permutation_consistency:PermutationSelfConsistency",
+        "the ranking nearest to those of random orders",
+    ),
     "pride": ("minise.methods.priors:PriDe", "standard without its prior, from some rotations"),
     "contextual-calibration": (
         "minise.methods.priors:ContextualCalibration",
@@ -62,6 +66,14 @@ METHODS: dict[str, tuple[str, str]] = {
         "minise.methods.set_based:SetBased",
         "choices side by side in no order, read by their texts",
     ),
+    "rotor": (
+        "minise.methods.rotor:RoToR",
+        "choices in one circular order for each reader, read by their texts",
+    ),
+    "pine": (
+        "minise.methods.pine:Pine",
+        "choices that matter to a reader nearest to it, read by their texts",
+    ),
     "cloze": (
         "minise.methods.cloze:Cloze",
         "the probability of each choice's text, unlisted",
@@ -79,11 +91,19 @@ METHODS: dict[str, tuple[str, str]] = {
     ),
     "vector-scaling": (
         "minise.methods.calibration:VectorScaling",
-        "standard, its logits scaled and shifted",
+        "standard, or another method, its logits scaled and shifted",
     ),
     "dirichlet": (
         "minise.methods.calibration:Dirichlet",
-        "standard, a regression on its log-probabilities",
+        "a regression on the log-probabilities of standard, or of another method",
+    ),
+    "qk-heads": (
+        "minise.methods.qk_score:QKHeads",
+        "standard, and how each attention head scores the choices",
+    ),
+    "qk-score": (
+        "minise.methods.qk_score:QKScore",
+        "the attention head that points best, chosen on other questions",
     ),
     "first-trials": (
         "minise.methods.first_trials:FirstTrials",

@@ -19,7 +19,8 @@ SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 RIVALS = [
     *("self-ensemble", "standard", "cyclic", "cyclic-matched", "permutations", "pride"),
     *("contextual-calibration", "batch-calibration", "domain-calibration", "elimination"),
-    *("knockout", "set-based", *WITHOUT_LIST, "league"),
+    *("knockout", "set-based", "rotor", "pine", "permutation-self-consistency"),
+    *(*WITHOUT_LIST, "league"),
 ]
 # Data sets, numbers of choices, seeds, questions of the miniature, variants.
 PLANNED = {

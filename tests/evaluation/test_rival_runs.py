@@ -63,7 +63,7 @@ def test_methods_that_cannot_label_so_many_choices_are_left_out_in_one_line(
     status, _, err = evaluate(30, "--experiment", "rivals", "--cut-to", 30, "--limit", 2)
     assert status == 0
     refused = "standard, cyclic, cyclic-matched, permutations, pride, contextual-calibration, "
-    refused += "batch-calibration, domain-calibration, elimination"
+    refused += "batch-calibration, domain-calibration, elimination, permutation-self-consistency"
     why = "(30 choices in one prompt, but only 26 labels (A-Z); use smaller groups)"
     silent = f"recall ({llama_folder}: names no stop token; add eos_token_id to its "
     assert err == (
@@ -72,7 +72,7 @@ def test_methods_that_cannot_label_so_many_choices_are_left_out_in_one_line(
     )
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert list(results["results"]["mine-k30"]) == [
-        *("self-ensemble", "knockout", "set-based", "cloze", "presence", "league")
+        *("self-ensemble", "knockout", "set-based", "rotor", "pine", "cloze", "presence", "league")
     ]
     assert {d["b"] for d in results["differences"]["mine-k30"]} >= {"self-ensemble"}
 

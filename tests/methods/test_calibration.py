@@ -22,6 +22,7 @@ from sklearn.model_selection import KFold
 
 from minise.errors import InputError
 from minise.evaluation.metrics import summarise
+from minise.methods.build import make_variants
 from minise.methods.calibration import Dirichlet, NotConverged, VectorScaling
 from minise.methods.sample import Sample
 from minise.question import Question
@@ -172,6 +173,38 @@ def test_a_constant_on_a_questions_logits_matters_only_to_vector_scaling() -> No
     )
     changed = abs(probabilities(vector_scaling(moved)) - probabilities(vector_scaling(cell)))
     assert changed.max() > 0.01
+
+
+@pytest.mark.parametrize("kind", [VectorScaling, Dirichlet])
+def test_another_methods_probabilities_are_fitted_as_logits_are(kind: type) -> None:
+    """log p of another method takes the place of standard inference's logits. What that method's
+    samples have as logits is not read."""
+    cell = draw_cell(60)
+    logs = [replace(one, logits=np.log(one.probabilities).tolist()) for one in cell]
+    expected = kind().fit({"standard": logs})
+    for logits in (None, [9.0, 0.0, 0.0]):
+        other = [replace(one, logits=logits) for one in cell]
+        assert kind(of="self-ensemble").fit({"self-ensemble": other}) == expected
+    assert kind(of="self-ensemble").needs == ("self-ensemble",)
+    assert kind().needs == ("standard",)
+
+
+@pytest.mark.parametrize("kind", [VectorScaling, Dirichlet])
+def test_a_choice_without_probability_can_be_calibrated(kind: type) -> None:
+    cell = [replace(one, probabilities=[0.0, 0.25, 0.75]) for one in draw_cell(60)]
+    for one in kind(of="x").fit({"x": cell}):
+        assert np.isfinite(np.log(one.probabilities)).all()
+
+
+def test_the_method_to_calibrate_is_run_first() -> None:
+    names = ["vector-scaling(of=self-ensemble)", "vector-scaling"]
+    variants = make_variants(names, {"trials": 7}, "tree")
+    assert [variant.name for variant in variants] == ["self-ensemble", "standard", *names]
+    assert variants[0].settings["trials"] == 7
+    with pytest.raises(InputError, match='method "nonsense" is unknown'):
+        make_variants(["dirichlet(of=nonsense)"], {}, "tree")
+    with pytest.raises(InputError, match="give text"):
+        make_variants(["dirichlet(of=3)"], {}, "tree")
 
 
 @METHODS
