@@ -1,5 +1,6 @@
 """The public names and where they live, for type checkers and for __init__.py, which reads it."""
 
+from minise.bridges.packing import check as check
 from minise.bridges.transformers_model import from_transformers as from_transformers
 from minise.checking.recording import record as record
 from minise.config import Config as Config
