@@ -139,6 +139,11 @@ class TestReading:
         assert part in str(error.value)
         assert "\n" not in str(error.value)
 
+    def test_a_model_of_another_library_has_no_count_of_parameters(self) -> None:
+        config = {"model_type": "gemma2", "num_hidden_layers": 2}
+        (read,) = Results.from_json(make(None, {"q": {"standard": cell()}}, config=config)).cells
+        assert read.parameters is None
+
     def test_a_folder_named_results_json_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "results.json").mkdir()
         with pytest.raises(InputError, match=r"\(it is no file\); minise eval --resume"):
