@@ -134,7 +134,9 @@ TESTS = {
     "methods/fitted": "methods/fitted methods/calibration evaluation/samples",
     "methods/priors": "methods/priors methods/build evaluation/rival_runs",
     "methods/ablations": "methods/ablations methods/build claims/sabotage",
-    "loading/stored": "loading/stored loading/placement loading/mapped",
+    "loading/stored": ("loading/stored loading/placement loading/mapped loading/tensor_parallel"),
+    "loading/checkpoint": "loading/checkpoint loading/mapped",
+    "loading/quantize": "loading/quantize loading/stored",
 }
 
 # Each operator, and what replaces it.
