@@ -3,6 +3,7 @@
 from minise.bridges.packing import check as check
 from minise.bridges.transformers_model import from_transformers as from_transformers
 from minise.checking.recording import record as record
+from minise.checking.training import packed_loss as packed_loss
 from minise.config import Config as Config
 from minise.engines import LanguageModel as LanguageModel
 from minise.engines import branch_logits as branch_logits

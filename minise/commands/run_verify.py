@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from minise.bridges.transformers_model import LibraryModel
 from minise.checking.comparison import Difference
+from minise.checking.proof import prove
+from minise.checking.training import check_gradients
 from minise.checking.verify import Verification, verify
-from minise.commands import verify_library
+from minise.commands import verify_library, verify_proof, verify_training
 from minise.commands.model import load_model
 from minise.commands.question import check_groups, read_question, self_ensemble
 from minise.commands.verify import VerifyRequest
 from minise.errors import printable
 from minise.exact import machine
 from minise.files import json_text
+from minise.method import Method
+from minise.question import Question
 
 YES = {True: "yes", False: "no"}
 
@@ -23,6 +28,10 @@ def run(request: VerifyRequest) -> int:
     question = read_question(request.question)
     method = self_ensemble(request.question)
     check_groups(question, request.question)
+    if request.proof:
+        return _prove(request, method, question)
+    if request.training:
+        return _train(request, method, question)
     loaded = load_model(request.model)
     lm, names = loaded.lm, (request.model.model, loaded.dtype)
     plan = method.plan(lm, question, request.question.seed)
@@ -34,6 +43,22 @@ def run(request: VerifyRequest) -> int:
     result = verify(lm, plan, request.tolerance, request.gradients, request.require_bits)
     print(printable((as_json if request.json else as_text)(*names, result)))
     return 0 if result.passed else 1
+
+
+def _prove(request: VerifyRequest, method: Method, question: Question) -> int:
+    lm = load_model(replace(request.model, dry_run=True)).lm  # config and tokenizer
+    proof = prove(lm, method.plan(lm, question, request.question.seed))
+    show = verify_proof.as_json if request.json else verify_proof.as_text
+    print(printable(show(request.model.model, proof)))
+    return 0 if proof.passed else 1
+
+
+def _train(request: VerifyRequest, method: Method, question: Question) -> int:
+    lm = load_model(replace(request.model, dtype="float64")).lm
+    found = check_gradients(lm, method.plan(lm, question, request.question.seed))
+    show = verify_training.as_json if request.json else verify_training.as_text
+    print(printable(show(request.model.model, found)))
+    return 0 if found.passed else 1
 
 
 def as_json(model: str, dtype: str, result: Verification) -> str:

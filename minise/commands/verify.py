@@ -7,6 +7,10 @@ differences must be as small as rounding explains. A model in a narrower dtype i
 float64. Then every token that a group must not see is replaced by a random one: the group's numbers
 must not change. Exit status 1 if a check fails.
 
+With --proof no weights are read: the engines run on symbols instead of numbers, which shows for all
+weights that packed and separate runs are the same operations (docs/proof.md). With --training the
+gradients of a loss over packed prompts are compared with the sum over separate ones, in float64.
+
 With --model transformers:FOLDER_OR_ID it tests whether that library follows a 4-D mask and
 position ids.
 """
@@ -19,6 +23,7 @@ from dataclasses import dataclass
 from minise.commands import options
 from minise.commands.options import ModelRequest, QuestionRequest
 from minise.errors import InputError
+from minise.loading.names import AUTO
 
 EXAMPLE = "minise verify --dtype float64 --trials 5"
 
@@ -32,6 +37,8 @@ class VerifyRequest:
     tolerance: float | None
     require_bits: bool
     gradients: bool
+    proof: bool
+    training: bool
     json: bool
 
 
@@ -47,6 +54,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--require-bits", action="store_true", help=bits)
     slopes = "also check that a group's derivative by each token that it must not see is exactly 0"
     parser.add_argument("--gradients", action="store_true", help=slopes)
+    proof = "instead prove for all weights, on symbols, that packed equals separate; reads none"
+    parser.add_argument("--proof", action="store_true", help=proof)
+    training = "instead compare the gradients of a packed loss with those of separate prompts"
+    parser.add_argument("--training", action="store_true", help=training)
 
 
 def request(args: argparse.Namespace) -> VerifyRequest:
@@ -57,5 +68,24 @@ def request(args: argparse.Namespace) -> VerifyRequest:
         raise InputError(
             "--require-bits is for minise's own models; leave it out, or transformers:"
         )
+    for option in ("--proof", "--training"):
+        if getattr(args, option[2:]):
+            _check_alone(option, args, model)
     question = options.question_request(args)
     return options.filled(VerifyRequest, args, model=model, question=question)
+
+
+def _check_alone(option: str, args: argparse.Namespace, model: ModelRequest) -> None:
+    """Raise InputError for what has no meaning beside --proof or --training."""
+    others = {
+        "--tolerance": args.tolerance is not None,
+        "--require-bits": args.require_bits,
+        "--gradients": args.gradients,
+        f"--model {options.OTHER_LIBRARY}...": model.of_other_library,
+    }
+    if option == "--training":
+        others["--proof"] = args.proof
+        others["--quantize"] = args.quantize is not None
+        others[f"--dtype {args.dtype}"] = args.dtype not in (AUTO, "float64")
+    for other in (name for name, is_used in others.items() if is_used):
+        raise InputError(f"{option} is a check of its own; leave {other} out, or {option}")

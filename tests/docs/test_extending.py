@@ -26,6 +26,7 @@ def test_the_page_has_an_example_of_each_kind() -> None:
         "An attention of your own": ["python"],
         "A layout of your own": ["python", "sh"],
         "Looking inside": ["python"],
+        "Training on packed prompts": ["python", "python"],
     }
     assert [language for language, _ in SECTIONS["A model family"]] == ["diff"]
 

@@ -1,0 +1,230 @@
+"""Tensors of symbols: the decoder runs on them as it is, and nothing is computed but hashes.
+
+An element of a `Symbols` is a 64-bit hash of what made it: the operation, the weight's name, the
+hashes that went in. Functions that only move elements (indexing, padding, concatenation) move the
+hashes. The operations of a decoder, in `_OPERATIONS`, make a new hash. Any other function raises
+TypeError, so that nothing passes unseen. Positions, token ids and masks are ordinary tensors.
+
+Two elements with the same hash were made by the same operations from the same data. Two that were
+not have the same hash with a chance of 2**-64; a row has two elements, each hashed in its own way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minise.config import Config
+from minise.exact.layers import refine
+from minise.exact.probe import Shape, numbers_for
+from minise.model import Decoder
+
+LOW = (1 << 32) - 1
+# Functions that move elements, or ask for something other than their values.
+MOVES = (
+    "__getitem__ __setitem__ __len__ any cat chunk clone contiguous cpu data_ptr dim element_size "
+    "expand flatten flip index_copy new_empty new_zeros pad permute repeat repeat_interleave "
+    "reshape roll size split stack transpose unbind unflatten view"
+)
+_MOVES = frozenset(MOVES.split())
+
+
+class Symbols(Tensor):
+    """int64 hashes, which call themselves float64. Made by this class, a hash says what a number is
+    in exact arithmetic: attention is its query, and the keys and values that it sees in any order.
+    """
+
+    by_calls: ClassVar[bool] = False
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = function.__name__.strip("_")
+        with torch._C.DisableTorchFunctionSubclass():
+            if function.__name__ == "__get__":
+                name = function.__self__.__name__  # an attribute, such as `shape`
+                return torch.float64 if name == "dtype" else function(*args)
+            if name in ("to", "double"):  # 64 bits as before, or else it is rounded
+                dtype = torch.float64 if name == "double" else args[1]
+                return args[0] if dtype == torch.float64 else _as(cls, hashed(str(dtype), args[0]))
+            if name == "isfinite":
+                return torch.ones(args[0].shape, dtype=torch.bool)
+            if {name, function.__name__} & _MOVES:
+                return _as(cls, function(*args, **kwargs or {}))
+            if name not in _OPERATIONS:
+                raise TypeError(f"no symbol is known for {function.__name__}")
+            result = _OPERATIONS[name](cls.by_calls, *args, **kwargs or {})
+            if name.startswith("i") and name[1:] in _OPERATIONS:  # in place: a += b
+                result = args[0].copy_(result)
+            return _as(cls, result)
+
+
+class CallSymbols(Symbols):
+    """The same, and a hash names the shapes of the calls: it says what the bits of a number are, as
+    far as a kernel does the same in all calls of one shape. Attention is then also the numbers of
+    queries and keys of its call, and the place in it of each key that the query sees. A linear
+    layer is the number of its rows, unless it is one of those measured to give the same bits."""
+
+    by_calls = True
+
+
+def _as(cls: type[Symbols], result: Any) -> Any:
+    """A result with its int64 tensors made symbols."""
+    if isinstance(result, tuple | list):
+        return type(result)(_as(cls, one) for one in result)
+    is_hashes = isinstance(result, Tensor) and result.dtype == torch.int64
+    return result.as_subclass(cls) if is_hashes else result
+
+
+def hashed(name: str, *parts: Any) -> Tensor:
+    """The hash of an operation on these parts, element by element, with broadcasting."""
+    total = _constant(_odd(name, -1))
+    for place, part in enumerate(parts):
+        total = torch.add(total, _bits(part), alpha=_odd(name, place))
+    return _mixed(total)
+
+
+def _mixed(hashes: Tensor) -> Tensor:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): a bijection in which every bit of the
+    result depends on every bit of the argument. In numpy, because torch cannot shift uint64."""
+    x: Any = hashes.numpy().view(np.uint64)
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return torch.from_numpy(np.asarray(x ^ x >> np.uint64(31)).view(np.int64))
+
+
+@lru_cache(65536)
+def _odd(name: str, place: int) -> int:
+    """A factor for this part of this operation: odd, so that no bit is lost."""
+    digest = hashlib.sha256(f"{name}/{place}".encode()).digest()
+    return int.from_bytes(digest[:8], "little", signed=True) | 1
+
+
+@lru_cache(4096, typed=True)  # 1 and 1.0 are not the same bits
+def _constant(number: int | float) -> Tensor:
+    """As int64 or float64: products of tensors wrap."""
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
+
+
+def _bits(part: Any) -> Tensor:
+    """Hashes or integers as they are; floats as their bits."""
+    part = part.as_subclass(Tensor) if isinstance(part, Tensor) else _constant(part)
+    return part.double().view(torch.int64) if part.is_floating_point() else part
+
+
+@lru_cache(4096)
+def _factors(name: str, length: int) -> Tensor:
+    return torch.tensor([_odd(name, place) for place in range(length)])
+
+
+def _sum(
+    by_calls: bool, x: Tensor, dim: int = -1, keepdim: bool = False, name: str = "sum"
+) -> Tensor:
+    factors = _factors(name, x.shape[dim])
+    result = hashed(name, (x.as_subclass(Tensor).movedim(dim, -1) * factors).sum(dim=-1))
+    return result.unsqueeze(dim) if keepdim else result
+
+
+def _linear(by_calls: bool, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    out = _sum(by_calls, hashed("mul", x[..., None, :], weight))
+    out = out if bias is None else hashed("add", out, bias)
+    if not by_calls:
+        return out
+    (outputs, inputs), rows = weight.shape, x.shape[:-1].numel()
+    shape = Shape(inputs, outputs, bias is not None, torch.float64, torch.get_num_threads())
+    return hashed("linear", out, 0 if rows in numbers_for(shape) else rows)
+
+
+def _attention(
+    by_calls: bool, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, scale: float
+) -> Tensor:
+    """q (..., L, h), k (..., S, h), v (..., S, w), attn_mask (..., L, S) bool: (..., L, w)."""
+    L, S = q.shape[-2], k.shape[-2]
+    place = torch.arange(S)[:, None] if by_calls else 0
+    read = hashed("key and value", _sum(by_calls, k, keepdim=True), v, place)
+    # The sum over the keys that a query sees, modulo 2**64, in two halves of 32 bits: a product of
+    # float64 matrices is exact below 2**53, and much faster than one of integers.
+    mask = attn_mask.double()
+    low, high = ((mask @ (half & LOW).double()).long() for half in (read, read >> 32))
+    seen = low + (high << 32)
+    call = (L, S) if by_calls else (0, 0)
+    # 1 / sqrt(h) and h**-0.5 differ in their last digit.
+    return hashed("attention", _sum(by_calls, q, keepdim=True), seen, round(scale, 12), *call)
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What the definition (minise/attention.py) computes between its two products: kept as it is
+    until the second, and then made attention. (..., T, H, h) each; mask: (..., 1, T, U)."""
+
+    q: Tensor
+    k: Tensor
+    scale: float = 1.0
+    mask: Tensor | None = None
+    normed: bool = False
+
+    def __truediv__(self, root: float) -> _Scores:
+        return replace(self, scale=1 / root)
+
+    def masked_fill(self, mask: Tensor, value: float) -> _Scores:
+        return replace(self, mask=~mask) if value == float("-inf") else self
+
+    def softmax(self, dim: int) -> _Scores:
+        return replace(self, normed=dim == -1)
+
+
+def _einsum(by_calls: bool, equation: str, first: Any, second: Any) -> Any:
+    if equation == "...thd,...uhd->...htu":
+        return _Scores(first, second)
+    if equation == "...htu,...uhd->...thd" and first.normed and first.mask is not None:
+        q, k, v = (x.transpose(-3, -2) for x in (first.q, first.k, second))
+        return _attention(by_calls, q, k, v, first.mask, first.scale).transpose(-3, -2)
+    raise TypeError(f"no symbol is known for einsum {equation}")
+
+
+def _elementwise(name: str) -> Callable[..., Tensor]:
+    return lambda by_calls, *parts, **_: hashed(name, *parts)
+
+
+_ELEMENTWISE = ("add", "mul", "neg", "square", "rsqrt", "silu", "float")
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{name: _elementwise(name) for name in _ELEMENTWISE},
+    "iadd": _elementwise("add"),
+    "imul": _elementwise("mul"),
+    "radd": lambda by_calls, a, b: hashed("add", b, a),
+    "rmul": lambda by_calls, a, b: hashed("mul", b, a),
+    "mean": partial(_sum, name="mean"),
+    "sum": _sum,
+    "linear": _linear,
+    "einsum": _einsum,
+    "scaled_dot_product_attention": _attention,
+    "embedding": lambda by_calls, tokens, weight, **_: weight.as_subclass(Tensor)[tokens],
+}
+
+
+def symbolic(config: Config, kind: type[Symbols]) -> Decoder:
+    """The refined decoder of this config, its weights symbols of this kind: each element the hash
+    of the weight's name and its place. A row of the stream and a head have 2 elements each; at most
+    2 key/value heads are kept, with at most 2 query heads each. Layers, windows, biases, norms and
+    the vocabulary are those of the config."""
+    K = min(config.num_key_value_heads, 2)
+    shared = min(config.num_attention_heads // config.num_key_value_heads, 2)
+    small = replace(config, num_attention_heads=K * shared, num_key_value_heads=K)
+    small = replace(small, hidden_size=2, intermediate_size=2, head_dim=2)
+    with torch.device("meta"):
+        decoder = refine(Decoder(small))
+    for path, parameter in list(decoder.named_parameters()):
+        owner, _, name = path.rpartition(".")
+        module = decoder.get_submodule(owner)
+        del module._parameters[name]
+        values = hashed(path, torch.arange(parameter.numel())).view(parameter.shape)
+        setattr(module, name, values.as_subclass(kind))
+    return decoder

@@ -1,0 +1,169 @@
+"""Prove that packed equals separate for all small trees of prompts, and for large random ones.
+
+    python -m tools.prove                  all trees of up to 8 tokens, in two processes
+    python -m tools.prove --tokens 6       all trees of up to 6 tokens
+    python -m tools.prove --random 40813   a random tree of that many tokens, in 32 layers
+
+A tree of prompts is a set of prompts, merged where they begin alike. Which tokens they are makes no
+other difference to the code, so here each token is another. Each tree is run by all engines, with
+every prefix that its prompts share, in a model of two layers, of which the first has a window.
+Attention runs in calls of 2 queries instead of 64, so that small trees too cross from one block to
+the next; all trees of one token less run in calls of 64 as well. docs/proof.md says what is proved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from typing import Any
+
+import torch
+
+from minise import LanguageModel, Plan, Question, pack
+from minise.checking.proof import Prover
+from minise.config import Config, RopeScaling
+from minise.exact import attention
+from minise.exact.run import read_ends
+from minise.grouping import Groups
+from minise.prompt import Prompt
+
+VOCABULARY = 50_000
+LABELS = (3, 1, 2)
+WINDOWS = (2, None)  # of the layers
+Node = tuple[bool, tuple[Any, ...]]  # whether a prompt ends here, and the children, nodes again
+
+
+@cache
+def trees(size: int) -> list[Node]:
+    """All trees of so many tokens, each once. A token without children ends a prompt."""
+    ends = (True,) if size == 1 else (True, False)
+    return [(end, children) for children in forests(size - 1) for end in ends]
+
+
+@cache
+def forests(size: int) -> list[tuple[Node, ...]]:
+    """All sets of trees with so many tokens in all. In a set the trees are in one order."""
+    every = [(n, node) for n in range(size, 0, -1) for node in trees(n)]
+
+    def chosen(left: int, first: int) -> Iterator[tuple[Node, ...]]:
+        if left == 0:
+            yield ()
+        for place in range(first, len(every)):
+            n, node = every[place]
+            if n <= left:
+                yield from ((node, *rest) for rest in chosen(left - n, place))
+
+    return list(chosen(size, 0))
+
+
+def prompts(children: tuple[Node, ...], before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """The prompts of a forest. A token is the number of the child that it is."""
+    for number, (ends, below) in enumerate(children):
+        if ends:
+            yield (*before, number)
+        yield from prompts(below, (*before, number))
+
+
+def plans(tokens: int) -> Iterator[Plan]:
+    """Every tree of up to so many tokens, with every prefix that all of its prompts share."""
+    ids: dict[tuple[int, ...], int] = {}  # a token for each place in a tree, the same in all trees
+    for forest in (forest for size in range(1, tokens + 1) for forest in forests(size)):
+        texts = []
+        for path in prompts(forest):
+            starts = [path[: n + 1] for n in range(len(path))]
+            texts.append([ids.setdefault(start, len(ids) + 4) for start in starts])
+        first = texts[0]
+        for n in range(min(map(len, texts)) + 1):
+            if all(text[:n] == first[:n] for text in texts):
+                yield plan_of(first[:n], [text[n:] for text in texts])
+
+
+def plan_of(prefix: list[int], branches: list[list[int]]) -> Plan:
+    written = [Prompt("", branch, list(LABELS)) for branch in branches]
+    groups = Groups(tuple(((0, 1),) for _ in branches))
+    return Plan(Question("?", ["a", "b", "c"]), groups, prefix, written)
+
+
+def model(windows: tuple[int | None, ...]) -> LanguageModel:
+    """A config, with heads that share keys, with norms of queries and keys and with biases."""
+    sizes = (VOCABULARY, 8, 8, len(windows), 4, 2, 2, 1e-5, 1e4)
+    config = Config("qwen2", *sizes, RopeScaling(), 10**6, True, windows, True, True)
+    nothing: Any = None
+    return LanguageModel("symbols", config, nothing, nothing)
+
+
+def prove_all(tokens: int, block: int = attention.BLOCK, part: int = 0, parts: int = 1) -> int:
+    """Prove a part of `plans(tokens)`, in calls of `block` queries. Returns how many were proved.
+    Raises AssertionError with the first that fails."""
+    torch.set_num_threads(1)
+    usual, attention.BLOCK = attention.BLOCK, block
+    count, prover = 0, Prover(model(WINDOWS))
+    try:
+        for number, plan in enumerate(plans(tokens)):
+            if number % parts == part:
+                departures = prover.prove(plan).departures
+                assert not departures, f"{plan.prefix} {plan.branches}: {departures[0]}"
+                count += 1
+    finally:
+        attention.BLOCK = usual
+    return count
+
+
+def random_plan(tokens: int, seed: int) -> Plan:
+    """Branches that begin with parts of one another, until their tree has so many tokens."""
+    draw, ids = random.Random(seed), range(100, VOCABULARY)
+    prefix, branches = draw.choices(ids, k=200), [draw.choices(ids, k=100)]
+    left = tokens - 300
+    while left > 0:
+        new = draw.choices(ids, k=min(left, draw.randrange(1, 150)))
+        earlier = draw.choice(branches)
+        branches.append(earlier[: draw.randrange(min(len(earlier), 200))] + new)
+        left -= len(new)
+    return plan_of(prefix, branches)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=8, help="of the largest trees (default: 8)")
+    parser.add_argument("--random", type=int, metavar="TOKENS", help="a random tree instead")
+    parser.add_argument("--layers", type=int, default=32, help="of its model (default: 32)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random tree (default: 0)")
+    parser.add_argument("--processes", type=int, default=2, help="(default: 2)")
+    args = parser.parse_args()
+    start = time.perf_counter()
+    if args.random:
+        prove_random(args.random, args.layers, args.seed)
+    else:
+        with ProcessPoolExecutor(args.processes) as pool:
+            for tokens, block in ((args.tokens - 1, attention.BLOCK), (args.tokens, 2)):
+                parts = range(args.processes)
+                jobs = [pool.submit(prove_all, tokens, block, n, args.processes) for n in parts]
+                count = sum(job.result() for job in jobs)
+                print(f"{count:,} layouts of up to {tokens} tokens, calls of {block}: all equal")
+    used = sum(os.times()[:4])  # of this process and of those it started
+    print(f"{time.perf_counter() - start:.0f} s, {used:.0f} s of processor time")
+
+
+def prove_random(tokens: int, layers: int, seed: int) -> None:
+    """Prove a random tree by the engine tree; one layer in two has a window."""
+    plan = random_plan(tokens, seed)
+    tree = pack(plan.prefix, plan.branches, tree=True)
+    prover, start = Prover(model((None, 100) * (layers // 2))), time.process_time()
+    read_ends(prover.calls.decoder, tree)
+    seconds = time.process_time() - start
+    proof = prover.prove(plan, engines=("tree",))
+    assert proof.passed, proof.departures[0]
+    print(
+        f"a tree of {len(tree.tokens):,} tokens in {layers} layers ran in {seconds:.1f} s of "
+        f"processor time; its {proof.rows['tree']:,} rows equal those of {proof.branches:,} "
+        f"separate prompts of {proof.tokens:,} tokens"
+    )
+
+
+if __name__ == "__main__":
+    main()
