@@ -137,6 +137,7 @@ TESTS = {
     "loading/stored": ("loading/stored loading/placement loading/mapped loading/tensor_parallel"),
     "loading/checkpoint": "loading/checkpoint loading/mapped",
     "loading/quantize": "loading/quantize loading/stored",
+    "loading/placement": "loading/placement commands/dry_run",
 }
 
 # Each operator, and what replaces it.

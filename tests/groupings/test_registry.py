@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import NonCallableMock
 
 import pytest
 
 from minise import InputError
-from minise.grouping import Grouping, Groups
+from minise.grouping import Grouping, Groups, random_partitions
 from minise.grouping import make_groups as make
-from minise.groupings.registry import grouping_named
+from minise.groupings.balanced import balanced_partitions
+from minise.groupings.exact import all_ordered_groups
+from minise.groupings.independent import independent_draws
+from minise.groupings.registry import GROUPINGS, grouping_name, grouping_named
 
 
 def make_groups(
@@ -126,3 +130,22 @@ def test_an_exception_of_a_function_passed_in_python_is_not_caught() -> None:
 
     with pytest.raises(KeyError):
         make_groups(4, 2, 3, 0, "x", mine)
+
+
+def test_every_grouping_has_its_name() -> None:
+    named = {
+        "random": random_partitions,
+        "balanced": balanced_partitions,
+        "independent": independent_draws,
+        "exact": all_ordered_groups,
+    }
+    assert named == GROUPINGS
+    for name, function in named.items():
+        assert grouping_named(name) is function is grouping_named(function)
+        assert grouping_name(function) == name
+
+    def mine(*_: object) -> Groups:
+        raise NotImplementedError
+
+    assert grouping_name(mine) == "mine"
+    assert "Mock" in grouping_name(NonCallableMock())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from minise import InputError
 from minise.bench.shapes import PUBLISHED
 from minise.commands.cli import main
 from minise.loading.config_json import config_from_dict
-from minise.loading.placement import Placement, place
+from minise.loading.placement import Placement, known_device, pass_bytes, place
 from minise.loading.stored import Stored, described
 from tests.loading.test_checkpoint import WEIGHTS, refusal
 from tests.loading.test_quantize import store
@@ -294,3 +295,25 @@ class TestCommands:
 
     def test_bench_has_no_auto_dtype(self, capsys) -> None:
         assert_one_line(*run(capsys, "bench", "--dtype", "auto"), ["--dtype", "auto"])
+
+
+def test_the_bytes_of_a_pass_are_those_of_its_rows_masks_and_scores() -> None:
+    """10 tokens, by hand: 8 rows of 32, 2 of each of 8 heads of 8 (queries, keys, values), and 4
+    wide rows of 48. At most 2,048 tokens are in the MLP at once."""
+    config = config_from_dict(FAMILIES["llama"])
+    rows = 10 * (8 * 32 + 2 * 8 * 8) + 10 * 4 * 48
+    size = partial(pass_bytes, config)
+    assert size(torch.float32, 10, "tree", False) == size(torch.float32, 10, "separate", False)
+    assert size(torch.float32, 10, "tree", False) == 4 * rows
+    assert size(torch.float32, 10, "tree", True) == 4 * (rows + 32 * 48)
+    assert size(torch.bfloat16, 10, "dense", False) == 2 * rows + 100
+    assert size(torch.bfloat16, 10, "plain", False) == 2 * rows + 100 + 2 * 4 * 4 * 100
+    assert size(torch.float64, 10, "plain", False) == 8 * rows + 100 + 2 * 4 * 8 * 100
+    many = size(torch.float32, 3000, "tree", False)
+    assert many == 4 * (3000 * (8 * 32 + 2 * 8 * 8) + 2048 * 4 * 48)
+
+
+def test_a_device_need_not_be_here_but_must_have_a_name() -> None:
+    assert known_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(InputError, match='device "gpu" is unknown'):
+        known_device("gpu")
