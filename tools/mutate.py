@@ -87,7 +87,9 @@ TESTS = {
         "methods/authors_code methods/presets_in_prompts methods/preset_departures"
     ),
     "methods/presets": "methods/presets_in_prompts methods/preset_departures core/method",
-    "method": "core/method evaluation/asking loading/bad_models methods/build",
+    "method": (
+        "core/method evaluation/asking loading/bad_models methods/build methods/preset_departures"
+    ),
     "rounds": "core/rounds evaluation/asking methods/sequential core/method methods/reasoning",
     "groupings/exact": "groupings/exact core/grouping core/method docs/docstrings",
     "methods/uncertainty": "methods/uncertainty core/method",

@@ -99,6 +99,22 @@ def test_trl_without_padding_is_read_as_transformers_reads_it() -> None:
     assert not check(format="trl", **row, attention_mask=[1, 1, 1, 1]).equal
 
 
+def test_the_collator_of_trl_without_padding_is_equal_to_separate_runs() -> None:
+    """With trl installed (no extra has it): its rows pass, and fail with a mask of ones beside."""
+    trainer = pytest.importorskip("trl.trainer.sft_trainer")
+    collator = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    documents = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+    batch = dict(collator([{"input_ids": ids, "labels": ids} for ids in documents]))
+    report = check(format="trl", prompts=documents, **batch)
+    assert report.equal, str(report)
+    for name in [name for name in batch if name.startswith(("cu_seq", "max_length"))]:
+        del batch[name]  # earlier versions give position ids alone
+    assert check(format="trl", prompts=documents, **batch).equal
+    ones = torch.ones_like(batch["input_ids"])
+    (finding,) = check(format="trl", prompts=documents, **batch, attention_mask=ones).findings
+    assert finding.name == CAUSAL
+
+
 # ---- verl
 
 
