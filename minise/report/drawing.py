@@ -31,6 +31,12 @@ _STYLE: dict[str, Any] = {
     # Names are text, whatever a user's matplotlibrc says: "x$_{$" is no formula.
     **{"text.parse_math": False, "text.usetex": False},
 }
+_PAGE, _INK = "#0d1117", "#d6dbe1"  # the page is that of GitHub
+_DARK: dict[str, Any] = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), _PAGE),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    **{"axes.edgecolor": _INK, "grid.color": "#2a3038"},
+}
 # Okabe and Ito's colours, which colour-blind readers can tell apart: grey for their black, which
 # would hide intervals, and no yellow, which is hard to see on white.
 _COLOURS = ("#777777", "#d55e00", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
@@ -80,11 +86,18 @@ def looks(names: Iterable[T], ordered: bool = False) -> dict[T, Look]:
 
 
 @contextmanager
-def style() -> Iterator[None]:
-    """Draw and save figures in here. Raises InputError without matplotlib."""
-    with load_extra("matplotlib").rc_context(_STYLE), warnings.catch_warnings():
+def style(dark: bool = False) -> Iterator[None]:
+    """Draw and save figures in here. `dark`: light on dark, for a page that is dark. Raises
+    InputError without matplotlib."""
+    rc = {**_STYLE, **(_DARK if dark else {})}
+    with load_extra("matplotlib").rc_context(rc), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font does not have
         yield
+
+
+def text_colour() -> Any:
+    """That of the style in use, for lines which are drawn as text is: black on white."""
+    return load_extra("matplotlib").rcParams["text.color"]
 
 
 def sheet(

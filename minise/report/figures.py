@@ -23,9 +23,10 @@ _CONFIDENCE = (
     f"{_F}τ: any bound from 0 to 1. Better: high for correct predictions, low for incorrect ones. "
 )
 _RELIABILITY = (
-    f"{_F}In each of the 15 bins of the ECE (expected calibration error): accuracy at the mean f, "
-    "with a 95% Wilson interval in which a question counts once; below, the number of predictions. "
-    f"{_CHANCE}"
+    f"{_F}Above: accuracy at the mean f, with a 95% Wilson interval in which a question counts "
+    "once. A point is one of the 15 bins of the ECE (expected calibration error), or several "
+    f"neighbours, merged until they have {paint.ENOUGH_QUESTIONS} questions; the ECE is of the 15 "
+    f"bins. Below: the number of predictions in each of the 15. {_CHANCE}"
 )
 _TRIALS = (
     "m: choices in a group. N: partitions of the choices into groups. Exact, and dotted: the "

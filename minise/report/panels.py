@@ -11,7 +11,7 @@ import numpy as np
 
 from minise.errors import shorten
 from minise.names import ENGINES
-from minise.report.drawing import Look, looks, wrapped
+from minise.report.drawing import Look, looks, text_colour, wrapped
 from minise.report.results import Cell
 
 Looks = dict[str, Look]
@@ -19,8 +19,9 @@ Looks = dict[str, Look]
 # The rows of a panel: what each shows -> the label below it, and its height in inches
 CURVES = {"% of correct with f > τ": ("", 2.2), "% of incorrect with f > τ": ("τ", 2.2)}
 BINS = {"accuracy (%)": ("", 2.4), "predictions": ("confidence f", 0.8)}
-_CHANCE: dict[str, Any] = {"color": "black", "ls": ":", "lw": 1.1, "label": "chance (1/K)"}
+_CHANCE: dict[str, Any] = {"ls": ":", "lw": 1.1, "label": "chance (1/K)"}
 _Z = 1.959963984540054  # of a 95% interval
+ENOUGH_QUESTIONS = 10  # with fewer, an interval can cover more than half of the axis
 
 
 def curves(named: Callable[[Cell], tuple[str, Look]], cells: list[Cell], *axes: Any) -> None:
@@ -36,13 +37,10 @@ def curves(named: Callable[[Cell], tuple[str, Look]], cells: list[Cell], *axes: 
 
 
 def bins(methods: Looks, cell: Cell, above: Any, below: Any) -> None:
-    """Accuracy against mean confidence in each bin, and how many predictions a bin has."""
+    """Accuracy against mean confidence in bins with enough questions, and how many predictions
+    each bin of the ECE has."""
     reliability, look = cell.metrics["reliability"], methods[cell.name]
-    full = np.array(reliability["count"]) > 0
-    f, share, n = (
-        np.array(reliability[key], dtype=float)[full]
-        for key in ("confidence", "accuracy", "questions")
-    )
+    f, share, n = merged(reliability, len(cell.metrics["seeds"]))
     above.plot([0, 1], [0, 100], color="#aaaaaa", lw=1, label="calibrated: accuracy = f")
     _draw_chance([cell], above.axhline)
     reach = 100 * abs(np.array(wilson(share, n)) - share)
@@ -51,6 +49,38 @@ def bins(methods: Looks, cell: Cell, above: Any, below: Any) -> None:
     edges = np.array(reliability["edges"])
     below.bar(edges[:-1], reliability["count"], np.diff(edges), align="edge", **look.bar)
     below.set_xlim(-0.01, 1.01)
+    below.yaxis.get_major_locator().set_params(integer=True)
+
+
+def merged(reliability: dict[str, Any], seeds: int) -> Any:
+    """The mean f, the accuracy and the number of questions of neighbouring bins, merged until each
+    has enough questions. From the left; what is left over joins the last one. (3, bins)
+
+    Under one seed a bin has as many questions as predictions. Under several, bins can share
+    questions, and results do not say which. A question is in a bin at most once under each seed, so
+    predictions / seeds is never more than the questions there are.
+    """
+    full = np.array(reliability["count"]) > 0
+    count, questions, f, share = (
+        np.array(reliability[key], dtype=float)[full]
+        for key in ("count", "questions", "confidence", "accuracy")
+    )
+
+    def size(bin: list[int]) -> float:
+        return float(max(questions[bin].max(), count[bin].sum() / seeds))
+
+    bins: list[list[int]] = []
+    for i in range(len(count)):
+        if not bins or size(bins[-1]) >= ENOUGH_QUESTIONS:
+            bins.append([])
+        bins[-1].append(i)
+    if len(bins) > 1 and size(bins[-1]) < ENOUGH_QUESTIONS:
+        bins[-2:] = [bins[-2] + bins[-1]]
+    rows = [
+        (*(np.average(one[bin], weights=count[bin]) for one in (f, share)), size(bin))
+        for bin in bins
+    ]
+    return np.array(rows).T
 
 
 def wilson(share: Any, n: Any) -> tuple[Any, Any]:
@@ -71,7 +101,7 @@ def choices(methods: Looks, cells: list[Cell], ax: Any) -> None:
         line = [(cell.choices or 0, cell) for cell in cells if cell.name == name]
         _line(line, ax, gap * _beside(i, len(names)), methods[name], spaced(name))
     chances = [_chance([cell for cell in cells if (cell.choices or 0) == k]) for k in ks]
-    ax.plot(ks, chances, **_CHANCE)
+    ax.plot(ks, chances, color=text_colour(), **_CHANCE)
     ax.set_xticks(ks)
 
 
@@ -220,4 +250,4 @@ def _chance(cells: Sequence[Cell]) -> float:
 
 
 def _draw_chance(cells: Sequence[Cell], line: Callable[..., Any]) -> None:
-    line(_chance(cells), **_CHANCE)
+    line(_chance(cells), color=text_colour(), **_CHANCE)

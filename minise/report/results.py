@@ -220,6 +220,8 @@ def read_results(folder: Path, label: str | None = None) -> Results:
             json.loads(text, parse_float=_finite, parse_constant=_finite), label
         )
     except FileNotFoundError:
+        if not folder.exists():
+            raise InputError(f"{folder}: no such folder") from None
         reason = "no such file; finish the run with minise eval --resume"
     except KeyError as error:
         reason = f"{error} is missing, so it is damaged or of another version of minise; {again}"

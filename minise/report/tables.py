@@ -313,7 +313,8 @@ def _questions(config: dict[str, Any]) -> str:
     for task, facts in config["tasks"].items():
         scored = facts.get("answered", True)
         unscored = "" if scored else " without answers, so nothing is scored"
-        tasks.append(f"{task}: {facts['questions']:,} questions{unscored}")
+        n = facts["questions"]
+        tasks.append(f"{task}: {n:,} question{'s' * (n != 1)}{unscored}")
     text = ", ".join(tasks)
     if len(config["seeds"]) > 1:
         text += f" over seeds {', '.join(map(str, config['seeds']))}"

@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 
 from scipy.stats import binomtest
 
-from minise.report.panels import wilson
+from minise.report.panels import merged, wilson
 from minise.report.results import Results
 from tests.support.figures import (
     ABLATED,
@@ -34,21 +34,56 @@ class TestReliability:
         assert titles == [f"{LLAMA}, standard {ece}", f"{LLAMA}, cyclic {ece}"]
         above, below = figure.axes[0], figure.axes[2]
         (points,) = above.containers
-        assert list(points.lines[0].get_xdata()) == [0.7, 0.9, 0.98]
-        assert list(points.lines[0].get_ydata()) == [25.0, 80.0, 100.0]
-        # A question counts once, however many seeds it has.
+        # The bin of 4 questions is merged with the next one, of 40 predictions.
+        first = (4 * 0.7 + 40 * 0.9) / 44
+        assert list(points.lines[0].get_xdata()) == pytest.approx([first, 0.98])
+        assert list(points.lines[0].get_ydata()) == pytest.approx([100 * 33 / 44, 100.0])
+        # A question counts once, however many seeds it has: here two.
         for segment, right, n in zip(
-            points.lines[2][0].get_segments(), (1, 16, 30), (4, 20, 30), strict=True
+            points.lines[2][0].get_segments(), (16.5, 30), (22, 30), strict=True
         ):
-            interval = binomtest(right, n).proportion_ci(method="wilson")
-            assert segment[:, 1] == pytest.approx([100 * interval.low, 100 * interval.high])
+            assert segment[:, 1] == pytest.approx(100 * np.array(wilson(right / n, n)))
         assert [bar.get_height() for bar in below.patches] == [0] * 10 + [4, 0, 0, 40, 60]
         diagonal = next(line for line in above.lines if "calibrated" in str(line.get_label()))
         assert (list(diagonal.get_xdata()), list(diagonal.get_ydata())) == ([0, 1], [0, 100])
         assert chances(above) == [[12.5, 12.5]]
         assert set(keys(figure)) == {"calibrated: accuracy = f", "chance (1/K)"}
-        for words in ("f: the probability", "15 bins", "ECE", "Wilson", "number of predictions"):
+        for words in ("f: the probability", "15 bins", "ECE", "Wilson", "10 questions"):
             assert words in caption(figure)
+
+    @pytest.mark.parametrize(
+        ("questions", "drawn_as"),
+        [
+            ([0, 4, 0, 5, 1, 20], [10, 20]),
+            ([12, 10, 11], [12, 10, 11]),
+            ([30, 9, 1, 3], [30, 13]),
+            ([30, 3], [33]),
+            ([2, 0, 3], [5]),
+        ],
+    )
+    def test_neighbouring_bins_are_merged_until_each_has_ten_questions(
+        self, questions: list[int], drawn_as: list[int]
+    ) -> None:
+        """Without loss: the predictions, the mean f and the accuracy of all stay the same."""
+        f = [None if n == 0 else (i + 0.5) / 10 for i, n in enumerate(questions)]
+        right = [None if n == 0 else (i + 1) / 10 for i, n in enumerate(questions)]
+        bins = {"count": questions, "questions": questions, "confidence": f, "accuracy": right}
+        mean_f, share, n = merged(bins, seeds=1)
+        assert list(n) == drawn_as
+        assert list(mean_f) == sorted(mean_f)
+        for values, before in ((mean_f, f), (share, right)):
+            whole = sum(k * (value or 0) for k, value in zip(questions, before, strict=True))
+            assert values @ n == pytest.approx(whole)
+
+    def test_predictions_are_counted_in_whole_numbers(self) -> None:
+        one = {**cell()["reliability"], "count": [0] * 14 + [1], "questions": [0] * 14 + [1]}
+        figure = drawn(run(None, {"q": {"standard": cell(reliability=one)}}))["reliability-q"]
+        assert all(tick == int(tick) for tick in figure.axes[1].get_yticks())
+
+    def test_bins_of_several_seeds_never_claim_more_questions_than_there_are(self) -> None:
+        """Five questions, each in both bins under one of two seeds: five and not ten."""
+        bins = {"count": [5, 5], "questions": [5, 5], "confidence": [0.2, 0.4], "accuracy": [0, 1]}
+        assert merged(bins, seeds=2).T.tolist() == [pytest.approx([0.3, 0.5, 5])]
 
     def test_the_wilson_interval_is_the_published_formula(self) -> None:
         for right, n in [(0, 1), (1, 1), (3, 7), (50, 90)]:

@@ -107,6 +107,10 @@ class TestTheReport:
         assert main(["report", str(tmp_path)]) == 2
         assert "finish the run with minise eval --resume" in capsys.readouterr().err
 
+    def test_a_mistyped_folder_is_no_unfinished_run(self, tmp_path: Path, capsys) -> None:
+        assert main(["report", str(tmp_path / "none")]) == 2
+        assert capsys.readouterr().err == f"minise: {tmp_path / 'none'}: no such folder\n"
+
 
 @pytest.mark.usefixtures("undrawn")
 class TestRunsAreNamed:

@@ -37,6 +37,8 @@ class TestTables:
         assert row["AUROC"] == row["s/question"] == row["peak MiB"] == "-"
         assert "Paired differences" not in text
         assert text.endswith(f"\n- {LLAMA} (bfloat16, cuda): mine: 926 questions.\n")
+        run["config"]["tasks"]["mine"]["questions"] = 1
+        assert table(run).endswith("mine: 1 question.\n")
 
     def test_numbers_of_choices_are_columns(self) -> None:
         tasks = {"few": {"standard": cell(), "mine": ours()}, "many": {"standard": cell()}}
