@@ -1,0 +1,112 @@
+"""The idea in one picture: question -> groups -> one sequence with its mask -> mean.
+
+The built-in question, with the options of `minise ask`. The groups, their sequence and its mask are
+those of the first trial; the mean is of all trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from minise import SelfEnsemble, ask, load, pack
+from minise.commands.options import QUESTION
+from minise.layout import Layout
+from minise.loading.names import DEFAULT_MODEL
+from minise.loading.plugin import load_extra
+from minise.report.drawing import looks, text_colour, wrapped
+
+METHOD = SelfEnsemble(group_size=4, trials=20)
+TITLES = (
+    "1. A question with\n{choices} choices",
+    "2. Trial 1 of {trials}: {shown} random\ngroups, in one sequence",
+    "3. Its mask: a row attends to\nthe coloured columns",
+    "4. Softmax at the\nend of each group",
+    "5. Mean over the {groups}\ngroups of all trials",
+)
+CAPTION = (
+    "The built-in question of `minise ask`, and a model of 2 million parameters. 3: the positions "
+    "of every group continue from the question. 4 and 5: percent. 5: for each choice the mean over "
+    "the groups that hold it, scaled to a sum of 100."
+)
+INCHES, WIDTHS = (9.8, 4.3), (1.3, 2.1, 2.9, 1.3, 2.0)
+SHARED = "#8c8c8c"  # the tokens that all groups see
+
+
+def idea() -> Any:
+    """Matplotlib's figure."""
+    lm = load(DEFAULT_MODEL)
+    plan, answer = METHOD.plan(lm, QUESTION), ask(lm, METHOD, QUESTION)
+    branches = plan.branches[: len(plan.groups.trials[0])]
+    layout = pack(plan.prefix, branches)
+    texts = [lm.tokenizer.decode(ids) for ids in (plan.prefix, *branches)]
+    colours = [SHARED, *(look.colour for look in looks(range(len(texts))).values())]
+    colours.pop(1)  # grey
+
+    figure = load_extra("matplotlib.figure").Figure(figsize=INCHES, layout="constrained")
+    columns = figure.subplots(1, len(WIDTHS), width_ratios=WIDTHS)
+    numbers = {"choices": len(QUESTION.choices), "trials": METHOD.trials}
+    numbers |= {"shown": len(branches), "groups": len(answer.groups)}
+    for ax, title in zip(columns, TITLES, strict=True):
+        ax.set_title(title.format(**numbers), loc="left")
+        ax.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(len(layout.tokens), 0))
+        ax.spines[:].set_visible(False)
+    asked, sequence, mask, ends, mean = columns
+
+    _lines(asked, [wrapped(QUESTION.text, 1.2), *QUESTION.choices], 0, len(layout.tokens))
+    starts = [0, len(plan.prefix), *(layout.ends + 1).tolist()]
+    for i, (text, (start, stop)) in enumerate(zip(texts, pairwise(starts), strict=True)):
+        places = _lines(sequence, text.strip().split("\n"), start, stop, colours[i])
+        if i > 0:
+            group = answer.groups[i - 1]
+            _bars(ends, [*group.probabilities.tolist(), group.null or 0.0], places, colours[i])
+    _mask(mask, layout, starts, colours)
+    places = _lines(mean, QUESTION.choices, 0, len(layout.tokens))
+    _bars(mean, answer.probabilities.tolist(), places, text_colour(), 0.42)
+    figure.supxlabel(wrapped(CAPTION, INCHES[0], 17), fontsize="small", x=0.01, ha="left")
+    return figure
+
+
+def _lines(ax: Any, lines: Sequence[str], start: int, stop: int, colour: Any = None) -> Any:
+    """Lines of text beside these rows of the mask. Returns their middles."""
+    places = start + (stop - start) * (np.arange(len(lines)) + 0.5) / len(lines)
+    for line, y in zip(lines, places, strict=True):
+        ax.annotate(line, (0.05 if colour else 0, y), va="center", fontsize=8)
+    if colour:
+        ax.vlines(0, start + 0.5, stop - 0.5, color=colour, lw=5)
+    return places
+
+
+def _bars(
+    ax: Any, shares: Sequence[float], places: Sequence[float], colour: Any, left: float = 0
+) -> None:
+    """A bar and a whole number of percent beside it, for each share. More digits would depend on
+    the machine."""
+    room = 0.75 - left
+    for share, y in zip(shares, places, strict=False):
+        percent = round(100 * share)
+        end = left + room * percent / 100
+        ax.hlines(y, left, end, color=colour, lw=8)
+        ax.annotate(percent, (end + 0.04, y), va="center", fontsize=8)
+
+
+def _mask(ax: Any, layout: Layout, starts: Sequence[int], colours: Sequence[Any]) -> None:
+    """A row in the colour of its part, where it attends."""
+    to_rgba = load_extra("matplotlib.colors").to_rgba
+    T = len(layout.tokens)
+    cells = np.zeros((T, T, 4))
+    for (start, stop), colour in zip(pairwise(starts), colours, strict=True):
+        cells[start:stop] = to_rgba(colour, 0.75)
+    cells[~layout.mask.numpy()] = 0
+    ax.imshow(cells, extent=(0, T, T, 0), aspect="auto", interpolation="nearest")
+    ax.set_xlim(0, T)
+    ax.spines[:].set_visible(True)
+    for i, (start, stop) in enumerate(pairwise(starts)):
+        if i > 0:  # a note where the mask is empty
+            positions = layout.positions[[start, stop - 1]].tolist()
+            note = "positions {} to {}".format(*positions)
+            x = stop + 2 if i == 1 else starts[1] + 2
+            ax.annotate(note, (x, (start + stop) / 2), va="center", fontsize=8)
