@@ -43,6 +43,11 @@ for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
 torch.set_num_threads(1)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Of -n auto: one more than there are processors, because some tests wait for processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish() -> None:
     """An evaluation collects garbage before it measures memory, for each method. It need not look
     at the tests and at the libraries they have imported, which took most of the time of a small
@@ -50,7 +55,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Two workers and the system then fit in 8 GB. The imports of all extras take half of the limit.
+# Three workers and the system then fit in 8 GB. The imports of all extras take half of the limit.
 # With CUDA, torch takes some 0.3 GB more.
 MOST_BYTES = 1_500_000_000 if torch.version.cuda is None else 2_000_000_000
 above = False

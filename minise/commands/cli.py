@@ -115,6 +115,8 @@ class _Parser(argparse.ArgumentParser):
             names = [name for name in self._option_string_actions if name.startswith("--")]
             near = get_close_matches(unknown[0].partition("=")[0], names, 1, 0.75)
             hint = f" (did you mean {near[0]}?)" if near else ""
+            if "--choice" in names and not unknown[0].startswith("-"):
+                hint = " (write --question or --choice before each text)"
             self.error(f"unrecognized arguments: {' '.join(unknown)}"[:200] + hint)
         return options, unknown
 

@@ -310,6 +310,8 @@ def _columns(text: str) -> dict[str, str]:
     columns: dict[str, str] = {}
     for part in re.split(r",(?=[^,=]*=)", text):
         name, _, column = (piece.strip() for piece in part.partition("="))
+        if re.fullmatch("'.+'|\".+\"", column):  # quotes in quotes, which a shell keeps
+            column = column[1:-1]
         is_known = name.lower() in FIELDS or is_choice(name)
         if not (is_known and column) or name.lower() in map(str.lower, columns):
             known = f"{', '.join(FIELDS)}, A, B, ..., each once: answer='Correct Answer',id=Nr."

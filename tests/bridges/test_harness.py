@@ -367,7 +367,7 @@ def test_bad_input_is_one_line(
         ([], ["give one folder", "python -m minise.bridges.harness DIR"]),
         (["--help"], ["give one folder"]),
         (["a", "b"], ["give one folder"]),
-        (["no/such/run"], ["no/such/run/results.json: no such file"]),
+        (["no/such/run"], ["no/such/run: no such folder"]),
     ],
 )
 def test_the_harness_command_refuses_bad_input_in_one_line(

@@ -147,6 +147,7 @@ WHY_9 = ["--question", "Why?", *["--choice", "x"] * 9]
             ["ask", "--modle", "x"],
             ["--modle x (did you mean --model?); see minise ask --help"],
         ),
+        (["ask", "Up?", "yes", "no"], ["(write --question or --choice before each text); see"]),
         (["verify", "--tolerence=1"], ["(did you mean --tolerance?); see minise verify --help"]),
         (["ask", "--threads", "0"], ["--threads", "0: give a number from 1; this machine has"]),
         (["ask", "--threads", "9999"], ["--threads", "9999: give a number from 1"]),

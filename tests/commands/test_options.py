@@ -73,4 +73,6 @@ def test_columns_can_be_named_in_one_option_or_in_several() -> None:
     once = parser.parse_args(["--columns", "answer=Right Answer,id=Nr."])
     twice = parser.parse_args(["--columns", "answer=Right Answer", "--columns", "id=Nr."])
     assert once.columns == twice.columns == both
+    quoted = parser.parse_args(["--columns", "answer='Right Answer',id=\"Nr.\""])
+    assert quoted.columns == both
     assert parser.parse_args([]).columns == {}
