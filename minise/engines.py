@@ -15,7 +15,7 @@ Next to read: method.py, which makes an answer of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -43,8 +43,8 @@ class LanguageModel:
     has_files: ClassVar[bool] = True  # False for a model of another library (bridges/)
     name: str
     config: Config
-    decoder: Decoder
-    tokenizer: Tokenizer
+    decoder: Decoder = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
     revision: str | None = None
 
     def branch_ends(

@@ -139,3 +139,8 @@ class TestRefusals:
         with pytest.raises(InputError, match="only 26 labels"):
             self_ensemble(lm, many, group_size=26, grouping=lambda *_: pytest.fail("drawn"))
         assert len(self_ensemble(lm, many, group_size=25, trials=1).groups) == 2
+
+
+def test_a_model_is_one_line_where_it_is_printed(lm: LanguageModel) -> None:
+    assert repr(lm).startswith(f"LanguageModel(name={lm.name!r}, config=Config(")
+    assert "\n" not in repr(lm)
