@@ -8,6 +8,7 @@ from itertools import combinations, permutations
 import pytest
 
 from minise import InputError, LanguageModel, Question, ask
+from minise.methods.build import make_variants
 from minise.methods.first_trials import group_records
 from minise.methods.permutation_consistency import (
     EXACT,
@@ -39,15 +40,32 @@ def test_up_to_ten_choices_no_ranking_is_nearer() -> None:
             assert total(found, scores) == nearest
 
 
+def test_up_to_ten_choices_it_is_found_where_single_moves_would_end_before() -> None:
+    assert EXACT == 10
+    for K, seed, nearest in ((6, 83, 12), (7, 28, 17), (8, 11, 23)):
+        draw = random.Random(seed)
+        scores = [[draw.random() for _ in range(K)] for _ in range(3)]
+        assert total(central_ranking(scores, range(K)), scores) == nearest
+
+
+def test_the_orders_that_it_needs_are_asked_first() -> None:
+    variants = make_variants(["permutation-self-consistency"], {}, "tree")
+    assert [variant.name for variant in variants] == [
+        "permutations",
+        "permutation-self-consistency",
+    ]
+
+
 def test_of_equally_near_rankings_the_start_decides() -> None:
     assert central_ranking([[0.6, 0.4], [0.4, 0.6]], [1, 0]) == [1, 0]
     assert central_ranking([[0.6, 0.4], [0.4, 0.6]], [0, 1]) == [0, 1]
 
 
-def test_more_choices_get_a_ranking_that_no_single_move_improves() -> None:
-    draw = random.Random(1)
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_more_choices_get_a_ranking_that_no_single_move_improves(seed: int) -> None:
+    draw = random.Random(seed)
     K = EXACT + 3
-    scores = [[i + draw.gauss(0, 4) for i in range(K)] for _ in range(9)]
+    scores = [[draw.random() for _ in range(K)] for _ in range(5)]
     found = central_ranking(scores, range(K))
     now = total(found, scores)
     assert sorted(found) == list(range(K))
