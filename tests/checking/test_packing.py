@@ -239,6 +239,26 @@ def test_a_malformed_row_is_one_line(
     assert "\n" not in str(refused.value)
 
 
+def test_a_token_is_named_by_its_place_in_its_document() -> None:
+    row = read({"documents": [3, 2], "input_ids": [5, 6, 7, 8, 9, 0]})
+    assert [row.token(i) for i in (0, 1, 2, 4, 5)] == [
+        "token 0, the first of document 1,",
+        "token 1 of document 1",
+        "token 2, the last of document 1,",
+        "token 4, the last of document 2,",
+        "token 5, which is padding,",
+    ]
+    assert row.has_tokens
+    assert not read(DOCUMENTS).has_tokens
+
+
+def test_masks_beyond_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minise.checking.packing.free_bytes", lambda device: 2**30)
+    complaint = "20,000 tokens need masks of 3.7 GiB, and 1.0 are free; check a shorter row"
+    with pytest.raises(InputError, match=complaint):
+        read({"documents": [10_000, 10_000]})
+
+
 def test_the_page_lists_every_field() -> None:
     page = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)

@@ -51,6 +51,7 @@ def test_gradients_of_packed_branches_are_the_sums_over_separate_prompts(
     found = check_gradients(each, DEEP)
     assert found.passed, found
     assert found.branches == 7
+    assert set(found.largest) == {"dense", "tree"}
     assert found.parameters == len(list(each.decoder.parameters()))
     assert max(found.largest.values()) <= 1e-12
     assert not any(p.requires_grad for p in each.decoder.parameters())
@@ -106,6 +107,12 @@ def test_masked_scores_give_no_nan_and_no_derivative(mistral: LanguageModel) -> 
     assert slope.isfinite().all()
     assert slope[0, :3].abs().amax(dim=-1).min() > 0
     assert slope[0, 4:].abs().max() == 0.0  # the first branch is rows 1 to 3
+
+
+def test_scores_beyond_the_memory_are_refused(mistral: LanguageModel, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
+    with pytest.raises(InputError, match="packed tokens need a mask and scores"):
+        packed_loss(mistral, pack(PREFIX, BRANCHES))
 
 
 def test_targets_that_do_not_fit_are_refused_in_one_line(mistral: LanguageModel) -> None:

@@ -144,3 +144,5 @@ class TestRefusals:
 def test_a_model_is_one_line_where_it_is_printed(lm: LanguageModel) -> None:
     assert repr(lm).startswith(f"LanguageModel(name={lm.name!r}, config=Config(")
     assert "\n" not in repr(lm)
+    assert "decoder" not in repr(lm)
+    assert "tokenizer" not in repr(lm)
