@@ -4,7 +4,9 @@
 
 First come accuracy in percent and the NLL at the best temperature, with a column for each model and
 task. Then comes accuracy again for each model, with the paired difference to Self-Ensemble's in
-points and its 95% interval beside it, and the other measures for each task.
+points and its 95% interval beside it, and the other measures for each task. A star marks the
+differences whose p value (McNemar's test) is at most 0.05 after Holm's correction for all
+differences of all folders.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from minise.report.results import Cell, read_results
+from minise.report.tables import holm
 from tools.markdown import tell
 
 FIRST = "self-ensemble"
+LEVEL = 0.05
 
 
 def number(name: str, scale: float = 1, form: str = ".2f") -> Callable[[Cell], str]:
@@ -37,13 +41,22 @@ MEASURES = {
 }
 
 
-def accuracy(cell: Cell) -> str:
+def accuracy(cell: Cell, corrected: dict[int, float]) -> str:
+    """Accuracy and the difference. corrected: p values by the ids of differences."""
     text = f"{100 * cell.metrics['accuracy']:.1f}"
     for d in cell.differences:
         if d["b"] == FIRST:
-            points = [100 * x for x in (d["accuracy"], *d["interval"])]
-            text += " ({:+.1f} [{:+.1f}, {:+.1f}])".format(*points)
+            gain, low, high = (100 * x for x in (d["accuracy"], *d["interval"]))
+            star = "*" if corrected[id(d)] <= LEVEL else ""
+            text += f" ({gain:+.1f} [{low:+.1f}, {high:+.1f}]{star})"
     return text
+
+
+def corrected_ps(cells: Sequence[Cell]) -> dict[int, float]:
+    """The p values of all differences from Self-Ensemble after Holm's correction, by their ids."""
+    differences = [d for cell in cells for d in cell.differences if d["b"] == FIRST]
+    corrected = holm([d["mcnemar_p"] for d in differences])
+    return {id(d): p for d, p in zip(differences, corrected, strict=True)}
 
 
 def overview(title: str, cells: Sequence[Cell], measure: Callable[[Cell], str]) -> None:
@@ -58,6 +71,7 @@ def overview(title: str, cells: Sequence[Cell], measure: Callable[[Cell], str]) 
 
 def main() -> None:
     cells = [cell for folder in sys.argv[1:] for cell in read_results(Path(folder)).cells]
+    corrected = corrected_ps(cells)
     overview("Accuracy in percent", cells, number("accuracy", 100, ".0f"))
     matched = "NLL at the best temperature"
     overview(matched, cells, MEASURES[matched])
@@ -67,7 +81,7 @@ def main() -> None:
         titles = {}
         for task in tasks:
             titles[task] = f"{task} ({of_model[task, FIRST].metrics['n']:,} questions)"
-        texts = {key: accuracy(cell) for key, cell in of_model.items()}
+        texts = {key: accuracy(cell, corrected) for key, cell in of_model.items()}
         rows = [[name, *(texts.get((task, name), "-") for task in tasks)] for name in names]
         tell(f"{model}: accuracy", ["method", *titles.values()], rows)
         for task in tasks:

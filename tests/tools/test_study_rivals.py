@@ -1,0 +1,31 @@
+"""The tables of rivals: differences that outlive the correction for all of them have a star."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minise.report.results import Cell, Results
+from tests.support.results import DIFFERENCE, cell, make
+from tools.studies.rivals import accuracy, corrected_ps
+
+
+def cells(*ps: float) -> list[Cell]:
+    """A method for each p value, compared with Self-Ensemble and with another."""
+    tasks: dict[str, Any] = {"q": {"self-ensemble": cell("self-ensemble")}}
+    differences = []
+    for number, p in enumerate(ps):
+        name = f"m{number}"
+        tasks["q"][name] = cell(name)
+        differences.append({**DIFFERENCE, "a": name, "b": "self-ensemble", "mcnemar_p": p})
+        differences.append({**DIFFERENCE, "a": name, "b": "other", "mcnemar_p": 0.0})
+    return Results.from_json(make(None, tasks, differences={"q": differences})).cells
+
+
+def test_holm_corrects_for_all_differences_from_self_ensemble_and_no_others() -> None:
+    of_all = cells(0.01, 0.04, 0.03)
+    corrected = corrected_ps(of_all)
+    assert sorted(corrected.values()) == pytest.approx([0.03, 0.06, 0.06])
+    texts = [accuracy(one, corrected) for one in of_all[1:]]
+    assert texts == ["80.0 (+5.0 [-1.0, +11.0]*)", *["80.0 (+5.0 [-1.0, +11.0])"] * 2]
