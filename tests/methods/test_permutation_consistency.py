@@ -42,7 +42,7 @@ def test_up_to_ten_choices_no_ranking_is_nearer() -> None:
 
 def test_up_to_ten_choices_it_is_found_where_single_moves_would_end_before() -> None:
     assert EXACT == 10
-    for K, seed, nearest in ((6, 83, 12), (7, 28, 17), (8, 11, 23)):
+    for K, seed, nearest in ((6, 83, 12), (8, 11, 23), (10, 10, 29)):
         draw = random.Random(seed)
         scores = [[draw.random() for _ in range(K)] for _ in range(3)]
         assert total(central_ranking(scores, range(K)), scores) == nearest
