@@ -49,8 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> CheckRequest:
-    if args.tolerance is not None and not args.tolerance >= 0:
-        raise InputError(f"--tolerance {args.tolerance} is below 0 or not a number")
+    options.check_tolerance(args.tolerance)
     model = options.filled(ModelRequest, args)
     if args.logits is not None and model.of_other_library:
         raise InputError("--logits are compared with minise's own models; leave transformers: out")

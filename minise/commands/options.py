@@ -305,6 +305,12 @@ class _Together(argparse.Action):
         setattr(namespace, self.dest, {**getattr(namespace, self.dest), **values})
 
 
+def check_tolerance(tolerance: float | None) -> None:
+    """Raise InputError for a --tolerance below 0 or NaN."""
+    if tolerance is not None and not tolerance >= 0:
+        raise InputError(f"--tolerance {tolerance} is below 0 or not a number")
+
+
 def _columns(text: str) -> dict[str, str]:
     """Columns by their names here. A comma that no NAME= follows belongs to the column."""
     columns: dict[str, str] = {}

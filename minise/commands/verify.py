@@ -61,8 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> VerifyRequest:
-    if args.tolerance is not None and not args.tolerance >= 0:
-        raise InputError(f"--tolerance {args.tolerance} is below 0 or not a number")
+    options.check_tolerance(args.tolerance)
     model = options.filled(ModelRequest, args)
     if args.require_bits and model.of_other_library:
         raise InputError(
