@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,7 +214,8 @@ def _parents(
         if trunk + sum(lengths) > T:
             has = f"{kinds[0]}: hold {trunk + sum(lengths):,} tokens, but the row has {T:,}"
             raise InputError(f"{has}; fix the lengths")
-        parents = _chains(trunk, lengths)
+        # Which tokens they are makes no difference.
+        parents = pack([0] * trunk, [[0] * length for length in lengths]).parents.tolist()
     before = T - len(parents) if left else 0
     after = T - len(parents) - before
     shifted = [parent + before if parent >= 0 else -1 for parent in parents]
@@ -227,14 +228,6 @@ def _check_parents(name: str, parents: list[int], least: int = -1) -> None:
         if not least <= parent < row:
             rule = f"the row of a token before it, or {' or '.join(map(str, range(least, 0)))}"
             raise InputError(f"{name}: token {row} has the parent {parent}; give {rule}")
-
-
-def _chains(trunk: int, lengths: Sequence[int]) -> list[int]:
-    parents = list(range(-1, trunk - 1))
-    for length in lengths:
-        first = len(parents)
-        parents += [trunk - 1, *range(first, first + length - 1)]
-    return parents
 
 
 def _prompts(value: Any) -> list[list[int]]:
