@@ -53,8 +53,7 @@ def packed_loss(
     states = _states(lm, layout)
     # One row of logits for each token that has a loss, however many branches hold it.
     at, place = torch.tensor(rows).unique(return_inverse=True)
-    head = lm.decoder.model.embed_tokens if lm.decoder.lm_head is None else lm.decoder.lm_head
-    logs = F.linear(states[at.to(states.device)], head.weight).log_softmax(dim=-1)
+    logs = lm.decoder.logits(states[at.to(states.device)]).log_softmax(dim=-1)
     return -(logs[place, list(ids)] * logs.new_tensor(factors)).sum()
 
 
