@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +27,23 @@ RESAMPLES = 1000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
-    args = parser.parse_args()
     rows = []
-    for folder in args.folders:
-        for path in sorted(folder.glob("samples-*-self-ensemble.jsonl")):
-            for present, facts in by_presence(read_samples(path)).items():
-                where = "in the group" if present else "not in it"
-                cells = [interval(facts, column) for column in (0, 1)]
-                rows.append([folder.name, where, f"{sum(map(len, facts)):,}", *cells])
+    for run, samples in named_runs(__doc__.splitlines()[0]):
+        for present, facts in by_presence(samples).items():
+            where = "in the group" if present else "not in it"
+            cells = [interval(facts, column) for column in (0, 1)]
+            rows.append([run, where, f"{sum(map(len, facts)):,}", *cells])
     print(table(["run", "the right choice is", "groups", "mass", "refuses"], rows))
+
+
+def named_runs(about: str) -> Iterator[tuple[str, list[Sample]]]:
+    """The samples of Self-Ensemble in the folders of the command line, each with its folder's
+    name."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
+    for folder in parser.parse_args().folders:
+        for path in sorted(folder.glob("samples-*-self-ensemble.jsonl")):
+            yield folder.name, read_samples(path)
 
 
 def by_presence(samples: Sequence[Sample]) -> dict[bool, list[list[tuple[float, bool]]]]:

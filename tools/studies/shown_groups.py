@@ -13,34 +13,26 @@ bootstrap over facts.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minise.data.miniature import held_out
-from minise.evaluation.samples import read_samples
 from minise.methods.sample import Sample
 from tools.markdown import table
+from tools.studies.null_option import RESAMPLES, named_runs
 
-RESAMPLES = 1000
 Counts = tuple[int, int, int, int]  # of one fact: shown groups, right ones; others, right ones
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
-    args = parser.parse_args()
     rows = []
-    for folder in args.folders:
-        for path in sorted(folder.glob("samples-*-self-ensemble.jsonl")):
-            samples = read_samples(path)
-            for present in (True, False):
-                where = "in the group" if present else "not in it"
-                rows.append([folder.name, where, *cells(by_fact(samples, present))])
+    for run, samples in named_runs(__doc__.splitlines()[0]):
+        for present in (True, False):
+            where = "in the group" if present else "not in it"
+            rows.append([run, where, *cells(by_fact(samples, present))])
     heads = ["run", "the right choice is", "shown groups", "right", "others", "right", "difference"]
     print(table(heads, rows))
 
