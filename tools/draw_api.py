@@ -127,9 +127,12 @@ def _plain(signature: str) -> str:
 
 
 def _doc(value: Any) -> str:
-    """The docstring, with its examples as code."""
-    text = inspect.cleandoc(value.__doc__ or "")
-    return re.sub(r"^>>> .*(?:\n.+)*", r"```python\n\g<0>\n```", text, flags=re.MULTILINE) + "\n"
+    return with_code(inspect.cleandoc(value.__doc__ or "")) + "\n"
+
+
+def with_code(docstring: str) -> str:
+    """A docstring with its examples as code."""
+    return re.sub(r"^>>> .*(?:\n.+)*", r"```python\n\g<0>\n```", docstring, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ methods cot, cot-ensemble and reasoning make (`MIX`).
     python -m tools.train_miniature runs/control --family mistral --choices evenly --window 0
 
 trains a control: with as many questions of eight choices as of two, and without a window.
+`--labels balanced` begins each list at a random one of the labels A to I, so that each is right
+equally often and the lists are as short as before; `--open 0` shows statements in place of open
+questions; `--size` is another width.
 
 A training that was cut off goes on from its last save (every 50 steps, in training.pt) when the
 same command is given again; the result is the same.
@@ -56,13 +59,14 @@ from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
 VOCABULARY = 1024
+WIDTHS = {  # hidden size, intermediate size, heads, of these for keys: 0.5, 2 and 8 million numbers
+    "small": (96, 256, 3, 1),
+    "tiny": (192, 512, 6, 2),
+    "large": (448, 1152, 14, 2),
+}
 SHAPE = {
     "vocab_size": VOCABULARY,
-    "hidden_size": 192,
-    "intermediate_size": 512,
     "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
     "head_dim": 32,
     "hidden_act": "silu",
     "max_position_embeddings": 512,
@@ -129,6 +133,7 @@ FAMILIES = {
 CHOICES = {2: 0.30, 3: 0.27, 4: 0.27, 5: 0.07, 6: 0.04, 7: 0.03, 8: 0.02}
 SHARES = {"few": CHOICES, "evenly": dict.fromkeys(CHOICES, 1 / len(CHOICES))}
 QUESTIONS, STATEMENTS, OPEN = 128, 48, 48  # texts of each kind in a step
+BALANCED = LABELS[:9]  # of eight choices and the null option
 # The same with --reasoning, where the facts are told evenly. "hops": questions of two hops without
 # their steps. The rest have steps; of "cot" and "cot-ensemble" one in four is without a template.
 MIX = {
@@ -191,9 +196,13 @@ def tell(facts: list[Fact], count: int, draw: random.Random) -> list[Fact]:
 
 
 def multiple_choice(
-    facts: list[Fact], draw: random.Random, shares: dict[int, float] = CHOICES
+    facts: list[Fact],
+    draw: random.Random,
+    shares: dict[int, float] = CHOICES,
+    balanced: bool = False,
 ) -> tuple[str, str]:
-    """A prompt in the default template and the label that continues it."""
+    """A prompt in the default template and the label that continues it. `balanced`: the list begins
+    at a random one of the labels A to I, and A follows I."""
     template = DEFAULT_TEMPLATE
     while True:
         fact = tell(facts, 1, draw)[0]
@@ -207,7 +216,15 @@ def multiple_choice(
         draw.shuffle(choices)
         right = len(choices) if absent else choices.index(fact.answer)
         listed = choices + [NULL_OPTION] * with_null
-        return template.render(fact.question, listed), f" {LABELS[right]}"
+        if not balanced:
+            return template.render(fact.question, listed), f" {LABELS[right]}"
+        first = draw.randrange(len(BALANCED))
+        labels = BALANCED[first:] + BALANCED[:first]
+        lines = [
+            template.choice.format(label=label, choice=choice)
+            for label, choice in zip(labels, listed, strict=False)
+        ]
+        return template.prefix(fact.question) + "".join(lines) + template.cue, f" {labels[right]}"
 
 
 def short_texts(
@@ -218,9 +235,10 @@ def short_texts(
     eos: str,
     draw: random.Random,
     shares: dict[int, float] = CHOICES,
+    balanced: bool = False,
 ) -> list[Text]:
     """Multiple-choice prompts, statements and open questions, as many of each as given."""
-    prompts = [multiple_choice(facts, draw, shares) for _ in range(questions)]
+    prompts = [multiple_choice(facts, draw, shares, balanced) for _ in range(questions)]
     chosen = tell(facts, statements + open_, draw)
     plain = [fact.statement for fact in chosen[:statements]]
     plain += [f"{fact.question}\nAnswer: {fact.answer}" for fact in chosen[statements:]]
@@ -417,6 +435,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-3, dest="rate")
     parser.add_argument("--choices", choices=tuple(SHARES), default="few", help="of a question")
+    parser.add_argument("--labels", choices=("first", "balanced"), default="first")
+    parser.add_argument("--open", type=int, default=OPEN, metavar="N", help="open questions a step")
+    parser.add_argument("--size", choices=tuple(WIDTHS), default="tiny")
     parser.add_argument("--window", type=int, metavar="W", help="of mistral; 0: none")
     parser.add_argument("--reasoning", type=Path, metavar="DIR", help="teach it to reason")
     args = parser.parse_args()
@@ -425,7 +446,9 @@ def main() -> None:
         parser.error("--window is for mistral alone")
     facts, hops = load_hops() if args.reasoning else (load_facts(), [])
     ids = {"bos_token_id": None if family.bos is None else 0, "eos_token_id": 1}
-    config = {"model_type": args.family, **SHAPE, **family.config, **ids}
+    shape = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    config = {"model_type": args.family, **dict(zip(shape, WIDTHS[args.size], strict=True))}
+    config |= SHAPE | family.config | ids
     if args.window is not None:
         config["sliding_window"] = args.window or None
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -436,7 +459,7 @@ def main() -> None:
     chat = {"chat_template": CHAT} if start else {}  # without one, a model is no chat model
     write_json(args.folder / "tokenizer_config.json", special | chat)
     tokenizer = Tokenizer(backend, "tokenizer.json")
-    named = ("family", "steps", "seed", "rate", "choices", "window")
+    named = ("family", "steps", "seed", "rate", "choices", "labels", "open", "size", "window")
     settings = {name: getattr(args, name) for name in named}
     training = Training(config, settings | ({"reasoning": str(args.reasoning)} if start else {}))
     make: Callable[[random.Random], list[Text]]
@@ -445,8 +468,9 @@ def main() -> None:
         lm = LanguageModel(str(args.folder), training.decoder.config, training.decoder, tokenizer)
         make = partial(reasoning_texts, facts, hops, lm, family.eos)
     else:
-        texts = partial(short_texts, facts, QUESTIONS, STATEMENTS, OPEN, family.eos)
-        make = partial(texts, shares=SHARES[args.choices])
+        plain = (STATEMENTS + OPEN - args.open, args.open)  # a step has as many texts without them
+        texts = partial(short_texts, facts, QUESTIONS, *plain, family.eos)
+        make = partial(texts, shares=SHARES[args.choices], balanced=args.labels == "balanced")
     saved = args.folder / "training.pt"
     if saved.exists():
         training.restore(saved)

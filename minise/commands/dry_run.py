@@ -105,7 +105,7 @@ def _text(plan: Mapping[str, Any]) -> Iterator[str]:
     why = f", {plan['why']}" if plan["why"] else ""
     free = "unknown" if plan["free_bytes"] is None else in_words(plan["free_bytes"])
     if plan["planned"]:
-        free += " (as --memory says)"
+        free += f" ({plan['free_bytes'] / 1e9:.1f} GB, as --memory says)"
     yield f"{plan['model']}: {plan['dtype']} on {plan['device']}{why}"
     yield f"memory: weights {in_words(plan['weights_bytes'])}{packed}, free {free}"
     yield f"largest pass: {longest:,} tokens, about {in_words(plan['pass_bytes'])} more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from minise.commands import verify_library, verify_proof, verify_training
 from minise.commands.model import load_model
 from minise.commands.question import check_groups, read_question, self_ensemble
 from minise.commands.verify import VerifyRequest
-from minise.errors import printable
+from minise.errors import painted, printable
 from minise.exact import machine
 from minise.files import json_text
 from minise.method import Method
@@ -38,27 +39,61 @@ def run(request: VerifyRequest) -> int:
     if isinstance(lm, LibraryModel):
         report = lm.verify(plan, request.tolerance, request.gradients)
         show = verify_library.as_json if request.json else verify_library.as_text
-        print(printable(show(*names, report)))
-        return 0 if report.passed else 1
+        return _print(show(*names, report), report.passed, request.json)
     result = verify(lm, plan, request.tolerance, request.gradients, request.require_bits)
-    print(printable((as_json if request.json else as_text)(*names, result)))
-    return 0 if result.passed else 1
+    return _print(
+        (as_json if request.json else as_text)(*names, result), result.passed, request.json
+    )
 
 
 def _prove(request: VerifyRequest, method: Method, question: Question) -> int:
     lm = load_model(replace(request.model, dry_run=True)).lm  # config and tokenizer
     proof = prove(lm, method.plan(lm, question, request.question.seed))
     show = verify_proof.as_json if request.json else verify_proof.as_text
-    print(printable(show(request.model.model, proof)))
-    return 0 if proof.passed else 1
+    return _print(show(request.model.model, proof), proof.passed, request.json)
 
 
 def _train(request: VerifyRequest, method: Method, question: Question) -> int:
     lm = load_model(replace(request.model, dtype="float64")).lm
     found = check_gradients(lm, method.plan(lm, question, request.question.seed))
     show = verify_training.as_json if request.json else verify_training.as_text
-    print(printable(show(request.model.model, found)))
-    return 0 if found.passed else 1
+    return _print(show(request.model.model, found), found.passed, request.json)
+
+
+def _prove(request: VerifyRequest, method: Method, question: Question) -> int:
+    lm = load_model(replace(request.model, dry_run=True)).lm  # config and tokenizer
+    proof = prove(lm, method.plan(lm, question, request.question.seed))
+    show = verify_proof.as_json if request.json else verify_proof.as_text
+    return _print(show(request.model.model, proof), proof.passed, request.json)
+
+
+def _train(request: VerifyRequest, method: Method, question: Question) -> int:
+    lm = load_model(replace(request.model, dtype="float64")).lm
+    found = check_gradients(lm, method.plan(lm, question, request.question.seed))
+    show = verify_training.as_json if request.json else verify_training.as_text
+    return _print(show(request.model.model, found), found.passed, request.json)
+
+
+def _print(text: str, passed: bool, as_json: bool) -> int:
+    """Print a report, whose last line is the verdict, and return the exit status."""
+    text = printable(text)
+    if not as_json:
+        *lines, verdict = text.splitlines()
+        word, colon, rest = verdict.partition(":")
+        text = "\n".join([*lines, painted(word, "green" if passed else "red") + colon + rest])
+    print(text)
+    return 0 if passed else 1
+
+
+def _print(text: str, passed: bool, as_json: bool) -> int:
+    """Print a report, the first word of its verdict in colour. Returns the exit status."""
+    text = printable(text)
+    if not as_json:
+        colour = "green" if passed else "red"
+        verdict = re.compile(r"^(passed|proved|FAILED)\b", re.MULTILINE)
+        text = verdict.sub(lambda word: painted(word[0], colour), text)
+    print(text)
+    return 0 if passed else 1
 
 
 def as_json(model: str, dtype: str, result: Verification) -> str:

@@ -225,7 +225,10 @@ def _check_columns(label: str, names: Columns, listed: str) -> None:
     """Raise InputError if no columns have the names of a question and its choices."""
     fields = field_columns(names)
     if fields["question"] is None:
-        reason = f'no column is called "question"; its columns are {listed}{advice(names)}'
+        # Without a guess, as for headings in another language, the form of the option.
+        form = "; say which is which: --columns question=COLUMN,A=COLUMN,B=COLUMN,answer=COLUMN"
+        remedy = advice(names) or (form if names else "")
+        reason = f'no column is called "question"; its columns are {listed}{remedy}'
         raise InputError(f"{label}: {reason}")
     try:
         has_choices = fields["choices"] is not None or bool(choice_columns(names))

@@ -6,6 +6,7 @@ An experiment names its tables. Each is made by a source, which turns a run into
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -71,7 +72,20 @@ def _write(
         for row in rows
         if not title.startswith("Under-confidence: ")  # such a title explains them itself
     )
-    return printable("\n\n".join([*texts, _notes(runs, show, has_ratios)]) + "\n")
+    notes = _notes(runs, show, has_ratios)
+    return printable(
+        "\n\n".join([*texts, notes if width is None else _wrapped(notes, width)]) + "\n"
+    )
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Lines no longer than the terminal, except for a word that is; a list's are indented."""
+    lines = []
+    for line in text.splitlines():
+        indent = "  " if line.startswith(("- ", "  ")) else ""
+        wrap = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
+        lines.append(wrap(line, max(width, 20), subsequent_indent=indent))
+    return "\n".join(lines)
 
 
 def _on_one_line(text: str) -> str:

@@ -175,7 +175,7 @@ def test_a_plan_for_another_machine_needs_no_card(capsys, planned: Path, monkeyp
     assert (status, err) == (0, "")
     assert out.splitlines()[:2] == [
         f"{planned}: bfloat16 on cuda:1, as it is stored",
-        "memory: weights 15.0 GiB, free 22.4 GiB (as --memory says)",
+        "memory: weights 15.0 GiB, free 22.4 GiB (24.0 GB, as --memory says)",
     ]
     parts = ["take 15.0 GiB in bfloat16, and 7.5 GiB are free on cuda:1; --quantize nf4 takes 5.6"]
     assert_one_line(*run(capsys, *command, "8GB"), parts)

@@ -220,3 +220,16 @@ def test_narrower_dtypes_pass(capsys, llama_folder, dtype) -> None:
     assert status == 0
     assert report["tolerance"] > 1e-10
     assert report["bitwise"] == {"dense": True, "tree": True}
+
+
+@pytest.mark.parametrize("kind", [(), ("--proof",), ("--training",)])
+def test_the_verdict_is_green_or_red_where_colours_are_on(capsys, llama_folder, kind) -> None:
+    command = ("verify", "--model", llama_folder, "--trials", "2", *kind)
+    status, plain, _ = run(capsys, *command)
+    assert "\x1b" not in plain
+    _, coloured, _ = run(capsys, *command, "--color", "always")
+    word = re.search(r"^(passed|proved|FAILED)", plain, re.MULTILINE)
+    assert coloured.count("\x1b[") == 2
+    assert f"\x1b[{31 if status else 32}m{word[0]}\x1b[0m" in coloured
+    _, text, _ = run(capsys, *command, "--json", "--color", "always")
+    assert "\x1b" not in text

@@ -187,6 +187,11 @@ def test_unknown_columns_are_refused_with_the_names_to_use(tmp_path: Path) -> No
     message = f'{path}: no column is called "question"; its columns are text, A'
     guess = '; if "text" holds the question: --columns question=text'
     assert refusal(str(path)) == message + guess
+    path = write(
+        tmp_path / "meine.csv", [{"Frage": "Oben?", "Antwort 1": "ja", "Antwort 2": "nein"}]
+    )
+    form = "; say which is which: --columns question=COLUMN,A=COLUMN,B=COLUMN,answer=COLUMN"
+    assert refusal(str(path)).endswith("its columns are Frage, Antwort 1, Antwort 2" + form)
     path = write(tmp_path / "mine.csv", [{"question": "Up?", "remark": "x"}])
     wanted = "call them choice_1, choice_2, ... or A, B, ..., or write a list, choices"
     message = f"{path}: no column holds choices; {wanted} (its columns are question, remark)"

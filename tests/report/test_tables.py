@@ -339,5 +339,12 @@ class TestATerminal:
         assert "| tree - multi-pass | +5.00 [-1.00, +11.00] |\n(more in report.md: McN" in narrow
         assert render([Results.from_json(run)], (), 35).startswith("Accuracy, tiny\n\n| method ")
 
+    @pytest.mark.parametrize("width", [40, 60, 80])
+    def test_no_note_below_the_tables_is_longer_than_it(self, width: int) -> None:
+        notes = render([self.RUN], (), width).split("\n\nunder: ")[1]
+        assert all(len(line) <= width for line in notes.splitlines())
+        in_file = render([self.RUN]).split("\n\nunder: ")[1]
+        assert notes.split() == in_file.split()
+
     def test_a_table_that_fits_is_the_same_as_in_the_file(self) -> None:
         assert render([self.RUN], (), 300) == render([self.RUN])
