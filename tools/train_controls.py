@@ -3,11 +3,14 @@
     python -m tools.train_controls runs/controls --jobs 2
 
 Six kinds of training, three seeds of each: llama and qwen2 with the shipped mix of choices and with
-2 to 8 choices equally often; mistral with its window of 40 and without one. A shipped checkpoint is
-seed 0 of its kind, so 15 are to be trained, each in its own process with one thread (some 20
-minutes). Each is then asked 500 evaluation questions of 4 and of 8 choices. Results stay in
-DIR/KIND-SEED: after an interruption the same command goes on. At the end, and with `--jobs 0` at
-once, it prints the accuracies of all that is done: mean and standard deviation over the seeds.
+2 to 8 choices equally often; mistral with its window of 40 and without one. Of llama also five
+seeds with balanced labels (each of A to I is right equally often, the lists are as short as in the
+shipped mix), one without open questions, and one each with 0.5 and with 8 million numbers. A
+shipped checkpoint is seed 0 of its kind; the others are trained, each in its own process with one
+thread (some 20 minutes; the large one 80). Each is then asked 500 evaluation questions of 4 and of
+8 choices. Results stay in DIR/KIND-SEED: after an interruption the same command goes on. At the
+end, and with `--jobs 0` at once, it prints the accuracies of all that is done: mean and standard
+deviation over the seeds.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ from statistics import mean, stdev
 from tools.markdown import table
 
 ROOT = Path(__file__).parents[1]
-SEEDS = (0, 1, 2)
 KINDS = {  # the options of tools/train_miniature.py
     "llama": ("--family", "llama"),
     "llama-evenly": ("--family", "llama", "--choices", "evenly"),
@@ -33,8 +35,18 @@ KINDS = {  # the options of tools/train_miniature.py
     "qwen2-evenly": ("--family", "qwen2", "--choices", "evenly"),
     "mistral": ("--family", "mistral"),
     "mistral-no-window": ("--family", "mistral", "--window", "0"),
+    "llama-balanced": ("--family", "llama", "--labels", "balanced"),
+    "llama-no-open": ("--family", "llama", "--open", "0"),
+    "llama-small": ("--family", "llama", "--size", "small"),
+    "llama-large": ("--family", "llama", "--size", "large", "--learning-rate", "2e-3"),
 }
-METHODS = ("standard", "self-ensemble", "cyclic-matched")
+SEEDS = dict.fromkeys(KINDS, 3) | {
+    "llama-balanced": 5,
+    "llama-no-open": 1,
+    "llama-small": 1,
+    "llama-large": 1,
+}
+METHODS = ("standard", "self-ensemble", "cyclic-matched", "cloze")
 CHOICES = (4, 8)
 
 
@@ -44,7 +56,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time; 0: only the table")
     args = parser.parse_args()
     # Seed by seed, so that the table of finished runs has as many kinds as possible.
-    todo = [(kind, seed) for seed in SEEDS for kind in KINDS]
+    todo = [(kind, seed) for seed in range(5) for kind in KINDS if seed < SEEDS[kind]]
     if args.jobs:
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(partial(make, args.folder), todo))
@@ -87,7 +99,7 @@ def accuracies(folder: Path) -> str:
     """Accuracy in percent: mean over training seeds ± standard deviation (each seed)."""
     rows = []
     for kind in KINDS:
-        paths = [folder / f"{kind}-{seed}" / "results.json" for seed in SEEDS]
+        paths = [folder / f"{kind}-{seed}" / "results.json" for seed in range(SEEDS[kind])]
         reports = [json.loads(path.read_text())["results"] for path in paths if path.exists()]
         for K in CHOICES if reports else ():
             cells = []
