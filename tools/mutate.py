@@ -65,6 +65,7 @@ TESTS = {
     "exact/run": "claims/bits core/cache core/attention core/tree",
     "checking/comparison": "checking/comparison checking/verify commands/verify",
     "checking/widened": "checking/widened checking/verify",
+    "checking/symbols": "checking/symbols checking/proof",
     "bench/bits": "commands/bits",
     "cache": "core/cache writing/generation",
     "loading/config_json": "loading/config_json loading/checkpoint",

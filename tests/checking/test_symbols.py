@@ -84,3 +84,48 @@ def test_a_function_without_a_symbol_is_refused() -> None:
     for function in (torch.tanh, torch.cos, torch.sort, lambda x: x.softmax(-1)):
         with pytest.raises(TypeError, match="no symbol is known for"):
             function(x)
+
+
+def test_a_change_of_precision_is_an_operation_and_double_is_none() -> None:
+    x = hashed("x", torch.arange(4)).as_subclass(Symbols)
+    for same in (x.double(), x.to(torch.float64)):
+        assert torch.equal(raw(same), raw(x))
+    narrow = {dtype: raw(x.to(dtype)) for dtype in (torch.float32, torch.bfloat16)}
+    assert not torch.equal(narrow[torch.float32], raw(x))
+    assert not torch.equal(*narrow.values())
+
+
+def test_the_parts_of_an_operation_cannot_change_places() -> None:
+    a, b = (hashed(name, torch.arange(4)) for name in "ab")
+    every = [hashed("add", a, b), hashed("add", b, a), hashed("mul", a, b), hashed("add", a)]
+    every += [hashed("add", a, b, 1), hashed("add", a, b, 1.0), -a]
+    assert len({tuple(one.tolist()) for one in every}) == len(every)
+    negative = raw(-a.as_subclass(Symbols))
+    assert not torch.equal(negative, a)
+    assert torch.equal(raw(a.as_subclass(Symbols).neg()), negative)
+
+
+def test_scores_are_masked_by_minus_infinity_alone() -> None:
+    """The definition's two products: with another value, or with none, they are no attention."""
+    q, k, v = (hashed(name, torch.arange(6)).view(3, 1, 2).as_subclass(Symbols) for name in "qkv")
+    outside = ~torch.ones(3, 3, dtype=torch.bool).tril()[None]
+    first, second = "...thd,...uhd->...htu", "...htu,...uhd->...thd"
+    scores = torch.einsum(first, q, k) / 2**0.5
+    weights = scores.masked_fill(outside, float("-inf")).softmax(dim=-1)
+    read = raw(torch.einsum(second, weights, v))
+    assert len(read.unique()) == read.numel()
+    for wrong in (scores.softmax(dim=-1), scores.masked_fill(outside, 0.0).softmax(dim=-1)):
+        with pytest.raises(TypeError, match="no symbol is known for einsum"):
+            torch.einsum(second, wrong, v)
+    across = scores.masked_fill(outside, float("-inf")).softmax(dim=-2)
+    with pytest.raises(TypeError, match="no symbol is known for einsum"):
+        torch.einsum(second, across, v)
+
+
+def test_rows_and_heads_are_two_wide_and_the_rest_is_the_configs() -> None:
+    config = config_from_dict(QWEN3)
+    decoder = symbolic(config, Symbols)
+    assert len(decoder.model.layers) == config.num_hidden_layers
+    mlp, embedding = decoder.model.layers[0].mlp, decoder.model.embed_tokens.weight
+    assert (mlp.gate_proj.weight.shape, mlp.down_proj.weight.shape) == ((2, 2), (2, 2))
+    assert embedding.shape == (config.vocab_size, 2)
