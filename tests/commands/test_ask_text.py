@@ -103,6 +103,24 @@ def test_none_of_the_above_has_a_row_and_a_plain_sentence(
     assert "The model says none of the above" not in out
 
 
+@pytest.mark.parametrize(
+    ("more", "rows"), [((), 4), (("--method", "self-ensemble"), 4), (("--no-null-option",), 3)]
+)
+def test_the_percentages_of_all_rows_end_in_one_column(capsys, llama_folder, more, rows) -> None:
+    _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, *more)
+    table = [line for line in out.split("\n\n")[1].splitlines() if "%" in line]
+    assert len(table) == rows
+    assert len({[found.end() for found in re.finditer(r"\.\d%", line)][-1] for line in table}) == 1
+
+
+def test_a_single_method_has_no_heading(capsys, llama_folder) -> None:
+    command = ("ask", "--model", llama_folder, *Q)
+    _, both, _ = run(capsys, *command)
+    assert re.search("^ +Standard inference +Self-Ensemble$", both, re.M)
+    _, one, _ = run(capsys, *command, "--method", "self-ensemble")
+    assert not re.search("^ +Self-Ensemble$", one, re.M)
+
+
 def test_none_of_the_above_has_no_row_without_the_null_option(capsys, llama_folder) -> None:
     _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--no-null-option")
     assert "none of the above" not in out
