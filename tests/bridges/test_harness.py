@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from minise import InputError, branch_logits, load
+from minise.bridges import harness
 from minise.bridges.harness import _answer, _listed, _split, as_harness, load_task, main
 from tests.support.commands import assert_one_line, run
 
@@ -376,6 +378,26 @@ def test_the_harness_command_refuses_bad_input_in_one_line(
     status = main(arguments)
     captured = capsys.readouterr()
     assert_one_line(status, captured.out, captured.err, parts)
+
+
+def test_a_group_of_tasks_is_refused_with_the_first_five_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tasks = {f"mmlu_{name}": None for name in ("art", "law", "sea", "sun", "war", "zoo", "age")}
+    monkeypatch.setattr(harness, "_find", lambda *_: tasks)
+    some = "mmlu_art, mmlu_law, mmlu_sea, mmlu_sun, mmlu_war"
+    with pytest.raises(InputError, match=f"mmlu: is a group of 7 tasks; name one, such as {some}$"):
+        load_task("lm-eval:mmlu")
+
+
+def test_results_of_tasks_without_answers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = {"config": {"model": "m", "versions": {"minise": "0"}}, "results": {}}
+    monkeypatch.setattr(harness, "read_results", lambda folder: SimpleNamespace(raw=raw))
+    with pytest.raises(InputError, match="none of its tasks has answers, so there are no results"):
+        harness.convert(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_damaged_results_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -255,3 +255,10 @@ def test_what_needs_our_own_decoder_says_so() -> None:
             InputError, match=r".: this needs minise's own decoder; load it by minise\.load$"
         ):
             run_it()
+
+
+def test_what_python_itself_looks_up_is_simply_missing() -> None:
+    """`copy`, `pickle` and notebooks ask for such names, and go on without them."""
+    decoder = make_lm("qwen3").decoder
+    for name in ("__deepcopy__", "__no_such_name__"):
+        assert not hasattr(decoder, name)
