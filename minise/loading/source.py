@@ -1,5 +1,5 @@
 """Find the files of a checkpoint (in a folder, the shipped weights or the hub) and of a data set
-on the hub."""
+on the hub. The hub's library is imported where the hub is asked: it takes a while."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-
-import huggingface_hub
-from huggingface_hub import errors as hub
-from huggingface_hub.utils import logging as hub_log
 
 from minise.errors import InputError, one_line, shorten
 
@@ -160,6 +156,9 @@ def _readable(path: Path) -> Path:
 def _download(
     repository: str, name: str, revision: str | None, kind: _Kind, fetch: bool = True
 ) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors as hub
+
     at = shorten(repository + (f" at {revision}" if revision else ""), 200)
     try:
         with quiet_hub():
@@ -209,12 +208,15 @@ def _download(
 
 def _why_not_served(error: Exception, repository: str, kind: _Kind) -> tuple[str, str]:
     """Why the hub gave no file that is not in the cache, and what to do."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
+
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         remedy = f"unset it to download the file, or {kind.instead}"
         return "HF_HUB_OFFLINE is set", remedy
     cause = error.__cause__ or error
     text = shorten(one_line(cause), 150)
-    if isinstance(cause, hub.HfHubHTTPError):
+    if isinstance(cause, HfHubHTTPError):
         return f"the hub did not serve it ({text})", f"try again later, or {kind.instead}"
     dataset = "--repo-type dataset " if kind is _DATASET else ""
     return (
@@ -237,6 +239,8 @@ def check_reachable(source: str, revision: str | None) -> None:
 @contextmanager
 def quiet_hub() -> Iterator[None]:
     """Silence the hub library's warning for each retry. Our own message reports the outcome."""
+    from huggingface_hub.utils import logging as hub_log
+
     level = hub_log.get_verbosity()
     hub_log.set_verbosity(logging.ERROR)
     try:

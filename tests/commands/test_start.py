@@ -54,6 +54,8 @@ def test_ask_needs_no_extra_and_imports_neither_bench_nor_evaluation() -> None:
     imported = imported_by("ask", "--trials", "1", without=EXTRAS)
     assert "minise.method" in imported
     assert not [m for m in imported if m.startswith(("minise.bench", "minise.evaluation"))]
+    # Only a hub id needs the hub's library, and only a chat template jinja2.
+    assert not {"huggingface_hub", "jinja2"} & {module.split(".")[0] for module in imported}
 
 
 @pytest.mark.parametrize(
