@@ -59,6 +59,8 @@ class TestReliability:
             ([30, 9, 1, 3], [30, 13]),
             ([30, 3], [33]),
             ([2, 0, 3], [5]),
+            ([12, 10], [12, 10]),
+            ([10, 9], [19]),
         ],
     )
     def test_neighbouring_bins_are_merged_until_each_has_ten_questions(

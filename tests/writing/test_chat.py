@@ -151,3 +151,17 @@ class TestTemplates:
     def test_a_checkpoint_without_a_template_is_refused(self, folder: Path) -> None:
         with pytest.raises(InputError, match="has no chat template"):
             chat_text(load(folder), MESSAGES)
+
+
+def test_a_template_file_goes_before_the_tokenizers_and_is_read_as_text(folder: Path) -> None:
+    lm = with_files(folder, tokenizer_config={"chat_template": "the tokenizer's"})
+    assert chat_template(lm) == "the tokenizer's"
+    (folder / "chat_template.jinja").write_text("the file's ✓", encoding="utf-8")
+    assert chat_template(load(folder)) == "the file's ✓"
+
+
+def test_tools_and_documents_are_defined_and_none(folder: Path) -> None:
+    """Published templates ask `if documents is not none`, which is true for an undefined name."""
+    template = "{% if tools is not none or documents is not none %}given{% else %}none{% endif %}"
+    lm = with_files(folder, tokenizer_config={"chat_template": template})
+    assert chat_text(lm, MESSAGES) == "none"
