@@ -68,10 +68,10 @@ def plan_calls(
 @torch.inference_mode()
 def plot_growth(
     lm: LanguageModel, workload: Workload, seed: int, rounds: int, timings: Timings, path: Path
-) -> None:
+) -> list[dict[str, Any]]:
     """Draw the median seconds of each engine over `rounds`, in which the engines run in turn, to
     `path`. The ending of the path names the picture's format. How long it will take is printed on
-    stderr first.
+    stderr first. Returns what was measured: axis ("N" or "K"), value, engine, seconds (by round).
 
     Raises InputError if every call would take too long, if matplotlib is missing, and if the path
     cannot be written.
@@ -95,6 +95,8 @@ def plot_growth(
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: cannot be drawn as a picture ({one_line(error)})") from None
     write_file(path, drawn)
+    names = ("axis", "value", "engine", "seconds")
+    return [{name: getattr(call, name) for name in names} for call in calls]
 
 
 def make_figure(calls: list[Call], workload: Workload, rounds: int) -> Any:

@@ -32,11 +32,16 @@ def run(request: BenchRequest) -> int:
         return 0
     workload, more = WORKLOADS[request.workload], (request.tokens_per_pass or 0, request.free_rows)
     timings = time_engines(lm, workload, *settings, *more)
-    _show(request, loaded, asdict(timings), timings.as_text())
+    report = asdict(timings)
+    if not request.json:  # the table first: the plot takes long
+        _show(request, loaded, report, timings.as_text())
     if request.plot is not None:
-        plot_growth(lm, workload, request.seed, request.rounds, timings, request.plot)
-        if not request.json:
-            print(f"written: {near(request.plot)}")
+        sizes = (workload, request.seed, request.rounds)
+        report["growth"] = plot_growth(lm, *sizes, timings, request.plot)
+    if request.json:
+        _show(request, loaded, report, "")
+    elif request.plot is not None:
+        print(f"written: {near(request.plot)}")
     return 0
 
 

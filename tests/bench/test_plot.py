@@ -106,7 +106,12 @@ class TestThePlot:
     ) -> None:
         command = ["bench", "--model", str(llama_folder), "--rounds", "1", "--no-peers", "--json"]
         assert main([*command, "--plot", str(tmp_path / "growth.png")]) == 0
-        assert json.loads(capsys.readouterr().out)["rows"]
+        report = json.loads(capsys.readouterr().out)
+        assert report["rows"]
+        calls = [(one["axis"], one["value"], one["engine"]) for one in report["growth"]]
+        assert {axis for axis, _, _ in calls} == {"N", "K"}
+        assert len({*calls}) == len(calls) >= 5 * 3
+        assert all(len(one["seconds"]) == 1 for one in report["growth"])
 
     def test_a_picture_that_cannot_be_written_is_one_line(
         self, capsys, tmp_path: Path, llama_folder: Path, monkeypatch

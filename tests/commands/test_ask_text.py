@@ -137,6 +137,16 @@ def test_a_question_with_its_answer_says_who_is_right(capsys, llama_folder, tmp_
             assert (choice == "ab"[right]) == (verdict == "right")
 
 
+def test_a_method_that_asks_again_says_in_how_many_rounds(capsys, llama_folder) -> None:
+    command = ("ask", "--model", llama_folder, *Q, "--method", "until-decided")
+    report = json.loads(run(capsys, *command, "--json")[1])
+    assert report["rounds"] > 1
+    _, out, _ = run(capsys, *command)
+    assert f" = {len(report['groups'])} prompts in {report['rounds']} rounds,\n" in out
+    _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q)
+    assert "rounds" not in out
+
+
 def test_bars_are_ascii_on_an_ascii_terminal(llama_folder) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "minise", "ask", "--model", llama_folder, *Q],
