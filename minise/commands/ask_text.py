@@ -120,7 +120,9 @@ def _cost_and_precision(report: Report) -> list[str]:
         cost = f"cost: 1 prompt with all {count} choices, {tokens['separate']:,} tokens"
         return [cost, *written]
     groupings = f"{trials} trial{'s' * (trials > 1)}" if trials else "all orders"
-    prompts = f"{groupings} of groups of {report['group_size']} = {len(report['groups'])} prompts"
+    m, K = report["group_size"], len(report["choices"])
+    groups = f"groups of {m}" if m < K else f"one group with all {K} choices"
+    prompts = f"{groupings} of {groups} = {len(report['groups'])} prompts"
     rounds = report.get("rounds", 1)
     if rounds > 1:
         prompts += f" in {rounds} rounds"

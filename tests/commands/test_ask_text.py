@@ -70,7 +70,7 @@ def test_text_shows_question_choices_answers_groups_and_tokens(capsys, llama_fol
     assert re.search(r"^Standard inference answers: (wren|trout|oak)$", out, re.M)
     assert re.search(r"^Self-Ensemble answers: (wren|trout|oak)$", out, re.M)
     assert re.search(r"^  cost: 1 prompt with all 3 choices, \d+ tokens$", out, re.M)
-    assert "\n  cost: 20 trials of groups of 4 = 20 prompts,\n" in out
+    assert "\n  cost: 20 trials of one group with all 3 choices = 20 prompts,\n" in out
     assert f"\nModel: {llama_folder}\n" in out
     assert len(re.findall(r"^ +\d+  .*, none of the above \d+\.\d%$", out, re.M)) == 20
 
