@@ -60,31 +60,6 @@ def _train(request: VerifyRequest, method: Method, question: Question) -> int:
     return _print(show(request.model.model, found), found.passed, request.json)
 
 
-def _prove(request: VerifyRequest, method: Method, question: Question) -> int:
-    lm = load_model(replace(request.model, dry_run=True)).lm  # config and tokenizer
-    proof = prove(lm, method.plan(lm, question, request.question.seed))
-    show = verify_proof.as_json if request.json else verify_proof.as_text
-    return _print(show(request.model.model, proof), proof.passed, request.json)
-
-
-def _train(request: VerifyRequest, method: Method, question: Question) -> int:
-    lm = load_model(replace(request.model, dtype="float64")).lm
-    found = check_gradients(lm, method.plan(lm, question, request.question.seed))
-    show = verify_training.as_json if request.json else verify_training.as_text
-    return _print(show(request.model.model, found), found.passed, request.json)
-
-
-def _print(text: str, passed: bool, as_json: bool) -> int:
-    """Print a report, whose last line is the verdict, and return the exit status."""
-    text = printable(text)
-    if not as_json:
-        *lines, verdict = text.splitlines()
-        word, colon, rest = verdict.partition(":")
-        text = "\n".join([*lines, painted(word, "green" if passed else "red") + colon + rest])
-    print(text)
-    return 0 if passed else 1
-
-
 def _print(text: str, passed: bool, as_json: bool) -> int:
     """Print a report, the first word of its verdict in colour. Returns the exit status."""
     text = printable(text)
