@@ -130,6 +130,13 @@ def test_targets_that_do_not_fit_are_refused_in_one_line(mistral: LanguageModel)
             packed_loss(mistral, layout, targets, weights)
 
 
+def test_the_first_token_of_a_vocabulary_is_a_target_like_any_other(mistral: LanguageModel) -> None:
+    layout = pack([30], [[60, 61], [70]])
+    first, other = (packed_loss(mistral, layout, [[token, 2, 3], [1, 2]]) for token in (0, 1))
+    assert torch.isfinite(first)
+    assert first != other
+
+
 # ---- faults that training on packed branches really has
 
 FAULTS: dict[str, Callable[[Patch], None]] = {}

@@ -160,6 +160,14 @@ def test_a_template_file_goes_before_the_tokenizers_and_is_read_as_text(folder: 
     assert chat_template(load(folder)) == "the file's ✓"
 
 
+def test_of_several_default_templates_the_last_is_used(folder: Path) -> None:
+    named = [("default", "one"), ("tool_use", "two"), ("default", "three"), ("rag", "four")]
+    templates = [{"name": name, "template": text} for name, text in named]
+    assert (
+        chat_template(with_files(folder, tokenizer_config={"chat_template": templates})) == "three"
+    )
+
+
 def test_tools_and_documents_are_defined_and_none(folder: Path) -> None:
     """Published templates ask `if documents is not none`, which is true for an undefined name."""
     template = "{% if tools is not none or documents is not none %}given{% else %}none{% endif %}"
