@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from minise import LanguageModel, Plan
+from minise.checking import proof
 from minise.checking.proof import prove
 from minise.checking.symbols import Symbols, symbolic
 from minise.engines import run_alone
+from minise.layout import Tree
 from minise.loading.config_json import config_from_dict
 from minise.writing.generation import _Branches
 from tests.checking.test_verify_faults import plant
@@ -145,3 +147,21 @@ def test_a_layout_whose_mask_or_scores_do_not_fit_is_proved_in_the_other_engines
     assert set(proof.rows) == {"tree", "separate"}
     assert set(proof.not_run) == {"dense", "plain"}
     assert "free; use the engine tree" in proof.not_run["dense"]
+
+
+def test_a_wrong_separate_run_is_said_to_be_one() -> None:
+    words = proof._what(plan_of([7, 8], [[1, 2], [1, 3]]), "separate", 0, 1)
+    assert words == "its separate run is not what is defined: masks, windows or calls of one prompt"
+
+
+def test_a_layout_that_lacks_tokens_is_said_to_have_too_few(monkeypatch) -> None:
+    plan, real = plan_of([7, 8], [[1, 2], [1, 3]]), proof.pack
+
+    def short(*args: object, **kwargs: object) -> Tree:
+        tree = real(*args, **kwargs)
+        return Tree(tree.tokens[:5], tree.parents[:5], tree.positions[:5], tree.ends)
+
+    assert "too few" not in proof._what(plan, "dense", 1, 3)
+    monkeypatch.setattr(proof, "pack", short)
+    words = proof._what(plan, "dense", 1, 3)
+    assert words == "the layout has 5 tokens, too few for all branches"
