@@ -1,0 +1,167 @@
+// Self-Ensemble around the model: prompts, groups, and what the label logits say. The Python
+// functions of the same purpose are named at each.
+import { sha256 } from "./sha256.js";
+
+export const NULL_OPTION = "None of the above";
+export const label = (i) => String.fromCharCode(65 + i);
+
+// The default template of minise/prompt.py. `choices` are all that is listed, the null option too.
+export function render(question, choices) {
+  const lines = choices.map((choice, i) => `(${label(i)}) ${choice}\n`);
+  return `${question}\n${lines.join("")}Answer:`;
+}
+
+// N trials of random_partitions of minise/grouping.py, the same as in Python for this seed and
+// question: K choices in a random order, cut into groups of m; the last one may be smaller. A trial
+// depends on its number only: with more trials the first stay.
+export function trials(K, m, N, seed, id = "") {
+  return Array.from({ length: N }, (_, trial) => {
+    const bits = (i) => sha256(`${seed}/${id}/${trial}/${i}`);
+    const keyed = Array.from({ length: K }, (_, i) => [bits(i), i]);
+    const order = keyed.sort(([a], [b]) => (a < b ? -1 : 1)).map(([, i]) => i);
+    const groups = [];
+    for (let start = 0; start < K; start += m) groups.push(order.slice(start, start + m));
+    return groups;
+  });
+}
+
+// The id of a question that has none: Question.content_hash of minise/question.py, which hashes the
+// JSON of Python.
+export function questionId(question, choices) {
+  const text = (value) => JSON.stringify(value).replace(/[\u007f-\uffff]/g, (unit) =>
+    `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return sha256(`[${text(question)}, [${choices.map(text).join(", ")}]]`).slice(0, 16);
+}
+
+// The prompts of groups (indices of choices), as write_prompts of minise/prompt.py: whole texts are
+// encoded, and what they all share with the question is cut off as the prefix. `labels`: the token
+// ids of each prompt's labels, the null option's last. Standard inference has no null option.
+export function prompts(tokenizer, question, choices, groups, { nullOption = true } = {}) {
+  const texts = groups.map((group) => {
+    const listed = group.map((i) => choices[i]);
+    return render(question, nullOption ? [...listed, NULL_OPTION] : listed);
+  });
+  const whole = texts.map((text) => tokenizer.encode(text));
+  const all = [tokenizer.encode(`${question}\n`), ...whole];
+  let shared = 0;
+  while (shared < all[0].length && all.every((ids) => ids[shared] === all[0][shared])) shared++;
+  return {
+    prefix: whole[0].slice(0, shared),
+    branches: whole.map((ids) => ids.slice(shared)),
+    labels: groups.map((group, g) =>
+      labelIds(tokenizer, texts[g], whole[g], group.length + (nullOption ? 1 : 0)),
+    ),
+  };
+}
+
+// The ids of the first labels as they follow a prompt.
+function labelIds(tokenizer, text, ids, count) {
+  return Array.from({ length: count }, (_, i) => {
+    const longer = tokenizer.encode(`${text} ${label(i)}`);
+    if (longer.length !== ids.length + 1 || ids.some((id, t) => id !== longer[t])) {
+      throw new Error(`the label ${label(i)} is not one token`);
+    }
+    return longer.at(-1);
+  });
+}
+
+// The probabilities of these token ids alone.
+export function softmax(logits, ids) {
+  const largest = Math.max(...ids.map((id) => logits[id]));
+  const raised = ids.map((id) => Math.exp(logits[id] - largest));
+  const total = raised.reduce((sum, value) => sum + value, 0);
+  return raised.map((value) => value / total);
+}
+
+// The probability that each trial gives each choice: of each trial, K numbers. `results`: the
+// softmax of each group, trial after trial; the null option's share is left out.
+export function trialValues(drawn, results, K) {
+  let next = 0;
+  return drawn.map((trial) => {
+    const values = new Array(K).fill(0);
+    for (const group of trial) {
+      const probabilities = results[next++];
+      group.forEach((choice, i) => (values[choice] = probabilities[i]));
+    }
+    return values;
+  });
+}
+
+// The scores: of each choice the mean over the trials (Eq. 2 of the paper).
+export function scores(values) {
+  return values[0].map((_, choice) => average(values.map((row) => row[choice])));
+}
+
+const average = (numbers) => numbers.reduce((sum, value) => sum + value, 0) / numbers.length;
+
+// The mean of independent samples, its standard error, and the 95% interval by Student's t. Of one
+// sample only the mean is known: the others are null.
+export function estimate(samples) {
+  const center = average(samples);
+  const n = samples.length;
+  if (n < 2) return { mean: center, error: null, low: null, high: null };
+  const squares = samples.reduce((sum, value) => sum + (value - center) ** 2, 0);
+  const error = Math.sqrt(squares / (n - 1) / n);
+  const reach = studentQuantile(n - 1) * error;
+  return { mean: center, error, low: center - reach, high: center + reach };
+}
+
+// The 97.5% quantile of Student's t, as student_quantile of minise/methods/uncertainty.py
+// (Abramowitz and Stegun 1964, 26.7.5).
+export function studentQuantile(n) {
+  const z = 1.959963984540054;
+  const first = (z ** 3 + z) / 4;
+  const second = (5 * z ** 5 + 16 * z ** 3 + 3 * z) / 96;
+  const third = (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / 384;
+  const fourth = (79 * z ** 9 + 776 * z ** 7 + 1482 * z ** 5 - 1920 * z ** 3 - 945 * z) / 92160;
+  return z + first / n + second / n ** 2 + third / n ** 3 + fourth / n ** 4;
+}
+
+// How strongly the trials so far count against each choice being the best: the log of the wealth of
+// a bet against it, after each trial. log_wealth of minise/methods/sequential.py, whose text
+// explains the bet. A choice is excluded once its log wealth has reached -log(alpha).
+export function logWealth(values, mostBet = 0.97) {
+  const K = values[0].length;
+  const zeros = () => new Array(K).fill(0);
+  const wealth = zeros();
+  const total = zeros();
+  const gained = Array.from({ length: K }, zeros);
+  const squared = Array.from({ length: K }, zeros);
+  return values.map((value, number) => {
+    const order = [...total.keys()].sort((a, b) => total[b] - total[a] || a - b);
+    for (let i = 0; number && K > 1 && i < K; i++) {
+      const other = i === order[0] ? order[1] : order[0];
+      const stake = (1 + gained[i][other]) / (1 + squared[i][other]);
+      const bet = Math.min(Math.max(stake, 0), mostBet);
+      wealth[i] += Math.log1p(bet * (value[other] - value[i]));
+    }
+    for (let i = 0; i < K; i++) {
+      total[i] += value[i];
+      for (let j = 0; j < K; j++) {
+        gained[i][j] += value[j] - value[i];
+        squared[i][j] += (value[j] - value[i]) ** 2;
+      }
+    }
+    return [...wealth];
+  });
+}
+
+// The choices beside the one with the highest score that could still be the best, as
+// UntilDecided.rivals: none, if the answer is decided; all, if the first choice itself is excluded.
+export function rivals(values, alpha) {
+  const score = scores(values);
+  const best = score.indexOf(Math.max(...score));
+  const most = score.map(() => 0);
+  for (const row of logWealth(values)) row.forEach((w, i) => (most[i] = Math.max(most[i], w)));
+  const excluded = most.map((w) => w >= -Math.log(alpha));
+  return [...score.keys()].filter((i) => i !== best && (excluded[best] || !excluded[i]));
+}
+
+// After how many of these trials the answer is decided at level alpha, or null: the first end of a
+// round of `block` trials at which no rival is left (UntilDecided.more).
+export function decidedAfter(values, alpha, block) {
+  for (let n = block; n <= values.length; n += block) {
+    if (!rivals(values.slice(0, n), alpha).length) return n;
+  }
+  return null;
+}

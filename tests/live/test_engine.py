@@ -1,0 +1,454 @@
+"""The JavaScript of the live page against the Python package: token ids, hidden states and logits,
+layouts, prompts and the method's numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import minise
+from minise import LanguageModel
+from minise.checking.recording import record
+from minise.data.miniature import evaluation_questions
+from minise.grouping import Groups, random_partitions
+from minise.layout import Tree, pack
+from minise.loading.checkpoint import load
+from minise.method import Answer, Group, SelfEnsemble, Standard, combine
+from minise.methods.sequential import Round, UntilDecided, log_wealth, trial_values
+from minise.methods.uncertainty import uncertainty
+from tests.support.node import Run, needs_node
+from tests.support.node import node as node
+from tests.support.tiny import FAMILIES, load_tiny
+
+pytestmark = needs_node
+
+WEIGHTS = Path(minise.__file__).parents[1] / "weights"
+# llama3 scaling of the positions; a window of 40; biases and no begin token
+NAMES = ("tiny-llama", "tiny-mistral", "tiny-qwen2")
+# Whole prompts, and what is cut or merged in another way elsewhere: spaces, digits, apostrophes,
+# other scripts, marks that join, and the names of special tokens.
+TEXTS = [
+    "",
+    " ",
+    "\n\n",
+    "a",
+    "What is the capital of Canada?\n(A) Ottawa\n(B) New Delhi\nAnswer:",
+    " leading, and  two   three    spaces \n\t tab \r\n and the end  ",
+    "it's we're they'll I'd you've I'm don't 'sit IT'S",
+    "3.14159 and 1,234,567 x2 ½ ² Ⅷ ٣",
+    "naïve café Ångström straße ŒUVRE",
+    "Пушкин Ἀθῆναι עברית العربية हिन्दी ไทย 日本語 한국어",
+    "👩‍👩‍👧 🇨🇦 e\u0301 \u200b\u2028\u00a0\u3000\ufeff \u0085x",
+    "<|begin_of_text|>x<|end_of_text|> <s>y</s> <|spare|><|endoftext|>",
+    "<|begin_of_text <s",
+    "((A)) --> {x: [1, 2]} && a_b != c$d 100%",
+    "\x00\x07 zero",
+]
+QUESTIONS = int(os.environ.get("MINISE_LIVE_QUESTIONS", 15))  # of each checkpoint
+START = """
+import { Model } from "./model.js";
+import * as layouts from "./layout.js";
+const file = readFileSync(`${data.folder}/model.safetensors`);
+const bytes = file.buffer.slice(file.byteOffset, file.byteOffset + file.length);
+const fast = Model.fromSafetensors(data.config, bytes);
+const plain = new Model(fast.config, fast.tensors);
+const model = data.kernel === false ? plain : fast;
+"""
+# Who multiplies: kernel.js by WebAssembly, or model.js.
+both_ways = pytest.mark.parametrize("kernel", [True, False], ids=["WebAssembly", "JavaScript"])
+
+
+@pytest.fixture(scope="module", params=[*NAMES, "random-qwen2"])
+def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    """The shipped checkpoints, and a random one with a window in some of its layers."""
+    if request.param == "random-qwen2":
+        return load_tiny(tmp_path_factory.mktemp("qwen2"), FAMILIES["qwen2"], dtype=torch.float32)
+    return load(WEIGHTS / request.param)
+
+
+def of(lm: LanguageModel, **more: Any) -> dict[str, Any]:
+    """What a script needs of a checkpoint."""
+    return {"folder": lm.name, "config": asdict(lm.config), **more}
+
+
+def plans(lm: LanguageModel, count: int) -> list[dict[str, Any]]:
+    """One trial of each question, as JSON: prompts longer than a window of 40, and packed ones."""
+    sizes = [(8, 8), (8, 4), (4, 2), (2, 1), (3, 3)]
+    asked = []
+    for number in range(count):
+        K, m = sizes[number % len(sizes)]
+        question = evaluation_questions(number + 1, K, 0)[number]
+        plan = SelfEnsemble(m, 1).plan(lm, question, 0)
+        labels = [prompt.label_ids for prompt in plan.prompts]
+        asked.append({"prefix": plan.prefix, "branches": plan.branches, "labels": labels})
+    return asked
+
+
+def test_the_tokenizer_gives_pythons_ids_and_texts(node: Run, lm: LanguageModel) -> None:
+    questions = evaluation_questions(40, 8, 1)
+    texts = [*TEXTS, *(f"{q.text}\n" + "\n".join(q.choices) for q in questions)]
+    raw = json.loads((Path(lm.name) / "tokenizer.json").read_text(encoding="utf-8"))
+    got = node(
+        """
+        import { Tokenizer } from "./tokenizer.js";
+        const tokenizer = new Tokenizer(data.raw);
+        tell(data.texts.map((text) => {
+          const ids = tokenizer.encode(text);
+          return [ids, tokenizer.decode(ids)];
+        }));
+        """,
+        {"raw": raw, "texts": texts},
+    )
+    wanted = lm.tokenizer.encode(texts)
+    assert [ids for ids, _ in got] == wanted
+    assert [text for _, text in got] == [lm.tokenizer.decode(ids) for ids in wanted]
+
+
+@both_ways
+def test_hidden_states_and_logits_are_within_1e_4_of_torch(
+    node: Run, lm: LanguageModel, kernel: bool
+) -> None:
+    asked = plans(lm, QUESTIONS if kernel else 5)
+    sizes = node(
+        START
+        + """
+        const states = data.plans.map(({ prefix, branches, labels }) => {
+          const { ids, positions, mask, ends } = layouts.dense(prefix, branches);
+          const options = { rows: ends, hidden: true };
+          const { hidden, logits } = model.forward(ids, positions, mask, options);
+          const read = logits.map((row, g) => Float32Array.from(labels[g], (id) => row[id]));
+          return [...hidden.slice(1), ...read];
+        });
+        writeFileSync("states.bin", Buffer.concat(states.flat().map((s) => Buffer.from(s.buffer))));
+        tell({ folder: process.cwd(), sizes: states.map((s) => s.map((one) => one.length)) });
+        """,
+        of(lm, plans=asked, kernel=kernel),
+    )
+    got = np.fromfile(Path(sizes["folder"]) / "states.bin", np.float32)
+    place = 0
+    for plan, lengths in zip(asked, sizes["sizes"], strict=True):
+        layout = pack(plan["prefix"], plan["branches"])
+        wanted = torch_states(lm, layout, plan["labels"])
+        assert lengths == [len(one) for one in wanted]
+        for one in wanted:
+            part = got[place : place + len(one)]
+            place += len(one)
+            assert np.abs(part - one).max() < 1e-4 * np.abs(one).max()
+
+
+@torch.inference_mode()
+def torch_states(lm: LanguageModel, layout: Tree, labels: list[list[int]]) -> list[np.ndarray]:
+    """The stream after each layer, then the label logits of each group, flat."""
+    with record(lm.decoder) as recording:
+        hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)
+    logits = lm.decoder.logits(hidden[layout.ends])
+    streams = [recording.residual[layer].flatten().numpy() for layer in sorted(recording.residual)]
+    return [*streams, *(row[ids].numpy() for row, ids in zip(logits, labels, strict=True))]
+
+
+def test_attention_is_that_of_torch(node: Run, lm: LanguageModel) -> None:
+    plan = plans(lm, 2)[1]
+    got = node(
+        START
+        + """
+        const { ids, positions, mask } = layouts.dense(data.prefix, data.branches);
+        const { attention } = model.forward(ids, positions, mask, { rows: [], attention: true });
+        tell(attention.map((heads) => heads.map((weights) => [...weights])));
+        """,
+        of(lm, **plan),
+    )
+    layout = pack(plan["prefix"], plan["branches"])
+    with torch.inference_mode(), record(lm.decoder, attention=True) as recording:
+        lm.decoder(layout.tokens, layout.positions, layout.mask)
+    wanted = torch.stack([recording.attention[layer][0] for layer in range(len(got))]).flatten(-2)
+    assert torch.allclose(torch.tensor(got), wanted, atol=1e-4)
+
+
+@both_ways
+def test_packed_runs_equal_separate_runs_bit_for_bit(
+    node: Run, lm: LanguageModel, kernel: bool
+) -> None:
+    equal = node(
+        START
+        + """
+        const run = ({ ids, positions, mask, ends }) => {
+          const options = { rows: ends, hidden: true };
+          const { hidden, logits } = model.forward(ids, positions, mask, options);
+          const D = model.config.hidden_size;
+          const at = (end) => hidden.map((x) => x.slice(end * D, (end + 1) * D));
+          return ends.map((end, g) => [...at(end), logits[g]].map((x) => Buffer.from(x.buffer)));
+        };
+        const same = (a, b) => a.every((bytes, i) => bytes.equals(b[i]));
+        tell(data.plans.map(({ prefix, branches }) => {
+          const alone = layouts.separate(prefix, branches).flatMap(run);
+          const packed = [layouts.dense(prefix, branches), layouts.tree(prefix, branches)];
+          const broken = layouts.noMask(packed[0]);
+          const moved = layouts.runOn(packed[0]);
+          return [...packed, broken, moved].map((layout) =>
+            run(layout).map((group, g) => same(group, alone[g])));
+        }));
+        """,
+        of(lm, plans=plans(lm, 3 if kernel else 2)[1:], kernel=kernel),
+    )
+    for dense, tree, no_mask, run_on in equal:
+        assert all(dense)
+        assert all(tree)
+        # Without the mask, or with positions that run on, the second group is another.
+        assert no_mask == [True, False] == run_on
+
+
+def test_layouts_are_those_of_python(node: Run) -> None:
+    cases = [
+        ([7, 8], [[1, 2], [1, 3]]),
+        ([], [[1], [1, 2], [2], [1, 2]]),
+        ([5], [[], [4, 4, 4], [4, 4, 5, 6]]),
+        ([3, 3], [[3, 3], [3], [3, 3, 3]]),
+    ]
+    got = node(
+        """
+        import { dense, tree } from "./layout.js";
+        const plain = (layout) => ({ ...layout, mask: [...layout.mask] });
+        tell(data.map((row) => [dense, tree].map((lay) => plain(lay(...row)))));
+        """,
+        cases,
+    )
+    for (prefix, branches), layouts in zip(cases, got, strict=True):
+        for merge, layout in zip((False, True), layouts, strict=True):
+            wanted = pack(prefix, branches, tree=merge)
+            assert layout["ids"] == wanted.tokens.tolist()
+            assert layout["ends"] == wanted.ends.tolist()
+            for name in ("positions", "parents"):
+                assert layout[name] == getattr(wanted, name).tolist()
+            assert layout["mask"] == wanted.mask.flatten().int().tolist()
+    # A merged token has the first group that uses it.
+    assert [layout["segments"] for layout in got[0]] == [[-1, -1, 0, 0, 1, 1], [-1, -1, 0, 0, 1]]
+
+
+def test_an_answer_is_that_of_python_for_the_same_groups(node: Run, lm: LanguageModel) -> None:
+    question = evaluation_questions(4, 8, 0)[3]
+    method = SelfEnsemble(3, 2)
+    plan = method.plan(lm, question, 0)
+    wanted = minise.self_ensemble(lm, question, group_size=3, trials=2)
+    raw = json.loads((Path(lm.name) / "tokenizer.json").read_text(encoding="utf-8"))
+    got = node(
+        START
+        + """
+        import { Tokenizer } from "./tokenizer.js";
+        import { prompts, scores, softmax, trialValues } from "./method.js";
+        const asked = prompts(new Tokenizer(data.raw), data.text, data.choices, data.trials.flat());
+        const { ids, positions, mask, ends } = layouts.tree(asked.prefix, asked.branches);
+        const { logits } = model.forward(ids, positions, mask, { rows: ends });
+        const results = asked.labels.map((labels, g) => softmax(logits[g], labels));
+        tell({ ...asked, results, scores: scores(trialValues(data.trials, results, 8)) });
+        """,
+        of(lm, raw=raw, text=question.text, choices=question.choices, trials=plan.groups.trials),
+    )
+    assert got["prefix"] == plan.prefix
+    assert got["branches"] == plan.branches
+    assert got["labels"] == [prompt.label_ids for prompt in plan.prompts]
+    for p, group in zip(got["results"], wanted.groups, strict=True):
+        assert p == pytest.approx([*group.probabilities.tolist(), group.null], abs=1e-5)
+    assert got["scores"] == pytest.approx(wanted.scores.tolist(), abs=1e-5)
+
+
+def test_standard_inference_lists_no_null_option(node: Run, lm: LanguageModel) -> None:
+    question = evaluation_questions(1, 5, 0)[0]
+    plan = Standard().plan(lm, question)
+    raw = json.loads((Path(lm.name) / "tokenizer.json").read_text(encoding="utf-8"))
+    got = node(
+        """
+        import { Tokenizer } from "./tokenizer.js";
+        import { prompts } from "./method.js";
+        const all = data.choices.map((_, i) => i);
+        const tokenizer = new Tokenizer(data.raw);
+        tell(prompts(tokenizer, data.text, data.choices, [all], { nullOption: false }));
+        """,
+        {"raw": raw, "text": question.text, "choices": question.choices},
+    )
+    assert got["prefix"] + got["branches"][0] == plan.prefix + plan.prompts[0].ids
+    assert got["labels"] == [plan.prompts[0].label_ids]
+
+
+def test_the_groups_and_the_hash_of_a_question_are_those_of_python(node: Run) -> None:
+    questions = [
+        minise.Question("Why?", ["a", "b"]),
+        minise.Question('"Quoted" \\ back', ["x\ty\x7f\x1f", "na\u00efve", "\U0001f469 \u2028"]),
+        minise.Question("long " * 40, [f"choice {i}" for i in range(8)], id="m-0-3 \u00e9"),
+    ]
+    texts = ["".join(map(chr, range(n))) for n in (0, 3, 55, 56, 63, 64, 65, 300)]
+    got = node(
+        """
+        import { questionId, trials } from "./method.js";
+        import { sha256 } from "./sha256.js";
+        tell(data.questions.map(({ text, choices, id }) => ({
+          hash: questionId(text, choices),
+          trials: [1, 4, 8].map((m) => trials(choices.length, m, 5, 7, id)),
+          few: trials(choices.length, 3, 2, 7, id),
+        })).concat(data.texts.map(sha256)));
+        """,
+        {
+            "questions": [{"text": q.text, "choices": q.choices, "id": q.id} for q in questions],
+            "texts": texts,
+        },
+    )
+    for question, one in zip(questions, got, strict=False):
+        assert one["hash"] == question.content_hash
+        for m, trials in zip((1, 4, 8), one["trials"], strict=True):
+            wanted = random_partitions(len(question.choices), m, 5, 7, question.id)
+            assert trials == json.loads(json.dumps(wanted.trials))
+        assert len(one["few"]) == 2
+    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+    assert got[len(questions) :] == hashes
+
+
+def test_the_interval_and_when_an_answer_is_decided_are_those_of_python(node: Run) -> None:
+    cases = [Asked([0.7, 0.2, 0.3, 0.1, 0.2]), Asked([0.5, 0.45, 0.1, 0.3, 0.2])]
+    got = node(
+        """
+        import { decidedAfter, estimate, logWealth, rivals, scores } from "./method.js";
+        tell(data.map(({ values, second }) => ({
+          wealth: logWealth(values),
+          rivals: [1, 8, 24, 40].map((n) => rivals(values.slice(0, n), 0.01)),
+          decided: decidedAfter(values, 0.01, 8),
+          scores: scores(values),
+          lead: estimate(values.map((row) => row[0] - row[second])),
+          one: estimate([0.5]),
+        })));
+        """,
+        [
+            {"values": case.values(40).tolist(), "second": second}
+            for case, second in zip(cases, (2, 1), strict=True)
+        ],
+    )
+    for case, one in zip(cases, got, strict=True):
+        assert np.allclose(one["wealth"], log_wealth(case.values(40)))
+        assert one["rivals"] == [case.rivals(n) for n in (1, 8, 24, 40)]
+        ends = [n for n in range(8, 41, 8) if not case.rivals(n)]
+        assert one["decided"] == (ends[0] if ends else None)
+        assert one["scores"] == pytest.approx(case.answer(40).scores.tolist())
+        assert one["one"] == {"mean": 0.5, "error": None, "low": None, "high": None}
+        wanted = uncertainty(Groups(case.trials, independent=True), case.each_trial())
+        assert one["lead"]["mean"] == pytest.approx(wanted.lead)
+        assert one["lead"]["error"] == pytest.approx(wanted.lead_error)
+        interval = one["lead"]["low"], one["lead"]["high"]
+        assert interval == pytest.approx(wanted.lead_interval)
+    assert [one["decided"] for one in got] == [16, None]
+
+
+def test_an_answer_is_not_decided_while_its_own_choice_is_excluded(node: Run) -> None:
+    """The first trials were so clear against the choice that leads in the end."""
+    values = [[0.0, 0.9]] * 10 + [[0.9, 0.0]] * 40
+    assert (log_wealth(np.array(values)).max(axis=0) > np.log(100)).all()
+    script = 'import { rivals } from "./method.js";\ntell(rivals(data, 0.01));'
+    assert node(script, values) == [1]
+
+
+class Asked:
+    """40 trials of 5 choices, and what a model says of each of their groups."""
+
+    def __init__(self, means: list[float]) -> None:
+        self.trials = random_partitions(5, 2, 40, 0, "").trials
+        draw = np.random.default_rng(0)
+        self.said = {
+            group: np.clip([means[i] + draw.normal(0, 0.05) for i in group], 0, 1)
+            for trial in self.trials
+            for group in trial
+        }
+
+    def values(self, n: int) -> np.ndarray:
+        return trial_values(self.trials[:n], self.said, 5)
+
+    def each_trial(self) -> Answer:
+        flat = [group for trial in self.trials for group in trial]
+        return combine(5, [Group(group, torch.tensor(self.said[group]), None) for group in flat])
+
+    def answer(self, n: int) -> Answer:
+        times = Counter(group for trial in self.trials[:n] for group in trial)
+        groups = [
+            Group(group, torch.tensor(self.said[group]), None, count)
+            for group, count in times.items()
+        ]
+        return combine(5, groups)
+
+    def rivals(self, n: int) -> list[int]:
+        question = minise.Question("Why?", list("abcde"))
+        plan = Round(question, Groups(self.trials[:n]), [], [], drawn=self.trials[:n])
+        return UntilDecided(2).rivals(plan, self.answer(n))
+
+
+def test_without_webassembly_the_model_multiplies_in_javascript(node: Run) -> None:
+    lm = load(WEIGHTS / "tiny-qwen2")
+    used = node(
+        START
+        + """
+        globalThis.WebAssembly = undefined;
+        const without = Model.fromSafetensors(data.config, bytes);
+        const { ids, positions, mask } = layouts.dense(data.prefix, data.branches);
+        const run = (one) => one.forward(ids, positions, mask).logits.map((row) => [...row]);
+        tell([fast.linear === plain.linear, without.linear === plain.linear,
+          JSON.stringify(run(without)) === JSON.stringify(run(plain)),
+          JSON.stringify(run(fast)) === JSON.stringify(run(plain))]);
+        """,
+        of(lm, **plans(lm, 4)[3]),
+    )
+    assert used == [False, True, True, False]
+
+
+@both_ways
+def test_a_linear_layer_of_any_shape_is_that_of_torch(node: Run, kernel: bool) -> None:
+    """Rows that are no multiple of 4 or more than 64, and widths that the kernel leaves to
+    JavaScript."""
+    shapes = [(1, 4, 2), (3, 8, 6), (65, 12, 4), (130, 4, 10), (5, 7, 3), (4, 8, 5)]
+    draw = torch.Generator().manual_seed(0)
+    cases = []
+    for rows, inputs, outputs in shapes:
+        x, weight = (
+            torch.randn(rows, inputs, generator=draw),
+            torch.randn(outputs, inputs, generator=draw),
+        )
+        bias = torch.randn(outputs, generator=draw)
+        cases.append((x, weight, bias))
+    got = node(
+        """
+        import { Model } from "./model.js";
+        import { startKernel } from "./kernel.js";
+        const model = new Model({ head_dim: 2, rope_theta: 1, rope_scaling: {} }, {});
+        const floats = (rows) => Float32Array.from(rows.flat());
+        const tensors = Object.fromEntries(data.cases.map(([, weight], i) => [i, floats(weight)]));
+        const fast = data.kernel && startKernel(tensors, 130, model.linear);
+        const { linear, tensors: weights } = fast || { linear: model.linear, tensors };
+        tell(data.cases.map(([x, weight, bias], i) =>
+          [...linear(floats(x), x.length, weights[i], x[0].length, floats([bias]))]));
+        """,
+        {"kernel": kernel, "cases": [[one.tolist() for one in case] for case in cases]},
+    )
+    for (x, weight, bias), y in zip(cases, got, strict=True):
+        wanted = torch.nn.functional.linear(x, weight, bias)
+        assert torch.allclose(torch.tensor(y).view_as(wanted), wanted, atol=1e-5)
+
+
+def test_the_text_for_the_worker_is_whole(node: Run) -> None:
+    """It runs without the module that it was taken from."""
+    lm = load(WEIGHTS / "tiny-qwen2")
+    here, alone = node(
+        START
+        + """
+        import { modelSource } from "./model.js";
+        const Alone = new Function(`"use strict"; ${modelSource()}; return Model;`)();
+        const { ids, positions, mask, ends } = layouts.dense(data.prefix, data.branches);
+        const runs = [model, Alone.fromSafetensors(data.config, bytes)].map((one) =>
+          one.forward(ids, positions, mask, { rows: ends, hidden: true, attention: true }));
+        tell(runs.map(({ logits, hidden }) => [[...logits[0]], [...hidden[4]]]));
+        """,
+        of(lm, **plans(lm, 4)[3]),
+    )
+    assert here == alone
