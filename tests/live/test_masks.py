@@ -1,0 +1,392 @@
+"""The functions behind the scenes Leak and Your own mask, in node: the words of `minise check`,
+painted masks, and what leaks under them."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minise
+from minise import check
+from minise.checking import mistakes
+from minise.checking.packing import read
+from minise.errors import InputError
+from minise.loading.checkpoint import load
+from tests.claims.zoo.bugs import BUGS
+from tests.support.node import Run, needs_node
+from tests.support.node import node as node
+
+pytestmark = needs_node
+
+WEIGHTS = Path(minise.__file__).parents[1] / "weights"
+WORDS = """
+import { readFields, readPacking, judgePacking, RowError } from "./check.js";
+const said = (text) => {
+  try {
+    return judgePacking(readPacking(readFields(text).fields));
+  } catch (error) {
+    if (!(error instanceof RowError)) throw error;
+    return error.message;
+  }
+};
+"""
+# Rows of the zoo that the page reads: no formats of other libraries, no labels.
+READ = {
+    f"{name}, {kind}": row
+    for name, bug in BUGS.items()
+    for kind, row in (("wrong", bug.wrong), ("fixed", bug.fixed))
+    if not {"format", "labels"} & row.keys()
+}
+
+
+def findings(row: dict[str, Any]) -> list[dict[str, Any]] | str:
+    try:
+        return [asdict(one) for one in check(**row).findings]
+    except InputError as error:
+        return str(error)
+
+
+def random_row(draw: random.Random) -> dict[str, Any]:
+    """Documents, branches or a tree, with a mask and positions that are right, known mistakes, or
+    damaged at one place; sometimes malformed."""
+    lengths = [draw.randint(1, 4) for _ in range(draw.randint(1, 4))]
+    kind = draw.choice(["documents", "branches", "tree"])
+    trunk = draw.randint(0, 3) if kind == "branches" else 0
+    padding = draw.choice([0, 0, 2])
+    T = trunk + sum(lengths) + padding
+    row: dict[str, Any] = {kind: lengths}
+    if kind == "branches":
+        row["trunk"] = trunk
+    if kind == "tree":
+        T = sum(lengths)
+        row["tree"] = [draw.randint(-1, t - 1) for t in range(T)]
+    elif draw.random() < 0.5:
+        row["padding"] = draw.choice(["left", "right"])
+    if draw.random() < 0.8:
+        starts = draw.choice([0, 0, 1])
+        row["position_ids"] = [starts + draw.choice([t, t, t % 3]) for t in range(T)]
+        if draw.random() < 0.5:
+            row["position_ids"] = list(range(T))
+    of = [i for i, length in enumerate([trunk, *lengths, padding]) for _ in range(length)][:T]
+    source = draw.choice(["", "segment_ids", "cu_seqlens", "parents", "restarts", "mask", "row"])
+    if source == "segment_ids":
+        row["segment_ids"] = of
+    elif source == "cu_seqlens":
+        row["cu_seqlens"] = [0, *(sum(lengths[: i + 1]) for i in range(len(lengths)))]
+    elif source == "parents":
+        row["parents"] = [draw.choice([t - 1, t - 1, -1]) for t in range(T)]
+    elif source == "restarts":
+        row["restarts"] = True
+    elif source == "mask":
+        shown = draw.choice([1, 0])
+        mask = [[int(k <= q) if shown else int(k >= q) for k in range(T)] for q in range(T)]
+        if draw.random() < 0.7:
+            mask = [[int(k <= q and of[k] in (of[q], 0)) for k in range(T)] for q in range(T)]
+        q, k = draw.randrange(T), draw.randrange(T)
+        mask[q][k] ^= draw.choice([0, 1])
+        row["attention_mask"] = [[mask]] if draw.random() < 0.5 else mask
+    elif source == "row":
+        row["attention_mask"] = [int(draw.random() < 0.9) for _ in range(T)]
+    if draw.random() < 0.2:
+        row["window"] = draw.choice([2, 3, 0])
+    return row
+
+
+MEANT: list[dict[str, Any]] = [
+    {"documents": [3, 2, 4]},
+    {"documents": [3, 2], "position_ids": [0, 1, 2, 0, 1, 9, 9]},  # two are padding
+    {"trunk": 2, "branches": [3, 2, 1]},
+    {"tree": [-1, 0, 1, 2, 3, 2, 5, 0, 7, -2]},
+    {"trunk": 2, "branches": [4, 2], "window": 3},
+    {"documents": [5, 4], "window": 2},
+]
+
+
+def known_mistakes() -> list[dict[str, Any]]:
+    rows = []
+    for meant in MEANT:
+        p = read(meant)
+        for mistake in mistakes.masks(p, [p.window]):
+            rows.append({**meant, "attention_mask": mistake.mask_of(p.window).int().tolist()})
+        for _, positions in mistakes.positions(p):
+            rows.append({**meant, "position_ids": positions.tolist()})
+    return rows
+
+
+def test_the_page_finds_what_minise_check_finds_word_for_word(node: Run) -> None:
+    """In the zoo, in rows with each known mistake, and in 300 random rows, right ones and malformed
+    ones among them."""
+    rows = {**READ, **{str(seed): random_row(random.Random(seed)) for seed in range(300)}}
+    rows |= {f"mistake {i}": row for i, row in enumerate(known_mistakes())}
+    texts = [json.dumps(row) for row in rows.values()]
+    got = node(WORDS + "tell(data.map(said));", texts)
+    for (name, row), words in zip(rows.items(), got, strict=True):
+        assert words == findings(row), (name, row)
+    kinds = [type(words) if isinstance(words, str) or words else None for words in got]
+    assert min(kinds.count(kind) for kind in (str, list, None)) > 10
+
+
+BAD = {
+    "": "there is nothing to read",
+    "hello": 'this: "hello" is no number',
+    "{": "this is no JSON",
+    '{"documents": [3, 3]': "this is no JSON",
+    '{"documents": {"a": 1}}': "documents: is one number",
+    '{"documents": ["x"]}': "documents: holds what is no number",
+    "documents: 3 x": 'documents: "x" is no number',
+    "documents: 3 0": "documents: holds the length 0",
+    "documents: 2 2\nposition_ids: 0 1 0": "documents: hold 4 tokens, but the row has 3",
+    "documents: 4\nbranches: 4": "documents and branches both say what was meant",
+    "trunk: 2\ndocuments: 2": "trunk: comes without branches",
+    "trunk: two\nbranches: 2": 'trunk: "two" is no number',
+    "position_ids: 0 1 2\nsegment_ids: 1 1": "segment_ids: has 2 entries, but position_ids has 3",
+    "position_ids: 0 1.5": "position_ids: holds 1.5",
+    "position_ids:": "position_ids: is empty",
+    "position_ids: [0, 1": 'position_ids: a "]" is missing',
+    "position_ids: 0, 1]": 'position_ids: "1]" is no number',
+    "attention_mask: [[1, 0], [1]]": "attention_mask: its rows have different lengths",
+    "attention_mask: [[1, 0, 0], [1, 1, 0]]": "attention_mask: has the shape 2x3; give 3x3",
+    "attention_mask: [[[1, 0], [1, 1]], [[1, 0], [1, 1]]]": "attention_mask: has the shape 2x2x2",
+    "attention_mask: [[1, 0 ... 0], [1, 1]]": 'attention_mask: is cut short by "..."',
+    "attention_mask: 1 1\nsegment_ids: 1 1\ncu_seqlens: 0 2": "both say who may attend to whom",
+    "parents: -1 0 5": "parents: token 2 has the parent 5",
+    "cu_seqlens: 0 -3": "cu_seqlens: makes a row of -3 tokens",
+    "documents: 600": "600 tokens are too many for this page",
+    "mask: 1 0\n1 1": '"mask" is unknown; the fields are documents, branches,',
+    "restarts: maybe\nposition_ids: 0 1": 'restarts: is "maybe"; give true or false',
+    "window: 0\nposition_ids: 0 1": "window: is 0; give a number of positions",
+    "padding: up\ndocuments: 2": 'padding: is "up"; give right or left',
+    "1 2 3\nposition_ids: 0 1 2": "the first line has no name",
+    "[" * 3000: 'this: a "]" is missing',
+    "[" * 30 + "1" + "]" * 30: "has lists in lists in lists",
+    "1 " * 100_000: "100000 tokens are too many",
+    "constructor: 1": '"constructor" is unknown',
+    "__proto__: 1": "nothing says how long the row is",
+}
+
+
+def test_text_that_is_no_row_gets_one_line(node: Run) -> None:
+    got = node(WORDS + "tell(data.map(said));", list(BAD))
+    for (text, line), words in zip(BAD.items(), got, strict=True):
+        assert isinstance(words, str), (text[:60], words)
+        assert line in words
+        assert "\n" not in words
+        assert len(words) < 250
+
+
+SAME = [
+    '{"documents": [2, 2], "position_ids": [0, 1, 0, 1], "segment_ids": [1, 1, 2, 2]}',
+    "documents: 2 2\nposition_ids: 0 1 0 1\nsegment_ids: 1 1 2 2",
+    "documents = [2, 2]\nposition_ids = tensor([[0, 1, 0, 1]])\nsegment_ids = 1, 1, 2, 2",
+    "documents: 2 2\nposition_ids: array([0, 1, 0, 1])\ncu_seqlens: tensor([0, 2, 4], "
+    "dtype=torch.int32, device='cuda:0')",
+    "documents: 2 2\nposition_ids: 0 1 0 1\nattention_mask:\n1 0 0 0\n1 1 0 0\n0 0 1 0\n0 0 1 1",
+    "documents: 2 2\nposition_ids: 0 1 0 1\nattention_mask: tensor([[[[ True, False, False, False],"
+    "\n [ True,  True, False, False],\n [False, False,  True, False],\n"
+    " [False, False,  True,  True]]]])",
+    "documents: 2 2\nposition_ids: 0 1 0 1\nattention_mask: [[0., -inf, -inf, -inf], [0., 0., -inf,"
+    " -inf], [-inf, -inf, 0., -inf], [-3.4028e+38, -3.4028e+38, 0., 0.]]",
+    '{"documents": [2, 2], "restarts": true, "position_ids": [0, 1, 0, 1], "segment_ids": null}',
+]
+
+
+def test_a_row_is_read_as_json_as_lines_and_as_python_prints_it(node: Run) -> None:
+    script = WORDS + "tell(data.map((text) => [...readPacking(readFields(text).fields).mask]));"
+    masks = node(script, SAME)
+    right = [1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1]
+    assert masks == [right] * len(SAME)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name", "parts"),
+    [
+        ("0 1 2 0 1", "position_ids", [0, 0, 0, 1, 1]),
+        ("0 1 2 3 2 3", "position_ids", [0, 0, 1, 1, 2, 2]),
+        ("1 1 1 2 2", "segment_ids", [0, 0, 0, 1, 1]),
+        ("0 3 5", "cu_seqlens", [0, 0, 0, 1, 1]),
+        ("-1 0 1 1 3", "parents", [0, 0, 1, 2, 2]),
+        ("1 0 0\n1 1 0\n0 0 1", "attention_mask", [0, 0, 1]),
+    ],
+)
+def test_numbers_without_a_name_are_recognized(
+    node: Run, numbers: str, name: str, parts: list[int]
+) -> None:
+    """And where nothing says what was meant, it is taken from what is given."""
+    script = """
+      const { fields, guessed } = readFields(data);
+      const { parts, source } = readPacking(fields);
+      tell([guessed, parts, source]);
+    """
+    assert node(WORDS + script, numbers) == [name, parts, name]
+
+
+INFERRED = {
+    "position_ids: 1 2 0 1": ("position_ids", [0, 0, 1, 1]),
+    "position_ids: 0 1 2 3\nattention_mask: [[1,0,0,0],[1,1,0,0],[0,0,1,0],[0,0,1,1]]": (
+        "attention_mask",
+        [0, 0, 1, 1],
+    ),
+    "position_ids: 4 5 6": ("nothing", [0, 0, 0]),
+    "segment_ids: 1 2 1 2\nposition_ids: 0 0 1 1": ("segment_ids", [0, 1, 2, 3]),
+}
+
+
+def test_what_was_meant_is_taken_from_what_is_given(node: Run) -> None:
+    script = """
+      tell(data.map((text) => {
+        const { parts, source } = readPacking(readFields(text).fields);
+        return [source, parts];
+      }));
+    """
+    got = node(WORDS + script, list(INFERRED))
+    assert [tuple(one) for one in got] == list(INFERRED.values())
+
+
+PAINT = 'import * as leak from "./leak.js";\nimport * as layouts from "./layout.js";\n'
+
+
+def test_painting_changes_the_cells_of_a_rectangle_that_come_before_a_token(node: Run) -> None:
+    script = """
+      const row = layouts.dense([7, 8], [[1, 2], [3, 4, 5]]);
+      const T = 7, none = layouts.noMask(row).mask;
+      const hidden = (mask) => [...none].flatMap((one, i) => (one && !mask[i] ? [i] : []));
+      const block = leak.wholeBlocks(row.segments, [5, 3], [5, 3]);
+      const blocks = leak.wholeBlocks(row.segments, [2, 1], [4, 2]);
+      const shown = leak.paintCells(row.mask, T, [6, 0], [0, 6], 1);
+      tell([
+        hidden(leak.paintCells(none, T, [5, 1], [4, 2], 0)),
+        block, hidden(leak.paintCells(none, T, ...block, 0)).length,
+        hidden(leak.paintCells(none, T, [0, 0], [6, 6], 0)).length,
+        blocks, hidden(shown), shown.length - [...shown].filter(Boolean).length,
+      ]);
+    """
+    rectangle, block, of_block, all_hidden, blocks, left, later = node(PAINT + script)
+    assert rectangle == [4 * 7 + 1, 4 * 7 + 2, 5 * 7 + 1, 5 * 7 + 2]
+    assert block == [[4, 2], [6, 3]]
+    assert of_block == 3 * 2
+    assert all_hidden == 7 * 6 // 2  # a token always sees itself
+    assert blocks == [[2, 0], [6, 3]]
+    assert (left, later) == ([], 7 * 6 // 2)
+
+
+def test_a_painted_mask_survives_the_address_and_a_wrong_address_is_no_mask(node: Run) -> None:
+    script = """
+      let seed = 1;
+      const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
+      const survive = [1, 2, 9, 40].map((T) => {
+        let mask = layouts.ancestors(Array.from({ length: T }, (_, t) => t - 1));
+        const cell = () => Math.floor(random() * T);
+        for (let i = 0; i < 9; i++) {
+          mask = leak.paintCells(mask, T, [cell(), cell()], [cell(), cell()], i % 2);
+        }
+        const text = leak.writeCells(mask, T);
+        return String(leak.readCells(text, T)) === String(mask) && Number.isNaN(Number(text));
+      });
+      const wrong = ["", "x", "none", "x2", "x4", "3", "x_3", "x1_-2", "xzzzzzzzzzz", "x3__0", 3];
+      tell([survive, wrong.map((text) => leak.readCells(text, 3)), leak.readCells("x3", 3).length]);
+    """
+    survive, wrong, size = node(PAINT + script)
+    assert survive == [True] * 4
+    assert wrong == [None] * 11
+    assert size == 9
+
+
+def test_a_painted_mask_follows_the_tokens_when_a_word_gets_longer(node: Run) -> None:
+    """The word of two tokens becomes one of four; what saw the word sees all of the new one."""
+    script = """
+      const before = layouts.dense([7], [[1, 2, 3], [4, 5]]);
+      const after = layouts.dense([7], [[1, 8, 9, 8, 3], [4, 5]]);
+      const match = leak.matchTokens(after.ids, before.ids);
+      const same = (a, b) => String(a) === String(b);
+      const full = leak.carryMask(before.mask, match);
+      const back = leak.carryMask(full, leak.matchTokens(before.ids, after.ids));
+      const painted = leak.paintCells(before.mask, 6, [4, 2], [4, 2], 1);
+      const carried = leak.carryMask(painted, match);
+      const seen = [...carried.slice(6 * 8, 7 * 8)];
+      tell([match, same(full, after.mask), same(back, before.mask), seen,
+        leak.matchTokens([1, 2], [1, 2]), leak.matchTokens([1, 2, 3], [1, 3]),
+        leak.matchTokens([5], [5, 5])]);
+    """
+    match, full, back, seen, same, shorter, twice = node(PAINT + script)
+    assert match == [0, 1, 2, 2, 2, 3, 4, 5]
+    assert full
+    assert back
+    assert seen == [1, 0, 1, 1, 1, 0, 1, 0]
+    assert (same, shorter, twice) == ([0, 1], [0, 0, 1], [0])
+
+
+def test_a_cell_is_read_out_in_words(node: Run) -> None:
+    script = """
+      const row = layouts.dense([7, 8], [[1, 2], [3, 4, 5]]);
+      const cells = [[6, 0], [6, 3], [6, 6], [3, 6], [6, 1]];
+      const words = (window) => cells.map(([t, u]) => leak.cellWords(row, t, u, window));
+      const pale = leak.windowKinds(row, 4).filter((kind) => kind === 4).length;
+      tell([words(0), words(4), words(1)[1], pale]);
+    """
+    words, within, hidden, outside = node(PAINT + script)
+    assert words == [
+        "token 6 of group 2 may attend to token 0 of the question",
+        "token 6 of group 2 may not attend to token 3 of group 1",
+        "token 6 of group 2 may attend to itself",
+        "token 3 of group 1 may not attend to token 6 of group 2, which comes later",
+        "token 6 of group 2 may attend to token 1 of the question",
+    ]
+    far = ", but it is 4 positions back, outside of the window of 4"
+    assert within == [words[0] + far, *words[1:]]
+    assert (hidden, outside) == (words[1], 1)
+
+
+LEAKS = """
+import { Model } from "./model.js";
+import { Tokenizer } from "./tokenizer.js";
+import { prompts, softmax } from "./method.js";
+const read = (name) => readFileSync(`${data.folder}/${name}`);
+const file = read("model.safetensors");
+const model = Model.fromSafetensors(data.config, file.buffer.slice(file.byteOffset,
+  file.byteOffset + file.length));
+const tokenizer = new Tokenizer(JSON.parse(read("tokenizer.json")));
+const row = (word) => {
+  const choices = ["Ottawa", "Lima", "Rome", word];
+  const asked = "What is the capital of Canada?";
+  const { prefix, branches, labels } = prompts(tokenizer, asked, choices, [[3, 1], [0, 2]]);
+  return { ...layouts.dense(prefix, branches), labels, alone: layouts.separate(prefix, branches) };
+};
+const known = {};
+const answer = ({ ids, positions, mask, ends, labels }) => known[`${ids} ${positions} ${mask}`] ??=
+  softmax(model.forward(ids, positions, mask, { rows: [ends.at(-1)] }).logits[0], labels[1]);
+const [first, other, longer] = ["Paris", data.other, "Paris by night and day"].map(row);
+const apart = (a, b) => leak.largestChange([answer(a)], [answer(b)]);
+const bare = layouts.noMask, on = layouts.runOn;
+const alone = { ...first.alone[1], labels: first.labels };
+tell({
+  lengths: [first, other, longer].map(({ ids }) => ids.length),
+  leaks: [[first, other], [bare(first), bare(other)], [on(first), on(other)],
+    [first, longer], [on(first), on(longer)]].map(([a, b]) => apart(a, b)),
+  four: [on(bare(first)), on(first), bare(first), first].map((one) => apart(one, alone)),
+});
+"""
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral"])
+def test_one_of_the_four_ways_is_equal_to_a_run_of_its_own_and_does_not_leak(
+    node: Run, name: str
+) -> None:
+    """With a word of as many tokens nothing leaks under the mask, whatever the positions. A longer
+    word leaks through positions that run on. Only mask and reset together are equal, exactly."""
+    lm = load(WEIGHTS / name)
+    size = len(lm.tokenizer.encode([" Paris"])[0])
+    words = ["Cairo", "Athens", "Berlin", "Tokyo", "Madrid", "London", "Havana", "Dakar"]
+    other = next(word for word in words if len(lm.tokenizer.encode([f" {word}"])[0]) == size)
+    data = {"folder": str(WEIGHTS / name), "config": asdict(lm.config), "other": other}
+    got = node(PAINT + LEAKS, data)
+    assert got["lengths"][0] == got["lengths"][1] < got["lengths"][2]
+    masked, unmasked, run_on, longer, longer_on = got["leaks"]
+    assert (masked, run_on, longer) == (0, 0, 0)
+    assert min(unmasked, longer_on) > 1e-6
+    assert got["four"][3] == 0
+    assert min(got["four"][:3]) > 1e-5
