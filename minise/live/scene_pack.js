@@ -1,0 +1,255 @@
+// Pack: the prompts become one row. The question they share is written once; then, in the tree,
+// every common beginning.
+import { animate, colour, edgeName, el, fill, glide, groupCss, reducedMotion, shownPiece,
+  thousands } from "./draw.js";
+import { dense, separate, tree } from "./layout.js";
+
+const STAGES = {
+  separate: ["separate prompts", "Each prompt has its own copy of the question."],
+  dense: ["one row", "The question is written once. The groups follow it, and each counts its " +
+    "positions on from the question, as if it were the only one."],
+  tree: ["tree", "Prompts that begin alike also share those tokens. Each token still sees the " +
+    "same tokens at the same positions, so the answers stay the same."],
+};
+const packView = { key: "", stage: "separate", amount: 0, stop: () => {}, playing: 0 };
+
+export const pack = {
+  id: "pack",
+  title: "Pack",
+  defaults: { stage: "separate" },
+  guess: {
+    question: "40 prompts begin with the same question. They move into one row. " +
+      "How often must the question be written there?",
+    options: ["40 times", "Once per trial", "Once"],
+    right: 2,
+    because: "What the model computes for a token depends only on the tokens up to it and their " +
+      "positions. The question comes first in all prompts, so one copy serves all.",
+  },
+  build: buildPack,
+  update: updatePack,
+};
+
+function buildPack(root, app) {
+  packView.counter = el("b", { class: "counter", id: "pack-counter" });
+  packView.stages = Object.entries(STAGES).map(([stage, [name]]) => el("button", { type: "button",
+    id: `pack-${stage}`, onclick: () => packStage(app, stage) }, el("b"), ` ${name}`));
+  packView.play = el("button", { type: "button", id: "pack-play", onclick: () => packPlay(app) },
+    "▶ Play");
+  packView.text = el("p", { "aria-live": "polite", class: "stage-text" });
+  packView.words = el("div", { class: "words", id: "pack-words" });
+  packView.title = el("h3");
+  packView.canvas = el("canvas", { role: "img", id: "pack-all" });
+  packView.lines = el("span");
+  packView.legend = el("span");
+  root.append(
+    el("div", { class: "side" },
+      el("h2", {}, "Many prompts in one row"),
+      el("p", {}, "The model reads tokens, pieces of words. Reading costs time, so no token ",
+        "should be read twice. ", el("b", {}, "Packing"), " writes all prompts into one row."),
+      el("p", {}, packView.counter, " tokens to read"),
+      el("div", { class: "steps", role: "group", "aria-label": "How the prompts are laid out" },
+        packView.stages),
+      packView.play),
+    el("div", { class: "stage" }, packView.text,
+      el("h3", {}, "The first two prompts. The number below a token is its position."),
+      packView.words, packView.title, packView.canvas,
+      el("p", { class: "soft" }, "A square is a token. ", packView.legend, packView.lines)),
+    el("div", { class: "more" }, el("p", { class: "soft" }, "But now each group stands behind the ",
+      "others. Why does it not read them? The next scene shows what mask and positions do.")));
+}
+
+function packStage(app, stage) {
+  clearTimeout(packView.playing);
+  app.set({ stage });
+}
+
+function packPlay(app) {
+  clearTimeout(packView.playing);
+  const rest = packView.stage === "tree" ? ["separate", "dense", "tree"]
+    : packView.stage === "dense" ? ["tree"] : ["dense", "tree"];
+  const next = () => {
+    if (app.state.scene !== "pack") return;
+    app.set({ stage: rest.shift() });
+    if (rest.length) packView.playing = setTimeout(next, 2600);
+  };
+  next();
+}
+
+function updatePack(app) {
+  const { state } = app, trials = app.trials();
+  const stage = STAGES[state.stage] ? state.stage : "separate";
+  const { prefix, branches } = app.prompts(trials.flat());
+  const key = JSON.stringify([prefix, branches]);
+  const moved = packView.key === key && packView.stage !== stage;
+  if (packView.key !== key) {
+    const layouts = { separate: separate(prefix, branches), dense: [dense(prefix, branches)],
+      tree: [tree(prefix, branches)] };
+    const perTrial = trials[0].length;
+    Object.assign(packView, { key, cells: packCells(layouts, prefix.length, perTrial),
+      sizes: packSizes(layouts), first: packFirst(app, prefix, branches) });
+  }
+  const before = packView.stage;
+  packView.stage = stage;
+  packView.stages.forEach((one, i) => {
+    const name = Object.keys(STAGES)[i];
+    fill(one.querySelector("b"), thousands(packView.sizes[name]));
+    one.setAttribute("aria-pressed", `${name === stage}`);
+  });
+  fill(packView.text, STAGES[stage][1]);
+  fill(packView.title, `All ${branches.length} prompts: `,
+    `${state.N} ${state.N > 1 ? "trials" : "trial"}, `,
+    `groups of ${state.m} of the ${state.K} choices`);
+  fill(packView.legend, [-1, ...trials[0].keys()].map((g) =>
+    [el("span", { class: "key", style: { "--c": colour(g) } },
+      g < 0 && stage === "tree" ? "shared by several prompts" : edgeName(g)), " "]));
+  packView.canvas.setAttribute("aria-label", `${branches.length} prompts as ${STAGES[stage][0]}: ` +
+    `${thousands(packView.sizes[stage])} tokens`);
+  drawPackWords(stage, moved);
+  movePack(moved ? before : stage, stage);
+}
+
+const packSizes = (layouts) => Object.fromEntries(Object.entries(layouts).map(([name, list]) =>
+  [name, list.reduce((sum, { ids }) => sum + ids.length, 0)]));
+
+// ------------------------------------------------------------------ all prompts, a square a token
+
+// Each token of the separate prompts, and its row in the dense layout and in the tree. `first`: the
+// token that stays where several are merged. `shared`: several prompts have it in the tree.
+function packCells(layouts, P, perTrial) {
+  const cells = [], kept = { dense: new Set(), tree: new Set() };
+  layouts.separate.forEach(({ ids }, prompt) => {
+    const rows = { dense: packPath(layouts.dense[0], prompt),
+      tree: packPath(layouts.tree[0], prompt) };
+    ids.forEach((_, at) => {
+      const cell = { prompt, at, segment: at < P ? -1 : prompt % perTrial, first: {} };
+      for (const name of ["dense", "tree"]) {
+        cell[name] = rows[name][at];
+        cell.first[name] = !kept[name].has(cell[name]);
+        kept[name].add(cell[name]);
+      }
+      cells.push(cell);
+    });
+  });
+  const merged = new Set(cells.filter(({ first }) => !first.tree).map(({ tree: row }) => row));
+  for (const cell of cells) cell.shared = merged.has(cell.tree);
+  return cells;
+}
+
+// The rows of a branch's whole prompt, first token to last.
+function packPath({ parents, ends }, branch) {
+  const path = [];
+  for (let row = ends[branch]; row >= 0; row = parents[row]) path.push(row);
+  return path.reverse();
+}
+
+// The largest squares with which all prompts fit the width and the height; where each token is.
+function packPlaces(cells, wide, high) {
+  const prompts = cells.at(-1).prompt + 1, longest = Math.max(...cells.map(({ at }) => at)) + 1;
+  const most = Math.max(...cells.map(({ dense: row }) => row)) + 1;
+  let size = 9, beside, columns, lines;
+  for (; size > 1; size -= 0.5) {
+    beside = Math.max(Math.floor((wide + 2 * size) / ((longest + 2) * size)), 1);
+    columns = Math.max(Math.floor(wide / size), 1);
+    lines = Math.max(Math.ceil(prompts / beside), Math.ceil(most / columns));
+    if (lines * size * 1.5 <= high && longest * size <= wide) break;
+  }
+  const row = (index) => [(index % columns) * size, Math.floor(index / columns) * size * 1.5];
+  const separately = ({ prompt, at }) => [((prompt % beside) * (longest + 2) + at) * size,
+    Math.floor(prompt / beside) * size * 1.5];
+  return { size, height: lines * size * 1.5, columns,
+    of: (cell, stage) => (stage === "separate" ? separately(cell) : row(cell[stage])) };
+}
+
+function movePack(from, to) {
+  const wide = packView.canvas.parentElement.clientWidth;
+  if (!wide) return;
+  packView.stop();
+  const places = packPlaces(packView.cells, wide, 300);
+  const ratio = devicePixelRatio || 1, { canvas, sizes, cells } = packView;
+  canvas.width = wide * ratio;
+  canvas.height = Math.ceil(places.height * ratio);
+  canvas.style.width = `${wide}px`;
+  canvas.style.height = `${places.height}px`;
+  const lines = to === "separate" ? 1 : Math.ceil(sizes[to] / places.columns);
+  fill(packView.lines, lines > 1 ? `The one row is shown in ${lines} lines.` : "");
+  const pen = canvas.getContext("2d");
+  const colours = [groupCss(-1), ...[0, 1, 2, 3, 4, 5].map(groupCss)];
+  const moves = cells.map((cell) => ({ start: places.of(cell, from), end: places.of(cell, to),
+    hue: colours[cell.segment < 0 || (to === "tree" && cell.shared) ? 0 : 1 + (cell.segment % 6)],
+    leaves: to !== "separate" && !cell.first[to],
+    absent: from !== "separate" && !cell.first[from] }));
+  const step = (t) => {
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, wide, places.height);
+    for (const { start, end, hue, leaves, absent } of moves) {
+      if ((leaves && t === 1) || (absent && leaves)) continue;
+      pen.globalAlpha = leaves ? 1 - t : absent ? t : 1;
+      pen.fillStyle = hue;
+      pen.fillRect(start[0] + (end[0] - start[0]) * t, start[1] + (end[1] - start[1]) * t,
+        places.size - Math.min(1, places.size / 4), places.size * 1.2);
+    }
+    pen.globalAlpha = 1;
+    fill(packView.counter, thousands(sizes[from] + (sizes[to] - sizes[from]) * t));
+  };
+  if (from === to) step(1);
+  else packView.stop = animate(1600, step);
+}
+
+// ------------------------------------------------------------ the first two prompts, as words
+
+// The tokens of the first two prompts, and what the three layouts of these two keep of each.
+function packFirst(app, prefix, branches) {
+  const two = branches.slice(0, 2), shared = { dense: dense(prefix, two), tree: tree(prefix, two) };
+  const seen = { dense: new Set(), tree: new Set() };
+  return separate(prefix, two).map(({ ids, positions }, prompt) => ids.map((id, at) => {
+    const stays = { separate: true };
+    const row = {};
+    for (const name of ["dense", "tree"]) {
+      row[name] = packPath(shared[name], prompt)[at];
+      stays[name] = !seen[name].has(row[name]);
+      seen[name].add(row[name]);
+    }
+    const element = el("span", { class: "token", dir: "auto" }, shownPiece(app.tokenizer, id),
+      el("small", {}, positions[at]));
+    return { element, stays, row, own: at < prefix.length ? -1 : prompt };
+  }));
+}
+
+function drawPackWords(stage, moved) {
+  const all = packView.first.flat();
+  const before = new Map(all.filter(({ element }) => moved && element.isConnected)
+    .map(({ element }) => [element, element.getBoundingClientRect()]));
+  const merged = new Set(all.filter(({ stays }) => !stays.tree).map(({ row }) => row.tree));
+  for (const { element, row, own: group } of all) {
+    const shared = stage === "tree" && merged.has(row.tree);
+    element.style.setProperty("--c", colour(shared ? -1 : group));
+  }
+  const kept = packView.first.map((prompt) => prompt.filter(({ stays }) => stays[stage])
+    .map(({ element }) => element));
+  // What is below stays where it is.
+  packView.words.style.minHeight = moved ? `${packView.words.offsetHeight}px` : "";
+  fill(packView.words, stage === "separate" ? kept.map((line) => el("div", {}, line))
+    : el("div", {}, kept.flat()));
+  if (!moved || reducedMotion()) return;
+  glide(new Map([...before].filter(([element]) => element.isConnected)), 1600);
+  packGhosts(all, before, stage);
+}
+
+// Tokens that are merged fly to the one that stays, and are gone.
+function packGhosts(all, before, stage) {
+  const host = packView.words.getBoundingClientRect();
+  for (const { element, row, stays } of all) {
+    const from = before.get(element);
+    if (!from || stays[stage]) continue;
+    const target = all.find((one) => one.stays[stage] && one.row[stage] === row[stage]);
+    const to = target.element.getBoundingClientRect(), ghost = element.cloneNode(true);
+    ghost.classList.add("ghost");
+    ghost.setAttribute("aria-hidden", "true");
+    packView.words.append(ghost);
+    ghost.style.left = `${to.left - host.left}px`;
+    ghost.style.top = `${to.top - host.top}px`;
+    const shift = `translate(${from.left - to.left}px, ${from.top - to.top}px)`;
+    ghost.animate([{ transform: shift, opacity: 1 }, { transform: "none", opacity: 0 }],
+      { duration: 1600, easing: "cubic-bezier(.6, 0, .2, 1)" }).onfinish = () => ghost.remove();
+  }
+}

@@ -1,0 +1,222 @@
+// Read: the last token of a group, its logits, the softmax over the labels, and where the heads of
+// that token look.
+import { bars, chooser, el, fill, percent, plot, slider } from "./draw.js";
+import { dense } from "./layout.js";
+import { NULL_OPTION, render, softmax } from "./method.js";
+
+const readView = { group: null, hide: null };
+
+export const read = {
+  id: "read",
+  title: "Read",
+  defaults: { group: 1, hide: 0, head: "" },
+  guess: {
+    question: "The right choice is in one group only. What do the wrong choices of the other " +
+      "groups get?",
+    options: ["All the probability of their group", "Little: the null option takes most",
+      "Nothing"],
+    right: 1,
+    because: "Each prompt ends its list with “None of the above”. Its label takes part in the " +
+      "softmax, so a group of wrong choices can say: none of these.",
+  },
+  build: buildRead,
+  update: updateRead,
+};
+
+function buildRead(root, app) {
+  readView.trial = slider({ label: "Trial", min: 1, max: app.state.N, value: app.state.trial,
+    oninput: (trial) => app.set({ trial, hide: null, head: null }) });
+  readView.choosers = el("div", { class: "controls" });
+  readView.tokens = el("p", { class: "read-tokens", id: "read-tokens" });
+  readView.logits = el("div", { id: "read-logits" });
+  readView.bars = el("div", { id: "read-bars" });
+  readView.share = el("p", { class: "soft", id: "read-share" });
+  readView.heads = el("div", { id: "read-heads", role: "group", "aria-label": "Heads" });
+  readView.told = el("p", { class: "soft", id: "read-told", "aria-live": "polite" });
+  root.append(
+    el("div", { class: "side" },
+      el("h2", {}, "One token answers for its group"),
+      el("p", {}, "At the last token of a group, the ", el("b", {}, "end token"), ", the model ",
+        "has a number for each token that could follow: a logit. The labels' logits are the ",
+        "group's answer."),
+      el("div", { class: "controls" }, readView.trial), readView.choosers,
+      el("h3", {}, "The prompt of the group. Under a token: how much the chosen head looks at it"),
+      readView.tokens),
+    el("div", { class: "stage" },
+      el("h3", {}, "1  The logits at the end token"), readView.logits,
+      el("h3", {}, "2  Softmax over the labels alone"), readView.bars, readView.share,
+      el("h3", {}, "3  Where each head looks from the end token: a bar for each line (A), (B), …"),
+      readView.heads, readView.told));
+}
+
+async function updateRead(app) {
+  const { run, state } = app;
+  const drawn = app.trials()[state.trial - 1];
+  const at = Math.min(Math.max(Math.round(state.group) || 1, 1), drawn.length) - 1;
+  const group = drawn[at];
+  const { prefix, branches, labels } = app.prompts(drawn);
+  const layout = dense(prefix, branches);
+  const names = [...group.map((i) => state.choices[i]), NULL_OPTION];
+  const parts = readParts(app.tokenizer, layout, at, branches[at], names);
+  const hidden = Math.min(Math.max(Math.round(state.hide) || 0, 0), names.length);
+  drawReadControls(app, drawn, at, names.length, hidden);
+
+  const end = layout.ends[at];
+  const ask = (mask) => app.forward(layout.ids, layout.positions, mask, { rows: [end],
+    attention: true });
+  const plain = await ask(layout.mask);
+  const result = hidden ? await ask(readWithout(layout, parts, end, hidden - 1)) : plain;
+  if (run !== app.run) return;
+  const shown = { names, parts, end, group, labels: labels[at], before: hidden ? plain : null,
+    right: group.indexOf(state.answer), T: layout.ids.length };
+  shown.top = drawReadAnswer(app, result, shown);
+  const [layer, head] = readHead(state.head, result, shown);
+  drawReadHeads(app, result, shown, layer, head);
+  drawReadTokens(app, layout, shown, result.attention[layer][head]);
+}
+
+// Of each token of the row the part of the group's prompt that it is in: "question", the number of
+// a choice's line, "cue", or null in other groups. A token that begins in a line is in that line.
+function readParts(tokenizer, layout, at, branch, names) {
+  const bytes = (text) => new TextEncoder().encode(text).length;
+  const cue = bytes(render("", []));
+  const lines = names.map((_, i) => bytes(render("", names.slice(0, i + 1))) - cue);
+  const whole = bytes(render("", names)) - 1;
+  // The branch may begin with the end of the question, if a token joins the two.
+  let place = whole - tokenizer.bytesOf(branch).length;
+  return layout.segments.map((segment, t) => {
+    if (segment < 0) return "question";
+    if (segment !== at) return null;
+    const start = place;
+    place += tokenizer.bytesOf([layout.ids[t]]).length;
+    if (start < 0) return "question";
+    const line = lines.findIndex((ends) => start < ends);
+    return line < 0 ? "cue" : line;
+  });
+}
+
+// The mask in which the end token may not look at one line.
+function readWithout(layout, parts, end, line) {
+  const mask = layout.mask.slice();
+  parts.forEach((part, u) => {
+    if (part === line) mask[end * layout.ids.length + u] = 0;
+  });
+  return mask;
+}
+
+function drawReadControls(app, drawn, at, lines, hidden) {
+  readView.trial.input.max = app.state.N;
+  readView.trial.set(app.state.trial);
+  fill(readView.trial.querySelector(".range").lastChild, app.state.N);
+  const shape = `${drawn.length} ${lines}`;
+  if (readView.shape !== shape) {
+    readView.shape = shape;
+    readView.group = chooser({ label: "Group", options: drawn.map((_, g) => [g + 1, `${g + 1}`]),
+      value: at + 1, onchange: (group) => app.set({ group, hide: null, head: null }) });
+    const options = Array.from({ length: lines }, (_, i) => [i + 1, `(${app.label(i)})`]);
+    readView.hide = chooser({ options: [[0, "none"], ...options], value: hidden,
+      label: "Hide a line from the end token (a change of one row of the mask)",
+      onchange: (hide) => app.set({ hide: hide || null }) });
+    fill(readView.choosers, readView.group, readView.hide);
+  }
+  readView.group.set(at + 1);
+  readView.hide.set(hidden);
+}
+
+// Logits and softmax. Returns the index of the label with the largest probability.
+function drawReadAnswer(app, result, { names, labels, before, right }) {
+  const logits = result.logits[0];
+  drawReadLogits(app, logits, labels);
+  const p = softmax(logits, labels);
+  const top = p.indexOf(Math.max(...p));
+  const was = before ? softmax(before.logits[0], labels) : null;
+  bars(readView.bars, names.map((name, i) => ({ label: `(${app.label(i)})`, name, value: p[i],
+    top: i === top, right: i === right, note: was ? `was ${percent(was[i])}` : "" })));
+  [...readView.bars.children].slice(0, -1).forEach((bar, i) =>
+    bar.setAttribute("data-probability", p[i]));
+  const all = softmax(logits, [...logits.keys()]);
+  const share = labels.reduce((sum, id) => sum + all[id], 0);
+  fill(readView.share, `The labels have ${percent(share)} of the probability of all ${
+    logits.length.toLocaleString("en")} tokens; the rest is left out. “${NULL_OPTION}” has ${
+    percent(p.at(-1))} of this group.`);
+  return top;
+}
+
+// All logits as marks on one axis; the labels stand above it.
+function drawReadLogits(app, logits, labels) {
+  const low = Math.floor(Math.min(...logits)), high = Math.ceil(Math.max(...logits));
+  const ticks = [low, Math.round((low + high) / 2), high];
+  const at = plot(readView.logits, { height: 98, xs: [low, high], ys: [0, 1], top: 40, bottom: 40,
+    left: 14, xTicks: ticks.map((value) => [value, `${value}`.replace("-", "−")]), yTicks: [],
+    xTitle: "logit", yTitle: `all ${logits.length.toLocaleString("en")} tokens; labels above`,
+    label: `Logits of the labels: ${labels.map((id, i) =>
+      `${app.label(i)} ${logits[id].toFixed(1)}`).join(", ")}` });
+  const marks = [...logits].map((value) => `M${at.x(value).toFixed(1)} ${at.y(0)}v-12`).join("");
+  at.svg.append(el("path", { class: "faint", d: marks, opacity: 0.45 }));
+  let last = -Infinity, up = 0;
+  const order = [...labels.keys()].sort((a, b) => logits[labels[a]] - logits[labels[b]]);
+  for (const i of order) {
+    const x = at.x(logits[labels[i]]);
+    up = x - last < 12 ? (up + 1) % 2 : 0;
+    last = x;
+    at.svg.append(el("path", { class: "line", d: `M${x} ${at.y(0)}v${-18 - 12 * up}` }),
+      el("text", { x, y: at.y(0) - 20 - 12 * up, "text-anchor": "middle" }, app.label(i)));
+  }
+}
+
+// How much a head looks at each part from the end token.
+function readLooks(weights, { parts, end, names, T }) {
+  const looks = { lines: names.map(() => 0), question: 0, cue: 0 };
+  parts.forEach((part, u) => {
+    if (part === null) return;
+    if (typeof part === "number") looks.lines[part] += weights[end * T + u];
+    else looks[part] += weights[end * T + u];
+  });
+  return looks;
+}
+
+// The head of the state, or the one of the last layer that looks most at the top choice's line.
+function readHead(chosen, result, shown) {
+  const asked = `${chosen}`.split(".").map(Number);
+  if (result.attention[asked[0] - 1]?.[asked[1] - 1]) return asked.map((n) => n - 1);
+  const most = result.attention.at(-1).map((weights) => readLooks(weights, shown).lines[shown.top]);
+  return [result.attention.length - 1, most.indexOf(Math.max(...most))];
+}
+
+function drawReadHeads(app, result, shown, layer, head) {
+  const { names, top } = shown;
+  const cell = (weights, l, h) => {
+    const { lines } = readLooks(weights, shown);
+    const words = lines.map((share, i) => `(${app.label(i)}) ${percent(share, 0)}`).join(", ");
+    const wide = 9 * names.length;
+    const picture = lines.map((share, i) => el("rect", { class: i === top ? "most" : "other",
+      x: 9 * i, y: 30 - 30 * share, width: 7, height: 30 * share }));
+    const pressed = `${l === layer && h === head}`;
+    return el("td", {}, el("button", { type: "button", "aria-pressed": pressed,
+      "aria-label": `layer ${l + 1}, head ${h + 1}: ${words}`,
+      onclick: () => app.set({ head: `${l + 1}.${h + 1}` }) },
+      el("svg", { viewBox: `0 0 ${wide} 30`, "aria-hidden": "true" }, picture)));
+  };
+  const heads = result.attention[0].map((_, h) => el("th", { scope: "col" }, `head ${h + 1}`));
+  const rows = result.attention.map((all, l) => el("tr", {},
+    el("th", { scope: "row" }, `layer ${l + 1}`), all.map((weights, h) => cell(weights, l, h))));
+  const focused = readView.heads.contains(document.activeElement);
+  fill(readView.heads, el("table", { class: "heads" },
+    el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, rows)));
+  if (focused) readView.heads.querySelector("[aria-pressed=true]").focus();
+  const looks = readLooks(result.attention[layer][head], shown);
+  const shares = looks.lines.map((share, i) => `(${app.label(i)}) ${percent(share, 0)}`);
+  fill(readView.told, `Layer ${layer + 1}, head ${head + 1}: question ${
+    percent(looks.question, 0)}, ${shares.join(", ")}, answer cue ${percent(looks.cue, 0)}. `,
+  "A head that looks at a line need not use it: hide the line to find out.");
+}
+
+function drawReadTokens(app, layout, { parts, end, T }, weights) {
+  const shown = layout.ids.map((_, t) => t).filter((t) => parts[t] !== null);
+  fill(readView.tokens, shown.map((t) => {
+    const share = weights[end * T + t];
+    return el("span", { class: t === end ? "read-token end" : "read-token", dir: "auto",
+      title: `${percent(share)} of the attention` },
+      app.tokenizer.piece(layout.ids[t]), el("i", { style: { height: `${14 * share}px` } }));
+  }));
+}
