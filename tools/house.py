@@ -20,6 +20,7 @@ PACKAGE = Path(__file__).parents[1] / "minise"
 FLOORS = (
     ("commands",),
     ("bench",),
+    ("live",),
     ("explaining",),
     ("bridges",),
     ("report",),

@@ -1,6 +1,7 @@
 """Write a page that explains how one question is answered: groups, mask, equality, attention.
 
-It is one HTML file that needs no network. With no question, a built-in one is explained.
+It is one HTML file that needs no network. With no question, a built-in one is explained. With
+--live it is the live page: the model itself, small enough, runs in the reader's browser.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ EXAMPLE = "minise explain --trials 5 --output page.html --figure mask.svg"
 
 @dataclass(frozen=True)
 class ExplainRequest:
-    """What to explain, and where the page goes. detail: of the attention; None: what fits."""
+    """What to explain, and where the page goes. detail: of the attention; None: what fits. live:
+    write the live page, which asks questions of its own."""
 
     model: ModelRequest
     question: QuestionRequest
@@ -25,6 +27,7 @@ class ExplainRequest:
     figure: Path | None
     detail: str | None
     json: bool
+    live: bool
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "full: every head's attention; low: their mean (default: full where it stays below 5 MB)"
     )
     add("--detail", choices=("low", "full"), help=heads)
+    live = (
+        "write the live page instead: a small llama, mistral or qwen2 model runs in the browser, "
+        "with questions, masks and positions to change"
+    )
+    add("--live", action="store_true", help=live)
 
 
 def request(args: argparse.Namespace) -> ExplainRequest:

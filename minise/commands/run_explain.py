@@ -9,17 +9,20 @@ import numpy as np
 
 from minise.commands.explain import ExplainRequest
 from minise.commands.model import load_model
-from minise.commands.options import check_output
+from minise.commands.options import OTHER_LIBRARY, check_output
 from minise.commands.question import check_groups, read_question, self_ensemble
 from minise.commands.written import near
-from minise.errors import printable
+from minise.errors import InputError, printable
 from minise.explaining.collect import explain_data
 from minise.explaining.data import Data
 from minise.explaining.page import Page
 from minise.files import json_text, write_file
+from minise.live.page import live_page
 
 
 def run(request: ExplainRequest) -> int:
+    if request.live:
+        return write_live(request)
     question = read_question(request.question)
     check_output(request.output)
     check_output(request.figure, ".svg")
@@ -32,6 +35,29 @@ def run(request: ExplainRequest) -> int:
         write_file(request.figure, page.figure)
     report = as_json(request, page.data, size)
     print(json_text(report) if request.json else printable(as_text(report)))
+    return 0
+
+
+def write_live(request: ExplainRequest) -> int:
+    """Write the live page. Raises InputError as `live_page` does, and for options that it has no
+    use for."""
+    refused = {
+        "--question": request.question.text is not None or request.question.choices is not None,
+        "--file": request.question.file is not None,
+        "--figure": request.figure is not None,
+        "--detail": request.detail is not None,
+        "--quantize": request.model.quantize is not None,
+        OTHER_LIBRARY: request.model.of_other_library,
+    }
+    for option, is_used in refused.items():
+        if is_used:
+            raise InputError(f"{option} is not for the live page; leave it out, or --live")
+    check_output(request.output)
+    size = write_file(request.output, live_page(request.model.model, request.model.revision))
+    model, output = request.model.model, str(request.output)
+    report = {"model": model, "output": output, "bytes": size}
+    text = f"written: {near(request.output)} ({size / 1e6:.2f} MB)"
+    print(json_text(report) if request.json else printable(text))
     return 0
 
 

@@ -1,0 +1,229 @@
+"""The scenes Leak and Your own mask in a browser."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+from minise.checking.mistakes import CAUSAL
+from tests.claims.zoo.bugs import RUN_ON
+from tests.support.browser import MARKS
+from tests.support.browser import browser as browser
+from tests.support.explained import HOSTILE
+from tests.support.live import Scene
+from tests.support.live import live_file as live_file
+from tests.support.live import phone as phone
+from tests.support.live import scene as scene
+from tests.support.live import shared as shared
+
+pytestmark = MARKS
+
+
+class Mask:
+    """The mask of the scene on the screen: its T tokens, and the tokens of each segment."""
+
+    def __init__(self, view: Scene, brush: str = "block") -> None:
+        view.page.check(f"#scene-leak input[value={brush}]")
+        self.view, self.canvas = view, view.page.locator("#scene-leak .cells canvas")
+        self.canvas.scroll_into_view_if_needed()
+        box = self.canvas.bounding_box()
+        view.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)
+        self.T = int(re.findall(r"token (\d+) of", self.words())[0]) + 1
+        parts = "spans => spans.map(one => [one.style.left, one.style.width].map(parseFloat))"
+        edges = view.page.eval_on_selector_all("#scene-leak .edge.top span", parts)
+        self.segments = [
+            range(*(round(x * self.T / 100) for x in (left, left + width))) for left, width in edges
+        ]
+
+    def words(self) -> str:
+        return str(self.view.text("#scene-leak .readout"))
+
+    def at(self, t: int, u: int) -> tuple[float, float]:
+        self.canvas.scroll_into_view_if_needed()
+        box = self.canvas.bounding_box()
+        side = box["width"] / self.T
+        return box["x"] + (u + 0.5) * side, box["y"] + (t + 0.5) * side
+
+    def middle(self, g: int) -> int:
+        """A token in the middle of a group, counted from 1; 0 is the question."""
+        return self.segments[g][len(self.segments[g]) // 2]
+
+    def hidden(self) -> int:
+        """How many cells are hidden, by the address, which is written a little later."""
+        runs = re.findall(r"cells=x([0-9a-z_]+)", self.view.address())
+        return sum(int(run, 36) for run in runs[0].split("_")[1::2]) if runs else 0
+
+
+def leaks(view: Scene) -> str:
+    view.settle()
+    return str(view.text("#scene-leak .verdict"))
+
+
+SHORT = "leak?K=4&m=2"
+
+
+def test_the_leak_meter_falls_to_exactly_0_when_group_2_cannot_see_group_1(scene: Scene) -> None:
+    scene.go(SHORT)
+    assert leaks(scene) == "Change a word in group 1."
+    scene.page.click("#scene-leak .leak-words button >> nth=1")
+    assert 0 < float(leaks(scene)) <= 1
+    mask = Mask(scene)
+    scene.page.mouse.click(*mask.at(mask.middle(2), mask.middle(1)))
+    assert leaks(scene) == "exactly 0"
+    assert "And group 2's answer is that of a run of its own, exactly." in scene.text("#scene-leak")
+    assert scene.page.get_attribute("text=group mask", "aria-pressed") == "true"
+    assert scene.page.get_attribute("#scene-leak .leak-meter", "aria-valuenow") == "0"
+
+
+def test_a_longer_word_leaks_through_positions_that_run_on(scene: Scene) -> None:
+    scene.go(f"{SHORT}&cells=groups&positions=runOn&word=Paris+by+night+and+day")
+    assert float(leaks(scene)) > 0
+    said = "No group sees group 1, but positions run on, and the word has [0-9]+ more tokens"
+    assert re.search(said, scene.text("#scene-leak"))
+    scene.page.check("#scene-leak input[value=reset]")
+    assert leaks(scene) == "exactly 0"
+
+
+def test_one_of_the_four_ways_equals_the_separate_run_live(scene: Scene) -> None:
+    scene.go(SHORT)
+    said = "1 of the 4 equals the separate run, exactly. Measured just now, in this browser."
+    assert said in scene.text("#scene-leak")
+    assert scene.page.locator(".leak-case.equal").count() == 1
+    assert scene.page.locator(".leak-case[aria-pressed=true]").inner_text() != "equal"
+    scene.page.click(".leak-case.equal")
+    scene.settle()
+    assert scene.page.locator(".leak-case.equal[aria-pressed=true]").count() == 1
+    assert scene.page.get_attribute("text=group mask", "aria-pressed") == "true"
+    assert scene.page.is_checked("#scene-leak input[value=reset]")
+
+
+def test_dragging_hides_a_rectangle_of_cells_and_a_second_drag_shows_it(scene: Scene) -> None:
+    scene.go(SHORT)
+    mask = Mask(scene, "cell")
+    t, u = mask.middle(2), mask.middle(1)
+    for hidden in (4 * 3, 0):
+        scene.page.mouse.move(*mask.at(t, u))
+        scene.page.mouse.down()
+        for down, right in ((1, 1), (6, 4), (3, 2)):  # too far, and back
+            scene.page.mouse.move(*mask.at(t + down, u + right))
+        scene.page.mouse.up()
+        scene.settle()
+        assert mask.hidden() == hidden
+        may = "may not" if hidden else "may"
+        assert mask.words() == f"token {t + 3} of group 2 {may} attend to token {u + 2} of group 1"
+
+
+def test_the_mask_is_painted_with_the_keyboard(scene: Scene) -> None:
+    scene.go(SHORT)
+    mask = Mask(scene)
+    mask.canvas.focus()
+    for key in ("Shift+ArrowUp", "Shift+ArrowLeft", "Shift+ArrowLeft", "ArrowRight"):
+        mask.canvas.press(key)
+    first, second = mask.segments[1][0], mask.segments[2][0]
+    words = f"token {second} of group 2 may attend to token {first + 1} of group 1"
+    assert mask.words() == words
+    mask.canvas.press("Space")
+    scene.settle()
+    assert mask.words() == words.replace("may", "may not")
+    assert scene.page.get_attribute("text=group mask", "aria-pressed") == "true"
+
+
+def test_touch_paints_and_the_page_fits_a_phone(phone: Scene) -> None:
+    phone.go(SHORT)
+    assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
+    mask = Mask(phone)
+    phone.page.touchscreen.tap(*mask.at(mask.middle(2), mask.middle(1)))
+    phone.settle()
+    assert phone.page.get_attribute("text=group mask", "aria-pressed") == "true"
+    phone.go("own")
+    assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_painted_mask_and_a_word_come_back_from_the_address(scene: Scene) -> None:
+    scene.go(SHORT)
+    scene.page.fill("#scene-leak input[type=text]", "Paris by night")
+    scene.page.keyboard.press("Enter")
+    scene.settle()
+    mask = Mask(scene, "cell")
+    scene.page.mouse.click(*mask.at(mask.middle(2), mask.middle(1)))
+    before = leaks(scene)
+    assert mask.hidden() == 1
+    address = scene.address()
+    scene.go("ask")
+    scene.go(address)
+    assert (leaks(scene), scene.text(".leak-prompt mark")) == (before, "Paris by night")
+    scene.page.mouse.move(*mask.at(mask.middle(2), mask.middle(1)))
+    assert "may not attend" in mask.words()
+
+
+OWN = {
+    "no mask": (CAUSAL, "document 2 by"),
+    "no mask, positions run on": (RUN_ON, "document 2 by"),
+    "mask, but positions run on": (
+        RUN_ON,
+        "Change document 1, document 2, document 3: nothing else changes",
+    ),
+    "borders off by one": ("the borders of the documents are off by one", "a leak"),
+    "padding is seen": ("padding may be attended to", "Change padding: it changes document 1 by"),
+    "right: documents": (
+        "equal to the separate runs",
+        "Equal to a run of its own, exactly: document 1, document 2, document 3.",
+    ),
+    "right: a trunk with two branches, as a mask": (
+        "equal to the separate runs",
+        "as it should",
+    ),
+}
+
+
+def test_each_example_of_your_own_mask_says_what_is_wrong_and_what_leaks(scene: Scene) -> None:
+    scene.go("own")
+    assert [one.inner_text() for one in scene.page.locator(".own-examples button").all()] == list(
+        OWN
+    )
+    for name, (words, ran) in OWN.items():
+        scene.page.click(f".own-examples button:text-is('{name}')")
+        scene.settle()
+        text = scene.text("#scene-own .own-stage")
+        assert words in text, name
+        assert ran in text, name
+        right = name.startswith("right")
+        assert ("NOT equal" in text) is not right
+        # A shift of whole documents changes nothing but rounding, with rotary positions.
+        shifted = name == "mask, but positions run on"
+        assert (", a leak" in text) is not (right or shifted)
+        assert ("apart from a run of its own" in text) is not (right or shifted)
+        assert ("equal to a run of its own up to rounding" in text) is shifted
+
+
+def test_padding_that_is_hidden_leaks_nothing(scene: Scene) -> None:
+    scene.go(f"own?row={quote('documents: 3' + chr(10) + 'attention_mask: 1 1 1 0')}")
+    text = scene.text("#scene-own .own-stage")
+    assert "4 tokens, 1 separate prompt: equal to the separate runs" in text
+    assert "Change document 1, padding: nothing else changes, exactly." in text
+    assert "Equal to a run of its own, exactly: document 1." in text
+
+
+def test_what_is_no_row_gets_one_line_and_the_next_row_is_read(scene: Scene) -> None:
+    scene.go("own")
+    for text, line in (
+        ("documents: 4 4\nposition_ids: 0 1", "documents: hold 8 tokens, but the row has 2"),
+        (HOSTILE, "is no number; fix it"),
+    ):
+        scene.page.fill("#scene-own textarea", text)
+        scene.page.wait_for_selector(f"#own-fault:has-text('{line}')")
+        assert not scene.page.is_visible("#scene-own .own-stage")
+    assert scene.page.evaluate("typeof hacked") == "undefined"
+    scene.page.fill("#scene-own textarea", "0 1 2 0 1 2")
+    scene.page.wait_for_selector("#scene-own .own-stage", state="visible")
+    assert scene.text("#own-fault") == ""
+    text = scene.text("#scene-own .own-stage")
+    assert "The numbers are read as position_ids." in text
+    assert "Nothing says what was meant; it is taken from position_ids." in text
+
+
+def test_a_word_that_is_hostile_stays_text(scene: Scene) -> None:
+    scene.go(f"leak?K=4&m=2&word={quote(HOSTILE)}&cells={quote(HOSTILE)}")
+    assert scene.page.evaluate("typeof hacked") == "undefined"
+    assert scene.page.locator("#scene-leak img, #scene-leak script").count() == 0
+    assert "<" in scene.text(".leak-prompt mark")

@@ -1,0 +1,219 @@
+"""The live page as a file: what is in it, what is refused, and what it shows in a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+import minise
+from minise import InputError
+from minise.data.miniature import evaluation_questions, load_facts
+from minise.live import page
+from minise.live.page import live_page, script_of, tokenizer_problem, world
+from tests.support.commands import assert_one_line, run
+from tests.support.tiny import FAMILIES, QWEN3, make_tokenizer, write_checkpoint
+
+SHIPPED = Path(minise.__file__).parents[1] / "weights"
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return live_page(SHIPPED / "tiny-llama")
+
+
+def embedded(text: str) -> dict[str, Any]:
+    return json.loads(text.partition('id="checkpoint">')[2].partition("</script>")[0])
+
+
+def test_the_page_holds_the_checkpoint_unchanged(text: str) -> None:
+    held = embedded(text)
+    assert held["name"] == "tiny-llama"
+    weights = safetensors.torch.load(base64.b64decode(held["weights"]))
+    wanted = safetensors.torch.load_file(SHIPPED / "tiny-llama" / "model.safetensors")
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+    raw = json.loads((SHIPPED / "tiny-llama" / "tokenizer.json").read_text(encoding="utf-8"))
+    assert held["tokenizer"]["model"]["vocab"] == raw["model"]["vocab"]
+    assert held["config"]["sliding_windows"] == [None] * 4
+    assert held["config"]["rope_scaling"]["rope_type"] == "llama3"
+
+
+def test_the_page_needs_no_other_file_and_its_policy_forbids_requests(text: str) -> None:
+    names = r"http://www\.w3\.org/(?:2000/svg|1999/xhtml)"
+    for word in ("http://", "https://", "@import", "fetch(", "XMLHttpRequest", "url(", "eval("):
+        assert word not in re.sub(names, "", text), word
+    policy = html.unescape(re.search(r'Security-Policy" content="([^"]*)"', text)[1])
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy.replace("'wasm-unsafe-eval'", "")
+    for tag in ("style", "script"):
+        (inline,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "{{" not in text.partition("<script")[0]
+
+
+def test_a_name_cannot_end_the_script_or_become_markup(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "<img src=x> {{script}} <", FAMILIES["llama"])
+    hostile = live_page(folder)
+    assert "<img" not in hostile
+    assert embedded(hostile)["name"] == folder.name
+    assert hostile.count('"use strict";\n{\n') == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_of_float32_stay_float32(tmp_path: Path, family: str) -> None:
+    folder = write_checkpoint(tmp_path / "tiny", FAMILIES[family])
+    held = embedded(live_page(folder))
+    weights = safetensors.torch.load(base64.b64decode(held["weights"]))
+    wanted = safetensors.torch.load_file(folder / "model.safetensors")
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+
+
+def test_the_world_has_the_evaluation_questions_of_each_number_of_choices() -> None:
+    held = world(12)
+    for K in (2, 5, 8):
+        for one, question in zip(held, evaluation_questions(12, K, 0), strict=True):
+            chosen = [
+                choice for choice, rank in zip(one["choices"], one["rank"], strict=True) if rank < K
+            ]
+            assert (one["id"], one["question"]) == (question.id, question.text)
+            assert chosen == list(question.choices)
+            assert one["choices"][one["answer"]] == question.choices[question.answer]
+    facts = {fact.question: fact for fact in load_facts()}
+    for one in held:
+        fact = facts[one["question"]]
+        assert one["kind"] == fact.kind
+        assert one["fame"] ** -1.25 == pytest.approx(fact.frequency)
+
+
+def write(folder: Path, **modules: str) -> Path:
+    for name, script in modules.items():
+        (folder / f"{name}.js").write_text(script)
+    return folder
+
+
+def test_a_module_comes_after_those_that_it_imports_and_once(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        app='import { b } from "./b.js";\nimport {\n  a,\n} from "./a.js";\nuse(a, b);\n',
+        b='import { a } from "./a.js";\nexport const b = a;\n',
+        a="export function a() {}\nexport async function c() {}\nexport class D {}\n",
+    )
+    joined = '"use strict";\n{\nfunction a() {}\nasync function c() {}\nclass D {}\n\n'
+    assert script_of(tmp_path) == joined + "const b = a;\n\nuse(a, b);\n\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("const a = 2;\n", "a is also defined in a.js"),
+        ("async function a() {}\n", "a is also defined in a.js"),
+        ("export default 3;\n", "'export' cannot be joined"),
+        ("export { a };\n", "'export' cannot be joined"),
+        ('import * as a from "./a.js";\n', "'import' cannot be joined"),
+        ("const { x, y } = a;\n", "cannot be joined"),
+        ("var x = 1;\n", "cannot be joined"),
+        ("const x = '</script>';\n", "cannot be joined"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(tmp_path: Path, script: str, reason: str) -> None:
+    write(tmp_path, a="export const a = 1;\n", app=f'import {{ a }} from "./a.js";\n{script}')
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        script_of(tmp_path)
+
+
+def test_modules_that_import_each_other_are_refused(tmp_path: Path) -> None:
+    one, other = 'import { b } from "./b.js";\n', 'import { a } from "./app.js";\n'
+    with pytest.raises(ValueError, match=re.escape("app.js -> b.js -> app.js")):
+        script_of(write(tmp_path, app=one, b=other))
+
+
+def tokenizer(**changes: Any) -> dict[str, Any]:
+    raw = json.loads(make_tokenizer().to_str())
+    model = raw["model"] | changes.pop("model", {})
+    return raw | {"model": model} | changes
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+SPECIAL = {"id": 0, "content": "<s>", "single_word": False, "rstrip": False, "special": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, ""),
+        ({"post_processor": None}, ""),
+        ({"post_processor": BYTES}, ""),
+        ({"added_tokens": [SPECIAL]}, ""),
+        ({"model": {"type": "Unigram"}}, "its tokenizer is not BPE"),
+        ({"model": {"byte_fallback": True}}, "its BPE uses byte_fallback"),
+        ({"model": {"ignore_merges": True}}, "its BPE uses ignore_merges"),
+        ({"model": {"unk_token": "<unk>"}}, "its BPE uses unk_token"),
+        ({"normalizer": {"type": "NFC"}}, "its tokenizer changes the text"),
+        ({"pre_tokenizer": None}, "its tokenizer cuts words in another way"),
+        ({"pre_tokenizer": {"type": "Metaspace"}}, "its tokenizer cuts words in another way"),
+        (
+            {"pre_tokenizer": BYTES | {"add_prefix_space": True}},
+            "its tokenizer cuts words in another way",
+        ),
+        (
+            {"pre_tokenizer": BYTES | {"use_regex": False}},
+            "its tokenizer cuts words in another way",
+        ),
+        ({"post_processor": {"type": "Sequence"}}, "its tokenizer adds tokens in another way"),
+        (
+            {"added_tokens": [SPECIAL | {"lstrip": True}]},
+            "a special token takes the space beside it",
+        ),
+    ],
+)
+def test_a_tokenizer_that_the_page_would_run_otherwise_is_named(changes, problem: str) -> None:
+    assert tokenizer_problem(tokenizer(**changes)) == problem
+
+
+def test_a_checkpoint_that_does_not_run_in_a_page_is_refused_in_one_line(
+    capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "page.html"
+    command = ("explain", "--live", "--output", output, "--model")
+    qwen3 = write_checkpoint(tmp_path / "qwen3", QWEN3)
+    assert_one_line(*run(capsys, *command, qwen3), ["the live page has no qwen3"])
+    llama = write_checkpoint(tmp_path / "llama", FAMILIES["llama"])
+    (llama / "tokenizer.json").write_text(json.dumps(tokenizer(normalizer={"type": "NFC"})))
+    assert_one_line(*run(capsys, *command, llama), ["changes the text", "byte-level BPE only"])
+    monkeypatch.setattr(page, "MOST_NUMBERS", 30_000)
+    many = ["numbers, but a live page holds at most 30,000"]
+    assert_one_line(*run(capsys, *command, llama), many)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="no such file"):
+        live_page(tmp_path)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--question why?", "--file q.json", "--figure a.svg", "--detail low", "--quantize nf4"],
+)
+def test_options_that_the_live_page_has_no_use_for_are_refused(capsys, option: str) -> None:
+    refused = run(capsys, "explain", "--live", *option.split())
+    assert_one_line(*refused, [f"{option.split()[0]} is not for the live page"])
+
+
+def test_the_command_writes_the_page(capsys, tmp_path: Path) -> None:
+    output, model = tmp_path / "live.html", write_checkpoint(tmp_path / "m", FAMILIES["mistral"])
+    status, out, err = run(
+        capsys, "explain", "--live", "--model", model, "--output", output, "--json"
+    )
+    assert (status, err) == (0, "")
+    size = output.stat().st_size
+    assert json.loads(out) == {"model": str(model), "output": str(output), "bytes": size}
+    assert output.read_text(encoding="utf-8") == live_page(model)
