@@ -1,0 +1,126 @@
+"""The hook of mkdocs.yml: what the site has beside the pages of docs/.
+
+Files of the repository outside of docs/ are on the site, too: README.md and the like as pages, the
+notebook as a page, and every other file that a page links to, or names as `code`, as a copy in
+plain text. So links need no address of a repository and fit the code that the site was made from.
+With that address in the variable MINISE_REPOSITORY, the footer links to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import griffe
+import markdown
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from minise.live.page import live_page
+from tools.cli_page import page as cli_page
+from tools.draw_api import with_code
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOK = "docs/walkthrough.ipynb"
+PAGES = {  # a file of the repository -> its page
+    "README.md": "overview.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changes.md",
+    "exercises/README.md": "exercises.md",
+    "exercises/hints.md": "hints.md",
+    NOTEBOOK: "walkthrough.md",
+}
+LIVE = "live.html"
+LINK = re.compile(
+    r"(?P<before>\[[^]]*\]\(|\b(?:src|srcset|href)=\")(?P<target>[^)\"#\s:]+)(?=[)\"#])"
+    r"|(?<!`)`(?P<name>(?:minise|tests|tools|docs|exercises)/[\w./-]+\.\w+|[A-Z]+\.md|live\.html)`"
+)
+
+
+class Examples(griffe.Extension):  # type: ignore[misc]
+    """The examples in docstrings become code, also where they stand under no heading."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = with_code(obj.docstring.value)
+
+
+class _ShortIndent(markdown.Extension):  # type: ignore[misc]
+    """Two spaces put a line into a list item, as on a forge; Markdown's own rule is four."""
+
+    def extendMarkdown(self, md: markdown.Markdown) -> None:
+        md.tab_length = 2
+        md.build_parser()  # which read the length before; so this extension must be the first
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    config.theme.static_templates.discard("404.html")  # it would need the address of the site
+    config.markdown_extensions.insert(0, _ShortIndent())
+    if address := os.environ.get("MINISE_REPOSITORY"):
+        config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": address}]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for path, name in PAGES.items():
+        text = (ROOT / path).read_text("utf-8")
+        content = _notebook(json.loads(text)) if path == NOTEBOOK else text
+        files.append(File.generated(config, name, content=content))
+    files.append(File.generated(config, "cli.md", content=cli_page()))
+    files.append(File.generated(config, LIVE, content=live_page(ROOT / "weights" / "tiny-llama")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    name = page.file.src_uri
+    if name == "api.md":  # the text on a forge; here mkdocstrings draws the same names in order
+        markdown = re.sub(r"(?ms)^### `(\w+)`\n.*?(?=^##|\Z)", r"::: minise.\1\n\n", markdown)
+    path = next((path for path, of_path in PAGES.items() if of_path == name), f"docs/{name}")
+
+    def linked(match: re.Match[str]) -> str:
+        target = match["name"] or posixpath.join(posixpath.dirname(path), match["target"])
+        to = _on_site(posixpath.normpath(target), files, config)
+        if not to or to == name:
+            return match[0]
+        link = posixpath.relpath(to, posixpath.dirname(name))
+        return f"[{match[0]}]({link})" if match["name"] else match["before"] + link
+
+    parts = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(text if i % 2 else LINK.sub(linked, text) for i, text in enumerate(parts))
+
+
+def _on_site(path: str, files: Files, config: MkDocsConfig) -> str | None:
+    """Where the site has a file of the repository; None if there is no such file."""
+    if path in PAGES or path == LIVE:
+        return PAGES.get(path, LIVE)
+    if path.startswith("docs/"):
+        inside = path.removeprefix("docs/")
+        return inside if files.get_file_from_path(inside) else None
+    if not (ROOT / path).is_file():
+        return None
+    copy = f"files/{path}.txt"
+    if not files.get_file_from_path(copy):
+        text = (ROOT / path).read_text("utf-8")
+        files.append(File.generated(config, copy, content=text))
+    return copy
+
+
+def _notebook(notebook: dict[str, Any]) -> str:
+    """A notebook as Markdown: its texts, code, and what the code printed and drew."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            if "text" in output:
+                parts.append(f"```text\n{''.join(output['text'])}```")
+            elif png := output["data"].get("image/png"):
+                parts.append(f"![What the code above draws](data:image/png;base64,{png})")
+    parts.append('The notebook: <a href="walkthrough.ipynb" download>walkthrough.ipynb</a>')
+    return "\n\n".join(parts)
