@@ -28,7 +28,8 @@ def test_a_cpu_has_what_the_system_says_or_what_a_container_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = "MemTotal:  9000 kB\nMemFree:  1000 kB\nMemAvailable:  5000 kB\n"
-    monkeypatch.setattr(Path, "read_text", lambda self: lines)
+    files = {"/proc/meminfo": lines}
+    monkeypatch.setattr(Path, "read_text", lambda self: files[str(self)])
     for left, expected in (([], 5000), ([3000 * 1024], 3000), ([7000 * 1024], 5000)):
         monkeypatch.setattr(memory, "left_by_limit", lambda group, left=left: left)
         assert free_bytes(torch.device("cpu")) == expected * 1024
