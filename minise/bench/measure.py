@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import tokenizers
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -30,6 +31,7 @@ from minise.tokenizer import Tokenizer
 T = TypeVar("T")
 
 FREE_ROWS = "tree, rows in one call"
+PRODUCT_ROWS = (256, 512, 1024)  # of the fastest product
 Prompts = tuple[list[int], list[list[int]], list[int]]  # prefix, branches, label ids
 
 
@@ -64,14 +66,19 @@ class Row:
 class Timings:
     """One row for each engine and peer.
 
-    floor_seconds: the time of the linear layers alone, on the tokens of the tree engine, measured
-    in the same rounds with the model's own weights. left_out: the reason for each engine that did
-    not run, by name.
+    floor_seconds: the time of the linear layers of all blocks, on the tokens of the tree engine,
+    measured in the same rounds with the model's own weights, one layer after the other as in a
+    pass. left_out: the reason for each engine that did not run, by name. floor_gflops: what the
+    floor computes in a second, in 1e9 multiplications and additions; fastest_gflops: the same of
+    the fastest single product of its largest weight, again and again in one call. 0 where it was
+    not measured.
     """
 
     floor_seconds: float
     rows: list[Row]
     left_out: dict[str, str] = field(default_factory=dict)
+    floor_gflops: float = 0.0
+    fastest_gflops: float = 0.0
 
     def as_text(self) -> str:
         """A table; times also as multiples of the tree engine's."""
@@ -95,6 +102,8 @@ class Timings:
             f"{tree.tokens:9,}",
             "",
             f"questions a second: {', '.join(rates)}.",
+            f"the floor computes {self.floor_gflops:,.0f} GFLOP/s, the fastest product of its "
+            f"largest weight {self.fastest_gflops:,.0f}.",
             "seconds and tokens: of one question. / tree: the time divided by the tree engine's.",
             "peak: memory above the weights. max diff: of a label logit, from the separate runs.",
         ]
@@ -193,7 +202,9 @@ def time_engines(
     if questions > 1:
         name = f"tree, {questions:,} questions a pass"
         ways[name] = _many_questions(lm, workload, seed, questions)
-    runs = {"floor": linear_layers(lm, counts["tree"])}
+    largest = max(_linears(lm), key=lambda one: one.in_features * one.out_features)
+    products = {f"product of {n}": _product(lm, largest, n) for n in PRODUCT_ROWS}
+    runs = {"floor": linear_layers(lm, counts["tree"]), **products}
     runs |= {name: way.run for name, way in ways.items()}
     measured = time_in_turn(runs, rounds, device)
     expected = measured["separate"].result.double()
@@ -203,8 +214,11 @@ def time_engines(
         difference = float((one.result.double() - expected).abs().max())
         seconds = one.seconds / way.questions
         rows.append(Row(name, seconds, way.tokens, one.peak_bytes, difference))
-    floor = measured["floor"].seconds * lm.config.num_hidden_layers
-    return Timings(floor, rows, left_out)
+    floor = measured["floor"].seconds
+    work = sum(2 * one.in_features * one.out_features for one in _linears(lm)) * counts["tree"]
+    size = 2 * largest.in_features * largest.out_features
+    fastest = max(size * n / measured[f"product of {n}"].seconds for n in PRODUCT_ROWS)
+    return Timings(floor, rows, left_out, work / floor / 1e9, fastest / 1e9)
 
 
 def _engine_ways(
@@ -256,10 +270,9 @@ def unrefined(decoder: Decoder) -> Decoder:
 
 
 def linear_layers(lm: LanguageModel, tokens: int) -> Callable[[], Tensor]:
-    """A function that runs the linear layers of one block on `tokens` tokens, and nothing else."""
-    layer = lm.decoder.model.layers[0]
-    linears = [module for module in layer.modules() if isinstance(module, nn.Linear | Linear4bit)]
-    inputs = {}
+    """A function that runs the linear layers of all blocks on `tokens` tokens, and nothing else.
+    They run one after the other, so that each weight is as cold as in a pass."""
+    linears, inputs = _linears(lm), {}
     for size in {linear.in_features for linear in linears}:
         inputs[size] = torch.randn(tokens, size, dtype=lm.decoder.dtype, device=lm.decoder.device)
 
@@ -269,3 +282,18 @@ def linear_layers(lm: LanguageModel, tokens: int) -> Callable[[], Tensor]:
         return output
 
     return products
+
+
+def _linears(lm: LanguageModel) -> list[nn.Linear | Linear4bit]:
+    """The linear layers of all blocks."""
+    modules = lm.decoder.model.layers.modules()
+    return [module for module in modules if isinstance(module, nn.Linear | Linear4bit)]
+
+
+def _product(lm: LanguageModel, largest: nn.Linear | Linear4bit, rows: int) -> Callable[[], Tensor]:
+    """One call of torch's product with so many rows and a weight of the size of the largest."""
+    sizes = (rows, largest.in_features), (largest.out_features, largest.in_features)
+    x, weight = (
+        torch.randn(size, dtype=lm.decoder.dtype, device=lm.decoder.device) for size in sizes
+    )
+    return partial(F.linear, x, weight)

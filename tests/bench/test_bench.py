@@ -17,6 +17,7 @@ def test_json_has_the_keys_of_the_contract(capsys, llama_folder: Path) -> None:
     report = json.loads(capsys.readouterr().out)
     assert status == 0
     keys = {"workload", "device", "dtype", "machine", "floor_seconds", "rows", "left_out"}
+    keys |= {"floor_gflops", "fastest_gflops"}
     assert set(report) == keys
     assert (report["workload"], report["left_out"]) == ("qasc", {})
     facts = {"cpu", "instructions", "torch", "environment", "threads"}

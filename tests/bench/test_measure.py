@@ -73,7 +73,7 @@ def test_the_floor_is_of_all_layers_and_a_shared_pass_is_divided(
 ) -> None:
     monkeypatch.setattr(measure, "timed", lambda run, device: 6.0)
     report = time_engines(LLAMA, SMALL, 1, 0, with_peers=False, tokens_per_pass=10**3)
-    assert report.floor_seconds == 6.0 * LLAMA.config.num_hidden_layers
+    assert report.floor_seconds == 6.0
     *engines, together = report.rows
     assert {row.seconds for row in engines} == {6.0}
     tokens = token_counts(*SMALL.prompts(LLAMA.config.vocab_size, 0)[:2])["tree"]
@@ -83,9 +83,24 @@ def test_the_floor_is_of_all_layers_and_a_shared_pass_is_divided(
     assert two.rows[-1].name == "tree, 2 questions a pass"
 
 
-def test_the_floor_runs_every_linear_layer_of_a_block_on_its_tokens() -> None:
-    layer, ran = LLAMA.decoder.model.layers[0], list[tuple[int, ...]]()
-    linears = [one for one in layer.modules() if isinstance(one, torch.nn.Linear)]
+def test_the_floor_and_the_fastest_product_are_told_in_what_they_compute_in_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "timed", lambda run, device: 0.5)
+    report = time_engines(LLAMA, SMALL, 1, 0, with_peers=False)
+    tokens = token_counts(*SMALL.prompts(LLAMA.config.vocab_size, 0)[:2])["tree"]
+    weights = [w for w in LLAMA.decoder.model.layers.parameters() if w.dim() == 2]
+    assert report.floor_gflops == 2 * sum(w.numel() for w in weights) * tokens / 0.5 / 1e9
+    largest = max(w.numel() for w in weights)
+    assert report.fastest_gflops == 2 * largest * max(measure.PRODUCT_ROWS) / 0.5 / 1e9
+    text = replace(report, floor_gflops=1234.4, fastest_gflops=2000.0).as_text()
+    words = "the floor computes 1,234 GFLOP/s, the fastest product of its largest weight 2,000.\n"
+    assert words in text
+
+
+def test_the_floor_runs_every_linear_layer_of_the_model_on_its_tokens() -> None:
+    layers, ran = LLAMA.decoder.model.layers, list[tuple[int, ...]]()
+    linears = [one for one in layers.modules() if isinstance(one, torch.nn.Linear)]
     hooks = [
         one.register_forward_hook(lambda one, inputs, output: ran.append(tuple(output.shape)))
         for one in linears
@@ -94,7 +109,7 @@ def test_the_floor_runs_every_linear_layer_of_a_block_on_its_tokens() -> None:
     for hook in hooks:
         hook.remove()
     assert ran == [(5, one.out_features) for one in linears]
-    assert len(ran) == 7
+    assert len(ran) == 7 * LLAMA.config.num_hidden_layers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
