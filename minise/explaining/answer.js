@@ -1,28 +1,41 @@
 // Part 5: from groups to the answer.
 
-const dots = GROUPS.flatMap((group, g) => group.choices.map((choice, place) =>
-  ({ group: g, choice, place, p: group.probabilities[place] }))).sort((a, b) => a.choice - b.choice || a.p - b.p);
 const MARKS = { standard: "M-6 0L0 -6L6 0L0 6Z", cyclic: "M-6 5L0 -6L6 5Z" };
+let dots = [], spots = []; // every choice in every group; where it is drawn
+// The choices in the order of their last scores, so that the answer is on top, however many there are.
+let order = [];
+
+function prepareDots() {
+  dots = GROUPS.flatMap((group, g) => (result(g) === null ? [] : group.choices.map((choice, place) =>
+    ({ group: g, choice, place, p: result(g).probabilities[place] })))).sort((a, b) => a.choice - b.choice || a.p - b.p);
+  state.dot = null;
+  const { running } = ensemble(), trials = running.length, last = running[trials - 1];
+  order = data.choices.map((_, i) => i).sort((a, b) => last[b] - last[a] || a - b);
+  $("step").max = trials;
+  state.step = Math.min(state.step, trials);
+  $("step").value = state.step;
+}
 
 function drawAnswer() {
-  const { running, errors, prediction } = data.self_ensemble, K = data.choices.length, line = 42;
-  const top = room($("dots")) < 480 ? 58 : 38;
+  const { running, errors, prediction } = ensemble(), K = data.choices.length, line = 42;
+  const top = narrow($("dots")) ? 58 : 38;
   const scores = running[state.step - 1], error = errors[state.step - 1];
-  $("stepname").textContent = `${state.step} of ${data.trials}`;
-  const at = plot($("dots"), { height: K * line + top + 28, xs: [0, 1], ys: [0, 1], left: 14, right: 24, top, yTicks: [],
-    xTicks: [0, 0.25, 0.5, 0.75, 1].map((p) => [p, `${100 * p}%`]) });
-  const y = (choice) => top + (choice + 0.68) * line;
+  $("stepname").textContent = `${state.step} of ${running.length}`;
+  const at = plot($("dots"), { height: K * line + top + 48, xs: [0, 1], ys: [0, 1], left: 14, right: 24, top, yTicks: [],
+    xTicks: [0, 0.25, 0.5, 0.75, 1].map((p) => [p, `${100 * p}%`]), xTitle: "probability" });
+  const y = (choice) => top + (order.indexOf(choice) + 0.68) * line;
   data.choices.forEach((choice, i) => {
     const mark = i === data.answer ? " ✓" : "";
-    const own = { x: 14, y: y(i) - 13, ...(i === prediction ? { style: "font-weight: 700" } : {}) };
+    const own = { x: 14, y: y(i) - 13, class: i === prediction ? "strong" : "" };
     at.svg.append(make("line", { class: "grid", x1: at.x(0), x2: at.x(1), y1: y(i), y2: y(i) }),
-      make("text", own, cut(choice, Math.floor(at.width / 9)) + mark));
+      make("text", own, `${i === prediction ? "› " : ""}${isolated(cut(choice, Math.floor(at.width / 9)))}${mark}`));
   });
+  spots = [];
   dots.forEach((dot, i) => {
     if (GROUPS[dot.group].trial >= state.step) return;
     const shift = ((dot.group * 7) % 11) - 5;
-    at.svg.append(make("circle", { class: state.dot === i ? "dot here" : "dot", "data-dot": i, r: 5,
-      cx: at.x(dot.p), cy: y(dot.choice) + shift, colour: colour(dot.place) }));
+    spots.push({ i, x: at.x(dot.p), y: y(dot.choice) + shift });
+    at.svg.append(make("circle", { class: "dot", "data-dot": i, r: 5, cx: at.x(dot.p), cy: y(dot.choice) + shift, colour: colour(dot.group) }));
   });
   scores.forEach((score, i) => {
     const half = error ? error[i] : 0;
@@ -35,8 +48,33 @@ function drawAnswer() {
     }
   });
   drawKey(at.svg, at.width);
+  markDots();
   tellDot();
   drawForming(running, errors, prediction);
+  for (const id of ["dottable", "formingtable"]) fill(id);
+  fillAnswer();
+}
+
+function markDots() { // those of the picked group are in its colour
+  const above = $("dots").querySelector("path.mean");
+  for (const dot of $("dots").querySelectorAll("circle[data-dot]")) {
+    const i = Number(dot.dataset.dot), own = dots[i].group === state.group;
+    dot.classList.toggle("own", own);
+    dot.classList.toggle("here", state.dot === i);
+    if (own) above.before(dot); // over the grey ones
+  }
+}
+
+// The nearest dot within reach of a pointer: a finger is wider than a dot.
+function nearestDot(event) {
+  const box = $("dots").querySelector("svg").getBoundingClientRect(), scale = room($("dots")) / box.width;
+  const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
+  let best = null, reach = 24;
+  for (const spot of spots) {
+    const far = Math.hypot(spot.x - x, spot.y - y);
+    if (far < reach) [best, reach] = [spot.i, far];
+  }
+  return best;
 }
 
 function drawKey(svg, width) { // what the marks mean, above the dots
@@ -53,63 +91,71 @@ function drawKey(svg, width) { // what the marks mean, above the dots
   for (const [name, shape] of Object.entries(MARKS)) {
     if (!data.others[name].left_out) add(make("path", { class: "other", d: shape }), name);
   }
-  const used = Math.max(...dots.map((dot) => dot.place)) + 1;
-  if (used <= 6) for (let i = 0; i < used; i++) add(make("circle", { class: "dot", r: 5, colour: colour(i) }), data.labels[i]);
+  add(make("circle", { class: "dot", r: 5 }), "one group");
   svg.append(key);
 }
 
 function tellDot() {
   if (state.dot === null) {
-    $("dot").textContent = "A dot is a choice in one group, coloured by its label. Point at one.";
+    $("dot").textContent = "A dot is a choice in one group; those of the picked group are in its colour. Point at one.";
     return;
   }
   const { group: g, choice, place, p } = dots[state.dot], group = GROUPS[g];
-  const beside = group.choices.filter((other) => other !== choice).map((other) => data.choices[other]);
-  const null_ = group.null === null ? "" : ` None of the above: ${percent(group.null)}.`;
-  $("dot").textContent = `${data.choices[choice]} in ${groupName(g)}: ${percent(p)} under label ${data.labels[place]}, `
+  const beside = group.choices.filter((other) => other !== choice).map((other) => isolated(data.choices[other]));
+  const { nothing } = result(g), null_ = nothing === null ? "" : ` None of the above: ${percent(nothing)}.`;
+  $("dot").textContent = `${isolated(data.choices[choice])} in ${groupName(g)}: ${percent(p)} under label ${data.labels[place]}, `
     + `${beside.length ? `beside ${beside.join(", ")}` : "alone"}.${null_}`;
 }
 
 function drawForming(running, errors, leader) {
-  const host = $("forming"), wide = room(host), N = data.trials;
+  const host = $("forming"), N = running.length;
   const high = Math.max(...running.flat()) * 1.05 || 1, step = [0.02, 0.05, 0.1, 0.2, 0.25].find((s) => high / s <= 5) || 0.25;
   const ticks = Array.from({ length: Math.floor(high / step) + 1 }, (_, i) => [i * step, `${Math.round(100 * i * step)}%`]);
   const every = Math.ceil(N / Math.min(10, N));
-  const at = plot(host, { height: 260, xs: [1, N], ys: [0, high], yTicks: ticks, right: wide < 480 ? 24 : 130,
-    xTicks: Array.from({ length: N }, (_, i) => i + 1).filter((n) => n % every === 0 || n === 1).map((n) => [n, `${n}`]) });
+  const at = plot(host, { height: 290, xs: [1, N], ys: [0, high], yTicks: ticks, right: margin(host), xTitle: "trials", yTitle: "mean probability",
+    xTicks: Array.from({ length: N }, (_, i) => i + 1).filter((n) => n === 1 || (n % every === 0 && n > every)).map((n) => [n, `${n}`]) });
   const now = running.slice(0, state.step), known = now.map((_, t) => t).filter((t) => errors[t]);
   const edge = (sign) => known.map((t) => [at.x(t + 1), at.y(clamp(running[t][leader] + sign * errors[t][leader], 0, high))]);
   if (known.length > 1) {
-    at.svg.append(make("path", { class: "band", colour: colour(leader), d: `${path([...edge(1), ...edge(-1).reverse()])}Z` }));
+    at.svg.append(make("path", { class: "band", colour: "var(--ink)", d: `${path([...edge(1), ...edge(-1).reverse()])}Z` }));
   }
-  lines(at, data.choices.map((_, i) => ({
-    colour: colour(i), dash: i === leader ? "" : DASHES[i % 4], marks: N === 1, values: now.map((scores, t) => [t + 1, scores[i]]),
-  })));
-  at.svg.append(make("line", { class: "cursor", x1: at.x(state.step), x2: at.x(state.step), y1: 10, y2: 232 }));
+  const kinds = ranked(now[now.length - 1]);
+  const series = data.choices.map((_, i) => ({ ...kinds[i], marks: N === 1, values: now.map((scores, t) => [t + 1, scores[i]]) }));
   const names = data.choices.map((choice, i) => ({
-    text: cut(choice, 18), y: at.y(now[now.length - 1][i]), colour: colour(i), strong: i === leader,
+    text: isolated(choice), y: at.y(now[now.length - 1][i]), kind: kinds[i].kind, strong: i === leader,
   }));
-  if (wide >= 480 && names.length <= 16) nameLines(at.svg, names, at.width - 122, 12, 226);
-  else legend(host, names, names.map((_, i) => (i === leader ? "" : DASHES[i % 4])));
+  at.svg.append(...lines(at, series.filter((one) => one.kind === REST.kind)),
+    ...lines(at, series.filter((one) => one.kind !== REST.kind)), ...nameLines(at, names),
+    make("line", { class: "cursor", x1: at.x(state.step), x2: at.x(state.step), y1: at.high - 6, y2: at.low }));
 }
 
-function fillDots() {
-  fillTable($("dottable").querySelector("table"), ["Choice", "Trial", "Group", "Label", "Probability"],
-    dots.map(({ choice, group, place, p }) => [data.choices[choice], `${GROUPS[group].trial + 1}`, `${group + 1}`,
-      data.labels[place], percent(p)]));
-}
+TABLES.dottable = (table) => fillTable(table, ["Choice", "Trial", "Group", "Label", "Probability"],
+  dots.map(({ choice, group, place, p }) => [data.choices[choice], `${GROUPS[group].trial + 1}`, `${group + 1}`,
+    data.labels[place], percent(p)]));
 
-function fillForming() { // a score, and its standard error where it is known
-  const { running, errors } = data.self_ensemble;
-  fillTable($("formingtable").querySelector("table"), ["Trials", ...data.choices], running.map((scores, t) => [`${t + 1}`,
+TABLES.formingtable = (table) => { // a score, and its standard error where it is known
+  const { running, errors } = ensemble();
+  fillTable(table, ["Trials", ...data.choices], running.map((scores, t) => [`${t + 1}`,
     ...scores.map((p, i) => percent(p) + (errors[t] ? ` ± ${percent(errors[t][i])}` : ""))]));
+};
+
+function fillAnswer() { // the columns of the answer that the switches change
+  const { running, errors, prediction, probabilities } = ensemble(), last = running.length - 1;
+  $("trialcount").textContent = `${running.length} trial${last ? "s" : ""}`;
+  const body = $("answer").tBodies[0], rows = new Map([...body.rows].map((row) => [Number(row.dataset.choice), row]));
+  for (const i of order) {
+    const row = rows.get(i), cells = [running[last][i], errors[last] ? errors[last][i] : null, probabilities[i]];
+    cells.forEach((value, column) => { row.cells[column + 1].textContent = value === null ? "–" : percent(value); });
+    row.cells[3].classList.toggle("first", i === prediction);
+    body.append(row);
+  }
 }
 
 function pickDot(i, thenGroup = true) {
   state.dot = i;
-  for (const dot of $("dots").querySelectorAll("circle[data-dot]")) {
-    dot.classList.toggle("here", Number(dot.dataset.dot) === i);
-  }
   tellDot();
-  if (thenGroup) { state.group = dots[i].group; drawGroup(); drawLens(); }
+  if (thenGroup && dots[i].group !== state.group) {
+    state.group = dots[i].group;
+    drawGroup();
+  } else markDots();
 }

@@ -6,7 +6,6 @@ Everything comes from PyTorch and from the package's own parts.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 
 import torch
 
@@ -14,15 +13,22 @@ from minise.bridges.transformers_model import LibraryModel
 from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, quote
 from minise.exact.machine import in_words
-from minise.explaining.data import AnswerPart, Data, GroupPart, Other, Sequence_
+from minise.explaining.ablations import (
+    MOST_ABLATED,
+    ablated_layouts,
+    ablation_part,
+    groups_that_fit,
+)
+from minise.explaining.answers import answer_part, rounded, rounded_null
+from minise.explaining.data import Ablation, Data, GroupPart, Other
 from minise.explaining.library_model import WatchedLibrary
 from minise.explaining.runs import Runs, run_all, tree_rows
+from minise.explaining.sequence import sequence_part
 from minise.explaining.watch import OwnModel, Watch
 from minise.layout import Tree, pack
 from minise.loading.placement import name_of
-from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, combine
+from minise.method import Answer, Method, Plan, Preset, SelfEnsemble, Standard
 from minise.methods.rotations import Cyclic
-from minise.methods.uncertainty import uncertainty
 from minise.prompt import LABELS
 from minise.question import Question
 from minise.rounds import ask, run_plan
@@ -31,8 +37,8 @@ DETAILS = ("low", "full")
 MOST_GROUPS = 1000  # on a page
 MOST_TOKENS = 2000  # packed, in the picture of the mask
 # Of equality and attention, before they are compressed. As base64 and with the rest: below 5 MB.
+# The ablations' part comes on top: their attention (MOST_ABLATED) and the equality of a fifth run.
 MOST_BYTES = 3_200_000
-_DIGITS = 6  # of probabilities
 
 
 def explain_data(
@@ -48,21 +54,20 @@ def explain_data(
     stays below 5 MB. Raises InputError for any other detail, for over 1,000 groups, for a prompt
     too long to show, and as `self_ensemble` does.
     """
-    if detail not in (None, *DETAILS):
-        raise InputError(f"detail {quote(detail)} is unknown; use one of {', '.join(DETAILS)}")
+    _check_detail(detail)
     plan = _plan(lm, method, question, seed)
     watch = watch_of(lm, plan.prefix + plan.branches[0])
     engine = "separate" if watch.engine == "separate" else "tree"
     plan, logits = run_plan(lm, method, plan, seed, engine)
     answer = method.answer(plan, logits)
-    detail, shown = _what_fits(watch, lm.config.num_hidden_layers, plan, detail)
+    level, shown = _what_fits(watch, lm.config.num_hidden_layers, plan, detail)
     part = replace(plan, prompts=plan.prompts[:shown])
     flat, tree = (pack(part.prefix, part.branches, tree=merge) for merge in (False, True))
     rows = tree_rows(flat, tree)
-    runs = run_all(lm, watch, part, flat, tree, rows, every_head=detail == "full")
+    runs = run_all(lm, watch, part, flat, tree, rows, every_head=level == "full")
+    ablations, missing = _ablations(watch, part, flat, runs, level, large=detail == "full")
     shared = method.preset.of(lm.config.model_type).template.prefix(question.text)
-    methods: tuple[Method, ...] = (Standard(method.preset), Cyclic(method.preset))
-    others = {one.name: _other(lm, one, question, seed, engine) for one in methods}
+    others = _others(lm, method.preset, question, seed, engine)
     return {
         "model": lm.name,
         "dtype": name_of(lm.decoder.dtype),
@@ -70,7 +75,7 @@ def explain_data(
         "layers": lm.config.num_hidden_layers,
         "machine": in_words(),
         "query_heads": watch.heads,
-        "heads": watch.heads if detail == "full" else min(watch.heads, 1),
+        "heads": watch.heads if level == "full" else min(watch.heads, 1),
         "windows": watch.windows,
         "engine": watch.engine,
         "question": question.text,
@@ -84,16 +89,17 @@ def explain_data(
         "shared": shared,
         "groups": _groups(plan, answer, len(shared), runs),
         "shown": shown,
-        "packed": _sequence(lm, flat),
-        "tree": _sequence(lm, tree),
+        "packed": sequence_part(lm, flat),
+        "tree": sequence_part(lm, tree),
         "tree_rows": rows,
         "equality": runs.equality,
         "bitwise": runs.bitwise,
         "attention": runs.attention,
-        "self_ensemble": _running(plan, answer),
+        "ablations": ablations,
+        "self_ensemble": answer_part(plan, answer),
         "others": others,
-        "detail": detail,
-        "left_out": _left_out(watch, plan, detail, shown, others) + runs.left_out,
+        "detail": level,
+        "left_out": _left_out(watch, plan, level, shown, others) + runs.left_out + missing,
     }
 
 
@@ -135,6 +141,27 @@ def _what_fits(watch: Watch, layers: int, plan: Plan, detail: str | None) -> tup
     return detail, shown
 
 
+def _ablations(
+    watch: Watch, plan: Plan, flat: Tree, runs: Runs, detail: str, large: bool
+) -> tuple[dict[str, Ablation], list[str]]:
+    """What the page shows of the ablated runs, and what it leaves out, in sentences. `large`: the
+    file may be larger than 5 MB, so the attention of every head takes as many times the bytes."""
+    groups, missing, every_head = 0, [], detail == "full"
+    if runs.ablated and watch.heads:
+        layers = runs.equality["dense"].shape[1] - 1
+        most = MOST_ABLATED * (watch.heads if large else 1)
+        groups = groups_that_fit(flat, layers, watch.heads if every_head else 1, most)
+        if not groups:
+            missing.append("Without mask or positions, attention is left out: it takes too much.")
+    parts, layouts = {}, ablated_layouts(flat)
+    for name, run in runs.ablated.items():
+        try:
+            parts[name] = ablation_part(watch, plan, layouts[name], run, groups, every_head)
+        except InputError as error:  # all probability to the null option, for example
+            missing.append(f"The run {name} is left out: {error}.")
+    return parts, missing
+
+
 def _left_out(
     watch: Watch, plan: Plan, detail: str, shown: int, others: dict[str, Other]
 ) -> list[str]:
@@ -156,30 +183,6 @@ def _left_out(
     return sentences + watch.left_out
 
 
-def _sequence(lm: LanguageModel, tree: Tree) -> Sequence_:
-    owners: list[set[int]] = [set() for _ in tree.tokens]
-    for group, path in enumerate(tree.paths()):
-        for row in path:
-            owners[row].add(group)
-    return {
-        "texts": _texts(lm, tree),
-        "positions": tree.positions.tolist(),
-        "parents": tree.parents.tolist(),
-        "groups": [min(groups) if len(groups) == 1 else -1 for groups in owners],
-        "ends": tree.ends.tolist(),
-    }
-
-
-def _texts(lm: LanguageModel, tree: Tree) -> list[str]:
-    """Each token's text after the token before it. Some tokenizers would decode a token alone
-    without its space."""
-    tokens, decode, texts = tree.tokens.tolist(), lm.tokenizer.decode, []
-    for token, parent in zip(tokens, tree.parents.tolist(), strict=True):
-        before = [tokens[parent]] if parent >= 0 else []
-        texts.append(decode([*before, token])[len(decode(before)) :])
-    return texts
-
-
 def _groups(plan: Plan, answer: Answer, shared: int, runs: Runs) -> list[GroupPart]:
     trials = [number for number, trial in enumerate(plan.groups.trials) for _ in trial]
     parts: list[GroupPart] = []
@@ -191,31 +194,23 @@ def _groups(plan: Plan, answer: Answer, shared: int, runs: Runs) -> list[GroupPa
                 "choices": list(group.choices),
                 "prompt": plan.prompts[number].text[shared:],
                 "probabilities": rounded(group.probabilities.tolist()),
-                "null": None if group.null is None else round(group.null, _DIGITS),
+                "null": rounded_null(group.null),
                 "lens": [rounded(row) for row in readouts],
             }
         )
     return parts
 
 
-def _running(plan: Plan, answer: Answer) -> AnswerPart:
-    """The answer as it forms, trial by trial."""
-    running, errors, groups, K = [], [], plan.groups, len(plan.question.choices)
-    ends = [*accumulate(map(len, groups.trials))]
-    for number, end in enumerate(ends, 1):
-        # The first trials of a complete grouping are not complete.
-        complete = groups.complete and number == len(ends)
-        so_far = replace(groups, trials=groups.trials[:number], complete=complete)
-        mean = combine(K, answer.groups[:end], plan.dtype)
-        standard_errors = uncertainty(so_far, mean).standard_errors
-        running.append(rounded(mean.scores.tolist()))
-        errors.append(None if standard_errors is None else rounded(standard_errors.tolist()))
-    return {
-        "prediction": answer.prediction,
-        "probabilities": rounded(answer.probabilities.tolist()),
-        "running": running,
-        "errors": errors,
-    }
+def _check_detail(detail: str | None) -> None:
+    if detail not in (None, *DETAILS):
+        raise InputError(f"detail {quote(detail)} is unknown; use one of {', '.join(DETAILS)}")
+
+
+def _others(
+    lm: LanguageModel, preset: Preset, question: Question, seed: int, engine: str
+) -> dict[str, Other]:
+    methods: tuple[Method, ...] = (Standard(preset), Cyclic(preset))
+    return {one.name: _other(lm, one, question, seed, engine) for one in methods}
 
 
 def _other(lm: LanguageModel, method: Method, question: Question, seed: int, engine: str) -> Other:
@@ -225,8 +220,3 @@ def _other(lm: LanguageModel, method: Method, question: Question, seed: int, eng
         return {"prediction": None, "probabilities": [], "left_out": str(error)}
     probabilities = rounded(answer.probabilities.tolist())
     return {"prediction": answer.prediction, "probabilities": probabilities, "left_out": ""}
-
-
-def rounded(values: list[float]) -> list[float]:
-    """The values with as many digits as the page shows."""
-    return [round(value, _DIGITS) for value in values]

@@ -11,9 +11,11 @@ from typing import Any, TypedDict
 class Sequence_(TypedDict):
     """A packed sequence, row by row. `groups`: the group that a token belongs to, -1 if groups
     share it. `parents`: the row before it in its prompt, -1 for the first. `ends`: each group's
-    last row."""
+    last row. `inside`: the rows that end inside a character; they have no text, and the row that
+    completes the character has it."""
 
     texts: list[str]
+    inside: list[int]
     positions: list[int]
     parents: list[int]
     groups: list[int]
@@ -44,6 +46,24 @@ class AnswerPart(TypedDict):
     errors: list[list[float] | None]
 
 
+class Ablation(TypedDict):
+    """The packed sequence run without its mask, with positions that run on, or with both.
+
+    `probabilities`, `nulls`, `lens`: of each shown group, as in GroupPart. `self_ensemble`: the
+    answer from the trials that are shown whole, None if there are none. `attention`: uint8, in
+    steps of 1/255, for the first `rows` rows of the packed sequence, one after the other: (L,
+    heads, c), where c is the number of rows that the mask shows; None if the model does not show
+    it, or if it would take too much.
+    """
+
+    probabilities: list[list[float]]
+    nulls: list[float | None]
+    lens: list[list[list[float]]]
+    self_ensemble: AnswerPart | None
+    rows: int
+    attention: Any
+
+
 class Other(TypedDict):
     """Another method's answer; `left_out` says why there is none."""
 
@@ -61,8 +81,9 @@ class Data(TypedDict):
 
     `equality[run]`: (T, L + 1) float32, how far each packed token's hidden state is from that of
     the separate run of its prompt, as a part of its size (root mean square), after each layer and
-    after the final norm. The runs: the engines "dense" and "tree", "without_mask" and
-    "without_positions"; a run that the model cannot do is missing. NaN: not computed, because the
+    after the final norm. The runs: the engines "dense" and "tree", and the `ablations`
+    "without_mask", "without_positions" and "without_both"; a run that the model cannot do is
+    missing. NaN: not computed, because the
     tree engine's top layer has the groups' ends only. `bitwise`: whether all bits are equal.
 
     `attention`: uint8, in steps of 1/255, for row after row of the tree: (L, heads, position + 1),
@@ -101,6 +122,7 @@ class Data(TypedDict):
     equality: dict[str, Any]
     bitwise: dict[str, bool]
     attention: Any
+    ablations: dict[str, Ablation]
     self_ensemble: AnswerPart
     others: dict[str, Other]
     detail: str

@@ -5,10 +5,19 @@ function move(step) { // along the rows that are drawn
   point(tokenAt(clamp(rowOf(state.at) + step, 0, tokens.length - 1)));
 }
 
-function nextGroup(step) { // to the end of another group
-  const g = clamp(state.group + step, 0, shownGroups(state.trials) - 1);
+function nextGroup(step) { // to the end of the next group, or of the one before
+  const here = rowOf(state.at), ends = layout().ends.slice(0, shownGroups(state.trials)).sort((a, b) => a - b);
+  const row = step > 0 ? ends.find((end) => end > here) : ends.reverse().find((end) => end < here);
   state.pinned = true;
-  point(data.packed.ends[g]);
+  if (row !== undefined) point(tokenAt(row));
+}
+
+function moveCell(down, right) { // on the mask; its row is the pointed token
+  const [row, column] = state.cell || [rowOf(state.at), rowOf(state.at)], most = tokens.length - 1;
+  const next = [clamp(row + down, 0, most), clamp(column + right, 0, most)];
+  state.pinned = true;
+  point(tokenAt(next[0]));
+  pointCell(...next);
 }
 
 function release() {
@@ -45,12 +54,26 @@ function onKeys(element, keys) {
   });
 }
 
+function asPacked() { // back to what the paper does
+  [state.mask, state.restart] = [true, true];
+  for (const [name, value] of [["mask", "on"], ["positions", "restart"]]) {
+    document.querySelector(`input[name=${name}][value=${value}]`).checked = true;
+  }
+  switched();
+}
+
 function listen() {
   onPointer($("sequence"), (event) => {
     const token = event.target.closest(".t");
     return token ? tokenAt(Number(token.id.slice(1))) : null;
   });
-  onPointer($("lit"), (event) => tokenAt(clamp(Math.floor(share(event, "y") * tokens.length), 0, tokens.length - 1)));
+  const index = (event, axis) => clamp(Math.floor(share(event, axis) * tokens.length), 0, tokens.length - 1);
+  onPointer($("lit"), (event) => tokenAt(index(event, "y")));
+  for (const kind of ["pointermove", "click"]) {
+    $("lit").addEventListener(kind, (event) => pointCell(index(event, "y"), index(event, "x")));
+  }
+  onKeys($("lit"), { ArrowRight: () => moveCell(0, 1), ArrowLeft: () => moveCell(0, -1),
+    ArrowDown: () => moveCell(1, 0), ArrowUp: () => moveCell(-1, 0), Escape: release });
   onKeys($("sequence"), {
     ArrowRight: () => move(1), ArrowLeft: () => move(-1), Home: () => move(-1e9), End: () => move(1e9),
     ArrowDown: () => nextGroup(1), ArrowUp: () => nextGroup(-1), Escape: release,
@@ -64,27 +87,24 @@ function listen() {
   });
   onKeys($("trials"), { ArrowRight: () => pick(state.group + 1), ArrowLeft: () => pick(state.group - 1),
     ArrowDown: () => pick(state.group + 1), ArrowUp: () => pick(state.group - 1) });
-  $("switches").addEventListener("change", ({ target }) => {
-    if (target.name === "layout") state.layout = target.value;
-    if (target.name === "mask") state.mask = target.value === "on";
-    if (target.name === "positions") state.restart = target.value === "restart";
-    if (target.name === "window") state.window = Number(target.value);
-    if (target.name === "trials") state.trials = Number(target.value);
-    drawPart2();
-    point(tokenCount() > rowOf(state.at) ? state.at : data.packed.ends[0]);
+  $("switches").addEventListener("change", () => {
+    const { layout: layout_, mask, positions, window: window_, trials } = $("switches").elements;
+    Object.assign(state, { layout: layout_.value, mask: mask.value === "on", restart: positions.value === "restart",
+      window: Number(window_.value), trials: Number(trials.value) });
+    switched();
   });
-  for (const [id, fill] of [["tokentable", fillTokens], ["dottable", fillDots], ["formingtable", fillForming]]) {
-    $(id).addEventListener("toggle", fill); // long tables wait until they are opened
-  }
+  for (const back of document.querySelectorAll(".run button")) back.addEventListener("click", asPacked);
+  for (const id of Object.keys(TABLES)) $(id).addEventListener("toggle", () => fill(id));
   $("heads").addEventListener("input", () => {
     state.layer = Number($("layer").value);
     state.head = Number($("head").value);
     drawAttention();
   });
   $("step").addEventListener("input", () => { state.step = Number($("step").value); drawAnswer(); });
-  for (const kind of ["pointerover", "click"]) {
-    $("dots").addEventListener(kind, ({ target }) => {
-      if (target.dataset.dot) pickDot(Number(target.dataset.dot), kind === "click");
+  for (const kind of ["pointermove", "click"]) {
+    $("dots").addEventListener(kind, (event) => {
+      const dot = nearestDot(event);
+      if (dot !== null && (kind === "click" || dot !== state.dot)) pickDot(dot, kind === "click");
     });
   }
   const step = (by) => pickDot(clamp((state.dot ?? -1) + by, 0, dots.length - 1));
@@ -114,7 +134,11 @@ function fillSelects() {
 }
 
 function drawAll() { // also after a change of size or colours
+  const names = ["--shared", "--wash", "--rule", "--accent", "--heat", ...[0, 1, 2, 3, 4, 5, 6].map((i) => `--g${i}`)];
+  inks = Object.fromEntries(names.map((name) => [name, css(name)]));
   drawPart2();
+  drawEquality();
+  drawLens();
   drawStrips();
   for (const canvas of $("strips").querySelectorAll("canvas")) listenStrip(canvas);
   drawAnswer();
@@ -124,18 +148,21 @@ function drawAll() { // also after a change of size or colours
 async function start() {
   for (const [run, packed] of Object.entries(data.equality)) equality[run] = await unpack(packed);
   if (data.attention) attention = await unpack(data.attention);
-  let next = 0;
-  for (const position_ of data.tree.positions) {
-    starts.push(next);
-    next += (position_ + 1) * L * data.heads;
+  for (const [name, { attention: packed }] of Object.entries(data.ablations)) {
+    if (packed) ablatedAttention[name] = await unpack(packed);
   }
+  prepareAttention();
+  prepareTexts();
+  state.run = null;
   state.group = shownGroups(1) - 1; // the last one of the first trial: the ablations spoil it
   state.at = data.packed.ends[state.group];
   fillSelects();
   prepareEquality();
+  prepareDots();
   drawTrials();
   drawGroup();
   drawAll();
+  tellRuns();
   listen();
   document.documentElement.dataset.ready = "yes"; // for tests, and for printing by a program
 }

@@ -24,7 +24,7 @@ def mask_picture(data: Data) -> dict[str, Any]:
             column = packed["parents"][column]
         tokens.append(
             {
-                "text": packed["texts"][row],
+                "text": "…" if row in packed["inside"] else packed["texts"][row],
                 "position": packed["positions"][row],
                 "group": packed["groups"][row],
                 "reads": row in ends,

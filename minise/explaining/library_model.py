@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from minise.bridges.library import TOO_MUCH, Library
 from minise.checking.traces import Trace, relative
 from minise.errors import InputError, Unsuited, one_line
 from minise.explaining.watch import Alone
+from minise.layout import Layout
 from minise.method import Plan
 
 
@@ -36,6 +38,7 @@ class WatchedLibrary:
     def __init__(self, library: Library, prompt: list[int]) -> None:
         self.library, facts = library, library.config
         self.layers, self.attention = facts.num_hidden_layers, facts.attention
+        self.positions: float = facts.max_position_embeddings
         self.windows = [] if facts.window is None else [facts.window]
         self.left_out: list[str] = []
         if size := facts.chunk or facts.index_window:
@@ -48,9 +51,10 @@ class WatchedLibrary:
             self.engine = "separate"
             self.left_out.append(f"Each prompt was asked by itself. {error}.")
         one_pass = self._run_alone(prompt)
+        self._prompt, self._norm = prompt, one_pass.norm
         self.heads = 0
-        if self._works(lambda: self._weights(prompt, one_pass)):
-            weights = self._weights(prompt, one_pass)
+        if self._works(lambda: self._weights(len(prompt), one_pass)):
+            weights = self._weights(len(prompt), one_pass)
             self.heads = weights.shape[1]
             if (weights.sum(dim=-1) - 1).abs().max() > 0.01:
                 sink = "a sink, for example, that is no token"
@@ -74,7 +78,18 @@ class WatchedLibrary:
             logits = self._readouts(prompt, one_pass)[:, list(label_ids)]
             readouts = logits.double().softmax(dim=-1).tolist()
         trace = [rows[0] for rows in self._trace(one_pass)] if self.traces else []
-        return Alone(trace, self._weights(prompt, one_pass) if self.heads else None, readouts)
+        weights = self._weights(len(prompt), one_pass) if self.heads else None
+        return Alone(trace, weights, readouts)
+
+    def readouts(self, rows: Tensor, label_ids: Sequence[int]) -> list[list[float]]:
+        if not self.reads:
+            return []
+        logits = self._read(rows, self._prompt, self._norm)[:, list(label_ids)]
+        return logits.double().softmax(dim=-1).tolist()
+
+    def weights(self, layout: Layout) -> Tensor:
+        run = partial(self.library.packed, layout)
+        return self._weights(len(layout.tokens), self._passes(run, output_attentions=True)[-1])
 
     def packed(self, run: Callable[[], object]) -> Trace:
         return [rows[0] for rows in self._trace(self._passes(run)[-1])]
@@ -141,12 +156,11 @@ class WatchedLibrary:
             raise Unsuited(f"Equality and readouts: the library does not tell {states}")
         return rows
 
-    def _weights(self, prompt: list[int], one_pass: _Pass) -> Tensor:
+    def _weights(self, T: int, one_pass: _Pass) -> Tensor:
         """(L, heads, T, T)."""
         if self.attention != "eager":
             remedy = 'load the model with attn_implementation="eager"'
             raise Unsuited(f"Attention weights: {self.attention} does not tell them; {remedy}")
-        T = len(prompt)
         layers: Any = getattr(one_pass.output, "attentions", None) or ()
         shapes = {getattr(weights, "shape", None) for weights in layers}
         if len(layers) != self.layers or len(shapes) > 1 or layers[0].shape[2:] != (T, T):
@@ -157,12 +171,16 @@ class WatchedLibrary:
         return weights
 
     def _readouts(self, prompt: list[int], one_pass: _Pass) -> Tensor:
-        """The logits (L, V) after the prompt as read out after each layer: from a pass whose final
-        norm gets these rows. All that follows the norm is the model's own."""
+        """The logits (L, V) after the prompt as read out after each layer."""
         layers = self._trace(one_pass)[:-1]
         rows = torch.stack([layer[0, -1].to(one_pass.unnormed) for layer in layers])
+        return self._read(rows, prompt, one_pass.norm)
+
+    def _read(self, rows: Tensor, prompt: list[int], norm: nn.Module) -> Tensor:
+        """The logits (L, V) of the rows (L, D): from a pass whose final norm gets them. All that
+        follows the norm is the model's own. `prompt`: any tokens."""
         tokens = torch.tensor([(prompt * self.layers)[: self.layers]], device=rows.device)
-        hook = one_pass.norm.register_forward_pre_hook(lambda _, inputs: (rows[None], *inputs[1:]))
+        hook = norm.register_forward_pre_hook(lambda _, inputs: (rows[None], *inputs[1:]))
         try:
             output = self.library.network(input_ids=tokens, use_cache=False, return_dict=True)
         finally:

@@ -25,7 +25,7 @@ from minise.methods.public import named_self_ensemble
 from minise.question import Question
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("page.js", "sequence.js", "charts.js", "answer.js", "events.js")
+_SCRIPTS = ("page.js", "sequence.js", "mask.js", "charts.js", "answer.js", "events.js")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,10 @@ class Page:
     @cached_property
     def html(self) -> str:
         """The page: one file, which needs no other file and no network."""
-        return _render(
-            "page.html", data=self.data, style=_source("page.css"), script=_source(*_SCRIPTS)
-        )
+        scores = self.data["self_ensemble"]["running"][-1]
+        order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+        style, script = _source("page.css"), _source(*_SCRIPTS)
+        return _render("page.html", data=self.data, order=order, style=style, script=script)
 
     @cached_property
     def figure(self) -> str:

@@ -1,4 +1,4 @@
-"""What the model does on the prompts of a page: each run alone, and packed in four ways."""
+"""What the model does on the prompts of a page: each run alone, and packed in five ways."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import torch
 from torch import Tensor
 
 from minise.checking.traces import Trace, row_sizes
-from minise.engines import LanguageModel, branch_logits, layout_logits
+from minise.engines import LanguageModel, branch_logits
 from minise.errors import InputError
+from minise.explaining.ablations import AblatedRun, ablated_layouts, run_ablated
 from minise.explaining.watch import Watch
-from minise.layout import Tree, causal_mask
+from minise.layout import Tree
 from minise.method import Plan
-
-ABLATIONS = ("without_mask", "without_positions")  # of the engine dense
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """lens: for each group, after each layer, the probabilities of its labels. left_out: which runs
-    are missing, and why. The other fields are as in `data.Data`."""
+    """lens: for each group, after each layer, the probabilities of its labels. ablated: the runs of
+    `ablations.ablated_layouts`. left_out: which runs are missing, and why. The other fields are as
+    in `data.Data`."""
 
     equality: dict[str, Any]
     bitwise: dict[str, bool]
     attention: Any
     lens: list[list[list[float]]]
+    ablated: dict[str, AblatedRun]
     left_out: list[str]
 
 
@@ -61,18 +62,23 @@ def run_all(
             _add_attention(attention, path, one.weights, every_head)
     alone = [torch.cat(rows) for rows in zip(*streams, strict=True)]
     del streams
-    equality, bitwise, left_out = {}, {}, []
-    runs = _packed_runs(lm, watch, plan, flat, rows_of_tree) if alone else {}
+    equality, bitwise, ablated, left_out = {}, {}, {}, []
+    runs = _packed_runs(lm, watch, plan, rows_of_tree) if alone else {}
     for name, run in runs.items():
-        if name in ABLATIONS and "dense" not in equality:
-            continue
         try:
             equality[name], bitwise[name] = _compare(alone, run(), flat.ends)
         except InputError as error:  # the model cannot do this run
             both = ", with and without mask and positions," if name == "dense" else ""
             left_out.append(f"The run {name}{both} is left out: {error}.")
+    for name, layout in ablated_layouts(flat).items() if "dense" in equality else ():
+        try:
+            packed, ablated[name] = run_ablated(lm, watch, plan, layout)
+        except InputError as error:
+            left_out.append(f"The run {name} is left out: {error}.")
+        else:
+            equality[name], bitwise[name] = _compare(alone, packed, flat.ends)
     cells = np.concatenate([attention[i] for i in sorted(attention)]) if attention else None
-    return Runs(equality, bitwise, cells, lens, left_out)
+    return Runs(equality, bitwise, cells, lens, ablated, left_out)
 
 
 def _add_attention(
@@ -97,18 +103,14 @@ def tree_rows(flat: Tree, tree: Tree) -> list[int]:
 
 
 def _packed_runs(
-    lm: LanguageModel, watch: Watch, plan: Plan, flat: Tree, rows_of_tree: list[int]
+    lm: LanguageModel, watch: Watch, plan: Plan, rows_of_tree: list[int]
 ) -> dict[str, Callable[[], Trace]]:
-    """Both engines as they are used, and the ablations of the dense one."""
+    """Both engines as they are used."""
     columns = plan.prompts[0].label_ids
     dense = partial(branch_logits, lm, plan.prefix, plan.branches, "dense", columns)
-    without_mask = flat.replace(mask=causal_mask(len(flat.tokens)))
-    without_positions = flat.replace(positions=torch.arange(len(flat.tokens)))
     runs: dict[str, Callable[[], Trace]] = {"dense": partial(watch.packed, dense)}
     if watch.engine != "separate":
         runs["tree"] = partial(watch.tree, plan, rows_of_tree)
-    for name, layout in zip(ABLATIONS, (without_mask, without_positions), strict=True):
-        runs[name] = partial(watch.packed, partial(layout_logits, lm, layout, columns))
     return runs
 
 

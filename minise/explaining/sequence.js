@@ -52,102 +52,146 @@ function drawTrials() {
 }
 
 function drawGroup() {
-  const group = GROUPS[state.group], null_ = group.null === null ? [] : [["None of the above", group.null]];
+  const group = GROUPS[state.group], found = result(state.group);
   for (const button of $("trials").querySelectorAll("button")) {
     button.setAttribute("aria-pressed", `${Number(button.dataset.group) === state.group}`);
   }
   $("partition-title").textContent = `The groups of trial ${group.trial + 1}`;
   $("partition").replaceChildren(...GROUPS.flatMap((one, g) => (one.trial === group.trial
-    ? [make("li", { colour: colour(g), ...(g === state.group ? { "aria-current": "true" } : {}) },
+    ? [make("li", { colour: colour(g), dir: "auto", ...(g === state.group ? { "aria-current": "true" } : {}) },
       one.choices.map((choice) => data.choices[choice]).join(", "))] : [])));
   const name = groupName(state.group);
   $("prompt-title").textContent = `The prompt of ${name}`;
   $("prompt").replaceChildren(make("span", { class: "shared" }, data.shared), group.prompt);
   $("prompt").style.setProperty("--c", colour(state.group));
-  const said = group.choices.map((choice, i) => [data.choices[choice], group.probabilities[i]]);
-  fillTable($("said"), ["Label", "Choice", "Probability", ""], [...said, ...null_].map(([text, p], i) => {
+  $("said").style.setProperty("--c", colour(state.group));
+  const said = found ? group.choices.map((choice, i) => [data.choices[choice], found.probabilities[i]]) : [];
+  if (found && found.nothing !== null) said.push(["None of the above", found.nothing]);
+  fillTable($("said"), ["Label", "Choice", "Probability", ""], said.map(([text, p], i) => {
     const bar = make("span", { class: "bar", style: `width: ${Math.round(100 * p)}%` });
     return [data.labels[i], text, percent(p), bar];
   }));
+  drawLens();
+  markDots();
 }
 
 function pick(g) { // a group: its prompt, and where its labels are read
   state.group = clamp(g, 0, GROUPS.length - 1);
   drawGroup();
   if (state.group < data.shown) point(data.packed.ends[state.group]);
-  else drawLens();
 }
 
-// -------------------------------------------------------------- part 2: the sequence and the mask
+// ------------------------------------------------------------------------- tokens and their texts
 
-let tokens = [], lit = [], cell = 1;
+// The rows of a layout in stretches: of one prompt, or of what several share.
+function blocks({ parents, groups }, T) {
+  const found = [];
+  for (let row = 0; row < T; row++) {
+    if (!row || parents[row] !== row - 1 || groups[row] !== groups[row - 1]) found.push([]);
+    found[found.length - 1].push(row);
+  }
+  return found;
+}
+
+// Rows in the pieces in which they are written: one token each, and several where a character (what
+// a reader takes for one: a letter with its accents, a whole emoji) needs them.
+function pieces(rows, { texts, inside }) {
+  const text = rows.map((row) => texts[row]).join("");
+  const cuts = /[\u0300-\uffff]/.test(text) && Intl.Segmenter
+    ? new Set([...new Intl.Segmenter().segment(text)].map(({ index }) => index)).add(text.length) : null;
+  const found = [];
+  let open = [], at = 0;
+  for (const row of rows) {
+    open.push(row);
+    at += texts[row].length;
+    if (inside.has(row) || (cuts && !cuts.has(at))) continue;
+    found.push(open);
+    open = [];
+  }
+  return open.length ? [...found, open] : found;
+}
+
+const hex = (byte) => byte.toString(16).toUpperCase().padStart(2, "0");
+
+// How the tokens of a piece are written, and what they are called.
+function describe(rows, part) {
+  const { texts, inside } = part, text = rows.map((row) => texts[row]).join(""), n = rows.length;
+  const bytes = n > 1 ? [...new TextEncoder().encode(text)].map(hex) : [];
+  rows.forEach((row, i) => {
+    part.marks[row] = n === 1 ? (inside.has(row) ? "…" : visible(text)) : bytes.length === n ? bytes[i] : `${i + 1}/${n}`;
+    part.names[row] = n === 1 ? (inside.has(row) ? "the first bytes of a character" : quoted(text))
+      : `part ${i + 1} of ${n} of ${quoted(text)}`;
+  });
+}
+
+function prepareTexts() {
+  for (const part of [data.packed, data.tree]) {
+    part.inside = new Set(part.inside);
+    part.marks = [];
+    part.names = [];
+    part.pieces = blocks(part, part.texts.length).map((rows) => pieces(rows, part));
+    for (const rows of part.pieces.flat()) describe(rows, part);
+  }
+}
+
+// A piece as it is written: a token, or a character over its tokens; a line end ends the line.
+function written(rows, part, token) {
+  const text = rows.map((row) => part.texts[row]).join("");
+  const spans = rows.map((row) => {
+    const span = token(row);
+    span.append(part.marks[row]);
+    const nameless = !part.marks[row].trim(); // a space is no name
+    if (span.role && (rows.length > 1 || nameless)) span.setAttribute("aria-label", nameless ? "space" : part.names[row]);
+    return span;
+  });
+  const over = make("span", { class: "glyph", dir: "auto", "aria-hidden": "true" }, visible(text));
+  const shown = rows.length > 1 ? [make("span", { class: "char" }, over, make("span", { class: "parts" }, ...spans))] : spans;
+  return text.endsWith("\n") ? [...shown, make("br")] : shown;
+}
+
+// ------------------------------------------------------------------------- part 2: the sequence
+
+let tokens = [], lit = [];
+
+const span = (numbers) => (numbers.length > 1 ? `${numbers[0]} to ${numbers[numbers.length - 1]}` : `${numbers[0]}`);
 
 function drawSequence() {
-  const { texts, parents, groups } = layout(), T = rowCount(), box = $("sequence");
-  const blocks = [];
+  const part = layout(), { parents, groups } = part, T = rowCount();
   tokens = [];
   lit = [];
-  for (let row = 0; row < T; row++) {
-    if (row === 0 || parents[row] !== row - 1 || groups[row] !== groups[row - 1]) {
-      const after = row && parents[row] !== row - 1 && state.layout === "tree" ? `, after token ${parents[row]}` : "";
-      const name = (row === 0 ? "shared by all" : groups[row] < 0 ? "shared" : groupName(groups[row])) + after;
-      blocks.push(make("div", { class: "block", role: "group", "aria-label": name, colour: colour(groups[row]) },
-        make("span", { class: "name", "aria-hidden": "true" }, name)));
-    }
-    const token = make("span", { class: "t", role: "option", id: `t${row}`, "aria-selected": "false" }, visible(texts[row]));
-    tokens.push(token);
-    blocks[blocks.length - 1].append(token, ...(texts[row].endsWith("\n") ? [make("br")] : []));
-  }
-  box.replaceChildren(...blocks);
-}
-
-function drawMask() {
-  const T = rowCount(), canvas = $("mask"), over = $("lit"), ratio = window.devicePixelRatio || 1;
-  const room = $("maskbox").parentElement.clientWidth * ratio;
-  cell = Math.max(1, Math.floor(room / T));
-  for (const one of [canvas, over]) one.width = one.height = T * cell;
-  canvas.style.width = `${(T * cell) / ratio}px`;
-  const pen = canvas.getContext("2d"), { groups } = layout();
-  const shades = new Map([-1, 0, 1, 2, 3, 4, 5, 6].map((i) => [i, css(i < 0 ? "--shared" : `--g${i}`)]));
-  for (let row = 0; row < T; row++) {
-    pen.fillStyle = shades.get(groups[row] < 0 ? -1 : groups[row] % 7);
-    for (const [first, count] of runs(sees(row))) pen.fillRect(first * cell, row * cell, count * cell, cell);
-  }
-  pen.fillStyle = css("--wash"); // a thin grid
-  for (let line = 1; cell >= 5 && line <= T; line++) {
-    pen.fillRect(line * cell - 1, 0, 1, T * cell);
-    pen.fillRect(0, line * cell - 1, T * cell, 1);
-  }
+  $("sequence").replaceChildren(...part.pieces.filter(([[first]]) => first < T).map((rows) => {
+    const first = rows[0][0], g = groups[first];
+    const after = first && parents[first] !== first - 1 && state.layout === "tree" ? `, after token ${parents[first]}` : "";
+    const where = `position${rows.flat().length > 1 ? "s" : ""} ${span(rows.flat().map(position))}`;
+    const name = `${first === 0 ? "the question, shared by all" : g < 0 ? "shared" : groupName(g)}${after}: ${where}`;
+    return make("div", { class: "block", role: "group", "aria-label": name, colour: colour(g) },
+      make("span", { class: "name", "aria-hidden": "true" }, name),
+      ...rows.flatMap((piece) => written(piece, part, (row) => {
+        tokens[row] = make("span", { class: "t", role: "option", id: `t${row}`, "aria-selected": "false" });
+        return tokens[row];
+      })));
+  }));
 }
 
 function light() { // what the pointed token sees, in the sequence and in the mask
   const row = rowOf(state.at), seen = sees(row);
   for (const token of lit) token.classList.remove("lit", "at");
+  if (lit.length) lit[lit.length - 1].setAttribute("aria-selected", "false");
   lit = [...seen.map((column) => tokens[column]), tokens[row]];
   for (const column of seen) tokens[column].classList.add("lit");
   tokens[row].classList.add("at");
-  for (const token of $("sequence").querySelectorAll("[aria-selected=true]")) token.setAttribute("aria-selected", "false");
   tokens[row].setAttribute("aria-selected", "true");
   $("sequence").setAttribute("aria-activedescendant", `t${row}`);
-
-  const over = $("lit"), pen = over.getContext("2d"), size = over.width;
-  const thick = Math.max(cell, Math.ceil(size / 180)), top = row * cell - (thick - cell) / 2;
-  pen.clearRect(0, 0, size, size);
-  pen.fillStyle = css("--rule");
-  pen.fillRect(0, top, size, thick);
-  pen.fillStyle = css("--accent");
-  for (const [first, count] of runs(seen)) {
-    pen.fillRect(first * cell, top, Math.max(count * cell - (cell >= 5 ? 1 : 0), 2), thick);
-  }
+  lightMask(row, seen);
   tellPointed(row, seen.length);
 }
 
 function tellPointed(row, count) {
-  const { texts, groups, ends } = layout(), g = groups[row];
+  const { names, groups, ends } = layout(), g = groups[row];
   const owner = g >= 0 ? `in ${groupName(g)}` : "shared by several groups";
   const reads = ends.includes(row) ? " Its group's labels are read out here." : "";
   const held = state.pinned ? " Held: Escape lets go." : "";
-  $("pointed").textContent = `Token ${quoted(texts[row])}, ${owner}: index ${row}, position ${position(row)}, `
+  $("pointed").textContent = `Token ${names[row]}, ${owner}: index ${row}, position ${position(row)}, `
     + `sees ${count} token${count > 1 ? "s" : ""}.${reads}${held}`;
 }
 
@@ -157,28 +201,49 @@ function tellSwitches() {
   if (state.layout === "tree") {
     told.push(`Tree: whatever two prompts begin with is there once, ${rows.tree} tokens instead of ${rows.packed}.`);
   }
-  if (!state.mask) told.push("Mask off: a group reads all groups before it. This is the first ablation.");
-  if (!state.restart) told.push("Positions run on: late groups stand far from the question. This is the second ablation.");
+  if (!state.mask) told.push("Mask off: a group reads all groups before it.");
+  if (!state.restart) told.push("Positions run on: late groups stand far from the question.");
   if (state.window) {
-    const whose = data.windows.includes(state.window) ? "this model's own" : "an example; this model has none like it";
+    const own = data.windows.includes(state.window);
+    const whose = own ? "this model's own" : "an example, which is drawn but was not run";
     told.push(`Window ${state.window}: a token sees that many positions, itself included (${whose}).`);
   }
   $("switched").textContent = told.join(" ") || "As the paper packs it.";
 }
 
-function fillTokens() {
-  if (!$("tokentable").open) return;
-  const { texts, groups } = layout();
-  const rows = tokens.map((_, row) => [`${row}`, visible(texts[row]),
-    groups[row] < 0 ? "shared" : `${groups[row] + 1}`, `${position(row)}`, `${sees(row).length}`]);
-  fillTable($("tokentable").querySelector("table"), ["Index", "Token", "Group", "Position", "Sees"], rows);
+// What the switches do to the answer, and in every part whose numbers they change.
+function tellRuns() {
+  const name = ablated(), run = ablation(), own = data.self_ensemble;
+  const flat = state.layout === "tree" ? " of the flat sequence" : "";
+  const answer = ({ prediction, probabilities }) =>
+    `${isolated(data.choices[prediction])}${verdict(prediction)} with ${percent(probabilities[prediction])}`;
+  const after = run && run.self_ensemble && ensemble().running.length < data.trials
+    ? `, after ${ensemble().running.length} of the trials` : "";
+  $("consequence").hidden = !name;
+  $("consequence").textContent = !name ? "" : !run ? `The model was not run so${flat}: all numbers are those of the paper's packing.`
+    : run.self_ensemble ? `So it answers ${answer(run.self_ensemble)}${after}; as the paper packs it, ${answer(own)}.`
+      : "It was run so for the shown groups alone, too few for an answer.";
+  for (const note of document.querySelectorAll(".run")) {
+    const has = run && (note.id !== "run5" || run.self_ensemble);
+    note.hidden = !name;
+    note.querySelector("span").textContent = name && has ? `These are the numbers${flat} with ${ABLATIONS[name]}.`
+      : `Not run with ${ABLATIONS[name]}: these are the numbers of the paper's packing.`;
+  }
 }
+
+function fillTokens(table) {
+  const { names, groups } = layout();
+  const rows = tokens.map((_, row) => [`${row}`, names[row].replace(/^“(.*)”$/s, "$1"),
+    groups[row] < 0 ? "shared" : `${groups[row] + 1}`, `${position(row)}`, `${sees(row).length}`]);
+  fillTable(table, ["Index", "Token", "Group", "Position", "Sees"], rows);
+}
+TABLES.tokentable = fillTokens;
 
 function drawPart2() {
   drawSequence();
   drawMask();
   tellSwitches();
-  fillTokens();
+  fill("tokentable");
 }
 
 function point(at, show = true) { // move the pointed token
@@ -188,7 +253,7 @@ function point(at, show = true) { // move the pointed token
     state.group = own;
     drawGroup();
   }
-  if (tokenCount() <= rowOf(at)) { // of a trial that is not in the picture
+  if (tokens.length <= rowOf(at)) { // of a trial that is not in the picture
     const options = [...$("shown").options].map((option) => Number(option.value));
     state.trials = options.find((trials) => trials > GROUPS[own].trial);
     $("shown").value = state.trials;
@@ -196,12 +261,23 @@ function point(at, show = true) { // move the pointed token
   }
   light();
   if (show) reveal(tokens[rowOf(at)], $("sequence"));
-  drawEquality();
+  traceEquality();
   markStrips();
   drawAttention();
-  drawLens();
 }
-const tokenCount = () => tokens.length;
+
+function switched() { // after a switch of part 2: what it changes, everywhere
+  const name = ablated(), changed = name !== state.run;
+  state.run = name;
+  drawPart2();
+  tellRuns();
+  if (changed) {
+    drawGroup();
+    prepareDots();
+    drawAnswer();
+  }
+  point(tokens.length > rowOf(state.at) ? state.at : data.packed.ends[0]);
+}
 
 function reveal(element, box) { // scroll the box alone, not the page
   const inner = element.getBoundingClientRect(), outer = box.getBoundingClientRect();

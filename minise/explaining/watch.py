@@ -5,6 +5,7 @@ A model of another library shows what it can: library_model.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -15,6 +16,7 @@ from torch import Tensor
 from minise.checking.recording import record
 from minise.checking.traces import Trace, pick, trace
 from minise.engines import LanguageModel, branch_logits, run_alone
+from minise.layout import Layout
 from minise.method import Plan
 
 
@@ -31,16 +33,25 @@ class Alone(NamedTuple):
 
 class Watch(Protocol):
     """One model under observation. engine: by which the answers are computed, as in `data.Data`.
-    heads: how many heads show their attention. windows: of its layers, in positions. left_out: what
-    the model does not show, in sentences."""
+    heads: how many heads show their attention. positions: how many there are. windows: of its
+    layers, in positions. left_out: what the model does not show, in sentences."""
 
     engine: str
     heads: int
+    positions: float
     windows: list[int]
     left_out: list[str]
 
     def alone(self, prompt: list[int], label_ids: Sequence[int]) -> Alone:
         """Run one prompt by itself."""
+
+    def readouts(self, rows: Tensor, label_ids: Sequence[int]) -> list[list[float]]:
+        """The probabilities of the labels as read from the rows (L, D) of one token, one after each
+        layer; empty if the model does not show them."""
+
+    def weights(self, layout: Layout) -> Tensor:
+        """(L, heads, T, T): how much each token of a layout reads each other one. Raises InputError
+        if the model does not show them."""
 
     def packed(self, run: Callable[[], object]) -> Trace:
         """The rows of the one pass in `run`."""
@@ -55,6 +66,7 @@ class OwnModel:
     """The `Watch` of minise's own decoder, which shows everything."""
 
     engine = "tree"
+    positions = math.inf  # its angles are computed
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm, self.heads = lm, lm.config.num_attention_heads
@@ -66,11 +78,21 @@ class OwnModel:
             hidden = run_alone(self.lm, prompt)
         layers = [recording.residual[layer][0] for layer in sorted(recording.residual)]
         attention = [recording.attention[layer][0] for layer in sorted(recording.attention)]
+        readouts = self.readouts(torch.stack([rows[-1] for rows in layers]), label_ids)
+        return Alone([*layers, hidden], torch.stack(attention), readouts)
+
+    def readouts(self, rows: Tensor, label_ids: Sequence[int]) -> list[list[float]]:
         # Read out after each layer as after the last: by the final norm and the output matrix.
-        normed = self.lm.decoder.model.norm(torch.stack([rows[-1] for rows in layers]))
+        normed = self.lm.decoder.model.norm(rows)
         columns = torch.tensor(label_ids, device=normed.device)
         logits = self.lm.logits(normed, columns).double()
-        return Alone([*layers, hidden], torch.stack(attention), logits.softmax(dim=-1).tolist())
+        return logits.softmax(dim=-1).tolist()
+
+    def weights(self, layout: Layout) -> Tensor:
+        with record(self.lm.decoder, attention=True) as recording:
+            self.lm.layout_ends(layout)
+        layers = [recording.attention[layer][0] for layer in sorted(recording.attention)]
+        return torch.stack(layers)
 
     def packed(self, run: Callable[[], Any]) -> Trace:
         return trace(self.lm.decoder, run)[0]

@@ -10,7 +10,7 @@ import torch
 from minise import Question, pack
 from minise.explaining.page import explain
 from minise.method import SelfEnsemble
-from tests.support.explained import HOSTILE
+from tests.support.explained import FOREIGN, HOSTILE
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -36,6 +36,13 @@ def test_a_long_first_trial_is_drawn_up_to_the_tokens_shown(lm) -> None:
     page = explain(lm, question, group_size=2, grouping="exact", detail="full")
     many = replace(page, data={**page.data, "shown": 3})
     assert many.figure.count("reads out") == 3
+
+
+def test_a_character_stands_at_the_last_of_its_tokens(lm) -> None:
+    page = explain(lm, FOREIGN, group_size=2, trials=1)
+    shown = page.data["packed"]["inside"]
+    assert page.figure.count(">…</text>") == len(shown) > 10
+    assert ">م</text>" in page.figure
 
 
 def test_a_figure_with_hostile_text_is_well_formed(lm) -> None:

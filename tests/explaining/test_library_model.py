@@ -69,6 +69,7 @@ def test_equality_is_that_of_direct_calls(family: str) -> None:
         ("dense", flat.mask, flat.positions),
         ("without_mask", causal_mask(T), flat.positions),
         ("without_positions", flat.mask, torch.arange(T)),
+        ("without_both", causal_mask(T), torch.arange(T)),
     ):
         visible = mask & (positions[:, None] - positions < WINDOW.get(family, T))
         added = torch.zeros(T, T).masked_fill(~visible, torch.finfo(torch.float32).min)
@@ -95,6 +96,31 @@ def test_behind_the_cache_in_pieces_it_is_the_same(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("minise.bridges.library.TOKENS_PER_BATCH", 200)
     _, data = explained(make_model("mistral"))
     assert data["equality"]["tree"].max() < 1e-5
+
+
+@pytest.mark.parametrize("family", LAYERS)
+def test_ablations_are_those_of_direct_calls(family: str) -> None:
+    """Answers, readouts after every layer, and attention."""
+    model = make_model(family)
+    plan, data = explained(model)
+    flat = pack(plan.prefix, plan.branches)
+    T, rows = len(flat.tokens), data["ablations"]["without_both"]["rows"]
+    assert data["packed"]["ends"][1] < rows < T
+    positions, mask = torch.arange(T), causal_mask(T)
+    visible = mask & (positions[:, None] - positions < WINDOW.get(family, T))
+    added = torch.zeros(T, T).masked_fill(~visible, torch.finfo(torch.float32).min)
+    arguments = {"attention_mask": added[None, None], "position_ids": positions[None]}
+    output = model(flat.tokens[None], output_attentions=True, **arguments)
+    shown = data["ablations"]["without_both"]
+    for prompt, end, lens, p in zip(
+        plan.prompts, flat.ends, shown["lens"], shown["probabilities"], strict=True
+    ):
+        expected = output.logits[0, end, prompt.label_ids].softmax(dim=-1).tolist()
+        assert lens[-1] == pytest.approx(expected, abs=1e-5)
+        assert p == pytest.approx(expected[:-1], abs=1e-5)
+    weights = torch.cat(output.attentions)[:, :, :rows, :rows].detach().numpy()
+    cells = np.concatenate([weights[:, :, row, : row + 1].ravel() for row in range(rows)])
+    assert np.abs(shown["attention"] / 255 - cells).max() <= 0.5 / 255 + 1e-5
 
 
 @pytest.mark.parametrize("family", LAYERS)
@@ -171,7 +197,7 @@ def test_sdpa_shows_no_attention() -> None:
     assert page.data["attention"] is None
     assert page.data["heads"] == 0
     assert page.data["detail"] == "full"
-    assert len(page.data["equality"]) == 4
+    assert len(page.data["equality"]) == 5
     (why,) = page.data["left_out"]
     assert why.startswith("Attention weights: sdpa does not tell them")
     assert why.endswith('; load the model with attn_implementation="eager".')
@@ -181,12 +207,23 @@ def test_sdpa_shows_no_attention() -> None:
 def test_where_packing_is_refused_only_the_cache_is_compared() -> None:
     page = minise.explain(make_lm("mpt"), ASKED, **SETTINGS)
     assert list(page.data["equality"]) == ["tree"]
+    assert page.data["ablations"] == {}
     assert page.data["equality"]["tree"].max() < 1e-5
     (why,) = page.data["left_out"]
     assert why.startswith("The run dense, with and without mask and positions, is left out: ")
     assert "engine dense is not exact here" in why
     assert "was not run over this sequence" in page.html
     assert "Packed equals separate" not in page.html
+
+
+def test_positions_that_run_on_beyond_the_models_are_left_out() -> None:
+    data = explained(make_model("gpt2", max_position_embeddings=200))[1]
+    assert len(data["packed"]["texts"]) > 200 > max(data["packed"]["positions"])
+    assert list(data["ablations"]) == ["without_mask"]
+    assert len(data["left_out"]) == 2
+    for name, why in zip(("without_positions", "without_both"), data["left_out"], strict=True):
+        assert why.startswith(f"The run {name} is left out: it needs ")
+        assert why.endswith(" has 200.")
 
 
 def test_where_no_engine_is_exact_each_prompt_is_asked_by_itself() -> None:
@@ -258,7 +295,7 @@ def test_what_is_not_in_the_usual_form_is_not_shown(part: str, change: Any, why:
     if part == "attentions":
         assert (data["heads"], data["attention"]) == (0, None)
         assert all(group["lens"] for group in data["groups"])
-        assert len(data["equality"]) == 4
+        assert len(data["equality"]) == 5
     else:
         assert data["heads"] == 4
         assert not any(group["lens"] for group in data["groups"])
@@ -278,7 +315,7 @@ def test_readouts_that_are_not_the_models_answer_are_not_shown() -> None:
     why = "Readouts: what its final norm gets does not make the model's logits."
     assert data["left_out"] == [why]
     assert not any(group["lens"] for group in data["groups"])
-    assert len(data["equality"]) == 4
+    assert len(data["equality"]) == 5
 
 
 # The command line.

@@ -77,6 +77,67 @@ def test_pointing_at_the_mask_selects_the_token_of_its_row(view, explained) -> N
         assert f"index {row}," in view.text("#pointed")
 
 
+def test_the_cell_under_the_pointer_is_told(view, explained) -> None:
+    data = explained[1].data["packed"]
+    T, start = data["ends"][2] + 1, data["ends"][0] + 1  # of the first trial; of its second group
+
+    def told(row: int, column: int) -> str:
+        view.page.locator("#lit").scroll_into_view_if_needed()
+        box = view.page.locator("#lit").bounding_box()
+        x, y = (box[side] + (n + 0.5) * box["width"] / T for side, n in (("x", column), ("y", row)))
+        view.page.mouse.move(x, y)
+        return view.text("#cell")
+
+    row, column = start + 3, start - 3
+    assert told(row, column).startswith(f"Token {row} “{data['texts'][row]}” of group 2 may not ")
+    assert told(row, column).endswith(" of group 1: it is of another group.")
+    assert f"of group 2 may attend to token 3 “{data['texts'][3]}” of the question." in told(row, 3)
+    assert told(column, row).endswith(": it comes later.")
+    view.page.check("input[name=mask][value=off]")
+    assert told(row, column).endswith(" of group 1: the mask is off.")
+    view.page.select_option("#window", "8")
+    assert told(start + 9, 0).endswith("positions back, and the window is 8.")
+    view.page.focus("#lit")
+    before = view.page.evaluate("state.cell")
+    for key in ("ArrowUp", "ArrowRight"):
+        view.page.keyboard.press(key)
+    assert view.page.evaluate("state.cell") == [before[0] - 1, before[1] + 1]
+    assert view.text("#cell").startswith(f"Token {before[0] - 1} ")
+
+
+def test_the_masks_edges_name_the_question_the_groups_and_the_tokens(view, explained) -> None:
+    texts = view.page.locator("#edges text.owner").all_text_contents()
+    for name in ("question", "group 1", "group 2"):
+        assert texts.count(name) == 2  # above and at the left
+    ticks = view.page.locator("#edges text.tick").all_text_contents()
+    assert ticks[:6] == [
+        "0",
+        "0",
+        ticks[2],
+        ticks[2],
+        str(2 * int(ticks[2])),
+        str(2 * int(ticks[2])),
+    ]
+
+
+def test_the_ruler_shows_where_positions_restart_and_that_they_run_on(view, explained) -> None:
+    packed = explained[1].data["packed"]
+    first, second = packed["ends"][0] + 1, packed["ends"][1]
+    ids = packed["positions"]
+    restarts, runs_on = (ids[first], ids[second]), (first, second)
+    rises = "one => [...one.getAttribute('d').matchAll(/[ML][\\d.]+ ([\\d.]+)/g)].map(m => +m[1])"
+    for switch, shown, hidden in (("restart", restarts, runs_on), ("run", runs_on, restarts)):
+        view.page.check(f"input[name=positions][value={switch}]")
+        texts = view.page.locator("#edges text").all_text_contents()
+        assert "\u2013".join(map(str, shown)) in texts
+        assert "\u2013".join(map(str, hidden)) not in texts
+        slopes = view.page.eval_on_selector_all("#edges .ids", f"all => all.map({rises})")
+        # A saw falls back where a group begins. (y grows downwards.)
+        assert (slopes[2][0] > slopes[1][1]) == (switch == "restart")
+        name = view.page.locator("#sequence .name").nth(2).inner_text()
+        assert name.endswith(f"positions {shown[0]} to {shown[1]}")
+
+
 def test_a_click_keeps_a_token_selected_until_escape(view) -> None:
     view.page.click("#t9")
     view.page.hover("#t12")
@@ -95,6 +156,10 @@ def test_the_arrow_keys_move_the_pointed_token(view, explained) -> None:
     for key, index in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", ends[2])):
         view.page.keyboard.press(key)
         assert f"index {index}," in view.text("#pointed")
+    view.page.keyboard.press("Home")
+    view.page.keyboard.press("ArrowDown")  # from the question to the end of the first group
+    assert f"index {ends[0]}," in view.text("#pointed")
+    view.page.keyboard.press("End")
     view.page.keyboard.press("ArrowUp")  # to the end of the group before
     assert f"index {ends[1]}," in view.text("#pointed")
     assert "read out here" in view.text("#pointed")
@@ -107,9 +172,9 @@ def test_the_arrow_keys_move_the_pointed_token(view, explained) -> None:
 
 def test_every_control_is_reached_by_the_tab_key(view) -> None:
     controls = {"trials", "before", "after", "sequence", "window", "shown", "layer", "head", "step"}
-    controls |= {"dots"}
+    controls |= {"dots", "lit"}
     reached = set()
-    for _ in range(40):
+    for _ in range(50):
         view.page.keyboard.press("Tab")
         reached.add(view.page.evaluate("document.activeElement.id"))
         reached.add(view.page.evaluate("document.activeElement.name || ''"))
@@ -218,7 +283,7 @@ def test_parts_that_a_model_does_not_provide_are_left_out_with_a_note(
     show, explained, gone: str, width: int
 ) -> None:
     """As for a model of another library. Nothing is empty, and the scripts do not mind."""
-    data = {**explained[1].data, **GONE[gone], "left_out": ["It is a secret."]}
+    data = {**explained[1].data, **GONE[gone], "left_out": ["It is a secret."], "ablations": {}}
     for part in ("equality", "bitwise"):
         data[part] = {run: explained[1].data[part][run] for run in GONE[gone]["equality"]}
     if not data["heads"]:
@@ -228,6 +293,9 @@ def test_parts_that_a_model_does_not_provide_are_left_out_with_a_note(
     view.page.click("#trials button[data-group='2'] >> nth=0")
     view.page.focus("#dots")
     view.page.keyboard.press("ArrowRight")
+    view.page.check("input[name=mask][value=off]")
+    assert "The model was not run so" in view.text("#consequence")
+    assert view.text("#run1").startswith("Not run with mask off: these are the numbers of the ")
     assert view.page.evaluate("document.documentElement.scrollWidth") <= width
     for part in view.page.locator("main figure, main table, #bitwise, #attended").all():
         drawn = part.inner_text().strip() or part.locator("canvas, svg").count()

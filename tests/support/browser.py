@@ -1,10 +1,17 @@
 """Headless Chromium, driven by Playwright, for tests of the page: `show` opens a page from the disk
-and holds that it complains of nothing and asks for nothing. Without a browser tests are skipped."""
+and holds that it complains of nothing and asks for nothing. Without a browser tests are skipped.
+
+`firefox` opens a page in the machine's Firefox, which Playwright does not drive: by Marionette, the
+protocol that every Firefox has."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +21,12 @@ import pytest
 
 from minise import LanguageModel, Question
 from minise.explaining.page import Page, explain
+from tests.support.explained import FOREIGN
 from tests.support.tiny import FAMILIES, load_tiny
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
+FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="no Playwright: pip install 'minise[browser]'"
 )
@@ -105,6 +114,88 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, 
     return lm, explain(lm, QUESTION, **SETTINGS)
 
 
+@pytest.fixture(scope="module")
+def foreign(explained: tuple[LanguageModel, Page]) -> Page:
+    """A question in other scripts than Latin, and with an emoji of several characters."""
+    return explain(explained[0], FOREIGN, group_size=2, trials=1)
+
+
 @pytest.fixture
 def view(show: Callable[..., View], explained: tuple[LanguageModel, Page]) -> View:
     return show(explained[1].html)
+
+
+class Firefox:
+    """A headless Firefox. A message of Marionette is its length, a colon and a list as JSON:
+    [0, id, command, parameters], answered by [1, id, error, result]."""
+
+    def __init__(self, profile: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        preferences = {"marionette.port": port, "datareporting.policy.dataSubmissionEnabled": False}
+        lines = [f"user_pref({json.dumps(n)}, {json.dumps(v)});" for n, v in preferences.items()]
+        (profile / "user.js").write_text("\n".join(lines))
+        command = [str(FIREFOX), "--headless", "--marionette", "--profile", str(profile)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        environment = {**os.environ, "HOME": str(profile)}
+        self.process = subprocess.Popen(command, env=environment, **quiet)
+        self.socket = self._connect(port)
+        self._read()  # its greeting
+        self.send("WebDriver:NewSession", {})
+
+    def _connect(self, port: int) -> socket.socket:
+        for _ in range(240):
+            try:
+                return socket.create_connection(("127.0.0.1", port), timeout=60)
+            except OSError:
+                time.sleep(0.25)
+        raise TimeoutError("Firefox does not answer")
+
+    def _read(self) -> Any:
+        digits = b""
+        while (byte := self.socket.recv(1)) != b":":
+            digits += byte
+        message = b""
+        while len(message) < int(digits):
+            message += self.socket.recv(int(digits) - len(message))
+        return json.loads(message)
+
+    def send(self, command: str, parameters: dict[str, Any]) -> Any:
+        text = json.dumps([0, 1, command, parameters])
+        self.socket.sendall(f"{len(text.encode())}:{text}".encode())
+        _, _, error, result = self._read()
+        assert error is None, error
+        return result
+
+    def run(self, script: str) -> Any:
+        """The value that the script returns, run by the page itself."""
+        value = f"(() => {{{script}}})() ?? null"
+        inner = f"document.documentElement.dataset.result = JSON.stringify({value})"
+        outer = (
+            "const one = document.createElement('script'); one.textContent = arguments[0];"
+            "document.body.append(one); return document.documentElement.dataset.result"
+        )
+        result = self.send("WebDriver:ExecuteScript", {"script": outer, "args": [inner]})
+        return json.loads(result["value"])
+
+    def open(self, path: Path) -> None:
+        self.send("WebDriver:Navigate", {"url": path.as_uri()})
+        for _ in range(240):
+            if self.run("return document.documentElement.dataset.ready") == "yes":
+                return
+            time.sleep(0.25)
+        raise TimeoutError(self.run("return document.body.innerText"))
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.terminate()
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+    if FIREFOX is None:
+        pytest.skip("no Firefox here; on Debian: apt install firefox-esr")
+    opened = Firefox(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
