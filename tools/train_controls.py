@@ -35,7 +35,7 @@ KINDS = {  # the options of tools/train_miniature.py
     "qwen2-evenly": ("--family", "qwen2", "--choices", "evenly"),
     "mistral": ("--family", "mistral"),
     "mistral-no-window": ("--family", "mistral", "--window", "0"),
-    "llama-balanced": ("--family", "llama", "--labels", "balanced"),
+    "llama-balanced": ("--family", "llama", "--labels", "balanced", "--steps", "1500"),
     "llama-no-open": ("--family", "llama", "--open", "0"),
     "llama-small": ("--family", "llama", "--size", "small"),
     "llama-large": ("--family", "llama", "--size", "large", "--learning-rate", "2e-3"),
