@@ -166,21 +166,25 @@ function showGuess({ id, guess }) {
   host.hidden = !guess;
   if (!guess || host.dataset.shown === `${id} ${said}`) return;
   host.dataset.shown = `${id} ${said}`;
-  const right = (i) => guess.right === i || guess.right === guess.options[i];
-  if (said === undefined) {
-    const asked = el("p", {}, el("span", { class: "soft" }, "Guess first: "),
-      el("b", {}, guess.question));
-    fill(host, asked, el("div", { class: "options" },
-      guess.options.map((text, i) => button(text, () => {
-        frame.guessed[id] = i;
-        showGuess({ id, guess });
-        host.querySelector("p").focus();
-      }))));
-    return;
-  }
-  const best = guess.options.findIndex((_, i) => right(i));
-  fill(host, el("p", { tabindex: -1, role: "status" }, el("b", {},
-    right(said) ? "Yes: " : "Not quite: ", `${guess.options[best]}. `), guess.because));
+  const choose = (i) => () => {
+    // What is below stays where it is.
+    host.style.minHeight = `${host.getBoundingClientRect().height}px`;
+    frame.guessed[id] = i;
+    showGuess({ id, guess });
+    host.querySelector(".answered p").focus();
+  };
+  if (said === undefined) host.style.minHeight = "";
+  const asked = el("div", {}, el("p", {}, el("span", { class: "soft" }, "Guess first: "),
+    el("b", {}, guess.question)),
+  el("div", { class: "options" }, guess.options.map((text, i) => button(text, choose(i)))));
+  const told = said === guess.right ? "Right: " : "Not quite. The answer is: ";
+  const answered = el("div", { class: "answered" }, el("p", { tabindex: -1, role: "status" },
+    el("b", {}, told, `${guess.options[guess.right]}. `), guess.because),
+  el("div", { class: "options" }, (guess.tries || []).map(([text, changes]) =>
+    button(text, () => app.set(changes)))));
+  // Both take their room, so that an answer needs no other height than the question.
+  (said === undefined ? answered : asked).classList.add("away");
+  fill(host, asked, answered);
 }
 
 function makeTabs() {

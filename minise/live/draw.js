@@ -199,7 +199,8 @@ export function cellText(layout, mask, t, u) {
 export function maskCanvas(options = {}) {
   const { onPoint, onPaint, ruler = false, label = "Attention mask" } = options;
   const { words = (t, u) => cellText(view.layout, view.mask, t, u), name = edgeName } = options;
-  const view = { layout: null, mask: null, at: [0, 0], cell: 1, painting: null, from: null };
+  const view = { layout: null, mask: null, at: [0, 0], wide: 1, pointed: false, painting: null,
+    from: null };
   const parts = {
     top: el("div", { class: "edge top", "aria-hidden": "true" }),
     side: el("div", { class: "edge side", "aria-hidden": "true" }),
@@ -216,7 +217,7 @@ export function maskCanvas(options = {}) {
   parts.canvas.classList.toggle("paint", Boolean(onPaint));
 
   const point = ([t, u]) => {
-    view.at = [t, u];
+    Object.assign(view, { at: [t, u], pointed: true });
     drawPointed(parts.canvas, view);
     fill(parts.readout, words(t, u));
     if (onPoint) onPoint(t, u);
@@ -228,16 +229,16 @@ export function maskCanvas(options = {}) {
     Object.assign(view, { layout, mask, kinds });
     const T = layout.ids.length;
     view.at = view.at.map((at) => Math.min(at, T - 1));
-    // Whole device pixels for a cell, so that all cells are alike.
+    // One size for all rows: a longer one has smaller cells. A cell begins at a whole device pixel.
     const ratio = devicePixelRatio || 1;
-    const wide = Math.min(root.clientWidth - 28 || 300, most);
-    view.cell = Math.max(Math.floor((wide * ratio) / T), 1);
-    const side = Math.min((view.cell * T) / ratio, wide);
+    const side = Math.floor(Math.min(root.clientWidth - 28 || 300, most));
+    view.wide = Math.round(side * ratio);
     root.style.setProperty("--side", `${side}px`);
     drawEdges(parts, layout, name);
     drawMask(view);
     drawPointed(parts.canvas, view);
     if (parts.ruler) drawRuler(parts.ruler, layout, side, ratio);
+    if (view.pointed) fill(parts.readout, words(...view.at));
   };
   return { root, canvas: parts.canvas, draw };
 }
@@ -298,12 +299,12 @@ function stepInMask({ layout, at }, by, far) {
 
 // The cells are drawn once for a mask; what is pointed at is drawn over a copy of them.
 function drawMask(view) {
-  const { layout, kinds, cell } = view, T = layout.ids.length;
-  view.picture = el("canvas", { width: T * cell, height: T * cell });
-  const pen = view.picture.getContext("2d"), gap = cell > 4 ? 1 : 0, size = cell - gap;
+  const { layout, kinds, wide } = view, T = layout.ids.length, gap = cellGap(view);
+  view.picture = el("canvas", { width: wide, height: wide });
+  const pen = view.picture.getContext("2d"), from = (i) => cellStart(view, i);
   const [ink, wash] = [css("--ink"), css("--wash")];
   pen.fillStyle = wash;
-  pen.fillRect(0, 0, T * cell, T * cell);
+  pen.fillRect(0, 0, wide, wide);
   for (const { segment, start, end } of blocks(layout.segments)) {
     const group = groupCss(segment);
     for (let t = 0; t < T; t++) {
@@ -312,28 +313,33 @@ function drawMask(view) {
         if (!kind) continue;
         pen.globalAlpha = kind === 4 ? 0.3 : 1;
         pen.fillStyle = kind > 1 && kind < 4 ? ink : group;
-        pen.fillRect(u * cell, t * cell, size, size);
+        const [across, down] = [from(u + 1) - from(u) - gap, from(t + 1) - from(t) - gap];
+        pen.fillRect(from(u), from(t), across, down);
         pen.fillStyle = wash;
-        const inner = Math.max(size - 2, 0);
-        if (kind === 3) pen.fillRect(u * cell + 1, t * cell + 1, inner, inner);
+        if (kind === 3) pen.fillRect(from(u) + 1, from(t) + 1, across - 2, down - 2);
       }
     }
   }
   pen.globalAlpha = 1;
   pen.fillStyle = css("--paper");
   for (const { start } of blocks(layout.segments).slice(1)) {
-    pen.fillRect(start * cell - 1, 0, 2, T * cell);
-    pen.fillRect(0, start * cell - 1, T * cell, 2);
+    pen.fillRect(from(start) - 1, 0, 2, wide);
+    pen.fillRect(0, from(start) - 1, wide, 2);
   }
 }
 
-function drawPointed(canvas, { picture, at, cell }) {
+const cellStart = ({ layout, wide }, i) => Math.round((i * wide) / layout.ids.length);
+const cellGap = ({ layout, wide }) => (wide / layout.ids.length >= 4 ? 1 : 0);
+
+function drawPointed(canvas, view) {
+  const { picture, at: [t, u] } = view, gap = cellGap(view);
   if (canvas.width !== picture.width) canvas.width = canvas.height = picture.width;
-  const pen = canvas.getContext("2d"), gap = cell > 4 ? 1 : 0;
+  const pen = canvas.getContext("2d"), from = (i) => cellStart(view, i);
   pen.drawImage(picture, 0, 0);
   pen.strokeStyle = css("--ink");
   pen.lineWidth = 2;
-  pen.strokeRect(at[1] * cell - 1, at[0] * cell - 1, cell + 2 - gap, cell + 2 - gap);
+  pen.strokeRect(from(u) - 1, from(t) - 1, from(u + 1) - from(u) + 2 - gap,
+    from(t + 1) - from(t) + 2 - gap);
 }
 
 function drawEdges(parts, layout, name) {

@@ -70,7 +70,8 @@ def live_page(source: str | Path, revision: str | None = None) -> str:
 
 
 def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
-    """Evaluation questions of the miniature with 8 choices, ready for JSON.
+    """Evaluation questions of the miniature with 8 choices, ready for JSON: of the first `count`
+    those whose text no earlier one has.
 
     id: seeds the groups. answer: the index of the right choice. rank: of each choice; the question
     with K choices has those of rank 0 ... K - 1, as `evaluation_questions` draws it. fame: the
@@ -82,10 +83,14 @@ def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
     for fact in load_facts():
         seen[fact.kind] = seen.get(fact.kind, 0) + 1
         fame[fact.question] = fact.kind, seen[fact.kind]
+    texts: set[str] = set()
     by_size = [evaluation_questions(count, K, 0) for K in range(2, MOST_CHOICES + 1)]
     questions = []
     for sizes in zip(*by_size, strict=True):
         largest = sizes[-1]
+        if largest.text in texts:
+            continue
+        texts.add(largest.text)
         # A choice that the question of two lacks, that of three has, and so on.
         rank = [1 + sum(choice not in one.choices for one in sizes) for choice in largest.choices]
         assert largest.answer is not None

@@ -74,15 +74,13 @@ function leakCells(mask, row) {
 function readLeakState(app) {
   const groups = leakGroups(app);
   const first = app.state.choices[groups[0][0]];
-  const word = String(app.state.word ?? "")
-    .replace(/\s+/g, " ")
-    .trim()
-    .slice(0, LEAK_WORD);
-  const now = leakRow(app, groups, word || first);
+  const others = otherWords(app, groups);
+  const now = leakRow(app, groups, leakText(app.state.word ?? "") || others[0]);
   const before = leakRow(app, groups, first);
   const mask = leakMask(app.state.cells, now);
   Object.assign(leakView, {
     groups,
+    others,
     now,
     before,
     mask,
@@ -93,7 +91,18 @@ function readLeakState(app) {
   });
 }
 
-// A word and a painted mask belong to one row. With another row they go, unless they came with it.
+const leakText = (word) => String(word).replace(/\s+/g, " ").trim().slice(0, LEAK_WORD);
+
+// Another word, under the same mask: what is painted stays on the tokens on which it is.
+function chooseWord(app, word) {
+  const { now, mask, groups, others } = leakView;
+  const next = leakRow(app, groups, leakText(word) || others[0]);
+  const carried = carryMask(mask, matchTokens(next.layout.ids, now.layout.ids));
+  app.set({ word: leakText(word) || null, cells: leakCells(carried, next) });
+}
+
+// A word and a painted mask belong to one row. With another row they go, unless they came with it;
+// the two masks with a name stay.
 function forgetWord(app) {
   const { question, choices, trial, m, seed, K, word, cells } = app.state;
   const key = JSON.stringify([question, choices, trial, m, seed, K]);
@@ -104,8 +113,9 @@ function forgetWord(app) {
     leakView.rows.clear();
   }
   Object.assign(leakView, { key, mine });
-  if (!stale || (word === "" && ["none", "groups"].includes(cells))) return false;
-  app.set({ word: null, cells: null });
+  const named = ["none", "groups"].includes(cells);
+  if (!stale || (word === "" && named)) return false;
+  app.set({ word: null, cells: named ? cells : null });
   return true;
 }
 
@@ -182,7 +192,7 @@ function buildLeak(root, app) {
     maxlength: LEAK_WORD,
     "aria-label": "Another word",
     placeholder: "another word",
-    onchange: () => app.set({ word: view.typed.value.trim() || null }),
+    onchange: () => chooseWord(app, view.typed.value),
   });
   view.prompt = el("p", { class: "leak-prompt" });
   view.picture = maskCanvas({
@@ -198,7 +208,7 @@ function buildLeak(root, app) {
     {
       class: "leak-meter",
       role: "meter",
-      "aria-label": "Leak",
+      "aria-label": "Change when the word changes",
       "aria-valuemin": 0,
       "aria-valuemax": 1,
     },
@@ -206,6 +216,7 @@ function buildLeak(root, app) {
   );
   view.leaks = el("p", { class: "verdict", "aria-live": "polite" });
   view.why = el("p", { class: "soft" });
+  view.apart = el("p", { class: "soft", id: "leak-apart" });
   view.cases = buildCases(app);
   view.one = el("p", { class: "soft", "aria-live": "polite" });
   root.append(
@@ -213,7 +224,7 @@ function buildLeak(root, app) {
     el(
       "div",
       { class: "stage leak-stage" },
-      el("figure", { class: "leak-mask" }, view.picture.root, view.about),
+      el("figure", { class: "leak-mask" }, view.picture.root, view.about, leakBrush()),
       leakSwitches(app)
     )
   );
@@ -228,32 +239,38 @@ function leakSide() {
     el(
       "p",
       {},
-      "Groups of choices stand in one row behind their question. ",
-      "Change a word in group 1: does group 2's answer change?"
+      "Groups of choices stand in one row behind their question. A token ",
+      el("b", {}, "attends"),
+      " to, that is reads, all tokens before it, unless a ",
+      el("b", {}, "mask"),
+      " hides them. Change group 1's first word: does group 2's answer change?"
     ),
     view.words,
     view.typed,
     view.prompt,
     el("h3", {}, el("span", { style: { color: colour(1) } }, "Group 2"), "'s answer, now"),
     view.bars,
-    el("h3", {}, "Leak meter"),
+    el("h3", {}, "Change when the word changes"),
     view.meter,
     view.leaks,
     view.why
   );
 }
 
-function leakSwitches(app) {
-  const view = leakView;
-  view.brushes = chooser({
+function leakBrush() {
+  return chooser({
     label: "A press on the mask changes",
     options: [
       ["block", "a block"],
       ["cell", "a cell"],
     ],
-    value: view.brush,
-    onchange: (brush) => (view.brush = brush),
+    value: leakView.brush,
+    onchange: (brush) => (leakView.brush = brush),
   });
+}
+
+function leakSwitches(app) {
+  const view = leakView;
   view.masks = ["none", "groups"].map((cells) =>
     button(cells === "none" ? "no mask" : "group mask", () => app.set({ cells }))
   );
@@ -272,12 +289,19 @@ function leakSwitches(app) {
     { class: "leak-switches" },
     el("h3", {}, "Hide group 1 from group 2"),
     el("p", {}, "Press on the mask or drag over it; arrow keys and Space work too."),
-    el("div", { class: "controls" }, view.brushes, el("div", { class: "leak-words" }, view.masks)),
-    el("h3", {}, "Then the positions"),
-    el("p", {}, "A token's position stands below the mask. Alone, a group follows the question."),
+    el("div", { class: "leak-words" }, view.masks),
+    el("h3", {}, "Then choose the positions"),
+    el(
+      "p",
+      {},
+      "A position tells the model where a token stands; the numbers below the mask are the ",
+      "positions. In a run of its own, group 2 comes right after the question. “Reset” counts ",
+      "as there. “Run on” counts on from the end of group 1."
+    ),
     el("div", { class: "controls" }, view.places),
-    el("h3", {}, "Mask and positions: four ways, live"),
+    el("h3", {}, "Distance from a run of its own, four ways"),
     view.cases,
+    view.apart,
     view.one
   );
 }
@@ -303,7 +327,7 @@ function showLeak(app) {
     one.setAttribute("aria-pressed", String(pressed === ["none", "groups"][i]))
   );
   leakView.places.set(runsOn ? "runOn" : "reset");
-  const words = [before.word, ...otherWords(app)];
+  const words = [before.word, ...leakView.others];
   showWords(app, words);
   const typed = changed && !words.includes(now.word);
   if (document.activeElement !== leakView.typed) leakView.typed.value = typed ? now.word : "";
@@ -325,21 +349,23 @@ function leakWindow(kinds, window) {
   return `This model has a window of ${window} positions${where}; ${outside}.`;
 }
 
-// Choices of the question that group 1 has not, those that are not in the row first.
-function otherWords(app) {
-  const item = app.world[app.state.q];
-  const within = (groups, one) => groups.flat().some((i) => app.state.choices[i] === one);
-  return (item ? item.choices : app.state.choices)
-    .filter((one) => !within([leakView.groups[0]], one))
-    .sort((a, b) => within(leakView.groups, a) - within(leakView.groups, b))
-    .slice(0, 5);
+// Choices of the question that group 1 has not: the right one first, because it changes most; then
+// those that are not in the row.
+function otherWords(app, groups) {
+  const { q, choices, answer } = app.state;
+  const within = (some, one) => some.flat().some((i) => choices[i] === one);
+  const rank = (one) => (one === choices[answer] ? -1 : within(groups, one) ? 1 : 0);
+  return (app.world[q]?.choices ?? choices)
+    .filter((one) => !within([groups[0]], one))
+    .sort((a, b) => rank(a) - rank(b))
+    .slice(0, 3);
 }
 
 // The buttons stay while their words do, and with them the keyboard's focus.
 function showWords(app, words) {
   if (leakView.offered !== words.join("\n")) {
     leakView.offered = words.join("\n");
-    const choose = (word) => () => app.set({ word: word === words[0] ? null : word });
+    const choose = (word) => () => chooseWord(app, word === words[1] ? "" : word);
     fill(
       leakView.words,
       words.map((word) => button(word, choose(word), { dir: "auto" }))
@@ -392,17 +418,18 @@ function showAnswers(answer) {
   leakView.meter.firstChild.style.width = percent(leak);
   leakView.meter.setAttribute("aria-valuenow", leak);
   leakView.meter.setAttribute("aria-valuetext", changed ? changeWords(leak) : "not measured");
-  fill(leakView.leaks, changed ? changeWords(leak) : "Change a word in group 1.");
+  fill(leakView.leaks, changed ? changeWords(leak) : `Choose another word than ${before.word}.`);
   const said = changed
-    ? "The largest change of any label's probability outside of group 1, " +
-      `from “${before.word}” to “${now.word}”. `
-    : "The largest change of any label's probability outside of group 1 will stand here. ";
-  fill(leakView.why, said, leakReason(answer));
+    ? `From “${before.word}” to “${now.word}”: the largest change of any label's probability ` +
+      "outside of group 1. "
+    : "The largest change of any label's probability outside of group 1 will stand here.";
+  fill(leakView.why, said, changed ? leakReason(answer) : null);
+  fill(leakView.apart, leakDistance(answer.apart));
 }
 
-// Why it is so, in a sentence.
-function leakReason({ leak, apart }) {
-  const { mask, now, before, runsOn, changed } = leakView;
+// Why group 2's answer changes, in a sentence.
+function leakReason({ leak }) {
+  const { mask, now, before } = leakView;
   const { segments } = now.layout;
   const T = segments.length;
   const sees = (by, of) =>
@@ -410,20 +437,29 @@ function leakReason({ leak, apart }) {
       (one, t) => one === by && segments.some((other, u) => other === of && mask[t * T + u])
     );
   const longer = now.layout.ids.length - before.layout.ids.length;
-  if (changed && leak) {
-    const readers = now.labels.flatMap((_, g) => (g && sees(g, 0) ? [`group ${g + 1}`] : []));
-    const who = readers.join(" and ");
-    if (who) return `G${who.slice(1)} ${readers.length > 1 ? "see" : "sees"} group 1.`;
-    const count = `${Math.abs(longer)} ${longer < 0 ? "fewer" : "more"} token`;
-    const more = Math.abs(longer) === 1 ? count : `${count}s`;
-    return `No group sees group 1, but positions run on, and the word has ${more}.`;
+  if (!leak) return "Nothing leaks.";
+  const readers = now.labels.flatMap((_, g) => (g && sees(g, 0) ? [`group ${g + 1}`] : []));
+  const who = readers.join(" and ");
+  if (who) return `G${who.slice(1)} ${readers.length > 1 ? "see" : "sees"} group 1.`;
+  const count = `${Math.abs(longer)} ${longer < 0 ? "fewer" : "more"} token`;
+  const more = Math.abs(longer) === 1 ? count : `${count}s`;
+  return `No group sees group 1, but positions run on, and the word has ${more}.`;
+}
+
+// How far group 2's answer is from the right one, and why, in a sentence.
+function leakDistance(apart) {
+  const { mask, now, runsOn } = leakView;
+  if (apart === 0) return "Now: distance 0. Group 2's answer is that of a run of its own, exactly.";
+  const said = `Now: distance ${changeWords(apart)}. `;
+  const hidden = leakCells(mask, now);
+  if (hidden === "none") {
+    return `${said}Without a mask, “run on” can come nearer than “reset”: the row is then a long ` +
+      "text like any other, while with “reset” group 2 reads two groups at the same positions.";
   }
-  if (apart === 0) return "And group 2's answer is that of a run of its own, exactly.";
-  const differs = `Group 2's answer is ${changeWords(apart)} from that of a run of its own`;
-  if (!changed) return `${differs}.`;
-  return `Nothing leaks. But ${differs[0].toLowerCase()}${differs.slice(1)}: ${
-    runsOn ? "its positions are others." : "it does not see all that it would see there."
-  }`;
+  const right = hidden === "groups" && runsOn;
+  return `${said}Group 2 ${
+    right ? "reads the right tokens at wrong positions" : "does not read just what it would alone"
+  }.`;
 }
 
 const LEAK_NAMES = LEAK_CASES.map(
@@ -445,7 +481,7 @@ function buildCases(app) {
   return el(
     "div",
     { class: "leak-cases" },
-    ["", "no mask", "group mask", "alone"].map(head),
+    ["", "no mask", "group mask", ""].map(head),
     [head("run on"), first, second, leakView.reference, head("reset"), third, fourth]
   );
 }
@@ -455,18 +491,19 @@ function showCases(found) {
   const here = leakCells(mask, now);
   LEAK_CASES.forEach(({ cells, runsOn: onward }, i) => {
     const { now: answer, alone, apart } = found[i];
-    const equal = apart === 0 ? "equal" : apart < 1e-6 ? "equal to 1e-6" : null;
+    const equal = apart === 0 ? "0, equal" : apart < 1e-6 ? "equal to 1e-6" : null;
     cards[i].classList.toggle("equal", Boolean(equal));
     cards[i].setAttribute("aria-pressed", String(here === cells && runsOn === onward));
     fill(
       cards[i],
       el("span", { class: "unseen" }, LEAK_NAMES[i]),
       miniBars(answer, alone, app),
-      el("span", {}, equal ?? `${changeWords(apart)} off`)
+      el("span", {}, equal ?? changeWords(apart))
     );
   });
   const { alone } = found[0];
-  fill(leakView.reference, miniBars(alone, null, app), el("span", {}, "must be"));
+  const wanted = el("span", {}, "alone: what it must be");
+  fill(leakView.reference, miniBars(alone, null, app), wanted);
   const equal = found.filter(({ apart }) => apart < 1e-6).length;
   const how = found.every(({ apart }) => apart === 0 || apart >= 1e-6) ? "exactly" : "to 1e-6";
   fill(
@@ -497,7 +534,7 @@ function miniBars(answer, alone, app) {
 export const leak = {
   id: "leak",
   title: "Leak",
-  defaults: { word: "", cells: "none" },
+  defaults: { word: "", cells: "none" }, // no word: the one that changes most
   guess: {
     question:
       "Two prompts stand one after the other in one row. A word of the first one changes. " +

@@ -8,18 +8,20 @@ import {
 
 const meanView = { known: new Map(), playing: false, drawn: "" };
 const MEAN_PAUSE = 150; // milliseconds between trials
+const MEAN_NAMES = 130; // pixels for the name of a line
 
 export const mean = {
   id: "mean",
   title: "Mean",
   defaults: { n: 1, stop: 0.01 },
   guess: {
-    question: "The mean of 20 trials has an interval of a certain width. How many trials make it " +
-      "half as wide?",
-    options: ["40", "80", "400"],
+    question: "The band around the mean of 10 trials has a certain width. How many trials make " +
+      "it about half as wide?",
+    options: ["20", "40", "100"],
     right: 1,
-    because: "The error of a mean falls with the square root of the number of trials. So most " +
-      "questions are decided early, and a few need many more trials.",
+    because: "The error of a mean falls with the square root of the number of trials: four times " +
+      "as many, half the error. Try both, and compare the width of the band.",
+    tries: [["10 trials", { N: 40, n: 10, stop: 0 }], ["40 trials", { N: 40, n: 40, stop: 0 }]],
   },
   build: buildMean,
   update: updateMean,
@@ -44,16 +46,27 @@ function buildMean(root, app) {
     el("div", { class: "side" },
       el("h2", {}, "The mean over the trials"),
       el("p", {}, "One trial depends on chance: which choices share a group, and in which order. ",
-        "The mean over many trials hardly does. Each dot is a choice's probability in one trial; ",
-        "the line is the mean, the band its 95% interval (Student's t)."),
+        "The mean over many trials hardly does. Each dot is a choice's probability in one trial. ",
+        "The line is the mean; the band is where the mean of very many trials probably lies."),
       el("div", { class: "controls" }, meanView.play, meanView.step,
         button("Start again", () => restart({}), { id: "mean-again" })),
       el("div", { class: "controls" }, meanView.N, meanView.m),
       el("div", { class: "controls" }, meanView.stop),
-      meanView.verdict, meanView.told),
+      meanView.verdict, meanView.told, meanFormulas()),
     el("div", { class: "stage" },
       el("h3", {}, "Probability of each choice, trial by trial"), meanView.strip,
-      el("h3", {}, "Evidence against each rival"), meanView.evidence));
+      el("h3", {}, "Which choices can be ruled out?"), meanView.evidence));
+}
+
+function meanFormulas() {
+  return el("details", { id: "mean-formulas" }, el("summary", {}, "How this is computed"),
+    el("p", { class: "soft" }, "The band is the 95% interval of the mean by Student's t."),
+    el("p", { class: "soft" }, "The evidence is the natural logarithm of the wealth of a bet ",
+      "against the choice. The wealth begins with 1. Each trial multiplies it by 1 + b (p − q): ",
+      "p is the probability of the leader, q that of the choice, b the stake, from 0 to 0.97. If ",
+      "the choice is the winner, the wealth reaches 1/α with a probability of at most α (Ville ",
+      "1939). So −ln α is enough: 4.6 for a risk α of 1%. This is testing by betting ",
+      "(Waudby-Smith and Ramdas 2024)."));
 }
 
 async function updateMean(app) {
@@ -172,19 +185,20 @@ function drawMeanVerdict(app, values, decided, block) {
   const trials = values.length === 1 ? "1 trial" : `${values.length} trials`;
   fill(meanView.verdict, `After ${trials} the answer is ${choices[first]}${said}${
     decided ? ". Decided." : "."}`);
-  const by = `It leads ${choices[second]} by ${(100 * lead.mean).toFixed(1)} points`;
-  const interval = lead.low === null ? "one trial shows no error."
-    : `95% interval ${(100 * lead.low).toFixed(1)} to ${(100 * lead.high).toFixed(1)}.`;
+  const { low, high } = estimate(values.map((row) => row[first]));
+  const by = `It leads ${choices[second]} by ${(100 * lead.mean).toFixed(1)} points. `;
+  const band = low === null ? "One trial says nothing about the error."
+    : `Its band is ${(100 * (high - low)).toFixed(1)} points wide.`;
   const left = stop > 0 ? rivals(values, stop).length : 0;
-  const checked = `Whether it is decided is checked after every ${block} trials; ${
-    left === 1 ? "1 rival is" : `${left} rivals are`} left.`;
-  const sure = `Infinitely many trials would answer otherwise with a probability of at most ${
-    percent(stop)}, so ${N - decided} of ${N} trials are not needed.`;
+  const checked = `After every ${block} trials the page looks whether it is decided: ${
+    left === 1 ? "1 rival is" : `${left} rivals are`} not ruled out.`;
+  const sure = "All rivals are ruled out. The risk that many more trials would answer otherwise " +
+    `is at most ${percent(stop)}, so ${N - decided} of ${N} trials are not needed.`;
   const rule = decided ? sure : stop > 0 ? checked : "";
-  fill(meanView.told, `${by}; ${interval} ${rule}`);
+  fill(meanView.told, `${by}${band} ${rule}`);
 }
 
-// The log wealth of the bets against the rivals; who reaches the line is excluded.
+// The log wealth of the bets against the rivals; who reaches the line is ruled out.
 function drawMeanEvidence(app, values, block) {
   const { N, stop, choices } = app.state;
   if (!meanView.evidence.clientWidth) return;
@@ -193,22 +207,40 @@ function drawMeanEvidence(app, values, block) {
   const wealth = logWealth(values);
   const line = stop > 0 ? -Math.log(stop) : null;
   const most = Math.max(line ?? 0, 3, ...wealth.flat()) + 0.5;
+  const right = Math.min(MEAN_NAMES, meanView.evidence.clientWidth / 4);
   const ends = Array.from({ length: Math.floor(N / block) }, (_, i) => (i + 1) * block);
   const at = plot(meanView.evidence, { height: 190, xs: [1, Math.max(N, 2)], ys: [-1, most],
     xTicks: [1, ...ends.filter((n) => n > 2)].map((n) => [n, `${n}`]),
-    yTicks: [[0, "0"], ...(line ? [[line, line.toFixed(1)]] : [])], xTitle: "trials",
-    yTitle: "log of the wealth of a bet against the choice",
-    label: "Evidence against each rival" });
-  choices.forEach((_, i) => {
-    if (i === top) return;
-    const points = wealth.map((row, trial) => [at.x(trial + 1), at.y(Math.max(row[i], -1))]);
-    const last = points.at(-1);
+    yTicks: [[0, "none"], ...(line ? [[line, "enough"]] : [])], xTitle: "trials", left: 60,
+    right, top: 30, yTitle: "evidence that this choice is not the winner",
+    label: "Evidence that a choice is not the winner, for each rival" });
+  const lines = [...choices.keys()].filter((i) => i !== top).map((i) => ({ i,
+    out: line !== null && wealth.some((row) => row[i] >= line),
+    points: wealth.map((row, trial) => [at.x(trial + 1), at.y(Math.max(row[i], -1))]) }));
+  for (const { points } of lines) {
+    const [x, y] = points.at(-1);
     at.svg.append(el("path", { class: "faint", d: linePath(points) }),
-      el("circle", { class: "mean-dot mean-other", cx: last[0], cy: last[1], r: 3 }));
-  });
-  if (line) {
-    const [left, right, y] = [at.x(1), at.x(Math.max(N, 2)), at.y(line)];
-    at.svg.append(el("path", { class: "line", d: `M${left} ${y}H${right}` }),
-      el("text", { x: right, y: y - 6, "text-anchor": "end" }, "above: excluded"));
+      el("circle", { class: "mean-dot mean-other", cx: x, cy: y, r: 3 }));
   }
+  if (line) {
+    const [left, end, y] = [at.x(1), at.x(Math.max(N, 2)), at.y(line)];
+    at.svg.append(el("path", { class: "line", d: `M${left} ${y}H${end}` }),
+      el("text", { x: left + 4, y: y - 6 }, "above: ruled out, ×"));
+  }
+  drawMeanNames(at, choices, lines, right);
+}
+
+// The names of the lines, at their ends and one below the other; with a cross if ruled out.
+function drawMeanNames(at, choices, lines, wide) {
+  const gap = 13, lowest = at.height - 44;
+  const end = ({ points }) => points.at(-1);
+  const sorted = [...lines].sort((a, b) => end(a)[1] - end(b)[1]);
+  let free = -Infinity;
+  sorted.forEach((one, place) => {
+    const [x, y] = end(one), below = sorted.length - 1 - place; // names that still need room
+    free = Math.min(Math.max(y + 4, free + gap), lowest - gap * below);
+    at.svg.append(el("path", { class: "grid", d: `M${x + 4} ${y}L${x + 14} ${free - 4}` }),
+      el("text", { class: "mean-name", x: x + 17, y: free }, one.out ? "× " : "",
+        meanName(choices[one.i], wide + 10)));
+  });
 }

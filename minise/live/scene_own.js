@@ -165,7 +165,13 @@ function ownSide(view) {
   return el(
     "div",
     { class: "side" },
-    el("h2", {}, "Bring your own mask"),
+    el("h2", {}, "Bring your own mask ", el("span", { class: "tag" }, "for developers")),
+    el(
+      "p",
+      {},
+      "Programs that train a model also write several texts into one row. Then each text should ",
+      "be read as if it were alone. This page says whether it is, and if not, why."
+    ),
     el(
       "p",
       {},

@@ -9,7 +9,8 @@ const STAGES = {
   dense: ["one row", "The question is written once. The groups follow it, and each counts its " +
     "positions on from the question, as if it were the only one."],
   tree: ["tree", "Prompts that begin alike also share those tokens. Each token still sees the " +
-    "same tokens at the same positions, so the answers stay the same."],
+    "same tokens at the same positions, so the answers stay the same. A trunk that all share, " +
+    "and a branch where prompts begin to differ: a tree."],
 };
 const packView = { key: "", stage: "separate", amount: 0, stop: () => {}, playing: 0 };
 
@@ -18,9 +19,9 @@ export const pack = {
   title: "Pack",
   defaults: { stage: "separate" },
   guess: {
-    question: "40 prompts begin with the same question. They move into one row. " +
+    question: "Many prompts begin with the same question. They move into one row. " +
       "How often must the question be written there?",
-    options: ["40 times", "Once per trial", "Once"],
+    options: ["Once per prompt", "Once per trial", "Once"],
     right: 2,
     because: "What the model computes for a token depends only on the tokens up to it and their " +
       "positions. The question comes first in all prompts, so one copy serves all.",
@@ -228,11 +229,19 @@ function drawPackWords(stage, moved) {
     .map(({ element }) => element));
   // What is below stays where it is.
   packView.words.style.minHeight = moved ? `${packView.words.offsetHeight}px` : "";
-  fill(packView.words, stage === "separate" ? kept.map((line) => el("div", {}, line))
-    : el("div", {}, kept.flat()));
+  fill(packView.words, stage === "tree" ? drawPackTree(kept, merged)
+    : stage === "separate" ? kept.map((line) => el("div", {}, line)) : el("div", {}, kept.flat()));
   if (!moved || reducedMotion()) return;
   glide(new Map([...before].filter(([element]) => element.isConnected)), 1600);
   packGhosts(all, before, stage);
+}
+
+// The tokens that both share are a trunk; what is left of each is a branch.
+function drawPackTree(kept, shared) {
+  const trunk = kept[0].slice(0, shared.size);
+  return el("div", { class: "fork" }, el("div", { class: "trunk" }, trunk),
+    el("div", { class: "branches" }, [kept[0].slice(shared.size), kept[1] || []].map((branch) =>
+      el("div", { class: "branch" }, branch))));
 }
 
 // Tokens that are merged fly to the one that stays, and are gone.

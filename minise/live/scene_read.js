@@ -13,10 +13,10 @@ export const read = {
   guess: {
     question: "The right choice is in one group only. What do the wrong choices of the other " +
       "groups get?",
-    options: ["All the probability of their group", "Little: the null option takes most",
+    options: ["All the probability of their group", `Little: “${NULL_OPTION}” takes most`,
       "Nothing"],
     right: 1,
-    because: "Each prompt ends its list with “None of the above”. Its label takes part in the " +
+    because: `Each prompt ends its list with “${NULL_OPTION}”. Its label takes part in the ` +
       "softmax, so a group of wrong choices can say: none of these.",
   },
   build: buildRead,
@@ -37,15 +37,21 @@ function buildRead(root, app) {
     el("div", { class: "side" },
       el("h2", {}, "One token answers for its group"),
       el("p", {}, "At the last token of a group, the ", el("b", {}, "end token"), ", the model ",
-        "has a number for each token that could follow: a logit. The labels' logits are the ",
-        "group's answer."),
+        "has a number for each token that could follow: a ", el("b", {}, "logit"),
+        ". The labels' logits are the group's answer."),
       el("div", { class: "controls" }, readView.trial), readView.choosers,
       el("h3", {}, "The prompt of the group. Under a token: how much the chosen head looks at it"),
-      readView.tokens),
+      readView.tokens,
+      el("p", { class: "soft" }, "The ", el("b", {}, "answer cue"), " is the end of the prompt, ",
+        "“Answer:”. The ", el("b", {}, "null option"), ` is its last line, “${NULL_OPTION}”.`)),
     el("div", { class: "stage" },
       el("h3", {}, "1  The logits at the end token"), readView.logits,
       el("h3", {}, "2  Softmax over the labels alone"), readView.bars, readView.share,
-      el("h3", {}, "3  Where each head looks from the end token: a bar for each line (A), (B), …"),
+      el("h3", {}, "3  Where each head looks from the end token"),
+      el("p", { class: "soft" }, "A ", el("b", {}, "layer"), " is one step of the model. A ",
+        el("b", {}, "head"), " is a part of it that chooses which tokens to read. Each small ",
+        "chart is a head, with a bar for each line: it shows from which lines the answer may ",
+        "come. Press one to see its tokens."),
       readView.heads, readView.told));
 }
 
@@ -70,7 +76,8 @@ async function updateRead(app) {
   const shown = { names, parts, end, group, labels: labels[at], before: hidden ? plain : null,
     right: group.indexOf(state.answer), T: layout.ids.length };
   shown.top = drawReadAnswer(app, result, shown);
-  const [layer, head] = readHead(state.head, result, shown);
+  // By the run in which nothing is hidden: to hide a line does not choose another head.
+  const [layer, head] = readHead(state.head, plain, { ...shown, top: readTop(plain, labels[at]) });
   drawReadHeads(app, result, shown, layer, head);
   drawReadTokens(app, layout, shown, result.attention[layer][head]);
 }
@@ -126,6 +133,8 @@ function drawReadControls(app, drawn, at, lines, hidden) {
 // Logits and softmax. Returns the index of the label with the largest probability.
 function drawReadAnswer(app, result, { names, labels, before, right }) {
   const logits = result.logits[0];
+  const all = softmax(logits, [...logits.keys()]);
+  const share = labels.reduce((sum, id) => sum + all[id], 0);
   drawReadLogits(app, logits, labels);
   const p = softmax(logits, labels);
   const top = p.indexOf(Math.max(...p));
@@ -134,12 +143,16 @@ function drawReadAnswer(app, result, { names, labels, before, right }) {
     top: i === top, right: i === right, note: was ? `was ${percent(was[i])}` : "" })));
   [...readView.bars.children].slice(0, -1).forEach((bar, i) =>
     bar.setAttribute("data-probability", p[i]));
-  const all = softmax(logits, [...logits.keys()]);
-  const share = labels.reduce((sum, id) => sum + all[id], 0);
-  fill(readView.share, `The labels have ${percent(share)} of the probability of all ${
-    logits.length.toLocaleString("en")} tokens; the rest is left out. “${NULL_OPTION}” has ${
-    percent(p.at(-1))} of this group.`);
+  fill(readView.share, el("b", {}, "Softmax"), " turns the labels' logits into probabilities that ",
+    `add up to 100% (of all tokens' probability they have ${percent(share)}). “${NULL_OPTION}” `,
+    `has ${percent(p.at(-1))} of this group. `,
+    "The mean (next scene) takes each choice's probability from its group and drops this one.");
   return top;
+}
+
+function readTop({ logits }, labels) {
+  const p = softmax(logits[0], labels);
+  return p.indexOf(Math.max(...p));
 }
 
 // All logits as marks on one axis; the labels stand above it.
@@ -208,7 +221,7 @@ function drawReadHeads(app, result, shown, layer, head) {
   const shares = looks.lines.map((share, i) => `(${app.label(i)}) ${percent(share, 0)}`);
   fill(readView.told, `Layer ${layer + 1}, head ${head + 1}: question ${
     percent(looks.question, 0)}, ${shares.join(", ")}, answer cue ${percent(looks.cue, 0)}. `,
-  "A head that looks at a line need not use it: hide the line to find out.");
+  "Hide a line to see whether it matters.");
 }
 
 function drawReadTokens(app, layout, { parts, end, T }, weights) {

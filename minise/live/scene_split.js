@@ -1,5 +1,5 @@
 // Split: each trial shuffles the choices and cuts them into groups; each group is a short question.
-import { button, colour, el, fill, glide, slider } from "./draw.js";
+import { button, colour, el, fill, reducedMotion, slider } from "./draw.js";
 import { NULL_OPTION } from "./method.js";
 
 const splitView = { shown: "" };
@@ -71,7 +71,8 @@ function updateSplit(app) {
   drawSplitGroups(app, trials[state.trial - 1]);
 }
 
-// The trial's groups. When the trial is a new one, its choices fly there from the list.
+// The trial's groups. When the trial is a new one, its choices are dealt, one after the other.
+// (They do not fly there from the list: their ways would cross.)
 function drawSplitGroups({ state, label }, trial) {
   const key = JSON.stringify([state.choices, trial]);
   if (splitView.shown === key) return;
@@ -80,16 +81,19 @@ function drawSplitGroups({ state, label }, trial) {
   const number = (i) => el("small", {}, `${i + 1}`);
   fill(splitView.list, state.choices.map((choice, i) =>
     el("li", mark(i), number(i), " ", el("span", { dir: "auto" }, choice))));
-  const from = new Map();
+  const dealt = [];
   fill(splitView.groups, trial.map((group, g) => el("div", { class: "card group",
     style: { "--c": colour(g) } }, el("b", {}, `group ${g + 1}`), el("ol", { class: "plain" },
     group.map((i, place) => {
       const line = el("li", mark(i), number(i), ` (${label(place)}) `,
         el("span", { dir: "auto" }, state.choices[i]));
-      from.set(line, splitView.list.children[i].getBoundingClientRect());
+      dealt.push(line);
       return line;
     }), el("li", { class: "soft" }, `(${label(group.length)}) ${NULL_OPTION}`)))));
-  glide(from, 900);
+  if (reducedMotion()) return;
+  dealt.forEach((line, place) => line.animate(
+    [{ transform: "translateX(-1.5rem)", opacity: 0 }, { transform: "none", opacity: 1 }],
+    { duration: 250, delay: 100 * place, easing: "ease-out", fill: "backwards" }));
 }
 
 function drawSplitRows({ state, set }, trials) {

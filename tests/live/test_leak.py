@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
+import pytest
+
 from minise.checking.mistakes import CAUSAL
 from tests.claims.zoo.bugs import RUN_ON
 from tests.support.browser import MARKS
@@ -60,17 +62,92 @@ def leaks(view: Scene) -> str:
 
 
 SHORT = "leak?K=4&m=2"
+WORDS = "#scene-leak .side .leak-words button"
+
+
+def test_the_scene_opens_with_the_right_choice_as_the_other_word(scene: Scene) -> None:
+    """It changes most: group 2 sees the answer in group 1."""
+    scene.go("leak")
+    assert scene.text(".leak-prompt mark") == "Ottawa"
+    words = [one.inner_text() for one in scene.page.locator(WORDS).all()]
+    assert words == ["Tokyo", "Ottawa", "Kingston", "Baghdad"]
+    changes = {}
+    for word in words[1:]:
+        scene.page.click(f"{WORDS}:text-is('{word}')")
+        changes[word] = float(leaks(scene))
+    assert changes["Ottawa"] > 0.5
+    assert max(changes, key=changes.__getitem__) == "Ottawa"
+
+
+def test_the_change_and_the_distance_are_named_apart(scene: Scene) -> None:
+    scene.go(SHORT)
+    text = scene.text("#scene-leak")
+    assert "Change when the word changes" in text
+    assert "Distance from a run of its own, four ways" in text
+    assert "alone: what it must be" in scene.text(".leak-case.reference")
+    shown = scene.text(".leak-case[aria-pressed=true] > span:last-child")
+    assert scene.text("#leak-apart").startswith(f"Now: distance {shown}. Without a mask, ")
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_a_painted_mask_stays_when_another_word_is_chosen(scene: Scene, block: bool) -> None:
+    """Whatever the word's number of tokens is, and on the screen it keeps its size."""
+    scene.go(SHORT)
+    mask = Mask(scene, "block" if block else "cell")
+    start, seen = mask.segments[2][0], mask.segments[0][1]
+    if block:  # group 2 may not see the question: no mask that has a name
+        scene.page.mouse.click(*mask.at(mask.middle(2), seen))
+    else:
+        scene.page.mouse.click(*mask.at(start, seen))
+    scene.settle()
+    side, lengths, hidden = mask.canvas.bounding_box()["width"], {mask.T}, mask.hidden()
+    assert hidden == (len(mask.segments[2]) * len(mask.segments[0]) if block else 1)
+    for word in ("Paris by night and day", "x", None):
+        if word:
+            scene.page.fill("#scene-leak input[type=text]", word)
+            scene.page.keyboard.press("Enter")
+        else:
+            scene.page.click(f"{WORDS} >> nth=0")
+        scene.settle()
+        now = Mask(scene)
+        assert now.hidden() == hidden, word
+        assert now.canvas.bounding_box()["width"] == side
+        assert scene.page.locator(".leak-switches [aria-pressed=true]").count() == 0
+        scene.page.mouse.move(*now.at(now.segments[2][0], seen))
+        assert "may not attend" in now.words()
+        lengths.add(now.T)
+    assert len(lengths) > 2
+    scene.page.click("text=group mask")
+    scene.page.click(f"{WORDS} >> nth=2")
+    scene.settle()
+    assert scene.page.get_attribute("text=group mask", "aria-pressed") == "true"
+
+
+def test_the_words_of_a_cell_follow_each_change_of_the_mask(scene: Scene) -> None:
+    scene.go(SHORT)
+    mask = Mask(scene)
+    scene.page.mouse.click(*mask.at(mask.middle(2), mask.middle(1)))
+    scene.settle()
+    assert "may not attend" in mask.words()
+    for name, may in (("no mask", "may attend"), ("group mask", "may not attend")):
+        scene.page.click(f"text={name}")
+        scene.settle()
+        assert may in mask.words()
+    scene.page.click(".leak-case >> nth=0")
+    scene.settle()
+    assert "may attend" in mask.words()
 
 
 def test_the_leak_meter_falls_to_exactly_0_when_group_2_cannot_see_group_1(scene: Scene) -> None:
     scene.go(SHORT)
-    assert leaks(scene) == "Change a word in group 1."
-    scene.page.click("#scene-leak .leak-words button >> nth=1")
+    scene.page.click(f"{WORDS} >> nth=0")
+    assert leaks(scene).startswith("Choose another word than ")
+    scene.page.click(f"{WORDS} >> nth=1")
     assert 0 < float(leaks(scene)) <= 1
     mask = Mask(scene)
     scene.page.mouse.click(*mask.at(mask.middle(2), mask.middle(1)))
     assert leaks(scene) == "exactly 0"
-    assert "And group 2's answer is that of a run of its own, exactly." in scene.text("#scene-leak")
+    assert "Group 2's answer is that of a run of its own, exactly." in scene.text("#leak-apart")
     assert scene.page.get_attribute("text=group mask", "aria-pressed") == "true"
     assert scene.page.get_attribute("#scene-leak .leak-meter", "aria-valuenow") == "0"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,7 @@ from tests.support.live import shared as shared
 pytestmark = MARKS
 
 ITEM = world(3)[2]
+CROSS = "\N{MULTIPLICATION SIGN} "
 Open = Callable[..., Scene]
 
 
@@ -126,6 +129,27 @@ def test_a_line_that_the_end_token_may_not_see_changes_the_answer_as_in_python(
     assert "hide=3" in scene.address()
 
 
+def test_to_hide_a_line_does_not_choose_another_head(scene: Scene) -> None:
+    scene.go("read?q=2&K=8&m=4&group=2")
+    pressed = "#read-heads [aria-pressed=true]"
+    name = str(scene.page.get_attribute(pressed, "aria-label")).partition(":")[0]
+    top = scene.text("#read-bars .bar.top b")
+    for line in ("(A)", "(B)", "(C)", "(D)", "(E)"):
+        scene.page.get_by_role("radio", name=line).check()
+        scene.settle()
+        assert str(scene.page.get_attribute(pressed, "aria-label")).startswith(f"{name}:"), line
+        if line == top:
+            assert scene.text("#read-bars .bar.top b") != top
+
+
+def test_read_explains_its_words(scene: Scene) -> None:
+    scene.go("read")
+    terms = scene.page.locator("#scene-read p b").all_inner_texts()
+    wanted = ["end token", "logit", "answer cue", "null option", "Softmax", "layer", "head"]
+    assert [term for term in wanted if term not in terms] == []
+    assert "drops this one" in scene.text("#read-share")
+
+
 def test_mean_shows_the_scores_of_python(scene: Scene, lm: LanguageModel) -> None:
     scene.go("mean?q=2&K=4&m=2&seed=3&n=2&stop=0")
     kept = [choice for choice, rank in zip(ITEM["choices"], ITEM["rank"], strict=True) if rank < 4]
@@ -180,3 +204,42 @@ def test_where_a_worker_does_not_run_the_page_computes_itself(
     assert bars(view) == wanted
     assert not any(url.startswith("blob:") for url in view.requests[before:])
     del view.requests[before:]  # the page itself, loaded again
+
+
+def test_the_answer_to_the_guess_of_mean_can_be_tried(scene: Scene) -> None:
+    scene.go("mean?q=2")
+    scene.page.click("#guess button:text-is('40')")
+    assert scene.text("#guess").startswith("Right: 40.")
+    widths = []
+    for trials in ("10", "40"):
+        scene.page.click(f"#guess button:text-is('{trials} trials')")
+        scene.settle()
+        assert scene.text("#mean-verdict").startswith(f"After {trials} trials")
+        (width,) = re.findall(r"Its band is ([\d.]+) points", scene.text("#mean-told"))
+        widths.append(float(width))
+    assert widths[1] / widths[0] == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("trials", [1, 20])
+def test_each_line_of_the_evidence_has_a_name_of_its_own_place(scene: Scene, trials: int) -> None:
+    scene.go(f"mean?q=2&K=8&m=4&n={trials}")
+    chart = str(scene.page.text_content("#mean-evidence"))
+    assert "evidence that this choice is not the winner" in chart
+    names = scene.page.eval_on_selector_all(
+        "#mean-evidence .mean-name",
+        "all => all.map(one => [one.textContent, Number(one.getAttribute('y'))])",
+    )
+    leader = str(scene.page.text_content("#mean-strip .here")).removesuffix(" ✓")
+    assert {name.removeprefix(CROSS) for name, _ in names} == {*ITEM["choices"]} - {leader}
+    places = sorted(y for _, y in names)
+    assert all(below - above >= 12 for above, below in itertools.pairwise(places))
+    assert places[0] > 0
+    assert places[-1] <= 190
+    out = sum(name.startswith(CROSS) for name, _ in names)
+    decided = scene.text("#mean-verdict").endswith("Decided.")
+    assert (out, decided) == ((7, True) if trials == 20 else (0, False))
+    for word in ("Student", "wealth", "Ville"):
+        assert word not in scene.text("#scene-mean")  # in the closed details
+    scene.page.click("#mean-formulas summary")
+    assert "the wealth reaches" in scene.text("#mean-formulas")
+    scene.page.click("#mean-formulas summary")

@@ -27,7 +27,7 @@ from tests.support.live import shared as shared
 pytestmark = MARKS
 
 SCENES = ("ask", "split", "pack", "leak", "read", "mean", "own")
-WORLD = world(20)
+WORLD = world(40)[:20]
 HOSTILE = "<img src=x onerror=alert(1)>"
 Open = Callable[..., Scene]
 
@@ -73,6 +73,9 @@ def opens_and_fits(view: Scene) -> None:
         assert view.page.title() == f"{tab.inner_text()[2:]} - Many prompts, one pass"
         width = view.page.evaluate("document.documentElement.clientWidth")
         assert view.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        below = "document.documentElement.scrollHeight - Math.max(innerHeight, "
+        below += "document.body.getBoundingClientRect().bottom + scrollY)"
+        assert view.page.evaluate(below) <= 1, name  # nothing unseen makes the page longer
 
 
 @pytest.mark.parametrize("width", [1400, 390])
@@ -286,13 +289,71 @@ def test_a_strange_address_shows_a_scene(scene: Scene, address: str) -> None:
 
 
 def test_a_guess_is_answered(phone: Scene) -> None:
-    for name, option, said in (("ask", "It falls", "Yes"), ("split", "40", "Not quite: 20.")):
+    wrong = "Not quite. The answer is: 20."
+    for name, option, said in (("ask", "It falls", "Right: It falls."), ("split", "40", wrong)):
         phone.go(name)
         assert phone.text("#guess").startswith("Guess first: ")
         phone.page.tap(f"#guess button:text-is('{option}')")
         assert phone.text("#guess").startswith(said)
     phone.go("ask")
-    assert phone.text("#guess").startswith("Yes")
+    assert phone.text("#guess").startswith("Right: ")
+
+
+def test_the_answer_to_a_guess_moves_nothing(open_scene: Open) -> None:
+    view = open_scene("ask")
+    for number, name in enumerate(SCENES[:-1]):
+        view.page.set_viewport_size({"width": (1400, 390)[number % 2], "height": 900})
+        view.go(name)
+        top = f"document.getElementById('scene-{name}').getBoundingClientRect().top + scrollY"
+        before = view.page.evaluate(top)
+        view.page.click("#guess button >> nth=0")
+        assert view.page.is_visible("#guess .answered")
+        assert view.page.evaluate(top) == pytest.approx(before, abs=0.02), name
+
+
+def test_each_question_of_the_list_is_there_once(scene: Scene) -> None:
+    scene.go("ask")
+    texts = [one.inner_text() for one in scene.page.locator("#ask-question option").all()]
+    questions = [text.partition(". ")[2] for text in texts]
+    assert questions == [item["question"] for item in WORLD]
+    assert len(set(questions)) == 20
+
+
+def test_names_do_not_overlap_while_the_groups_are_dealt(scene: Scene) -> None:
+    scene.page.emulate_media(reduced_motion="no-preference")
+    scene.go("split?seed=0")
+    names = """() => {
+      const lines = [...document.querySelectorAll("#scene-split .apart li")]
+        .filter((one) => getComputedStyle(one).opacity > 0)
+        .map((one) => one.getBoundingClientRect());
+      const over = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+        && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+      return lines.some((a, i) => lines.some((b, j) => i < j && over(a, b)));
+    }"""
+    moving = "document.getAnimations().some((one) => one.playState === 'running')"
+    scene.page.click("#split-seed")
+    seen = 0
+    while scene.page.evaluate(moving):
+        assert not scene.page.evaluate(names)
+        seen += 1
+    assert seen > 3
+
+
+def test_the_tree_is_drawn_as_a_trunk_with_a_branch_for_each_prompt(
+    scene: Scene, lm: LanguageModel
+) -> None:
+    scene.go("pack?stage=tree")
+    count = "one => one.querySelectorAll('.token').length"
+    trunk = scene.page.eval_on_selector("#pack-words .trunk", count)
+    branches = [one.evaluate(count) for one in scene.page.locator("#pack-words .branch").all()]
+    question = of_size(WORLD[2], 8)
+    groups = random_partitions(8, 4, 1, 0, WORLD[2]["id"]).trials[0]
+    listed = [[*(question.choices[i] for i in group), NULL_OPTION] for group in groups]
+    prefix, prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, question.text, listed)
+    first, second = ([*prefix, *prompt.ids] for prompt in prompts)
+    same = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    assert (trunk, branches) == (same, [len(first) - same, len(second) - same])
+    assert "a tree" in scene.text(".stage-text")
 
 
 def test_arrow_keys_move_through_scenes_trials_and_sliders(scene: Scene) -> None:
