@@ -62,12 +62,16 @@ from minise.tokenizer import Tokenizer
 VOCABULARY = 1024
 WIDTHS = {  # hidden size, intermediate size, heads, of these for keys: 0.5, 2 and 8 million numbers
     "small": (96, 256, 3, 1),
-    "tiny": (192, 512, 6, 2),
+    "tiny": (192, 512, 6, 2),  # as in SHAPE
     "large": (448, 1152, 14, 2),
 }
 SHAPE = {
     "vocab_size": VOCABULARY,
+    "hidden_size": 192,
+    "intermediate_size": 512,
     "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
     "head_dim": 32,
     "hidden_act": "silu",
     "max_position_embeddings": 512,
@@ -449,9 +453,9 @@ def main() -> None:
         parser.error("--labels balanced is for a training from the start")
     facts, hops = load_hops() if args.reasoning else (load_facts(), [])
     ids = {"bos_token_id": None if family.bos is None else 0, "eos_token_id": 1}
-    shape = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
-    config = {"model_type": args.family, **dict(zip(shape, WIDTHS[args.size], strict=True))}
-    config |= SHAPE | family.config | ids
+    widths = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    shape = SHAPE | dict(zip(widths, WIDTHS[args.size], strict=True))
+    config = {"model_type": args.family, **shape, **family.config, **ids}
     if args.window is not None:
         config["sliding_window"] = args.window or None
     args.folder.mkdir(parents=True, exist_ok=True)

@@ -157,6 +157,7 @@ def _download(
     repository: str, name: str, revision: str | None, kind: _Kind, fetch: bool = True
 ) -> Path:
     import huggingface_hub
+    from huggingface_hub import constants
     from huggingface_hub import errors as hub
 
     at = shorten(repository + (f" at {revision}" if revision else ""), 200)
@@ -190,7 +191,7 @@ def _download(
         why, remedy = _why_not_served(error, repository, kind)
         raise _NotServed(
             f"{at}: {kind.not_here}{why}, and {name} is not in the cache "
-            f"({huggingface_hub.constants.HF_HUB_CACHE}); {remedy}"
+            f"({constants.HF_HUB_CACHE}); {remedy}"
         ) from None
     except hub.EntryNotFoundError:
         convert = (
@@ -208,10 +209,10 @@ def _download(
 
 def _why_not_served(error: Exception, repository: str, kind: _Kind) -> tuple[str, str]:
     """Why the hub gave no file that is not in the cache, and what to do."""
-    import huggingface_hub
+    from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
-    if huggingface_hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         remedy = f"unset it to download the file, or {kind.instead}"
         return "HF_HUB_OFFLINE is set", remedy
     cause = error.__cause__ or error

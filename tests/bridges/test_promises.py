@@ -126,6 +126,31 @@ def test_a_leak_of_a_thousandth_through_the_mask_is_found() -> None:
     assert report.promises["mask"].holds is False
 
 
+@pytest.mark.parametrize(
+    ("share", "holds", "why"),
+    [
+        (1e-3, False, "a row depends on tokens that the mask hides"),
+        (3e-7, True, "within rounding, though not bit for bit"),
+    ],
+)
+def test_a_leak_that_only_packed_rows_have_is_judged_by_its_size(
+    share: float, holds: bool, why: str
+) -> None:
+    """Each token also reads the mean of all before it, whatever the mask. Alone it is causal."""
+    model = make_model("qwen3")
+    attention = model.model.layers[1].self_attn
+    real = attention.forward
+
+    def leak(hidden_states: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        read, weights = real(hidden_states, *arguments, **named)
+        before = hidden_states.cumsum(dim=1) / torch.arange(1, 1 + hidden_states.shape[1])[:, None]
+        return read + share * before, weights
+
+    attention.forward = leak
+    promise = report_on(from_transformers(model, make_reader())).promises["mask"]
+    assert (promise.holds, promise.why) == (holds, why)
+
+
 def test_the_verify_of_our_own_decoder_refuses_it_in_one_line() -> None:
     lm = make_lm("qwen3")
     with pytest.raises(Unsuited, match="needs minise's own decoder"):

@@ -85,6 +85,16 @@ def test_ask_leaves_out_the_methods_that_a_run_leaves_out(
     assert err.startswith("minise: standard is left out: 30 choices")
 
 
+def test_a_question_that_a_run_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    many = [part for i in range(30) for part in ("--choice", f"choice {i}")]
+    ask = ("ask", "--dry-run", "--question")
+    parts = ["30 choices in one prompt"]
+    assert_one_line(*run(capsys, *ask, "Which?", *many, "--method", "standard"), parts)
+    two = ("--choice", "yes", "--choice", "no")
+    parts = ["positions for 512"]
+    assert_one_line(*run(capsys, *ask, "word " * 600, *two), parts)
+
+
 def evaluated(tmp_path: Path, *more: object) -> tuple[object, ...]:
     command = (
         "eval",

@@ -321,7 +321,8 @@ class TestColumnsOfOtherNames:
         path = tmp_path / "mine.csv"
         path.write_text('"the\nquestion",A,B,"right\nanswer"\nUp?,yes,no,A\n')
         assert "the question, A, B, right answer" in refusal(str(path), columns={"answer": "x"})
-        assert "--columns" not in refusal(str(path))
+        form = "--columns question=COLUMN,A=COLUMN,B=COLUMN,answer=COLUMN"  # and no guess to paste
+        assert refusal(str(path)).endswith(f"; say which is which: {form}")
 
     def test_what_a_user_pastes_runs_nothing(self) -> None:
         assert advice(("answer $(reboot)", "question")).endswith("'answer=answer $(reboot)'")

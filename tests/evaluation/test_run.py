@@ -255,7 +255,8 @@ class TestAFitThatDoesNotConverge:
             "vector-scaling is left out of the results: vector scaling did not converge: stopped"
         )
         assert err == f"minise: words: {message}\n"
-        assert "vector-scaling of words is left out: vector scaling did not converge" in out
+        left_out = "vector-scaling of words is left out: vector scaling did not converge"
+        assert left_out in " ".join(out.split())  # its lines are no longer than the terminal
         assert "| vector-scaling" not in out
         report = json.loads((folder / "results.json").read_text())
         assert list(report["results"]["words"]) == ["standard", "self-ensemble", "cyclic"]

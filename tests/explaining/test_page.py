@@ -10,7 +10,7 @@ import pytest
 
 from minise import LanguageModel, Question
 from minise.explaining.page import Page, explain
-from tests.support.browser import MARKS
+from tests.support.browser import MARKS, luminance
 from tests.support.browser import browser as browser
 from tests.support.browser import explained as explained
 from tests.support.browser import show as show
@@ -244,13 +244,6 @@ def test_colours_have_enough_contrast(show, explained, scheme: str) -> None:
     for name, colour in zip(names, colours, strict=True):
         light, dark = sorted((luminance(colour), luminance(paper)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, name
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of "#rrggbb" (WCAG)."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_the_page_can_be_printed(show, explained) -> None:

@@ -14,8 +14,7 @@ from minise.engines import token_counts
 from minise.grouping import random_partitions
 from minise.live.page import world
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
-from tests.explaining.test_page import luminance
-from tests.support.browser import MARKS
+from tests.support.browser import MARKS, luminance
 from tests.support.browser import browser as browser
 from tests.support.live import CHECKPOINT, Scene
 from tests.support.live import live_file as live_file

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
+from huggingface_hub import constants
 
 
 class Hang(BaseException):
@@ -66,8 +66,8 @@ def confined(folder: Path, seconds: float) -> Iterator[None]:
 
     handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)}
     handlers[signal.SIGPROF] = signal.signal(signal.SIGPROF, ring)
-    offline = huggingface_hub.constants.HF_HUB_OFFLINE
-    huggingface_hub.constants.HF_HUB_OFFLINE = True
+    offline = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
     os.environ["XDG_CACHE_HOME"] = os.devnull  # what is measured of the machine is not kept
     os.chdir(folder)
     _allowed, sys.dont_write_bytecode = os.path.realpath(folder), True
@@ -84,7 +84,7 @@ def confined(folder: Path, seconds: float) -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.chdir(before)
-        huggingface_hub.constants.HF_HUB_OFFLINE = offline
+        constants.HF_HUB_OFFLINE = offline
         os.environ.clear()
         os.environ.update(environment)
 
