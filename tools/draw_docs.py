@@ -1,21 +1,28 @@
 """Draw the pictures of docs/ again: the idea from the built-in question, the others from the tables
-that are recorded beside them.
+and numbers that are recorded beside them.
 
     python -m tools.draw_docs
+    python -m tools.draw_docs --curves miniature/main runs/llama-main runs/qwen2-main
+
+The second command first records the confidence curves of these runs beside the tables of docs/.
 
 docs/pictures.json keeps what each picture shows. A test makes the figures again and compares, so no
 picture is older than its table or than the code that draws it. Those of the README are also drawn
 for a dark page.
 
-Three are not from here, because their measurements are not recorded: see UNRECORDED.
+One is not from here, because its measurement is not recorded: see UNRECORDED. To record it:
+`minise bench --workload qasc --rounds 3 --no-peers --plot growth.png --json > docs/growth.json`.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +32,7 @@ import numpy as np
 from minise.files import json_text, write_file
 from minise.report.drawing import picture, style
 from minise.report.figures import FIGURES, Content
-from minise.report.results import Cell, Results
+from minise.report.results import Cell, Results, read_results
 from tools.draw_idea import idea
 from tools.studies import groupings
 
@@ -89,21 +96,55 @@ def variances() -> Any:
     return groupings.draw(runs)
 
 
+def confidence(folder: str, figure: str) -> Any:
+    """The confidence curves of a folder's runs, from its curves.json."""
+    cells = []
+    for model, tasks in json.loads((DOCS / folder / "curves.json").read_text("utf-8")).items():
+        for task, methods in tasks.items():
+            for name, one in methods.items():
+                K, settings = one["choices"], one["settings"]
+                drawn = cell(model, task, K, name, settings, "0 [0, 0]")
+                metrics = {**drawn.metrics, "confidence_curve": one["curve"]}
+                cells.append(replace(drawn, metrics=metrics, method=one["method"]))
+    return FIGURES["confidence" if figure.endswith("miniature") else figure](content(cells))[figure]
+
+
+def record_curves(folder: str, runs: Sequence[Path]) -> None:
+    """Write what `confidence` draws: of each model, task and method its curves, to four digits."""
+    models: dict[str, Any] = {}
+    for run in map(read_results, runs):
+        for one in run.cells:
+            if one.name in _WITHOUT_CURVES:
+                continue
+            curve = {k: v and [round(x, 4) for x in v] for k, v in _curve(one).items()}
+            facts = {"method": one.method, "choices": one.choices, "settings": one.used}
+            tasks = models.setdefault(run.model, {}).setdefault(one.task, {})
+            tasks[one.name] = {**facts, "curve": curve}
+    write_file(DOCS / folder / "curves.json", json_text(models) + "\n")
+
+
+def _curve(one: Cell) -> dict[str, list[float] | None]:
+    curve: dict[str, list[float] | None] = one.metrics["confidence_curve"]
+    return curve
+
+
+_WITHOUT_CURVES = ("recall", "cloze", "presence", "vector-scaling")  # too many lines to tell apart
 PICTURES: dict[str, Callable[[], Any]] = {
     "idea.png": idea,
     README_FIGURE: accuracy_choices,
     "miniature/sensitivity/sensitivity.png": sensitivity,
     "miniature/groupings/groupings.png": variances,
+    "miniature/choices/confidence-choices.png": partial(
+        confidence, "miniature/choices", "confidence-choices"
+    ),
+    "miniature/main/confidence-miniature.png": partial(
+        confidence, "miniature/main", "confidence-miniature"
+    ),
 }
 
+UNRECORDED = ("growth.png",)
 # The README shows these on a dark page, too.
 DARK = {name.replace(".png", "-dark.png"): name for name in ("idea.png", README_FIGURE)}
-# A new measurement draws these: minise bench --plot, and minise report with the runs.
-UNRECORDED = (
-    "growth.png",
-    "miniature/choices/confidence-choices.png",
-    "miniature/main/confidence-miniature.png",
-)
 
 
 def tables(report: Path, title: str) -> Iterator[tuple[str, Table]]:
@@ -188,6 +229,12 @@ def _rounded(value: Any) -> Any:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--curves", metavar="FOLDER", help="of docs/: record curves of the runs")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN")
+    args = parser.parse_args()
+    if args.curves:
+        record_curves(args.curves, args.runs)
     record = {}
     for name in (*PICTURES, *DARK):
         figure, content = make(name)
