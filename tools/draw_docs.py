@@ -116,16 +116,12 @@ def record_curves(folder: str, runs: Sequence[Path]) -> None:
         for one in run.cells:
             if one.name in _WITHOUT_CURVES:
                 continue
-            curve = {k: v and [round(x, 4) for x in v] for k, v in _curve(one).items()}
+            curves = one.metrics["confidence_curve"]
+            curve = {k: v and [round(x, 4) for x in v] for k, v in curves.items()}
             facts = {"method": one.method, "choices": one.choices, "settings": one.used}
             tasks = models.setdefault(run.model, {}).setdefault(one.task, {})
             tasks[one.name] = {**facts, "curve": curve}
     write_file(DOCS / folder / "curves.json", json_text(models) + "\n")
-
-
-def _curve(one: Cell) -> dict[str, list[float] | None]:
-    curve: dict[str, list[float] | None] = one.metrics["confidence_curve"]
-    return curve
 
 
 _WITHOUT_CURVES = ("recall", "cloze", "presence", "vector-scaling")  # too many lines to tell apart

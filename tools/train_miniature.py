@@ -60,11 +60,6 @@ from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
 VOCABULARY = 1024
-WIDTHS = {  # hidden size, intermediate size, heads, of these for keys: 0.5, 2 and 8 million numbers
-    "small": (96, 256, 3, 1),
-    "tiny": (192, 512, 6, 2),  # as in SHAPE
-    "large": (448, 1152, 14, 2),
-}
 SHAPE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 192,
@@ -76,6 +71,16 @@ SHAPE = {
     "hidden_act": "silu",
     "max_position_embeddings": 512,
     "torch_dtype": "bfloat16",
+}
+WIDTHS: dict[str, dict[str, int]] = {  # 0.5, 2 and 8 million numbers
+    "small": {
+        "hidden_size": 96,
+        "intermediate_size": 256,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+    },
+    "tiny": {},
+    "large": {"hidden_size": 448, "intermediate_size": 1152, "num_attention_heads": 14},
 }
 
 
@@ -453,9 +458,7 @@ def main() -> None:
         parser.error("--labels balanced is for a training from the start")
     facts, hops = load_hops() if args.reasoning else (load_facts(), [])
     ids = {"bos_token_id": None if family.bos is None else 0, "eos_token_id": 1}
-    widths = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
-    shape = SHAPE | dict(zip(widths, WIDTHS[args.size], strict=True))
-    config = {"model_type": args.family, **shape, **family.config, **ids}
+    config = {"model_type": args.family, **SHAPE, **WIDTHS[args.size], **family.config, **ids}
     if args.window is not None:
         config["sliding_window"] = args.window or None
     args.folder.mkdir(parents=True, exist_ok=True)

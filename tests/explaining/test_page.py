@@ -10,11 +10,12 @@ import pytest
 
 from minise import LanguageModel, Question
 from minise.explaining.page import Page, explain
-from tests.support.browser import MARKS, luminance
+from tests.support.browser import MARKS
 from tests.support.browser import browser as browser
 from tests.support.browser import explained as explained
 from tests.support.browser import show as show
 from tests.support.browser import view as view
+from tests.support.contrast import contrast, from_hex
 from tests.support.explained import HOSTILE
 
 pytestmark = MARKS
@@ -242,8 +243,7 @@ def test_colours_have_enough_contrast(show, explained, scheme: str) -> None:
     names = ["--ink", "--soft", "--accent", "--shared", *(f"--g{i}" for i in range(7))]
     paper, *colours = view.page.evaluate("names => names.map(css)", ["--paper", *names])
     for name, colour in zip(names, colours, strict=True):
-        light, dark = sorted((luminance(colour), luminance(paper)), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, name
+        assert contrast(from_hex(colour), from_hex(paper)) >= 4.5, name
 
 
 def test_the_page_can_be_printed(show, explained) -> None:

@@ -14,8 +14,9 @@ from minise.engines import token_counts
 from minise.grouping import random_partitions
 from minise.live.page import world
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
-from tests.support.browser import MARKS, luminance
+from tests.support.browser import MARKS
 from tests.support.browser import browser as browser
+from tests.support.contrast import contrast, from_hex
 from tests.support.live import CHECKPOINT, Scene
 from tests.support.live import live_file as live_file
 from tests.support.live import open_scene as open_scene
@@ -403,5 +404,4 @@ def test_text_has_enough_contrast(scene: Scene, scheme: str) -> None:
     paper, wash, *colours = scene.page.evaluate(read, ["--paper", "--wash", *names])
     for ground in (paper, wash):
         for name, colour in zip(names, colours, strict=True):
-            light, dark = sorted((luminance(colour), luminance(ground)), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, ground)
+            assert contrast(from_hex(colour), from_hex(ground)) >= 4.5, (name, ground)

@@ -199,10 +199,3 @@ def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
     opened = Firefox(tmp_path_factory.mktemp("profile"))
     yield opened
     opened.close()
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of "#rrggbb" (WCAG)."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

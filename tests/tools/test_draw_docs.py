@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.colors import to_rgb
 
 from minise.report import drawing
+from tests.support.contrast import contrast, luminance
 from tools import draw_docs
 from tools.draw_docs import DARK, DOCS, PICTURES, RECORD
 
@@ -49,13 +50,13 @@ def test_the_readme_shows_each_of_its_pictures_also_for_a_dark_page() -> None:
 def test_a_dark_picture_has_the_same_content_and_no_text_or_line_too_dark_to_see(name: str) -> None:
     """WCAG 2.1: a contrast of 4.5 for text (1.4.3) and of 3 for lines (1.4.11)."""
     dark, light = figure(name), figure(DARK[name])
-    page = luminance(dark.get_facecolor())
-    assert page < 0.02 < 0.98 < luminance(light.get_facecolor())
+    page = to_rgb(dark.get_facecolor())
+    assert luminance(page) < 0.02 < 0.98 < luminance(to_rgb(light.get_facecolor()))
     assert words(dark) == words(light)
     for text in texts(dark):
-        assert contrast(text.get_color(), page) >= 4.5, text.get_text()
+        assert contrast(to_rgb(text.get_color()), page) >= 4.5, text.get_text()
     for line in [line for ax in dark.axes for line in ax.lines]:
-        assert contrast(line.get_color(), page) >= 3, line.get_label()
+        assert contrast(to_rgb(line.get_color()), page) >= 3, line.get_label()
 
 
 def texts(figure: Any) -> list[Any]:
@@ -68,17 +69,6 @@ def texts(figure: Any) -> list[Any]:
 
 def words(figure: Any) -> list[str]:
     return [text.get_text() for text in texts(figure)]
-
-
-def luminance(colour: Any) -> float:
-    """The relative luminance of WCAG 2.1."""
-    rgb = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
-    return 0.2126 * rgb[0] + 0.7152 * rgb[1] + 0.0722 * rgb[2]
-
-
-def contrast(colour: Any, page: float) -> float:
-    light, dark = sorted((luminance(colour), page), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
 
 
 def test_the_figure_of_the_readme_has_the_numbers_of_its_tables() -> None:

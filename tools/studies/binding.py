@@ -18,7 +18,7 @@ model has recognised the right choice where it stands, and loses it on the way t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,18 +53,25 @@ class States:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    rows = []
+    for lm, names, questions in asked(__doc__.splitlines()[0]):
+        rows += probe([read(lm, one) for one in questions], names)
+    layers = [f"after layer {layer + 1}" for layer in range(len(rows[0]) - 4)]
+    print(table(["model", "K", "probe", *layers, "the model says"], rows))
+
+
+def asked(about: str) -> Iterator[tuple[LanguageModel, list[str], list[Question]]]:
+    """Each model of the command line with questions of each number of choices, and the names of
+    both for a table."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("models", nargs="+", metavar="DIR")
     parser.add_argument("--questions", type=int, default=1000, help="for each number of choices")
     args = parser.parse_args()
-    rows = []
     for name in args.models:
         lm = load(name)
         for K in CHOICES:
-            states = [read(lm, one) for one in evaluation_questions(args.questions, K, seed=0)]
-            rows += probe(states, [name.rstrip("/").rsplit("/", 1)[-1], str(K)])
-    layers = [f"after layer {layer + 1}" for layer in range(len(rows[0]) - 4)]
-    print(table(["model", "K", "probe", *layers, "the model says"], rows))
+            names = [name.rstrip("/").rsplit("/", 1)[-1], str(K)]
+            yield lm, names, evaluation_questions(args.questions, K, seed=0)
 
 
 @torch.inference_mode()

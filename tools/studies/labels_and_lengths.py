@@ -33,7 +33,7 @@ from minise.data.miniature import Fact, evaluation_questions, load_facts
 from minise.engines import run_alone
 from minise.prompt import DEFAULT_TEMPLATE
 from tools.markdown import table
-from tools.studies.null_option import RESAMPLES
+from tools.studies.null_option import resampled
 
 FEW, MANY = 4, 8
 Parts = tuple[str, list[str], str]  # the question, the lines of the list, the cue
@@ -126,13 +126,8 @@ def cells(right: Sequence[bool], base: Sequence[bool], facts: Sequence[str]) -> 
     for one, other, fact in zip(right, base, facts, strict=True):
         by_fact[fact].append((one, other, 1))
     sums = np.array([np.sum(each, axis=0) for each in by_fact.values()], dtype=float)
-    draws = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
-    drawn = sums[draws].sum(axis=1)
-    texts = []
-    for counts, totals, sign in (
-        (np.array([1, 0]), (sums.sum(axis=0), drawn), ""),
-        (np.array([1, -1]), (sums.sum(axis=0), drawn), "+"),
-    ):
+    totals, texts = (sums.sum(axis=0), resampled(sums)), []
+    for counts, sign in ((np.array([1, 0]), ""), (np.array([1, -1]), "+")):
         whole, each = (100 * (one[..., :2] @ counts) / one[..., 2] for one in totals)
         low, high = np.quantile(each, [0.025, 0.975])
         texts.append(f"{whole:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]")

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minise.evaluation.samples import read_samples
 from minise.methods.sample import Sample
@@ -62,12 +63,19 @@ def by_presence(samples: Sequence[Sample]) -> dict[bool, list[list[tuple[float, 
     return {present: list(facts.values()) for present, facts in cells.items()}
 
 
+def resampled(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Totals over facts, drawn anew with replacement: sums (F, ...) by fact become (RESAMPLES,
+    ...)."""
+    draws = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
+    totals: NDArray[np.float64] = sums[draws].sum(axis=1)
+    return totals
+
+
 def interval(facts: Sequence[Sequence[tuple[float, bool]]], column: int) -> str:
     """The mean of a column over all groups, with its interval over facts, in percent."""
     sums = np.array([sum(float(group[column]) for group in fact) for fact in facts])
     counts = np.array([len(fact) for fact in facts])
-    draws = np.random.default_rng(0).integers(len(facts), size=(RESAMPLES, len(facts)))
-    means = sums[draws].sum(axis=1) / counts[draws].sum(axis=1)
+    means = resampled(sums) / resampled(counts)
     low, high = np.quantile(means, [0.025, 0.975])
     return f"{100 * sums.sum() / counts.sum():.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 

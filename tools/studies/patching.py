@@ -19,7 +19,6 @@ percentile bootstrap over facts.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,16 +27,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minise import LanguageModel, Question, load
+from minise import LanguageModel, Question
 from minise.checking.recording import record
-from minise.data.miniature import evaluation_questions
 from minise.layout import causal_mask
 from minise.method import Standard
 from tools.markdown import table
-from tools.studies.binding import ends_of_choices
-from tools.studies.null_option import RESAMPLES
+from tools.studies.binding import asked, ends_of_choices
+from tools.studies.null_option import resampled
 
-CHOICES = (2, 4, 8)
 REGIONS = ("choices", "cue", "end", "others")
 
 
@@ -56,20 +53,12 @@ class Pair:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="DIR")
-    parser.add_argument("--questions", type=int, default=1000, help="for each number of choices")
-    args = parser.parse_args()
     rows = []
-    for name in args.models:
-        lm = load(name)
-        for K in CHOICES:
-            questions = evaluation_questions(args.questions, K, seed=0)
-            pairs = [pair for one in questions if (pair := make_pair(lm, one)) is not None]
-            answered = [pair for pair in pairs if is_right(lm, pair)]
-            flips = [(pair.fact, flipped(lm, pair)) for pair in answered]
-            about = [name.rstrip("/").rsplit("/", 1)[-1], str(K), f"{len(flips)} of {len(pairs)}"]
-            rows += cells(flips, about)
+    for lm, names, questions in asked(__doc__.splitlines()[0]):
+        pairs = [pair for one in questions if (pair := make_pair(lm, one)) is not None]
+        answered = [pair for pair in pairs if is_right(lm, pair)]
+        flips = [(pair.fact, flipped(lm, pair)) for pair in answered]
+        rows += cells(flips, [*names, f"{len(flips)} of {len(pairs)}"])
     layers = [f"after layer {layer + 1}" for layer in range(len(rows[0]) - 4)]
     print(table(["model", "K", "questions", "patched", *layers], rows))
 
@@ -162,8 +151,7 @@ def cells(flips: Sequence[tuple[str, dict[str, list[bool]]]], about: list[str]) 
         by_fact[fact].append([one[region] for region in REGIONS])
     totals = np.array([np.sum(each, axis=0) for each in by_fact.values()], dtype=float)
     sizes = np.array([len(each) for each in by_fact.values()], dtype=float)
-    draws = np.random.default_rng(0).integers(len(sizes), size=(RESAMPLES, len(sizes)))
-    shares = 100 * totals[draws].sum(axis=1) / sizes[draws].sum(axis=1)[:, None, None]
+    shares = 100 * resampled(totals) / resampled(sizes)[:, None, None]
     low, high = np.quantile(shares, [0.025, 0.975], axis=0)
     mean = 100 * totals.sum(axis=0) / sizes.sum()
     return [

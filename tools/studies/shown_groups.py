@@ -22,7 +22,7 @@ import numpy as np
 from minise.data.miniature import held_out
 from minise.methods.sample import Sample
 from tools.markdown import table
-from tools.studies.null_option import RESAMPLES, named_runs
+from tools.studies.null_option import named_runs, resampled
 
 Counts = tuple[int, int, int, int]  # of one fact: shown groups, right ones; others, right ones
 
@@ -74,9 +74,8 @@ def is_right(sample: Sample, group: dict[str, Any]) -> bool:
 def cells(facts: Sequence[Counts]) -> list[str]:
     """Groups and the share of right ones, for both kinds, and the difference with its interval."""
     counts = np.array(facts, dtype=float)
-    draws = np.random.default_rng(0).integers(len(facts), size=(RESAMPLES, len(facts)))
     shown, shown_right, others, others_right = counts.sum(axis=0)
-    sums = counts[draws].sum(axis=1)
+    sums = resampled(counts)
     gains = 100 * (sums[:, 1] / sums[:, 0] - sums[:, 3] / sums[:, 2])
     low, high = np.quantile(gains, [0.025, 0.975])
     first, second = 100 * shown_right / shown, 100 * others_right / others
