@@ -10,6 +10,10 @@ stop.install()  # before the imports below, which take a while
 from minise.exact import strict  # noqa: E402
 
 strict.ask_for()  # before torch is imported
+# Threads that wait for each other for long would take the time of other work, and of the thread
+# that they wait for: beside four busy processes two threads take three times as long.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 if "TORCHELASTIC_RUN_ID" in os.environ:  # torch prints many lines when another process is gone
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import is_dataclass
@@ -77,3 +78,28 @@ def test_a_command_runs_a_frozen_request(command: str) -> None:
     assert returned is taken
     assert is_dataclass(returned)
     assert returned.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+    ids=str,
+)
+def test_waiting_threads_give_up_their_core_soon_unless_the_user_set_how(
+    variables: dict[str, str], expected: str
+) -> None:
+    """Before torch is imported, because then its OpenMP reads it."""
+    code = (
+        "import os, sys, minise.__main__\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    free = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=free | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == expected

@@ -3,6 +3,7 @@ needs many does not wait for each of them to import torch."""
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import sys
@@ -118,5 +119,6 @@ def _run_in_child(
     for number, stream in ((1, "out"), (2, "err")):
         with open(f"{path}-{stream}", "w") as file:
             os.dup2(file.fileno(), number)
+    faulthandler.dump_traceback_later(DEADLINE - 10)  # of one that waits for ever: where
     torch.set_num_threads(1)
     sys.exit(run(*arguments))
