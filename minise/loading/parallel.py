@@ -244,11 +244,14 @@ def _beating(world: World) -> Iterator[None]:
 
     def beat() -> None:
         with suppress(InputError):  # the store is gone: the process sees it where it needs it
-            for number in itertools.count():
-                world.send(f"beat/{world.rank}", str(number))
+            for number in itertools.count(1):
                 if over.wait(SILENCE / LOOKS / 2):
                     return
+                world.send(f"beat/{world.rank}", str(number))
 
+    # The first one now: while torch waits in the store for another process, which may wait for this
+    # sign, no other thread can use the store.
+    world.send(f"beat/{world.rank}", "0")
     threading.Thread(target=beat, daemon=True).start()
     try:
         yield

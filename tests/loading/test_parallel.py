@@ -335,6 +335,20 @@ class Store:
         return str(self.looks).encode()
 
 
+def test_a_process_has_given_a_sign_of_life_before_it_waits_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread could be late, and then torch, which waits for the others, has the store."""
+
+    start = threading.Thread.start
+    late = lambda self: None if "beat" in self.name else start(self)  # noqa: E731
+    monkeypatch.setattr(threading.Thread, "start", late)
+    store = Store()
+    with parallel._beating(World(1, 2, store)):
+        assert store.texts == {"beat/1": b"0"}
+    assert set(store.texts) == {"beat/1", "ended/1"}
+
+
 def test_each_number_is_claimed_once() -> None:
     store = Store()
     claims = [World(rank, 3, store).claim("x", 10) for rank in range(3)]
