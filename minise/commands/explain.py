@@ -1,7 +1,8 @@
 """Write a page that explains how one question is answered: groups, mask, equality, attention.
 
 It is one HTML file that needs no network. With no question, a built-in one is explained. With
---live it is the live page: the model itself, small enough, runs in the reader's browser.
+--live it is a page of seven scenes: a small model itself runs in the reader's browser; of any other
+one the answers to the question are recorded.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--detail", choices=("low", "full"), help=heads)
     live = (
-        "write the live page instead: a small llama, mistral or qwen2 model runs in the browser, "
-        "with questions, masks and positions to change"
+        "write the live page instead, with questions, masks and positions to change: a llama, "
+        "mistral or qwen2 model of at most 10 million numbers runs in the browser; of any other "
+        "the answers to the one question are recorded"
     )
     add("--live", action="store_true", help=live)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from minise.commands.explain import ExplainRequest
 from minise.commands.model import load_model
-from minise.commands.options import OTHER_LIBRARY, check_output
+from minise.commands.options import check_output
 from minise.commands.question import check_groups, read_question, self_ensemble
 from minise.commands.written import near
 from minise.errors import InputError, printable
@@ -17,7 +17,8 @@ from minise.explaining.collect import explain_data
 from minise.explaining.data import Data
 from minise.explaining.page import Page
 from minise.files import json_text, write_file
-from minise.live.page import live_page
+from minise.live.page import live_page, why_not_live
+from minise.live.recording import check_scenes, recorded_page
 
 
 def run(request: ExplainRequest) -> int:
@@ -39,26 +40,60 @@ def run(request: ExplainRequest) -> int:
 
 
 def write_live(request: ExplainRequest) -> int:
-    """Write the live page. Raises InputError as `live_page` does, and for options that it has no
-    use for."""
-    refused = {
-        "--question": request.question.text is not None or request.question.choices is not None,
-        "--file": request.question.file is not None,
-        "--figure": request.figure is not None,
-        "--detail": request.detail is not None,
-        "--quantize": request.model.quantize is not None,
-        OTHER_LIBRARY: request.model.of_other_library,
-    }
-    for option, is_used in refused.items():
+    """Write the live page, or its scenes with recorded answers where the model does not run in a
+    page. Raises InputError as `live_page` and `recorded_page` do, and for options that the page has
+    no use for."""
+    refuse({"--figure": request.figure is not None, "--detail": request.detail is not None})
+    check_output(request.output)
+    model = request.model
+    if model.of_other_library:
+        why = "another library runs it"
+    elif model.quantize is not None:
+        why = f"--quantize {model.quantize} packs it in 4 bits"
+    else:
+        why = why_not_live(model.model, model.revision)
+    text = recorded(request, why) if why else live(request)
+    size = write_file(request.output, text)
+    report = {"model": model.model, "output": str(request.output), "bytes": size}
+    told = f"written: {near(request.output)} ({size / 1e6:.2f} MB)"
+    told += ", with recorded answers" if why else ""
+    print(json_text(report | {"recorded": bool(why)}) if request.json else printable(told))
+    return 0
+
+
+def live(request: ExplainRequest) -> str:
+    """The live page. Questions are typed there."""
+    asked = request.question
+    refuse(
+        {
+            "--question": asked.text is not None or asked.choices is not None,
+            "--file": asked.file is not None,
+        }
+    )
+    return live_page(request.model.model, request.model.revision)
+
+
+def recorded(request: ExplainRequest, why: str) -> str:
+    """The scenes with recorded answers to one question. Their groups are drawn in the page."""
+    asked = request.question
+    question = read_question(asked)
+    refuse(
+        {
+            "--grouping": asked.grouping not in (None, "random"),
+            "--preset": asked.preset != "paper",
+            "--no-null-option": asked.null_option is False,
+        }
+    )
+    check_scenes(question, asked.group_size, asked.trials, asked.seed)
+    lm = load_model(request.model).lm
+    return recorded_page(lm, question, asked.group_size, asked.trials, asked.seed, why)
+
+
+def refuse(options: dict[str, bool]) -> None:
+    """Raise InputError for the first option that is used."""
+    for option, is_used in options.items():
         if is_used:
             raise InputError(f"{option} is not for the live page; leave it out, or --live")
-    check_output(request.output)
-    size = write_file(request.output, live_page(request.model.model, request.model.revision))
-    model, output = request.model.model, str(request.output)
-    report = {"model": model, "output": output, "bytes": size}
-    text = f"written: {near(request.output)} ({size / 1e6:.2f} MB)"
-    print(json_text(report) if request.json else printable(text))
-    return 0
 
 
 def as_json(request: ExplainRequest, data: Data, size: int) -> dict[str, Any]:

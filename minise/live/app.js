@@ -1,6 +1,7 @@
 // The page: its state, its URL (#scene?K=4&...), the tabs, the guess cards, and the start.
 import { button, el, fill } from "./draw.js";
 import { prompts, questionId, trials } from "./method.js";
+import { keepRecorded, recordedForward, RecordedTokenizer, tellRecorded } from "./recording.js";
 import { Tokenizer } from "./tokenizer.js";
 import { readCheckpoint, startModel } from "./worker.js";
 import { ask } from "./scene_ask.js";
@@ -69,14 +70,17 @@ function ownQuestion({ question, choices, answer }) {
 
 function makeState() {
   const scene = SCENES.find(({ id }) => id === frame.chosen.scene) || ask;
-  const state = { ...DEFAULTS, ...scene.defaults, ...frame.chosen, scene: scene.id };
+  const state = { ...DEFAULTS, ...app.recorded?.settings, ...scene.defaults, ...frame.chosen,
+    scene: scene.id };
   for (const [key, [low, high]] of Object.entries(LIMITS)) {
     state[key] = clamp(Math.round(Number(state[key])) || 0, low, high);
   }
   state.q = clamp(Math.round(Number(state.q)) || 0, 0, app.world.length - 1);
-  const item = frame.chosen.own || app.world[state.q];
-  state.q = frame.chosen.own ? null : state.q;
+  const typed = app.recorded ? null : frame.chosen.own;
+  const item = typed || app.world[state.q];
+  state.q = typed ? null : state.q;
   state.most = item.choices.length;
+  if (app.recorded) keepRecorded(state, app.recorded);
   state.K = clamp(Math.round(Number(state.K)) || 0, 2, state.most);
   state.trial = clamp(Math.round(Number(state.trial)) || 1, 1, state.N);
   app.state = Object.assign(state, pickChoices(item, state.K));
@@ -163,8 +167,8 @@ function showFrame(scene) {
 
 function showGuess({ id, guess }) {
   const host = $("guess"), said = frame.guessed[id];
-  host.hidden = !guess;
-  if (!guess || host.dataset.shown === `${id} ${said}`) return;
+  host.hidden = !guess || Boolean(app.recorded && guess.ofShipped);
+  if (host.hidden || host.dataset.shown === `${id} ${said}`) return;
   host.dataset.shown = `${id} ${said}`;
   const choose = (i) => () => {
     // What is below stays where it is.
@@ -180,7 +184,7 @@ function showGuess({ id, guess }) {
   const told = said === guess.right ? "Right: " : "Not quite. The answer is: ";
   const answered = el("div", { class: "answered" }, el("p", { tabindex: -1, role: "status" },
     el("b", {}, told, `${guess.options[guess.right]}. `), guess.because),
-  el("div", { class: "options" }, (guess.tries || []).map(([text, changes]) =>
+  el("div", { class: "options" }, (app.recorded ? [] : guess.tries || []).map(([text, changes]) =>
     button(text, () => app.set(changes)))));
   // Both take their room, so that an answer needs no other height than the question.
   (said === undefined ? answered : asked).classList.add("away");
@@ -223,9 +227,16 @@ function start() {
   app.name = checkpoint.name;
   app.config = checkpoint.config;
   app.world = checkpoint.world;
-  app.tokenizer = new Tokenizer(checkpoint.tokenizer);
-  app.forward = startModel(checkpoint).forward;
-  fill($("model"), app.name);
+  app.recorded = checkpoint.recording ?? null;
+  if (app.recorded) {
+    app.tokenizer = new RecordedTokenizer(checkpoint.tokenizer);
+    app.forward = recordedForward(app.recorded.answers);
+    tellRecorded(app.recorded, app.name, $("about"), $("where"));
+  } else {
+    app.tokenizer = new Tokenizer(checkpoint.tokenizer);
+    app.forward = startModel(checkpoint).forward;
+    fill($("model"), app.name);
+  }
   makeTabs();
   readUrl();
   addEventListener("popstate", () => {

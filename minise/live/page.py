@@ -39,11 +39,11 @@ def live_page(source: str | Path, revision: str | None = None) -> str:
     """The page for a checkpoint: a folder, the shipped "weights/...", or a hub id "owner/name".
 
     The page needs no other file and no network: its policy forbids every request. Raises InputError
-    as `load` does, and for a checkpoint that does not run in a page: of another family, of more
-    than MOST_NUMBERS numbers, in 4 bits, or with a tokenizer that is not byte-level BPE.
+    as `load` does, and where `why_not_live` has a reason.
     """
     lm, stored, _ = checkpoint.prepare(source, revision, "auto", "cpu", None)
-    _check(lm, stored)
+    if why := _unfit(lm, stored):
+        raise InputError(f"{lm.name}: {why}; leave --live out")
     # float16 has fewer exponents than float32, and none of its values is lost there.
     dtype = stored.dtype if stored.dtype == torch.bfloat16 else torch.float32
     decoder = checkpoint.read_weights(stored, dtype, torch.device("cpu"))
@@ -57,6 +57,19 @@ def live_page(source: str | Path, revision: str | None = None) -> str:
         "weights": base64.b64encode(weights).decode(),
         "world": world(),
     }
+    return page_of(embedded)
+
+
+def why_not_live(source: str | Path, revision: str | None = None) -> str:
+    """Why a checkpoint does not run in a page; empty if it does. It must be of FAMILIES, have at
+    most MOST_NUMBERS numbers, none of them in 4 bits, and a tokenizer of byte-level BPE. Raises
+    InputError as `load` does."""
+    lm, stored, _ = checkpoint.prepare(source, revision, "auto", "cpu", None)
+    return _unfit(lm, stored)
+
+
+def page_of(embedded: dict[str, Any]) -> str:
+    """The page with what it shows, ready for JSON: a checkpoint, or recorded answers."""
     style, script = read_bytes(_HERE / "page.css").decode(), script_of(_HERE)
     parts = {
         "policy": _policy(style, script),
@@ -139,19 +152,18 @@ def script_of(folder: Path, start: str = _START) -> str:
     return "\n".join(['"use strict";', "{", *texts.values(), "}", ""])
 
 
-def _check(lm: LanguageModel, stored: Stored) -> None:
-    """Raise InputError for a checkpoint that does not run in a page."""
-    family, values, other = lm.config.model_type, stored.values, "leave --live out"
+def _unfit(lm: LanguageModel, stored: Stored) -> str:
+    """Why a checkpoint does not run in a page; empty if it does."""
+    family, values = lm.config.model_type, stored.values
     if family not in FAMILIES:
-        raise InputError(f"{lm.name}: the live page has no {family}, only {FAMILIES}; {other}")
+        return f"the live page has no {family}, only {', '.join(FAMILIES)}"
     if values > MOST_NUMBERS:
-        most = f"a live page holds at most {MOST_NUMBERS:,}"
-        raise InputError(f"{lm.name}: has {values:,} numbers, but {most}; {other}")
+        return f"it has {values:,} numbers, but a live page holds at most {MOST_NUMBERS:,}"
     if stored.packed:
-        raise InputError(f"{lm.name}: is stored in 4 bits, which the live page has not; {other}")
+        return "it is stored in 4 bits, which the live page has not"
     if problem := tokenizer_problem(json.loads(lm.tokenizer.backend.to_str())):
-        what = "the live page has byte-level BPE only, as GPT-2 cuts words"
-        raise InputError(f"{lm.name}: {problem}; {what}; {other}")
+        return f"{problem}; the live page has byte-level BPE only, as GPT-2 cuts words"
+    return ""
 
 
 def tokenizer_problem(raw: dict[str, Any]) -> str:

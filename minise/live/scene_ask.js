@@ -1,6 +1,7 @@
 // Ask: one prompt with all choices. With more of them the model is right less often.
-import { bars, button, el, fill, plot, slider } from "./draw.js";
-import { prompts, softmax } from "./method.js";
+import { bars, button, el, fill, percent, plot, slider } from "./draw.js";
+import { prompts, render, softmax } from "./method.js";
+import { switchOff } from "./recording.js";
 
 const ASKED = 20;
 const askView = { known: new Map(), running: false };
@@ -14,6 +15,7 @@ export const ask = {
       "What happens to its share of right answers?",
     options: ["It rises", "It stays", "It falls"],
     right: 2,
+    ofShipped: true, // of 20 questions of the miniature
     because: "The model knows most of these facts, but a longer list of choices confuses it. " +
       "Drag K and see.",
   },
@@ -35,16 +37,19 @@ function buildAsk(root, app) {
   askView.told = el("p", { class: "soft", id: "ask-told" });
   root.append(
     el("div", { class: "side" },
-      el("h2", {}, "More choices, more mistakes"),
+      el("h2", {}, app.recorded ? "The same question, more choices"
+        : "More choices, more mistakes"),
       el("p", {}, "The model reads the question and its choices, the ", el("b", {}, "prompt"),
         ". Then it gives each label (A), (B), … a probability. The largest is its answer."),
       el("label", { for: "ask-question" }, "Question"), askView.question,
       el("div", { class: "controls" }, askView.K)),
     el("div", { class: "stage" },
       askView.verdict, askView.bars,
-      el("h3", {}, `The same for ${ASKED} questions, at each K`), askView.strip, askView.told),
+      el("h3", {}, app.recorded ? "The same question, at each K"
+        : `The same for ${ASKED} questions, at each K`), askView.strip, askView.told),
     el("div", { class: "more" },
-      el("h3", {}, "The prompt"), askView.prompt, askTyped(app)));
+      el("h3", {}, "The prompt"), askView.prompt, app.recorded ? null : askTyped(app)));
+  if (app.recorded) switchOff(askView.question);
 }
 
 // A question of the reader's own, with one choice per line.
@@ -107,7 +112,7 @@ async function askModel(app, { question, choices }) {
     const mask = Uint8Array.from({ length: T * T }, (_, at) => (at % T <= at / T ? 1 : 0));
     const { logits } = await app.forward(ids, ids.map((_, t) => t), mask, { rows: [T - 1] });
     askView.known.set(key, { probabilities: softmax(logits[0], labels[0]),
-      text: app.tokenizer.decode(ids).replace(/^<[^>]*>/, "") });
+      text: render(question, choices) });
   }
   return askView.known.get(key);
 }
@@ -117,7 +122,7 @@ async function askOthers(app) {
   if (askView.running) return;
   askView.running = true;
   for (const item of app.world.slice(0, ASKED)) {
-    for (let K = 2; K <= 8; K++) {
+    for (let K = 2; K <= item.choices.length; K++) {
       const picked = app.pick(item, K);
       if (askView.known.has(JSON.stringify([picked.question, picked.choices]))) continue;
       if (app.state.scene !== "ask") break;
@@ -144,6 +149,10 @@ function askColumns(app) {
 
 function drawAskStrip(app) {
   if (!askView.strip.clientWidth) return;
+  if (app.recorded) {
+    drawAskOne(app);
+    return;
+  }
   const columns = askColumns(app), done = Math.min(...columns.map(({ asked }) => asked));
   const high = 0.9 / ASKED;
   const at = plot(askView.strip, { height: 214, xs: [1.5, 8.5], ys: [0, 1], top: 40, bottom: 42,
@@ -161,6 +170,33 @@ function drawAskStrip(app) {
   }
   fill(askView.told, done < ASKED ? `The model is answering: ${done} of ${ASKED} questions so far.`
     : `Dark: right, pale: wrong. Right answers: ${askTold(columns)}.`);
+}
+
+// Of one question: at each K the probability of the right choice, or of the answer where the right
+// one is not known. Dark: it is the answer.
+function drawAskOne(app) {
+  const [item] = app.world, most = item.choices.length;
+  const columns = Array.from({ length: most - 1 }, (_, i) => i + 2).flatMap((K) => {
+    const { question, choices, answer } = app.pick(item, K);
+    const known = askView.known.get(JSON.stringify([question, choices]));
+    if (!known) return [];
+    const top = askTop(known.probabilities);
+    return [{ K, value: known.probabilities[answer ?? top], right: top === (answer ?? top) }];
+  });
+  const who = item.answer === null ? "the model's answer" : item.choices[item.answer];
+  const at = plot(askView.strip, { height: 214, xs: [1.5, Math.max(most, 3) + 0.5], ys: [0, 1],
+    top: 40, bottom: 42, xTicks: columns.map(({ K }) => [K, `${K}`]),
+    yTicks: [[0, "0%"], [0.5, "50%"], [1, "100%"]], xTitle: "K, the number of choices",
+    yTitle: `probability of ${who}`, label: `Probability of ${who} at each K` });
+  const wide = Math.min(at.x(1) - at.x(0) - 8, 46);
+  for (const { K, value, right } of columns) {
+    at.svg.append(el("rect", { class: right ? "right" : "wrong", x: at.x(K) - wide / 2,
+      y: at.y(value), width: wide, height: at.y(0) - at.y(value), "data-probability": value }),
+    el("text", { x: at.x(K), y: at.y(value) - 5, "text-anchor": "middle",
+      class: K === app.state.K ? "here" : "" }, percent(value)));
+  }
+  fill(askView.told, item.answer === null ? ""
+    : `Dark: the model answers ${who}. Pale: it answers another choice.`);
 }
 
 const askTold = (columns) => columns.filter(({ K }) => K === 2 || K === 8)

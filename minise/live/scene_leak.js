@@ -16,6 +16,7 @@ import {
   writeCells,
 } from "./leak.js";
 import { NULL_OPTION, prompts, softmax } from "./method.js";
+import { switchOff } from "./recording.js";
 
 const LEAK_GROUPS = 3; // at most in the row
 const LEAK_WORD = 40; // characters of a word
@@ -146,10 +147,18 @@ async function measureAlone(app, { alone, labels }, g) {
   return leakView.measured.get(key);
 }
 
+// The mask of the row before the change: that of the same name, or what is painted.
+function maskBefore(mask) {
+  const { now, before } = leakView;
+  const cells = leakCells(mask, now);
+  if (cells === "none" || cells === "groups") return leakMask(cells, before);
+  return carryMask(mask, matchTokens(before.layout.ids, now.layout.ids));
+}
+
 // The row with the word and without it, under the same mask: {now, before, leak, apart}.
 async function measurePair(app, mask, runsOn) {
   const { now, before, changed } = leakView;
-  const back = changed ? carryMask(mask, matchTokens(before.layout.ids, now.layout.ids)) : mask;
+  const back = changed ? maskBefore(mask) : mask;
   const alone = await measureAlone(app, now, 1);
   const after = await measureLeak(app, now, mask, runsOn);
   const first = changed ? await measureLeak(app, before, back, runsOn) : after;
@@ -196,7 +205,7 @@ function buildLeak(root, app) {
   });
   view.prompt = el("p", { class: "leak-prompt" });
   view.picture = maskCanvas({
-    onPaint: (...press) => paintLeak(app, ...press),
+    onPaint: app.recorded ? null : (...press) => paintLeak(app, ...press),
     words: (t, u) => cellWords(view.shown, t, u, view.window),
     ruler: true,
     label: "Attention mask of the row",
@@ -224,10 +233,17 @@ function buildLeak(root, app) {
     el(
       "div",
       { class: "stage leak-stage" },
-      el("figure", { class: "leak-mask" }, view.picture.root, view.about, leakBrush()),
+      el(
+        "figure",
+        { class: "leak-mask" },
+        view.picture.root,
+        view.about,
+        app.recorded ? null : leakBrush()
+      ),
       leakSwitches(app)
     )
   );
+  if (app.recorded) switchOff(view.typed);
 }
 
 function leakSide() {
@@ -288,7 +304,9 @@ function leakSwitches(app) {
     "div",
     { class: "leak-switches" },
     el("h3", {}, "Hide group 1 from group 2"),
-    el("p", {}, "Press on the mask or drag over it; arrow keys and Space work too."),
+    app.recorded
+      ? el("p", {}, "Two masks are recorded.")
+      : el("p", {}, "Press on the mask or drag over it; arrow keys and Space work too."),
     el("div", { class: "leak-words" }, view.masks),
     el("h3", {}, "Then choose the positions"),
     el(
@@ -355,6 +373,7 @@ function otherWords(app, groups) {
   const { q, choices, answer } = app.state;
   const within = (some, one) => some.flat().some((i) => choices[i] === one);
   const rank = (one) => (one === choices[answer] ? -1 : within(groups, one) ? 1 : 0);
+  if (app.recorded) return app.recorded.words;
   return (app.world[q]?.choices ?? choices)
     .filter((one) => !within([groups[0]], one))
     .sort((a, b) => rank(a) - rank(b))
@@ -509,7 +528,8 @@ function showCases(found) {
   fill(
     leakView.one,
     `${equal} of the 4 ${equal === 1 ? "equals" : "equal"} the separate run`,
-    `${equal ? `, ${how}` : ""}. Measured just now, in this browser.`
+    `${equal ? `, ${how}` : ""}. `,
+    app.recorded ? "Recorded when this page was made." : "Measured just now, in this browser."
   );
 }
 

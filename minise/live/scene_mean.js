@@ -2,6 +2,7 @@
 // answer is decided.
 import { animate, button, chooser, el, fill, percent, plot, linePath, slider } from "./draw.js";
 import { tree } from "./layout.js";
+import { switchOff } from "./recording.js";
 import {
   decidedAfter, estimate, logWealth, rivals, scores, softmax, trialValues,
 } from "./method.js";
@@ -30,8 +31,8 @@ export const mean = {
 function buildMean(root, app) {
   const restart = (changes) => app.set({ n: 1, ...changes });
   const levels = [[0.1, "10%"], [0.01, "1%"], [0.001, "0.1%"], [0, "never"]];
-  meanView.N = slider({ label: "N, the most trials:", min: 1, max: 40, value: app.state.N,
-    oninput: (N) => app.set({ N }) });
+  meanView.N = slider({ label: "N, the most trials:", min: 1,
+    max: app.recorded?.settings.N ?? 40, value: app.state.N, oninput: (N) => app.set({ N }) });
   meanView.m = slider({ label: "m, choices in a group:", min: 1, max: 8, value: app.state.m,
     oninput: (m) => restart({ m }) });
   meanView.stop = chooser({ label: "Stop when decided, with a risk of at most", options: levels,
@@ -56,6 +57,7 @@ function buildMean(root, app) {
     el("div", { class: "stage" },
       el("h3", {}, "Probability of each choice, trial by trial"), meanView.strip,
       el("h3", {}, "Which choices can be ruled out?"), meanView.evidence));
+  if (app.recorded) switchOff(meanView.m);
 }
 
 function meanFormulas() {

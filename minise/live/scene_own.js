@@ -383,8 +383,9 @@ async function runOwn(app, p, stopped) {
   return { changes, apart };
 }
 
-function ownRunFault(p) {
+function ownRunFault(p, recorded) {
   if (p.T > OWN_RUN) return `Not run: ${p.T} tokens; this page runs ${OWN_RUN}.`;
+  if (recorded) return "Not run: no model runs in this page.";
   const blind = p.real.findIndex((one, t) => one && !p.mask[t * p.T + t]);
   if (blind < 0) return null;
   return `Not run: ${tokenWords(p, blind).replace(/,$/, "")} may not attend to itself.`;
@@ -454,7 +455,7 @@ export const own = {
     ownView.result.hidden = Boolean(row.fault);
     if (row.fault) return;
     showOwn(row);
-    const fault = ownRunFault(row.packing);
+    const fault = ownRunFault(row.packing, app.recorded);
     fill(ownView.leaks, el("li", {}, fault ?? "Running ..."));
     fill(ownView.about, "");
     if (fault) return;

@@ -3,6 +3,7 @@
 import { bars, chooser, el, fill, percent, plot, slider } from "./draw.js";
 import { dense } from "./layout.js";
 import { NULL_OPTION, render, softmax } from "./method.js";
+import { switchOff } from "./recording.js";
 
 const readView = { group: null, hide: null };
 
@@ -16,6 +17,7 @@ export const read = {
     options: ["All the probability of their group", `Little: “${NULL_OPTION}” takes most`,
       "Nothing"],
     right: 1,
+    ofShipped: true, // another model may not take it
     because: `Each prompt ends its list with “${NULL_OPTION}”. Its label takes part in the ` +
       "softmax, so a group of wrong choices can say: none of these.",
   },
@@ -53,6 +55,7 @@ function buildRead(root, app) {
         "chart is a head, with a bar for each line: it shows from which lines the answer may ",
         "come. Press one to see its tokens."),
       readView.heads, readView.told));
+  if (app.recorded) switchOff(readView.trial);
 }
 
 async function updateRead(app) {
@@ -63,42 +66,59 @@ async function updateRead(app) {
   const { prefix, branches, labels } = app.prompts(drawn);
   const layout = dense(prefix, branches);
   const names = [...group.map((i) => state.choices[i]), NULL_OPTION];
-  const parts = readParts(app.tokenizer, layout, at, branches[at], names);
+  const parts = readParts(app, layout, at, prefix.length, names);
   const hidden = Math.min(Math.max(Math.round(state.hide) || 0, 0), names.length);
   drawReadControls(app, drawn, at, names.length, hidden);
 
   const end = layout.ends[at];
-  const ask = (mask) => app.forward(layout.ids, layout.positions, mask, { rows: [end],
-    attention: true });
+  const ask = (mask) => readEnd(app, layout, mask, end);
   const plain = await ask(layout.mask);
   const result = hidden ? await ask(readWithout(layout, parts, end, hidden - 1)) : plain;
   if (run !== app.run) return;
   const shown = { names, parts, end, group, labels: labels[at], before: hidden ? plain : null,
-    right: group.indexOf(state.answer), T: layout.ids.length };
+    right: group.indexOf(state.answer) };
   shown.top = drawReadAnswer(app, result, shown);
+  if (!result.attention.length) {
+    drawReadNoHeads(app, layout, shown);
+    return;
+  }
   // By the run in which nothing is hidden: to hide a line does not choose another head.
   const [layer, head] = readHead(state.head, plain, { ...shown, top: readTop(plain, labels[at]) });
   drawReadHeads(app, result, shown, layer, head);
   drawReadTokens(app, layout, shown, result.attention[layer][head]);
 }
 
+// One run, read at the end token: its logits, all of them (every), and for each layer and head the
+// weights of its row (attention).
+async function readEnd(app, { ids, positions }, mask, end) {
+  const T = ids.length;
+  const answer = await app.forward(ids, positions, mask, { rows: [end], attention: true });
+  const row = (weights) => (weights.length > T ? weights.slice(end * T, (end + 1) * T) : weights);
+  return { logits: answer.logits[0], every: answer.every ?? readEvery(answer.logits[0]),
+    attention: answer.attention.map((heads) => heads.map(row)) };
+}
+
+// Of all tokens' logits: how many, the logarithm of the sum of their exponentials, and marks.
+function readEvery(logits) {
+  const marks = [...logits].sort((a, b) => a - b), most = marks.at(-1);
+  const sum = marks.reduce((total, value) => total + Math.exp(value - most), 0);
+  return { count: marks.length, total: most + Math.log(sum), marks };
+}
+
 // Of each token of the row the part of the group's prompt that it is in: "question", the number of
-// a choice's line, "cue", or null in other groups. A token that begins in a line is in that line.
-function readParts(tokenizer, layout, at, branch, names) {
-  const bytes = (text) => new TextEncoder().encode(text).length;
-  const cue = bytes(render("", []));
-  const lines = names.map((_, i) => bytes(render("", names.slice(0, i + 1))) - cue);
-  const whole = bytes(render("", names)) - 1;
-  // The branch may begin with the end of the question, if a token joins the two.
-  let place = whole - tokenizer.bytesOf(branch).length;
+// a choice's line, "cue", or null in other groups. Lines are tokens of their own.
+function readParts(app, layout, at, P, names) {
+  const cue = render("", []).trim();
+  const count = (lines) => app.tokenizer.encode(
+    render(app.state.question, names.slice(0, lines)).slice(0, -cue.length)).length;
+  const stops = [...names.keys(), names.length].map(count); // of the question, then of each line
+  let place = P;
   return layout.segments.map((segment, t) => {
     if (segment < 0) return "question";
     if (segment !== at) return null;
-    const start = place;
-    place += tokenizer.bytesOf([layout.ids[t]]).length;
-    if (start < 0) return "question";
-    const line = lines.findIndex((ends) => start < ends);
-    return line < 0 ? "cue" : line;
+    const line = stops.findIndex((stop) => place < stop);
+    place += 1;
+    return line < 0 ? "cue" : line ? line - 1 : "question";
   });
 }
 
@@ -132,13 +152,12 @@ function drawReadControls(app, drawn, at, lines, hidden) {
 
 // Logits and softmax. Returns the index of the label with the largest probability.
 function drawReadAnswer(app, result, { names, labels, before, right }) {
-  const logits = result.logits[0];
-  const all = softmax(logits, [...logits.keys()]);
-  const share = labels.reduce((sum, id) => sum + all[id], 0);
-  drawReadLogits(app, logits, labels);
+  const { logits, every } = result;
+  const share = labels.reduce((sum, id) => sum + Math.exp(logits[id] - every.total), 0);
+  drawReadLogits(app, logits, every, labels);
   const p = softmax(logits, labels);
   const top = p.indexOf(Math.max(...p));
-  const was = before ? softmax(before.logits[0], labels) : null;
+  const was = before ? softmax(before.logits, labels) : null;
   bars(readView.bars, names.map((name, i) => ({ label: `(${app.label(i)})`, name, value: p[i],
     top: i === top, right: i === right, note: was ? `was ${percent(was[i])}` : "" })));
   [...readView.bars.children].slice(0, -1).forEach((bar, i) =>
@@ -151,20 +170,20 @@ function drawReadAnswer(app, result, { names, labels, before, right }) {
 }
 
 function readTop({ logits }, labels) {
-  const p = softmax(logits[0], labels);
+  const p = softmax(logits, labels);
   return p.indexOf(Math.max(...p));
 }
 
 // All logits as marks on one axis; the labels stand above it.
-function drawReadLogits(app, logits, labels) {
-  const low = Math.floor(Math.min(...logits)), high = Math.ceil(Math.max(...logits));
+function drawReadLogits(app, logits, { marks: all, count }, labels) {
+  const low = Math.floor(all[0]), high = Math.ceil(all.at(-1));
   const ticks = [low, Math.round((low + high) / 2), high];
   const at = plot(readView.logits, { height: 98, xs: [low, high], ys: [0, 1], top: 40, bottom: 40,
     left: 14, xTicks: ticks.map((value) => [value, `${value}`.replace("-", "−")]), yTicks: [],
-    xTitle: "logit", yTitle: `all ${logits.length.toLocaleString("en")} tokens; labels above`,
+    xTitle: "logit", yTitle: `all ${count.toLocaleString("en")} tokens; labels above`,
     label: `Logits of the labels: ${labels.map((id, i) =>
       `${app.label(i)} ${logits[id].toFixed(1)}`).join(", ")}` });
-  const marks = [...logits].map((value) => `M${at.x(value).toFixed(1)} ${at.y(0)}v-12`).join("");
+  const marks = all.map((value) => `M${at.x(value).toFixed(1)} ${at.y(0)}v-12`).join("");
   at.svg.append(el("path", { class: "faint", d: marks, opacity: 0.45 }));
   let last = -Infinity, up = 0;
   const order = [...labels.keys()].sort((a, b) => logits[labels[a]] - logits[labels[b]]);
@@ -178,12 +197,12 @@ function drawReadLogits(app, logits, labels) {
 }
 
 // How much a head looks at each part from the end token.
-function readLooks(weights, { parts, end, names, T }) {
+function readLooks(weights, { parts, names }) {
   const looks = { lines: names.map(() => 0), question: 0, cue: 0 };
   parts.forEach((part, u) => {
     if (part === null) return;
-    if (typeof part === "number") looks.lines[part] += weights[end * T + u];
-    else looks[part] += weights[end * T + u];
+    if (typeof part === "number") looks.lines[part] += weights[u];
+    else looks[part] += weights[u];
   });
   return looks;
 }
@@ -210,7 +229,10 @@ function drawReadHeads(app, result, shown, layer, head) {
       onclick: () => app.set({ head: `${l + 1}.${h + 1}` }) },
       el("svg", { viewBox: `0 0 ${wide} 30`, "aria-hidden": "true" }, picture)));
   };
-  const heads = result.attention[0].map((_, h) => el("th", { scope: "col" }, `head ${h + 1}`));
+  const many = result.attention[0].length > 8;
+  readView.heads.classList.toggle("many", many || result.attention.length > 8);
+  const heads = result.attention[0].map((_, h) => el("th", { scope: "col" },
+    many ? `${h + 1}` : `head ${h + 1}`));
   const rows = result.attention.map((all, l) => el("tr", {},
     el("th", { scope: "row" }, `layer ${l + 1}`), all.map((weights, h) => cell(weights, l, h))));
   const focused = readView.heads.contains(document.activeElement);
@@ -224,10 +246,17 @@ function drawReadHeads(app, result, shown, layer, head) {
   "Hide a line to see whether it matters.");
 }
 
-function drawReadTokens(app, layout, { parts, end, T }, weights) {
+// Where the model does not show its attention.
+function drawReadNoHeads(app, layout, shown) {
+  fill(readView.heads, el("p", {}, "This model does not show where its heads look."));
+  fill(readView.told, "Hide a line to see whether it matters.");
+  drawReadTokens(app, layout, shown, layout.ids.map(() => 0));
+}
+
+function drawReadTokens(app, layout, { parts, end }, weights) {
   const shown = layout.ids.map((_, t) => t).filter((t) => parts[t] !== null);
   fill(readView.tokens, shown.map((t) => {
-    const share = weights[end * T + t];
+    const share = weights[t];
     return el("span", { class: t === end ? "read-token end" : "read-token", dir: "auto",
       title: `${percent(share)} of the attention` },
       app.tokenizer.piece(layout.ids[t]), el("i", { style: { height: `${14 * share}px` } }));

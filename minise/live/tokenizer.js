@@ -9,6 +9,10 @@ const PIECE = new RegExp(
 );
 const MARKS = { " ": "␣", "\n": "⏎", "\t": "⇥" };
 
+// Spaces and line ends as marks.
+export const visibleText = (text) =>
+  [...text].map((c) => MARKS[c] ?? (/\p{Cc}/u.test(c) ? "�" : c)).join("");
+
 // The vocabulary writes each byte as one visible character: itself where it has one, else one of
 // those from 256 on.
 function byteCharacters() {
@@ -52,8 +56,7 @@ export class Tokenizer {
   piece(id) {
     const bytes = this.bytesOf([id]);
     try {
-      const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
-      return [...text].map((c) => MARKS[c] ?? (/\p{Cc}/u.test(c) ? "�" : c)).join("");
+      return visibleText(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes));
     } catch {
       return [...bytes].map((b) => `<${b.toString(16).toUpperCase()}>`).join("");
     }

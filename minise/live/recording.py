@@ -1,0 +1,432 @@
+"""The scenes with recorded answers, for a checkpoint that does not run in a page.
+
+The scenes ask a model in one way: a row of tokens with positions and a mask, and the tokens at
+which to read. Here Python asks all that they can ask about one question, with the package's own
+engines, and the page finds each answer by a hash of what it asks (recording.js). So the scenes are
+those of the live page. What is recorded: the prompt with each number of choices (Ask); one trial
+with another word in group 1, under both masks and with both positions (Leak); one trial with each
+line hidden (Read); all trials (Mean). Split, Pack and the judgement of a mask need no model.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minise.bridges.transformers_model import LibraryModel
+from minise.engines import LanguageModel, layout_logits
+from minise.errors import InputError, say
+from minise.explaining.ablations import ablated_layouts
+from minise.explaining.collect import watch_of
+from minise.explaining.watch import Watch
+from minise.grouping import Groups, Trial
+from minise.layout import Layout, pack
+from minise.live.page import MOST_CHOICES, page_of
+from minise.method import Plan, SelfEnsemble, label_logits, plan_orders
+from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
+from minise.question import Question
+
+MOST_TRIALS, MOST_SEED = 40, 9999  # that the scenes can show
+GROUPS = 3  # at most, in the row of Leak
+WORDS = 2  # that Leak puts in place of group 1's first choice
+MARKS = 400  # for the logits of all tokens, in Read
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says of a layout, at some of its rows. logits: of labels, by row and token id.
+    every: of all tokens, see `_every`. attention: (L, heads, T) by row, what the row's token reads.
+    fault: why it cannot say anything."""
+
+    layout: Layout
+    logits: dict[int, dict[int, float]]
+    every: dict[int, dict[str, Any]]
+    attention: dict[int, Tensor]
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass of the model, or several (`count`) where it runs each prompt alone: `tokens` of them
+    in all. layouts: of which it tells. run: does it."""
+
+    layouts: list[Layout]
+    tokens: int
+    run: Callable[[], list[Answer]]
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question, and how it is asked: N trials with groups of m."""
+
+    lm: LanguageModel
+    question: Question
+    m: int
+    N: int
+    seed: int
+
+    def trials(self) -> Plan:
+        """The prompts of all trials."""
+        return SelfEnsemble(self.m, self.N).plan(self.lm, self.question, self.seed)
+
+    def prompts(self, lists: Sequence[Sequence[str]]) -> Plan:
+        """Prompts with these choices and the null option."""
+        texts = [[*one, NULL_OPTION] for one in lists]
+        tokenizer, text = self.lm.tokenizer, self.question.text
+        prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, text, texts)
+        return Plan(self.question, Groups(()), prefix, prompts)
+
+
+def recorded_page(
+    lm: LanguageModel, question: Question, m: int, N: int, seed: int, why: str
+) -> str:
+    """The page for one question, asked with groups of m in N trials. `why` the model does not run
+    in the page stands there. What runs here is said on stderr.
+
+    Raises InputError as `check_scenes` does, for a prompt beyond the model's positions, and for a
+    tokenizer that joins two lines of a prompt.
+    """
+    check_scenes(question, m, N, seed)
+    asked = Asked(lm, question, m, N, seed)
+    plan = asked.trials()
+    lines = Lines(asked, plan)
+    watch = watch_of(lm, plan.prefix + plan.branches[0])
+    words = other_words(question, leak_groups(plan.groups.trials[0]))
+    passes = all_passes(asked, watch, lines)
+    count, tokens = sum(one.count for one in passes), sum(one.tokens for one in passes)
+    say(f"{lm.name}: {why}; its answers are recorded: {count} passes with {tokens:,} tokens in all")
+    own = lm.config.sliding_windows if lm.has_files else None
+    windows: Sequence[int | None] = own or watch.windows or [None]
+    embedded = {
+        "name": Path(lm.name).name,
+        "config": {"sliding_windows": list(windows)},
+        "tokenizer": {"lines": lines.ids, "pieces": lines.pieces()},
+        "weights": "",
+        "world": [world_item(question)],
+        "recording": {
+            "why": why,
+            "settings": {"m": m, "N": N, "seed": seed},
+            "words": words,
+            "answers": recorded_answers(passes),
+        },
+    }
+    return page_of(embedded)
+
+
+def check_scenes(question: Question, m: int, N: int, seed: int) -> None:
+    """Raise InputError for what the scenes cannot show."""
+    limits = {
+        "choices": (len(question.choices), 2, MOST_CHOICES),
+        "choices in a group": (m, 1, MOST_CHOICES),
+        "trials": (N, 1, MOST_TRIALS),
+        "as seed": (seed, 0, MOST_SEED),
+    }
+    for what, (value, least, most) in limits.items():
+        if not least <= value <= most:
+            own = f"the scenes of --live have {least} to {most:,}"
+            raise InputError(f"{value:,} {what}, but {own}; leave --live out")
+
+
+def world_item(question: Question) -> dict[str, Any]:
+    """The question as the page has it. rank: the question with K choices has those below K, the
+    right one among them."""
+    first = question.answer or 0
+    order = [first, *(i for i in range(len(question.choices)) if i != first)]
+    return {
+        "id": question.id,
+        "question": question.text,
+        "choices": list(question.choices),
+        "answer": question.answer,
+        "rank": [order.index(i) for i in range(len(order))],
+    }
+
+
+# What the scenes ask.
+
+
+def all_passes(asked: Asked, watch: Watch, lines: Lines) -> list[Pass]:
+    """All that the page can ask. Leak comes before Read, whose row it has, too: its numbers are
+    compared bit for bit."""
+    engine = "separate" if watch.engine == "separate" else "tree"
+    packed = [*leak_passes(asked), read_pass(asked, watch, lines)]
+    if fault := packing_fault(asked.lm):
+        packed = [faulty_pass(one, fault) for one in packed]
+    return [ask_pass(asked, engine), mean_pass(asked, engine), *packed]
+
+
+def packing_fault(lm: LanguageModel) -> str:
+    """Why the model cannot run packed prompts; empty if it can."""
+    if isinstance(lm, LibraryModel):
+        try:
+            lm.library.check("dense")
+        except InputError as error:
+            return str(error)
+    return ""
+
+
+def faulty_pass(one: Pass, fault: str) -> Pass:
+    """In place of a pass that is not run."""
+    said = [Answer(layout, {}, {}, {}, fault) for layout in one.layouts]
+    return Pass(one.layouts, 0, lambda: said, 0)
+
+
+def ask_pass(asked: Asked, engine: str) -> Pass:
+    """Standard inference with 2, 3, ... of the choices."""
+    rank = world_item(asked.question)["rank"]
+    orders = [
+        tuple(i for i, place in enumerate(rank) if place < K) for K in range(2, len(rank) + 1)
+    ]
+    plan = plan_orders(asked.lm, asked.question, DEFAULT_TEMPLATE, orders)
+    layouts: list[Layout] = [pack(plan.prefix, [ids]) for ids in plan.branches]
+    return _prompts_pass(asked, plan, layouts, engine)
+
+
+def mean_pass(asked: Asked, engine: str) -> Pass:
+    """All trials at once. The page asks trial after trial, each as a tree of its groups."""
+    plan = asked.trials()
+    groups = iter(plan.branches)
+    layouts: list[Layout] = [
+        pack(plan.prefix, [next(groups) for _ in trial], tree=True) for trial in plan.groups.trials
+    ]
+    return _prompts_pass(asked, plan, layouts, engine)
+
+
+def _prompts_pass(asked: Asked, plan: Plan, layouts: list[Layout], engine: str) -> Pass:
+    """The prompts of a plan, laid out for the page in these layouts, which have their ends."""
+
+    def run() -> list[Answer]:
+        logits = iter(zip(plan.prompts, label_logits(asked.lm, plan, engine), strict=True))
+        answers = []
+        for layout in layouts:
+            rows = {}
+            for end in layout.ends.tolist():
+                prompt, said = next(logits)
+                rows[end] = dict(zip(prompt.label_ids, said.tolist(), strict=True))
+            answers.append(Answer(layout, rows, {}, {}))
+        return answers
+
+    count = len(plan.prompts) if engine == "separate" else 1
+    return Pass(layouts, plan.tokens(asked.lm.counted_as(engine)), run, count)
+
+
+def leak_groups(trial: Trial) -> list[tuple[int, ...]]:
+    """The groups in the row of Leak; one group alone is cut in two."""
+    if len(trial) > 1:
+        return list(trial[:GROUPS])
+    half = -(-len(trial[0]) // 2)
+    return [trial[0][:half], trial[0][half:]]
+
+
+def other_words(question: Question, groups: Sequence[Sequence[int]]) -> list[str]:
+    """Choices that can take the place of group 1's first: the right one first, for it changes most,
+    then those that are not in the row."""
+    in_row = {i for group in groups for i in group}
+    others = [i for i in range(len(question.choices)) if i not in groups[0]]
+    others.sort(key=lambda i: (i != question.answer, i in in_row))
+    return [question.choices[i] for i in others[:WORDS]]
+
+
+def leak_passes(asked: Asked) -> list[Pass]:
+    """The row with each word in group 1, as it should be and ablated, and group 2 alone."""
+    choices = asked.question.choices
+    groups = leak_groups(asked.trials().groups.trials[0])
+    lists = [[choices[i] for i in group] for group in groups]
+    passes = []
+    for word in [lists[0][0], *other_words(asked.question, groups)]:
+        plan = asked.prompts([[word, *lists[0][1:]], *lists[1:]])
+        flat = pack(plan.prefix, plan.branches)
+        layouts = [flat, *ablated_layouts(flat).values()]
+        passes += [_layout_pass(asked.lm, plan, layout) for layout in layouts]
+    alone = replace(plan, prompts=plan.prompts[1:2])
+    layout: Layout = pack(alone.prefix, alone.branches)
+    return [*passes, _prompts_pass(asked, alone, [layout], "separate")]
+
+
+def _layout_pass(lm: LanguageModel, plan: Plan, layout: Layout) -> Pass:
+    """The plan's prompts in one row, run as the layout says."""
+
+    def run() -> list[Answer]:
+        logits = label_logits(lm, replace(plan, layout=layout))
+        rows = {
+            end: dict(zip(prompt.label_ids, said.tolist(), strict=True))
+            for end, prompt, said in zip(layout.ends.tolist(), plan.prompts, logits, strict=True)
+        }
+        return [Answer(layout, rows, {}, {})]
+
+    return Pass([layout], len(layout.tokens), run)
+
+
+def read_pass(asked: Asked, watch: Watch, lines: Lines) -> Pass:
+    """The groups of the first trial in one row, and each line of a group hidden from its end.
+
+    One pass has all of it: behind the row stands, for each hidden line, one more end token. At the
+    end's own position, it sees what the end sees, but for that line.
+    """
+    choices, (trial, *_) = asked.question.choices, asked.trials().groups.trials
+    lists = [[choices[i] for i in group] for group in trial]
+    plan = asked.prompts(lists)
+    flat = pack(plan.prefix, plan.branches)
+    hidden = []  # for each copy: its group, and the mask that it stands for
+    for g, (names, end) in enumerate(zip(lists, flat.ends.tolist(), strict=True)):
+        start = end + 1 - len(plan.prefix) - len(plan.branches[g])  # of the prompt, but its prefix
+        stops = lines.stops([*names, NULL_OPTION])
+        for first, last in pairwise(stops):
+            mask = flat.mask.clone()
+            mask[end, start + first : start + last] = False
+            hidden.append((g, mask))
+    T, places = len(flat.tokens), flat.ends[[g for g, _ in hidden]]
+    mask = torch.eye(T + len(hidden), dtype=torch.bool)
+    mask[:T, :T] = flat.mask
+    for copy, ((_, one), place) in enumerate(zip(hidden, places.tolist(), strict=True), T):
+        mask[copy, :T] = one[place]
+        mask[copy, place] = False  # it sees itself in its place
+    longer = Layout(
+        torch.cat([flat.tokens, flat.tokens[places]]),
+        torch.cat([flat.positions, flat.positions[places]]),
+        mask,
+        torch.cat([flat.ends, torch.arange(T, T + len(hidden))]),
+    )
+    layouts = [flat, *(flat.replace(mask=one) for _, one in hidden)]
+    owners = [*range(len(lists)), *(g for g, _ in hidden)]  # of each end of `longer`
+
+    def run() -> list[Answer]:
+        logits = layout_logits(asked.lm, longer).cpu().double()
+        weights = _weights(watch, longer, flat.ends.tolist(), owners)
+        answers = []
+        for number, owner in enumerate(owners):
+            end, ids = int(flat.ends[owner]), plan.prompts[owner].label_ids
+            said = dict(zip(ids, logits[number, ids].tolist(), strict=True))
+            reads = {end: weights[number]} if weights else {}
+            layout = layouts[max(0, number - len(lists) + 1)]
+            answers.append(Answer(layout, {end: said}, {end: _every(logits[number])}, reads))
+        return answers
+
+    return Pass(layouts, 2 * len(longer.tokens), run, 2 if watch.heads else 1)
+
+
+@torch.inference_mode()
+def _weights(watch: Watch, layout: Layout, ends: list[int], owners: list[int]) -> list[Tensor]:
+    """(L, heads, T) for each end of the layout in `read_pass`: how much it reads each token of the
+    row, where a copy's own weight is that of the end. Empty where the model does not show it."""
+    if not watch.heads:
+        return []
+    weights, T, rows = watch.weights(layout).float().cpu(), max(ends) + 1, []
+    for row, owner in zip(layout.ends.tolist(), owners, strict=True):
+        read = weights[:, :, row, :T].clone()
+        read[:, :, ends[owner]] += weights[:, :, row, row] if row >= T else 0
+        rows.append(read)
+    return rows
+
+
+def _every(logits: Tensor) -> dict[str, Any]:
+    """What Read draws of the logits (V,) of all tokens. marks: some of them, from the smallest to
+    the largest. total: the logarithm of the sum of their exponentials."""
+    places = torch.linspace(0, len(logits) - 1, min(MARKS, len(logits))).round().long()
+    marks = [round(value, 3) for value in logits.sort().values[places].tolist()]
+    return {"count": len(logits), "total": float(logits.logsumexp(dim=0)), "marks": marks}
+
+
+# How the page gets it.
+
+
+class Lines:
+    """The token ids of each line of the prompts, by its text: the page puts all prompts together of
+    them. The question's begin with what the tokenizer writes before a text.
+
+    Raises InputError where the ids of a prompt are not those of its lines.
+    """
+
+    def __init__(self, asked: Asked, plan: Plan) -> None:
+        self.lm, question, template = asked.lm, asked.question, DEFAULT_TEMPLATE
+        self.first = template.prefix(question.text)
+        labels = LABELS[: len(question.choices) + 1]
+        texts = [template.cue, *(template.cue + template.label.format(label=x) for x in labels)]
+        for choice in (*question.choices, NULL_OPTION):
+            texts += [template.choice.format(label=label, choice=choice) for label in labels]
+        begin, *longer = self.lm.tokenizer.encode([self.first, *(self.first + t for t in texts)])
+        self.ids = {self.first: begin}
+        self.ids |= {text: ids[len(begin) :] for text, ids in zip(texts, longer, strict=True)}
+        apart = all(ids[: len(begin)] == begin for ids in longer)
+        if not apart or any(self.encode(p.text) != plan.prefix + p.ids for p in plan.prompts):
+            own = "its tokenizer joins lines of a prompt, which the scenes keep apart"
+            raise InputError(f"{self.lm.name}: {own}; leave --live out")
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a prompt. At each place the longest line that fits is taken."""
+        ids, at, lines = list[int](), 0, sorted(self.ids, key=len, reverse=True)
+        while at < len(text):
+            line = next(line for line in lines if text.startswith(line, at))
+            ids += self.ids[line]
+            at += len(line)
+        return ids
+
+    def stops(self, names: Sequence[str]) -> list[int]:
+        """How many tokens of a prompt stand before its first choice, before its second, ..., and
+        before its cue."""
+        lines = [
+            DEFAULT_TEMPLATE.choice.format(label=label, choice=name)
+            for label, name in zip(LABELS, names, strict=False)
+        ]
+        return list(accumulate([len(self.ids[line]) for line in [self.first, *lines]]))
+
+    def pieces(self) -> dict[int, str]:
+        """The text of each token as it stands after the question. Some tokenizers would decode a
+        token alone without its space."""
+        decode, first = self.lm.tokenizer.decode, self.ids[self.first]
+        before = len(decode(first))
+        ids = sorted({token for line in self.ids.values() for token in line})
+        return {token: decode([*first, token])[before:] for token in ids}
+
+
+def recorded_answers(passes: Sequence[Pass]) -> dict[str, dict[str, Any]]:
+    """All answers by the key of their layout, ready for JSON. Where two passes answer for one
+    layout, the first one's logits stay."""
+    answers: dict[str, dict[str, Any]] = {}
+    for one in passes:
+        for said in run_or_fault(one):
+            kept = answers.setdefault(
+                layout_key(said.layout), {"logits": {}, "every": {}, "attention": {}}
+            )
+            for end, logits in said.logits.items():
+                kept["logits"].setdefault(end, logits)
+            kept["every"] |= said.every
+            kept["attention"] |= {end: _packed(w) for end, w in said.attention.items()}
+            if said.fault and not kept["logits"]:
+                kept["fault"] = said.fault
+    return answers
+
+
+def run_or_fault(one: Pass) -> list[Answer]:
+    """The answers; where the model cannot run the layouts, the reason."""
+    try:
+        return one.run()
+    except InputError as error:
+        return [Answer(layout, {}, {}, {}, str(error)) for layout in one.layouts]
+
+
+def _packed(weights: Tensor) -> dict[str, Any]:
+    """Attention weights in steps of 1/65535, little-endian, in base64."""
+    steps = (weights.double() * 65535).round().clamp(0, 65535).numpy().astype("<u2")
+    return {"shape": list(steps.shape), "steps": base64.b64encode(steps.tobytes()).decode()}
+
+
+def layout_key(layout: Layout) -> str:
+    """A hash of tokens, positions and mask, as recording.js takes it. The mask is written as the
+    lengths of runs below the diagonal, the first of cells that may be seen (leak.js)."""
+    T = len(layout.tokens)
+    below = layout.mask.numpy()[np.tril_indices(T, -1)].astype(np.int8)
+    ends = np.flatnonzero(np.diff(np.concatenate([[1], below])))  # where another value begins
+    runs = np.diff(np.concatenate([[0], ends, [len(below)]]))
+    cells = "x" + "_".join(np.base_repr(run, 36).lower() for run in runs)
+    numbers = [",".join(map(str, row.tolist())) for row in (layout.tokens, layout.positions)]
+    return hashlib.sha256("|".join([*numbers, cells]).encode()).hexdigest()

@@ -1,0 +1,409 @@
+"""The scenes with recorded answers: of a checkpoint that does not run in a page, in a browser; and
+of one that does, against what the page's own model says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import minise
+from minise import InputError, LanguageModel, Question, SelfEnsemble
+from minise.checking.recording import record
+from minise.engines import layout_logits
+from minise.explaining.ablations import ablated_layouts
+from minise.explaining.collect import watch_of
+from minise.layout import Layout, Tree, pack
+from minise.live.recording import (
+    Asked,
+    Lines,
+    all_passes,
+    layout_key,
+    leak_groups,
+    recorded_answers,
+    recorded_page,
+)
+from minise.loading.checkpoint import load
+from minise.method import Plan, Standard, label_logits
+from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
+from tests.support.browser import MARKS
+from tests.support.browser import browser as browser
+from tests.support.commands import assert_one_line, run
+from tests.support.live import WIDE, Scene, open_page
+from tests.support.node import Run, needs_node
+from tests.support.node import node as node
+from tests.support.tiny import QWEN3, load_tiny, make_tokenizer, write_checkpoint
+
+QUESTION = Question(
+    "Which is a bird?",
+    ["a trout", "wren", "oak", "<b>مدينة</b>", "the red ant", "quartz"],
+    answer=1,
+)
+M, N, SEED = 2, 5, 7
+SCENES = ("ask", "split", "pack", "leak", "read", "mean", "own")
+in_a_browser = [*MARKS]
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    """A Qwen3: a family that the page does not run."""
+    return load_tiny(tmp_path_factory.mktemp("qwen3"), QWEN3, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def file(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("recorded") / "page.html"
+    page = recorded_page(lm, QUESTION, M, N, SEED, "the live page has no qwen3")
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, file: Path) -> Scene:
+    return open_page(browser, file, reduced_motion="reduce", **WIDE)
+
+
+@pytest.fixture
+def view(opened: Scene, file: Path) -> Iterator[Scene]:
+    """No console message and no request: `check` holds that."""
+    yield opened
+    opened.page.set_viewport_size(WIDE["viewport"])
+    opened.check(file)
+
+
+def numbers(view: Scene, selector: str, name: str = "probability") -> list[float]:
+    read = f"all => all.map(one => Number(one.dataset.{name}))"
+    found: list[float] = view.page.eval_on_selector_all(f"{selector} [data-{name}]", read)
+    return found
+
+
+def trials(lm: LanguageModel) -> Plan:
+    return SelfEnsemble(M, N).plan(lm, QUESTION, SEED)
+
+
+def row(lm: LanguageModel, word: str | None = None) -> Plan:
+    """The prompts in the row of Leak, with a word in place of group 1's first choice."""
+    groups = leak_groups(trials(lm).groups.trials[0])
+    lists = [[*(QUESTION.choices[i] for i in group), NULL_OPTION] for group in groups]
+    lists[0][0] = word or lists[0][0]
+    prefix, prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, QUESTION.text, lists)
+    return replace(trials(lm), prefix=prefix, prompts=prompts)
+
+
+def said(lm: LanguageModel, plan: Plan, layout: Layout) -> list[torch.Tensor]:
+    logits = label_logits(lm, replace(plan, layout=layout))
+    return [one.softmax(dim=0) for one in logits]
+
+
+def apart(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
+    pairs = zip(some, others, strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+def in_words(change: float) -> str:
+    """As changeWords of leak.js."""
+    if change >= 0.001:
+        return f"{change:.3f}"
+    digits, _, exponent = f"{change:.1e}".partition("e")
+    return f"{digits}e{int(exponent)}"
+
+
+class TestInTheBrowser:
+    pytestmark = in_a_browser
+
+    @pytest.mark.parametrize("width", [1400, 390])
+    def test_every_scene_opens_and_fits_the_sides(self, view: Scene, width: int) -> None:
+        view.page.set_viewport_size({"width": width, "height": 844})
+        for name in SCENES:
+            view.go(name)
+            assert view.page.is_visible(f"#scene-{name} h2")
+            assert not view.page.is_visible("#fault"), view.text("#fault")
+            across = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+            whole, seen = view.page.evaluate(across)
+            assert whole <= seen, name
+            assert "the live page has no qwen3" in view.text("#where")
+            assert view.page.locator("main b > b, main script, main img").count() == 0
+
+    def test_ask_shows_the_probabilities_of_each_number_of_choices(
+        self, view: Scene, lm: LanguageModel
+    ) -> None:
+        view.go("ask")
+        tops = []
+        for K in range(2, 7):
+            view.drag("K, the number of choices:", K)
+            kept = [1, *(i for i in range(6) if i != 1)][:K]
+            question = Question(QUESTION.text, [QUESTION.choices[i] for i in sorted(kept)])
+            answer = minise.standard(lm, question)
+            wanted = answer.probabilities.tolist()
+            assert numbers(view, "#ask-bars") == pytest.approx(wanted, abs=1e-6)
+            assert view.text("pre.prompt") == DEFAULT_TEMPLATE.render(
+                question.text, question.choices
+            )
+            tops.append(wanted[question.choices.index("wren")])
+        assert numbers(view, "#ask-strip") == pytest.approx(tops, abs=1e-6)
+
+    def test_leak_shows_the_change_and_the_distance_of_all_four_combinations(
+        self, view: Scene, lm: LanguageModel
+    ) -> None:
+        view.go("leak")
+        word = view.text(".leak-prompt mark")
+        assert word != QUESTION.choices[leak_groups(trials(lm).groups.trials[0])[0][0]]
+        plans = row(lm), row(lm, word)
+        layouts = []
+        for plan in plans:
+            flat = pack(plan.prefix, plan.branches)
+            layouts.append({"with_all": flat, **ablated_layouts(flat)})
+        alone = said(lm, plans[0], pack(plans[0].prefix, plans[0].branches))
+        cards = ["without_both", "without_positions", "without_mask", "with_all"]
+        changes, distances = [], []
+        for number, name in enumerate(cards):
+            view.page.click(f"button.leak-case >> nth={number}")
+            view.settle()
+            before, after = (
+                said(lm, plan, of[name]) for plan, of in zip(plans, layouts, strict=True)
+            )
+            changes.append(apart(before[1:], after[1:]))
+            distances.append(apart(alone[1:2], after[1:2]))
+            meter = float(view.page.get_attribute("#scene-leak .leak-meter", "aria-valuenow") or -1)
+            assert meter == pytest.approx(changes[-1], abs=1e-6)
+            shown = view.page.locator("button.leak-case").nth(number).inner_text().split("\n")[-1]
+            assert shown == ("0, equal" if name == "with_all" else in_words(distances[-1]))
+            wide = view.page.eval_on_selector_all(
+                ".leak-bars .value", "all => all.map(one => one.textContent)"
+            )
+            assert wide == [f"{100 * p:.1f}%" for p in after[1].tolist()]
+        assert changes[-1] == 0 == distances[-1]
+        assert min(changes[0], changes[2], *distances[:3]) > 1e-3
+        assert "Recorded when this page was made" in view.text("#scene-leak")
+
+    def test_read_shows_each_group_with_each_line_hidden(
+        self, view: Scene, lm: LanguageModel
+    ) -> None:
+        plan = row(lm)
+        heads = set()
+        for g, (group, prompt) in enumerate(
+            zip(plan.groups.trials[0], plan.prompts, strict=True), start=1
+        ):
+            layout = pack(plan.prefix, [prompt.ids])
+            names = [*(QUESTION.choices[i] for i in group), NULL_OPTION]
+            for hide in range(len(names) + 1):
+                view.go(f"read?group={g}&hide={hide}")
+                mask = layout.mask.clone()
+                if hide:
+                    mask[-1, line_rows(lm, layout, names, hide - 1)] = False
+                logits = layout_logits(lm, layout.replace(mask=mask), prompt.label_ids)[0]
+                wanted = logits.double().softmax(dim=0).tolist()
+                assert numbers(view, "#read-bars") == pytest.approx(wanted, abs=1e-5)
+                heads.add(view.page.get_attribute("#read-heads button", "aria-label"))
+        assert len(heads) == 3 * (M + 2)
+
+    def test_read_shows_where_each_head_looks(self, view: Scene, lm: LanguageModel) -> None:
+        view.go("read?group=2")
+        plan = row(lm)
+        layout = pack(plan.prefix, [plan.branches[1]])
+        group = plan.groups.trials[0][1]
+        names = [*(QUESTION.choices[i] for i in group), NULL_OPTION]
+        with torch.inference_mode(), record(lm.decoder, attention=True) as recording:
+            lm.decoder(layout.tokens, layout.positions, layout.mask)
+        cells = view.page.eval_on_selector_all(
+            "#read-heads button", "all => all.map(one => one.getAttribute('aria-label'))"
+        )
+        for number, cell in enumerate(cells):
+            layer, head = divmod(number, 4)
+            looks = recording.attention[layer][0, head, -1]
+            shares = [100 * float(looks[line_rows(lm, layout, names, i)].sum()) for i in range(3)]
+            said = [float(part.split("%")[0].split(" ")[-1]) for part in cell.split(", ")[1:]]
+            assert said == pytest.approx(shares, abs=0.51)
+        assert len(cells) == 12
+
+    def test_mean_shows_the_scores_of_self_ensemble(self, view: Scene, lm: LanguageModel) -> None:
+        for n in (1, 3, N):
+            view.go(f"mean?n={n}&stop=0")
+            wanted = minise.self_ensemble(lm, QUESTION, group_size=M, trials=n, seed=SEED)
+            means = numbers(view, "#mean-strip", "mean")
+            assert means == pytest.approx(wanted.scores.tolist(), abs=1e-6)
+            said = f"After {n} trial{'s' if n > 1 else ''} the answer is "
+            said += QUESTION.choices[wanted.prediction]
+            assert view.text("#mean-verdict").startswith(said)
+        assert view.page.get_attribute("#scene-mean input", "max") == str(N)
+
+    def test_split_and_pack_follow_every_setting(self, view: Scene, lm: LanguageModel) -> None:
+        from minise.engines import token_counts
+        from minise.grouping import random_partitions
+
+        for K, m, n, seed in ((6, 3, 4, 1), (4, 1, 9, 0)):
+            kept = sorted([1, *(i for i in range(6) if i != 1)][:K])
+            drawn = random_partitions(K, m, n, seed, QUESTION.id).flat
+            lists = [[*(QUESTION.choices[kept[i]] for i in one), NULL_OPTION] for one in drawn]
+            prefix, prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, QUESTION.text, lists)
+            counts = token_counts(prefix, [prompt.ids for prompt in prompts])
+            for stage in ("separate", "dense", "tree"):
+                view.go(f"pack?K={K}&m={m}&N={n}&seed={seed}&stage={stage}")
+                assert view.text("#pack-counter") == f"{counts[stage]:,}"
+
+    def test_what_is_not_recorded_is_off_and_an_address_cannot_ask_for_it(
+        self, view: Scene
+    ) -> None:
+        off = {
+            "ask?question=why?&choice=a&choice=b": ["#ask-question"],
+            "leak?trial=3&cells=x3_5&word=other&K=3&m=4&seed=3": ["#scene-leak input[type=text]"],
+            "read?trial=4&m=1&seed=9&N=2": ["#scene-read input[type=range]"],
+            "mean?m=4&N=40&n=9&K=2&seed=1": ["#scene-mean input[type=range] >> nth=1"],
+            "own": [],
+        }
+        for address, controls in off.items():
+            view.go(address)
+            assert not view.page.is_visible("#fault"), view.text("#fault")
+            for control in controls:
+                assert view.page.is_disabled(control)
+        assert view.page.locator("text=Type a question of your own").count() == 0
+        assert "no model runs in this page" in view.text("#scene-own")
+
+
+def line_rows(lm: LanguageModel, layout: Tree, names: list[str], line: int) -> list[int]:
+    """The rows of a choice's line in a prompt of its own."""
+    ends = []
+    for count in (line, line + 1):
+        text = DEFAULT_TEMPLATE.render(QUESTION.text, names[:count]).removesuffix("Answer:")
+        ends.append(len(lm.tokenizer.encode([text])[0]))
+    return list(range(*ends))
+
+
+@needs_node
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral"])  # without and with a window
+def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> None:
+    """Of all rows that the page asks: the same keys, and label logits within 1e-4 relative."""
+    lm = load(Path(minise.__file__).parents[1] / "weights" / name)
+    asked = Asked(lm, replace(QUESTION, id=""), 4, 2, 0)
+    plan = asked.trials()
+    watch = watch_of(lm, plan.prefix + plan.branches[0])
+    passes = all_passes(asked, watch, Lines(asked, plan))
+    answers = recorded_answers(passes)
+    layouts = {layout_key(one): one for part in passes for one in part.layouts}
+    assert layouts.keys() == answers.keys()
+    rows = [
+        {
+            "ids": layout.tokens.tolist(),
+            "positions": layout.positions.tolist(),
+            "mask": layout.mask.int().flatten().tolist(),
+        }
+        for layout in layouts.values()
+    ]
+    got = node(
+        """
+        import { Model } from "./model.js";
+        import { layoutKey, recordedForward } from "./recording.js";
+        const file = readFileSync(`${data.folder}/model.safetensors`);
+        const bytes = file.buffer.slice(file.byteOffset, file.byteOffset + file.length);
+        const model = Model.fromSafetensors(data.config, bytes);
+        const recorded = recordedForward(data.answers);
+        const told = [];
+        for (const { ids, positions, mask } of data.rows) {
+          const key = layoutKey(ids, positions, mask);
+          const ends = Object.keys(data.answers[key].logits).map(Number);
+          for (const end of ends) {
+            const options = { rows: [end], attention: end in data.answers[key].attention };
+            const live = model.forward(ids, positions, Uint8Array.from(mask), options);
+            const one = await recorded(ids, positions, mask, options);
+            const labels = Object.keys(one.logits[0]);
+            const looks = one.attention.flatMap((heads, l) => heads.map((row, h) =>
+              Math.max(...row.map((w, u) =>
+                Math.abs(w - live.attention[l][h][end * ids.length + u])))));
+            told.push({ key, live: labels.map((id) => live.logits[0][id]),
+              recorded: labels.map((id) => one.logits[0][id]), looks });
+          }
+        }
+        tell(told);
+        """,
+        {"folder": lm.name, "config": asdict(lm.config), "answers": answers, "rows": rows},
+    )
+    assert {one["key"] for one in got} == answers.keys()
+    assert sum(bool(one["looks"]) for one in got) == 2 + 5 + 3  # ends, lines of both groups
+    for one in got:
+        live, recorded = torch.tensor(one["live"]), torch.tensor(one["recorded"])
+        assert (live - recorded).abs().max() < 1e-4 * live.abs().max()
+        assert max(one["looks"], default=0) < 1e-4
+
+
+def test_recorded_answers_of_standard_inference_are_those_of_the_method(lm: LanguageModel) -> None:
+    asked = Asked(lm, QUESTION, M, N, SEED)
+    plan = asked.trials()
+    watch = watch_of(lm, plan.prefix + plan.branches[0])
+    answers = recorded_answers(all_passes(asked, watch, Lines(asked, plan)))
+    one = Standard().plan(lm, QUESTION)
+    layout = pack(one.prefix, one.branches)
+    kept = answers[layout_key(layout)]["logits"][len(layout.tokens) - 1]
+    wanted = label_logits(lm, one)[0].tolist()
+    assert list(kept.values()) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_the_command_records_what_does_not_run_and_says_what_it_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model, output = write_checkpoint(tmp_path / "qwen3", QWEN3), tmp_path / "page.html"
+    options = ["--question", "Why?", "--choice", "a", "--choice", "b", "--trials", "2"]
+    options += ["--group-size", "1", "--json", "--output", str(output), "--model", str(model)]
+    status, out, err = run(capsys, "explain", "--live", *options)
+    assert status == 0
+    assert "the live page has no qwen3" in err
+    # Ask, Mean, the row with two words in four ways, group 2 alone, and Read twice.
+    assert "13 passes with " in err
+    assert json.loads(out)["recorded"] is True
+    page = output.read_text(encoding="utf-8")
+    assert '"question":"Why?"' in page
+    assert str(tmp_path) not in page
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--question", "Why?", *(f"--choice={i}" for i in range(9))], "9 choices, but"),
+        (["--group-size", "9"], "9 choices in a group, but"),
+        (["--trials", "41"], "41 trials, but"),
+        (["--seed", "10000"], "10,000 as seed, but"),
+        (["--grouping", "balanced"], "--grouping is not for the live page"),
+        (["--no-null-option"], "--no-null-option is not for the live page"),
+        (["--preset", "authors-code"], "--preset is not for the live page"),
+    ],
+)
+def test_what_the_scenes_cannot_show_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], what: str
+) -> None:
+    model = write_checkpoint(tmp_path / "qwen3", QWEN3)
+    output = tmp_path / "page.html"
+    refused = run(capsys, "explain", "--live", "--model", model, "--output", output, *options)
+    assert_one_line(*refused, [what])
+    assert not output.exists()
+
+
+def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LanguageModel) -> None:
+    backend = make_tokenizer(bos=False)
+    raw = json.loads(backend.to_str())
+    raw["pre_tokenizer"]["use_regex"] = False  # so a token may hold the end of a line
+    raw["model"]["vocab"]["Ċ("] = 287
+    raw["model"]["merges"].append(["Ċ", "("])
+    joined = minise.tokenizer.Tokenizer(type(backend).from_str(json.dumps(raw)), "joined")
+    asked = Asked(replace(lm, tokenizer=joined), QUESTION, M, N, SEED)
+    with pytest.raises(InputError, match="joins lines of a prompt"):
+        Lines(asked, asked.trials())
+
+
+def test_a_model_that_follows_no_mask_says_so_where_masks_are_shown() -> None:
+    pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
+    from tests.support.bridges import make_lm
+
+    for family, packs in (("gpt2", True), ("mamba", False)):
+        asked = Asked(make_lm(family), QUESTION, M, 2, SEED)
+        plan = asked.trials()
+        watch = watch_of(asked.lm, plan.prefix + plan.branches[0])
+        *unpacked, _ = passes = all_passes(asked, watch, Lines(asked, plan))
+        answers = recorded_answers(passes)
+        faults = {one.get("fault", "") for one in answers.values()}
+        assert faults == {""} if packs else any("engine dense is not exact" in f for f in faults)
+        for part in unpacked[:2]:  # Ask and Mean
+            assert all(answers[layout_key(one)]["logits"] for one in part.layouts)
