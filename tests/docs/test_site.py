@@ -143,3 +143,11 @@ def test_the_notebook_is_a_page_with_its_picture_and_a_file_to_load(site: Site) 
     assert (site.folder / "walkthrough.ipynb").read_bytes() == (
         DOCS / "walkthrough.ipynb"
     ).read_bytes()
+
+
+def test_the_first_page_has_the_live_page_and_leads_three_readers(site: Site) -> None:
+    index = site.pages[site.folder / "index.html"]
+    assert "live.html" in index.loads
+    text = index.path.read_text(encoding="utf-8")
+    readers = re.findall(r'<h2 id="you-want-to-([a-z]+)', text)
+    assert readers == ["learn", "verify", "build"]
