@@ -176,8 +176,11 @@ def packing_fault(lm: LanguageModel) -> str:
 
 def faulty_pass(one: Pass, fault: str) -> Pass:
     """In place of a pass that is not run."""
-    said = [Answer(layout, {}, {}, {}, fault) for layout in one.layouts]
-    return Pass(one.layouts, 0, lambda: said, 0)
+    return Pass(one.layouts, 0, lambda: _faults(one, fault), 0)
+
+
+def _faults(one: Pass, fault: str) -> list[Answer]:
+    return [Answer(layout, {}, {}, {}, fault) for layout in one.layouts]
 
 
 def ask_pass(asked: Asked, engine: str) -> Pass:
@@ -205,18 +208,22 @@ def _prompts_pass(asked: Asked, plan: Plan, layouts: list[Layout], engine: str) 
     """The prompts of a plan, laid out for the page in these layouts, which have their ends."""
 
     def run() -> list[Answer]:
-        logits = iter(zip(plan.prompts, label_logits(asked.lm, plan, engine), strict=True))
-        answers = []
-        for layout in layouts:
-            rows = {}
-            for end in layout.ends.tolist():
-                prompt, said = next(logits)
-                rows[end] = dict(zip(prompt.label_ids, said.tolist(), strict=True))
-            answers.append(Answer(layout, rows, {}, {}))
-        return answers
+        return _answers(plan, layouts, label_logits(asked.lm, plan, engine))
 
     count = len(plan.prompts) if engine == "separate" else 1
     return Pass(layouts, plan.tokens(asked.lm.counted_as(engine)), run, count)
+
+
+def _answers(plan: Plan, layouts: Sequence[Layout], logits: Sequence[Tensor]) -> list[Answer]:
+    """The label logits of each prompt of the plan, by the layouts in whose ends they stand."""
+    said, answers = iter(zip(plan.prompts, logits, strict=True)), []
+    for layout in layouts:
+        rows = {}
+        for end in layout.ends.tolist():
+            prompt, values = next(said)
+            rows[end] = dict(zip(prompt.label_ids, values.tolist(), strict=True))
+        answers.append(Answer(layout, rows, {}, {}))
+    return answers
 
 
 def leak_groups(trial: Trial) -> list[tuple[int, ...]]:
@@ -256,12 +263,7 @@ def _layout_pass(lm: LanguageModel, plan: Plan, layout: Layout) -> Pass:
     """The plan's prompts in one row, run as the layout says."""
 
     def run() -> list[Answer]:
-        logits = label_logits(lm, replace(plan, layout=layout))
-        rows = {
-            end: dict(zip(prompt.label_ids, said.tolist(), strict=True))
-            for end, prompt, said in zip(layout.ends.tolist(), plan.prompts, logits, strict=True)
-        }
-        return [Answer(layout, rows, {}, {})]
+        return _answers(plan, [layout], label_logits(lm, replace(plan, layout=layout)))
 
     return Pass([layout], len(layout.tokens), run)
 
@@ -411,7 +413,7 @@ def run_or_fault(one: Pass) -> list[Answer]:
     try:
         return one.run()
     except InputError as error:
-        return [Answer(layout, {}, {}, {}, str(error)) for layout in one.layouts]
+        return _faults(one, str(error))
 
 
 def _packed(weights: Tensor) -> dict[str, Any]:

@@ -339,9 +339,12 @@ def test_a_process_has_given_a_sign_of_life_before_it_waits_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its thread could be late, and then torch, which waits for the others, has the store."""
-
     start = threading.Thread.start
-    late = lambda self: None if "beat" in self.name else start(self)  # noqa: E731
+
+    def late(thread: threading.Thread) -> None:
+        if "beat" not in thread.name:
+            start(thread)
+
     monkeypatch.setattr(threading.Thread, "start", late)
     store = Store()
     with parallel._beating(World(1, 2, store)):
