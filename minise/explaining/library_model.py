@@ -50,6 +50,11 @@ class WatchedLibrary:
         except InputError as error:
             self.engine = "separate"
             self.left_out.append(f"Each prompt was asked by itself. {error}.")
+        self.packing_fault = ""
+        try:
+            library.check("dense")
+        except InputError as error:
+            self.packing_fault = str(error)
         one_pass = self._run_alone(prompt)
         self._prompt, self._norm = prompt, one_pass.norm
         self.heads = 0

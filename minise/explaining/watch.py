@@ -34,13 +34,15 @@ class Alone(NamedTuple):
 class Watch(Protocol):
     """One model under observation. engine: by which the answers are computed, as in `data.Data`.
     heads: how many heads show their attention. positions: how many there are. windows: of its
-    layers, in positions. left_out: what the model does not show, in sentences."""
+    layers, in positions. left_out: what the model does not show, in sentences. packing_fault: why
+    it cannot run packed prompts; empty if it can."""
 
     engine: str
     heads: int
     positions: float
     windows: list[int]
     left_out: list[str]
+    packing_fault: str
 
     def alone(self, prompt: list[int], label_ids: Sequence[int]) -> Alone:
         """Run one prompt by itself."""
@@ -67,6 +69,7 @@ class OwnModel:
 
     engine = "tree"
     positions = math.inf  # its angles are computed
+    packing_fault = ""
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm, self.heads = lm, lm.config.num_attention_heads

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minise.bridges.transformers_model import LibraryModel
 from minise.engines import LanguageModel, layout_logits
 from minise.errors import InputError, say
 from minise.explaining.ablations import ablated_layouts
@@ -159,19 +158,9 @@ def all_passes(asked: Asked, watch: Watch, lines: Lines) -> list[Pass]:
     compared bit for bit."""
     engine = "separate" if watch.engine == "separate" else "tree"
     packed = [*leak_passes(asked), read_pass(asked, watch, lines)]
-    if fault := packing_fault(asked.lm):
-        packed = [faulty_pass(one, fault) for one in packed]
+    if watch.packing_fault:
+        packed = [faulty_pass(one, watch.packing_fault) for one in packed]
     return [ask_pass(asked, engine), mean_pass(asked, engine), *packed]
-
-
-def packing_fault(lm: LanguageModel) -> str:
-    """Why the model cannot run packed prompts; empty if it can."""
-    if isinstance(lm, LibraryModel):
-        try:
-            lm.library.check("dense")
-        except InputError as error:
-            return str(error)
-    return ""
 
 
 def faulty_pass(one: Pass, fault: str) -> Pass:
