@@ -18,7 +18,7 @@ from minise.model import MLP, Angles, Block, Decoder, Rotary
 
 START = 4096  # the cost of starting a call of an activation, in elements
 POSITIONS = 64  # in one call for angles
-PIECE = 512  # rows that an MLP computes at once
+PIECE, PACKED_PIECE = 512, 1024  # rows that an MLP computes at once, also with packed weights
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -66,9 +66,11 @@ class FixedMLP(MLP):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         rows = x_BTD.reshape(-1, x_BTD.shape[-1])
-        if len(rows) <= PIECE:
+        # A packed weight is unpacked for each piece.
+        size = PIECE if isinstance(self.gate_proj, nn.Linear) else PACKED_PIECE
+        if len(rows) <= size:
             return super().forward(x_BTD)
-        out = torch.cat([super(FixedMLP, self).forward(piece) for piece in rows.split(PIECE)])
+        out = torch.cat([super(FixedMLP, self).forward(piece) for piece in rows.split(size)])
         return out.view(x_BTD.shape)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,13 +78,17 @@ class Packed:
         values = parts["nested_quant_map"][parts["absmax"].int()]
         return _scale(values, parts["nested_absmax"], NESTED_BLOCK) + parts["nested_offset"]
 
-    def unpack(self, dtype: torch.dtype) -> Tensor:
-        """The matrix. The products are float32 and then rounded to `dtype`."""
+    def unpack(self, dtype: torch.dtype, memory: Memory | None = None) -> Tensor:
+        """The matrix. The products are float32 and then rounded to `dtype`. With `memory` it lies
+        there, and only until the next one does."""
         # For each of the 256 bytes its two values in float32, looked up as one number of 8 bytes.
         table, packed = self.tensors["quant_map"], self.tensors[""]
         pairs = torch.stack([table.repeat_interleave(16), table.repeat(16)], dim=1)
         both = pairs.view(torch.int64).view(-1)
-        out = torch.empty(2 * len(packed), dtype=dtype, device=packed.device)
+        if memory is None:
+            out = torch.empty(2 * len(packed), dtype=dtype, device=packed.device)
+        else:
+            out = memory.of(2 * len(packed), dtype)
         size = _piece(packed.device)
         pieces = (packed.split(size // 2), self.scales().split(size // self.block))
         for piece, codes, scales in zip(out.split(size), *pieces, strict=True):
@@ -96,6 +101,26 @@ class Packed:
         return replace(self, tensors={name: x.to(device) for name, x in self.tensors.items()})
 
 
+class Memory(threading.local):
+    """Memory of this thread for one unpacked matrix on a CPU, kept for the next. The pages of new
+    memory are mapped one by one, which takes half as long as to unpack a matrix into them."""
+
+    def __init__(self) -> None:
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, values: int, dtype: torch.dtype) -> Tensor:
+        """Memory for so many values: (values,) of `dtype`."""
+        size = values * dtype.itemsize
+        if len(self.bytes) < size:
+            self.bytes = torch.empty(0, dtype=torch.uint8)  # free the old one first
+            with torch.inference_mode(False):  # so that it can be used outside of that mode, too
+                self.bytes = torch.empty(size, dtype=torch.uint8)
+        return self.bytes[:size].view(dtype)
+
+
+_memory = Memory()
+
+
 class Linear4bit(nn.Module):
     """A linear layer that unpacks its weight each time it is used. Its numbers are, to the last
     bit, those of an ordinary layer that has the unpacked weight in `dtype`."""
@@ -106,7 +131,10 @@ class Linear4bit(nn.Module):
         self.out_features, self.in_features = packed.shape
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.packed.unpack(self.dtype).to(x.dtype), self.bias)
+        # A gradient needs the weight later.
+        keep = torch.is_grad_enabled() or x.device.type != "cpu"
+        weight = self.packed.unpack(self.dtype, None if keep else _memory)
+        return linear(x, weight.to(x.dtype), self.bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear4bit:
         # .to() calls this. The packed tensors move to another device, but keep their dtypes.

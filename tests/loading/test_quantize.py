@@ -8,7 +8,9 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -164,6 +166,43 @@ class TestLayer:
         x = draw(64, 32, seed=1).to(dtype)
         expected = F.linear(x, packed.unpack(dtype), bias)
         assert torch.equal(Linear4bit(packed, bias, dtype)(x), expected)
+
+    def test_layers_that_unpack_into_the_same_memory_do_not_change_each_others_numbers(
+        self,
+    ) -> None:
+        """Small and large, in two dtypes, in two threads, with and without inference mode."""
+        layers = [
+            Linear4bit(pack(draw(rows, 32, seed=rows), "nf4"), None, dtype)
+            for rows, dtype in ((48, torch.bfloat16), (640, torch.float32), (16, torch.float64))
+        ]
+        inputs = [draw(64, 32, seed=1).to(layer.dtype) for layer in layers]
+        expected = [
+            F.linear(x, layer.packed.unpack(layer.dtype))
+            for x, layer in zip(inputs, layers, strict=True)
+        ]
+
+        def run(order: list[int], mode: Any) -> list[tuple[int, Tensor]]:
+            with mode():
+                return [(i, layers[i](inputs[i])) for i in order for _ in range(20)]
+
+        orders = [[0, 1, 2], [2, 1, 0, 1]]
+        with ThreadPoolExecutor(2) as threads:
+            for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+                for results in threads.map(partial(run, mode=mode), orders):
+                    assert all(torch.equal(result, expected[i]) for i, result in results)
+
+    def test_a_gradient_through_a_packed_layer_is_not_lost_to_the_next_layer(self) -> None:
+        first, second = (
+            Linear4bit(pack(draw(32, 32, seed=seed), "nf4"), None, torch.float64) for seed in (1, 2)
+        )
+        x = draw(8, 32, seed=3).double().requires_grad_()
+        with torch.no_grad():
+            second(x)  # the memory is there
+        second(first(x)).sum().backward()
+        weights = [layer.packed.unpack(torch.float64) for layer in (first, second)]
+        assert x.grad is not None
+        expected = torch.ones(8, 32, dtype=torch.float64) @ weights[1] @ weights[0]
+        assert torch.allclose(x.grad, expected, rtol=1e-12, atol=1e-12)
 
     def test_changing_the_models_dtype_changes_no_table_and_no_scale(self) -> None:
         """As for an ordinary layer, .to(wider) keeps the weights' values."""
