@@ -18,7 +18,7 @@ from minise.report.results import Cell, Results
 
 _F = "f: the probability of the predicted choice. "
 _CHANCE = "Chance: the mean of 1/K, where a question has K choices. "
-_ACCURACY = f"95% bootstrap intervals over questions. {_CHANCE}"
+_ACCURACY = f"95% bootstrap intervals, those of report.md. {_CHANCE}"
 _CONFIDENCE = (
     f"{_F}τ: any bound from 0 to 1. Better: high for correct predictions, low for incorrect ones. "
 )

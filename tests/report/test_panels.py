@@ -112,7 +112,7 @@ class TestAccuracy:
         assert list(ax.get_xticks()) == [0, 20, 40, 60, 80, 100]
         assert grids(ax) == (True, False)
         assert figure.get_figheight() < 3  # inches
-        assert "95% bootstrap intervals over questions" in caption(figure)
+        assert "95% bootstrap intervals, those of report.md" in caption(figure)
         cells = {name: cell(name, accuracy=1.0) for name in ABLATED}
         assert_readable(drawn(run("ablation", {"q": cells}))["accuracy"])
 
