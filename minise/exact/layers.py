@@ -18,7 +18,7 @@ from minise.model import MLP, Angles, Block, Decoder, Rotary
 
 START = 4096  # the cost of starting a call of an activation, in elements
 POSITIONS = 64  # in one call for angles
-PIECE, PACKED_PIECE = 512, 1024  # rows that an MLP computes at once, also with packed weights
+PIECE, PACKED_PIECE = 512, 2048  # rows that an MLP computes at once, also with packed weights
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
