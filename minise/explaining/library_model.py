@@ -32,6 +32,15 @@ class _Pass(NamedTuple):
     normed: Tensor
 
 
+def _fault(library: Library, engine: str) -> str:
+    """Why the model cannot run an engine; empty if it can."""
+    try:
+        library.check(engine)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
 class WatchedLibrary:
     """The `Watch` (watch.py) of a library's model. What it shows is tried on one prompt first."""
 
@@ -44,17 +53,10 @@ class WatchedLibrary:
         if size := facts.chunk or facts.index_window:
             kind = "attention chunks" if facts.chunk else "own window"
             self.left_out.append(f"Part 2 has no switch for this model's {kind} of {size} tokens.")
-        self.engine = "cache"
-        try:
-            library.check("tree")
-        except InputError as error:
-            self.engine = "separate"
-            self.left_out.append(f"Each prompt was asked by itself. {error}.")
-        self.packing_fault = ""
-        try:
-            library.check("dense")
-        except InputError as error:
-            self.packing_fault = str(error)
+        cache_fault, self.packing_fault = (_fault(library, name) for name in ("tree", "dense"))
+        self.engine = "separate" if cache_fault else "cache"
+        if cache_fault:
+            self.left_out.append(f"Each prompt was asked by itself. {cache_fault}.")
         one_pass = self._run_alone(prompt)
         self._prompt, self._norm = prompt, one_pass.norm
         self.heads = 0
