@@ -3,6 +3,7 @@
     python -m tools.card --output card.json
     python -m tools.card --output card.json --stages bits,bench --shape meta-llama/Meta-Llama-3-8B
     python -m tools.card --output cpu.json --device cpu --shape small    # a stand-in, to try it
+    python -m tools.card --dry-run    # the kernel calls of each pass, without a card
 
 Random bfloat16 weights of a published shape (Meta-Llama-3-8B). The stages, each in a process of its
 own with a time limit, so that one that fails or hangs takes no other along; the file is written
@@ -17,6 +18,8 @@ after each of them:
   library if it is installed; questions a second beside the goals.
 - building: seconds to lay out a question and to make its attention calls, as part of its pass.
 - graph: the same pass replayed as a CUDA graph, whose calls are fixed by the tree.
+- flex: FlexAttention on the same prompts: whether its bits are equal, and seconds (card_peers.py).
+- vllm: questions a second of vLLM with its prefix cache, if it is installed (card_peers.py).
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ from minise.exact.run import read_ends
 from minise.files import json_text, write_file
 from minise.layout import Tree
 from minise.loading.config_json import config_from_dict
+from tools import card_peers
 
 SMALL = {
     **BENCH_SHAPE,
@@ -63,21 +67,36 @@ SMALL = {
 SHAPES = {**PUBLISHED, "small": SMALL}
 GOALS = {"qasc": 50, "truthfulqa": 100, "biology": 8}  # questions a second, on an H200
 PER_PASS = 32_000  # tokens of several questions together
-SECONDS = {"tests": 150, "bits": 90, "cost": 60, "bench": 210, "building": 45, "graph": 45}
+SECONDS = {
+    "tests": 120,
+    "bits": 60,
+    "cost": 45,
+    "bench": 150,
+    "building": 30,
+    "graph": 30,
+    "flex": 60,
+    "vllm": 105,
+}
 ROOT = Path(__file__).parents[1]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--output", type=Path, metavar="FILE")
+    parser.add_argument("--dry-run", action="store_true", help="print the kernel calls")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="meta-llama/Meta-Llama-3-8B")
     parser.add_argument("--stages", default=",".join(SECONDS))
     parser.add_argument("--stage", choices=tuple(STAGES), help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.stage is not None:
         print(json_text(STAGES[args.stage](args.device, args.shape)))
         return 0
+    if args.dry_run:
+        print("\n".join(kernel_calls(args.shape)))
+        return 0
+    if args.output is None:
+        parser.error("--output FILE is missing")
     report: dict[str, Any] = {"shape": args.shape, **about(args.device), "stages": {}}
     for name in args.stages.split(","):
         report["stages"][name] = run_stage(name, args.device, args.shape)
@@ -99,7 +118,7 @@ def about(device: str) -> dict[str, Any]:
 def run_stage(name: str, device: str, shape: str) -> dict[str, Any]:
     """What a stage measured in its own process, or {"failed": why}, with its seconds."""
     command = [sys.executable, "-m", "tools.card", "--stage", name, "--device", device]
-    command += ["--shape", shape, "--output", "unused"]
+    command += ["--shape", shape]
     began = time.perf_counter()
     try:
         done = subprocess.run(
@@ -245,6 +264,50 @@ def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Te
     return replay
 
 
+def flex(device: str, shape: str) -> dict[str, Any]:
+    return card_peers.flex(device, SHAPES[shape])
+
+
+def vllm(device: str, shape: str) -> dict[str, Any]:
+    return card_peers.vllm(device, SHAPES[shape], GOALS, PER_PASS)
+
+
+def kernel_calls(shape: str) -> Iterator[str]:
+    """A line for every kernel call of a pass that multiplies, by workload, as the engine tree makes
+    it on a card. What multiplies nothing (norms, angles, activations, indexing) is left out."""
+    config = config_from_dict(SHAPES[shape])
+    top = config.num_hidden_layers - 1
+    shared = config.num_attention_heads // config.num_key_value_heads  # query heads of a key head
+    heads = f"{config.num_key_value_heads} key heads of {config.head_dim}"
+    yield f"{shape}: {config.num_hidden_layers} layers, bfloat16"
+    for name, prefix, branches in questions(config.vocab_size):
+        tree = pack(prefix, branches, tree=True)
+        reader = tree_reader(tree, config.sliding_windows, torch.device("cpu"))
+        tokens, ends = len(tree.tokens), len(tree.ends)
+        yield f"{name}: {tokens:,} tokens in the tree, {ends} ends"
+        for layers, rows, calls in (
+            (f"layers 0 to {top - 1}", tokens, reader.calls),
+            (f"layer {top}", ends, reader.top),
+        ):
+            yield f"  {layers}, each:"
+            for part, inputs, outputs in linear_layers(shape):
+                number = tokens if part in ("k_proj", "v_proj") else rows
+                yield f"    {part}: {number:,} x {inputs:,} x {outputs:,}"
+            for call in calls:
+                (N, Q), S = call.queries.shape, call.keys.shape[1]
+                yield f"    attention: {N} items of {Q} x {shared} queries by {S} keys, {heads}"
+
+
+def linear_layers(shape: str) -> list[tuple[str, int, int]]:
+    """Name, inputs and outputs of the linear layers of a block."""
+    block = empty_decoder(config_from_dict(SHAPES[shape]), torch.bfloat16).model.layers[0]
+    return [
+        (name.rpartition(".")[2], one.in_features, one.out_features)
+        for name, one in block.named_modules()
+        if isinstance(one, torch.nn.Linear)
+    ]
+
+
 def seconds_of(ways: Mapping[str, Callable[[], Any]], device: str) -> dict[str, float]:
     """The median of 5 rounds in turn, by way."""
     with torch.inference_mode():
@@ -294,6 +357,8 @@ STAGES = {
     "bench": bench,
     "building": building,
     "graph": graph,
+    "flex": flex,
+    "vllm": vllm,
 }
 
 
