@@ -22,7 +22,7 @@ from minise.files import json_text, make_folder, write_file
 
 # The variables by which MKL, oneDNN, OpenMP and torch choose kernels begin so.
 CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "TORCH_MKLDNN")
-FORMAT = 2  # of the stored file: one more whenever the rules of the probe change
+FORMAT = 3  # of the stored file: one more whenever the rules of the probe change
 
 
 def processor() -> str:

@@ -24,7 +24,7 @@ NUMBERS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384
 LARGER = (768, 1024, 1280, 2048)  # tried for matrices of medium size, where they save time
 ROWS = 8  # different rows; a call repeats them
 DISTINCT = 64  # different columns of a weight; a wider weight repeats them
-MOST = 1 << 33  # multiplications in one call of the probe, at most
+MOST = 1 << 35  # multiplications in one call of the probe, at most
 MEDIUM = range(1 << 18, 1 << 21)  # inputs times outputs
 # The largest number of rows tried for 16-bit numbers on a CPU without instructions for them. There
 # a row costs as much in a call of 32 as in one of 512, and a large call of the probe takes seconds.
