@@ -1,4 +1,5 @@
-"""The tables of rivals: differences that outlive the correction for all of them have a star."""
+"""The tables of rivals: differences that outlive the correction for all of them have a
+star, and a sign in the first table."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import pytest
 
 from minise.report.results import Cell, Results
 from tests.support.results import DIFFERENCE, cell, make
-from tools.studies.rivals import accuracy, corrected_ps
+from tools.studies.rivals import accuracy, corrected_ps, signed
 
 
 def cells(*ps: float) -> list[Cell]:
@@ -29,3 +30,6 @@ def test_holm_corrects_for_all_differences_from_self_ensemble_and_no_others() ->
     assert sorted(corrected.values()) == pytest.approx([0.03, 0.06, 0.06])
     texts = [accuracy(one, corrected) for one in of_all[1:]]
     assert texts == ["80.0 (+5.0 [-1.0, +11.0]*)", *["80.0 (+5.0 [-1.0, +11.0])"] * 2]
+    assert [signed(one, corrected) for one in of_all] == ["80.0", "80.0 +", "80.0", "80.0"]
+    of_all[1].differences[0]["accuracy"] = -0.05
+    assert signed(of_all[1], corrected) == "80.0 -"

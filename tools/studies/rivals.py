@@ -2,11 +2,11 @@
 
     python -m tools.studies.rivals runs/llama-8 runs/llama-24 runs/qwen2-8 ...
 
-First come accuracy in percent and the NLL at the best temperature, with a column for each model and
-task. Then comes accuracy again for each model, with the paired difference to Self-Ensemble's in
-points and its 95% interval beside it, and the other measures for each task. A star marks the
-differences whose p value (McNemar's test) is at most 0.05 after Holm's correction for all
-differences of all folders.
+First come accuracy in percent, the NLL at the best temperature and the tokens of a question, with a
+column for each model and task. Then comes accuracy again for each model, with the paired difference
+to Self-Ensemble's in points and its 95% interval beside it, and the other measures for each task. A
+sign (+ better than Self-Ensemble, - worse), in the later tables a star, marks the differences whose
+p value (McNemar's test) is at most 0.05 after Holm's correction for all differences of all folders.
 """
 
 from __future__ import annotations
@@ -52,6 +52,15 @@ def accuracy(cell: Cell, corrected: dict[int, float]) -> str:
     return text
 
 
+def signed(cell: Cell, corrected: dict[int, float]) -> str:
+    """Accuracy, with the sign of the difference where that outlives the correction."""
+    text = f"{100 * cell.metrics['accuracy']:.1f}"
+    for d in cell.differences:
+        if d["b"] == FIRST and corrected[id(d)] <= LEVEL:
+            text += " +" if d["accuracy"] > 0 else " -"
+    return text
+
+
 def corrected_ps(cells: Sequence[Cell]) -> dict[int, float]:
     """The p values of all differences from Self-Ensemble after Holm's correction, by their ids."""
     differences = [d for cell in cells for d in cell.differences if d["b"] == FIRST]
@@ -72,9 +81,10 @@ def overview(title: str, cells: Sequence[Cell], measure: Callable[[Cell], str]) 
 def main() -> None:
     cells = [cell for folder in sys.argv[1:] for cell in read_results(Path(folder)).cells]
     corrected = corrected_ps(cells)
-    overview("Accuracy in percent", cells, number("accuracy", 100, ".0f"))
-    matched = "NLL at the best temperature"
-    overview(matched, cells, MEASURES[matched])
+    print(f"{len(corrected)} differences are corrected for.\n")
+    overview("Accuracy in percent", cells, lambda cell: signed(cell, corrected))
+    for name in ("NLL at the best temperature", "tokens"):
+        overview(name, cells, MEASURES[name])
     for model in dict.fromkeys(cell.model for cell in cells):
         of_model = {(cell.task, cell.name): cell for cell in cells if cell.model == model}
         tasks, names = (list(dict.fromkeys(parts)) for parts in zip(*of_model, strict=True))
