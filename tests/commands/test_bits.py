@@ -198,6 +198,7 @@ def test_bits_and_bench_report_the_mode_in_force(
     capsys, monkeypatch: pytest.MonkeyPatch, llama_folder: Path
 ) -> None:
     monkeypatch.setenv("MKL_CBWR", "AUTO,STRICT")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # it would be listed after the mode
     options = ("--model", llama_folder, "--threads", 1)
     bench = ("bench", *options, "--rounds", 1, "--no-peers")
     assert "MKL_CBWR=AUTO,STRICT\n" in run(capsys, "bits", *options)[1]
