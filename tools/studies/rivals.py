@@ -3,10 +3,11 @@
     python -m tools.studies.rivals runs/llama-8 runs/llama-24 runs/qwen2-8 ...
 
 First come accuracy in percent, the NLL at the best temperature and the tokens of a question, with a
-column for each model and task. Then comes accuracy again for each model, with the paired difference
-to Self-Ensemble's in points and its 95% interval beside it, and the other measures for each task. A
-sign (+ better than Self-Ensemble, - worse), in the later tables a star, marks the differences whose
-p value (McNemar's test) is at most 0.05 after Holm's correction for all differences of all folders.
+column for each model and task, six to a table. Then comes accuracy again for each model, with the
+paired difference to Self-Ensemble's in points and its 95% interval beside it, and the other
+measures for each task. A sign (+ better than Self-Ensemble, - worse), in the later tables a star,
+marks the differences whose p value (McNemar's test) is at most 0.05 after Holm's correction for all
+differences of all folders.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tools.markdown import tell
 
 FIRST = "self-ensemble"
 LEVEL = 0.05
+WIDEST = 6  # columns of a table
 
 
 def number(name: str, scale: float = 1, form: str = ".2f") -> Callable[[Cell], str]:
@@ -69,13 +71,18 @@ def corrected_ps(cells: Sequence[Cell]) -> dict[int, float]:
 
 
 def overview(title: str, cells: Sequence[Cell], measure: Callable[[Cell], str]) -> None:
-    """One measure of all methods, models and tasks. A task is named by its last part, as in k8."""
+    """One measure of all methods, models and tasks, task after task, WIDEST columns to a table. A
+    task is named by its last part, as in k8."""
     texts = {(cell.name, cell.model, cell.task): measure(cell) for cell in cells}
-    columns = list(dict.fromkeys((cell.model, cell.task) for cell in cells))
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+    pairs = dict.fromkeys((cell.model, cell.task) for cell in cells)
+    columns = sorted(pairs, key=lambda pair: tasks.index(pair[1]))
     names = dict.fromkeys(cell.name for cell in cells)
-    heads = [f"{model} {task.rpartition('-')[2]}" for model, task in columns]
-    rows = [[name, *(texts.get((name, *column), "-") for column in columns)] for name in names]
-    tell(title, ["method", *heads], rows)
+    for start in range(0, len(columns), WIDEST):
+        shown = columns[start : start + WIDEST]
+        heads = [f"{model} {task.rpartition('-')[2]}" for model, task in shown]
+        rows = [[name, *(texts.get((name, *column), "-") for column in shown)] for name in names]
+        tell(title, ["method", *heads], rows)
 
 
 def main() -> None:
