@@ -133,8 +133,8 @@ def test_the_classes_are_those_of_the_kernel() -> None:
 
 
 def test_a_large_shape_is_tried_with_few_rows_and_little_memory() -> None:
-    """The output matrix of an 8B model is the largest by far. Its MLP is tried with 512 rows: calls
-    of 128 would cost more, 1.3 times as much with AMX."""
+    """The output matrix of an 8B model is the largest by far. Its MLP is tried with 512 rows,
+    because calls of 128 cost more."""
     config = config_from_dict(PUBLISHED["meta-llama/Meta-Llama-3-8B"])
     shapes = shapes_of(empty_decoder(config, torch.float32), torch.float32)
     assert [max(probe.tried(shape)) for shape in shapes] == [512, 512, 512, 512, 64]

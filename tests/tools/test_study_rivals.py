@@ -1,5 +1,5 @@
-"""The tables of rivals: differences that outlive the correction for all of them have a
-star, and a sign in the first table."""
+"""The tables of rivals: a difference that outlives the correction for all of them has a star, and
+a sign in the first table."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from minise.report.results import Cell, read_results
 from minise.report.tables import holm
@@ -43,29 +44,33 @@ MEASURES = {
 }
 
 
+in_percent = number("accuracy", 100, ".1f")
+
+
+def from_first(cell: Cell) -> list[dict[str, Any]]:
+    """The cell's difference from Self-Ensemble; none for Self-Ensemble itself."""
+    return [d for d in cell.differences if d["b"] == FIRST]
+
+
 def accuracy(cell: Cell, corrected: dict[int, float]) -> str:
     """Accuracy and the difference. corrected: p values by the ids of differences."""
-    text = f"{100 * cell.metrics['accuracy']:.1f}"
-    for d in cell.differences:
-        if d["b"] == FIRST:
-            gain, low, high = (100 * x for x in (d["accuracy"], *d["interval"]))
-            star = "*" if corrected[id(d)] <= LEVEL else ""
-            text += f" ({gain:+.1f} [{low:+.1f}, {high:+.1f}]{star})"
+    text = in_percent(cell)
+    for d in from_first(cell):
+        gain, low, high = (100 * x for x in (d["accuracy"], *d["interval"]))
+        star = "*" if corrected[id(d)] <= LEVEL else ""
+        text += f" ({gain:+.1f} [{low:+.1f}, {high:+.1f}]{star})"
     return text
 
 
 def signed(cell: Cell, corrected: dict[int, float]) -> str:
     """Accuracy, with the sign of the difference where that outlives the correction."""
-    text = f"{100 * cell.metrics['accuracy']:.1f}"
-    for d in cell.differences:
-        if d["b"] == FIRST and corrected[id(d)] <= LEVEL:
-            text += " +" if d["accuracy"] > 0 else " -"
-    return text
+    clear = [d["accuracy"] for d in from_first(cell) if corrected[id(d)] <= LEVEL]
+    return " ".join([in_percent(cell), *("+" if gain > 0 else "-" for gain in clear)])
 
 
 def corrected_ps(cells: Sequence[Cell]) -> dict[int, float]:
     """The p values of all differences from Self-Ensemble after Holm's correction, by their ids."""
-    differences = [d for cell in cells for d in cell.differences if d["b"] == FIRST]
+    differences = [d for cell in cells for d in from_first(cell)]
     corrected = holm([d["mcnemar_p"] for d in differences])
     return {id(d): p for d, p in zip(differences, corrected, strict=True)}
 
