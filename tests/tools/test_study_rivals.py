@@ -3,13 +3,14 @@ a sign in the first table."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minise.report.results import Cell, Results
 from tests.support.results import DIFFERENCE, cell, make
-from tools.studies.rivals import accuracy, corrected_ps, signed
+from tools.studies.rivals import accuracy, corrected_ps, read, record, signed
 
 
 def cells(*ps: float) -> list[Cell]:
@@ -33,3 +34,20 @@ def test_holm_corrects_for_all_differences_from_self_ensemble_and_no_others() ->
     assert [signed(one, corrected) for one in of_all] == ["80.0", "80.0 +", "80.0", "80.0"]
     of_all[1].differences[0]["accuracy"] = -0.05
     assert signed(of_all[1], corrected) == "80.0 -"
+
+
+def test_a_record_stands_in_the_place_of_a_run_and_a_later_one_replaces_its_cells(
+    tmp_path: Path,
+) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    record(cells(0.01, 0.04, 0.03), first)
+    record(cells(0.02), second)
+    again = read([first])
+    corrected = corrected_ps(again)
+    assert [accuracy(one, corrected) for one in again[1:]] == [
+        "80.0 (+5.0 [-1.0, +11.0]*)",
+        *["80.0 (+5.0 [-1.0, +11.0])"] * 2,
+    ]
+    assert [one.differences[0]["mcnemar_p"] for one in read([first, second])[1:]] == [
+        *(0.02, 0.04, 0.03),
+    ]

@@ -1,6 +1,7 @@
 """Print the tables of docs/rivals.md from finished runs of `rivals` or `null-option`.
 
     python -m tools.studies.rivals runs/llama-8 runs/llama-24 runs/qwen2-8 ...
+    python -m tools.studies.rivals cells.jsonl runs/qwen2-8 --record cells.jsonl
 
 First come accuracy in percent, the NLL at the best temperature and the tokens of a question, with a
 column for each model and task, six to a table. Then comes accuracy again for each model, with the
@@ -8,12 +9,18 @@ paired difference to Self-Ensemble's in points and its 95% interval beside it, a
 measures for each task. A sign (+ better than Self-Ensemble, - worse), in the later tables a star,
 marks the differences whose p value (McNemar's test) is at most 0.05 after Holm's correction for all
 differences of all folders.
+
+`--record FILE` writes what the tables show, a line of JSON for each cell. Such a file may stand in
+the place of a folder: then runs of many hours need not be made at once to be corrected together.
+Where two have the same model, task and method, the later one counts.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +50,10 @@ MEASURES = {
     "over-confidence": number("over_confidence", 100, ".0f"),
 }
 
+RECORDED = (
+    *("n", "questions", "clusters", "accuracy", "accuracy_interval", "tokens", "nll"),
+    *("nll_matched", "brier", "under_confidence", "over_confidence"),
+)
 
 in_percent = number("accuracy", 100, ".1f")
 
@@ -90,8 +101,37 @@ def overview(title: str, cells: Sequence[Cell], measure: Callable[[Cell], str]) 
         tell(title, ["method", *heads], rows)
 
 
+def read(paths: Sequence[Path]) -> list[Cell]:
+    """The cells of folders of runs and of files that `record` wrote."""
+    cells: dict[tuple[str, str, str], Cell] = {}
+    for path in paths:
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            of_path = [Cell(**json.loads(line)) for line in lines]
+        else:
+            of_path = read_results(path).cells
+        cells |= {(cell.model, cell.task, cell.name): cell for cell in of_path}
+    return list(cells.values())
+
+
+def record(cells: Sequence[Cell], path: Path) -> None:
+    """Write what the tables show of the cells, one to a line."""
+    lines = []
+    for cell in cells:
+        shown = {name: cell.metrics[name] for name in RECORDED}
+        facts = asdict(cell) | {"metrics": shown, "differences": from_first(cell), "timing": {}}
+        lines.append(json.dumps(facts) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+
+
 def main() -> None:
-    cells = [cell for folder in sys.argv[1:] for cell in read_results(Path(folder)).cells]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER_OR_RECORD")
+    parser.add_argument("--record", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    cells = read(args.paths)
+    if args.record:
+        record(cells, args.record)
     corrected = corrected_ps(cells)
     print(f"{len(corrected)} differences are corrected for.\n")
     overview("Accuracy in percent", cells, lambda cell: signed(cell, corrected))
