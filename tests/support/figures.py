@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from minise.report import figures
 from minise.report.drawing import style
@@ -58,6 +59,7 @@ def grids(ax: Any) -> tuple[bool, ...]:
 def assert_readable(figure: Any) -> None:
     """The texts outside the axes lie in the figure; no legend and no title covers axes, and no
     label of a tick another. In axes no bar covers another, or a text."""
+    FigureCanvasAgg(figure)  # it keeps one renderer; without it each extent would make another
     figure.draw_without_rendering()
     axes = [ax.get_window_extent() for ax in figure.axes]
     whole = figure.bbox.padded(2)
