@@ -15,9 +15,10 @@ keys each, and L = Q * H / K.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,7 @@ from minise.layout import Tree, causal_mask
 
 BLOCK = 64  # queries of a call; its keys are a multiple
 FEW = 8  # queries of a call for a single new token
+AT_ONCE = 32  # calls of one shape together, on a CPU: of more the copies leave its cache
 ROW = 16  # bytes: if a head is not a multiple of 16 bytes, MKL reads every second row differently
 
 
@@ -57,6 +59,13 @@ class Calls:
     keys: Tensor
     masks: dict[int | None, Tensor]
 
+    def parts(self, window: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Queries, keys and mask of a window, of so many calls as run together."""
+        mask = self.masks[window]
+        size = AT_ONCE if mask.device.type == "cpu" else len(self.queries)
+        masks = repeat(mask) if len(mask) == 1 else mask.split(size)
+        return zip(self.queries.split(size), self.keys.split(size), masks, strict=False)
+
 
 class Reader:
     """`attend` for Decoder.run: how the T rows of a sequence read each other. Each row is a query
@@ -77,8 +86,8 @@ class Reader:
         # One more row, for the results of empty places, whose query row is -1.
         out = q.new_empty(self.T + 1, q.shape[1], v.shape[2])
         for call in self.calls if ends is None else self.top:
-            mask = call.masks[self.windows[layer]]
-            out[call.queries] = attention_call(q[call.queries], k[call.keys], v[call.keys], mask)
+            for queries, keys, mask in call.parts(self.windows[layer]):
+                out[queries] = attention_call(q[queries], k[keys], v[keys], mask)
         return out[None, :-1] if ends is None else out[None, ends]
 
 
