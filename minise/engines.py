@@ -23,7 +23,7 @@ from torch import Tensor
 
 from minise.attention import Attend
 from minise.config import Config
-from minise.errors import InputError
+from minise.errors import InputError, Unsuited
 from minise.exact import run as exact
 from minise.layout import Layout, causal_mask, pack
 from minise.memory import free_bytes
@@ -193,13 +193,13 @@ def check_fit(
     branches: Sequence[Sequence[int]],
     columns: Sequence[int] = (),
 ) -> None:
-    """Raise InputError for an empty prompt, a prompt beyond the model's positions, and a token id
-    or a column of the logits beyond its vocabulary."""
+    """Raise InputError for an empty prompt, a token id or a column of the logits beyond the model's
+    vocabulary, and Unsuited, also an InputError, for a prompt beyond its positions."""
     if not prefix and not all(branches):
         raise InputError(f"the tokenizer of {name} makes no token of a prompt; use another")
     longest, limit = len(prefix) + max(map(len, branches)), config.max_position_embeddings
     if longest > limit:
-        raise InputError(
+        raise Unsuited(
             f"a prompt has {longest} tokens, but {name} has positions for {limit}; "
             "shorten the question or its choices, or use smaller groups"
         )

@@ -23,7 +23,8 @@ class InputError(ValueError):
 
 
 class Unsuited(InputError):
-    """A method cannot run on this model, or with so many choices. An experiment leaves it out."""
+    """A method cannot run on this model, or with so many choices or tokens. An experiment leaves it
+    out."""
 
 
 def one_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from minise.evaluation.progress import progress
 from minise.method import Method, Plan
 from minise.methods.build import build
 from minise.methods.registry import Variant
+from minise.question import Question
 
 Tasks = dict[int, list[Task]]  # by seed
 
@@ -48,26 +49,48 @@ def usable(
 
 
 def able(lm: LanguageModel, variants: Sequence[Variant], task: Task) -> list[Variant]:
-    """The variants of an experiment without those that this model cannot run at all, or not with as
-    many choices as every question has, and without those fitted on them. These are named on stderr,
-    in a line for each reason."""
-    fewest = min(task.questions, key=lambda question: len(question.choices))
+    """The variants of an experiment without those that this model can run on no question of the
+    task, and without those fitted on them. These are named on stderr, in a line for each reason.
+    All are there if none is left: then the run itself gives the reason."""
+    by_choices = sorted(task.questions, key=lambda question: len(question.choices))
     refused: dict[str, str] = {}
     for variant in variants:
         method = build(variant)
-        try:
-            if isinstance(method, Method):
-                method.plan(lm, fewest, 0)
-            elif missing := [name for name in method.needs if name in refused]:
-                refused[variant.name] = refused[missing[0]]
-        except Unsuited as error:
-            refused[variant.name] = str(error)
-        except InputError:  # for another reason, which the run itself gives
-            pass
+        if isinstance(method, Method):
+            reason = _unsuited(lm, method, by_choices)
+        else:
+            reason = next((refused[name] for name in method.needs if name in refused), "")
+        if reason:
+            refused[variant.name] = reason
+    if len(refused) == len(variants):
+        return list(variants)
     for reason in dict.fromkeys(refused.values()):
         names = [name for name, why in refused.items() if why == reason]
         say(f"{task.name}: left out: {', '.join(names)} ({reason})")
     return [variant for variant in variants if variant.name not in refused]
+
+
+def _unsuited(lm: LanguageModel, method: Method, questions: Sequence[Question]) -> str:
+    """Why the method suits none of these questions; empty if it suits one."""
+    reasons: list[str] = []
+    for question in questions:
+        try:
+            _check(lm, method, question, 0)
+        except Unsuited as error:
+            reasons.append(str(error))
+            continue
+        except InputError:  # for another reason, which the run itself gives
+            pass
+        return ""
+    return reasons[0]
+
+
+def _check(lm: LanguageModel, method: Method, question: Question, seed: int) -> Plan:
+    """The plan of a question. Raises InputError if the method or the model cannot run it."""
+    plan: Plan = method.plan(lm, question, seed)
+    labels = [i for prompt in plan.prompts for i in prompt.label_ids]
+    check_fit(lm.name, lm.config, plan.prefix, plan.branches, labels)
+    return plan
 
 
 def _refusals(
@@ -82,9 +105,7 @@ def _refusals(
                 continue
             for method, dense in methods:
                 try:
-                    plan: Plan = method.plan(lm, question, seed)
-                    labels = [i for prompt in plan.prompts for i in prompt.label_ids]
-                    check_fit(lm.name, lm.config, plan.prefix, plan.branches, labels)
+                    plan = _check(lm, method, question, seed)
                     if dense and plan.layout is None:
                         check_mask_fits(len(plan.prefix) + sum(map(len, plan.branches)))
                 except InputError as error:
