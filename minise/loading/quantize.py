@@ -42,7 +42,8 @@ TABLES = {"nf4": torch.tensor(_NF4), "fp4": torch.tensor([*_FP4, *(-x for x in _
 DOUBLE = "-double"  # ends the name of a format with double quantization
 BLOCK, NESTED_BLOCK = 64, 256  # values in a block
 BLOCKS = {32, 64, 128, 256, 512, 1024, 2048, 4096}  # the sizes that bitsandbytes knows
-PIECE = 1 << 17  # values that are packed or unpacked at once on a CPU
+PIECE = 1 << 20  # values that are packed or unpacked at once on a CPU
+ROWS = 64  # rows of a piece, at most: threads look up whole rows
 
 BYTES = 0.5 + 4 / BLOCK  # of memory per value, at most
 # A matrix that may be packed, and the tensors that bitsandbytes stores beside it: "absmax", ...
@@ -84,16 +85,24 @@ class Packed:
         # For each of the 256 bytes its two values in float32, looked up as one number of 8 bytes.
         table, packed = self.tensors["quant_map"], self.tensors[""]
         pairs = torch.stack([table.repeat_interleave(16), table.repeat(16)], dim=1)
-        both = pairs.view(torch.int64).view(-1)
+        both = pairs.view(torch.int64).view(1, -1)
         if memory is None:
             out = torch.empty(2 * len(packed), dtype=dtype, device=packed.device)
         else:
             out = memory.of(2 * len(packed), dtype)
         size = _piece(packed.device)
+        # For all pieces one memory: to allocate it for each takes as long as to look it up.
+        index = torch.empty(min(size // 2, len(packed)), dtype=torch.int64, device=packed.device)
+        values = torch.empty_like(index)
         pieces = (packed.split(size // 2), self.scales().split(size // self.block))
         for piece, codes, scales in zip(out.split(size), *pieces, strict=True):
-            values = both.index_select(0, codes.int()).view(torch.float32)
-            piece.copy_(_scale(values, scales, self.block))
+            n = len(codes)
+            index[:n] = codes
+            # Torch divides the rows of a gather among its threads.
+            rows = math.gcd(n, ROWS)
+            index_rows, value_rows = (x[:n].view(rows, -1) for x in (index, values))
+            torch.gather(both.expand(rows, -1), 1, index_rows, out=value_rows)
+            piece.copy_(_scale(values[:n].view(torch.float32), scales, self.block))
         return out[: math.prod(self.shape)].view(self.shape)
 
     def to(self, device: torch.device) -> Packed:
@@ -256,9 +265,9 @@ def format_of(decoder: nn.Module) -> str | None:
 
 
 def _piece(device: torch.device) -> int:
-    """How many values are handled at once: on a CPU what its cache holds; elsewhere more, because
-    each piece starts several kernels."""
-    return PIECE if device.type == "cpu" else 256 * PIECE
+    """How many values are handled at once: on a CPU about what its caches hold; elsewhere more,
+    because each piece starts several kernels."""
+    return PIECE if device.type == "cpu" else 32 * PIECE
 
 
 def _scale(values: Tensor, absmax: Tensor, block: int) -> Tensor:
