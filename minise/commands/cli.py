@@ -7,6 +7,7 @@ Exit status: 0 done; 1 a check failed; 2 unusable input, with one line on stderr
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import sys
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
             if by_torchrun() and words[0] != "eval":
                 raise InputError(f"torchrun is for minise eval; start minise {words[0]} without it")
             request = import_module(f"minise.commands.{args.command}").request(args)
-            status: int = import_module(f"minise.commands.run_{args.command}").run(request)
+            status: int = _imported(f"minise.commands.run_{args.command}").run(request)
         finally:
             sys.stdout.flush()
         return status
@@ -75,6 +76,19 @@ def main(arguments: list[str] | None = None) -> int:
         where = "" if error.filename is None else f"{error.filename}: "
         remedy = "check disk, permissions and where the output goes"
         return _refuse(f"{where}{error.strerror or one_line(error)}; {remedy}")
+
+
+def _imported(name: str) -> Any:
+    """The module, and all that it imports, torch above all. Nearly all of these objects stay to the
+    end: to search them for garbage, now and at exit, would take a third of a short command."""
+    if name not in sys.modules:
+        gc.disable()
+        try:
+            import_module(name)
+        finally:
+            gc.freeze()
+            gc.enable()
+    return sys.modules[name]
 
 
 def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
