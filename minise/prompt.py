@@ -10,6 +10,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from weakref import WeakKeyDictionary
 
 from minise.errors import InputError, Unsuited, quote
 from minise.tokenizer import Tokenizer
@@ -19,6 +20,8 @@ NULL_OPTION = "None of the above"
 
 # Prompts whose last tokens, this many, are equal are taken to continue with the same label tokens.
 _SAME_END = 4
+# What was looked up for a tokenizer: label ids by the label's form and the last tokens before it.
+_looked_up = WeakKeyDictionary[Tokenizer, dict[tuple[str, bool, tuple[int, ...]], list[int]]]()
 
 
 @dataclass(frozen=True)
@@ -98,21 +101,18 @@ def write_prompts(
     texts = [template.render(question, choices) for choices in choice_lists]
     question_ids, *whole_ids = tokenizer.encode([template.prefix(question), *texts])
     shared = shared_length([question_ids, *whole_ids])
-    # The tokens of a label depend on the end of the prompt. So among prompts with the same last
-    # tokens only one is looked up: the one with the most labels.
-    last_tokens = [tuple(ids[-_SAME_END:]) for ids in whole_ids]
-    with_most_labels: dict[tuple[int, ...], int] = {}
-    for i, end in enumerate(last_tokens):
-        best = with_most_labels.setdefault(end, i)
-        if len(choice_lists[i]) > len(choice_lists[best]):
-            with_most_labels[end] = i
-    labels = {
-        end: _label_ids(tokenizer, template, texts[i], whole_ids[i], len(choice_lists[i]))
-        for end, i in with_most_labels.items()
-    }
+    label_ids: list[list[int]] = []
+    by_end = _looked_up.setdefault(tokenizer, {})
+    # The tokens of a label depend on the end of the prompt. So of all prompts with the same last
+    # tokens, also of other questions, only the first is looked up, and one with more labels again.
+    for text, ids, choices in zip(texts, whole_ids, choice_lists, strict=True):
+        end = template.label, template.bare_labels, tuple(ids[-_SAME_END:])
+        if len(by_end.get(end, [])) < len(choices):
+            by_end[end] = _label_ids(tokenizer, template, text, ids, len(choices))
+        label_ids.append(by_end[end][: len(choices)])
     prompts = [
-        Prompt(text, ids[shared:], labels[end][: len(choices)])
-        for text, ids, end, choices in zip(texts, whole_ids, last_tokens, choice_lists, strict=True)
+        Prompt(text, ids[shared:], of_prompt)
+        for text, ids, of_prompt in zip(texts, whole_ids, label_ids, strict=True)
     ]
     return whole_ids[0][:shared], prompts
 

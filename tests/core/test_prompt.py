@@ -173,6 +173,27 @@ def test_labels_are_looked_up_for_each_different_end_of_four_tokens() -> None:
         write_prompts(Tokenizer(backend, "t"), template, "Q", [["rtuv"], ["stuv"]])
 
 
+def test_labels_are_looked_up_once_for_an_end_and_again_for_more_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer = byte_tokenizer()
+    encode, encoded = tokenizer.encode, list[str]()
+    monkeypatch.setattr(tokenizer, "encode", lambda texts: encoded.extend(texts) or encode(texts))
+
+    def write(question: str, *choice_lists: list[str]) -> tuple[list[list[int]], int]:
+        """The label ids, and how many texts were encoded beside the question and the prompts."""
+        encoded.clear()
+        _, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, question, choice_lists)
+        return [p.label_ids for p in prompts], len(encoded) - 1 - len(choice_lists)
+
+    (two, same), lookups = write("Q", ["a", "b"], ["b", "a"])
+    assert (same, len(two), lookups) == (two, 2, 2)
+    assert write("Another", ["c", "d"]) == ([two], 0)
+    (three,), lookups = write("Q", ["a", "b", "c"])
+    assert (three[:2], len(three), lookups) == (two, 3, 3)
+    assert write("Q", ["a", "b", "c"], ["b", "a"]) == ([three, two], 0)
+
+
 def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:
     backend = make_tokenizer()
     backend.post_processor = processors.TemplateProcessing(
