@@ -3,6 +3,7 @@ a sign in the first table."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from minise.report.results import Cell, Results
 from tests.support.results import DIFFERENCE, cell, make
-from tools.studies.rivals import accuracy, corrected_ps, read, record, signed
+from tools.studies.rivals import accuracy, corrected_ps, main, read, record, signed
 
 
 def cells(*ps: float) -> list[Cell]:
@@ -51,3 +52,24 @@ def test_a_record_stands_in_the_place_of_a_run_and_a_later_one_replaces_its_cell
     assert [one.differences[0]["mcnemar_p"] for one in read([first, second])[1:]] == [
         *(0.02, 0.04, 0.03),
     ]
+
+
+def test_the_tables_of_one_task_are_corrected_for_the_differences_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two differences with p = 0.03 neither outlives the correction, of one it does."""
+    file = tmp_path / "cells.jsonl"
+    one, other = cells(0.03), [replace(cell, task="other") for cell in cells(0.03)]
+
+    def printed(of: list[Cell]) -> str:
+        record(of, file)
+        monkeypatch.setattr("sys.argv", ["rivals", str(file), "--task", "q"])
+        main()
+        return capsys.readouterr().out
+
+    alone, of_two = printed(one), printed(one + other)
+    assert "1 differences are corrected" in alone
+    assert "2 differences are corrected" in of_two
+    assert of_two.replace("2 diff", "1 diff") == alone.replace("80.0 +", "80.0").replace("*", "")
+    assert "80.0 +" in alone
+    assert "other" not in of_two

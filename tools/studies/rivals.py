@@ -2,6 +2,7 @@
 
     python -m tools.studies.rivals runs/llama-8 runs/llama-24 runs/qwen2-8 ...
     python -m tools.studies.rivals cells.jsonl runs/qwen2-8 --record cells.jsonl
+    python -m tools.studies.rivals cells.jsonl --task miniature-many-k4 miniature-many-k8
 
 First come accuracy in percent, the NLL at the best temperature and the tokens of a question, with a
 column for each model and task, six to a table. Then comes accuracy again for each model, with the
@@ -12,7 +13,8 @@ differences of all folders.
 
 `--record FILE` writes what the tables show, a line of JSON for each cell. Such a file may stand in
 the place of a folder: then runs of many hours need not be made at once to be corrected together.
-Where two have the same model, task and method, the later one counts.
+Where two have the same model, task and method, the later one counts. `--task` prints the tables of
+some tasks alone, corrected for all differences as before.
 """
 
 from __future__ import annotations
@@ -128,12 +130,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER_OR_RECORD")
     parser.add_argument("--record", type=Path, metavar="FILE")
+    parser.add_argument("--task", nargs="+", metavar="NAME")
     args = parser.parse_args()
     cells = read(args.paths)
     if args.record:
         record(cells, args.record)
     corrected = corrected_ps(cells)
     print(f"{len(corrected)} differences are corrected for.\n")
+    if args.task:
+        cells = [cell for cell in cells if cell.task in args.task]
     overview("Accuracy in percent", cells, lambda cell: signed(cell, corrected))
     for name in ("NLL at the best temperature", "tokens"):
         overview(name, cells, MEASURES[name])
