@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -89,12 +90,14 @@ def nearest(lm: LanguageModel, make: Callable[[int], Plan], most: int, budget: f
     them."""
     count, engine = 1, lm.counted_as("tree")
     plan = make(count)
-    while plan.tokens(engine) < budget and count < most:
-        count = min(2 * count, most)
+    while (tokens := plan.tokens(engine)) < budget and count < most:
+        # As many as have the budget in proportion, and a quarter more, because later trials share
+        # more tokens. To double from one trial would write two to four times as many prompts.
+        count = min(max(2 * count, math.ceil(1.25 * count * budget / tokens)), most)
         plan = make(count)
     prompts = list(accumulate(len(trial) for trial in plan.groups.trials))
-    tokens = tokens_so_far(plan, engine)
-    distance = [abs(tokens[number - 1] - budget) for number in prompts]
+    so_far = tokens_so_far(plan, engine)
+    distance = [abs(so_far[number - 1] - budget) for number in prompts]
     count = distance.index(min(distance)) + 1
     groups = replace(plan.groups, trials=plan.groups.trials[:count])
     return replace(plan, groups=groups, prompts=plan.prompts[: prompts[count - 1]])
