@@ -3,6 +3,7 @@ a sign in the first table."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,16 @@ import pytest
 from minise.report.results import Cell, Results
 from tests.support.results import DIFFERENCE, cell, make
 from tools.studies.rivals import accuracy, corrected_ps, main, read, record, signed
+
+DOCS = Path(__file__).parents[2] / "docs" / "rivals"
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+SECTIONS = (  # the tasks that stand beside each other in a table of the docs
+    ("miniature-many-k4", "miniature-many-k8"),
+    ("miniature-many-k16", "miniature-many-k24"),
+    ("miniature-many-k50",),
+    ("miniature-many-k100",),
+    ("miniature-k8", "miniature-k8-none-wrong", "miniature-k8-none-right"),
+)
 
 
 def cells(*ps: float) -> list[Cell]:
@@ -73,3 +84,23 @@ def test_the_tables_of_one_task_are_corrected_for_the_differences_of_all(
     assert of_two.replace("2 diff", "1 diff") == alone.replace("80.0 +", "80.0").replace("*", "")
     assert "80.0 +" in alone
     assert "other" not in of_two
+
+
+def test_the_tables_of_the_docs_are_what_the_tool_prints_of_the_recorded_cells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All are under one correction, also where a page shows some tasks alone."""
+    record, page, details = (DOCS / name for name in ("cells.jsonl", "../rivals.md", "tables.md"))
+    printed: set[str] = set()
+    for tasks in SECTIONS:
+        monkeypatch.setattr("sys.argv", ["rivals", str(record), "--task", *tasks])
+        main()
+        out = capsys.readouterr().out
+        printed |= set(TABLE.findall(out))
+    differences = out.split()[0]
+    for path in (page, details):
+        text = path.read_text(encoding="utf-8")
+        tables = [one for one in TABLE.findall(text) if "what it is" not in one]
+        assert len(tables) > 10
+        assert [one for one in tables if one not in printed] == []
+        assert f"{differences} differences" in " ".join(text.split())
