@@ -18,8 +18,10 @@ from tools.studies.miniature import (
     best_bias,
     correlation,
     print_accuracy_by_label,
+    print_differences,
     print_intervals_by_fact,
     print_matched_losses,
+    samples_of,
 )
 
 
@@ -90,6 +92,24 @@ def test_equal_methods_have_no_lead_and_facts_widen_intervals(
     print_intervals_by_fact([folder])
     *_, row = capsys.readouterr().out.splitlines()
     assert row.startswith("| run | self-ensemble | 160 | 20 | ")
+
+
+def test_differences_of_pairs_are_in_points_and_a_method_that_did_not_run_has_a_dash(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Self-Ensemble is right on every question; standard inference only on the first 8 facts."""
+    for method, facts in (*((name, 20) for name in METHODS), ("standard", 8)):
+        logits = [[9.0, 0.0] if i // 8 < facts else [0.0, 9.0] for i in range(160)]
+        write(folder, method, [sample(i, 0, z, i // 8) for i, z in enumerate(logits)])
+    write(folder, "dirichlet", samples_of(folder, "standard"))
+    print_differences([folder])
+    *_, row = capsys.readouterr().out.splitlines()
+    gain, dirichlet, cyclic, _ = (cell.strip() for cell in row.split("|")[2:-1])
+    assert gain.startswith("+60.0 [+")
+    low, high = map(float, gain.partition("[")[2].strip("]").split(","))
+    assert high - low > 30  # 20 facts are drawn, and not 160 questions: those would give 15
+    assert dirichlet == "+0.0 [+0.0, +0.0]"
+    assert cyclic == "-"
 
 
 def test_the_correlation_within_a_fact_is_estimated() -> None:

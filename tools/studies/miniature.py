@@ -3,13 +3,14 @@
     python -m tools.studies.miniature runs/llama-main runs/mistral-main runs/qwen2-main
     python -m tools.studies.miniature runs/reasoner
 
-Five tables, each of what the folders hold:
+Six tables, each of what the folders hold:
 
 - Accuracy of standard inference by the label of the right answer, and with the best label bias.
 - Accuracy by how well known a fact is: rank 1 is the best known of its kind.
 - Confidence, separately for the questions that both standard inference and Self-Ensemble answer
   rightly, that only Self-Ensemble does, and that neither does. Without this split, the shares with
   f < 0.5 or f > 0.5 are over different questions for each method.
+- Paired differences in accuracy, with intervals by fact.
 - NLL, as it is and at the temperature that is best for other questions.
 - How much wider intervals are if all questions about one fact are drawn together.
 
@@ -38,9 +39,12 @@ from tools.markdown import table
 
 HOPS = "miniature-hops"
 RANKS = (1, 4, 8, 16, 32, 64)  # where each range begins
-FULL = 5000  # questions of docs/miniature.md
 METHODS = ("standard", "dirichlet", "cyclic-matched", "self-ensemble")
 WITHOUT_LIST = ("presence", "cloze", "recall")
+PAIRS = (
+    *(("self-ensemble", "standard"), ("dirichlet", "standard"), ("cyclic", "standard")),
+    ("self-ensemble", "cyclic-matched"),
+)
 
 
 def main() -> None:
@@ -57,6 +61,7 @@ def main() -> None:
         whole = [folder for folder in others if all(samples_of(folder, name) for name in METHODS)]
         for print_table in (
             print_confidence_apart,
+            print_differences,
             print_matched_losses,
             print_intervals_by_fact,
         ):
@@ -120,6 +125,23 @@ def best_bias(logits: NDArray[Any], answers: NDArray[Any]) -> float:
             return float(best)
 
 
+def print_differences(folders: Sequence[Path]) -> None:
+    """A row for each run, a column for each of PAIRS: points of accuracy."""
+    rows = []
+    for folder in folders:
+        cells = []
+        for pair in PAIRS:
+            first, second = (samples_of(folder, method) for method in pair)
+            if not (first and second):
+                cells.append("-")
+                continue
+            lead = difference(first, second)
+            gain, low, high = (100 * x for x in (lead["accuracy"], *lead["interval"]))
+            cells.append(f"{gain:+.1f} [{low:+.1f}, {high:+.1f}]")
+        rows.append([folder.name, *cells])
+    print(table(["run", *(f"{a} - {b}" for a, b in PAIRS)], rows))
+
+
 def print_matched_losses(folders: Sequence[Path]) -> None:
     """A row for each run and method: NLL in nats, and its lead over rotations at equal tokens."""
     rows = []
@@ -141,10 +163,9 @@ def print_matched_losses(folders: Sequence[Path]) -> None:
 
 def print_intervals_by_fact(folders: Sequence[Path]) -> None:
     """A row for each run and method: how many times wider 95% intervals over facts are than those
-    over questions, the correlation within a fact, and how many times wider that would make them for
-    FULL questions about all facts."""
+    over questions, and the correlation within a fact."""
     names = ("accuracy", "nll")
-    heads = [f"{what}: {name}" for what in ("wider", "correlation", "in full") for name in names]
+    heads = [f"{what}: {name}" for what in ("wider", "correlation") for name in names]
     rows = []
     for folder in folders:
         for method in METHODS:
@@ -161,7 +182,6 @@ def print_intervals_by_fact(folders: Sequence[Path]) -> None:
             cells = [f"{facts['questions']:,}", f"{facts['clusters']:,}"]
             cells += [f"{wide / narrow:.1f}" for wide, narrow in zip(*widths, strict=True)]
             cells += [f"{r:.2f}" for r in within]
-            cells += [f"{(1 + r * FULL / len(load_facts())) ** 0.5:.1f}" for r in within]
             rows.append([folder.name, method, *cells])
     print(table(["run", "method", "questions", "facts", *heads], rows))
 
