@@ -90,10 +90,10 @@ def test_the_tables_of_the_docs_are_what_the_tool_prints_of_the_recorded_cells(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All are under one correction, also where a page shows some tasks alone."""
-    record, page, details = (DOCS / name for name in ("cells.jsonl", "../rivals.md", "tables.md"))
+    recorded, page, details = (DOCS / name for name in ("cells.jsonl", "../rivals.md", "tables.md"))
     printed: set[str] = set()
     for tasks in SECTIONS:
-        monkeypatch.setattr("sys.argv", ["rivals", str(record), "--task", *tasks])
+        monkeypatch.setattr("sys.argv", ["rivals", str(recorded), "--task", *tasks])
         main()
         out = capsys.readouterr().out
         printed |= set(TABLE.findall(out))

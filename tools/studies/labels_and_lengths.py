@@ -32,6 +32,7 @@ from minise import LanguageModel, Question, load
 from minise.data.miniature import Fact, evaluation_questions, load_facts
 from minise.engines import run_alone
 from minise.prompt import DEFAULT_TEMPLATE
+from minise.report.tables import number
 from tools.markdown import table
 from tools.studies.null_option import resampled
 
@@ -130,7 +131,7 @@ def cells(right: Sequence[bool], base: Sequence[bool], facts: Sequence[str]) -> 
     for counts, sign in ((np.array([1, 0]), ""), (np.array([1, -1]), "+")):
         whole, each = (100 * (one[..., :2] @ counts) / one[..., 2] for one in totals)
         low, high = np.quantile(each, [0.025, 0.975])
-        texts.append(f"{whole:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]")
+        texts.append(number(whole, (low, high), f"{sign}.1f"))
     return texts if right is not base else [texts[0], "-"]
 
 

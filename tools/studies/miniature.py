@@ -35,6 +35,7 @@ from minise.evaluation.metrics import SMALLEST_PROBABILITY, difference, summaris
 from minise.evaluation.samples import read_samples
 from minise.methods.sample import Sample
 from minise.prompt import LABELS
+from minise.report.tables import number, percent
 from tools.markdown import table
 
 HOPS = "miniature-hops"
@@ -42,7 +43,9 @@ RANKS = (1, 4, 8, 16, 32, 64)  # where each range begins
 METHODS = ("standard", "dirichlet", "cyclic-matched", "self-ensemble")
 WITHOUT_LIST = ("presence", "cloze", "recall")
 PAIRS = (
-    *(("self-ensemble", "standard"), ("dirichlet", "standard"), ("cyclic", "standard")),
+    ("self-ensemble", "standard"),
+    ("dirichlet", "standard"),
+    ("cyclic", "standard"),
     ("self-ensemble", "cyclic-matched"),
 )
 
@@ -136,8 +139,7 @@ def print_differences(folders: Sequence[Path]) -> None:
                 cells.append("-")
                 continue
             lead = difference(first, second)
-            gain, low, high = (100 * x for x in (lead["accuracy"], *lead["interval"]))
-            cells.append(f"{gain:+.1f} [{low:+.1f}, {high:+.1f}]")
+            cells.append(percent(lead["accuracy"], lead["interval"], "+.1f"))
         rows.append([folder.name, *cells])
     print(table(["run", *(f"{a} - {b}" for a, b in PAIRS)], rows))
 
@@ -151,7 +153,7 @@ def print_matched_losses(folders: Sequence[Path]) -> None:
             samples = samples_of(folder, method)
             metrics, lead = summarise(samples), difference(samples, rotations)
             cells = [
-                f"{sign * of[name]:.3f} [{', '.join(f'{x:.3f}' for x in bounds)}]"
+                number(sign * of[name], bounds)
                 for of, sign in ((metrics, 1), (lead, -1))
                 for name in ("nll", "nll_matched")
                 if (bounds := sorted(sign * x for x in of[f"{name}_interval"]))

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from minise.evaluation.samples import read_samples
 from minise.methods.sample import Sample
+from minise.report.tables import percent
 from tools.markdown import table
 
 RESAMPLES = 1000
@@ -76,8 +77,7 @@ def interval(facts: Sequence[Sequence[tuple[float, bool]]], column: int) -> str:
     sums = np.array([sum(float(group[column]) for group in fact) for fact in facts])
     counts = np.array([len(fact) for fact in facts])
     means = resampled(sums) / resampled(counts)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return f"{100 * sums.sum() / counts.sum():.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return percent(sums.sum() / counts.sum(), np.quantile(means, [0.025, 0.975]).tolist())
 
 
 if __name__ == "__main__":

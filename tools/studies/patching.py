@@ -31,6 +31,7 @@ from minise import LanguageModel, Question
 from minise.checking.recording import record
 from minise.layout import causal_mask
 from minise.method import Standard
+from minise.report import tables
 from tools.markdown import table
 from tools.studies.binding import asked, ends_of_choices
 from tools.studies.null_option import resampled
@@ -159,7 +160,7 @@ def cells(flips: Sequence[tuple[str, dict[str, list[bool]]]], about: list[str]) 
             *about,
             region,
             *(
-                f"{value:.1f} [{least:.1f}, {most:.1f}]"
+                tables.number(value, (least, most), ".1f")
                 for value, least, most in zip(mean[i], low[i], high[i], strict=True)
             ),
         ]

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from minise.report.results import Cell, read_results
-from minise.report.tables import holm
+from minise.report.tables import holm, percent
 from tools.markdown import tell
 
 FIRST = "self-ensemble"
@@ -69,9 +69,8 @@ def accuracy(cell: Cell, corrected: dict[int, float]) -> str:
     """Accuracy and the difference. corrected: p values by the ids of differences."""
     text = in_percent(cell)
     for d in from_first(cell):
-        gain, low, high = (100 * x for x in (d["accuracy"], *d["interval"]))
         star = "*" if corrected[id(d)] <= LEVEL else ""
-        text += f" ({gain:+.1f} [{low:+.1f}, {high:+.1f}]{star})"
+        text += f" ({percent(d['accuracy'], d['interval'], '+.1f')}{star})"
     return text
 
 

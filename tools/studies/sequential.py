@@ -293,11 +293,6 @@ class Cells:
         return None if share > shares[-1] else float(np.interp(share, shares, tokens))
 
 
-def percent(value: float, interval: list[float] | None = None) -> str:
-    text = f"{100 * value:.1f}"
-    return text if interval is None else f"{text} [{', '.join(map(percent, interval))}]"
-
-
 def row(cell: Cell) -> list[str]:
     fixed = cell["rule"] == "fixed"
     trials, tokens = f"{cell['trials']:.1f}", f"{cell['tokens']:,.0f}"
@@ -310,11 +305,11 @@ def row(cell: Cell) -> list[str]:
     return [
         f"{'N' if fixed else cell['rule']} = {cell['level']:g}, {cell['grouping']}",
         *(f"{cell['level']}" if fixed else trials, tokens),
-        "-" if fixed else percent(1 - cell["decided"]),
-        "-" if fixed else percent(cell["error"], cell["error_interval"]),
-        percent(cell["same"], cell["same_interval"]),
+        "-" if fixed else tables.percent(1 - cell["decided"]),
+        "-" if fixed else tables.percent(cell["error"], cell["error_interval"]),
+        tables.percent(cell["same"], cell["same_interval"]),
         "-" if of_fixed is None else f"{of_fixed:.2f}",
-        *(percent(cell["accuracy"]), f"{cell['nll']:.3f}", f"{100 * cell['bias']:+.1f}"),
+        *(tables.percent(cell["accuracy"]), f"{cell['nll']:.3f}", f"{100 * cell['bias']:+.1f}"),
     ]
 
 
@@ -363,7 +358,7 @@ def print_page(runs: Sequence[Cells]) -> None:
     """The tables of docs/sequential.md."""
     rules = (*SHOWN_FIXED, *VALID, OTHER[0], *PLAIN, OTHER[1])
     for run in runs:
-        exact = f"accuracy {percent(run.exact['accuracy'])}, NLL {run.exact['nll']:.3f}"
+        exact = f"accuracy {tables.percent(run.exact['accuracy'])}, NLL {run.exact['nll']:.3f}"
         tell(f"{run.name} (exact: {exact}):", HEADS, [row(run.cell(*rule)) for rule in rules])
     rows = [[f"{r} = {x:g}, {g}", errors(runs, r, x, g)] for r, x, g in (*VALID, *PLAIN, *OTHER)]
     tell("Decided wrongly, of all questions of all runs:", ["rule", "percent"], rows)
@@ -379,7 +374,7 @@ def print_page(runs: Sequence[Cells]) -> None:
         for rule, level, grouping in (VALID[1], OTHER[0], PLAIN[0], PLAIN[2], OTHER[1]):
             facts = {"rule": rule, "level": level, "grouping": grouping, "max_trials": 80}
             cells = [run.find(block=block, **facts)[0] for block in sizes]
-            texts = [f"{cell['tokens']:,.0f}, {percent(cell['same'])}" for cell in cells]
+            texts = [f"{cell['tokens']:,.0f}, {tables.percent(cell['same'])}" for cell in cells]
             rows.append([f"{rule} = {level:g}, {grouping}", *texts])
         title = f"{run.name}: tokens and share as exact, by the trials of a round:"
         tell(title, ["", *map(str, sizes)], rows)

@@ -21,6 +21,7 @@ import numpy as np
 
 from minise.data.miniature import held_out
 from minise.methods.sample import Sample
+from minise.report.tables import number
 from tools.markdown import table
 from tools.studies.null_option import named_runs, resampled
 
@@ -77,9 +78,8 @@ def cells(facts: Sequence[Counts]) -> list[str]:
     shown, shown_right, others, others_right = counts.sum(axis=0)
     sums = resampled(counts)
     gains = 100 * (sums[:, 1] / sums[:, 0] - sums[:, 3] / sums[:, 2])
-    low, high = np.quantile(gains, [0.025, 0.975])
     first, second = 100 * shown_right / shown, 100 * others_right / others
-    gain = f"{first - second:+.1f} [{low:+.1f}, {high:+.1f}]"
+    gain = number(first - second, np.quantile(gains, [0.025, 0.975]).tolist(), "+.1f")
     return [f"{shown:,.0f}", f"{first:.1f}", f"{others:,.0f}", f"{second:.1f}", gain]
 
 
