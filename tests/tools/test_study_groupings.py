@@ -122,7 +122,7 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
         return Sample(str(number), seed, "", 0, 0, [0.5, 0.5], [0.5, 0.5], 99, notes=notes)
 
     samples = [sample(number) for number in range(30)]
-    summary = summarise_study(samples, resamples=50)
+    summary = summarise_study(samples)
     assert (summary["group_size"], summary["questions"], summary["repetitions"]) == (2, 30, 4)
     cells = by_kind(summary["cells"])
     assert cells["balanced", 1]["worth"] == pytest.approx(2)
@@ -142,10 +142,15 @@ def test_a_balanced_number_is_worth_the_random_trials_of_the_same_variance() -> 
             "nll",
             "tokens",
         }
-    assert summarise_study(samples) == summarise_study(samples, 1000)
     # Another seed has other samples of groups: it does not make more questions.
     again = [sample(number, seed=1) for number in range(7)]
-    assert summarise_study(samples + again, resamples=50) == summary
+    assert summarise_study(samples + again) == summary
+    # A second question about each fact makes no more facts, and its interval no narrower.
+    more = [replace(one, id=f"{one.id} again", cluster=one.id) for one in samples]
+    of_facts = summarise_study([*(replace(one, cluster=one.id) for one in samples), *more])
+    assert (of_facts.pop("questions"), of_facts["facts"]) == (60, 30)
+    assert summary.pop("questions") == 30
+    assert of_facts == summary
 
 
 def studied(number: int, **change: Any) -> Sample:
@@ -167,11 +172,11 @@ def studied(number: int, **change: Any) -> Sample:
 
 def test_groups_that_are_all_the_same_have_no_worth() -> None:
     """With two choices in groups of two nothing varies: 0 / 0 is no number."""
-    summary = summarise_study([studied(0), studied(1)], resamples=9)
+    summary = summarise_study([studied(0), studied(1)])
     assert all("worth" not in cell for cell in summary["cells"])
-    assert summarise_study([studied(0)], resamples=9)["questions"] == 1
+    assert summarise_study([studied(0)])["questions"] == 1
     # One question without variance: a resample of it alone has no ratio.
-    summary = summarise_study([studied(0), studied(1, variance=2.0)], resamples=200)
+    summary = summarise_study([studied(0), studied(1, variance=2.0)])
     assert by_kind(summary["cells"])["balanced", 1]["worth_interval"] == [1.0, 1.0]
 
 
@@ -193,6 +198,7 @@ WORTH = {"worth": 2.5, "worth_interval": [2.0, 3.0]}
 STUDY = {
     "group_size": 4,
     "questions": 9,
+    "facts": 8,
     "repetitions": 16,
     "cells": [
         sampled("random", 1, 100),
@@ -212,6 +218,7 @@ def test_groupings_are_compared_in_one_table() -> None:
     run = results()
     text = render_parts([run], [table_of(run, {"q": STUDY})])
     lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert "q, m = 4, 9 questions of 8 facts x 16 repetitions: mean squared" in text
     rows = [[part.strip() for part in line.strip("|").split(" | ")] for line in lines]
     columns = ("tokens", "variance", "accuracy", "NLL")
     assert rows[0] == [
@@ -261,7 +268,11 @@ def test_a_run_of_the_method_is_printed_and_drawn(
     monkeypatch.setattr("sys.argv", ["groupings", str(tmp_path)])
     groupings.main()
     out = capsys.readouterr().out
-    for text in ("tiny-llama, miniature", "m = 2, 1 questions x 16 repetitions", "| exact "):
+    for text in (
+        "tiny-llama, miniature",
+        "m = 2, 1 questions of 1 facts x 16 repetitions",
+        "| exact ",
+    ):
         assert text in out
     assert (tmp_path / "groupings.png").read_bytes().startswith(b"\x89PNG")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,13 @@ from tests.support.results import cell as made_cell
 from tests.support.results import make
 from tests.support.runs import no_drawing
 from tools.studies import sequential
-from tools.studies.sequential import SequentialStudy, summarise_sequential, table_of
+from tools.studies.sequential import (
+    Cells,
+    SequentialStudy,
+    errors,
+    summarise_sequential,
+    table_of,
+)
 
 Cell = dict[str, Any]
 
@@ -116,7 +123,7 @@ def noted_sample(number: int, **change: Any) -> Sample:
 
 
 def test_a_rule_is_compared_at_equal_shares() -> None:
-    summary = summarise_sequential([noted_sample(n) for n in range(10)], resamples=50)
+    summary = summarise_sequential([noted_sample(n) for n in range(10)])
     assert (summary["questions"], summary["repetitions"], summary["group_size"]) == (10, 2, 2)
     assert summary["exact"] == {"accuracy": 1.0, "nll": 1.5}
     *fixed, alpha, z = summary["cells"]
@@ -133,6 +140,30 @@ def test_a_rule_is_compared_at_equal_shares() -> None:
     assert (low, high) == (pytest.approx(0.2), pytest.approx(0.8))
     assert z["error_interval"][0] == 0
     assert z["error_interval"][1] == pytest.approx(0.3085, abs=1e-4)
+
+
+def test_a_second_question_about_each_fact_makes_no_interval_narrower() -> None:
+    samples = [noted_sample(n, same=float(n % 2), error=0.1) for n in range(10)]
+    alone = summarise_sequential(samples)
+    of_facts = [replace(one, cluster=one.id) for one in samples]
+    more = [replace(one, id=f"{one.id} again") for one in of_facts]
+    both = summarise_sequential(of_facts + more)
+    assert (both["questions"], both["facts"]) == (20, alone["facts"]) == (20, 10)
+    for name in ("same_interval", "error_interval"):
+        intervals = [cell[name] for cell in both["cells"]]
+        assert intervals == [cell[name] for cell in alone["cells"]]
+        assert len(set(map(tuple, intervals))) == 1  # of the same numbers in each cell
+
+
+def test_a_fact_counts_once_in_the_interval_of_the_errors_of_all_runs() -> None:
+    def run(questions: int, facts: int, error: float) -> Any:
+        cell = {"rule": "z", "level": 1, "grouping": "balanced", "block": 4, "max_trials": 80}
+        study = {"questions": questions, "facts": facts, "group_size": 2, "exact": {}}
+        results = SimpleNamespace(raw={"config": {"model": "weights/tiny"}})
+        return Cells(results, {"q": study | {"cells": [cell | {"error": error}]}})  # type: ignore[arg-type]
+
+    text = errors([run(20, 10, 0.2), run(20, 10, 0.4)], "z", 1, "balanced")
+    assert text == "30.00 [6.67, 65.25] of 40"  # as 3 of 10
 
 
 @pytest.mark.parametrize("notes", [{}, {"cells": 3}, {**(noted_sample(0, tokens="x").notes or {})}])
@@ -170,14 +201,17 @@ def test_stopping_is_compared_with_fixed_trials_in_the_table() -> None:
         stopped("z", 1, 4),
         stopped("z", 2, 4),
     ]
-    study = {"group_size": 4, "questions": 9, "repetitions": 3, "cells": cells}
+    study = {"group_size": 4, "questions": 9, "facts": 8, "repetitions": 3, "cells": cells}
     study["exact"] = {"accuracy": 0.75, "nll": 0.6}
     run = Results.from_json(make(None, {"q": {"sequential-study": made_cell("./x.py:Study")}}))
     text = render_parts([run], [table_of(run, {"q": study})])
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     head, *lines = [[part.strip() for part in line.strip("|").split(" | ")] for line in lines]
     table = [dict(zip(head, line, strict=True)) for line in lines]
-    assert "q, m = 4, 9 questions x 3 repetitions; exact: accuracy 75.0, NLL 0.600. As" in text
+    assert (
+        "q, m = 4, 9 questions of 8 facts x 3 repetitions; exact: accuracy 75.0, NLL 0.600. As"
+        in text
+    )
     stops = [(row["stop at"], row["block"]) for row in table]
     assert stops == [
         ("N = 20", "-"),

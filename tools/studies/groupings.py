@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, one_line, say
@@ -37,6 +36,7 @@ from minise.question import Question
 from minise.report.drawing import looks, sheet, style
 from minise.report.results import Results, read_results
 from minise.report.tables import Part, number, percent, render_parts
+from tools.studies.facts import Array, resampled_sums
 
 SAMPLED = ("random", "balanced")
 TRIALS = (1, 2, 5, 7, 10, 14, 20, 28, 40, 80)
@@ -46,12 +46,11 @@ _CAPTION = (
     "Beside each point N: partitions of the choices into groups of m. Variance: mean squared "
     "distance of the scores from the expectation over all groups. Tokens: merged prompts. Below: "
     "how many random partitions have the variance of N balanced ones, with 95% bootstrap intervals "
-    "over questions. "
+    "by fact. "
 )
 
-Array = NDArray[np.float64]
 Study = dict[str, Any]  # what `summarise_study` gives
-Measure = Callable[[Sequence[dict[str, Any]], NDArray[np.int64]], dict[str, Any]]
+Measure = Callable[[Sequence[dict[str, Any]], Sequence[str]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -113,35 +112,40 @@ class AllGroups:
         return int(used.sum())
 
 
-def summarise_study(samples: Sequence[Sample], resamples: int = 1000) -> Study:
+def summarise_study(samples: Sequence[Sample]) -> Study:
     """A task's study, from the samples of GroupingStudy: means over its questions under the first
     seed.
 
     A balanced number of trials also gets "worth": how many random trials have its variance, with a
-    95% bootstrap interval over questions ("worth_interval"), and how many tokens they take
+    95% bootstrap interval by fact ("worth_interval"), and how many tokens they take
     ("tokens_of_worth", None beyond the largest number measured). The variance of N random trials is
     that of one, divided by N: that one number is fitted on all N. Where no number of trials has a
     variance, because all groups are the same, a balanced number has no worth.
 
     Raises InputError for notes that are not those of GroupingStudy.
     """
-    return measure_notes(samples, resamples, _measure)
+    return measure_notes(samples, _measure)
 
 
-def measure_notes(samples: Sequence[Sample], resamples: int, measure: Measure) -> Study:
+def measure_notes(samples: Sequence[Sample], measure: Measure) -> Study:
     """A task's study, from the notes under the first seed: its sizes, and the numbers of
-    `measure(notes, drawn)`; `drawn` are `resamples` bootstrap samples of indices. Raises InputError
-    where the notes are not such as it reads."""
+    `measure(notes, facts)`; `facts` says what each question is about. Raises InputError where the
+    notes are not such as it reads."""
     try:
-        seed = samples[0].seed
-        notes = [s.notes for s in samples if s.notes is not None and s.seed == seed]
-        n, generator = len(notes), np.random.Generator(np.random.PCG64(0))
-        measured = measure(notes, generator.integers(n, size=(resamples, n)))
+        read = [s for s in samples if s.notes is not None and s.seed == samples[0].seed]
+        notes = [s.notes for s in read if s.notes is not None]
+        facts = [s.cluster or s.id for s in read]
         sizes = {size: notes[0][size] for size in ("group_size", "repetitions")}
-        return {**sizes, "questions": n, **measured}
+        sizes |= {"questions": len(notes), "facts": len(set(facts))}
+        return {**sizes, **measure(notes, facts)}
     except DAMAGE as error:
         remedy = "delete the samples file, then go on with --resume"
         raise InputError(f"the notes are damaged ({one_line(error)}); {remedy}") from error
+
+
+def sizes_of(study: Study) -> str:
+    m, questions, facts = study["group_size"], study["questions"], study["facts"]
+    return f"m = {m}, {questions} questions of {facts} facts x {study['repetitions']} repetitions"
 
 
 def by_cell(notes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], ...]]:
@@ -153,7 +157,7 @@ def means(records: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, 
     return {name: float(np.mean([record[name] for record in records])) for name in names}
 
 
-def _measure(notes: Sequence[dict[str, Any]], drawn: NDArray[np.int64]) -> dict[str, Any]:
+def _measure(notes: Sequence[dict[str, Any]], facts: Sequence[str]) -> dict[str, Any]:
     cells = [{**records[0], **means(records, _CELL[2:])} for records in by_cell(notes)]
     variances = [np.array([one["variance"] for one in records]) for records in by_cell(notes)]
     both = list(zip(cells, variances, strict=True))
@@ -162,8 +166,9 @@ def _measure(notes: Sequence[dict[str, Any]], drawn: NDArray[np.int64]) -> dict[
     of_one = np.mean([cell["trials"] * variance for cell, variance in random], axis=0)
     for cell, variance in both:
         if cell["grouping"] == "balanced" and variance.mean() > 0:
-            worth, resampled = float(of_one.mean() / variance.mean()), variance[drawn].mean(1)
-            ratios = of_one[drawn].mean(1)[resampled > 0] / resampled[resampled > 0]
+            worth = float(of_one.mean() / variance.mean())
+            resampled = resampled_sums(np.stack([of_one, variance], axis=1), facts)
+            ratios = np.divide(*resampled[resampled[:, 1] > 0].T)
             inside = worth <= trials[-1]
             cell["worth"] = worth
             cell["worth_interval"] = np.quantile(ratios, [0.025, 0.975]).tolist()
@@ -207,9 +212,8 @@ def read_runs(
 def table_of(run: Results, studies: dict[str, Study]) -> Iterator[Part]:
     """Random and balanced groupings at equal N, and what a balanced N is worth in random trials."""
     for task, study in studies.items():
-        facts = f"m = {study['group_size']}, {study['questions']} questions x"
-        facts += f" {study['repetitions']} repetitions: mean squared distance of the scores from"
-        title = f"{run.model}, {task}, {facts} the exact expectation"
+        what = "mean squared distance of the scores from the exact expectation"
+        title = f"{run.model}, {task}, {sizes_of(study)}: {what}"
         most = max(cell["tokens"] for cell in study["cells"] if cell["grouping"] == "random")
         for cell in study["cells"]:
             exact = cell["grouping"] == "exact"

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -32,9 +31,9 @@ from minise import LanguageModel, Question, load
 from minise.data.miniature import Fact, evaluation_questions, load_facts
 from minise.engines import run_alone
 from minise.prompt import DEFAULT_TEMPLATE
-from minise.report.tables import number
+from minise.report.tables import percent
 from tools.markdown import table
-from tools.studies.null_option import resampled
+from tools.studies.facts import mean_interval
 
 FEW, MANY = 4, 8
 Parts = tuple[str, list[str], str]  # the question, the lines of the list, the cue
@@ -123,16 +122,12 @@ def neutral(question: Question, facts: Sequence[Fact]) -> Iterator[str]:
 
 def cells(right: Sequence[bool], base: Sequence[bool], facts: Sequence[str]) -> list[str]:
     """The share of right answers and its difference from the base, both with intervals."""
-    by_fact = defaultdict(list)
-    for one, other, fact in zip(right, base, facts, strict=True):
-        by_fact[fact].append((one, other, 1))
-    sums = np.array([np.sum(each, axis=0) for each in by_fact.values()], dtype=float)
-    totals, texts = (sums.sum(axis=0), resampled(sums)), []
-    for counts, sign in ((np.array([1, 0]), ""), (np.array([1, -1]), "+")):
-        whole, each = (100 * (one[..., :2] @ counts) / one[..., 2] for one in totals)
-        low, high = np.quantile(each, [0.025, 0.975])
-        texts.append(number(whole, (low, high), f"{sign}.1f"))
-    return texts if right is not base else [texts[0], "-"]
+    of_one, of_base = np.array(right, dtype=float), np.array(base, dtype=float)
+    share, gain = (
+        percent(values.mean(), mean_interval(values, facts).tolist(), form)
+        for values, form in ((of_one, ".1f"), (of_one - of_base, "+.1f"))
+    )
+    return [share, gain if right is not base else "-"]
 
 
 FACTS = load_facts()

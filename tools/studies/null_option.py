@@ -18,14 +18,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minise.evaluation.samples import read_samples
 from minise.methods.sample import Sample
 from minise.report.tables import percent
 from tools.markdown import table
-
-RESAMPLES = 1000
+from tools.studies.facts import resampled
 
 
 def main() -> None:
@@ -62,14 +60,6 @@ def by_presence(samples: Sequence[Sample]) -> dict[bool, list[list[tuple[float, 
             present = sample.answer in group["choices"]
             cells[present][sample.cluster or sample.id].append((null, refuses))
     return {present: list(facts.values()) for present, facts in cells.items()}
-
-
-def resampled(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Totals over facts, drawn anew with replacement: sums (F, ...) by fact become (RESAMPLES,
-    ...)."""
-    draws = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
-    totals: NDArray[np.float64] = sums[draws].sum(axis=1)
-    return totals
 
 
 def interval(facts: Sequence[Sequence[tuple[float, bool]]], column: int) -> str:

@@ -19,7 +19,6 @@ percentile bootstrap over facts.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,7 +33,7 @@ from minise.method import Standard
 from minise.report import tables
 from tools.markdown import table
 from tools.studies.binding import asked, ends_of_choices
-from tools.studies.null_option import resampled
+from tools.studies.facts import mean_interval
 
 REGIONS = ("choices", "cue", "end", "others")
 
@@ -147,20 +146,15 @@ def said(lm: LanguageModel, hidden: Tensor, pair: Pair) -> list[int]:
 def cells(flips: Sequence[tuple[str, dict[str, list[bool]]]], about: list[str]) -> list[list[str]]:
     """A row for each region: the share of flipped answers after each layer, in percent, with its
     interval. `flips`: of each question, with its fact."""
-    by_fact = defaultdict(list)
-    for fact, one in flips:
-        by_fact[fact].append([one[region] for region in REGIONS])
-    totals = np.array([np.sum(each, axis=0) for each in by_fact.values()], dtype=float)
-    sizes = np.array([len(each) for each in by_fact.values()], dtype=float)
-    shares = 100 * resampled(totals) / resampled(sizes)[:, None, None]
-    low, high = np.quantile(shares, [0.025, 0.975], axis=0)
-    mean = 100 * totals.sum(axis=0) / sizes.sum()
+    changed = np.array([[one[region] for region in REGIONS] for _, one in flips])
+    low, high = mean_interval(changed, [fact for fact, _ in flips])
+    mean = changed.mean(axis=0)
     return [
         [
             *about,
             region,
             *(
-                tables.number(value, (least, most), ".1f")
+                tables.percent(value, (least, most))
                 for value, least, most in zip(mean[i], low[i], high[i], strict=True)
             ),
         ]

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from minise.engines import LanguageModel
@@ -37,15 +36,16 @@ from minise.methods.sequential import UntilDecided, fresh, log_wealth, standard_
 from minise.report import tables
 from minise.report.results import Results
 from tools.markdown import tell
+from tools.studies.facts import Array, mean_interval
 from tools.studies.groupings import (
     AllGroups,
-    Array,
     GroupingStudy,
     Study,
     by_cell,
     means,
     measure_notes,
     read_runs,
+    sizes_of,
 )
 
 Cell = dict[str, Any]
@@ -166,23 +166,22 @@ class _Scored(AllGroups):
         }
 
 
-def summarise_sequential(samples: Sequence[Sample], resamples: int = 1000) -> Study:
+def summarise_sequential(samples: Sequence[Sample]) -> Study:
     """A task's study, from the samples of SequentialStudy: for each cell means over its questions
     under the first seed, and the quantiles of trials and tokens over questions and repetitions
     ("_quantiles": 10%, 50%, 90%).
 
-    "error_interval": 95%, exact binomial, in which a question counts once, and the errors are
-    rounded up. "same_interval": 95%, bootstrap over questions. "tokens_of_fixed": how many tokens
-    fixed numbers of random trials take for the same share of equal predictions, interpolated; None
-    where none of them has that share.
+    "error_interval": 95%, exact binomial, in which a fact counts once, and the errors are rounded
+    up. "same_interval": 95%, bootstrap by fact. "tokens_of_fixed": how many tokens fixed numbers of
+    random trials take for the same share of equal predictions, interpolated; None where none of
+    them has that share.
 
     Raises InputError for notes that are not those of SequentialStudy.
     """
-    return measure_notes(samples, resamples, _measure)
+    return measure_notes(samples, _measure)
 
 
-def _measure(notes: Sequence[dict[str, Any]], drawn: NDArray[np.int64]) -> dict[str, Any]:
-    n = len(notes)
+def _measure(notes: Sequence[dict[str, Any]], facts: Sequence[str]) -> dict[str, Any]:
     cells = []
     for records in by_cell(notes):
         cell = {name: records[0][name] for name in _KEY}
@@ -191,10 +190,9 @@ def _measure(notes: Sequence[dict[str, Any]], drawn: NDArray[np.int64]) -> dict[
             cell[name] = float(values.mean())
             cell[f"{name}_quantiles"] = np.quantile(values, [0.1, 0.5, 0.9]).tolist()
         cell |= means(records, _MEANS)
-        same = np.array([record["same"] for record in records])[drawn].mean(axis=1)
-        cell["same_interval"] = np.quantile(same, [0.025, 0.975]).tolist()
-        wrong = ceil(round(n * cell["error"], 6))
-        cell["error_interval"] = [*binomtest(wrong, n).proportion_ci()]
+        same = [record["same"] for record in records]
+        cell["same_interval"] = mean_interval(same, facts).tolist()
+        cell["error_interval"] = error_interval(cell["error"], len(set(facts)))
         cells.append(cell)
     fixed = [c for c in cells if c["rule"] == "fixed" and c["grouping"] == "random"]
     most = np.maximum.accumulate([cell["same"] for cell in fixed])
@@ -206,6 +204,11 @@ def _measure(notes: Sequence[dict[str, Any]], drawn: NDArray[np.int64]) -> dict[
         cell["tokens_of_fixed"] = of_fixed
     exact = means([note["exact"] for note in notes], ("accuracy", "nll"))
     return {"exact": exact, "cells": cells}
+
+
+def error_interval(share: float, facts: int) -> list[float]:
+    """The exact 95% interval of a share of this many facts."""
+    return [*binomtest(ceil(round(share * facts, 6)), facts).proportion_ci()]
 
 
 # The table of a run
@@ -223,9 +226,8 @@ def table_of(run: Results, studies: dict[str, Study]) -> Iterator[tables.Part]:
     level of each rule."""
     for task, study in studies.items():
         m, exact = study["group_size"], study["exact"]
-        facts = f"m = {m}, {study['questions']} questions x {study['repetitions']} repetitions"
         accuracy, nll = tables.percent(exact["accuracy"]), tables.number(exact["nll"])
-        title = f"{run.model}, {task}, {facts}; exact: accuracy {accuracy}, NLL {nll}. {_STOPPED}"
+        title = f"{run.model}, {task}, {sizes_of(study)}; exact: accuracy {accuracy}, NLL {nll}."
         for cell in study["cells"]:
             rule, level, of_fixed = cell["rule"], cell["level"], cell["tokens_of_fixed"]
             row = {
@@ -249,7 +251,7 @@ def table_of(run: Results, studies: dict[str, Study]) -> Iterator[tables.Part]:
                 row |= dict.fromkeys(("block", "undecided", "decided wrongly"), "-")
                 row["stop at"] = f"N = {level}"
             if rule == "fixed" or cell["block"] == 2 * m or (rule, level) in _TYPICAL:
-                yield title, row, {}
+                yield f"{title} {_STOPPED}", row, {}
 
 
 # The tables of docs/sequential.md
@@ -270,7 +272,8 @@ class Cells:
     def __init__(self, run: Results, studies: dict[str, Study]) -> None:
         ((task, study),) = studies.items()
         self.name = f"{Path(run.raw['config']['model']).name}, {task}"
-        self.cells, self.exact, self.n = study["cells"], study["exact"], study["questions"]
+        self.cells, self.exact = study["cells"], study["exact"]
+        self.questions, self.facts = study["questions"], study["facts"]
         self.block = 2 * study["group_size"]
 
     def find(self, **facts: Any) -> list[Cell]:
@@ -347,11 +350,12 @@ def of_twenty(run: Cells, share: float) -> str:
 
 
 def errors(runs: Sequence[Cells], rule: str, level: float, grouping: str) -> str:
-    """The share of questions decided wrongly over all runs, as if they were independent."""
-    wrong = sum(run.cell(rule, level, grouping)["error"] * run.n for run in runs)
-    n = sum(run.n for run in runs)
-    interval = binomtest(ceil(round(wrong, 6)), n).proportion_ci()
-    return f"{100 * wrong / n:.2f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}] of {n:,}"
+    """The share of questions decided wrongly over all runs. In its interval a fact counts once, as
+    if all runs asked about the same ones."""
+    n = sum(run.questions for run in runs)
+    share = sum(run.cell(rule, level, grouping)["error"] * run.questions for run in runs) / n
+    interval = error_interval(share, min(run.facts for run in runs))
+    return f"{tables.percent(share, interval, '.2f')} of {n:,}"
 
 
 def print_page(runs: Sequence[Cells]) -> None:

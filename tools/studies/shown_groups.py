@@ -23,7 +23,8 @@ from minise.data.miniature import held_out
 from minise.methods.sample import Sample
 from minise.report.tables import number
 from tools.markdown import table
-from tools.studies.null_option import named_runs, resampled
+from tools.studies.facts import resampled
+from tools.studies.null_option import named_runs
 
 Counts = tuple[int, int, int, int]  # of one fact: shown groups, right ones; others, right ones
 
