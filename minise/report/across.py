@@ -17,8 +17,10 @@ def across(folders: Sequence[Path], runs: Sequence[Results]) -> list[dict[str, A
     """What each run measured minus what an earlier one did, over the questions that both asked
     under one seed: `metrics.difference`, with the task and the names of the two sides.
 
-    Methods of one name are compared; in runs of one model also a method that only one of the runs
-    has with all of the other. Left out is what both answered alike, to the last bit.
+    Methods of one kind are compared; one whose name stands in both runs, such as a cell of a sweep,
+    only with that of its name. In runs of one model a method that only one of them has is also
+    compared with all of the other. Two models are compared where their weights are packed alike.
+    Left out is what both answered alike, to the last bit.
     """
     apart = tell_apart(runs)
     sides = [
@@ -27,16 +29,23 @@ def across(folders: Sequence[Path], runs: Sequence[Results]) -> list[dict[str, A
     ]
     differences = []
     for before, after in combinations(sides, 2):
-        in_both = {cell.method for cell, _ in before} & {cell.method for cell, _ in after}
+        methods, names = (
+            {getattr(cell, fact) for cell, _ in before} & {getattr(cell, fact) for cell, _ in after}
+            for fact in ("method", "name")
+        )
         for (a, of_a), (b, of_b) in product(after, before):
-            in_one = a.model == b.model and not {a.method, b.method} <= in_both
-            if a.task != b.task or not (a.method == b.method or in_one):
+            if a.method == b.method:
+                related = a.name == b.name or not {a.name, b.name} & names
+                related &= a.model == b.model or a.quantize == b.quantize
+            else:
+                related = a.model == b.model and not {a.method, b.method} <= methods
+            if a.task != b.task or not related:
                 continue
             pairs = [(of_a[question], of_b[question]) for question in of_a if question in of_b]
             if any(one.probabilities != other.probabilities for one, other in pairs):
                 measured = difference(*map(list, zip(*pairs, strict=True)))
-                names = {"a": f"{a.label}: {a.name}", "b": f"{b.label}: {b.name}"}
-                differences.append({"task": a.task, **names, **measured})
+                sides_of = {"a": f"{a.label}: {a.name}", "b": f"{b.label}: {b.name}"}
+                differences.append({"task": a.task, **sides_of, **measured})
     return differences
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,37 @@ def test_in_runs_of_one_model_a_method_of_one_run_is_compared_with_all_of_the_ot
     one = finished(tmp_path / "1", "m", standard=right, cyclic=wrong)
     two = finished(tmp_path / "2", "m", standard=right, ours=[sample("x", 1, text=None)])
     assert compared(one, two) == [("m: standard", "m: cyclic", 1), ("m: ours", "m: standard", 1)]
+
+
+def test_the_cells_of_a_sweep_are_compared_each_with_its_own(tmp_path: Path) -> None:
+    """Each with all would be hundreds of rows, and Holm's correction would be for all of them."""
+    runs = []
+    for number, (name, answer) in enumerate((("one", 0), ("two", 1), ("three", 1))):
+        cells = ("m2", "m3") if number < 2 else ("m2", "m4")
+        samples = {cell: [sample("x", answer), sample("y")] for cell in cells}
+        folder, run = finished(tmp_path / name, name, **samples)
+        runs.append((folder, replace(run, cells=[replace(c, method="se") for c in run.cells])))
+    one, two, three = runs
+    assert compared(one, two) == [("two: m2", "one: m2", 2), ("two: m3", "one: m3", 2)]
+    # What only one of them has is compared with what only the other has.
+    assert compared(one, three) == [("three: m2", "one: m2", 2), ("three: m4", "one: m3", 2)]
+
+
+def test_two_models_are_not_compared_with_weights_that_are_packed_differently(
+    tmp_path: Path,
+) -> None:
+    def run(model: str, quantize: str | None, answer: int) -> tuple[Path, Results]:
+        name = f"{model}{quantize}"
+        folder, run = finished(tmp_path / name, model, standard=[sample("x", answer)])
+        return folder, replace(run, cells=[replace(c, quantize=quantize) for c in run.cells])
+
+    runs = run("a", None, 0), run("b", None, 1), run("a", "nf4", 1), run("b", "nf4", 0)
+    assert compared(*runs) == [
+        ("b: standard", "a: standard", 1),
+        ("a (nf4): standard", "a: standard", 1),
+        ("b (nf4): standard", "b: standard", 1),
+        ("b (nf4): standard", "a (nf4): standard", 1),
+    ]
 
 
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"question_hash": "another"}, {"answer": 1}])
