@@ -67,7 +67,7 @@ def sensitivity() -> Any:
     cells = []
     for title, table in tables(MINIATURE / "sensitivity" / "report.md", "tiny-"):
         for row in table:
-            trials = row.pop("").removeprefix("N=")
+            trials = row.pop("trials").removeprefix("N=")
             for m, text in row.items():
                 settings: dict[str, Any] = {"group_size": int(m.removeprefix("m="))}
                 settings |= {"grouping": "exact"} if trials == "exact" else {"trials": int(trials)}
@@ -83,12 +83,12 @@ def variances() -> Any:
     for title, table in tables(MINIATURE / "groupings" / "report.md", "tiny-"):
         cells: list[dict[str, Any]] = []
         for row in table:
-            for grouping, place in (("random", ""), ("balanced", " 2")):
+            for grouping in ("random", "balanced"):
                 if row["N"] == "exact":
                     continue
                 tokens = row[f"{grouping}: tokens"].replace(",", "")
                 one: dict[str, Any] = {"grouping": grouping, "trials": int(row["N"])}
-                one |= {"tokens": float(tokens), "variance": float(row[f"variance{place}"])}
+                one |= {"tokens": float(tokens), "variance": float(row[f"{grouping}: variance"])}
                 if grouping == "balanced":
                     one["worth"], one["worth_interval"] = read(row["worth random trials"])
                 cells.append(one)
@@ -159,8 +159,6 @@ def tables(report: Path, title: str) -> Iterator[tuple[str, Table]]:
                 [text.strip() for text in line.strip("|").split("|")]
                 for line in part[2].splitlines()
             )
-            # The second of two columns of one name.
-            heads = [f"{head} 2" if head in heads[:i] else head for i, head in enumerate(heads)]
             yield part[1], [dict(zip(heads, row, strict=True)) for row in rows]
 
 
