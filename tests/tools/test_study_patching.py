@@ -104,5 +104,5 @@ def test_shares_are_of_questions_and_intervals_of_facts() -> None:
     other["end"] = [True, True]
     rows = cells([("a", one), ("a", one), ("b", other), ("c", other)], ["tiny", "4", "4 of 9"])
     assert [row[3] for row in rows] == list(REGIONS)
-    assert rows[0][4:] == ["100.0 [100.0, 100.0]", "0.0 [0.0, 0.0]"]
+    assert rows[0][4:] == ["100.0 [43.9, 100.0]", "0.0 [0.0, 56.1]"]  # Wilson's, of 3 facts
     assert rows[2][5] == "50.0 [0.0, 100.0]"

@@ -6,10 +6,22 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binomtest
 
 RESAMPLES = 1000
 
 Array = NDArray[np.float64]
+
+
+def share_interval(shares: ArrayLike, facts: Sequence[str]) -> Array:
+    """`mean_interval` of numbers from 0 to 1. Where their mean is 0 or 1 all resamples are equal;
+    there it is the Wilson interval of the facts."""
+    bounds, n = mean_interval(shares, facts), len(set(facts))
+    mean = np.asarray(shares, dtype=np.float64).mean(axis=0)
+    for end in (0, 1):
+        wilson = binomtest(end * n, n).proportion_ci(method="wilson")
+        bounds[:, mean == end] = np.array([[wilson.low], [wilson.high]])
+    return bounds
 
 
 def mean_interval(values: ArrayLike, facts: Sequence[str]) -> Array:

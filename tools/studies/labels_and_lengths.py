@@ -33,7 +33,7 @@ from minise.engines import run_alone
 from minise.prompt import DEFAULT_TEMPLATE
 from minise.report.tables import percent
 from tools.markdown import table
-from tools.studies.facts import mean_interval
+from tools.studies.facts import mean_interval, share_interval
 
 FEW, MANY = 4, 8
 Parts = tuple[str, list[str], str]  # the question, the lines of the list, the cue
@@ -123,11 +123,11 @@ def neutral(question: Question, facts: Sequence[Fact]) -> Iterator[str]:
 def cells(right: Sequence[bool], base: Sequence[bool], facts: Sequence[str]) -> list[str]:
     """The share of right answers and its difference from the base, both with intervals."""
     of_one, of_base = np.array(right, dtype=float), np.array(base, dtype=float)
-    share, gain = (
-        percent(values.mean(), mean_interval(values, facts).tolist(), form)
-        for values, form in ((of_one, ".1f"), (of_one - of_base, "+.1f"))
-    )
-    return [share, gain if right is not base else "-"]
+    share = percent(of_one.mean(), share_interval(of_one, facts).tolist())
+    if right is base:
+        return [share, "-"]
+    gains = of_one - of_base
+    return [share, percent(gains.mean(), mean_interval(gains, facts).tolist(), "+.1f")]
 
 
 FACTS = load_facts()

@@ -13,8 +13,8 @@ place. Of the second run, the residual stream after one layer is put into the fi
 If the first run then gives the label of the second, the model has at this layer what decides the
 answer at these rows, and uses it (an interchange intervention: Geiger et al. 2021, arXiv
 2106.02997). So a probe's finding gets a cause. Asked are questions that the model answers rightly
-in both orders, with two lines of equally many tokens; the table says how many. Intervals: 95%, a
-percentile bootstrap over facts.
+in both orders, with two lines of equally many tokens; the table says how many. Intervals: 95%, by
+fact.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from minise.method import Standard
 from minise.report import tables
 from tools.markdown import table
 from tools.studies.binding import asked, ends_of_choices
-from tools.studies.facts import mean_interval
+from tools.studies.facts import share_interval
 
 REGIONS = ("choices", "cue", "end", "others")
 
@@ -147,7 +147,7 @@ def cells(flips: Sequence[tuple[str, dict[str, list[bool]]]], about: list[str]) 
     """A row for each region: the share of flipped answers after each layer, in percent, with its
     interval. `flips`: of each question, with its fact."""
     changed = np.array([[one[region] for region in REGIONS] for _, one in flips])
-    low, high = mean_interval(changed, [fact for fact, _ in flips])
+    low, high = share_interval(changed, [fact for fact, _ in flips])
     mean = changed.mean(axis=0)
     return [
         [

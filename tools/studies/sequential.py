@@ -36,7 +36,7 @@ from minise.methods.sequential import UntilDecided, fresh, log_wealth, standard_
 from minise.report import tables
 from minise.report.results import Results
 from tools.markdown import tell
-from tools.studies.facts import Array, mean_interval
+from tools.studies.facts import Array, share_interval
 from tools.studies.groupings import (
     AllGroups,
     GroupingStudy,
@@ -191,7 +191,7 @@ def _measure(notes: Sequence[dict[str, Any]], facts: Sequence[str]) -> dict[str,
             cell[f"{name}_quantiles"] = np.quantile(values, [0.1, 0.5, 0.9]).tolist()
         cell |= means(records, _MEANS)
         same = [record["same"] for record in records]
-        cell["same_interval"] = mean_interval(same, facts).tolist()
+        cell["same_interval"] = share_interval(same, facts).tolist()
         cell["error_interval"] = error_interval(cell["error"], len(set(facts)))
         cells.append(cell)
     fixed = [c for c in cells if c["rule"] == "fixed" and c["grouping"] == "random"]
