@@ -129,17 +129,17 @@ def test_the_cells_of_a_sweep_are_compared_each_with_its_own(tmp_path: Path) -> 
 def test_two_models_are_not_compared_with_weights_that_are_packed_differently(
     tmp_path: Path,
 ) -> None:
-    def run(model: str, quantize: str | None, answer: int) -> tuple[Path, Results]:
-        name = f"{model}{quantize}"
-        folder, run = finished(tmp_path / name, model, standard=[sample("x", answer)])
+    def run(model: str, quantize: str | None, *answers: int) -> tuple[Path, Results]:
+        samples = [sample(id, answer) for id, answer in zip("xy", answers, strict=True)]
+        folder, run = finished(tmp_path / f"{model}{quantize}", model, standard=samples)
         return folder, replace(run, cells=[replace(c, quantize=quantize) for c in run.cells])
 
-    runs = run("a", None, 0), run("b", None, 1), run("a", "nf4", 1), run("b", "nf4", 0)
-    assert compared(*runs) == [
-        ("b: standard", "a: standard", 1),
-        ("a (nf4): standard", "a: standard", 1),
-        ("b (nf4): standard", "b: standard", 1),
-        ("b (nf4): standard", "a (nf4): standard", 1),
+    full = run("a", None, 0, 0), run("b", None, 0, 1)
+    assert compared(*full, run("a", "nf4", 1, 0), run("b", "nf4", 1, 1)) == [
+        ("b: standard", "a: standard", 2),
+        ("a (nf4): standard", "a: standard", 2),
+        ("b (nf4): standard", "b: standard", 2),
+        ("b (nf4): standard", "a (nf4): standard", 2),
     ]
 
 
