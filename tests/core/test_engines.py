@@ -17,6 +17,7 @@ from minise import (
     self_ensemble,
     standard,
 )
+from minise.engines import check_scores_fit
 from minise.memory import free_bytes
 
 
@@ -89,6 +90,21 @@ class TestRefusals:
             self_ensemble(lm, question, engine="plain")
         assert self_ensemble(lm, question, engine="tree")
         assert free_bytes(torch.device("cpu")) is not None
+
+    def test_a_mask_and_its_scores_may_take_all_free_memory_but_no_more(
+        self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A byte for each cell; in each head a score before the softmax and one after it, of four
+        bytes or, in float64, eight."""
+        heads = lm.config.num_attention_heads
+        for dtype, size in ((torch.bfloat16, 4), (torch.float32, 4), (torch.float64, 8)):
+            monkeypatch.setattr(type(lm.decoder), "dtype", dtype)
+            needed = 30**2 * (1 + 2 * heads * size)
+            monkeypatch.setattr("minise.engines.free_bytes", lambda device, n=needed: n)
+            check_scores_fit(lm, 30)
+            monkeypatch.setattr("minise.engines.free_bytes", lambda device, n=needed: n - 1)
+            with pytest.raises(InputError, match=r"30 packed tokens need a mask and scores of 900"):
+                check_scores_fit(lm, 30)
 
     def test_an_unknown_engine_preset_or_grouping_is_refused(
         self, lm: LanguageModel, question: Question

@@ -203,6 +203,7 @@ class TestTables:
     def test_if_questions_share_a_fact_the_intervals_are_labelled_so(self) -> None:
         text = table(make("main", {"q": {"standard": cell(clusters=500)}}))
         assert "intervals over questions, those about one fact drawn together (perc" in text
+        assert ". McNemar's test takes the first question of each fact. Percent" in text
 
     def test_several_runs_make_one_table(self) -> None:
         one = make("main", {"qasc": {"standard": cell()}})
