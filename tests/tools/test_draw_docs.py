@@ -96,7 +96,7 @@ def test_what_a_figure_shows_changes_with_a_number_a_text_and_a_colour(monkeypat
 
     def more(text: str) -> draw_docs.Numbers:
         value, interval = read(text)
-        return value + 0.1 * (text == "78.7 [71.2, 85.8]"), interval
+        return value + 0.1 * (text == "79.6 [75.6, 83.9]"), interval
 
     with monkeypatch.context() as patch:
         patch.setattr(draw_docs, "read", more)
