@@ -195,10 +195,15 @@ def _widened(measured: dict[str, Any], ratios: Ratios, cluster: Labels) -> dict[
     for name, (_, whole) in ratios.items():
         if measured[name] in (0.0, 1.0) and name not in _LOSSES:
             n = len(np.unique(cluster[whole > 0]))
-            test = load_extra("scipy.stats").binomtest(round(measured[name] * n), n)
-            low, high = test.proportion_ci(method="wilson")
-            measured[f"{name}_interval"] = [float(low), float(high)]
+            measured[f"{name}_interval"] = wilson_interval(measured[name], n)
     return measured
+
+
+def wilson_interval(share: float, n: int) -> list[float]:
+    """Wilson's 95% interval of a share of n."""
+    test = load_extra("scipy.stats").binomtest(round(share * n), n)
+    low, high = test.proportion_ci(method="wilson")
+    return [float(low), float(high)]
 
 
 def _statistics(f: Array, ratios: Ratios, bin_of: Labels) -> Statistics:

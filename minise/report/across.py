@@ -29,13 +29,11 @@ def across(folders: Sequence[Path], runs: Sequence[Results]) -> list[dict[str, A
     ]
     differences = []
     for before, after in combinations(sides, 2):
-        methods, names = (
-            {getattr(cell, fact) for cell, _ in before} & {getattr(cell, fact) for cell, _ in after}
-            for fact in ("method", "name")
-        )
+        methods = {cell.method for cell, _ in before} & {cell.method for cell, _ in after}
+        in_both = {cell.name for cell, _ in before} & {cell.name for cell, _ in after}
         for (a, of_a), (b, of_b) in product(after, before):
             if a.method == b.method:
-                related = a.name == b.name or not {a.name, b.name} & names
+                related = a.name == b.name or not {a.name, b.name} & in_both
                 related &= a.model == b.model or a.quantize == b.quantize
             else:
                 related = a.model == b.model and not {a.method, b.method} <= methods
@@ -44,8 +42,8 @@ def across(folders: Sequence[Path], runs: Sequence[Results]) -> list[dict[str, A
             pairs = [(of_a[question], of_b[question]) for question in of_a if question in of_b]
             if any(one.probabilities != other.probabilities for one, other in pairs):
                 measured = difference(*map(list, zip(*pairs, strict=True)))
-                sides_of = {"a": f"{a.label}: {a.name}", "b": f"{b.label}: {b.name}"}
-                differences.append({"task": a.task, **sides_of, **measured})
+                names = {"a": f"{a.label}: {a.name}", "b": f"{b.label}: {b.name}"}
+                differences.append({"task": a.task, **names, **measured})
     return differences
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binomtest
+
+from minise.evaluation.metrics import wilson_interval
 
 RESAMPLES = 1000
 
@@ -19,8 +20,7 @@ def share_interval(shares: ArrayLike, facts: Sequence[str]) -> Array:
     bounds, n = mean_interval(shares, facts), len(set(facts))
     mean = np.asarray(shares, dtype=np.float64).mean(axis=0)
     for end in (0, 1):
-        wilson = binomtest(end * n, n).proportion_ci(method="wilson")
-        bounds[:, mean == end] = np.array([[wilson.low], [wilson.high]])
+        bounds[:, mean == end] = np.array(wilson_interval(end, n))[:, None]
     return bounds
 
 
