@@ -27,7 +27,7 @@ DONE = Path(".venv", "minise-installed")  # the request of the last installation
 # (GB to download, GB on disk) of a build of torch, and of extras. Measured without CUDA. With CUDA
 # estimated: the sum of the files that pip names for torch 2.13 on Linux; on disk 1.8 times that.
 SIZES = {"cpu": (0.3, 1.1), "cu126": (3.3, 6), "cu130": (2.8, 5)}
-SIZES.update({"eval": (0.2, 0.5), "parity": (0.1, 0.3), "bench": (0.1, 0.2)})
+SIZES.update({"eval": (0.2, 0.5), "parity": (0.1, 0.3)})
 
 
 def refuse(message: str) -> None:

@@ -3,10 +3,8 @@ and numbers that are recorded beside them.
 
     python -m tools.draw_docs
     python -m tools.draw_docs --curves miniature/main runs/llama-main runs/qwen2-main
-    minise bench --workload qasc --rounds 3 --no-peers --plot growth.png --json > docs/growth.json
 
-The second command first records the confidence curves of these runs beside the tables of docs/. The
-third measures what growth.png shows, some 7 minutes on a quiet machine.
+The second command first records the confidence curves of these runs beside the tables of docs/.
 
 docs/pictures.json keeps what each picture shows. A test makes the figures again and compares, so no
 picture is older than its table or than the code that draws it. Those of the README are also drawn
@@ -28,8 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from minise.bench.plot import Call, make_figure
-from minise.bench.workloads import WORKLOADS
 from minise.files import json_text, write_file
 from minise.report.drawing import picture, style
 from minise.report.figures import FIGURES, Content
@@ -110,13 +106,6 @@ def confidence(folder: str, figure: str) -> Any:
     return FIGURES["confidence" if figure.endswith("miniature") else figure](content(cells))[figure]
 
 
-def growth() -> Any:
-    """How the time of an engine grows, from the report of bench."""
-    report = json.loads((DOCS / "growth.json").read_text("utf-8"))
-    calls = [Call(**one, prompts=([], [], []), expected=0) for one in report["growth"]]
-    return make_figure(calls, WORKLOADS[report["workload"]], len(calls[0].seconds))
-
-
 def record_curves(folder: str, runs: Sequence[Path]) -> None:
     """Write what `confidence` draws: of each model, task and method its curves, to four digits."""
     models: dict[str, Any] = {}
@@ -135,7 +124,6 @@ def record_curves(folder: str, runs: Sequence[Path]) -> None:
 _WITHOUT_CURVES = ("recall", "cloze", "presence", "vector-scaling")  # too many lines to tell apart
 PICTURES: dict[str, Callable[[], Any]] = {
     "idea.png": idea,
-    "growth.png": growth,
     README_FIGURE: accuracy_choices,
     "miniature/sensitivity/sensitivity.png": sensitivity,
     "miniature/groupings/groupings.png": variances,

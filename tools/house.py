@@ -19,7 +19,6 @@ PACKAGE = Path(__file__).parents[1] / "minise"
 # package; exact/ is its appendix, on the same floor.
 FLOORS = (
     ("commands",),
-    ("bench",),
     ("live",),
     ("explaining",),
     ("bridges",),

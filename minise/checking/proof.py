@@ -36,7 +36,7 @@ from minise.model import Decoder
 BY_CALLS = ("dense", "tree")  # compared with a separate run; the others with the definition
 ENGINES = (*BY_CALLS, "separate", "plain")
 ASSUMED = (
-    "in calls of one shape a kernel treats all rows alike, wherever they stand (`minise bits`)",
+    "in calls of one shape a kernel treats all rows alike, wherever they stand (docs/bits.md)",
     "linear layers and activations: the sizes of calls that were measured to share bits do so",
     "attention: how many calls of a shape run as one batch makes no difference, and a key with "
     "weight 0 adds nothing",

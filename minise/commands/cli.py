@@ -33,7 +33,7 @@ from minise.errors import (
 )
 
 # NAME.py has the options and makes the request of them; run_NAME.py does the work.
-COMMANDS = ("ask", "explain", "verify", "check", "bench", "bits", "eval", "report", "tasks")
+COMMANDS = ("ask", "explain", "verify", "check", "eval", "report", "tasks")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,9 +14,6 @@ import torch
 
 import minise
 from minise import LanguageModel, Question, SelfEnsemble, generate, load
-from minise.bench.measure import random_model, time_engines
-from minise.bench.shapes import BENCH_SHAPE
-from minise.bench.workloads import Workload
 from minise.commands.cli import main
 from minise.names import ENGINES
 from minise.rounds import run_plans
@@ -104,14 +101,3 @@ def test_an_evaluation_runs(
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["config"]["device"] == device
     assert results["results"]["miniature"]["self-ensemble"]["n"] == 6
-
-
-def test_the_bench_of_the_targets_runs(device: str) -> None:
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    small = {**BENCH_SHAPE, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 512}
-    lm = random_model({**small, "num_hidden_layers": 2}, dtype, torch.device(device))
-    workload = Workload(choices=5, group_size=2, trials=3, question=9, choice=4)
-    report = time_engines(lm, workload, rounds=1, seed=0, with_peers=False, tokens_per_pass=400)
-    assert report.floor_seconds > 0
-    assert "questions a pass" in report.rows[-1].name
-    assert all(row.max_difference < 0.1 for row in report.rows)

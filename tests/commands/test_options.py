@@ -57,13 +57,12 @@ def test_a_small_model_runs_on_one_thread(capsys, monkeypatch, llama_folder, thr
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_verify_bench_and_eval_accept_threads_too(capsys, tmp_path, llama_folder, threads) -> None:
+def test_verify_and_eval_accept_threads_too(capsys, tmp_path, llama_folder, threads) -> None:
     model = ("--model", llama_folder, "--threads", 5)
     assert run(capsys, "verify", *model, "--trials", 1)[0] == 0
-    assert run(capsys, "bench", *model, "--rounds", 1, "--no-peers")[0] == 0
     task = ("--task", "miniature", "--questions", 2, "--method", "standard")
     assert run(capsys, "eval", *task, *model, "--output-path", tmp_path)[0] == 0
-    assert threads == [5, 5, 5]
+    assert threads == [5, 5]
 
 
 def test_columns_can_be_named_in_one_option_or_in_several() -> None:

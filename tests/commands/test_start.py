@@ -51,10 +51,10 @@ def test_version_and_help_import_no_heavy_package(arguments: list[str]) -> None:
     assert not {module.split(".")[0] for module in imported_by(*arguments)} & HEAVY
 
 
-def test_ask_needs_no_extra_and_imports_neither_bench_nor_evaluation() -> None:
+def test_ask_needs_no_extra_and_does_not_import_evaluation() -> None:
     imported = imported_by("ask", "--trials", "1", without=EXTRAS)
     assert "minise.method" in imported
-    assert not [m for m in imported if m.startswith(("minise.bench", "minise.evaluation"))]
+    assert not [m for m in imported if m.startswith("minise.evaluation")]
     # Only a hub id needs the hub's library, and only a chat template jinja2.
     assert not {"huggingface_hub", "jinja2"} & {module.split(".")[0] for module in imported}
 

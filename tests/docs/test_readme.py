@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise.bench.shapes import PUBLISHED
 from minise.commands.cli import COMMANDS, main, parser
 from minise.loading.config_json import config_from_dict
 from minise.model import Decoder
 from tests.support.borrowed import borrow
+from tests.support.shapes import PUBLISHED
 from tools.pythons import copy_tree
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +169,7 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 
 def test_every_command_that_a_page_names_can_be_parsed() -> None:
     """Options and their values are checked by the parser itself, as a shell would pass them."""
-    names = "ask|explain|verify|eval|report|bench"
+    names = "ask|explain|verify|eval|report"
     commands = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

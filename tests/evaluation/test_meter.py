@@ -10,8 +10,8 @@ import torch
 
 from minise.evaluation import meter
 from minise.evaluation.meter import high_water, peak_bytes, timed
-from tests.support.timed import CPU
 
+CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import minise
 from minise import InputError, Question
-from minise.bench.shapes import PUBLISHED
+from tests.support.shapes import PUBLISHED
 from tests.support.tiny import FAMILIES, write_checkpoint
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

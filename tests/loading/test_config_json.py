@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from minise import InputError
-from minise.bench.shapes import PUBLISHED
 from minise.config import RopeScaling
 from minise.loading.config_json import config_from_dict, read_config
+from tests.support.shapes import PUBLISHED
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, LLAMA3, SIZES
 
 # Per checkpoint: head size, key/value heads, rotary scaling, window of every layer, positions.

@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 
 import minise
 from minise import InputError
-from minise.bench.shapes import PUBLISHED
 from minise.commands.cli import main
 from minise.loading.config_json import config_from_dict
 from minise.loading.placement import Placement, known_device, pass_bytes, place
 from minise.loading.stored import Stored, described
 from tests.loading.test_checkpoint import WEIGHTS, refusal
 from tests.loading.test_quantize import store
-from tests.support.commands import Q, assert_one_line, run
+from tests.support.commands import Q, run
+from tests.support.shapes import PUBLISHED
 from tests.support.tiny import FAMILIES, write_checkpoint
 
 LLAMA_8B, GIB = "meta-llama/Meta-Llama-3-8B", 2**30
@@ -292,9 +292,6 @@ class TestCommands:
         ):
             report = json.loads(run(capsys, *command, "--model", model, *more)[1])
             assert report["quantize"] == report["standard"]["quantize"] == expected
-
-    def test_bench_has_no_auto_dtype(self, capsys) -> None:
-        assert_one_line(*run(capsys, "bench", "--dtype", "auto"), ["--dtype", "auto"])
 
 
 def test_the_bytes_of_a_pass_are_those_of_its_rows_masks_and_scores() -> None:

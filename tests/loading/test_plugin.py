@@ -19,8 +19,8 @@ def refusal(where: str) -> str:
 
 def test_a_missing_package_is_named_with_the_extra_that_has_it() -> None:
     with pytest.raises(InputError) as refused:
-        load_extra("no_such_package.part", "bench")
-    reason = "this needs no_such_package, which is not installed: pip install 'minise[bench]'"
+        load_extra("no_such_package.part", "eval")
+    reason = "this needs no_such_package, which is not installed: pip install 'minise[eval]'"
     assert str(refused.value) == reason
 
 

@@ -534,17 +534,3 @@ def test_ask_and_verify_take_every_format(capsys: pytest.CaptureFixture[str]) ->
     status, out, _ = run(capsys, "verify", "--trials", 2, "--json", "--quantize", "nf4")
     report = json.loads(out)
     assert (status, report["passed"], report["bitwise"]) == (0, True, {"dense": True, "tree": True})
-
-
-def test_bench_times_a_packed_model_without_the_library(
-    capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
-    """The library cannot run packed tensors. The floor is that of the packed layers."""
-    store(folder, "nf4-double")
-    status, out, _ = run(capsys, "bench", "--model", folder, "--rounds", 1, "--json")
-    report = json.loads(out)
-    assert status == 0
-    assert [row["name"] for row in report["rows"]] == ["separate", "dense", "tree", "plain"]
-    assert all(row["max_difference"] == 0 for row in report["rows"][:3])
-    assert report["rows"][3]["max_difference"] <= 1e-4
-    assert report["floor_seconds"] > 0

@@ -329,9 +329,8 @@ def arguments(case: Case) -> list[str]:
         [*evaluation(case.originals, "out", "--method", "standard,self-ensemble"), "--json"],
         [*evaluation(case.originals, "out", "--experiment", "main"), "--json"],
         ["report", str(case.copy("run")), "--output-path", "out"],
-        ["bench", "--model", model, "--rounds", "1", "--no-peers"],
     )
-    line = list(draw.choice(lines if case.chance(0.2) else lines[:-1]))
+    line = list(draw.choice(lines))
     numbers = ("0", "-1", "1", "2", "3", "5", "nan", "1e3", "1.5", "")
     huge = ("1000000000", "9223372036854775808", "9" * 5_000)
     pools: dict[str, tuple[str, ...]] = {
@@ -367,11 +366,10 @@ def arguments(case: Case) -> list[str]:
         "--choice": ("a", "b"),
     }
     flags = ("--json", "--resume", "--help", "--gradients", "--show-groups", "--no-null-option")
-    bench = line[0] == "bench"
     for _ in range(draw.choice((1, 1, 2, 3, 5))):
         option = draw.choice(tuple(pools))
         change = draw.randrange(5)
-        if change == 0 and not bench:  # without --model, it would time a large one
+        if change == 0:
             line.pop(draw.randrange(len(line)))
         elif change == 1:
             line.append(

@@ -1,4 +1,4 @@
-"""Shapes to benchmark with random weights: the paper's eleven models, two Qwen3, a small one."""
+"""The configs of published models: the paper's eleven and two Qwen3."""
 
 from __future__ import annotations
 
@@ -85,13 +85,3 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **{**_QWEN, "rope_theta": 10000.0},
     ),
 }
-
-# The default shape: small enough for two cores, with the proportions of real models.
-BENCH_SHAPE = _shape(
-    *("llama", 1024, 6, 16, 4, 2816),
-    vocab_size=32000,
-    rope_theta=500000.0,
-    max_position_embeddings=8192,
-)
-BENCHMARK = "benchmark"
-SHAPES = {BENCHMARK: BENCH_SHAPE, **PUBLISHED}
