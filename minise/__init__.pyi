@@ -1,7 +1,6 @@
 """The public names and where they live, for type checkers and for __init__.py, which reads it."""
 
-from minise.bridges.packing import check as check
-from minise.bridges.transformers_model import from_transformers as from_transformers
+from minise.checking.packing_formats import check as check
 from minise.checking.recording import record as record
 from minise.checking.training import packed_loss as packed_loss
 from minise.config import Config as Config

@@ -25,7 +25,7 @@ PARTS = {
         *("load", "Question", "self_ensemble", "standard", "ask", "Answer", "Group"),
         *("Generation", "generate", "InputError"),
     ),
-    "Models": ("LanguageModel", "Decoder", "Config", "from_transformers"),
+    "Models": ("LanguageModel", "Decoder", "Config"),
     "Layouts": ("pack", "Layout", "Tree", "branch_logits"),
     "Methods": (
         *("Method", "Plan", "Groups", "SelfEnsemble", "Standard"),

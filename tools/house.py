@@ -21,7 +21,6 @@ FLOORS = (
     ("commands",),
     ("live",),
     ("explaining",),
-    ("bridges",),
     ("report",),
     ("evaluation",),
     ("methods",),

@@ -122,8 +122,8 @@ def verify(
     measured layer by layer in float64, with at most 8 prompts in each engine, and takes a copy of
     the output matrix and of one layer at a time in float64. A layout in the plan is ignored.
 
-    Raises InputError for prompts or a mask that do not fit, for numbers that overflow, and for a
-    model of another library, whose own check is `lm.verify` (bridges/transformers_model.py).
+    Raises InputError for prompts or a mask that do not fit, and for numbers that
+    overflow.
     """
     prefix, branches = plan.prefix, plan.branches
     labels = [i for prompt in plan.prompts for i in prompt.label_ids]

@@ -90,8 +90,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     tasks = (
         "a data set (qasc, miniature, ...); NAME@REVISION, a branch, tag or commit of it on the "
         "hub; NAME@FILE, a local file of it; a file of your own questions, .jsonl, .json, .csv, "
-        ".tsv or .parquet (docs/evaluation.md), or - for standard input; lm-eval:NAME "
-        "(docs/bridges.md)"
+        ".tsv or .parquet (docs/evaluation.md), or - for standard input"
     )
     add("--task", metavar="NAME_OR_FILE[,...]", help=tasks)
     add("--limit", type=int, metavar="N", help="the first N questions only")

@@ -34,8 +34,7 @@ class ExplainRequest:
 def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_question_text(parser)
     options.add_question(parser)
-    # Another library shows its attention only if it computes it in this way.
-    options.add_model(parser, attention="eager")
+    options.add_model(parser)
     add = options.group(parser, "output").add_argument
     where = "the page to write (default: page.html)"
     add("-o", "--output", type=Path, default=Path("page.html"), metavar="FILE", help=where)

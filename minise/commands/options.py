@@ -34,7 +34,6 @@ QUESTION = Question(
     answer=2,
 )
 Request = TypeVar("Request")  # the dataclass of a command
-OTHER_LIBRARY = "transformers:"  # before a model that the transformers library loads
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class ModelRequest:
     """Which model to load, and how.
 
     dtype, device: a name, or "auto". preferred: the dtype that "auto" takes where it fits.
-    attention: how a model of another library computes it; None: as that library chooses. dry_run:
-    plan only, and load no weights. memory: bytes that count as free, for a plan.
+    dry_run: plan only, and load no weights. memory: bytes that count as free, for a plan.
     """
 
     model: str
@@ -53,13 +51,8 @@ class ModelRequest:
     threads: int | None = None
     quantize: str | None = None
     preferred: str = "float32"
-    attention: str | None = None
     dry_run: bool = False
     memory: int | None = None
-
-    @property
-    def of_other_library(self) -> bool:
-        return self.model.startswith(OTHER_LIBRARY)
 
 
 @dataclass(frozen=True)
@@ -94,16 +87,11 @@ def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGrou
     return parser.add_argument_group(title)
 
 
-def add_model(
-    parser: argparse.ArgumentParser, dtype: str = "float32", attention: str | None = None
-) -> None:
+def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     """The options of a ModelRequest. --model is by default one that ships, and is loaded in `dtype`
-    where that fits; `attention` is not an option, but the command's choice."""
-    parser.set_defaults(preferred=dtype, attention=attention, dry_run=False, memory=None)
-    model = (
-        f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships); "
-        f"{OTHER_LIBRARY}FOLDER_OR_ID loads any other family by that library"
-    )
+    where that fits."""
+    parser.set_defaults(preferred=dtype, dry_run=False, memory=None)
+    model = f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships)"
     add = group(parser, "model").add_argument
     add("--model", default=DEFAULT_MODEL, metavar="PATH_OR_ID", help=model)
     dtypes = f"{AUTO} (the default): on a CPU {dtype} where it fits, else as the weights are stored"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minise.bridges.packing import check
+from minise.checking.packing_formats import check
 from minise.commands.check import CheckRequest
 from minise.commands.model import load_model
 from minise.errors import InputError, one_line, printable, refusing

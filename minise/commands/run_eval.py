@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from minise.bridges import harness
 from minise.commands import dry_run, run_report, stop
 from minise.commands.eval import EvalRequest
 from minise.commands.model import Loaded, load_model
@@ -155,7 +154,7 @@ def _load_tasks(request: EvalRequest, seed: int) -> list[Task]:
         columns=request.columns,
         answers=request.answers,
     )
-    return load_tasks(request.tasks, selection, {harness.PREFIX: harness.load_task})
+    return load_tasks(request.tasks, selection)
 
 
 def variants_of(request: EvalRequest, task: Task, questions: Seeded) -> list[Variant]:

@@ -46,9 +46,7 @@ def write_live(request: ExplainRequest) -> int:
     refuse({"--figure": request.figure is not None, "--detail": request.detail is not None})
     check_output(request.output)
     model = request.model
-    if model.of_other_library:
-        why = "another library runs it"
-    elif model.quantize is not None:
+    if model.quantize is not None:
         why = f"--quantize {model.quantize} packs it in 4 bits"
     else:
         why = why_not_live(model.model, model.revision)

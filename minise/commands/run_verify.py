@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from minise.bridges.transformers_model import LibraryModel
 from minise.checking.comparison import Difference
 from minise.checking.proof import prove
 from minise.checking.training import check_gradients
 from minise.checking.verify import Verification, verify
-from minise.commands import verify_library, verify_proof, verify_training
+from minise.commands import verify_proof, verify_training
 from minise.commands.model import load_model
 from minise.commands.question import check_groups, read_question, self_ensemble
 from minise.commands.verify import VerifyRequest
@@ -36,10 +35,6 @@ def run(request: VerifyRequest) -> int:
     loaded = load_model(request.model)
     lm, names = loaded.lm, (request.model.model, loaded.dtype)
     plan = method.plan(lm, question, request.question.seed)
-    if isinstance(lm, LibraryModel):
-        report = lm.verify(plan, request.tolerance, request.gradients)
-        show = verify_library.as_json if request.json else verify_library.as_text
-        return _print(show(*names, report), report.passed, request.json)
     result = verify(lm, plan, request.tolerance, request.gradients, request.require_bits)
     return _print(
         (as_json if request.json else as_text)(*names, result), result.passed, request.json

@@ -10,9 +10,6 @@ must not change. Exit status 1 if a check fails.
 With --proof no weights are read: the engines run on symbols instead of numbers, which shows for all
 weights that packed and separate runs are the same operations (docs/proof.md). With --training the
 gradients of a loss over packed prompts are compared with the sum over separate ones, in float64.
-
-With --model transformers:FOLDER_OR_ID it tests whether that library follows a 4-D mask and
-position ids.
 """
 
 from __future__ import annotations
@@ -63,24 +60,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def request(args: argparse.Namespace) -> VerifyRequest:
     options.check_tolerance(args.tolerance)
     model = options.filled(ModelRequest, args)
-    if args.require_bits and model.of_other_library:
-        raise InputError(
-            "--require-bits is for minise's own models; leave it out, or transformers:"
-        )
     for option in ("--proof", "--training"):
         if getattr(args, option[2:]):
-            _check_alone(option, args, model)
+            _check_alone(option, args)
     question = options.question_request(args)
     return options.filled(VerifyRequest, args, model=model, question=question)
 
 
-def _check_alone(option: str, args: argparse.Namespace, model: ModelRequest) -> None:
+def _check_alone(option: str, args: argparse.Namespace) -> None:
     """Raise InputError for what has no meaning beside --proof or --training."""
     others = {
         "--tolerance": args.tolerance is not None,
         "--require-bits": args.require_bits,
         "--gradients": args.gradients,
-        f"--model {options.OTHER_LIBRARY}...": model.of_other_library,
     }
     if option == "--training":
         others["--proof"] = args.proof

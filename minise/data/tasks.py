@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,19 +103,12 @@ class Selection:
         return self.questions if self.limit is None else min(self.questions, self.limit)
 
 
-# Another library's task of this name, and whether to leave out documents that are no questions.
-Reader = Callable[[str, bool], Task]
 ALL = Selection()
 
 
-def load_tasks(
-    names: Sequence[str],
-    selection: Selection = ALL,
-    readers: Mapping[str, Reader] | None = None,
-) -> list[Task]:
+def load_tasks(names: Sequence[str], selection: Selection = ALL) -> list[Task]:
     """The tasks of these names. Each is one of TASKS; or a data set of the hub at a branch, tag or
-    commit, "qasc@REVISION", or from a local file, "qasc@FILE"; or the path of a file; or
-    "PREFIX:NAME", which the reader of that prefix reads.
+    commit, "qasc@REVISION", or from a local file, "qasc@FILE"; or the path of a file.
 
     Raises InputError for what is missing or unreadable, for malformed rows unless they are skipped,
     and where no question is left or one has too few choices.
@@ -123,15 +116,12 @@ def load_tasks(
     if not names:
         raise InputError(f"no task is named; give one of {', '.join(TASKS)}, or a file")
     selection.check()
-    known = readers or {}
-    own = [
-        n for n in names if n.partition("@")[0] not in TASKS and n.partition(":")[0] not in known
-    ]
+    own = [n for n in names if n.partition("@")[0] not in TASKS]
     if (selection.columns or selection.answers) and not own:
         raise InputError("--columns and --answers are for a file of your own questions; name one")
     tasks: dict[str, Task] = {}
     for name in names:
-        for task in _select(_load(name, selection, known), name, selection):
+        for task in _select(_load(name, selection), name, selection):
             if task.name in tasks:
                 raise InputError(
                     f"two tasks are called {quote(task.name)}; name one, or rename a file"
@@ -140,15 +130,12 @@ def load_tasks(
     return list(tasks.values())
 
 
-def _load(name: str, selection: Selection, readers: Mapping[str, Reader]) -> Task:
+def _load(name: str, selection: Selection) -> Task:
     """The task of a name, with all its questions."""
     if name in WORLDS:
         questions = evaluation_questions(selection.questions, LARGEST, selection.seed, name)
         source = {"facts_sha256": hashlib.sha256(read_bytes(FACTS)).hexdigest()}
         return Task(name, name, questions, source)
-    prefix, is_prefixed, _ = name.partition(":")
-    if is_prefixed and prefix in readers:
-        return readers[prefix](name, selection.skip_bad_rows)
     dataset, has_place, place = name.partition("@")
     if dataset not in DATASETS:
         return _of_file(name, Path(name), selection)

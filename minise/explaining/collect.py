@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import torch
 
-from minise.bridges.transformers_model import LibraryModel
 from minise.engines import LanguageModel, check_fit
 from minise.errors import InputError, quote
 from minise.exact.machine import in_words
@@ -21,7 +20,6 @@ from minise.explaining.ablations import (
 )
 from minise.explaining.answers import answer_part, rounded, rounded_null
 from minise.explaining.data import Ablation, Data, GroupPart, Other
-from minise.explaining.library_model import WatchedLibrary
 from minise.explaining.runs import Runs, run_all, tree_rows
 from minise.explaining.sequence import sequence_part
 from minise.explaining.watch import OwnModel, Watch
@@ -115,9 +113,7 @@ def _plan(lm: LanguageModel, method: SelfEnsemble, question: Question, seed: int
 
 @torch.inference_mode()
 def watch_of(lm: LanguageModel, prompt: list[int]) -> Watch:
-    """The `Watch` of a model. What a library's model shows is tried on the prompt."""
-    if isinstance(lm, LibraryModel):
-        return WatchedLibrary(lm.library, prompt)
+    """The `Watch` of a model."""
     return OwnModel(lm)
 
 

@@ -73,8 +73,7 @@ def explain(
 
     The settings are those of `self_ensemble`. `detail` is "full" (every head's attention) or "low"
     (their mean); by default "full" if the page stays below 5 MB. Raises InputError as
-    `self_ensemble` does, and for what a page cannot hold (`collect.explain_data`). For a model of
-    another library the page has what that library shows, and names the rest (docs/bridges.md).
+    `self_ensemble` does, and for what a page cannot hold (`collect.explain_data`).
     """
     method = named_self_ensemble(group_size, trials, grouping, null_option, preset)
     return Page(explain_data(lm, method, question, seed, detail))

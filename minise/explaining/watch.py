@@ -1,7 +1,4 @@
-"""What the page needs to see inside a model, and how minise's own decoder shows it.
-
-A model of another library shows what it can: library_model.py.
-"""
+"""What the page needs to see inside a model, and how minise's own decoder shows it."""
 
 from __future__ import annotations
 
@@ -34,15 +31,13 @@ class Alone(NamedTuple):
 class Watch(Protocol):
     """One model under observation. engine: by which the answers are computed, as in `data.Data`.
     heads: how many heads show their attention. positions: how many there are. windows: of its
-    layers, in positions. left_out: what the model does not show, in sentences. packing_fault: why
-    it cannot run packed prompts; empty if it can."""
+    layers, in positions. left_out: what the model does not show, in sentences."""
 
     engine: str
     heads: int
     positions: float
     windows: list[int]
     left_out: list[str]
-    packing_fault: str
 
     def alone(self, prompt: list[int], label_ids: Sequence[int]) -> Alone:
         """Run one prompt by itself."""
@@ -69,7 +64,6 @@ class OwnModel:
 
     engine = "tree"
     positions = math.inf  # its angles are computed
-    packing_fault = ""
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm, self.heads = lm, lm.config.num_attention_heads

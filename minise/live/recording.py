@@ -104,7 +104,7 @@ def recorded_page(
     passes = all_passes(asked, watch, lines)
     count, tokens = sum(one.count for one in passes), sum(one.tokens for one in passes)
     say(f"{lm.name}: {why}; its answers are recorded: {count} passes with {tokens:,} tokens in all")
-    own = lm.config.sliding_windows if lm.has_files else None
+    own = lm.config.sliding_windows
     windows: Sequence[int | None] = own or watch.windows or [None]
     embedded = {
         "name": Path(lm.name).name,
@@ -158,14 +158,7 @@ def all_passes(asked: Asked, watch: Watch, lines: Lines) -> list[Pass]:
     compared bit for bit."""
     engine = "separate" if watch.engine == "separate" else "tree"
     packed = [*leak_passes(asked), read_pass(asked, watch, lines)]
-    if watch.packing_fault:
-        packed = [faulty_pass(one, watch.packing_fault) for one in packed]
     return [ask_pass(asked, engine), mean_pass(asked, engine), *packed]
-
-
-def faulty_pass(one: Pass, fault: str) -> Pass:
-    """In place of a pass that is not run."""
-    return Pass(one.layouts, 0, lambda: _faults(one, fault), 0)
 
 
 def _faults(one: Pass, fault: str) -> list[Answer]:

@@ -6,7 +6,6 @@ A fact that the file leaves out takes its family's default (`config.FAMILIES`).
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +57,6 @@ def config_from_dict(
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         need = f"is implemented only as one of {', '.join(FAMILIES)}"
-        if isinstance(model_type, str) and source:
-            other = shlex.quote(f"transformers:{source}")
-            need += f"; to run it by the transformers library: --model {other}"
         raise read.error("model_type", need)
     family = FAMILIES[model_type]
     read.refuse_what_is_not_implemented()

@@ -20,7 +20,7 @@ from minise.loading.quantize import format_of
 from minise.loading.source import finder, optional_file, weight_files
 
 # The rooms of the package whose code decides an answer; "": the core.
-ANSWERING = ("", "exact", "loading", "groupings", "writing", "methods", "bridges")
+ANSWERING = ("", "exact", "loading", "groupings", "writing", "methods")
 
 # The files of a checkpoint that say how it writes text.
 WRITING = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
@@ -34,8 +34,6 @@ def model_identity(lm: LanguageModel) -> dict[str, Any]:
     models the fact that differs can be named.
     """
     facts: dict[str, Any] = {"config": asdict(lm.config)}
-    if not lm.has_files:  # a model of another library
-        return facts | lm.identity()
     if (packed := format_of(lm.decoder)) is not None:
         facts["quantize"] = packed
     if lm.revision is not None:

@@ -107,8 +107,6 @@ def _file(lm: LanguageModel, name: str) -> tuple[Path, str] | None:
     """The path and the text of a file of the checkpoint, None where there is none. It is looked up
     once for each model: every prompt needs it, and for an absent file each look-up would ask the
     hub."""
-    if not lm.has_files:
-        raise Unsuited(f"{lm.name}: this needs minise's own decoder; load it by minise.load")
     files = _FILES.setdefault(lm, {})
     if name not in files:
         path = optional_file(finder(lm.name, lm.revision), name)

@@ -151,8 +151,6 @@ def test_logits_that_cannot_be_read_are_one_line(capsys, tmp_path: Path, llama_f
     ):
         done = run(capsys, "check", row, "--model", llama_folder, "--logits", tmp_path / name)
         assert_one_line(*done, [part])
-    library = ("--model", f"transformers:{llama_folder}", "--logits", tmp_path / "one.safetensors")
-    assert_one_line(*run(capsys, "check", row, *library), ["minise's own models"])
     assert_one_line(*run(capsys, "check", row, "--tolerance", -1), ["--tolerance -1.0 is below 0"])
 
 

@@ -231,14 +231,13 @@ def test_a_request_holds_the_options_and_the_experiment_and_is_frozen() -> None:
         request.model.dtype = "float64"  # type: ignore[misc]
 
 
-def test_commas_in_parentheses_separate_settings_of_methods_and_of_tasks() -> None:
+def test_commas_in_parentheses_separate_settings_of_methods() -> None:
     for module in ("scipy", "sklearn", "matplotlib"):
         pytest.importorskip(module)
-    tasks = "qasc@v1,lm-eval:birds(num_fewshot=1,include_path=tasks),my.csv"
+    tasks = "qasc@v1,my.csv"
     methods = "standard,self-ensemble(trials=3,group_size=2)"
     request = eval_request("--task", tasks, "--method", methods, "--until-decided", "0.1")
-    birds = "lm-eval:birds(num_fewshot=1,include_path=tasks)"
-    assert request.tasks == ("qasc@v1", birds, "my.csv")
+    assert request.tasks == ("qasc@v1", "my.csv")
     assert request.methods == ("standard", "until-decided(trials=3,group_size=2)")
 
 

@@ -258,7 +258,7 @@ WRITES_ELSEWHERE = {
 # JSON that is compared, hashed, shown in a message or read back by this program.
 OTHER_JSON = {"errors", "question", "exact.machine", "data.miniature", "report.results"}
 OTHER_JSON |= {"evaluation.samples", "evaluation.run", "evaluation.asking", "methods.build"}
-OTHER_JSON |= {"writing.chat", "writing.templates", "bridges.harness"}
+OTHER_JSON |= {"writing.chat", "writing.templates"}
 
 
 def _calls_of(module: str, path: Path) -> list[tuple[str, ast.Call, str]]:

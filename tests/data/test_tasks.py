@@ -156,7 +156,6 @@ def test_contradictory_requests_are_refused(tmp_path: Path) -> None:
     assert "qasc@: names nothing after the @; give a revision or a file" in refusal("qasc@")
     assert "missing.parquet: no such file" in refusal("qasc@missing.parquet")
     assert "miniature@v1: no such task" in refusal("miniature@v1")
-    assert "no such task" in refusal("lm-eval:birds")  # without a reader of that prefix
     assert "limit 0 is below 1" in refusal(str(path), limit=0)
     assert "number of questions 0 is below 1" in refusal("miniature", questions=0)
     assert "make 100,000 at most" in refusal("miniature", questions=10**9)

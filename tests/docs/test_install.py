@@ -119,15 +119,11 @@ def test_extras_are_installed_and_their_size_is_added(machine: Machine, capsys) 
 
 
 def test_every_extra_of_the_project_can_be_named(machine: Machine) -> None:
-    """Also those with a hyphen."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = project.partition("optional-dependencies]")[2].partition("\n[")[0]
     extras = [line.partition(" = ")[0] for line in section.strip().splitlines()]
-    assert "lm-eval" in extras
     install.main(extras)
     assert machine.pips[-1] == f"-e .[{','.join(extras)}]"
-    install.main(["lm_eval"])  # as its module is called
-    assert machine.pips[-1] == "-e .[lm-eval]"
 
 
 def test_without_pytorchs_index_pip_chooses_the_build_and_a_message_says_so(

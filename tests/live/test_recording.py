@@ -391,19 +391,3 @@ def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LanguageModel) -> None:
     asked = Asked(replace(lm, tokenizer=joined), QUESTION, M, N, SEED)
     with pytest.raises(InputError, match="joins lines of a prompt"):
         Lines(asked, asked.trials())
-
-
-def test_a_model_that_follows_no_mask_says_so_where_masks_are_shown() -> None:
-    pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
-    from tests.support.bridges import make_lm
-
-    for family, packs in (("gpt2", True), ("mamba", False)):
-        asked = Asked(make_lm(family), QUESTION, M, 2, SEED)
-        plan = asked.trials()
-        watch = watch_of(asked.lm, plan.prefix + plan.branches[0])
-        *unpacked, _ = passes = all_passes(asked, watch, Lines(asked, plan))
-        answers = recorded_answers(passes)
-        faults = {one.get("fault", "") for one in answers.values()}
-        assert faults == {""} if packs else any("engine dense is not exact" in f for f in faults)
-        for part in unpacked[:2]:  # Ask and Mean
-            assert all(answers[layout_key(one)]["logits"] for one in part.layouts)

@@ -84,17 +84,15 @@ def test_the_defaults_of_scaling_are_no_factor_and_llama_3s_constants() -> None:
     assert RopeScaling("llama3", 32.0) == LLAMA3_BY_32
 
 
-def test_an_unknown_family_is_refused_with_the_option_that_runs_it(tmp_path: Path) -> None:
+def test_an_unknown_family_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(sizes("gemma2")))
     known = (
         f'{path}: model_type is "gemma2"; it is implemented only as one of llama, mistral, qwen2'
     )
-    for source, option in (("me/gemma", "transformers:me/gemma"), ("a b", "'transformers:a b'")):
-        with pytest.raises(InputError) as refused:
-            read_config(path, source)
-        assert str(refused.value).startswith(known)
-        assert str(refused.value).endswith(f"transformers library: --model {option}")
+    with pytest.raises(InputError) as refused:
+        read_config(path, "me/gemma")
+    assert str(refused.value).startswith(known)
     path.write_text(json.dumps(sizes("gemma2") | {"model_type": None}))
     with pytest.raises(InputError) as refused:
         read_config(path, "me/gemma")

@@ -261,8 +261,7 @@ def test_an_unsupported_config_is_refused_before_another_file_is_requested(
 ) -> None:
     hub.files["owner/name", COMMIT]["config.json"] = b'{"model_type": "gemma"}'
     done = ask(hub.url, tmp_path, "owner/name")
-    option = "--model transformers:owner/name"
-    assert_one_line(done, "owner--name", 'config.json: model_type is "gemma"', "llama", option)
+    assert_one_line(done, "owner--name", 'config.json: model_type is "gemma"', "llama")
     assert {name for _, _, name in hub.requests} == {"config.json"}
 
 
@@ -284,14 +283,6 @@ def test_an_unreachable_hub_with_an_empty_cache_is_one_line(
 ) -> None:
     done = ask(closed_port(), tmp_path, "owner/name", HF_HUB_OFFLINE=offline)
     assert_one_line(done, "owner/name: ", "config.json", reason, str(tmp_path), f"; {remedy}\n")
-
-
-def test_without_a_network_the_transformers_library_is_not_told_to_fetch_again(
-    tmp_path: Path,
-) -> None:
-    pytest.importorskip("transformers")
-    done = ask(closed_port(), tmp_path, "transformers:owner/name", HF_HUB_OFFLINE="1")
-    assert_one_line(done, "owner/name: ", "HF_HUB_OFFLINE is set", "or give a folder")
 
 
 def test_shards_that_are_not_in_the_cache_are_counted(hub: Hub, tmp_path: Path) -> None:

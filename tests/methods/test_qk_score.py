@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from minise import InputError, LanguageModel, Question, ask, from_transformers, load
-from minise.errors import Unsuited
+from minise import InputError, LanguageModel, Question, ask, load
 from minise.layout import causal_mask
 from minise.method import Standard
 from minise.methods.qk_score import QKHeads, QKScore, best_head, end_rows, head_scores
@@ -143,12 +142,3 @@ def test_questions_that_it_cannot_be_fitted_on_are_refused_before_the_run() -> N
     with pytest.raises(InputError, match="qk-score is fitted on answers"):
         QKScore().check([(0, Question("Q", ["a", "b"]))])
     QKScore().check([(0, one) for one in [*questions, Question("Q", ["a", "c"], answer=1)]])
-
-
-def test_a_model_of_another_library_is_refused() -> None:
-    pytest.importorskip("transformers")
-    from tests.support.bridges import make_model, make_reader
-
-    library = from_transformers(make_model("qwen3"), make_reader())
-    with pytest.raises(Unsuited, match="this needs minise's own decoder"):
-        QKHeads().plan(library, FOUR)

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise import InputError, LanguageModel, Layout, Question, from_transformers, load
+from minise import InputError, LanguageModel, Layout, Question, load
 from minise import ask as ask_method
-from minise.errors import Unsuited
 from minise.methods.pine import Pine
 from minise.methods.rotor import Reordered, RoToR, shifts
 from minise.names import ENGINES
@@ -105,16 +104,6 @@ def test_every_engine_gives_the_same_answer(lm: LanguageModel, method: RoToR) ->
 def test_equal_choices_get_equal_shares(lm: LanguageModel, method: RoToR) -> None:
     answer = ask_method(lm, method, Question("Q", ["owl", "cat", "owl"]))
     assert answer.probabilities[0] == answer.probabilities[2]
-
-
-@METHODS
-def test_a_model_of_another_library_is_refused(method: RoToR) -> None:
-    pytest.importorskip("transformers")
-    from tests.support.bridges import make_model, make_reader
-
-    library = from_transformers(make_model("qwen3"), make_reader())
-    with pytest.raises(Unsuited, match="this needs minise's own decoder"):
-        method.plan(library, THREE)
 
 
 def test_replacing_a_part_gives_a_layout_that_its_mask_describes(lm: LanguageModel) -> None:

@@ -352,7 +352,7 @@ def arguments(case: Case) -> list[str]:
         "--label": ("x", "a,b", "\x1b[31m", "x" * 999),
         "--task": (
             *("miniature", "qasc", task, f"{task},{task}", "miniature,x.jsonl", "qasc@v1"),
-            *(f"qasc@{task}", f"qasc@{case.originals / 'qasc.parquet'}", "qasc@", "lm-eval:x(y)"),
+            *(f"qasc@{task}", f"qasc@{case.originals / 'qasc.parquet'}", "qasc@"),
         ),
         "--grouping": ("random", "balanced", "independent", "exact", "x.py:Y", ":", "json:loads"),
         "--engine": ENGINES,

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from minise import check, load
-from minise.bridges.packing import FORMATS
 from minise.checking.mistakes import meant_mask
 from minise.checking.packing import SOURCES, read
+from minise.checking.packing_formats import FORMATS
 from tests.claims.zoo.bugs import BUGS, Bug, Row
 from tests.support.commands import run
 

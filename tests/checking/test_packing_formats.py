@@ -10,9 +10,9 @@ import torch
 
 import minise
 from minise import InputError
-from minise.bridges.packing import FORMATS, check
 from minise.checking.mistakes import CAUSAL
 from minise.checking.packing import read
+from minise.checking.packing_formats import FORMATS, check
 from tests.support.tiny import FAMILIES, load_tiny
 
 LENGTHS = [3, 2, 4]
@@ -20,7 +20,7 @@ PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
 COLLATED = [{"input_ids": ids} for ids in PROMPTS]
 
 
-def test_the_public_name_is_the_check_of_the_bridges() -> None:
+def test_the_public_name_is_this_check() -> None:
     assert minise.check is check
 
 
