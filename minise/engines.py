@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from minise.attention import Attend
 from minise.config import Config
 from minise.errors import InputError, Unsuited
 from minise.exact import run as exact
@@ -122,16 +121,6 @@ def _read_logits(
     return logits
 
 
-class Attended(Layout):
-    """A layout that no mask and list of positions describe, because a token stands elsewhere for
-    each reader. It reads by an `attend` of its own, which gets queries and keys without rotation
-    (all of them as at position 0) and rotates them itself."""
-
-    def attend(self, config: Config) -> Attend:
-        """How the tokens read each other, in a batch of one."""
-        raise NotImplementedError
-
-
 # The engines. (The engine tree is `exact.read_ends`.)
 
 
@@ -144,12 +133,9 @@ def plain_states(lm: LanguageModel, layout: Layout) -> Tensor:
 
 
 def hidden_states(lm: LanguageModel, layout: Layout) -> Tensor:
-    """As `plain_states`, in calls of fixed shapes; an `Attended` layout reads as it says. Raises
-    InputError if the mask would not fit in memory."""
+    """As `plain_states`, in calls of fixed shapes. Raises InputError if the mask would not fit
+    in memory."""
     check_mask_fits(len(layout.tokens))
-    if isinstance(layout, Attended):
-        tokens = layout.tokens.to(lm.decoder.device)[None]
-        return lm.decoder.run(tokens, torch.zeros_like(tokens), layout.attend(lm.config))[0]
     return exact.forward(lm.decoder, *_on_device(lm, layout), layout.mask)
 
 

@@ -126,7 +126,6 @@ TESTS = {
     "methods/rotations": (
         "methods/rotations methods/priors methods/build evaluation/planned evaluation/asking"
     ),
-    "methods/tournaments": "methods/tournaments methods/build methods/priors docs/docstrings",
     "methods/sequential": "methods/sequential methods/build",
     "methods/reasoning": "methods/reasoning methods/build",
     "methods/sample": "methods/sample evaluation/samples",

@@ -76,7 +76,6 @@ def ways(group_size: int, trials: int) -> dict[str, Variant]:
         "without-mask": Variant("x", "without-mask", sizes),
         "without-positions": Variant("x", "without-positions", sizes),
         "cyclic": Variant("x", "cyclic"),
-        "cyclic-matched": Variant("x", "cyclic-matched", sizes),
     }
 
 

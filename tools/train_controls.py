@@ -46,7 +46,7 @@ SEEDS = dict.fromkeys(KINDS, 3) | {
     "llama-small": 1,
     "llama-large": 1,
 }
-METHODS = ("standard", "self-ensemble", "cyclic-matched", "cloze")
+METHODS = ("standard", "self-ensemble", "cyclic", "cloze")
 CHOICES = (4, 8)
 
 

@@ -14,7 +14,7 @@ in "None of the above", and in half of those it is right.
 
 goes on from a checkpoint, as the distills of DeepSeek-R1 do. It shows fewer of these texts, all
 facts equally often, and besides questions of two hops with their steps, in the prompts that the
-methods cot, cot-ensemble and reasoning make (`MIX`).
+methods cot and reasoning make, or a group of Self-Ensemble after such a text (`MIX`).
 
     python -m tools.train_miniature runs/control --family mistral --choices evenly --window 0
 

@@ -22,9 +22,8 @@ TITLES = {
     "until-decided": "Self-Ensemble until decided",
     "cot": "Chain of thought",
     "reasoning": "Reasoning",
-    "cot-ensemble": "Self-Ensemble after a chain of thought",
 }
-GROUPED = ("self-ensemble", "until-decided", "cot-ensemble")  # others: one prompt, all choices
+GROUPED = ("self-ensemble", "until-decided")  # others: one prompt, all choices
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     scores = "print each choice's score and its standard error, and the probabilities of each group"
     add("--show-groups", action="store_true", help=scores)
     add("--show-prompts", action="store_true", help="print the text of each prompt")
-    text = "print what the model writes, while it writes (cot, reasoning, cot-ensemble)"
+    text = "print what the model writes, while it writes (cot, reasoning)"
     add("--show-reasoning", action="store_true", help=text)
 
 

@@ -71,24 +71,14 @@ def _sensitivity(task: Task) -> list[Variant]:
     return variants
 
 
-def _rivals(task: Task) -> list[Variant]:
-    """Self-Ensemble, with which the others are compared, and all others; where a method has a size,
-    the one nearest to Self-Ensemble's tokens."""
-    league = Variant("league", "league", {"matched": True})
-    return [*_methods("self-ensemble", *_OTHERS)(task), league]
-
-
 _BOTH = _methods("standard", "self-ensemble")
 _ABLATED = _methods("standard", "without-mask", "without-positions", "self-ensemble")
 _FITTED = ("vector-scaling", "dirichlet")
-_WITHOUT_LIST = ("cloze", "recall", "presence")
-_ALL = _methods("standard", *_FITTED, "self-ensemble", "cyclic", "cyclic-matched", *_WITHOUT_LIST)
-_WRITING = _methods("standard", "cot", "reasoning", "self-ensemble", "cot-ensemble")
-_OTHERS = (
-    *("standard", "cyclic", "cyclic-matched", "permutations", "pride", "contextual-calibration"),
-    *("batch-calibration", "domain-calibration", "elimination", "knockout", "set-based"),
-    *("rotor", "pine", "permutation-self-consistency"),
-    *_WITHOUT_LIST,
+_ALL = _methods("standard", *_FITTED, "self-ensemble", "cyclic", "cloze", "presence")
+_WRITING = _methods("standard", "cot", "reasoning", "self-ensemble")
+_OTHERS = _methods(
+    *("self-ensemble", "standard", "cyclic", "permutations", "pride", "contextual-calibration"),
+    *("cloze", "presence"),
 )
 _DATASETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 
@@ -160,16 +150,9 @@ EXPERIMENTS = {
         extra={"reasoning": reasoning_texts},
         tables=("accuracy-by-task", "reasoning-texts", "tokens-by-task", "differences"),
     ),
-    "rivals": Experiment(  # this and what follows are not in the paper
-        "other methods against Self-Ensemble, at about its tokens",
-        _rivals,
-        ("miniature-many",),
-        cut_to=(4, 8, 16, 24, 50, 100),
-        questions=100,
-    ),
-    "null-option": Experiment(
-        'the same where "None of the above" is a choice, wrong or right',
-        _rivals,
+    "null-option": Experiment(  # not in the paper
+        'other methods where "None of the above" is a choice, wrong or right',
+        _OTHERS,
         ("miniature",),
         cut_to=(8,),
         questions=100,

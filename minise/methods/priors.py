@@ -1,13 +1,11 @@
 """Label priors, divided out: how probable the labels A, B, ... are whatever the choices are.
 
 Each method here gives p(i) = softmax(log p_standard - log prior): standard inference with the prior
-of its labels divided out (batch calibration: subtracted). They differ in the prior. All are
-"label-free": no right answer is used.
+of its labels divided out. They differ in the prior. Both are "label-free": no right answer is used.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -26,8 +24,6 @@ from minise.methods.sample import Sample
 from minise.prompt import write_prompts
 from minise.question import Question
 from minise.rounds import join
-
-Texts = tuple[str, list[str]]  # of a question and its choices
 
 
 def without_prior(logits: Tensor, prior: Tensor) -> Tensor:
@@ -55,14 +51,11 @@ class ContextualCalibration(Method):
     name: ClassVar[str] = "contextual-calibration"
     preset: Preset = PAPER
 
-    def inputs(self, question: Question, seed: int) -> list[Texts]:
-        """The texts that replace the question's, to estimate the prior."""
-        return [(text, [text] * len(question.choices)) for text in ("N/A", "[MASK]", "")]
-
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         plans = [Standard(self.preset).plan(lm, question, seed)]
         template = self.standard_template(lm)
-        for text, choices in self.inputs(question, seed):
+        for text in ("N/A", "[MASK]", ""):  # in place of the question and of every choice
+            choices = [text] * len(question.choices)
             prefix, (prompt,) = write_prompts(lm.tokenizer, template, text, [choices])
             whole = replace(prompt, label_ids=list(range(lm.config.vocab_size)))
             plans.append(Plan(question, Groups(()), prefix, [whole]))
@@ -77,84 +70,7 @@ class ContextualCalibration(Method):
 
 
 @dataclass(frozen=True)
-class DomainCalibration(ContextualCalibration):
-    """Domain-context calibration (Fei et al. 2023, arXiv 2305.19148).
-
-    As contextual calibration, but the prior is the mean over `texts` inputs (20, as published) of
-    random words of the domain. Each text has as many words as the one that it replaces. The
-    publication draws the words from all unlabelled questions of the task. Here they are drawn from
-    the question itself and its choices, so that an answer depends on its own question only, as
-    everywhere in minise. So the prior costs `texts` prompts for each question.
-    """
-
-    name: ClassVar[str] = "domain-calibration"
-    texts: int = 20
-
-    def inputs(self, question: Question, seed: int) -> list[Texts]:
-        if self.texts < 1:
-            raise InputError(f"domain-calibration: texts={self.texts} is below 1; give 1 or more")
-        parts = [text.split() for text in (question.text, *question.choices)]
-        words = [word for part in parts for word in part]
-        inputs = []
-        for number in range(self.texts):
-            draw = random.Random(f"{seed}/{question.id}/domain/{number}")
-            text, *choices = (
-                " ".join(words[int(draw.random() * len(words))] for _ in part) for part in parts
-            )
-            inputs.append((text, choices))
-        return inputs
-
-
-class _SameLabels(Fitted):
-    """A method for questions that all have the same labels."""
-
-    def check(self, questions: Sequence[tuple[int, Question]]) -> None:
-        """Raises InputError unless all questions have the same labels."""
-        check_same_size(self.name, (len(question.choices) for _, question in questions))
-
-
-@dataclass(frozen=True)
-class BatchCalibration(_SameLabels):
-    """Batch calibration (Zhou et al. 2023, arXiv 2309.17249): the prior is the mean of the labels'
-    probabilities over all questions of the run with the same seed.
-
-    It assumes that all labels are right equally often. In the publication the strength of the
-    correction can be learnt from right answers; here it is 1, the publication's form without them.
-    No further prompt is run, so its tokens are those of standard inference.
-
-    `form`: "subtract" takes the largest p - prior, so that the boundary of two labels is p_0 = p_1
-    + a constant; "divide" takes the largest p / prior, as the other methods here do. The
-    publication is remembered as the first; its text was not at hand to settle it. A difference is
-    no distribution: 1/K is added, negative shares become 0, and the sum is made 1.
-    """
-
-    name: ClassVar[str] = "batch-calibration"
-    needs = ("standard",)
-    form: str = "subtract"
-
-    def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
-        """The samples of standard inference, in their order, without the prior of their batch.
-        Raises InputError for another form."""
-        if self.form not in ("subtract", "divide"):
-            raise InputError(f"batch-calibration: form={self.form} is neither subtract nor divide")
-        batches: dict[int, list[Tensor]] = {}
-        for sample in samples["standard"]:
-            batches.setdefault(sample.seed, []).append(_logits(sample).softmax(dim=-1))
-        priors = {seed: torch.stack(p).mean(dim=0) for seed, p in batches.items()}
-        new = []
-        for s in samples["standard"]:
-            logits, prior = _logits(s), priors[s.seed]
-            if self.form == "divide":
-                p = without_prior(logits, prior)
-            else:
-                p = (logits.softmax(dim=-1) - prior + 1 / len(prior)).clamp_min(0)
-                p = p / p.sum()
-            new.append(s.remade(p.tolist()))
-        return new
-
-
-@dataclass(frozen=True)
-class PriDe(_SameLabels):
+class PriDe(Fitted):
     """PriDe (Zheng et al. 2023, arXiv 2309.03882): the prior is estimated from the rotations of a
     few questions and divided out of the others.
 
@@ -172,6 +88,10 @@ class PriDe(_SameLabels):
     name: ClassVar[str] = "pride"
     needs = ("standard", "cyclic")
     share: float = 0.05
+
+    def check(self, questions: Sequence[tuple[int, Question]]) -> None:
+        """Raises InputError unless all questions have the same labels."""
+        check_same_size(self.name, (len(question.choices) for _, question in questions))
 
     def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
         """A sample for each of standard inference, in their order. Raises InputError for a share

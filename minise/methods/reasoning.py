@@ -1,4 +1,4 @@
-"""Reason first, then answer: chain of thought, reasoning models, and one text for all groups.
+"""Reason first, then answer: chain of thought, and reasoning models.
 
 The model writes its reasoning after the question and all its choices. Then a cue follows, and the
 probabilities of the labels are read after it. So each question has a distribution, and no answer
@@ -10,13 +10,12 @@ says what is done here and why.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited
-from minise.method import Answer, Method, OnText, Plan, SelfEnsemble, plan_orders
+from minise.method import Answer, Method, OnText, Plan, plan_orders
 from minise.prompt import DEFAULT_TEMPLATE, LABELS
 from minise.question import Question
 from minise.writing.chat import chat_template, chat_text, stop_tokens
@@ -111,12 +110,10 @@ class ChainOfThought(Method):
 
     def read(self, lm: LanguageModel, question: Question, text: str, seed: int) -> Plan:
         """The prompts that read the answer after `text`."""
-        return replace(self.ask(lm, replace(question, text=text), seed), question=question)
-
-    def ask(self, lm: LanguageModel, question: Question, seed: int) -> Plan:
-        """The prompts after a question that holds the reasoning: here one, the cue alone."""
         cue = replace(DEFAULT_TEMPLATE, choice="")
-        return plan_orders(lm, question, cue, [tuple(range(len(question.choices)))])
+        order = tuple(range(len(question.choices)))
+        plan = plan_orders(lm, replace(question, text=text), cue, [order])
+        return replace(plan, question=question)
 
 
 @dataclass(frozen=True)
@@ -153,41 +150,6 @@ class Reasoning(ChainOfThought):
     def close(self, text: str) -> str:
         thoughts, closed, _ = text.rpartition(CLOSE)
         return f"{thoughts if closed else text.rstrip() + chr(10)}{CLOSE}\n"
-
-
-@dataclass(frozen=True)
-class ChainOfThoughtEnsemble(SelfEnsemble):
-    """Self-Ensemble after a chain of thought: the model reasons once, and all groups are read after
-    that text in one packed pass. Not in the paper."""
-
-    name: ClassVar[str] = "cot-ensemble"
-    max_new_tokens: int = 256
-    chat: bool | None = None
-
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        return self._thought().plan(lm, question, seed)
-
-    def write(
-        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
-    ) -> TextPlan:
-        """As `ChainOfThought.write`."""
-        return self._thought().write(lm, plan, seed, on_text)
-
-    def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
-        """As `ChainOfThought.notes`."""
-        return self._thought().notes(lm, plan, answer, seed)
-
-    def _thought(self) -> ChainOfThought:
-        return _ReadByGroups(self.max_new_tokens, self.chat, super().plan)
-
-
-@dataclass(frozen=True)
-class _ReadByGroups(ChainOfThought):
-    group: Callable[[LanguageModel, Question, int], Plan] | None = None
-
-    def ask(self, lm: LanguageModel, question: Question, seed: int) -> Plan:
-        assert self.group is not None
-        return self.group(lm, question, seed)
 
 
 def named_choice(text: str, num_choices: int) -> int | None:

@@ -31,64 +31,25 @@ METHODS: dict[str, tuple[str, str]] = {
         "Self-Ensemble at positions 0, 1, 2, ...",
     ),
     "cyclic": ("minise.methods.rotations:Cyclic", "the mean over all K rotations of the question"),
-    "cyclic-matched": (
-        "minise.methods.rotations:CyclicMatched",
-        "as many rotations as take Self-Ensemble's tokens",
-    ),
     "permutations": (
         "minise.methods.rotations:Permutations",
-        "random orders of the question, at Self-Ensemble's tokens",
-    ),
-    "permutation-self-consistency": (
-        "minise.methods.permutation_consistency:PermutationSelfConsistency",
-        "the ranking nearest to those of random orders",
+        "the mean over random orders of the question",
     ),
     "pride": ("minise.methods.priors:PriDe", "standard without its prior, from some rotations"),
     "contextual-calibration": (
         "minise.methods.priors:ContextualCalibration",
         "standard without its prior, from empty questions",
     ),
-    "batch-calibration": (
-        "minise.methods.priors:BatchCalibration",
-        "standard without its prior, the mean of all answers",
-    ),
-    "domain-calibration": (
-        "minise.methods.priors:DomainCalibration",
-        "standard without its prior, from random words",
-    ),
-    "elimination": (
-        "minise.methods.tournaments:Elimination",
-        "drop the choices below the mean, ask again",
-    ),
-    "knockout": ("minise.methods.tournaments:Knockout", "winners of groups meet again"),
-    "league": ("minise.methods.tournaments:League", "every two choices meet"),
-    "set-based": (
-        "minise.methods.set_based:SetBased",
-        "choices side by side in no order, read by their texts",
-    ),
-    "rotor": (
-        "minise.methods.rotor:RoToR",
-        "choices in one circular order for each reader, read by their texts",
-    ),
-    "pine": (
-        "minise.methods.pine:Pine",
-        "choices that matter to a reader nearest to it, read by their texts",
-    ),
     "cloze": (
         "minise.methods.cloze:Cloze",
         "the probability of each choice's text, unlisted",
     ),
-    "recall": ("minise.methods.recall:Recall", "the model writes the answer, and sees no choice"),
     "presence": (
         "minise.methods.presence:Presence",
         "each choice alone against None of the above",
     ),
     "cot": ("minise.methods.reasoning:ChainOfThought", "chain of thought, then one prompt"),
     "reasoning": ("minise.methods.reasoning:Reasoning", "a reasoning model's own thoughts first"),
-    "cot-ensemble": (
-        "minise.methods.reasoning:ChainOfThoughtEnsemble",
-        "one chain of thought, then Self-Ensemble after it",
-    ),
     "vector-scaling": (
         "minise.methods.calibration:VectorScaling",
         "standard, or another method, its logits scaled and shifted",
@@ -96,14 +57,6 @@ METHODS: dict[str, tuple[str, str]] = {
     "dirichlet": (
         "minise.methods.calibration:Dirichlet",
         "a regression on the log-probabilities of standard, or of another method",
-    ),
-    "qk-heads": (
-        "minise.methods.qk_score:QKHeads",
-        "standard, and how each attention head scores the choices",
-    ),
-    "qk-score": (
-        "minise.methods.qk_score:QKScore",
-        "the attention head that points best, chosen on other questions",
     ),
     "first-trials": (
         "minise.methods.first_trials:FirstTrials",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
 from minise.engines import LanguageModel
 from minise.grouping import Group, make_groups
 from minise.layout import pack
-from minise.method import PAPER, Method, Plan, Preset, SelfEnsemble, plan_orders
+from minise.method import PAPER, Method, Plan, Preset, plan_orders
 from minise.question import Question
 
 
@@ -38,33 +36,10 @@ class Cyclic(Method):
         return plan_orders(lm, question, template, orders)
 
 
-class CyclicMatched(SelfEnsemble):
-    """The mean over as many rotations as come nearest to the tokens of Self-Ensemble with these
-    settings. A question of few choices may have too few distinct orders to reach them."""
-
-    name: ClassVar[str] = "cyclic-matched"
-
-    def orders(self, question: Question, count: int, seed: int) -> list[Group]:
-        """The first `count` orders in which the question is asked."""
-        return rotations(question, count, seed)
-
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        budget = super().plan(lm, question, seed).tokens(lm.counted_as("tree"))
-        one = self.ordered(lm, question, 1, seed)
-        # Rotations share tokens, so each further one is cheaper; twice as many are always enough.
-        most = 2 * -(-budget // len(one.branches[0]))
-        return nearest(lm, lambda count: self.ordered(lm, question, count, seed), most, budget)
-
-    def ordered(self, lm: LanguageModel, question: Question, count: int, seed: int) -> Plan:
-        """A prompt for each of `count` orders."""
-        template = self.standard_template(lm)
-        return plan_orders(lm, question, template, self.orders(question, count, seed))
-
-
 @dataclass(frozen=True)
-class Permutations(CyclicMatched):
-    """The mean over `count` random orders of all K choices; by default as many as come nearest to
-    Self-Ensemble's tokens. Unlike in `cyclic`, a choice may get some labels more often than others.
+class Permutations(Method):
+    """The mean over `count` random orders of all K choices; by default K orders. Unlike in
+    `cyclic`, a choice may get some labels more often than others.
 
     p(i) = mean over orders I of p(label of i | the question in order I). Over all K! orders it is
     "full permutation" in Zheng et al. 2023 (arXiv 2309.03882), which at K = 8 is out of reach. Here
@@ -73,34 +48,13 @@ class Permutations(CyclicMatched):
 
     name: ClassVar[str] = "permutations"
     count: int | None = None
-
-    def orders(self, question: Question, count: int, seed: int) -> list[Group]:
-        K = len(question.choices)
-        return make_groups(K, K, count, seed, f"{question.id}/permutations").flat
+    preset: Preset = PAPER
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        if self.count is None:
-            return super().plan(lm, question, seed)
-        return self.ordered(lm, question, self.count, seed)
-
-
-def nearest(lm: LanguageModel, make: Callable[[int], Plan], most: int, budget: float) -> Plan:
-    """`make(n)` gives a plan of n trials; a plan of fewer trials begins like one of more. Returns
-    the plan with 1 to `most` trials whose tokens are nearest to `budget`, as the engine tree counts
-    them."""
-    count, engine = 1, lm.counted_as("tree")
-    plan = make(count)
-    while (tokens := plan.tokens(engine)) < budget and count < most:
-        # As many as have the budget in proportion, and a quarter more, because later trials share
-        # more tokens. To double from one trial would write two to four times as many prompts.
-        count = min(max(2 * count, math.ceil(1.25 * count * budget / tokens)), most)
-        plan = make(count)
-    prompts = list(accumulate(len(trial) for trial in plan.groups.trials))
-    so_far = tokens_so_far(plan, engine)
-    distance = [abs(so_far[number - 1] - budget) for number in prompts]
-    count = distance.index(min(distance)) + 1
-    groups = replace(plan.groups, trials=plan.groups.trials[:count])
-    return replace(plan, groups=groups, prompts=plan.prompts[: prompts[count - 1]])
+        K = len(question.choices)
+        count = K if self.count is None else self.count
+        orders = make_groups(K, K, count, seed, f"{question.id}/permutations").flat
+        return plan_orders(lm, question, self.standard_template(lm), orders)
 
 
 def tokens_so_far(plan: Plan, engine: str) -> list[int]:

@@ -126,7 +126,7 @@ def test_eval_counts_the_same_tokens_as_a_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sklearn")
-    names = "self-ensemble,without-mask,set-based,cyclic,standard"
+    names = "self-ensemble,without-mask,cyclic,standard"
     methods = ("--method", names, "--seed", "0,1")
     status, out, _ = run(capsys, *evaluated(tmp_path, *methods, "--json"))
     counted = json.loads(out)["tasks"]["miniature"]
@@ -138,19 +138,6 @@ def test_eval_counts_the_same_tokens_as_a_run(
         assert row["questions"] == row["passes"] == len(samples) == 8
         assert row["tokens"]["tree"] == sum(sample["tokens"] for sample in samples)
         assert row["largest_pass"] == max(sample["tokens"] for sample in samples)
-
-
-def test_only_the_first_round_is_counted_of_a_method_with_several(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    pytest.importorskip("sklearn")
-    command = evaluated(tmp_path, "--method", "standard,elimination")
-    _, out, _ = run(capsys, *command, "--json")
-    both = json.loads(out)["tasks"]["miniature"]
-    assert both["elimination"] == {**both["standard"], "more_rounds": True}
-    _, out, _ = run(capsys, *command)
-    assert "miniature, elimination: and more rounds, which depend on the answers\n" in out
-    assert "standard: and more rounds" not in out
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from minise import LanguageModel, load
 from minise.data.miniature import evaluation_questions, held_out, load_hops, shown
 from minise.data.tasks import Selection, load_tasks
 from minise.methods import reasoning
-from minise.methods.reasoning import ChainOfThought, ChainOfThoughtEnsemble, Reasoning
+from minise.methods.reasoning import ChainOfThought, Reasoning
 from minise.question import Question
 from minise.writing.generation import Generation
 from tools import train_miniature
@@ -97,7 +97,7 @@ class TestTheTraining:
                 steps = "So the answer is" in joined(text, WRITTEN)
                 assert kinds[question] in (("directly", "with steps") if steps else ("directly",))
 
-    @pytest.mark.parametrize("name", ["cot", "cot-ensemble", "reasoning"])
+    @pytest.mark.parametrize("name", ["cot", "reasoning"])
     def test_the_texts_of_the_training_are_those_that_the_methods_read(
         self, lm: LanguageModel, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -106,14 +106,10 @@ class TestTheTraining:
         while count < 6:
             text = with_steps(hops, name, lm, "<end>", draw)
             choices = choices_in(text[0][1])
-            group = choices_in(joined(text[1:], GIVEN))
-            if name == "cot-ensemble" and (len(choices), len(group)) != (2, 3):
-                continue  # the method's groups: of two choices both, and "None of the above"
             count += 1
             chat = "Model:" in text[0][1]
             method: Any = {
                 "cot": ChainOfThought(chat=chat),
-                "cot-ensemble": ChainOfThoughtEnsemble(chat=chat),
                 "reasoning": Reasoning(),
             }[name]
             written = joined(text, WRITTEN).removesuffix("\n\nAnswer:")

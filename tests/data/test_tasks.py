@@ -179,20 +179,6 @@ def test_a_file_whose_name_has_an_at_sign_is_a_file(tmp_path: Path) -> None:
     assert load(path).name == "mine@home"
 
 
-def test_a_reader_reads_the_names_of_its_prefix(tmp_path: Path) -> None:
-    questions = load(write(tmp_path / "mine.json", OWN)).questions
-    calls = []
-
-    def read(name: str, skip_bad_rows: bool) -> Task:
-        calls.append((name, skip_bad_rows))
-        return Task("birds", "own", questions, {"task": name})
-
-    selection = Selection(limit=1, skip_bad_rows=True)
-    [task] = load_tasks(["other:birds"], selection, {"other": read})
-    assert calls == [("other:birds", True)]
-    assert (task.name, task.questions) == ("birds", questions[:1])
-
-
 def test_a_selection_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         Selection().limit = 3  # type: ignore[misc]

@@ -16,7 +16,6 @@ from minise.methods.build import build
 from minise.methods.registry import METHODS
 from tests.support.commands import assert_one_line, run
 from tests.support.runs import no_drawing
-from tools.studies import rivals
 
 for module in ("scipy", "sklearn", "matplotlib", "filelock"):
     pytest.importorskip(module)
@@ -30,9 +29,7 @@ CASES = {
         [
             "vector-scaling",
             "dirichlet",
-            "cyclic-matched",
             "cloze",
-            "recall",
             "NLL",
             "ECE",
             "McNemar",
@@ -45,16 +42,12 @@ CASES = {
     "confidence": (8, ["under", "over", "score"]),
     "efficiency": (4, ["multi-pass", "single-pass", "peak MiB", "decisions changed"]),
     "quantized": (4, ["full precision", "full precision + self-ensemble"]),
-    "reasoning": (2, ["cot", "cot-ensemble", "accuracy, as said", "names none", "new tokens"]),
-    "rivals": (
-        1,
-        ["pride", "knockout", "presence", "league", "set-based", "cyclic - self-ensemble", "Brier"],
-    ),
-    "null-option": (1, ["miniature-k4-none-right", "miniature-k4-none-wrong", "set-based"]),
+    "reasoning": (2, ["cot", "accuracy, as said", "names none", "new tokens"]),
+    "null-option": (1, ["miniature-k4-none-right", "miniature-k4-none-wrong", "pride"]),
 }
 # Where the experiment's own numbers of choices and trials would take long.
 FEWER: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("rivals", "null-option"), ("--cut-to", 4)),
+    "null-option": ("--cut-to", 4),
     "sensitivity": ("--cut-to", 5),
     **dict.fromkeys(("choices", "seeds", "ablation", "efficiency"), ("--trials", 4)),
     "main": ("--cut-to", 4, "--trials", 4),
@@ -69,7 +62,7 @@ FIGURES = {
     },
     "sensitivity": {"sensitivity.png"},
     "efficiency": {"efficiency.png"},
-    "rivals": {f"{name}-miniature-k4.png" for name in ("confidence", "reliability")}
+    "main": {f"{name}-miniature-k4.png" for name in ("confidence", "reliability")}
     | {"accuracy.png"},
     "null-option": {
         *(
@@ -80,7 +73,6 @@ FIGURES = {
         "accuracy.png",
     },
 }
-FIGURES["main"] = FIGURES["rivals"]
 
 
 @pytest.fixture(autouse=True)
@@ -99,13 +91,12 @@ def test_an_experiment_prints_its_table_and_report_redraws_it(
     experiment: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     questions, shown = CASES[experiment]
     folder = tmp_path / "run"
     options = ("--task", "miniature", "--questions", questions, "--output-path", folder)
     options += FEWER.get(experiment, ())
-    # The figures of null-option are those of rivals, three times as many.
+    # The figures of null-option are those of main, three times as many.
     with no_drawing() if experiment == "null-option" else nullcontext():
         status, out, err = run(capsys, "eval", "--experiment", experiment, *options)
     assert status == 0
@@ -124,12 +115,6 @@ def test_an_experiment_prints_its_table_and_report_redraws_it(
         assert run(capsys, "report", folder) == (0, out, "")
     assert (folder / "report.md").read_text() == table
     assert {path.name for path in folder.glob("*.png")} == figures
-    if experiment == "rivals":  # the tables of docs/rivals.md
-        monkeypatch.setattr(sys, "argv", ["rivals", str(folder)])
-        rivals.main()
-        page = capsys.readouterr().out
-        for part in ("| method | tokens | NLL |", "| self-ensemble |", "| pride |"):
-            assert part in page
 
 
 @pytest.mark.usefixtures("undrawn")

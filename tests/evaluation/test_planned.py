@@ -10,17 +10,13 @@ from minise.evaluation.extras import reasoning_texts, single_questions
 from minise.methods.build import build, complete
 from minise.methods.registry import Variant
 
-WITHOUT_LIST = ("cloze", "recall", "presence")
 ALL = [
-    *("standard", "vector-scaling", "dirichlet", "self-ensemble", "cyclic", "cyclic-matched"),
-    *WITHOUT_LIST,
+    *("standard", "vector-scaling", "dirichlet", "self-ensemble", "cyclic", "cloze", "presence"),
 ]
 SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
-RIVALS = [
-    *("self-ensemble", "standard", "cyclic", "cyclic-matched", "permutations", "pride"),
-    *("contextual-calibration", "batch-calibration", "domain-calibration", "elimination"),
-    *("knockout", "set-based", "rotor", "pine", "permutation-self-consistency"),
-    *(*WITHOUT_LIST, "league"),
+OTHERS = [
+    *("self-ensemble", "standard", "cyclic", "permutations", "pride", "contextual-calibration"),
+    *("cloze", "presence"),
 ]
 # Data sets, numbers of choices, seeds, questions of the miniature, variants.
 PLANNED = {
@@ -37,10 +33,9 @@ PLANNED = {
     "quantized": (SETS[:1], (), (0,), 1000, ["standard", "self-ensemble"]),
     "reasoning": (
         *(SETS[:1], (), (0,), 1000),
-        ["standard", "cot", "reasoning", "self-ensemble", "cot-ensemble"],
+        ["standard", "cot", "reasoning", "self-ensemble"],
     ),
-    "rivals": (("miniature-many",), (4, 8, 16, 24, 50, 100), (0,), 100, RIVALS),
-    "null-option": (("miniature",), (8,), (0,), 100, RIVALS),
+    "null-option": (("miniature",), (8,), (0,), 100, OTHERS),
 }
 
 

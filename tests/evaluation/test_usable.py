@@ -147,26 +147,6 @@ def test_a_variant_without_a_usable_question_is_left_out_with_methods_fitted_on_
     assert capsys.readouterr().err == ""
 
 
-def test_a_method_whose_prompts_are_all_too_long_is_left_out(
-    capsys: Any, llama_folder: Path
-) -> None:
-    """The 30 choices fit in prompts of two, not in the one prompt of `rotor` with all of them."""
-    lm = load(str(llama_folder))
-    limit = lm.config.max_position_embeddings
-    many = Question("Which?", [f"{i} {'far ' * (limit // 30)}" for i in range(30)], "many", 1)
-    variants = [
-        Variant("ours", "self-ensemble", {"group_size": 2, "trials": 1}),
-        Variant("rotor", "rotor"),
-    ]
-    assert able(lm, variants, Task("mine", "own", [many], {})) == variants[:1]
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("minise: mine: left out: rotor (a prompt has ")
-    assert f"positions for {limit}" in line
-    few = replace(many, id="few", choices=many.choices[:3])
-    assert able(lm, variants, Task("mine", "own", [many, few], {})) == variants
-    assert capsys.readouterr().err == ""
-
-
 def test_where_no_variant_is_left_the_run_itself_gives_the_reason(
     capsys: Any, llama_folder: Path
 ) -> None:

@@ -22,11 +22,7 @@ METALS = Question(
 DRAWN = {
     "self-ensemble": "4d07ac9810be4b75",
     "until-decided": "1139422aa6025eca",
-    "cyclic-matched": "8420ace3a9a3affe",
-    "permutations": "06514885cbbd8f3d",
-    "domain-calibration": "227ba632e7625813",
-    "knockout": "0e879ddcfc4b8817",
-    "league": "9ac9cba8fba669ee",
+    "permutations": "b2c1280f7886fa10",
 }
 
 

@@ -1,5 +1,5 @@
-"""Priors and orders: each rival against its published definition, computed by hand on small
-numbers. Tournaments and sets have their own files."""
+"""Priors and orders: each method against its published definition, computed by hand on small
+numbers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from minise.grouping import Groups
 from minise.method import Answer, Plan, Standard
 from minise.methods.build import build
 from minise.methods.priors import (
-    BatchCalibration,
     ContextualCalibration,
-    DomainCalibration,
     PriDe,
 )
 from minise.methods.registry import Variant
@@ -83,10 +81,11 @@ class TestPriorsOfAPrompt:
     def test_the_content_free_prompts_run_on_every_engine(
         self, lm: LanguageModel, engine: str
     ) -> None:
-        method = DomainCalibration(texts=3)
+        method = ContextualCalibration()
         mass = []
-        for text, choices in method.inputs(FOUR, 5):
-            prompt = Standard().plan(lm, Question(text, choices)).prompts[0].text
+        for text in ("N/A", "[MASK]", ""):
+            choices = [text] * 4
+            prompt = Standard().preset.of("llama").template.render(text, choices)
             logits = branch_logits(lm, [], lm.tokenizer.encode([prompt])).double()[0]
             labels = [lm.tokenizer.encode([f"{prompt} {label}"])[0][-1] for label in "ABCD"]
             mass.append(logits.softmax(dim=-1)[labels])
@@ -94,29 +93,14 @@ class TestPriorsOfAPrompt:
         actual = ask_method(lm, method, FOUR, 5, engine).probabilities
         torch.testing.assert_close(actual, expected / expected.sum(), rtol=0, atol=1e-10)
 
-    def test_domain_calibration_asks_random_words_of_the_question(self) -> None:
-        question = Question("Which one flies?", ["a grey eel", "cat"], id="q")
-        inputs = DomainCalibration().inputs(question, 0)
-        assert len(inputs) == 20
-        words = {"Which", "one", "flies?", "a", "grey", "eel", "cat"}
-        drawn_words = set()
-        for text, choices in inputs:
-            assert [len(one.split()) for one in (text, *choices)] == [3, 3, 1]
-            drawn_words |= {*text.split(), *choices[0].split(), *choices[1].split()}
-        assert drawn_words == words
-        assert inputs == DomainCalibration().inputs(question, 0)
-        assert inputs != DomainCalibration().inputs(question, 1)
-        assert inputs != DomainCalibration().inputs(replace(question, id="r"), 0)
-
     def test_their_tokens_count_all_their_prompts(self, lm: LanguageModel) -> None:
         """The prompts for the prior share only a short beginning with the question's."""
         alone = build(Variant("x", "standard")).plan(lm, FOUR, 0)
-        for method, prompts in ((ContextualCalibration(), 4), (DomainCalibration(), 21)):
-            plan = method.plan(lm, FOUR, 0)
-            assert len(plan.prompts) == prompts
-            separate = sum(len(plan.prefix) + len(ids) for ids in plan.branches)
-            assert plan.tokens("separate") == separate > alone.tokens("separate")
-            assert alone.tokens("tree") < plan.tokens("tree") < separate
+        plan = ContextualCalibration().plan(lm, FOUR, 0)
+        assert len(plan.prompts) == 4
+        separate = sum(len(plan.prefix) + len(ids) for ids in plan.branches)
+        assert plan.tokens("separate") == separate > alone.tokens("separate")
+        assert alone.tokens("tree") < plan.tokens("tree") < separate
 
 
 def sample(number: int, logits: list[float], seed: int = 0, **more: Any) -> Sample:
@@ -125,42 +109,6 @@ def sample(number: int, logits: list[float], seed: int = 0, **more: Any) -> Samp
 
 
 class TestPriorsOfARun:
-    def test_batch_calibration_subtracts_the_mean_of_the_batch(self) -> None:
-        """The answers (.9, .1, 0), (.3, .4, .3) have the mean (.6, .25, .15). With 1/3 added the
-        first becomes .3 + 1/3, -.15 + 1/3, -.15 + 1/3; the second -.3 + 1/3, .15 + 1/3, .15 +
-        1/3."""
-        rows = [log(0.9, 0.1, 1e-12), log(0.3, 0.4, 0.3)]
-        fitted = BatchCalibration().fit(
-            {"standard": [sample(i, row.tolist()) for i, row in enumerate(rows)]}
-        )
-        third = 1 / 3
-        expected = [
-            [third + 0.3, third - 0.15, third - 0.15],
-            [third - 0.3, third + 0.15, third + 0.15],
-        ]
-        for one, p in zip(fitted, expected, strict=True):
-            assert one.probabilities == pytest.approx(p)
-        low = [log(0.98, 0.01, 0.01), log(0.98, 0.01, 0.01), log(0.02, 0.49, 0.49)]
-        last = BatchCalibration().fit(
-            {"standard": [sample(i, row.tolist()) for i, row in enumerate(low)]}
-        )[2]
-        assert last.probabilities == pytest.approx([0, 0.5, 0.5])
-        with pytest.raises(InputError, match="form=add is neither subtract nor divide"):
-            BatchCalibration(form="add").fit({"standard": fitted})
-
-    def test_batch_calibration_can_divide_by_the_mean_of_the_batch(self) -> None:
-        """Under seed 0 the answers (.8, .2), (.6, .4), (.4, .6) have the mean (.6, .4), so (.6, .4)
-        becomes (.5, .5). Seed 1 is another batch."""
-        first = [sample(i, log(p, 1 - p).tolist()) for i, p in enumerate((0.8, 0.6, 0.4))]
-        second = [sample(i, log(0.9, 0.1).tolist(), seed=1) for i in range(2)]
-        fitted = BatchCalibration("divide").fit({"standard": [*first, *second]})
-        assert [one.key for one in fitted] == [one.key for one in [*first, *second]]
-        expected = [8 / 11, 1 / 2, 4 / 13, 1 / 2, 1 / 2]
-        assert [one.probabilities[0] for one in fitted] == pytest.approx(expected)
-        assert {one.tokens for one in fitted} == {10}
-        assert [one.prediction for one in fitted[:3]] == [0, 0, 1]
-        assert fitted[0].logits is None
-
     def as_cyclic(self, one: Sample) -> Sample:
         """Its two rotations, by label: (.8, .2) and (.6, .4)."""
         rotations = [((0, 1), [0.8, 0.2]), ((1, 0), [0.6, 0.4])]
@@ -202,7 +150,7 @@ class TestPriorsOfARun:
 
     def test_unusable_samples_are_refused_in_one_line(self) -> None:
         one = sample(0, log(0.7, 0.3).tolist())
-        for method in (BatchCalibration(), PriDe()):
+        for method in (PriDe(),):
             with pytest.raises(InputError, match=r"needs the same number .*found 4 to 8"):
                 method.check([(0, FOUR), (0, QUESTION)])
             method.check([(0, FOUR), (1, FOUR)])
@@ -230,46 +178,22 @@ class TestPermutations:
         assert Permutations(count=7).plan(lm, FOUR, 5).groups.flat[:3] == orders
         assert method.plan(lm, FOUR, 6).groups.flat != orders
 
-    def test_by_default_they_use_about_as_many_tokens_as_the_ensemble(
-        self, lm: LanguageModel
-    ) -> None:
-        tokens = {
-            name: build(Variant("x", name, SIZES)).plan(lm, QUESTION, 0).tokens("tree")
-            for name in ("standard", "self-ensemble", "permutations")
-        }
-        assert abs(tokens["permutations"] - tokens["self-ensemble"]) <= tokens["standard"]
-
     def test_zero_orders_are_refused(self, lm: LanguageModel) -> None:
         with pytest.raises(InputError, match="number of trials 0 is below 1"):
             Permutations(count=0).plan(lm, FOUR, 0)
 
 
-def test_an_estimate_from_no_text_is_refused(lm: LanguageModel) -> None:
-    with pytest.raises(InputError, match="texts=0 is below 1; give 1 or more"):
-        DomainCalibration(texts=0).plan(lm, FOUR, 0)
-
-
-@pytest.mark.parametrize("name", ["permutations", "elimination", "domain-calibration"])
+@pytest.mark.parametrize("name", ["permutations", "contextual-calibration"])
 def test_more_choices_than_labels_are_one_line(lm: LanguageModel, name: str) -> None:
     many = Question("Which?", [f"c{i}" for i in range(30)])
     with pytest.raises(InputError, match="30 choices in one prompt, but only 26 labels"):
         build(Variant("x", name)).plan(lm, many, 0)
 
 
-@pytest.mark.parametrize("name", ["knockout", "league", "set-based"])
-def test_groups_and_sets_answer_questions_of_more_choices_than_labels(
-    lm: LanguageModel, name: str
-) -> None:
-    many = Question("Which?", [f"c{i}" for i in range(30)])
-    answer = ask_method(lm, build(Variant("x", name, SIZES)), many, 0)
-    assert float(answer.probabilities.sum()) == pytest.approx(1)
-    assert len(answer.probabilities) == 30
-
-
-def test_every_rival_answers_with_each_family(tmp_path: Path) -> None:
+def test_they_answer_with_each_family(tmp_path: Path) -> None:
     """With each family, in the dtype of evaluations."""
     for family, raw in FAMILIES.items():
         model = load_tiny(tmp_path / family, raw, dtype=torch.float32)
-        for name in ("contextual-calibration", "elimination", "knockout", "league", "set-based"):
+        for name in ("contextual-calibration", "permutations"):
             answer = ask_method(model, build(Variant("x", name, SIZES)), FOUR, 0)
             assert float(answer.probabilities.sum()) == pytest.approx(1)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from minise import InputError, LanguageModel, Question, generate, load, self_ensemble
+from minise import InputError, LanguageModel, Question, generate, load
 from minise.engines import run_alone
 from minise.errors import Unsuited
-from minise.methods.reasoning import ChainOfThought, ChainOfThoughtEnsemble, Reasoning, named_choice
+from minise.methods.reasoning import ChainOfThought, Reasoning, named_choice
 from minise.names import ENGINES
 from minise.rounds import ask, run_plan
 from tests.support.commands import assert_one_line, run
@@ -175,28 +175,6 @@ class TestReasoning:
         assert Reasoning(chat=True).plan(lm, question).prompts
 
 
-class TestCotEnsemble:
-    @pytest.mark.parametrize("engine", ENGINES)
-    def test_the_answer_is_that_of_self_ensemble_after_the_text(
-        self, model: LanguageModel, question: Question, engine: str
-    ) -> None:
-        """The text is written once, and all groups are read after it."""
-        start = ChainOfThought().start(model, question)
-        text = (start + write_alone(model, start, 15, stop_texts=["\n\n"])).rstrip()
-        longer = replace(question, text=text)
-        expected = self_ensemble(model, longer, 2, 4, seed=5, engine=engine)
-        method = ChainOfThoughtEnsemble(2, 4, max_new_tokens=15)
-        answer = ask(model, method, question, 5, engine)
-        assert torch.equal(answer.probabilities, expected.probabilities)
-        assert [g.choices for g in answer.groups] == [g.choices for g in expected.groups]
-
-    def test_all_groups_share_the_text(self, model: LanguageModel, question: Question) -> None:
-        method = ChainOfThoughtEnsemble(2, 4, max_new_tokens=15)
-        plan = method.write(model, method.plan(model, question))
-        assert plan.question == question
-        assert plan.text.rstrip() in model.tokenizer.decode(plan.prefix)
-
-
 @pytest.mark.parametrize(
     ("text", "index"),
     [
@@ -280,11 +258,10 @@ class TestCommands:
         assert "of which it wrote 5 itself, cut by the budget; that text names no choice" in answer
 
     def test_ask_has_the_text_in_json(self, capsys) -> None:
-        command = ("ask", "--method", "cot-ensemble(max_new_tokens=4,trials=2)", "--json")
+        command = ("ask", "--method", "cot(max_new_tokens=4)", "--json")
         report = json.loads(run(capsys, *command)[1])
-        assert (report["method"], report["trials"], report["new_tokens"]) == ("cot-ensemble", 2, 4)
+        assert (report["method"], report["new_tokens"]) == ("cot", 4)
         assert report["reasoning"]
-        assert len(report["groups"]) == 4
 
     @pytest.mark.parametrize(
         ("options", "part"),

@@ -36,7 +36,7 @@ class TestTheReport:
     ) -> None:
         other = shutil.copy(data, tmp_path / "x$_{$ 鳥.jsonl")
         second = tmp_path / "run"
-        options = ("--method", "standard,cyclic-matched", "--limit", 2)
+        options = ("--method", "standard,cyclic", "--limit", 2)
         with no_drawing():
             assert main(arguments(model, other, second, *options)) == 0
         capsys.readouterr()
@@ -45,7 +45,7 @@ class TestTheReport:
         assert main(["report", *folders, "--output-path", str(at)]) == 0
         out, err = capsys.readouterr()
         assert err == ""
-        for name in (*METHODS.split(","), "cyclic-matched", "words", "x$_{$ 鳥"):
+        for name in (*METHODS.split(","), "cyclic", "words", "x$_{$ 鳥"):
             assert f"| {name} " in out
         drawn = {path.name for path in at.iterdir()}
         kinds = ("confidence", "reliability")

@@ -313,7 +313,7 @@ def writing(case: Case) -> list[str]:
         (model / name).write_text(json.dumps(held))
     if case.chance(0.8):
         case.damage(model / name, damage_json if name.endswith(".json") else damage_bytes)
-    method = case.draw.choice(("cot", "reasoning", "cot-ensemble"))
+    method = case.draw.choice(("cot", "reasoning"))
     more = ["--method", f"{method}(max_new_tokens=3)", *QUESTION, *SMALL, *case.json()]
     return ["ask", "--model", str(model), *more]
 
@@ -336,14 +336,13 @@ def arguments(case: Case) -> list[str]:
     pools: dict[str, tuple[str, ...]] = {
         **dict.fromkeys(NUMERIC, (*numbers, *huge)),
         "--method": (
-            *(*METHODS, "without-mask", "without-positions", "cyclic-matched", "x.py:Y"),
-            *("cot", "cot-ensemble", "reasoning", "reasoning(chat=false,max_new_tokens=3)"),
-            *("pride", "contextual-calibration", "domain-calibration", "batch-calibration"),
-            *("elimination", "knockout", "league", "set-based", "permutations", "until-decided"),
+            *(*METHODS, "without-mask", "without-positions", "permutations", "x.py:Y"),
+            *("cot", "reasoning", "reasoning(chat=false,max_new_tokens=3)"),
+            *("pride", "contextual-calibration", "until-decided"),
             *(f"self-ensemble({_setting(draw)})", f"cyclic,standard({_setting(draw)})"),
         ),
         "--experiment": (
-            *("choices", "sensitivity", "efficiency", "groupings", "calibration", "rivals"),
+            *("choices", "sensitivity", "efficiency", "groupings", "calibration"),
             "sequential",
         ),
         "--detail": ("low", "full", "high"),
