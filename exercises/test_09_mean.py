@@ -11,7 +11,7 @@ from torch import Tensor
 from exercises.checks import examples, holds, same
 from minise.grouping import random_partitions
 from minise.method import Group, combine
-from minise.methods.uncertainty import uncertainty
+from minise.methods.uncertainty import standard_errors
 
 K, SIZE, TRIALS = 7, 3, 6  # the last group of each trial has one choice
 GROUPS = random_partitions(K, SIZE, TRIALS, seed=0, question_id="")
@@ -58,7 +58,7 @@ def test_the_standard_error_of_each_score(
         for group in groups:
             values_NK[trial, list(group)] = torch.tensor(next(given), dtype=torch.float64)
     answer = combine(K, results(GROUPS.flat, probabilities))
-    expected = uncertainty(GROUPS, answer).standard_errors
+    expected = standard_errors(GROUPS, answer)
     assert expected is not None
     got = exercise.standard_errors(values_NK)
     same(got, expected, f"standard_errors of {TRIALS} trials of {K} choices", 1e-12)

@@ -19,11 +19,10 @@ EXAMPLE = 'minise ask --question "Which is a bird?" --choice wren --choice trout
 TITLES = {
     "standard": "Standard inference",
     "self-ensemble": "Self-Ensemble",
-    "until-decided": "Self-Ensemble until decided",
     "cot": "Chain of thought",
     "reasoning": "Reasoning",
 }
-GROUPED = ("self-ensemble", "until-decided")  # others: one prompt, all choices
+GROUPED = ("self-ensemble",)  # others: one prompt, all choices
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class AskRequest:
     model: ModelRequest
     question: QuestionRequest
     method: str | None
-    until_decided: float | None
     engine: str
     json: bool
     show_groups: bool
@@ -49,13 +47,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     about += "; settings in parentheses, as for minise eval, which has more (minise tasks)"
     both = "default: standard and self-ensemble, side by side"
     add("--method", type=_method, metavar="NAME", help=f"{about} ({both})")
-    options.add_until_decided(parser)
     engines = "how the group prompts are run; all give the same numbers, plain within rounding"
     add("--engine", choices=ENGINES, default="tree", help=f"{engines} (default: tree)")
     options.add_model(parser)
     options.add_dry_run(parser)
     add = options.group(parser, "output").add_argument
-    scores = "print each choice's score and its standard error, and the probabilities of each group"
+    scores = "print each choice's score, and the probabilities of each group"
     add("--show-groups", action="store_true", help=scores)
     add("--show-prompts", action="store_true", help="print the text of each prompt")
     text = "print what the model writes, while it writes (cot, reasoning)"

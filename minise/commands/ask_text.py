@@ -80,9 +80,7 @@ def _groups(report: Report) -> list[str]:
     """The score of each choice, and the probabilities of each group."""
     lines = ["", "scores:"]
     for choice in report["choices"]:
-        error = choice["standard_error"]
-        spread = "" if error is None else f", standard error {error:.4f}"
-        lines.append(f"      {choice['text']} {choice['score']:.4f}{spread}")
+        lines.append(f"      {choice['text']} {choice['score']:.4f}")
     lines += ["", "groups:"]
     for number, group in enumerate(report["groups"], 1):
         cells = []
@@ -123,9 +121,6 @@ def _cost_and_precision(report: Report) -> list[str]:
     m, K = report["group_size"], len(report["choices"])
     groups = f"groups of {m}" if m < K else f"one group with all {K} choices"
     prompts = f"{groupings} of {groups} = {len(report['groups'])} prompts"
-    rounds = report.get("rounds", 1)
-    if rounds > 1:
-        prompts += f" in {rounds} rounds"
     lines = [
         f"cost: {prompts},",
         f"  {tokens['separate']:,} tokens as separate prompts, {tokens['dense']:,} packed, "
@@ -133,41 +128,20 @@ def _cost_and_precision(report: Report) -> list[str]:
         *written,
     ]
     if report["balance"]:
-        lines.append(report["balance"] + " (in each round)" * (rounds > 1))
-    return [*lines, *([_decided(report)] if "decided" in report else _precision(report))]
+        lines.append(report["balance"])
+    return [*lines, *_precision(report)]
 
 
 def _precision(report: Report) -> list[str]:
-    """By how much the first choice leads, and whether other groups could change that."""
-    lead, error, interval = (
-        report["lead"][name] for name in ("score", "standard_error", "interval")
-    )
+    """By how much the first choice leads."""
     first, second = sorted(report["choices"], key=lambda choice: -choice["score"])[:2]
-    ahead = [
+    lead = 100 * (first["score"] - second["score"])
+    return [
         f"precision: the score of {first['text']}, its mean probability in the prompts that list "
         f"it, is {first['score']:.1%},",
-        f"  {_points(lead)} percentage points more than that of the next, {second['text']}.",
+        f"  {lead:.1f} percentage points more than that of the next, {second['text']}.",
         "  The table above shows probabilities: each score divided by the sum of all scores.",
     ]
-    if error is None:
-        spread = "How much other groups could change that cannot be told from these trials."
-    elif not report["trials"]:
-        spread = "Every group was asked, so chance has no part in it."
-    else:
-        spread = f"Other random groups would change that by about {_points(error)}: the answer "
-        spread += "is stable." if interval[0] > 0 else "may change; more --trials would tell."
-    return [*ahead, f"  {spread}"]
-
-
-def _decided(report: Report) -> str:
-    """Whether the answer is decided, after how many trials, and which choices are left."""
-    texts = [choice["text"] for choice in report["choices"]]
-    after = f"after {report['trials']} trials (of at most {report['max_trials']})"
-    leads = f"{texts[report['prediction']]} leads by {report['lead']['score']:.2f}"
-    if report["decided"]:
-        return f"decided {after}: {leads}"
-    left = ", ".join(texts[i] for i in report["rivals"])
-    return f"undecided {after}: {leads}; it could still be {left}"
 
 
 def _written(report: Report) -> str:
@@ -176,8 +150,3 @@ def _written(report: Report) -> str:
     choice = report["said"]
     named = "names no choice" if choice is None else f"names {report['choices'][choice]['text']}"
     return f"  of which it wrote {report['new_tokens']:,} itself{cut}; that text {named}"
-
-
-def _points(share: float) -> str:
-    """Percentage points, with one decimal, or one digit where that would be 0.0."""
-    return f"{100 * share:.1f}" if share >= 0.0005 else f"{100 * share:.1g}"

@@ -53,7 +53,6 @@ class EvalRequest:
     grouping: str | None
     null_option: bool | None
     preset: str
-    until_decided: float | None
     engine: str | None
     tokens_per_pass: int | None
     output_path: Path
@@ -119,7 +118,6 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     add("--group-size", type=int, metavar="M", help="default: the paper's for the data set")
     add("--trials", type=int, metavar="N", help="default: the paper's for the data set")
     options.add_prompts(parser)
-    options.add_until_decided(parser)
     add("--engine", choices=ENGINES, help="default: tree")
     together = "run several questions in one pass of the engine tree, of at most T tokens together"
     add("--tokens-per-pass", type=int, metavar="T", help=together)
@@ -135,7 +133,7 @@ def request(args: argparse.Namespace) -> EvalRequest:
         args,
         model=options.filled(ModelRequest, args),
         tasks=experiment.datasets if args.task is None else tuple(split_names(args.task)),
-        methods=tuple(options.until_decided(args.until_decided, methods)),
+        methods=tuple(methods),
         seeds=_seeds(args.seed or experiment.seeds),
         question_seed=(
             experiment.question_seed if args.question_seed is None else args.question_seed

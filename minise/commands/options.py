@@ -206,31 +206,6 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     add("--no-null-option", dest="null_option", action="store_const", const=False, help=alone)
 
 
-def add_until_decided(parser: argparse.ArgumentParser) -> None:
-    """--until-decided."""
-    rounds = (
-        "until-decided in place of self-ensemble: ask in rounds, until the prediction is that of "
-        "infinitely many trials with a probability of at least 1 - ALPHA; for example 0.01"
-    )
-    add = group(parser, "method").add_argument
-    add("--until-decided", type=_alpha, metavar="ALPHA", help=rounds)
-
-
-def until_decided(alpha: float | None, methods: list[str]) -> list[str]:
-    """The methods, with until-decided in place of self-ensemble if --until-decided is given. Raises
-    InputError if it is given and none of them is until-decided then."""
-    if alpha is None:
-        return methods
-    replaced = []
-    for method in methods:
-        if method.partition("(")[0].strip() == "self-ensemble":
-            method = method.replace("self-ensemble", "until-decided", 1)
-        replaced.append(method)
-    if not any(method.partition("(")[0].strip() == "until-decided" for method in replaced):
-        raise InputError("--until-decided is for the method until-decided; name it after --method")
-    return replaced
-
-
 def check_output(path: Path | None, *endings: str) -> None:
     """Raise InputError, before a model is loaded, where a file cannot be written, and for a picture
     whose name has none of the endings."""
@@ -269,15 +244,6 @@ def _bytes(text: str) -> int:
     if size is None:
         raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a size, as 24GB or 80GiB")
     return int(float(size[1]) * (1024 if size[3] else 1000) ** (2 + "MGT".index(size[2])))
-
-
-def _alpha(text: str) -> float:
-    try:
-        if 0 < (alpha := float(text)) < 1:
-            return alpha
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number between 0 and 1")
 
 
 class _Together(argparse.Action):

@@ -17,7 +17,6 @@ from minise.files import json_text
 from minise.loading.names import DEFAULT_MODEL
 from minise.loading.quantize import format_of
 from minise.method import Answer, Group, Method, Plan
-from minise.methods import uncertainty
 from minise.methods.build import build_asking, make_variants
 from minise.methods.registry import Variant
 from minise.names import LAYOUTS
@@ -58,10 +57,8 @@ def _methods(request: AskRequest) -> Methods:
         "grouping": groups.grouping,
         "null_option": groups.null_option,
         "preset": groups.preset,
-        "alpha": request.until_decided,
     }
     names = [request.method] if request.method else ["self-ensemble", "standard"]
-    names = options.until_decided(request.until_decided, names)
     variants = make_variants(names, settings, request.engine)
     return {variant.method: (variant, build_asking(variant)) for variant in variants}
 
@@ -71,7 +68,7 @@ def _check_groups(question: Question, request: AskRequest, settings: Mapping[str
     sizes = replace(
         request.question,
         group_size=settings["group_size"],
-        trials=settings.get("trials", 1),  # until-decided draws as many as it needs
+        trials=settings["trials"],
         grouping=settings["grouping"],
     )
     check_groups(question, sizes)
@@ -89,10 +86,7 @@ def _show_plan(request: AskRequest, loaded: Loaded, methods: Methods, question: 
 def _is_the_default(request: AskRequest, question: Question) -> bool:
     """Whether this is `minise ask` as it stands in the README, about which HOW_OFTEN is."""
     return (
-        question is options.QUESTION
-        and request.model.model == DEFAULT_MODEL
-        and not request.method
-        and request.until_decided is None
+        question is options.QUESTION and request.model.model == DEFAULT_MODEL and not request.method
     )
 
 
@@ -152,8 +146,7 @@ def as_json(
 ) -> dict[str, Any]:
     """The JSON object of the contract, which begins with the settings. `null`: the mean probability
     of "None of the above" over the prompts; `answer`: the index of the right choice, if known."""
-    precision = uncertainty.uncertainty(plan.groups, answer)
-    texts, errors = plan.question.choices, precision.standard_errors
+    texts = plan.question.choices
     with_prediction = [group for group in answer.groups if answer.prediction in group.choices]
     return {
         **settings,
@@ -163,17 +156,11 @@ def as_json(
                 "text": text,
                 "probability": float(answer.probabilities[i]),
                 "score": float(answer.scores[i]),
-                "standard_error": None if errors is None else float(errors[i]),
             }
             for i, text in enumerate(texts)
         ],
         "prediction": answer.prediction,
         "answer": plan.question.answer,
-        "lead": {
-            "score": precision.lead,
-            "standard_error": precision.lead_error,
-            "interval": precision.lead_interval,
-        },
         "null": mean_null(answer.groups),
         "null_beside_prediction": mean_null(with_prediction),
         "balance": plan.groups.balance,

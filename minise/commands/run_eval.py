@@ -167,7 +167,6 @@ def variants_of(request: EvalRequest, task: Task, questions: Seeded) -> list[Var
         "grouping": request.grouping,
         "null_option": request.null_option,
         "preset": request.preset,
-        "alpha": request.until_decided,
     }
     if request.experiment is None:
         variants = make_variants(request.methods, settings, request.engine or "tree")

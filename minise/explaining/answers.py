@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from minise.explaining.data import AnswerPart
 from minise.method import Answer, Plan, combine
-from minise.methods.uncertainty import uncertainty
+from minise.methods.uncertainty import standard_errors
 
 _DIGITS = 6  # of probabilities
 
@@ -21,9 +21,9 @@ def answer_part(plan: Plan, answer: Answer) -> AnswerPart:
         complete = groups.complete and number == len(ends)
         so_far = replace(groups, trials=groups.trials[:number], complete=complete)
         mean = combine(K, answer.groups[:end], plan.dtype)
-        standard_errors = uncertainty(so_far, mean).standard_errors
+        error = standard_errors(so_far, mean)
         running.append(rounded(mean.scores.tolist()))
-        errors.append(None if standard_errors is None else rounded(standard_errors.tolist()))
+        errors.append(None if error is None else rounded(error.tolist()))
     return {
         "prediction": answer.prediction,
         "probabilities": rounded(answer.probabilities.tolist()),

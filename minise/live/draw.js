@@ -159,9 +159,6 @@ export function plot(host, { height = 220, xs, ys, xTicks, yTicks, xTitle, yTitl
   return { svg, x, y, width, height };
 }
 
-export const linePath = (points) =>
-  points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
-
 // A token's text; "<|begin_of_text|>" is shorter as "<begin>".
 export const shownPiece = (tokenizer, id) =>
   tokenizer.piece(id).replace(/^<\|?(\w+?)(_of_text)?\|?>$/, "<$1>");

@@ -106,7 +106,7 @@ export function estimate(samples) {
   return { mean: center, error, low: center - reach, high: center + reach };
 }
 
-// The 97.5% quantile of Student's t, as student_quantile of minise/methods/uncertainty.py
+// The 97.5% quantile of Student's t, by its expansion around the normal one
 // (Abramowitz and Stegun 1964, 26.7.5).
 export function studentQuantile(n) {
   const z = 1.959963984540054;
@@ -115,53 +115,4 @@ export function studentQuantile(n) {
   const third = (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / 384;
   const fourth = (79 * z ** 9 + 776 * z ** 7 + 1482 * z ** 5 - 1920 * z ** 3 - 945 * z) / 92160;
   return z + first / n + second / n ** 2 + third / n ** 3 + fourth / n ** 4;
-}
-
-// How strongly the trials so far count against each choice being the best: the log of the wealth of
-// a bet against it, after each trial. log_wealth of minise/methods/sequential.py, whose text
-// explains the bet. A choice is excluded once its log wealth has reached -log(alpha).
-export function logWealth(values, mostBet = 0.97) {
-  const K = values[0].length;
-  const zeros = () => new Array(K).fill(0);
-  const wealth = zeros();
-  const total = zeros();
-  const gained = Array.from({ length: K }, zeros);
-  const squared = Array.from({ length: K }, zeros);
-  return values.map((value, number) => {
-    const order = [...total.keys()].sort((a, b) => total[b] - total[a] || a - b);
-    for (let i = 0; number && K > 1 && i < K; i++) {
-      const other = i === order[0] ? order[1] : order[0];
-      const stake = (1 + gained[i][other]) / (1 + squared[i][other]);
-      const bet = Math.min(Math.max(stake, 0), mostBet);
-      wealth[i] += Math.log1p(bet * (value[other] - value[i]));
-    }
-    for (let i = 0; i < K; i++) {
-      total[i] += value[i];
-      for (let j = 0; j < K; j++) {
-        gained[i][j] += value[j] - value[i];
-        squared[i][j] += (value[j] - value[i]) ** 2;
-      }
-    }
-    return [...wealth];
-  });
-}
-
-// The choices beside the one with the highest score that could still be the best, as
-// UntilDecided.rivals: none, if the answer is decided; all, if the first choice itself is excluded.
-export function rivals(values, alpha) {
-  const score = scores(values);
-  const best = score.indexOf(Math.max(...score));
-  const most = score.map(() => 0);
-  for (const row of logWealth(values)) row.forEach((w, i) => (most[i] = Math.max(most[i], w)));
-  const excluded = most.map((w) => w >= -Math.log(alpha));
-  return [...score.keys()].filter((i) => i !== best && (excluded[best] || !excluded[i]));
-}
-
-// After how many of these trials the answer is decided at level alpha, or null: the first end of a
-// round of `block` trials at which no rival is left (UntilDecided.more).
-export function decidedAfter(values, alpha, block) {
-  for (let n = block; n <= values.length; n += block) {
-    if (!rivals(values.slice(0, n), alpha).length) return n;
-  }
-  return null;
 }

@@ -1,20 +1,16 @@
-// Mean: each trial adds a dot for each choice, the intervals shrink, and asking can stop when the
-// answer is decided.
-import { animate, button, chooser, el, fill, percent, plot, linePath, slider } from "./draw.js";
+// Mean: each trial adds a dot for each choice, and the intervals shrink.
+import { animate, button, el, fill, plot, slider } from "./draw.js";
 import { tree } from "./layout.js";
 import { switchOff } from "./recording.js";
-import {
-  decidedAfter, estimate, logWealth, rivals, scores, softmax, trialValues,
-} from "./method.js";
+import { estimate, scores, softmax, trialValues } from "./method.js";
 
 const meanView = { known: new Map(), playing: false, drawn: "" };
 const MEAN_PAUSE = 150; // milliseconds between trials
-const MEAN_NAMES = 130; // pixels for the name of a line
 
 export const mean = {
   id: "mean",
   title: "Mean",
-  defaults: { n: 1, stop: 0.01 },
+  defaults: { n: 1 },
   guess: {
     question: "The band around the mean of 10 trials has a certain width. How many trials make " +
       "it about half as wide?",
@@ -22,7 +18,7 @@ export const mean = {
     right: 1,
     because: "The error of a mean falls with the square root of the number of trials: four times " +
       "as many, half the error. Try both, and compare the width of the band.",
-    tries: [["10 trials", { N: 40, n: 10, stop: 0 }], ["40 trials", { N: 40, n: 40, stop: 0 }]],
+    tries: [["10 trials", { N: 40, n: 10 }], ["40 trials", { N: 40, n: 40 }]],
   },
   build: buildMean,
   update: updateMean,
@@ -30,19 +26,15 @@ export const mean = {
 
 function buildMean(root, app) {
   const restart = (changes) => app.set({ n: 1, ...changes });
-  const levels = [[0.1, "10%"], [0.01, "1%"], [0.001, "0.1%"], [0, "never"]];
   meanView.N = slider({ label: "N, the most trials:", min: 1,
     max: app.recorded?.settings.N ?? 40, value: app.state.N, oninput: (N) => app.set({ N }) });
   meanView.m = slider({ label: "m, choices in a group:", min: 1, max: 8, value: app.state.m,
     oninput: (m) => restart({ m }) });
-  meanView.stop = chooser({ label: "Stop when decided, with a risk of at most", options: levels,
-    value: app.state.stop, onchange: (stop) => app.set({ stop }) });
   meanView.play = button("Play", () => playMean(app, !meanView.playing), { id: "mean-play" });
   meanView.step = button("One more trial", () => stepMean(app), { id: "mean-step" });
   meanView.strip = el("div", { id: "mean-strip" });
   meanView.verdict = el("p", { class: "verdict", id: "mean-verdict", "aria-live": "polite" });
   meanView.told = el("p", { class: "soft", id: "mean-told" });
-  meanView.evidence = el("div", { id: "mean-evidence" });
   root.append(
     el("div", { class: "side" },
       el("h2", {}, "The mean over the trials"),
@@ -52,37 +44,27 @@ function buildMean(root, app) {
       el("div", { class: "controls" }, meanView.play, meanView.step,
         button("Start again", () => restart({}), { id: "mean-again" })),
       el("div", { class: "controls" }, meanView.N, meanView.m),
-      el("div", { class: "controls" }, meanView.stop),
       meanView.verdict, meanView.told, meanFormulas()),
     el("div", { class: "stage" },
-      el("h3", {}, "Probability of each choice, trial by trial"), meanView.strip,
-      el("h3", {}, "Which choices can be ruled out?"), meanView.evidence));
+      el("h3", {}, "Probability of each choice, trial by trial"), meanView.strip));
   if (app.recorded) switchOff(meanView.m);
 }
 
 function meanFormulas() {
   return el("details", { id: "mean-formulas" }, el("summary", {}, "How this is computed"),
-    el("p", { class: "soft" }, "The band is the 95% interval of the mean by Student's t."),
-    el("p", { class: "soft" }, "The evidence is the natural logarithm of the wealth of a bet ",
-      "against the choice. The wealth begins with 1. Each trial multiplies it by 1 + b (p − q): ",
-      "p is the probability of the leader, q that of the choice, b the stake, from 0 to 0.97. If ",
-      "the choice is the winner, the wealth reaches 1/α with a probability of at most α (Ville ",
-      "1939). So −ln α is enough: 4.6 for a risk α of 1%. This is testing by betting ",
-      "(Waudby-Smith and Ramdas 2024)."));
+    el("p", { class: "soft" }, "The band is the 95% interval of the mean by Student's t."));
+
 }
 
 async function updateMean(app) {
   const { run, state } = app;
-  const block = Math.min(2 * Math.min(state.m, state.K), state.N);
   const n = Math.min(Math.max(Math.round(state.n) || 1, 1), state.N);
-  const shown = await meanValues(app, n, block);
+  const shown = await meanValues(app, n);
   if (!shown || run !== app.run) return;
-  const decided = meanDecided(app, shown, block);
-  drawMeanControls(app, shown.length, decided);
+  drawMeanControls(app, shown.length);
   drawMeanStrip(app, shown);
-  drawMeanVerdict(app, shown, decided, block);
-  drawMeanEvidence(app, shown, block);
-  if (meanView.playing && (decided || shown.length === state.N)) playMean(app, false);
+  drawMeanVerdict(app, shown);
+  if (meanView.playing && shown.length === state.N) playMean(app, false);
   else if (meanView.playing) {
     clearTimeout(meanView.waiting);
     meanView.waiting = setTimeout(stepMean, MEAN_PAUSE, app);
@@ -101,12 +83,8 @@ function stepMean(app) {
   else app.set({ n: Math.min((Math.round(app.state.n) || 1) + 1, app.state.N) });
 }
 
-const meanDecided = ({ state }, values, block) =>
-  state.stop > 0 ? decidedAfter(values, state.stop, block) : null;
-
-// The first n trials' probabilities of each choice, fewer if the answer is decided before. A trial
-// is run once; null if the state changed.
-async function meanValues(app, n, block) {
+// The first n trials' probabilities of each choice. A trial is run once; null if the state changed.
+async function meanValues(app, n) {
   const { run, state } = app;
   const values = [];
   for (const trial of app.trials().slice(0, n)) {
@@ -120,19 +98,17 @@ async function meanValues(app, n, block) {
       if (run !== app.run) return null;
     }
     values.push(meanView.known.get(key));
-    if (meanDecided(app, values, block)) break;
   }
   return values;
 }
 
-function drawMeanControls(app, n, decided) {
-  const { N, m, most, stop } = app.state;
+function drawMeanControls(app, n) {
+  const { N, m, most } = app.state;
   meanView.N.set(N);
   meanView.m.set(m);
   meanView.m.input.max = most;
   fill(meanView.m.querySelector(".range").lastChild, most);
-  meanView.stop.set(stop);
-  meanView.step.disabled = meanView.play.disabled = Boolean(decided) || n >= N;
+  meanView.step.disabled = meanView.play.disabled = n >= N;
 }
 
 // A row for each choice: dots of the trials, mean and interval. The last trial's dots fall in.
@@ -177,72 +153,18 @@ function meanName(text, width) {
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
-function drawMeanVerdict(app, values, decided, block) {
-  const { choices, answer, stop, N } = app.state;
+function drawMeanVerdict(app, values) {
+  const { choices, answer } = app.state;
   const score = scores(values);
   const order = [...score.keys()].sort((a, b) => score[b] - score[a] || a - b);
   const [first, second] = order;
   const lead = estimate(values.map((row) => row[first] - row[second]));
   const said = answer === null ? "" : first === answer ? ": right" : ": wrong";
   const trials = values.length === 1 ? "1 trial" : `${values.length} trials`;
-  fill(meanView.verdict, `After ${trials} the answer is ${choices[first]}${said}${
-    decided ? ". Decided." : "."}`);
+  fill(meanView.verdict, `After ${trials} the answer is ${choices[first]}${said}.`);
   const { low, high } = estimate(values.map((row) => row[first]));
   const by = `It leads ${choices[second]} by ${(100 * lead.mean).toFixed(1)} points. `;
   const band = low === null ? "One trial says nothing about the error."
     : `Its band is ${(100 * (high - low)).toFixed(1)} points wide.`;
-  const left = stop > 0 ? rivals(values, stop).length : 0;
-  const checked = `After every ${block} trials the page looks whether it is decided: ${
-    left === 1 ? "1 rival is" : `${left} rivals are`} not ruled out.`;
-  const sure = "All rivals are ruled out. The risk that many more trials would answer otherwise " +
-    `is at most ${percent(stop)}, so ${N - decided} of ${N} trials are not needed.`;
-  const rule = decided ? sure : stop > 0 ? checked : "";
-  fill(meanView.told, `${by}${band} ${rule}`);
-}
-
-// The log wealth of the bets against the rivals; who reaches the line is ruled out.
-function drawMeanEvidence(app, values, block) {
-  const { N, stop, choices } = app.state;
-  if (!meanView.evidence.clientWidth) return;
-  const score = scores(values);
-  const top = score.indexOf(Math.max(...score));
-  const wealth = logWealth(values);
-  const line = stop > 0 ? -Math.log(stop) : null;
-  const most = Math.max(line ?? 0, 3, ...wealth.flat()) + 0.5;
-  const right = Math.min(MEAN_NAMES, meanView.evidence.clientWidth / 4);
-  const ends = Array.from({ length: Math.floor(N / block) }, (_, i) => (i + 1) * block);
-  const at = plot(meanView.evidence, { height: 190, xs: [1, Math.max(N, 2)], ys: [-1, most],
-    xTicks: [1, ...ends.filter((n) => n > 2)].map((n) => [n, `${n}`]),
-    yTicks: [[0, "none"], ...(line ? [[line, "enough"]] : [])], xTitle: "trials", left: 60,
-    right, top: 30, yTitle: "evidence that this choice is not the winner",
-    label: "Evidence that a choice is not the winner, for each rival" });
-  const lines = [...choices.keys()].filter((i) => i !== top).map((i) => ({ i,
-    out: line !== null && wealth.some((row) => row[i] >= line),
-    points: wealth.map((row, trial) => [at.x(trial + 1), at.y(Math.max(row[i], -1))]) }));
-  for (const { points } of lines) {
-    const [x, y] = points.at(-1);
-    at.svg.append(el("path", { class: "faint", d: linePath(points) }),
-      el("circle", { class: "mean-dot mean-other", cx: x, cy: y, r: 3 }));
-  }
-  if (line) {
-    const [left, end, y] = [at.x(1), at.x(Math.max(N, 2)), at.y(line)];
-    at.svg.append(el("path", { class: "line", d: `M${left} ${y}H${end}` }),
-      el("text", { x: left + 4, y: y - 6 }, "above: ruled out, ×"));
-  }
-  drawMeanNames(at, choices, lines, right);
-}
-
-// The names of the lines, at their ends and one below the other; with a cross if ruled out.
-function drawMeanNames(at, choices, lines, wide) {
-  const gap = 13, lowest = at.height - 44;
-  const end = ({ points }) => points.at(-1);
-  const sorted = [...lines].sort((a, b) => end(a)[1] - end(b)[1]);
-  let free = -Infinity;
-  sorted.forEach((one, place) => {
-    const [x, y] = end(one), below = sorted.length - 1 - place; // names that still need room
-    free = Math.min(Math.max(y + 4, free + gap), lowest - gap * below);
-    at.svg.append(el("path", { class: "grid", d: `M${x + 4} ${y}L${x + 14} ${free - 4}` }),
-      el("text", { class: "mean-name", x: x + 17, y: free }, one.out ? "× " : "",
-        meanName(choices[one.i], wide + 10)));
-  });
+  fill(meanView.told, `${by}${band}`);
 }

@@ -7,7 +7,6 @@ from minise.grouping import Grouping
 from minise.groupings.registry import grouping_named
 from minise.method import Answer, Preset, SelfEnsemble, Standard
 from minise.methods.presets import preset_named
-from minise.methods.sequential import UntilDecided
 from minise.question import Question
 from minise.rounds import ask
 
@@ -22,8 +21,6 @@ def self_ensemble(
     grouping: str | Grouping | None = None,
     null_option: bool | None = None,
     preset: str | Preset = "paper",
-    until_decided: float | None = None,
-    max_trials: int = 80,
 ) -> Answer:
     """Answer a question by Self-Ensemble (Section 3.2; packed as in Section 4).
 
@@ -31,22 +28,9 @@ def self_ensemble(
     `null_option` override the preset's; in the default preset they are "random" and True. Raises
     InputError for sizes below 1, more choices than labels, labels that are not single tokens, or a
     prompt beyond the model's positions.
-
-    `until_decided`, such as 0.01: instead of `trials` trials, ask until the prediction is decided
-    at this level (`sequential.UntilDecided`), with at most `max_trials` trials.
     """
     fixed = named_self_ensemble(group_size, trials, grouping, null_option, preset)
-    if until_decided is None:
-        return ask(lm, fixed, question, seed, engine)
-    rounds = UntilDecided(
-        group_size,
-        until_decided,
-        max_trials,
-        grouping=fixed.grouping,
-        null_option=null_option,
-        preset=fixed.preset,
-    )
-    return ask(lm, rounds, question, seed, engine)
+    return ask(lm, fixed, question, seed, engine)
 
 
 def named_self_ensemble(

@@ -18,10 +18,6 @@ from minise.names import ENGINES
 METHODS: dict[str, tuple[str, str]] = {
     "standard": ("minise.method:Standard", "one prompt with all choices"),
     "self-ensemble": ("minise.method:SelfEnsemble", "the paper's method"),
-    "until-decided": (
-        "minise.methods.sequential:UntilDecided",
-        "Self-Ensemble in rounds, until its answer is decided at level alpha",
-    ),
     "without-mask": (
         "minise.methods.ablations:WithoutMask",
         "Self-Ensemble under a plain causal mask",

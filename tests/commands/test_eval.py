@@ -235,9 +235,9 @@ def test_commas_in_parentheses_separate_settings_of_methods() -> None:
         pytest.importorskip(module)
     tasks = "qasc@v1,my.csv"
     methods = "standard,self-ensemble(trials=3,group_size=2)"
-    request = eval_request("--task", tasks, "--method", methods, "--until-decided", "0.1")
+    request = eval_request("--task", tasks, "--method", methods)
     assert request.tasks == ("qasc@v1", "my.csv")
-    assert request.methods == ("standard", "until-decided(trials=3,group_size=2)")
+    assert request.methods == ("standard", "self-ensemble(trials=3,group_size=2)")
 
 
 def test_columns_are_named_with_spaces_and_commas() -> None:

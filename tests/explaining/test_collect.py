@@ -20,7 +20,7 @@ from minise.explaining.data import Data
 from minise.explaining.page import explain
 from minise.explaining.watch import OwnModel
 from minise.method import SelfEnsemble
-from minise.methods.uncertainty import uncertainty
+from minise.methods.uncertainty import standard_errors
 from minise.prompt import LABELS
 from tests.support.explained import SETTINGS
 from tests.support.tiny import FAMILIES, load_tiny
@@ -40,7 +40,7 @@ def test_the_pages_answers_are_those_of_the_library(lm, page, bird) -> None:
     assert ensemble["prediction"] == answer.prediction
     assert ensemble["running"][-1] == pytest.approx(answer.scores.tolist(), abs=1e-6)
     assert ensemble["errors"][0] is None  # one trial has no spread
-    errors = uncertainty(plan.groups, answer).standard_errors
+    errors = standard_errors(plan.groups, answer)
     assert ensemble["errors"][-1] == pytest.approx(errors.tolist(), abs=1e-6)
     other = standard(lm, bird)
     assert data["others"]["standard"]["prediction"] == other.prediction

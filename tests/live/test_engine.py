@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,10 @@ import minise
 from minise import LanguageModel
 from minise.checking.recording import record
 from minise.data.miniature import evaluation_questions
-from minise.grouping import Groups, random_partitions
+from minise.grouping import random_partitions
 from minise.layout import Tree, pack
 from minise.loading.checkpoint import load
-from minise.method import Answer, Group, SelfEnsemble, Standard, combine
-from minise.methods.sequential import Round, UntilDecided, log_wealth, trial_values
-from minise.methods.uncertainty import uncertainty
+from minise.method import SelfEnsemble, Standard
 from tests.support.node import Run, needs_node
 from tests.support.node import node as node
 from tests.support.tiny import FAMILIES, load_tiny
@@ -310,79 +307,24 @@ def test_the_groups_and_the_hash_of_a_question_are_those_of_python(node: Run) ->
     assert got[len(questions) :] == hashes
 
 
-def test_the_interval_and_when_an_answer_is_decided_are_those_of_python(node: Run) -> None:
-    cases = [Asked([0.7, 0.2, 0.3, 0.1, 0.2]), Asked([0.5, 0.45, 0.1, 0.3, 0.2])]
+def test_the_scores_and_intervals_are_those_of_python(node: Run) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    values = np.random.default_rng(0).random((40, 5))
     got = node(
         """
-        import { decidedAfter, estimate, logWealth, rivals, scores } from "./method.js";
-        tell(data.map(({ values, second }) => ({
-          wealth: logWealth(values),
-          rivals: [1, 8, 24, 40].map((n) => rivals(values.slice(0, n), 0.01)),
-          decided: decidedAfter(values, 0.01, 8),
-          scores: scores(values),
-          lead: estimate(values.map((row) => row[0] - row[second])),
-          one: estimate([0.5]),
-        })));
+        import { estimate, scores } from "./method.js";
+        tell({ scores: scores(data), one: estimate([0.5]),
+          lead: estimate(data.map((row) => row[0] - row[2])) });
         """,
-        [
-            {"values": case.values(40).tolist(), "second": second}
-            for case, second in zip(cases, (2, 1), strict=True)
-        ],
+        values.tolist(),
     )
-    for case, one in zip(cases, got, strict=True):
-        assert np.allclose(one["wealth"], log_wealth(case.values(40)))
-        assert one["rivals"] == [case.rivals(n) for n in (1, 8, 24, 40)]
-        ends = [n for n in range(8, 41, 8) if not case.rivals(n)]
-        assert one["decided"] == (ends[0] if ends else None)
-        assert one["scores"] == pytest.approx(case.answer(40).scores.tolist())
-        assert one["one"] == {"mean": 0.5, "error": None, "low": None, "high": None}
-        wanted = uncertainty(Groups(case.trials, independent=True), case.each_trial())
-        assert one["lead"]["mean"] == pytest.approx(wanted.lead)
-        assert one["lead"]["error"] == pytest.approx(wanted.lead_error)
-        interval = one["lead"]["low"], one["lead"]["high"]
-        assert interval == pytest.approx(wanted.lead_interval)
-    assert [one["decided"] for one in got] == [16, None]
-
-
-def test_an_answer_is_not_decided_while_its_own_choice_is_excluded(node: Run) -> None:
-    """The first trials were so clear against the choice that leads in the end."""
-    values = [[0.0, 0.9]] * 10 + [[0.9, 0.0]] * 40
-    assert (log_wealth(np.array(values)).max(axis=0) > np.log(100)).all()
-    script = 'import { rivals } from "./method.js";\ntell(rivals(data, 0.01));'
-    assert node(script, values) == [1]
-
-
-class Asked:
-    """40 trials of 5 choices, and what a model says of each of their groups."""
-
-    def __init__(self, means: list[float]) -> None:
-        self.trials = random_partitions(5, 2, 40, 0, "").trials
-        draw = np.random.default_rng(0)
-        self.said = {
-            group: np.clip([means[i] + draw.normal(0, 0.05) for i in group], 0, 1)
-            for trial in self.trials
-            for group in trial
-        }
-
-    def values(self, n: int) -> np.ndarray:
-        return trial_values(self.trials[:n], self.said, 5)
-
-    def each_trial(self) -> Answer:
-        flat = [group for trial in self.trials for group in trial]
-        return combine(5, [Group(group, torch.tensor(self.said[group]), None) for group in flat])
-
-    def answer(self, n: int) -> Answer:
-        times = Counter(group for trial in self.trials[:n] for group in trial)
-        groups = [
-            Group(group, torch.tensor(self.said[group]), None, count)
-            for group, count in times.items()
-        ]
-        return combine(5, groups)
-
-    def rivals(self, n: int) -> list[int]:
-        question = minise.Question("Why?", list("abcde"))
-        plan = Round(question, Groups(self.trials[:n]), [], [], drawn=self.trials[:n])
-        return UntilDecided(2).rivals(plan, self.answer(n))
+    assert got["scores"] == pytest.approx(values.mean(axis=0).tolist())
+    assert got["one"] == {"mean": 0.5, "error": None, "low": None, "high": None}
+    leads = values[:, 0] - values[:, 2]
+    error = leads.std(ddof=1) / 40**0.5
+    interval = stats.t.interval(0.95, 39, leads.mean(), error)
+    lead = [got["lead"][name] for name in ("mean", "error", "low", "high")]
+    assert lead == pytest.approx([leads.mean(), error, *interval], rel=1e-4)
 
 
 def test_without_webassembly_the_model_multiplies_in_javascript(node: Run) -> None:

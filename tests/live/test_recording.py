@@ -223,7 +223,7 @@ class TestInTheBrowser:
 
     def test_mean_shows_the_scores_of_self_ensemble(self, view: Scene, lm: LanguageModel) -> None:
         for n in (1, 3, N):
-            view.go(f"mean?n={n}&stop=0")
+            view.go(f"mean?n={n}")
             wanted = minise.self_ensemble(lm, QUESTION, group_size=M, trials=n, seed=SEED)
             means = numbers(view, "#mean-strip", "mean")
             assert means == pytest.approx(wanted.scores.tolist(), abs=1e-6)

@@ -21,7 +21,6 @@ METALS = Question(
 )
 DRAWN = {
     "self-ensemble": "4d07ac9810be4b75",
-    "until-decided": "1139422aa6025eca",
     "permutations": "b2c1280f7886fa10",
 }
 
@@ -177,14 +176,13 @@ class TestVariants:
         [
             ("self-ensemble(n=3)", 'has no setting "n"; it has group_size, trials, grouping'),
             ("standard(trials=3)", 'standard has no setting "trials"; it has preset'),
-            ("until-decided(alpha=x)", 'alpha="x" is wrong; give a number'),
             ("self-ensemble(trials=many)", 'trials="many" is wrong; give a whole number'),
             ("self-ensemble(trials=2.5)", "trials=2.5 is wrong; give a whole number"),
             ("self-ensemble(trials=true)", "trials=true is wrong; give a whole number"),
             ("self-ensemble(trials=NaN)", 'trials="NaN" is wrong; give a whole number'),
             ("self-ensemble(null_option=no)", 'null_option="no" is wrong; give true or false'),
-            ("until-decided(z=1e999)", "is too large; give a finite number"),
-            ("until-decided(z=-1e999)", "is too large; give a finite number"),
+            ("vector-scaling(folds=1e999)", "is too large; give a finite number"),
+            ("vector-scaling(folds=-1e999)", "is too large; give a finite number"),
             ("self-ensemble(preset=7)", "preset=7 is wrong; give text"),
             ("self-ensemble(trials)", "is not a setting, or it is there twice"),
             ("self-ensemble(trials=)", "is not a setting, or it is there twice"),

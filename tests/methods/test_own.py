@@ -17,7 +17,6 @@ from minise.commands.cli import main
 from minise.evaluation.samples import read_samples
 from minise.loading.plugin import find_object
 from minise.methods import own
-from minise.methods.sequential import MOST_TRIALS
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts
 from tests.support.commands import assert_one_line
 from tests.support.tiny import FAMILIES, write_checkpoint
@@ -373,10 +372,6 @@ def test_a_method_may_ask_as_many_rounds_as_are_allowed(
     assert evaluate(model, "./mine.py:Mine", "--keep-groups") == 0
     samples = read_samples(Path("run/samples-words-mine.jsonl"))
     assert {len(sample.groups or ()) for sample in samples} == {4 * 2 * 2}
-
-
-def test_the_rounds_that_are_allowed_suffice_for_the_longest_method() -> None:
-    assert own.MOST_ROUNDS >= MOST_TRIALS
 
 
 @pytest.mark.parametrize(

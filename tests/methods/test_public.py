@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from inspect import signature
-
 import torch
 
 from minise import LanguageModel, SelfEnsemble, self_ensemble, standard
 from minise import ask as ask_method
 from minise.engines import branch_logits
-from minise.method import PAPER
-from minise.methods.sequential import UntilDecided
-from minise.prompt import Template
 from tests.support.methods import OTHER, QUESTION, SIZES, ask, plan
 
 
@@ -29,19 +23,6 @@ def test_the_defaults_are_the_papers(lm: LanguageModel) -> None:
     answer, expected = self_ensemble(lm, QUESTION), ask_method(lm, SelfEnsemble(4, 20), QUESTION, 0)
     assert [g.choices for g in answer.groups] == [g.choices for g in expected.groups]
     assert torch.equal(answer.probabilities, expected.probabilities)
-
-
-def test_until_decided_asks_with_the_other_options(lm: LanguageModel) -> None:
-    answer = self_ensemble(lm, QUESTION, 3, until_decided=0.2, null_option=False)
-    expected = ask_method(lm, UntilDecided(3, 0.2, null_option=False), QUESTION)
-    assert torch.equal(answer.probabilities, expected.probabilities)
-    assert {group.null for group in answer.groups} == {None}
-    default = signature(self_ensemble).parameters["max_trials"].default
-    assert default == UntilDecided.max_trials
-    preset = replace(PAPER, standard_template=Template(), template=Template(cue="Say:"))
-    short = self_ensemble(lm, QUESTION, 3, until_decided=0.2, max_trials=16, preset=preset)
-    expected = ask_method(lm, UntilDecided(3, 0.2, 16, preset=preset), QUESTION)
-    assert torch.equal(short.probabilities, expected.probabilities)
 
 
 def test_standard_inference_equals_a_plain_run_of_its_prompt(lm: LanguageModel) -> None:

@@ -24,7 +24,7 @@ LIVE = [
 ]
 ORDINARY = [
     "self-ensemble (m=3)",
-    "until-decided(alpha=0.05,max_trials=40)",
+    "self-ensemble(group_size=3,trials=40)",
     "Qwen/Qwen2-7B, float32, a first try",
     "80.0 [70.0, 90.0] (paper 80.67)",
     *("-", "+5.0 (paper +7.45)", "-3.0", "1.5", "f > 0.7", "f < 0.5.", "R&D", "what is 2 & 3?"),

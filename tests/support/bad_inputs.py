@@ -44,7 +44,6 @@ METHODS = (
 NUMERIC = (
     *("--group-size", "--trials", "--seed", "--limit", "--questions", "--cut-to"),
     *("--only-choices", "--tolerance", "--tokens-per-pass", "--tensor-parallel"),
-    "--until-decided",
 )
 FITTED = "standard,self-ensemble,vector-scaling(folds=2)"
 RUN_FILES = (
@@ -338,13 +337,10 @@ def arguments(case: Case) -> list[str]:
         "--method": (
             *(*METHODS, "without-mask", "without-positions", "permutations", "x.py:Y"),
             *("cot", "reasoning", "reasoning(chat=false,max_new_tokens=3)"),
-            *("pride", "contextual-calibration", "until-decided"),
+            *("pride", "contextual-calibration"),
             *(f"self-ensemble({_setting(draw)})", f"cyclic,standard({_setting(draw)})"),
         ),
-        "--experiment": (
-            *("choices", "sensitivity", "efficiency", "groupings", "calibration"),
-            "sequential",
-        ),
+        "--experiment": (*("choices", "sensitivity", "efficiency", "groupings", "calibration"),),
         "--detail": ("low", "full", "high"),
         "--figure": ("mask.svg", "no/such/mask.svg", "."),
         "--output": ("page.html", "no/such/page.html", ".", "x" * 999),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -31,7 +31,6 @@ from minise.groupings.registry import GROUPINGS
 from minise.layout import pack
 from minise.method import Answer, Method, Plan, SelfEnsemble
 from minise.methods.sample import Sample
-from minise.methods.sequential import trial_values
 from minise.question import Question
 from minise.report.drawing import looks, sheet, style
 from minise.report.results import Results, read_results
@@ -51,6 +50,15 @@ _CAPTION = (
 
 Study = dict[str, Any]  # what `summarise_study` gives
 Measure = Callable[[Sequence[dict[str, Any]], Sequence[str]], dict[str, Any]]
+
+
+def trial_values(trials: Sequence[Trial], probabilities: Mapping[Group, Array], K: int) -> Array:
+    """The probability that each trial gives each choice, (N, K), from those of each group."""
+    values = np.empty((len(trials), K))
+    for row, trial in enumerate(trials):
+        for group in trial:
+            values[row, list(group)] = probabilities[group]
+    return values
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import numpy as np
 from minise.grouping import make_groups
 from minise.groupings.exact import all_ordered_groups
 from minise.groupings.registry import GROUPINGS
-from minise.methods.sequential import trial_values
 from tools.markdown import table
+from tools.studies.groupings import trial_values
 
 CHOICES, GROUP_SIZE = 8, 4
 TRIALS = (5, 10, 20, 40)
