@@ -30,15 +30,13 @@ class Groups:
 
     weights: how much each group counts in the mean, in the order of `flat`; None: all the same.
     independent: the trials were drawn independently of one another, so their spread shows the
-    sampling error. complete: nothing was sampled, so there is no sampling error. balance: how
-    balanced a design is, in words; None for groups that follow no design.
+    sampling error. complete: nothing was sampled, so there is no sampling error.
     """
 
     trials: tuple[Trial, ...]
     weights: tuple[float, ...] | None = None
     independent: bool = False
     complete: bool = False
-    balance: str | None = None
 
     @property
     def flat(self) -> list[Group]:
@@ -122,8 +120,6 @@ def check_groups(groups: Any, K: int, *_: object) -> None:
     ):
         wanted = f"a number above 0 for each of the {len(flat)} groups"
         raise InputError(f"weights {quote(weights)} are wrong; give {wanted}")
-    if not isinstance(groups.balance, str | None):
-        raise InputError(f"balance is {quote(groups.balance)}; it must be text")
 
 
 def check_sizes(num_choices: int, group_size: int, trials: int = 1) -> None:

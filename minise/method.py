@@ -160,7 +160,7 @@ class Method:
 
     A method needs a `name` and a `plan`. Everything else has the default that stands here. If the
     method is a dataclass, its fields are its settings. Settings named `preset` and `grouping` hold
-    objects: where a user wrote "balanced", the function is already in its place. For one question
+    objects: where a user wrote "exact", the function is already in its place. For one question
     the calls are
 
         plan -> write -> forward pass

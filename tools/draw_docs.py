@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from minise.report.drawing import picture, style
 from minise.report.figures import FIGURES, Content
 from minise.report.results import Cell, Results, read_results
 from tools.draw_idea import idea
-from tools.studies import groupings
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORD = DOCS / "pictures.json"
@@ -73,26 +71,6 @@ def sensitivity() -> Any:
     return FIGURES["sensitivity"](content(cells))["sensitivity"]
 
 
-def variances() -> Any:
-    """The study of groupings, from its table."""
-    runs = []
-    for title, table in tables(MINIATURE / "groupings" / "report.md", "tiny-"):
-        cells: list[dict[str, Any]] = []
-        for row in table:
-            for grouping in ("random", "balanced"):
-                if row["N"] == "exact":
-                    continue
-                tokens = row[f"{grouping}: tokens"].replace(",", "")
-                one: dict[str, Any] = {"grouping": grouping, "trials": int(row["N"])}
-                one |= {"tokens": float(tokens), "variance": float(row[f"{grouping}: variance"])}
-                if grouping == "balanced":
-                    one["worth"], one["worth_interval"] = read(row["worth random trials"])
-                cells.append(one)
-        run: Any = SimpleNamespace(model=title.partition(",")[0])  # of Results it needs the name
-        runs.append((run, {"miniature": {"group_size": 4, "cells": cells}}))
-    return groupings.draw(runs)
-
-
 def confidence(folder: str, figure: str) -> Any:
     """The confidence curves of a folder's runs, from its curves.json."""
     cells = []
@@ -126,7 +104,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "idea.png": idea,
     README_FIGURE: accuracy_choices,
     "miniature/sensitivity/sensitivity.png": sensitivity,
-    "miniature/groupings/groupings.png": variances,
     "miniature/choices/confidence-choices.png": partial(
         confidence, "miniature/choices", "confidence-choices"
     ),

@@ -68,7 +68,6 @@ def ways(group_size: int, trials: int) -> dict[str, Variant]:
         "self-ensemble": ensemble(),
         "self-ensemble dense": ensemble("dense"),
         "self-ensemble separate": ensemble("separate"),
-        "self-ensemble balanced": ensemble(grouping="balanced"),
         "self-ensemble independent": ensemble(grouping="independent"),
         "self-ensemble exact": ensemble(group_size=2, grouping="exact"),
         "self-ensemble no null option": ensemble(null_option=False),

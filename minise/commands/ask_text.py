@@ -127,8 +127,6 @@ def _cost_and_precision(report: Report) -> list[str]:
         f"{tokens['tree']:,} with common prefixes merged (this run: {report['engine']})",
         *written,
     ]
-    if report["balance"]:
-        lines.append(report["balance"])
     return [*lines, *_precision(report)]
 
 

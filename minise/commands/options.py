@@ -195,9 +195,9 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     """--grouping, --preset and --no-null-option."""
     add = group(parser, "method").add_argument
     groupings = (
-        "random: random partitions; balanced: partitions chosen together, more precise at the same "
-        "cost; independent: each group drawn by itself, as in the released code; exact: every "
-        "ordered group; or a function of your own, FILE.py:NAME (default: the preset's)"
+        "random: random partitions; independent: each group drawn by itself, as in the released "
+        "code; exact: every ordered group; or a function of your own, FILE.py:NAME (default: the "
+        "preset's)"
     )
     add("--grouping", type=_grouping, metavar="NAME", help=groupings)
     both = "paper: as it is written (default); authors-code: as the authors' released code computes"

@@ -163,7 +163,6 @@ def as_json(
         "answer": plan.question.answer,
         "null": mean_null(answer.groups),
         "null_beside_prediction": mean_null(with_prediction),
-        "balance": plan.groups.balance,
         "groups": [
             {"choices": list(g.choices), "probabilities": g.probabilities.tolist(), "null": g.null}
             for g in answer.groups

@@ -33,7 +33,7 @@ def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str)
         raise InputError(
             f"exact grouping of {K} choices in groups of {size} has {shorten(f'{count:,}', 80)} "
             f"ordered groups, over the limit of {MOST_GROUPS:,}; "
-            "use smaller groups, or sample them with balanced"
+            "use smaller groups, or sample them with random"
         )
     groups: list[Group] = []
     weights: list[float] = []

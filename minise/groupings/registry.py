@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from minise.errors import InputError, quote
 from minise.grouping import Grouping, check_groups, random_partitions
-from minise.groupings.balanced import balanced_partitions
 from minise.groupings.exact import all_ordered_groups
 from minise.groupings.independent import independent_draws
 from minise.loading.plugin import find_object, guarded
@@ -12,7 +11,6 @@ from minise.loading.plugin import find_object, guarded
 # A grouping of your own needs no entry: "./mine.py:name" names it as well.
 GROUPINGS: dict[str, Grouping] = {
     "random": random_partitions,
-    "balanced": balanced_partitions,
     "independent": independent_draws,
     "exact": all_ordered_groups,
 }

@@ -88,8 +88,8 @@ class Variant:
 def split_names(text: str) -> list[str]:
     """The names of a list, each with its settings. Commas in parentheses separate settings.
 
-    >>> split_names("standard,self-ensemble(grouping=balanced,trials=7)")
-    ['standard', 'self-ensemble(grouping=balanced,trials=7)']
+    >>> split_names("standard,self-ensemble(grouping=exact,trials=7)")
+    ['standard', 'self-ensemble(grouping=exact,trials=7)']
     """
     return re.split(r",(?![^()]*\))", text)
 

@@ -37,7 +37,7 @@ def test_json_has_the_keys_of_the_contract(capsys, llama_folder) -> None:
     assert (status, err) == (0, "")
     report = json.loads(out)
     keys = {"model", "method", "engine", "group_size", "trials", "seed", "question", "choices"}
-    keys |= {"prediction", "answer", "null", "null_beside_prediction", "balance", "groups"}
+    keys |= {"prediction", "answer", "null", "null_beside_prediction", "groups"}
     keys |= {"dtype", "device", "quantize", "tokens"}
     assert set(report) == keys | {"standard"}
     assert set(report["standard"]) == keys
@@ -176,12 +176,8 @@ def test_exact_grouping_has_no_trials(capsys, llama_folder) -> None:
         (["--trials", 10**9, "--grouping", "exact"], ["over the limit of 50,000 groups"]),
         (["--choice", "x"] * 1001, ["has 1001 choices", "at most 1,000"]),
         (
-            [*["--choice", "x"] * 200, "--group-size", 200, "--grouping", "balanced"],
+            [*["--choice", "x"] * 200, "--group-size", 200],
             ["200 choices in one prompt, but only 26 labels"],
-        ),
-        (
-            [*["--choice", "x"] * 201, "--grouping", "balanced"],
-            ["a balanced grouping is for 200 choices at most"],
         ),
         (["--choice", "a", "--choice", "\udcff"], ["the choice 2 is not UTF-8"]),
         (["--choice", "x\x1b[2J" * 500], ["has 1 choice;"]),

@@ -26,8 +26,6 @@ def test_ask_says_how_precise_an_answer_is(capsys, llama_folder) -> None:
     )
     _, out, _ = run(capsys, *command, "--trials", 30, "--show-groups")
     assert len(re.findall(r"^ +\S.* 0\.\d+$", out, re.M)) == 3
-    _, out, _ = run(capsys, *command, "--trials", 6, "--grouping", "balanced")
-    assert "balance: pairs meet 2 times; each choice takes each label" in out
 
 
 def test_the_table_and_the_precision_are_two_numbers_of_which_each_is_named(

@@ -36,7 +36,7 @@ DELETED += ("--include-path", "--num-fewshot", "--double-quant", "--method-prese
     [
         (["--preset", "papers"], "--preset: invalid choice: 'papers'"),
         (["--experiment", "mains"], "--experiment: invalid choice: 'mains'"),
-        (["--grouping", "fair"], "--grouping: fair is unknown; use one of random, balanced"),
+        (["--grouping", "fair"], "--grouping: fair is unknown; use one of random, independent"),
         (["--engine", "fast"], "--engine: invalid choice: 'fast'"),
         (["--experiment", "main", "--meth", "standard"], "unrecognized arguments: --meth"),
     ],
@@ -91,13 +91,13 @@ def evaluate(undrawn, capsys, llama_folder: Path, tmp_path: Path) -> Any:
 
 
 def test_options_set_only_what_an_experiment_leaves_open(evaluate) -> None:
-    options = ("--grouping", "balanced", "--no-null-option", "--engine", "separate")
+    options = ("--grouping", "independent", "--no-null-option", "--engine", "separate")
     sizes = ("--group-size", 3, "--trials", 2)
     variants, results, err = evaluate("--experiment", "scale", "--questions", 2, *options, *sizes)
     ensemble = variants["self-ensemble"]
     assert ensemble["engine"] == variants["standard"]["engine"] == "separate"
     assert ensemble["settings"] == {
-        "group_size": 3, "trials": 2, "grouping": "balanced", "null_option": False,
+        "group_size": 3, "trials": 2, "grouping": "independent", "null_option": False,
         "preset": "paper",
     }  # fmt: skip
     assert results["config"]["experiment"] == "scale"
@@ -135,7 +135,6 @@ def test_an_experiment_keeps_the_settings_that_it_varies(evaluate) -> None:
     [
         ({}, True),
         ({"grouping": "independent"}, True),
-        ({"grouping": "balanced"}, False),
         ({"preset": "authors-code"}, False),
     ],
 )

@@ -18,27 +18,20 @@ def test_the_first_groups_never_change() -> None:
     """Golden values: other groups, on any platform or version, would change every result."""
     assert flat(8, 4, 2, seed=0, key="built-in") == BUILT_IN
     assert flat(10, 4, 1, seed=7, key="q-3") == Q_3
-    assert flat(8, 4, 2, seed=0, key="built-in", grouping="balanced") == BALANCED
 
 
 BUILT_IN = [[5, 4, 0, 2], [1, 3, 7, 6], [6, 5, 1, 0], [3, 7, 4, 2]]
 
 
-BALANCED = [[7, 0, 6, 2], [5, 4, 3, 1], [6, 7, 4, 5], [2, 3, 1, 0]]
-
-
 Q_3 = [[7, 0, 6, 5], [2, 9, 4, 3], [8, 1]]
 
 
-@pytest.mark.parametrize("grouping", ["random", "balanced"])
 @pytest.mark.parametrize(
     ("k", "m"), [(8, 4), (10, 4), (5, 2), (1, 4), (6, 1), (6, 6), (3, 4), (2, 1)]
 )
-def test_every_trial_is_a_partition_into_consecutive_groups_of_m(
-    k: int, m: int, grouping: str
-) -> None:
+def test_every_trial_is_a_partition_into_consecutive_groups_of_m(k: int, m: int) -> None:
     trials = 7
-    groups = make_groups(k, m, trials, seed=3, key="x", grouping=grouping)
+    groups = make_groups(k, m, trials, seed=3, key="x")
     per_trial = -(-k // m)
     assert len(groups.trials) == trials
     assert len(groups.flat) == trials * per_trial
@@ -68,22 +61,17 @@ def test_every_ordered_group_is_equally_likely() -> None:
     assert chi_square < 31.3  # 99.9% of the chi-square distribution with 11 degrees of freedom
 
 
-def balanced(k: int, m: int, trials: int, seed: int) -> list[list[int]]:
-    return flat(k, m, trials, seed, "u", "balanced")
-
-
 def test_facts_about_the_groups_are_fields() -> None:
     """No code has to read them out of a name."""
     facts = {
-        name: (g.independent, g.complete, g.balance is not None, g.weights is not None)
+        name: (g.independent, g.complete, g.weights is not None)
         for name in GROUPINGS
         for g in [make_groups(6, 3, 5, 0, "x", name)]
     }
     assert facts == {
-        "random": (True, False, False, False),
-        "balanced": (False, False, True, False),
-        "independent": (True, False, False, False),
-        "exact": (False, True, False, True),
+        "random": (True, False, False),
+        "independent": (True, False, False),
+        "exact": (False, True, True),
     }
 
 
@@ -135,15 +123,13 @@ def test_exact_groups_are_what_partitions_hold_on_average(k: int, m: int) -> Non
         ((8, 0, 20, 0, "x"), "group size 0"),
         ((8, -1, 20, 0, "x"), "group size -1"),
         ((8, 4, 0, 0, "x"), "number of trials 0"),
-        ((8, 4, 0, 0, "x", "balanced"), "number of trials 0"),
         (
             (8, 4, 20, 0, "x", "sorted"),
-            '"sorted" is unknown; use one of random, balanced, independent, exact',
+            '"sorted" is unknown; use one of random, independent, exact',
         ),
         ((8, 4, 25_001, 0, "x"), "25001 trials of 8 choices in groups of 4 are over the limit"),
-        ((8, 4, 10**9, 0, "x", "balanced"), "over the limit of 50,000 groups; use fewer trials"),
+        ((8, 4, 10**9, 0, "x", "independent"), "over the limit of 50,000 groups; use fewer trials"),
         ((8, 4, 10**5000, 0, "x"), "over the limit of 50,000 groups"),
-        ((201, 4, 1, 0, "x", "balanced"), "for 200 choices at most, not 201; use random"),
         ((200, 200, 1, 0, "x", "exact"), "ordered groups, over the limit of 50,000"),
         ((1000, 999, 1, 0, "x", "exact"), "ordered groups, over the limit of 50,000"),
     ],

@@ -11,7 +11,6 @@ import pytest
 from minise import InputError
 from minise.grouping import Grouping, Groups, random_partitions
 from minise.grouping import make_groups as make
-from minise.groupings.balanced import balanced_partitions
 from minise.groupings.exact import all_ordered_groups
 from minise.groupings.independent import independent_draws
 from minise.groupings.registry import GROUPINGS, grouping_name, grouping_named
@@ -68,7 +67,6 @@ def groups_of(tmp_path: Path) -> Callable[[str], Groups]:
         ("Groups((((0, 1), (2, 3)),), (1, 0))", "weights"),
         ("Groups((((0, 1), (2, 3)),), (1, 'a'))", "weights"),
         ("Groups((((0, 1), (2, 3)),), 5)", "weights 5 are wrong"),
-        ("Groups((((0, 1), (2, 3)),), balance=7)", "balance is 7; it must be text"),
         ("Groups((((0, 1), (2, 3)),) * 30_000)", "60,000 groups, over the limit of 50,000"),
         ("1 / 0", r"ZeroDivisionError: division by zero \(mine.py:6\)"),
         ("exit(0)", r"SystemExit: 0 \(mine.py:6\)"),
@@ -135,7 +133,6 @@ def test_an_exception_of_a_function_passed_in_python_is_not_caught() -> None:
 def test_every_grouping_has_its_name() -> None:
     named = {
         "random": random_partitions,
-        "balanced": balanced_partitions,
         "independent": independent_draws,
         "exact": all_ordered_groups,
     }

@@ -366,7 +366,7 @@ def test_the_command_records_what_does_not_run_and_says_what_it_runs(
         (["--group-size", "9"], "9 choices in a group, but"),
         (["--trials", "41"], "41 trials, but"),
         (["--seed", "10000"], "10,000 as seed, but"),
-        (["--grouping", "balanced"], "--grouping is not for the live page"),
+        (["--grouping", "exact"], "--grouping is not for the live page"),
         (["--no-null-option"], "--no-null-option is not for the live page"),
         (["--preset", "authors-code"], "--preset is not for the live page"),
     ],

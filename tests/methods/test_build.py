@@ -85,7 +85,7 @@ class TestVariants:
     def test_a_variants_settings_come_before_options(self) -> None:
         variant = Variant("m2", "self-ensemble", {"group_size": 2, "grouping": "exact"})
         completed = complete(
-            variant, {"group_size": 5, "trials": 3, "grouping": "balanced", "folds": 2}
+            variant, {"group_size": 5, "trials": 3, "grouping": "independent", "folds": 2}
         )
         assert completed.settings == {
             "group_size": 2,

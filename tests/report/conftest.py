@@ -11,9 +11,9 @@ from tests.support.runs import arguments, no_drawing
 
 
 @pytest.fixture(scope="session")
-def balanced(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("balanced")
-    options = ("--method", "standard,self-ensemble", "--grouping", "balanced")
+def independent(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("independent")
+    options = ("--method", "standard,self-ensemble", "--grouping", "independent")
     with no_drawing():
         assert main(arguments(model, data, folder, *options)) == 0
     return folder

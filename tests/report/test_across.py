@@ -24,10 +24,10 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def test_runs_are_compared_on_their_common_questions(
-    model: Path, whole: Path, balanced: Path, tmp_path: Path, capsys
+    model: Path, whole: Path, independent: Path, tmp_path: Path, capsys
 ) -> None:
     capsys.readouterr()
-    folders = [str(whole), str(balanced)]
+    folders = [str(whole), str(independent)]
     assert main(["report", *folders, "-o", str(tmp_path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [len(run["results"]["words"]) for run in report["runs"]] == [4, 2]
@@ -37,9 +37,9 @@ def test_runs_are_compared_on_their_common_questions(
     assert names == [
         ("standard", "cyclic"),
         ("standard", "vector-scaling"),
-        ("self-ensemble (grouping=balanced)", "self-ensemble (grouping=random)"),
-        ("self-ensemble (grouping=balanced)", "cyclic"),
-        ("self-ensemble (grouping=balanced)", "vector-scaling"),
+        ("self-ensemble (grouping=independent)", "self-ensemble (grouping=random)"),
+        ("self-ensemble (grouping=independent)", "cyclic"),
+        ("self-ensemble (grouping=independent)", "vector-scaling"),
     ]
     ours = report["differences"][2]
     accuracy = [run["results"]["words"]["self-ensemble"]["accuracy"] for run in report["runs"]]

@@ -55,7 +55,7 @@ class TestTheStyle:
         columns = {ax.get_subplotspec().colspan.start for ax in by_name["confidence-q"].axes}
         assert columns == set(range(PANELS_IN_A_ROW))
         shown = " ".join(keys(by_name["confidence-q"])[-1].split())
-        assert shown.startswith("my-method (grouping=balanced, group_size=3, ")
+        assert shown.startswith("my-method (grouping=exact, group_size=3, ")
         many = drawn(run(None, {"q": methods(*TWELVE)}))
         with style():
             for figure in (by_name["accuracy"], by_name["confidence-q"], *many.values()):

@@ -41,11 +41,11 @@ class TestWhichThereAre:
 
 class TestSettingsAndPanels:
     def test_settings_and_symbols_are_explained_below_the_figure(self) -> None:
-        settings = {**M4, "grouping": "balanced", "preset": "paper"}
+        settings = {**M4, "grouping": "independent", "preset": "paper"}
         cells = {"standard": cell(), "mine": cell("self-ensemble", settings=settings)}
         for figure in drawn(run(None, {"q": cells})).values():
             assert "m: choices in a group. N: partitions into groups." in caption(figure)
-            assert "mine: m=4, N=20, grouping=balanced." in caption(figure)
+            assert "mine: m=4, N=20, grouping=independent." in caption(figure)
 
     def test_settings_that_differ_by_task_are_listed_with_the_task(self) -> None:
         large = cell("self-ensemble", settings={"group_size": 5, "trials": 40})

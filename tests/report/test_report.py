@@ -115,23 +115,26 @@ class TestTheReport:
 @pytest.mark.usefixtures("undrawn")
 class TestRunsAreNamed:
     def test_by_the_settings_that_differ(
-        self, whole: Path, balanced: Path, tmp_path: Path, capsys
+        self, whole: Path, independent: Path, tmp_path: Path, capsys
     ) -> None:
         capsys.readouterr()
-        assert main(["report", str(whole), str(balanced), "-o", str(tmp_path)]) == 0
+        assert main(["report", str(whole), str(independent), "-o", str(tmp_path)]) == 0
         out, text = capsys.readouterr().out, (tmp_path / "report.md").read_text()
         for shown in (out, text):
             assert "| self-ensemble (grouping=random) " in shown
-            assert "| self-ensemble (grouping=balanced) " in shown
+            assert "| self-ensemble (grouping=independent) " in shown
         assert (
-            "  Settings: standard: preset=paper; self-ensemble (grouping=balanced): group" in text
+            "  Settings: standard: preset=paper; self-ensemble (grouping=independent): group"
+            in text
         )
-        assert "group_size=2, trials=3, grouping=balanced, null_option=true, preset=paper" in text
+        assert (
+            "group_size=2, trials=3, grouping=independent, null_option=true, preset=paper" in text
+        )
 
     def test_by_their_labels(
-        self, model: Path, whole: Path, balanced: Path, tmp_path: Path, capsys
+        self, model: Path, whole: Path, independent: Path, tmp_path: Path, capsys
     ) -> None:
-        folders = [str(whole), str(balanced)]
+        folders = [str(whole), str(independent)]
         assert main(["report", *folders, "--label", "drawn,chosen", "-o", str(tmp_path)]) == 0
         text = (tmp_path / "report.md").read_text()
         for label in ("drawn", "chosen"):
@@ -150,13 +153,13 @@ class TestOneRunHoldsVariants:
     def test_each_variant_has_its_settings_in_its_name(
         self, model: Path, data: Path, tmp_path: Path, capsys
     ) -> None:
-        named = "self-ensemble,self-ensemble(grouping=balanced, trials=4),standard"
+        named = "self-ensemble,self-ensemble(grouping=independent, trials=4),standard"
         assert main(arguments(model, data, tmp_path, "--method", named, "--limit", 3)) == 0
         results = json.loads((tmp_path / "results.json").read_text())
         settings = {name: cell["settings"] for name, cell in results["results"]["words"].items()}
-        other = "self-ensemble(grouping=balanced,trials=4)"
+        other = "self-ensemble(grouping=independent,trials=4)"
         assert list(settings) == ["self-ensemble", other, "standard"]
-        assert (settings[other]["trials"], settings[other]["grouping"]) == (4, "balanced")
+        assert (settings[other]["trials"], settings[other]["grouping"]) == (4, "independent")
         assert (settings["self-ensemble"]["trials"], settings[other]["group_size"]) == (3, 2)
         assert results["config"]["as_in_paper"] is False
         assert (tmp_path / f"samples-words-{other}.jsonl").exists()

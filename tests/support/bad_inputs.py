@@ -243,7 +243,7 @@ def questions(case: Case) -> list[str]:
     for _ in range(case.draw.choice((0, 1, 3))):
         texts[case.draw.randrange(len(texts))] = _text(case)
     choices = [part for text in texts[1:] for part in ("--choice", text)]
-    names = ("random", "balanced", "independent", "exact")
+    names = ("random", "independent", "exact")
     # Every group of 26 choices would be sound, and a lot of work.
     grouping = ("--grouping", case.draw.choice(names if len(texts) < 9 else names[:3]))
     return ["ask", "--model", model, "--question", texts[0], *choices, *grouping, *more]
@@ -349,7 +349,7 @@ def arguments(case: Case) -> list[str]:
             *("miniature", "qasc", task, f"{task},{task}", "miniature,x.jsonl", "qasc@v1"),
             *(f"qasc@{task}", f"qasc@{case.originals / 'qasc.parquet'}", "qasc@"),
         ),
-        "--grouping": ("random", "balanced", "independent", "exact", "x.py:Y", ":", "json:loads"),
+        "--grouping": ("random", "independent", "exact", "x.py:Y", ":", "json:loads"),
         "--engine": ENGINES,
         "--preset": PRESET_NAMES,
         "--dtype": (*DTYPES, "int8"),
@@ -465,7 +465,7 @@ KINDS: dict[str, Callable[[Case], list[str]]] = {
 
 def _setting(draw: random.Random) -> str:
     name = draw.choice(("trials", "group_size", "grouping", "null_option", "preset", "", "x"))
-    values = ("1", "3", "0", "-1", "nan", "true", "null", "[1]", "1e3", "balanced", "x.py:Y", "")
+    values = ("1", "3", "0", "-1", "nan", "true", "null", "[1]", "1e3", "exact", "x.py:Y", "")
     return f"{name}={draw.choice(values)}" if draw.random() < 0.9 else name
 
 

@@ -18,7 +18,7 @@ from minise.report.results import Results
 from tests.support.results import cell, make
 
 ABLATED = ("standard", "without-mask", "without-positions", "self-ensemble")
-LONG = "my-method(grouping=balanced,group_size=3,trials=14,null_option=false,preset=authors-code)"
+LONG = "my-method(grouping=exact,group_size=3,trials=14,null_option=false,preset=authors-code)"
 TWELVE = (*ABLATED, "cyclic", "vector-scaling", "dirichlet", "x", "self-ensemble-b", "y", "z", LONG)
 
 
