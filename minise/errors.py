@@ -50,34 +50,8 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def by_torchrun() -> bool:
-    """Whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def torchrun_problem() -> str:
-    """Which of torchrun's variables is missing or damaged; empty if none is, or without it."""
-    if not by_torchrun():
-        return ""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
-        text = os.environ.get(name, "")
-        if not (text.isdecimal() and text.isascii() and len(text) < 10):
-            return f"the variable {name} of torchrun is {quote(text, 40)}, not a number"
-    if not int(os.environ["RANK"]) < int(os.environ["WORLD_SIZE"]):
-        return "the variable RANK of torchrun is not less than WORLD_SIZE"
-    return "" if os.environ.get("MASTER_ADDR") else "the variable MASTER_ADDR of torchrun is empty"
-
-
-def rank() -> int:
-    """The number of this process among those that torchrun started; 0 if it is alone, or if that
-    is not known."""
-    return int(os.environ["RANK"]) if by_torchrun() and not torchrun_problem() else 0
-
-
 def say(message: str, colour: str = "yellow") -> None:
-    """Print one line of at most 400 characters on stderr. Of many processes, number 0 alone."""
-    if rank():
-        return
+    """Print one line of at most 400 characters on stderr."""
     line = shorten(printable(" ".join(message.split())), 380)
     print(f"{painted('minise:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
 

@@ -50,7 +50,7 @@ from minise.loading.checkpoint import read_weights
 from minise.loading.config_json import config_from_dict, read_config
 from minise.loading.quantize import STATE, pack, read_stored
 from minise.loading.source import finder, weight_files
-from minise.loading.stored import described, read_headers
+from minise.loading.stored import read_headers
 from minise.methods.sample import Sample
 from minise.report.results import read_results, tell_apart
 from minise.tokenizer import Tokenizer
@@ -91,9 +91,7 @@ def config() -> Reader:
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
-        facts = read_config(path)
-        if facts.num_hidden_layers < 9:  # each layer is made
-            described(facts, path)
+        read_config(path)
 
     return Reader([_json(raw) for raw in FAMILIES.values()], read)
 

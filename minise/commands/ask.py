@@ -50,7 +50,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     engines = "how the group prompts are run; all give the same numbers, plain within rounding"
     add("--engine", choices=ENGINES, default="tree", help=f"{engines} (default: tree)")
     options.add_model(parser)
-    options.add_dry_run(parser)
     add = options.group(parser, "output").add_argument
     scores = "print each choice's score, and the probabilities of each group"
     add("--show-groups", action="store_true", help=scores)

@@ -22,11 +22,9 @@ from minise.commands.options import group
 from minise.errors import (
     WHEN,
     InputError,
-    by_torchrun,
     is_memory,
     one_line,
     printable,
-    rank,
     say,
     shorten,
     use_colour,
@@ -52,8 +50,6 @@ def main(arguments: list[str] | None = None) -> int:
                 return 0
             args = top.parse_args(words, argparse.Namespace(arguments=tuple(words)))
             use_colour(args.color)
-            if by_torchrun() and words[0] != "eval":
-                raise InputError(f"torchrun is for minise eval; start minise {words[0]} without it")
             request = import_module(f"minise.commands.{args.command}").request(args)
             status: int = _imported(f"minise.commands.run_{args.command}").run(request)
         finally:
@@ -142,8 +138,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _refuse(message: str) -> int:
-    if rank():  # process 0 says it, if it is not ended before because another one failed
-        return 0
     try:
         say(message, "red")
     except OSError:

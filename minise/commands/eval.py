@@ -34,7 +34,6 @@ class EvalRequest:
     """
 
     model: ModelRequest
-    tensor_parallel: int
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
     experiment: str | None
@@ -68,15 +67,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_questions(parser)
     _add_methods(parser)
     options.add_model(parser)
-    split = "split the model over W of torchrun's processes: heads and columns of the MLP"
-    options.group(parser, "model").add_argument(
-        "--tensor-parallel", type=int, default=1, metavar="W", help=split
-    )
     add = options.group(parser, "output").add_argument
     folder = "where the run is kept"
     add("-o", "--output-path", type=Path, required=True, metavar="DIR", help=folder)
     add("--resume", action="store_true", help="go on with the run in DIR")
-    options.add_dry_run(parser)
     label = "a name for this run beside the model's, in tables and figures"
     add("--label", metavar="TEXT", help=label)
     add("--keep-groups", action="store_true", help="keep the probabilities of each group, too")

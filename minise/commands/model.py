@@ -9,53 +9,32 @@ import torch
 
 from minise.commands.options import ModelRequest
 from minise.engines import LanguageModel
-from minise.errors import InputError, say
-from minise.loading import checkpoint, placement
+from minise.loading import checkpoint
 from minise.loading.names import AUTO
-from minise.loading.placement import Placement, name_of
-from minise.loading.tensor_parallel import Share
+
+SMALL = 20_000_000  # numbers of a model; threads slow a smaller one down
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, and what was chosen for it. `placement` and `packed`, the 4-bit format of the
-    weights or "as stored", are known of minise's own models; without a format, packed is None. With
-    ModelRequest.dry_run the model has no weights."""
+    """A model, and the dtype and device that were chosen for it."""
 
     lm: LanguageModel
     dtype: str  # as --dtype names it: "float32"
     device: str
-    placement: Placement | None = None
-    packed: str | None = None
 
 
-def load_model(request: ModelRequest, share: Share | None = None) -> Loaded:
-    """The model, or this process' share of it. What was chosen for "auto" is said on stderr, unless
-    it is the plain case."""
-    if request.memory is not None and not request.dry_run:
-        raise InputError("--memory is for a plan; give it with --dry-run")
+def load_model(request: ModelRequest) -> Loaded:
+    """The model, in as many threads as --threads says."""
     dtype = request.dtype if request.dtype == AUTO else getattr(torch, request.dtype)
-    lm, stored, placed = checkpoint.prepare(
-        request.model,
-        request.revision,
-        dtype,
-        request.device,
-        request.quantize,
-        getattr(torch, request.preferred),
-        fetch=not request.dry_run,
-        share=share,
-        memory=request.memory,
+    preferred = getattr(torch, request.preferred)
+    lm, stored, chosen, device = checkpoint.prepare(
+        request.model, request.revision, dtype, request.device, request.quantize, preferred
     )
-    packed = "as stored" if stored.packed else request.quantize
-    loaded = Loaded(lm, name_of(placed.dtype), str(placed.device), placed, packed)
-    if request.dry_run:
-        return loaded
-    if placed.why:
-        say(f"{request.model}: {loaded.dtype} on {loaded.device}, {placed.why}")
     # First: the numbers of rows that share their bits depend on the threads (exact/probe.py).
     set_threads(request.threads, stored.values)
-    decoder = checkpoint.read_weights(stored, placed.dtype, placed.device, request.quantize)
-    return replace(loaded, lm=replace(lm, decoder=decoder))
+    decoder = checkpoint.read_weights(stored, chosen, device, request.quantize)
+    return Loaded(replace(lm, decoder=decoder), checkpoint.name_of(chosen), str(device))
 
 
 def set_threads(threads: int | None, values: int) -> None:
@@ -63,5 +42,5 @@ def set_threads(threads: int | None, values: int) -> None:
     their number."""
     if threads is not None:
         torch.set_num_threads(threads)
-    elif values < placement.SMALL and "OMP_NUM_THREADS" not in os.environ:
+    elif values < SMALL and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)

@@ -41,7 +41,6 @@ class ModelRequest:
     """Which model to load, and how.
 
     dtype, device: a name, or "auto". preferred: the dtype that "auto" takes where it fits.
-    dry_run: plan only, and load no weights. memory: bytes that count as free, for a plan.
     """
 
     model: str
@@ -51,8 +50,6 @@ class ModelRequest:
     threads: int | None = None
     quantize: str | None = None
     preferred: str = "float32"
-    dry_run: bool = False
-    memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,23 +87,15 @@ def group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGrou
 def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     """The options of a ModelRequest. --model is by default one that ships, and is loaded in `dtype`
     where that fits."""
-    parser.set_defaults(preferred=dtype, dry_run=False, memory=None)
+    parser.set_defaults(preferred=dtype)
     model = f"checkpoint folder or hub id (default: {DEFAULT_MODEL}, which ships)"
     add = group(parser, "model").add_argument
     add("--model", default=DEFAULT_MODEL, metavar="PATH_OR_ID", help=model)
-    dtypes = f"{AUTO} (the default): on a CPU {dtype} where it fits, else as the weights are stored"
+    dtypes = f"{AUTO} (the default): on a CPU {dtype}, else as the weights are stored"
     devices = f"{AUTO} (the default): a GPU if there is one; or cpu, cuda, cuda:1, ..."
     add_weights(parser, AUTO, AUTO, dtypes, devices)
     packed = "pack the linear layers in 4 bits, as bitsandbytes does"
     add("--quantize", choices=FOUR_BIT, help=packed)
-
-
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """--dry-run and --memory."""
-    plan = "print what would run, in which dtype and memory; load no weights"
-    group(parser, "output").add_argument("--dry-run", action="store_true", help=plan)
-    memory = "plan for this memory, and for a --device that need not be here; for example 24GB"
-    group(parser, "output").add_argument("--memory", type=_bytes, metavar="SIZE", help=memory)
 
 
 def add_weights(
@@ -237,13 +226,6 @@ def _threads(text: str) -> int:
         has = f"this machine has {most}"
         raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a number from 1; {has}")
     return int(text)
-
-
-def _bytes(text: str) -> int:
-    size = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?([MGT])(i?)B?", text)
-    if size is None:
-        raise argparse.ArgumentTypeError(f"{shorten(text, 80)}: give a size, as 24GB or 80GiB")
-    return int(float(size[1]) * (1024 if size[3] else 1000) ** (2 + "MGT".index(size[2])))
 
 
 class _Together(argparse.Action):

@@ -33,8 +33,6 @@ def run(request: AskRequest) -> int:
         if name in methods:
             _check_groups(question, request, methods[name][0].settings)
     loaded = load_model(request.model)
-    if request.model.dry_run:
-        return _show_plan(request, loaded, methods, question)
     report = _ask_all(request, loaded, methods, question)
     if request.json:
         print(json_text(report))
@@ -72,15 +70,6 @@ def _check_groups(question: Question, request: AskRequest, settings: Mapping[str
         grouping=settings["grouping"],
     )
     check_groups(question, sizes)
-
-
-def _show_plan(request: AskRequest, loaded: Loaded, methods: Methods, question: Question) -> int:
-    from minise.commands import dry_run  # it imports evaluation/, which ask does not need
-
-    planned = {name: (method, request.engine) for name, (_, method) in methods.items()}
-    counts = dry_run.count(loaded.lm, planned, [(request.question.seed, question)])
-    dry_run.show(request.model.model, loaded, {"question": counts}, request.json)
-    return 0
 
 
 def _is_the_default(request: AskRequest, question: Question) -> bool:

@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from minise.commands import dry_run, run_report, stop
+from minise.commands import run_report, stop
 from minise.commands.eval import EvalRequest
 from minise.commands.model import Loaded, load_model
 from minise.data.tasks import Selection, Task, load_tasks
 from minise.errors import InputError, say
 from minise.evaluation.experiments import EXPERIMENTS, find_experiment
-from minise.evaluation.run import Run, assist, evaluate
+from minise.evaluation.run import Run, evaluate
 from minise.evaluation.samples import check_folder
 from minise.evaluation.usable import able, usable
 from minise.loading.identity import model_identity
-from minise.loading.parallel import World, joined, restarted
 from minise.methods.build import build, complete, make_variants
 from minise.methods.fitted import Fitted
 from minise.methods.registry import Variant
@@ -29,17 +28,11 @@ Seeded = list[tuple[int, Question]]  # questions with their seeds
 
 
 def run(request: EvalRequest) -> int:
-    with joined(request.tensor_parallel) as world:
-        plan = make_plan(request)
-        if world.rank == 0:
-            check_folder(request.output_path)
-        loaded = load_model(request.model, world.share)
-        plan = for_model(plan, request, loaded, world)
-        if not request.model.dry_run:
-            _run(plan, request, loaded, world)
-        elif world.rank == 0:
-            _show_plan(plan, request, loaded)
-    return 0  # also where another process than 0 failed: process 0 reports its error
+    plan = make_plan(request)
+    check_folder(request.output_path)
+    loaded = load_model(request.model)
+    _run(for_model(plan, request, loaded), request, loaded)
+    return 0
 
 
 def make_plan(request: EvalRequest) -> Run:
@@ -56,7 +49,7 @@ def make_plan(request: EvalRequest) -> Run:
     return replace(plan, variants=variants)
 
 
-def for_model(plan: Run, request: EvalRequest, loaded: Loaded, world: World) -> Run:
+def for_model(plan: Run, request: EvalRequest, loaded: Loaded) -> Run:
     """The plan with the variants and the questions that this model can run, and with what makes it
     this model's run."""
     lm, variants = loaded.lm, plan.variants
@@ -65,8 +58,6 @@ def for_model(plan: Run, request: EvalRequest, loaded: Loaded, world: World) -> 
         variants = {task.name: able(lm, variants[task.name], task) for task in first}
     tasks = usable(lm, plan.tasks, variants, request.skip_bad_rows)
     plan = replace(plan, tasks=tasks, variants=variants)
-    if request.model.dry_run:
-        return plan  # without weights the model has no identity
     identity = {
         "experiment": request.experiment,
         "model": request.model.model,
@@ -75,8 +66,6 @@ def for_model(plan: Run, request: EvalRequest, loaded: Loaded, world: World) -> 
         "limit": request.limit,
         **model_identity(lm),
     }
-    if world.width > 1:  # the last bits of a split model's numbers differ
-        identity["tensor_parallel"] = world.width
     return replace(
         plan,
         identity=identity,
@@ -113,33 +102,21 @@ def _about(plan: Run, request: EvalRequest, tasks: Sequence[Task]) -> dict[str, 
     }
 
 
-def _run(plan: Run, request: EvalRequest, loaded: Loaded, world: World) -> None:
-    """Run the plan. Process 0 then reports; the others only answer a part of the questions."""
-    if world.rank:
-        assist(loaded.lm, plan, world)
-        return
+def _run(plan: Run, request: EvalRequest, loaded: Loaded) -> None:
+    """Run the plan, and report."""
     skipped = _skipped(plan)
     for row in skipped[:20]:
         say(f"left out: {row}")
     if len(skipped) > 1:
         say(f"left out: {len(skipped):,} rows in all")
     stop.words = "stopped; the same command with --resume goes on"
-    resume = request.resume or restarted()
-    results = evaluate(loaded.lm, plan, request.output_path, resume, world)
+    results = evaluate(loaded.lm, plan, request.output_path, request.resume)
     run_report.show([Results.from_json(results)], request.output_path, request.json)
 
 
 def _skipped(plan: Run) -> list[str]:
     """The malformed and unusable rows of all tasks, with the reasons."""
     return sorted({row for tasks in plan.tasks.values() for task in tasks for row in task.skipped})
-
-
-def _show_plan(plan: Run, request: EvalRequest, loaded: Loaded) -> None:
-    counts = {}
-    for task, variants in plan.variants.items():
-        methods = {variant.name: (build(variant), variant.engine) for variant in variants}
-        counts[task] = dry_run.count(loaded.lm, methods, plan.questions(task))
-    dry_run.show(request.model.model, loaded, counts, request.json)
 
 
 def _load_tasks(request: EvalRequest, seed: int) -> list[Task]:

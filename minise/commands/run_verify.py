@@ -18,6 +18,7 @@ from minise.commands.verify import VerifyRequest
 from minise.errors import painted, printable
 from minise.exact import machine
 from minise.files import json_text
+from minise.loading.checkpoint import without_weights
 from minise.method import Method
 from minise.question import Question
 
@@ -42,7 +43,7 @@ def run(request: VerifyRequest) -> int:
 
 
 def _prove(request: VerifyRequest, method: Method, question: Question) -> int:
-    lm = load_model(replace(request.model, dry_run=True)).lm  # config and tokenizer
+    lm = without_weights(request.model.model, request.model.revision)
     proof = prove(lm, method.plan(lm, question, request.question.seed))
     show = verify_proof.as_json if request.json else verify_proof.as_text
     return _print(show(request.model.model, proof), proof.passed, request.json)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,6 @@ from torch import Tensor
 from minise.engines import LanguageModel
 from minise.errors import InputError, quote
 from minise.evaluation.meter import timed
-from minise.loading.parallel import World
 from minise.method import Answer, Method, Plan
 from minise.methods.build import build_asking
 from minise.methods.first_trials import group_records
@@ -52,57 +50,6 @@ def ask_each(
         while planned := ahead.result():
             ahead = planner.submit(next, passes, None)
             yield from _run_pass(asker, planned)
-
-
-def ask_together(
-    asker: Asker, world: World, key: str, questions: Seeded, pending: Sequence[int] = ()
-) -> Generator[Sample, None, None]:
-    """In process 0 the samples of `pending`, indices of questions, in their order, whichever of the
-    processes asks them. The others learn from it what is pending, and yield nothing. Raises as
-    `ask_each` does, for a question of any process."""
-    if world.size > 1 and world.rank == 0:
-        world.send(f"{key}/pending", json.dumps(list(pending)))
-    elif world.size > 1:
-        pending = json.loads(world.receive(f"{key}/pending", [0]))
-    claimed: list[int] = []  # places in `pending`, in the order in which this process asks them
-
-    def claim() -> Iterator[tuple[int, Question]]:
-        for place in world.claim(key, len(pending)):
-            claimed.append(place)
-            yield questions[pending[place]]
-
-    asked_here = enumerate(ask_each(asker, claim()))
-    if world.rank:
-        for number, sample in asked_here:
-            if world.leads:
-                world.send(f"{key}/{claimed[number]}", sample.line())
-        return
-    waiting: dict[int, Sample] = {}  # by place: asked here, before those of earlier places are in
-    next_place = 0
-
-    def sample_at(place: int, wait: bool) -> Sample | None:
-        if place in waiting:
-            return waiting.pop(place)
-        line = None
-        if world.size > 1:
-            name = f"{key}/{place}"
-            line = world.receive(name, world.others) if wait else world.received(name)
-        return None if line is None else Sample(**json.loads(line))
-
-    def in_order(wait: bool) -> Iterator[Sample]:
-        """The next samples, as far as they are in."""
-        nonlocal next_place
-        while next_place < len(pending):
-            sample = sample_at(next_place, wait)
-            if sample is None:
-                return
-            next_place += 1
-            yield sample
-
-    for number, sample in asked_here:
-        waiting[claimed[number]] = sample
-        yield from in_order(wait=False)
-    yield from in_order(wait=True)
 
 
 def for_trial(variant: Variant, method: Method) -> Method:

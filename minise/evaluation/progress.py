@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tqdm import tqdm
 
-from minise.errors import printable, rank, say
+from minise.errors import printable, say
 
 T = TypeVar("T")
 PAUSE = 30.0  # seconds: a shorter run prints no line
@@ -44,16 +44,12 @@ def progress(
 ) -> Generator[T, None, None]:
     """The items one after the other. Where stderr is no terminal, as in a log file, a line is
     printed there when another 10% are done: at most every 30 seconds, at least every 10 minutes.
-    The text of `beside` is shown, too. Of many processes, only number 0 shows anything.
+    The text of `beside` is shown, too.
 
     whole: of this loop and others; each item is so much of its `work`. It has a bar, or an
     estimate, of its own."""
-    show = _nothing if rank() else _bars if sys.stderr.isatty() else _lines
+    show = _bars if sys.stderr.isatty() else _lines
     yield from show(items, what, unit, beside, whole or Whole("", {}, 0.0), work)
-
-
-def _nothing(items: Sequence[T], *_: Any) -> Generator[T, None, None]:
-    yield from items
 
 
 def _bars(

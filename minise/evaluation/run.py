@@ -22,14 +22,13 @@ from minise.data.tasks import Task
 from minise.engines import LanguageModel
 from minise.errors import InputError, one_line, printable, say, shorten
 from minise.evaluation import samples as files
-from minise.evaluation.asking import Asker, Seeded, ask_each, ask_together, for_trial
+from minise.evaluation.asking import Asker, Seeded, ask_each, for_trial
 from minise.evaluation.meter import peak_bytes
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
 from minise.evaluation.progress import Whole, progress
 from minise.files import json_text
 from minise.loading.identity import code_identity, machine, sha256
-from minise.loading.parallel import ALONE, World
 from minise.method import Method, Plan
 from minise.methods.build import build
 from minise.methods.fitted import Fitted, NotConverged
@@ -97,12 +96,8 @@ class Answers:
     peak_bytes: int | None = None
 
 
-def evaluate(
-    lm: LanguageModel, run: Run, folder: Path, resume: bool = False, world: World = ALONE
-) -> dict[str, Any]:
+def evaluate(lm: LanguageModel, run: Run, folder: Path, resume: bool = False) -> dict[str, Any]:
     """Ask what is not asked yet, then fit and measure. Returns the content of results.json.
-
-    The other processes of `world` have to call `assist` with the same run meanwhile.
 
     Raises InputError, before any question is asked, for what a method cannot do and for a folder
     that is not this run's (`open_folder`). Later for a full disk, and for a question that cannot be
@@ -113,12 +108,8 @@ def evaluate(
     began = time.time()
     methods = {task: _make_methods(run, task) for task in run.variants}
     description, this_machine = run.describe(), machine()
-    _check_agreement(world, description)
     _check_names(folder, methods)
-    is_new = not (folder / "run.json").exists()
-    if world.width > 1:
-        world.send("new", "yes" if is_new else "")
-    if is_new:
+    if not (folder / "run.json").exists():
         _try_each(lm, run, methods)
     with files.open_folder(folder, description, resume, this_machine) as moved:
         if moved:
@@ -127,9 +118,7 @@ def evaluate(
         answers: dict[str, dict[str, Answers]] = {}  # by task and variant
         left_out: dict[str, dict[str, str]] = {}  # the reasons by task and variant
         for task in methods:
-            answers[task], left_out[task] = _answer(
-                lm, run, task, methods[task], folder, world, whole
-            )
+            answers[task], left_out[task] = _answer(lm, run, task, methods[task], folder, whole)
         measured = _measure_all(run, description, answers, folder)
         config = {
             **description,
@@ -143,18 +132,6 @@ def evaluate(
         text = json_text({"config": config, **measured}, indent=1, ensure_ascii=False)
         files.replace_file(folder / "results.json", text + "\n")
         return json.loads(text)
-
-
-def assist(lm: LanguageModel, run: Run, world: World) -> None:
-    """Ask a part of the questions of process 0, which calls `evaluate`. Writes no file."""
-    methods = {task: _make_methods(run, task) for task in run.variants}
-    world.gather(json.dumps(run.describe()))
-    if world.rank < world.width and world.receive("new", [0]):
-        _try_each(lm, run, methods)
-    for task in methods:
-        for asker in _askers(lm, run, methods[task]).values():
-            for _ in ask_together(asker, world, _key(task, asker), run.questions(task)):
-                pass
 
 
 # Before a question is asked
@@ -177,17 +154,6 @@ def _make_methods(run: Run, task: str) -> Methods:
         method.check(run.questions(task))
         ready.add(variant.name)
     return methods
-
-
-def _check_agreement(world: World, description: dict[str, Any]) -> None:
-    """Raise InputError if another process has another run."""
-    as_read = json.loads(json.dumps(description))  # lists in place of tuples
-    for number, text in enumerate(world.gather(""), 1):
-        if difference := files.first_difference(json.loads(text), as_read):
-            raise InputError(
-                f"process {number} would run something else than process 0 ({difference}); give "
-                "all of them the same files"
-            )
 
 
 def _check_names(folder: Path, methods: dict[str, Methods]) -> None:
@@ -226,7 +192,7 @@ def _askers(lm: LanguageModel, run: Run, methods: Methods) -> dict[str, Asker]:
 
 
 def _key(task: str, asker: Asker) -> str:
-    """Under which the processes share the questions of a task and variant."""
+    """The name of a task and variant in `Whole`."""
     return f"{task}/{asker.variant.name}"
 
 
@@ -252,7 +218,6 @@ def _answer(
     task: str,
     methods: Methods,
     folder: Path,
-    world: World,
     whole: Whole,
 ) -> tuple[dict[str, Answers], dict[str, str]]:
     """The answers of each variant of a task, by its name; and the fits that did not converge, each
@@ -263,7 +228,7 @@ def _answer(
     for variant, method in methods:
         name, path = variant.name, files.samples_path(folder, task, variant.name)
         if isinstance(method, Method):
-            answers[name] = _ask(askers[name], run, task, path, world, whole)
+            answers[name] = _ask(askers[name], run, task, path, whole)
             continue
         try:
             if missing := [need for need in method.needs if need in left_out]:
@@ -282,13 +247,12 @@ def _answer(
     return answers, left_out
 
 
-def _ask(asker: Asker, run: Run, task: str, path: Path, world: World, whole: Whole) -> Answers:
+def _ask(asker: Asker, run: Run, task: str, path: Path, whole: Whole) -> Answers:
     """The answers of a method that asks the model: those in its file, and those that it lacks,
     which are appended one by one."""
     questions = run.questions(task)
     samples = _read_answered(path, questions)
-    places = [i for i, (seed, q) in enumerate(questions) if (seed, q.id) not in samples]
-    pending = [questions[i] for i in places]
+    pending = [(seed, q) for seed, q in questions if (seed, q.id) not in samples]
     title = printable(shorten(path.stem.removeprefix("samples-"), 60))
     work = whole.works[_key(task, asker)]
     whole.total -= work * len(samples)
@@ -299,7 +263,7 @@ def _ask(asker: Asker, run: Run, task: str, path: Path, world: World, whole: Who
 
     def ask_pending() -> None:
         nonlocal written_tokens
-        new = ask_together(asker, world, _key(task, asker), questions, places)
+        new = ask_each(asker, pending)
         shown = progress(pending, title, "question", beside, whole, work)
         with closing(new), closing(shown) as asking:
             for _, question in asking:
@@ -318,9 +282,6 @@ def _ask(asker: Asker, run: Run, task: str, path: Path, world: World, whole: Who
     peak = None
     if pending:
         peak = peak_bytes(ask_pending, asker.lm.decoder.device)[0]
-    else:  # the other processes wait to learn that nothing is pending
-        for _ in ask_together(asker, world, _key(task, asker), questions):
-            pass
     return Answers([samples[seed, question.id] for seed, question in questions], peak)
 
 

@@ -24,7 +24,7 @@ from minise.explaining.runs import Runs, run_all, tree_rows
 from minise.explaining.sequence import sequence_part
 from minise.explaining.watch import OwnModel, Watch
 from minise.layout import Tree, pack
-from minise.loading.placement import name_of
+from minise.loading.checkpoint import name_of
 from minise.method import Answer, Method, Plan, Preset, SelfEnsemble, Standard
 from minise.methods.rotations import Cyclic
 from minise.prompt import LABELS

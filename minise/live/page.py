@@ -41,7 +41,7 @@ def live_page(source: str | Path, revision: str | None = None) -> str:
     The page needs no other file and no network: its policy forbids every request. Raises InputError
     as `load` does, and where `why_not_live` has a reason.
     """
-    lm, stored, _ = checkpoint.prepare(source, revision, "auto", "cpu", None)
+    lm, stored, *_ = checkpoint.prepare(source, revision, "auto", "cpu", None)
     if why := _unfit(lm, stored):
         raise InputError(f"{lm.name}: {why}; leave --live out")
     # float16 has fewer exponents than float32, and none of its values is lost there.
@@ -64,7 +64,7 @@ def why_not_live(source: str | Path, revision: str | None = None) -> str:
     """Why a checkpoint does not run in a page; empty if it does. It must be of FAMILIES, have at
     most MOST_NUMBERS numbers, none of them in 4 bits, and a tokenizer of byte-level BPE. Raises
     InputError as `load` does."""
-    lm, stored, _ = checkpoint.prepare(source, revision, "auto", "cpu", None)
+    lm, stored, *_ = checkpoint.prepare(source, revision, "auto", "cpu", None)
     return _unfit(lm, stored)
 
 

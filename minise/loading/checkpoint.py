@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,15 +14,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minise.engines import LanguageModel
-from minise.errors import InputError, quote
+from minise.errors import InputError, one_line, quote
 from minise.exact.layers import probe, refine
 from minise.loading.config_json import read_config
 from minise.loading.names import AUTO
-from minise.loading.placement import Placement, known_device, place, usable_device
 from minise.loading.quantize import check_format, matrix_of, pack, put, read_stored
-from minise.loading.source import finder, on_disk, weight_files
-from minise.loading.stored import DTYPES, Stored, described, opened, read_headers
-from minise.loading.tensor_parallel import Share
+from minise.loading.source import finder, weight_files
+from minise.loading.stored import DTYPES, Stored, opened, read_headers
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
@@ -39,8 +38,8 @@ def load(
 ) -> LanguageModel:
     """Load a checkpoint from a folder, the shipped "weights/...", or a hub id "owner/name".
 
-    `dtype` and `device` "auto" are chosen by the size of the weights and the free memory: float32
-    on a CPU where that fits well, otherwise as `placement.place` says. With `quantize`, one of
+    `device` "auto" is a GPU if there is one. `dtype` "auto" is float32 on a CPU, elsewhere as the
+    weights are stored. With `quantize`, one of
     "nf4", "fp4" and "nf4-double" (whose scales are in 8 bits), the linear layers inside the blocks
     are packed in 4 bits as they are read; see quantize.py. A checkpoint that bitsandbytes stored in
     4 bits is read as it is.
@@ -59,13 +58,12 @@ def load(
 
     Raises InputError, naming file and tensor, if a tensor is missing, unexpected, corrupt, of the
     wrong shape or not finite; if the config or `quantize` asks for something that minise does not
-    implement; if the weights do not fit in memory; and if the hub does not serve a file.
+    implement; and if the hub does not serve a file.
     """
     if dtype not in (AUTO, *DTYPES):
         raise InputError(f"dtype {dtype} is not one of auto, {', '.join(map(str, DTYPES))}")
-    lm, stored, placed = prepare(source, revision, dtype, device, quantize)
-    decoder = read_weights(stored, placed.dtype, placed.device, quantize)
-    return replace(lm, decoder=decoder)
+    lm, stored, chosen, where = prepare(source, revision, dtype, device, quantize)
+    return replace(lm, decoder=read_weights(stored, chosen, where, quantize))
 
 
 def prepare(
@@ -75,31 +73,58 @@ def prepare(
     device: str | torch.device,
     quantize: str | None,
     preferred: torch.dtype = torch.float32,
-    fetch: bool = True,
-    share: Share | None = None,
-    memory: int | None = None,
-) -> tuple[LanguageModel, Stored, Placement]:
+) -> tuple[LanguageModel, Stored, torch.dtype, torch.device]:
     """A checkpoint without its weights, which can plan prompts but not run them; what its files
-    hold; and the device and dtype for them.
-
-    `preferred`: the dtype for "auto" on a CPU, where it fits. Without `fetch`, weights that are not
-    on this machine are described by config.json. `share`: the part of the weights that this process
-    has. `memory`: see `placement.place`. Raises as `load` and `placement.place` do.
+    hold; and the dtype and device for them. `preferred`: the dtype for "auto" on a CPU. Raises as
+    `load` does.
     """
     check_format(quantize)
-    if device != AUTO:  # before anything is fetched
-        usable_device(device) if memory is None else known_device(device)
+    if device == AUTO:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    where = usable_device(device)  # before anything is fetched
+    lm, locate, folder = _files(source, revision)
+    stored = read_headers(lm.config, weight_files(locate, folder))
+    chosen = dtype if isinstance(dtype, torch.dtype) else stored.dtype
+    if dtype == AUTO and where.type == "cpu":
+        chosen = preferred
+    stored.in_4_bits(quantize)  # refuses before the weights are read
+    return replace(lm, decoder=stored.decoder), stored, chosen, where
+
+
+def without_weights(source: str | Path, revision: str | None = None) -> LanguageModel:
+    """A checkpoint that can plan prompts but not run them, from its config and tokenizer alone."""
+    return _files(source, revision)[0]
+
+
+def _files(
+    source: str | Path, revision: str | None
+) -> tuple[LanguageModel, Callable[[str], Path], Path]:
+    """The model without weights, how to find its files, and where its config.json lies."""
     locate = finder(str(source), revision)
     path = locate("config.json")
     config = read_config(path, str(source))
     tokenizer = Tokenizer.from_file(locate("tokenizer.json"))
     commit = path.parent.name if path.parent.parent.name == "snapshots" else None
-    files = weight_files(locate, path.parent) if fetch else on_disk(str(source), commit, path)
-    stored = read_headers(config, files) if files else described(config, path)
-    lm = LanguageModel(str(source), config, stored.decoder, tokenizer, commit)
-    if share is not None:
-        stored = stored.split(share, quantize)
-    return lm, stored, place(stored, dtype, device, quantize, preferred, memory)
+    with torch.device("meta"):  # no memory for initial values
+        decoder = Decoder(config)
+    return LanguageModel(str(source), config, decoder, tokenizer, commit), locate, path.parent
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device. Raises InputError if a tensor cannot be created on it and read back."""
+    try:
+        torch.zeros(1, device=device).item()  # item() fails on "meta", whose tensors hold no values
+        return torch.device(device)
+    except (RuntimeError, AssertionError, ImportError) as error:
+        why = one_line(error)
+        raise InputError(
+            f"device {quote(str(device))} cannot be used here ({why}); try cpu"
+        ) from None
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The name that --dtype takes: "float32"."""
+    return str(dtype).removeprefix("torch.")
 
 
 def read_weights(
@@ -183,8 +208,7 @@ class _Reader:
         return decoder
 
     def _weight(self, path: Path, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A weight, or the share of this process: copied, in the dtype of the model, or where it
-        lies in a file that stays open."""
+        """A weight: a copy in the dtype of the model, or where it lies in an open file."""
         # Each copied tensor has a map of its own, which is closed at once and frees its pages.
         with opened(path) as file:
             tensor = self._checked(file, path, name, shape)
@@ -208,15 +232,14 @@ class _Reader:
             return copied
 
     def _checked(self, file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor of an open file, or the share of this process, as it is stored. Its shape and
-        dtype are checked."""
-        view, share = file.get_slice(name), self.stored.share
+        """A tensor of an open file as it is stored. Its shape and dtype are checked."""
+        view = file.get_slice(name)
         if tuple(view.get_shape()) != shape:
             raise InputError(
                 f"{path}: tensor {name} has shape {tuple(view.get_shape())}, "
                 f"config.json makes it {shape}; one of the two belongs to another model"
             )
-        tensor: Tensor = file.get_tensor(name) if share is None else share.read(name, view)
+        tensor: Tensor = file.get_tensor(name)
         if tensor.dtype not in DTYPES:
             raise InputError(f"{path}: tensor {name} is {tensor.dtype}; no quantized weights")
         return tensor

@@ -97,20 +97,6 @@ def finder(source: str, revision: str | None) -> Callable[[str], Path]:
     return from_hub
 
 
-def on_disk(source: str, commit: str | None, config: Path) -> list[Path]:
-    """The weight files of a checkpoint that are on this machine: in the folder of its config.json,
-    or in the hub's cache at this commit. An empty list if one of them is missing."""
-
-    def cached(name: str) -> Path:
-        return _readable(_download(source, name, commit, _MODEL, fetch=False))
-
-    try:
-        find = cached if commit else finder(source, None)
-        return weight_files(find, config.parent)
-    except _Absent:
-        return []
-
-
 def optional_file(find: Callable[[str], Path], name: str) -> Path | None:
     """A file that a checkpoint need not have: None if it is not there."""
     try:

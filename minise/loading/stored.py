@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ from safetensors import SafetensorError, safe_open
 
 from minise.config import Config
 from minise.errors import InputError, one_line
-from minise.files import read_bytes
 from minise.loading.names import DTYPES as DTYPE_NAMES
 from minise.loading.quantize import BYTES, STATE, matrix_of
-from minise.loading.tensor_parallel import Share
 from minise.model import Decoder
 
 DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in DTYPE_NAMES)
@@ -32,8 +29,7 @@ class Stored:
 
     decoder: on the device "meta", which keeps shapes and no values. shapes: of its tensors by their
     names. tensors: every tensor of the files, as (file, name). dtype: of most of the values that
-    are not in 4 bits. packed: the matrices that are stored in 4 bits. share: the part of this
-    process, if the decoder is split over processes; `shapes` are those of the whole decoder.
+    are not in 4 bits. packed: the matrices that are stored in 4 bits.
     """
 
     folder: Path
@@ -42,14 +38,6 @@ class Stored:
     tensors: list[tuple[Path, str]]
     dtype: torch.dtype
     packed: frozenset[str]
-    share: Share | None = None
-
-    def split(self, share: Share, quantize: str | None = None) -> Stored:
-        """The part of one process. Raises InputError for weights in 4 bits, whose blocks cannot be
-        split, and for sizes that cannot be split."""
-        if self.in_4_bits(quantize):
-            raise InputError(f"{self.folder}: weights in 4 bits cannot be split over processes")
-        return replace(self, decoder=share.decoder(self.decoder.config), share=share)
 
     @property
     def values(self) -> int:
@@ -91,18 +79,6 @@ def read_headers(config: Config, files: Sequence[Path]) -> Stored:
             values[_IN_FILES[kinds[name]]] += math.prod(shapes[name])
     dtype = max(values, key=values.__getitem__, default=torch.float32)
     return Stored(files[0].parent, decoder, shapes, tensors, dtype, frozenset(packed))
-
-
-def described(config: Config, path: Path) -> Stored:
-    """What a checkpoint holds by its config.json alone, which is at `path`."""
-    raw = json.loads(read_bytes(path))
-    name = raw.get("dtype") or raw.get("torch_dtype")
-    dtype = getattr(torch, name) if name in DTYPE_NAMES else torch.float32
-    decoder, shapes = _shapes(config)
-    packed = frozenset[str]()
-    if raw.get("quantization_config"):
-        packed = frozenset(name for name in shapes if matrix_of(name)[0])
-    return Stored(path.parent, decoder, shapes, [], dtype, packed)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def test_a_small_model_runs_on_one_thread(capsys, monkeypatch, llama_folder, thr
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     run(capsys, *command)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr("minise.loading.placement.SMALL", 10)
+    monkeypatch.setattr("minise.commands.model.SMALL", 10)
     run(capsys, *command)
     assert threads == [1, 3]
 

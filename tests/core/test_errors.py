@@ -22,7 +22,6 @@ from minise.errors import (
     shorten,
     use_colour,
 )
-from tests.support.processes import variables
 
 
 def test_input_errors_are_value_errors() -> None:
@@ -64,18 +63,6 @@ def test_a_message_on_stderr_is_one_line_of_at_most_400_characters(
     assert err.startswith("minise: two lines xxx")
     assert err.count("\n") == 1
     assert len(err) <= 400
-
-
-def test_only_the_first_of_several_processes_prints(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in variables(1, 2).items():
-        monkeypatch.setenv(name, text)
-    say("hello")
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("RANK", "0")
-    say("hello")
-    assert capsys.readouterr().err == "minise: hello\n"
 
 
 @pytest.mark.parametrize(

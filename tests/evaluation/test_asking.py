@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,20 +12,17 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor
-from torch.distributed import HashStore
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, pack
 from minise import method as ensemble
 from minise.commands.cli import main
 from minise.evaluation import asking
-from minise.evaluation.asking import Asker, ask_each, ask_together, for_trial
+from minise.evaluation.asking import Asker, ask_each, for_trial
 from minise.groupings.exact import all_ordered_groups
-from minise.loading.parallel import World
 from minise.method import Plan, label_logits
 from minise.methods.build import build
 from minise.methods.registry import Variant
 from minise.methods.rotations import tokens_so_far
-from minise.methods.sample import Sample
 from minise.names import ENGINES
 from minise.rounds import join, run_plan, run_plans
 from tests.support.runs import METHODS, arguments
@@ -227,52 +223,6 @@ class TestAnEvaluation:
 
         monkeypatch.setattr(asking, "run_plans", fails)
         assert self.samples(lm, 10**6) == expected
-
-    @pytest.mark.parametrize("pending", [[1, 2, 3, 5], []])
-    def test_of_two_processes_yields_all_samples_in_order_in_the_first(
-        self, lm: LanguageModel, pending: list[int]
-    ) -> None:
-        """Threads stand for processes. Both answer: the first of each waits for the other's."""
-        answering: set[threading.Thread] = set()
-        both = threading.Event()
-
-        class Meets(SelfEnsemble):
-            def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Any:
-                answering.add(threading.current_thread())
-                if len(answering) == 2:
-                    both.set()
-                assert both.wait(60)
-                return super().answer(plan, logits)
-
-        store, asker = HashStore(), self.asker(lm, 0, Meets(3, 4))
-
-        def ask(rank: int) -> list[Sample]:
-            world, mine = World(rank, 2, store), [] if rank else pending
-            try:
-                return list(ask_together(asker, world, "t/x", PAIRS, mine))
-            except BaseException:
-                store.set("failed", "the other one")  # which would wait for it
-                raise
-
-        with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(ask, (0, 1))
-        lines = [json.loads(sample.line()) | {"seconds": 0} for sample in first]
-        alone = [sample | {"seconds": 0} for sample in self.samples(lm, 0)]
-        assert lines == [alone[i] for i in pending]
-        assert second == []
-
-    def test_of_two_processes_the_first_also_yields_samples_of_the_second(
-        self, lm: LanguageModel
-    ) -> None:
-        """The second asks everything, and ends before the first begins."""
-        store, pending = HashStore(), [4, 0, 3]
-        store.set("t/x/pending", json.dumps(pending))
-        asker = self.asker(lm, 0)
-        assert list(ask_together(asker, World(1, 2, store), "t/x", PAIRS)) == []
-        samples = list(ask_together(asker, World(0, 2, store), "t/x", PAIRS, pending))
-        assert [(one.seed, one.id) for one in samples] == [
-            (PAIRS[i][0], PAIRS[i][1].id) for i in pending
-        ]
 
     def test_plans_the_next_pass_while_the_model_runs(self, lm: LanguageModel) -> None:
         planned: dict[str, threading.Event] = {q.id: threading.Event() for q in QUESTIONS}

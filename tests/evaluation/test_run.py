@@ -7,14 +7,12 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore
 
 from minise import InputError, LanguageModel, Question, load
 from minise.commands.cli import main
@@ -24,7 +22,6 @@ from minise.evaluation.run import Run
 from minise.evaluation.samples import read_samples
 from minise.loading import identity
 from minise.loading.identity import sha256
-from minise.loading.parallel import World
 from minise.methods.calibration import VectorScaling
 from minise.methods.fitted import NotConverged
 from minise.methods.registry import METHODS as METHODS_KNOWN
@@ -354,46 +351,6 @@ class TestFromPython:
         assert shown[2:] == [("all 2 runs", second, second, 1)]
         run.evaluate(lm, self.run(question, STANDARD), tmp_path / "one")
         assert shown[3][1] == 0  # of one run alone, its own bar says enough
-
-
-class TestTwoProcesses:
-    """tests/loading/test_parallel.py starts real ones; here a thread acts as process 1."""
-
-    def run(self, *questions: Question) -> Run:
-        tasks = {0: [Task("q", "own", list(questions), {})]}
-        return Run(tasks, {"q": [STANDARD, Variant("ours", "self-ensemble", {"trials": 2})]}, {})
-
-    def test_share_the_questions(
-        self, lm: LanguageModel, question: Question, tmp_path: Path
-    ) -> None:
-        store, request = (
-            HashStore(),
-            self.run(*(replace(question, id=str(i), answer=i) for i in range(4))),
-        )
-        alone = run.evaluate(lm, request, tmp_path / "alone")
-        with ThreadPoolExecutor(1) as other:
-            assisting = other.submit(run.assist, lm, request, World(1, 2, store))
-            try:
-                report = run.evaluate(lm, request, tmp_path / "both", world=World(0, 2, store))
-            finally:
-                store.set("failed", "process 0 is done")  # process 1 waits for nothing more
-            assisting.result()
-        assert report["results"] == alone["results"] != {}
-        for name in ("predictions-q.csv", "samples-q-ours.jsonl", "samples-q-standard.jsonl"):
-            both, expected = (
-                re.sub('"seconds": [^,]*', "", (tmp_path / folder / name).read_text())
-                for folder in ("both", "alone")
-            )
-            assert both == expected
-
-    def test_are_refused_if_their_runs_differ(
-        self, lm: LanguageModel, question: Question, tmp_path: Path
-    ) -> None:
-        store, other = HashStore(), self.run(replace(question, text="Another?"))
-        store.set("run/1", json.dumps(other.describe()))
-        with pytest.raises(InputError, match=r"process 1 would run .* than process 0 \(tasks"):
-            run.evaluate(lm, self.run(question), tmp_path / "x", world=World(0, 2, store))
-        assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(

@@ -412,3 +412,19 @@ def test_the_published_checkpoints_load_and_answer(
     assert torch.isfinite(p).all()
     assert p.sum().item() == pytest.approx(1, abs=1e-12)
     assert p.max() - p.min() > 1e-3  # and it says something
+
+
+@pytest.mark.parametrize("device", ["cpu:9999999999", "nonsense", "", "vulkan", "meta"])
+def test_an_unusable_device_is_named(llama_folder: Path, device: str) -> None:
+    with pytest.raises(InputError) as refused:
+        minise.load(llama_folder, device=device)
+    message = str(refused.value)
+    assert message.startswith(f'device "{device}" cannot be used here (')
+    assert message.endswith("; try cpu")
+    assert len(message) < 300
+
+
+def test_auto_is_float32_on_a_cpu_whatever_is_stored(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, FAMILIES["llama"], dtype=torch.bfloat16)
+    assert minise.load(tmp_path, device="cpu").decoder.dtype == torch.float32
+    assert minise.load(tmp_path, device="cpu", dtype=torch.bfloat16).decoder.dtype == torch.bfloat16

@@ -182,22 +182,6 @@ def test_a_repository_downloads_answers_and_answers_again_from_the_cache(
     assert_answers(done, expected)
 
 
-def test_a_dry_run_fetches_no_weights(hub: Hub, tmp_path: Path, expected: list[float]) -> None:
-    config = json.loads(hub.files["owner/name", COMMIT]["config.json"])
-    changed = json.dumps({**config, "torch_dtype": "float16"}).encode()
-    hub.files["owner/name", COMMIT]["config.json"] = changed
-    status, planned, stderr = ask(hub.url, tmp_path, "owner/name", "--dry-run")
-    assert (status, stderr) == (0, "")
-    assert hub.fetched == ["config.json", "tokenizer.json"]
-    assert json.loads(planned)["weights_bytes"] > 0
-    # Weights that were downloaded are inspected.
-    assert_answers(ask(hub.url, tmp_path, "owner/name"), expected)
-    hub.requests.clear()
-    done = ask(hub.url, tmp_path, "owner/name", "--dry-run", HF_HUB_OFFLINE="1")
-    assert json.loads(done[1])["tasks"] == json.loads(planned)["tasks"]
-    assert hub.requests == []
-
-
 def test_a_sharded_repository_downloads_and_answers_with_progress_on_stderr_only(
     hub: Hub, tmp_path: Path, expected: list[float]
 ) -> None:

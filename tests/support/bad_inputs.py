@@ -43,7 +43,7 @@ METHODS = (
 )
 NUMERIC = (
     *("--group-size", "--trials", "--seed", "--limit", "--questions", "--cut-to"),
-    *("--only-choices", "--tolerance", "--tokens-per-pass", "--tensor-parallel"),
+    *("--only-choices", "--tolerance", "--tokens-per-pass"),
 )
 FITTED = "standard,self-ensemble,vector-scaling(folds=2)"
 RUN_FILES = (
@@ -367,9 +367,7 @@ def arguments(case: Case) -> list[str]:
         if change == 0:
             line.pop(draw.randrange(len(line)))
         elif change == 1:
-            line.append(
-                draw.choice((*flags, "--keep-groups", "--skip-bad-rows", "--dry-run", "extra"))
-            )
+            line.append(draw.choice((*flags, "--keep-groups", "--skip-bad-rows", "extra")))
         else:
             value = _text(case) if change == 2 else draw.choice(pools[option])
             line += [option, value]
@@ -427,19 +425,6 @@ def own(case: Case) -> list[str]:
     return _either(case, "--method", "./own.py:Mine")
 
 
-def torchrun(case: Case) -> list[str]:
-    """The variables that torchrun sets, one of them missing or wrong. (With sound ones the process
-    would wait for others.)"""
-    sound = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
-    sound |= {"MASTER_ADDR": "localhost", "TORCHELASTIC_RUN_ID": "x"}
-    name = case.draw.choice(("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR"))
-    wrong = ("", "-1", "x", "1.5", "²", " 0 ", "1" * 5000, "NaN", "\udcff", "\x1b[31m")
-    case.environment = {**sound, name: "" if name == "MASTER_ADDR" else case.draw.choice(wrong)}
-    if case.chance(0.3):
-        del case.environment[name]
-    return _either(case, "--method", "standard")
-
-
 def labels(case: Case) -> list[str]:
     """Texts that a report shows, some of which a browser would take for a part of the page."""
     draw = case.draw
@@ -458,7 +443,7 @@ KINDS: dict[str, Callable[[Case], list[str]]] = {
     for kind in (
         *(config, weights, index, tokenizer, writing),
         *(questions, data, run, arguments, output),
-        *(packed, settings, own, torchrun, labels),
+        *(packed, settings, own, labels),
     )
 }
 
