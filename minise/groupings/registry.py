@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from minise.errors import InputError, quote
-from minise.grouping import Grouping, check_groups, random_partitions
+from minise.grouping import Grouping, random_partitions
 from minise.groupings.exact import all_ordered_groups
 from minise.groupings.independent import independent_draws
-from minise.loading.plugin import find_object, guarded
+from minise.loading.plugin import find_object
 
 # A grouping of your own needs no entry: "./mine.py:name" names it as well.
 GROUPINGS: dict[str, Grouping] = {
@@ -19,15 +19,15 @@ GROUPINGS: dict[str, Grouping] = {
 def grouping_named(name: str | Grouping) -> Grouping:
     """The grouping for a name in GROUPINGS or "./file.py:name"; a function is returned as it is.
 
-    Raises InputError for an unknown name. A function from a file raises it for any error in that
-    function, and for groups that `check_groups` refuses.
+    Raises InputError for an unknown name.
     """
     if not isinstance(name, str):
         return name
     if name in GROUPINGS:
         return GROUPINGS[name]
     check_grouping_name(name)
-    return guarded(name, find_object(name), check_groups)
+    function: Grouping = find_object(name)
+    return function
 
 
 def check_grouping_name(name: str) -> None:

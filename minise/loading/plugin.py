@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -60,38 +57,3 @@ def find_object(where: str) -> Any:
     if not hasattr(module, name):
         raise InputError(f"{path}: defines no {name}; give one of the names it defines")
     return getattr(module, name)
-
-
-def guarded(
-    where: str, function: Callable[..., Any], check: Callable[..., None] | None = None
-) -> Callable[..., Any]:
-    """The user's function `where`, which then raises InputError in place of any other exception.
-
-    `check` gets its result and its arguments, and raises an exception for an unusable result.
-    """
-    if not callable(function):
-        raise InputError(f"{where}: is {quote(function)}; it must be a function")
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            result = function(*args, **kwargs)
-            if check is not None:
-                check(result, *args)
-        except InputError as error:
-            raise type(error)(f"{where}: {error}") from error
-        except (Exception, SystemExit) as error:  # whatever the user's code raises
-            raise InputError(f"{where}: {_describe(where, error)}") from error
-        return result
-
-    return call
-
-
-def _describe(where: str, error: BaseException) -> str:
-    """Class and message of an exception, and the last line of the user's file that it passed."""
-    file = Path(where.rpartition(":")[0]).name
-    at = ""
-    for frame, line in walk_tb(error.__traceback__):
-        if Path(frame.f_code.co_filename).name == file:
-            at = f" ({file}:{line})"
-    return f"{type(error).__name__}: {one_line(error)}{at}"

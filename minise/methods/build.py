@@ -1,6 +1,6 @@
 """Make the method objects of variants.
 
-Names of groupings and presets become objects here, and a class of the user's own is checked.
+Names of groupings and presets become objects here.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import Field, fields, is_dataclass, replace
 from math import inf
+from types import new_class
 from typing import Any
 
 from minise.errors import InputError, one_line, quote
 from minise.groupings.registry import grouping_named
-from minise.loading.plugin import find_object, guarded
+from minise.loading.plugin import find_object
 from minise.method import PAPER, Method
 from minise.methods.fitted import Fitted
-from minise.methods.own import guarded_method, with_base
 from minise.methods.presets import preset_named
 from minise.methods.registry import METHODS, OFFERED, Variant, check_method_name
 
@@ -33,8 +33,12 @@ def build(variant: Variant) -> Method | Fitted:
     where, settings = variant.method, variant.settings
     if where in METHODS:
         return _make(find_object(METHODS[where][0]), settings)
-    cls = with_base(where, find_object(where))
-    return guarded_method(where, guarded(where, _make)(cls, settings))
+    cls = find_object(where)
+    if not isinstance(cls, type) or not (hasattr(cls, "plan") or hasattr(cls, "fit")):
+        raise InputError(f"{where}: is no class with plan or fit; see docs/extending.md")
+    if not issubclass(cls, Method | Fitted):  # it need not name its base class
+        cls = new_class(cls.__name__, (cls, Fitted if hasattr(cls, "fit") else Method))
+    return _make(cls, settings)
 
 
 def build_asking(variant: Variant) -> Method:

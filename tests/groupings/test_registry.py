@@ -68,10 +68,6 @@ def groups_of(tmp_path: Path) -> Callable[[str], Groups]:
         ("Groups((((0, 1), (2, 3)),), (1, 'a'))", "weights"),
         ("Groups((((0, 1), (2, 3)),), 5)", "weights 5 are wrong"),
         ("Groups((((0, 1), (2, 3)),) * 30_000)", "60,000 groups, over the limit of 50,000"),
-        ("1 / 0", r"ZeroDivisionError: division by zero \(mine.py:6\)"),
-        ("exit(0)", r"SystemExit: 0 \(mine.py:6\)"),
-        ("mine(K, m, trials, seed, question_id)", r"RecursionError: .* \(mine.py:[56]\)"),
-        ("int('x' * 5000)", "ValueError: invalid literal"),
     ],
 )
 def test_a_wrong_result_of_a_users_grouping_is_named(
@@ -80,7 +76,6 @@ def test_a_wrong_result_of_a_users_grouping_is_named(
     with pytest.raises(InputError, match=complaint) as caught:
         groups_of(returned)
     message = str(caught.value)
-    assert "mine.py:" in message or returned == "Groups(())"
     assert len(message) < 500
     assert "\n" not in message
 
@@ -96,8 +91,6 @@ def test_a_users_grouping_may_miss_a_choice_by_chance(
 @pytest.mark.parametrize(
     ("source", "name", "complaint"),
     [
-        ("def mine(K): ...", "mine", "mine.py:mine: TypeError: mine() takes 1 positional argument"),
-        ("mine = 3", "mine", "mine.py:mine: is 3; it must be a function"),
         ("exit(0)", "mine", "mine.py: could not be run (SystemExit: 0); fix the file"),
         ("raise KeyError", "mine", "mine.py: could not be run (KeyError: KeyError); fix the file"),
         ("\0", "mine", "source code string cannot contain null bytes); fix"),

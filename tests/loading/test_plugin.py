@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from minise.errors import InputError, Unsuited
-from minise.loading.plugin import find_object, guarded, load_extra
+from minise.errors import InputError
+from minise.loading.plugin import find_object, load_extra
 
 
 def refusal(where: str) -> str:
@@ -65,54 +65,3 @@ def test_a_file_that_fails_or_lacks_the_name_is_refused(
     path = tmp_path / "mine.py"
     path.write_text(source)
     assert refusal(f"{path}:Mine").startswith(f"{path}: {reason}")
-
-
-class TestGuarded:
-    def test_a_result_is_passed_on(self) -> None:
-        def double(x: int, times: int = 2) -> int:
-            """Twice."""
-            return x * times
-
-        function = guarded("mine.py:double", double)
-        assert (function(3), function(3, times=4), function.__doc__) == (6, 12, "Twice.")
-
-    def test_an_error_is_one_line_that_names_the_line_of_the_file(self, tmp_path: Path) -> None:
-        path = tmp_path / "mine.py"
-        path.write_text("def inner():\n    raise KeyError('x')\ndef mine():\n    inner()\n")
-        function = guarded(f"{path}:mine", find_object(f"{path}:mine"))
-        with pytest.raises(InputError) as refused:
-            function()
-        assert str(refused.value) == f"{path}:mine: KeyError: 'x' (mine.py:2)"
-
-    def test_an_input_error_keeps_its_class(self) -> None:
-        def refuse() -> None:
-            raise Unsuited("too many choices")
-
-        with pytest.raises(Unsuited, match=r"^mine\.py:refuse: too many choices$"):
-            guarded("mine.py:refuse", refuse)()
-
-    def test_an_unusable_result_is_refused(self) -> None:
-        def check(result: int, x: int) -> None:
-            if result < x:
-                raise InputError(f"returned {result}, below {x}")
-
-        function = guarded("mine.py:f", lambda x: 5, check)
-        assert function(5) == 5
-        with pytest.raises(InputError, match=r"^mine\.py:f: returned 5, below 6$"):
-            function(6)
-
-    def test_an_object_that_is_no_function_is_refused(self) -> None:
-        with pytest.raises(InputError, match=r"^mine\.py:x: is 3; it must be a function$"):
-            guarded("mine.py:x", 3)  # type: ignore[arg-type]
-
-
-def test_an_exception_that_cannot_be_printed_is_refused_too() -> None:
-    class Silent(Exception):
-        def __str__(self) -> str:
-            raise KeyError
-
-    def fails() -> None:
-        raise Silent
-
-    with pytest.raises(InputError, match=r"^\./x\.py:f: Silent: "):
-        guarded("./x.py:f", fails)()
