@@ -57,7 +57,7 @@ def _entry(name: str) -> str:
     """A name with its signature and docstring; a class with its own methods and properties."""
     value = getattr(PACKAGE, name)
     if not callable(value):
-        home = PACKAGE._homes()[name].replace(".", "/")
+        home = PACKAGE.NAMES[name].replace(".", "/")
         return f"### `{name}`\n\nA `{type(value).__name__}`, see `{home}.py`.\n"
     text = f"### `{name}`\n\n{_code(name, value)}\n{_doc(value)}"
     for method, function in _own(value) if isinstance(value, type) else ():
