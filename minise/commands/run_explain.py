@@ -31,7 +31,8 @@ def run(request: ExplainRequest) -> int:
     method, seed = self_ensemble(request.question), request.question.seed
     lm = load_model(request.model).lm
     page = Page(explain_data(lm, method, question, seed, request.detail))
-    size = write_file(request.output, page.html)
+    write_file(request.output, page.html)
+    size = len(page.html.encode())
     if request.figure is not None:
         write_file(request.figure, page.figure)
     report = as_json(request, page.data, size)
@@ -51,7 +52,8 @@ def write_live(request: ExplainRequest) -> int:
     else:
         why = why_not_live(model.model, model.revision)
     text = recorded(request, why) if why else live(request)
-    size = write_file(request.output, text)
+    write_file(request.output, text)
+    size = len(text.encode())
     report = {"model": model.model, "output": str(request.output), "bytes": size}
     told = f"written: {near(request.output)} ({size / 1e6:.2f} MB)"
     told += ", with recorded answers" if why else ""

@@ -14,7 +14,7 @@ from minise.commands.report import ReportRequest
 from minise.commands.written import listed, near
 from minise.errors import InputError, one_line, printable
 from minise.evaluation.samples import DAMAGE, check_folder
-from minise.files import json_text, make_folder, write_file
+from minise.files import json_text, write_file
 from minise.report.across import across
 from minise.report.disagreements import disagreements
 from minise.report.figures import draw
@@ -51,7 +51,7 @@ def _show_differences(
     tasks = disagreements(list(zip(request.folders, runs, strict=True)), first, second)
     check_folder(request.output)
     path = request.output / "differences.md"
-    make_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, "\n".join(task.as_markdown() for task in tasks))
     if request.json:
         print(json_text([{"task": task.task, "questions": task.rows()} for task in tasks]))
@@ -73,7 +73,7 @@ def show(
     tables = render(runs, differences)
     check_folder(folder)
     report = folder / "report.md"
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     write_file(report, tables)
     if as_json:
         print(json_text(raw[0] if len(raw) == 1 else {"runs": raw, "differences": differences}))

@@ -27,7 +27,7 @@ from minise.evaluation.meter import peak_bytes
 from minise.evaluation.metrics import difference, summarise
 from minise.evaluation.predictions import predictions_csv
 from minise.evaluation.progress import Whole, progress
-from minise.files import json_text
+from minise.files import json_text, write_file
 from minise.loading.identity import code_identity, machine, sha256
 from minise.method import Method, Plan
 from minise.methods.build import build
@@ -130,7 +130,7 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, resume: bool = False) ->
             "wall_seconds": round(time.time() - began, 1),
         }
         text = json_text({"config": config, **measured}, indent=1, ensure_ascii=False)
-        files.replace_file(folder / "results.json", text + "\n")
+        write_file(folder / "results.json", text + "\n")
         return json.loads(text)
 
 
@@ -242,7 +242,7 @@ def _answer(
         keys = [(seed, question.id) for seed, question in run.questions(task)]
         if [sample.key for sample in samples] != keys:
             raise InputError(f"{name}: fit must give a sample for each question, in order")
-        files.replace_file(path, "".join(sample.line() for sample in samples))
+        write_file(path, "".join(sample.line() for sample in samples))
         answers[name] = Answers(samples)
     return answers, left_out
 
@@ -329,7 +329,7 @@ def _measure_all(
         rows = {id: row for one in of_seeds if run.keep_text for id, row in one.rows.items()}
         samples = {name: one.samples for name, one in by_variant.items()}
         table = predictions_csv(samples, places, rows)
-        files.replace_file(folder / f"predictions-{task}.csv", table)
+        write_file(folder / f"predictions-{task}.csv", table)
     measured = {
         task: _measure(run, task, answers[task], peaks)
         for task in answers

@@ -13,22 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from minise.errors import InputError, one_line, quote, shorten
-from minise.files import (
-    append_text,
-    cut_file,
-    json_text,
-    make_folder,
-    read_bytes,
-    sync_folder,
-    write_file,
-)
+from minise.files import json_text, read_bytes, write_file
 from minise.loading.plugin import load_extra
 from minise.methods.sample import Sample
 
 # What wrong types and values in a file lead to, before anything can say what is wrong.
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _NESTED = (dict, list, tuple)
-RESUME = "go on with --resume"
 _ENDINGS = (".csv", ".json", ".jsonl", ".partial")
 
 
@@ -82,7 +73,7 @@ def peaks_so_far(path: Path) -> tuple[dict[tuple[str, str], int], str]:
 def drop_torn_line(path: Path) -> None:
     """Cut a file after its last complete line, so that lines can be appended."""
     if path.exists() and len(lines := _whole_lines(path)) < path.stat().st_size:
-        cut_file(path, len(lines), RESUME)
+        os.truncate(path, len(lines))
 
 
 def _whole_lines(path: Path) -> bytes:
@@ -99,12 +90,15 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
     Raises InputError if they cannot be written, for example because the disk is full.
     """
-    append_text(path, "".join(lines), RESUME)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file of a run by `write_file`."""
-    write_file(path, text, RESUME)
+    try:
+        with path.open("ab") as file:
+            file.write("".join(lines).encode(errors="backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        reason = error.strerror or one_line(error)
+        remedy = "make room, then go on with --resume"
+        raise InputError(f"{path}: could not be written ({reason}); {remedy}") from None
 
 
 def check_folder(folder: Path) -> None:
@@ -166,7 +160,7 @@ def open_folder(
     filelock = load_extra("filelock")
     check_folder(folder)
     try:
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / ".lock").acquire(timeout=0)
     except filelock.Timeout:
         raise InputError(f"{folder}: another run is writing here; choose another folder") from None
@@ -177,9 +171,8 @@ def open_folder(
         moved = ""
         if not (path.exists() or any(folder.glob("samples-*.jsonl"))):
             content = description | ({} if machine is None else {"machine": machine})
-            replace_file(path, json_text(content, indent=1) + "\n")
+            write_file(path, json_text(content, indent=1) + "\n")
         else:
-            sync_folder(folder)  # a killed run may not have come to it
             try:
                 stored = json.loads(path.read_text(encoding="utf-8"))
                 stored_machine = stored.pop("machine", None)

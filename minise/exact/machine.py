@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from minise.errors import InputError
-from minise.files import json_text, make_folder, write_file
+from minise.files import json_text, write_file
 
 # The variables by which MKL, oneDNN, OpenMP and torch choose kernels begin so.
 CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "TORCH_MKLDNN")
@@ -125,6 +125,6 @@ def _write(name: str, classes: list[list[int]]) -> None:
     # A full disk, no home: it is measured again next time.
     with suppress(OSError, RuntimeError, InputError):
         path = _file()
-        make_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json_text(content))
     _read.cache_clear()

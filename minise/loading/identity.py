@@ -15,7 +15,6 @@ import torch
 from minise import __version__
 from minise.engines import LanguageModel
 from minise.exact.machine import facts
-from minise.files import reading
 from minise.loading.quantize import format_of
 from minise.loading.source import finder, optional_file, weight_files
 
@@ -76,7 +75,7 @@ def machine() -> dict[str, Any]:
 def sha256(path: Path) -> str:
     """The hash of a file's content, read in pieces: weights may be larger than memory."""
     digest = hashlib.sha256()
-    with reading(path), path.open("rb") as file:
+    with path.open("rb") as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

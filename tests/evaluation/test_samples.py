@@ -23,9 +23,9 @@ from minise.evaluation.samples import (
     drop_torn_line,
     open_folder,
     read_samples,
-    replace_file,
     samples_path,
 )
+from minise.files import write_file
 from minise.methods.fitted import check_same_size
 from minise.methods.sample import Sample
 
@@ -225,37 +225,12 @@ class TestTheFile:
         assert synced[-1] == (ONE.line() + TWO.line()).encode()
 
     def test_a_full_disk_is_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        replace_file(tmp_path / "results.json", "old")
         monkeypatch.setattr(samples.os, "fsync", fails)
-        message = (
-            "could not be written (No space left on device); make room, then go on with --resume"
-        )
-        for name, call in [
-            ("samples.jsonl", lambda path: append_lines(path, [ONE.line()])),
-            ("results.json", lambda path: replace_file(path, "new")),
-        ]:
-            with pytest.raises(InputError) as caught:
-                call(tmp_path / name)
-            assert str(caught.value) == f"{tmp_path / name}: {message}"
-        assert (tmp_path / "results.json").read_text() == "old"
-
-    def test_a_file_is_replaced_in_one_step(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        path = tmp_path / "results.json"
-        replace_file(path, "old")
-        moved = []
-        move = samples.os.replace
-
-        def watched(source: Path, target: Path) -> None:
-            moved.append((source.read_text(encoding="utf-8"), target.read_text()))
-            move(source, target)
-
-        monkeypatch.setattr(samples.os, "replace", watched)
-        replace_file(path, "nëw\n")
-        assert moved == [("nëw\n", "old")]
-        assert path.read_bytes() == "nëw\n".encode()
-        assert list(tmp_path.iterdir()) == [path]
+        path = tmp_path / "samples.jsonl"
+        with pytest.raises(InputError) as caught:
+            append_lines(path, [ONE.line()])
+        message = "could not be written (No space left on device); make room, then go on with"
+        assert str(caught.value) == f"{path}: {message} --resume"
 
 
 class TestTheFolder:
@@ -371,7 +346,7 @@ class TestTheFolder:
 
     def test_half_a_surrogate_pair_is_written_as_a_json_escape(self, tmp_path: Path) -> None:
         path = tmp_path / "results.json"
-        replace_file(path, json.dumps({"é": "\udcff"}, ensure_ascii=False))
+        write_file(path, json.dumps({"é": "\udcff"}, ensure_ascii=False))
         assert json.loads(path.read_text(encoding="utf-8")) == {"é": "\udcff"}
 
     def test_only_one_process_holds_the_lock_and_a_killed_one_releases_it(
