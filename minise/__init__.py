@@ -1,50 +1,34 @@
 """Self-Ensemble for many-choice questions, in code that can be read and checked token by token."""
 
+from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
 
-# The public names, each with the module where it lives.
-NAMES = {
-    "check": "minise.checking.packing_formats",
-    "record": "minise.checking.recording",
-    "packed_loss": "minise.checking.training",
-    "Config": "minise.config",
-    "LanguageModel": "minise.engines",
-    "branch_logits": "minise.engines",
-    "InputError": "minise.errors",
-    "Page": "minise.explaining.page",
-    "explain": "minise.explaining.page",
-    "Groups": "minise.grouping",
-    "Layout": "minise.layout",
-    "Tree": "minise.layout",
-    "pack": "minise.layout",
-    "load": "minise.loading.checkpoint",
-    "PAPER": "minise.method",
-    "Answer": "minise.method",
-    "Group": "minise.method",
-    "Method": "minise.method",
-    "Plan": "minise.method",
-    "Preset": "minise.method",
-    "SelfEnsemble": "minise.method",
-    "Standard": "minise.method",
-    "AUTHORS_CODE": "minise.methods.authors_code",
-    "self_ensemble": "minise.methods.public",
-    "standard": "minise.methods.public",
-    "Decoder": "minise.model",
-    "Template": "minise.prompt",
-    "Question": "minise.question",
-    "ask": "minise.rounds",
-    "Generation": "minise.writing.generation",
-    "generate": "minise.writing.generation",
+_NAMES = {
+    "minise.verify.judging": "check",
+    "minise.verify.recording": "record",
+    "minise.verify.training": "packed_loss",
+    "minise.config": "Config",
+    "minise.engines": "LanguageModel branch_logits",
+    "minise.errors": "InputError",
+    "minise.explaining.page": "Page explain",
+    "minise.grouping": "Groups",
+    "minise.layout": "Layout Tree pack",
+    "minise.loading.checkpoint": "load",
+    "minise.method": "Answer Group Method Plan SelfEnsemble Standard ask",
+    "minise.methods.public": "self_ensemble standard",
+    "minise.model": "Decoder",
+    "minise.prompt": "Template",
+    "minise.question": "Question",
+    "minise.writing.generation": "Generation generate",
 }
-__all__ = sorted(NAMES)
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first used: `minise --help` does not wait for torch."""
-    from importlib import import_module
-
-    if name not in NAMES:
+    if name not in _HOMES:
         raise AttributeError(f"module 'minise' has no attribute '{name}'")
-    return getattr(import_module(NAMES[name]), name)
+    return getattr(import_module(_HOMES[name]), name)

@@ -18,7 +18,7 @@ from torch import Tensor
 # How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
 # for q (..., R, H, h), k and v (..., T, K, h), queries and keys already rotated. R is T, or in the
 # top layer the number of `rows`. An `attend` with a cache adds the cached keys and values itself.
-# The last dimension of the values need not be h: checking/recording.py makes it wider.
+# The last dimension of the values need not be h: verify/recording.py makes it wider.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Windows = Sequence[int | None]  # the sliding window of each layer, in positions; None: no window
 

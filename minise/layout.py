@@ -1,4 +1,4 @@
-"""Prompts that begin alike, laid out as branches of one tree of tokens (Section 4 of the paper).
+"""Prompts that begin alike, laid out as branches of a tree of tokens (Self-Ensemble, Section 4).
 
 A question has K choices. It becomes many short prompts: the question Q, and after it a few of the
 choices, a group (G1, G2, ...). What is wanted are the logits after each prompt. All prompts run in
@@ -6,7 +6,7 @@ one sequence, as a tree:
 
 A token attends to its ancestors and itself: the attention mask (Section 4.1, Eq. 3).
 A token's position is its depth: the positional re-encoding (Section 4.2, the position list, Eq. 5).
-A branch's last token reads out its labels (Section 4.3, index_j of the readout, Eq. 6).
+A branch's last token is where its logits are read (Section 4.3, the readout, Eq. 6).
 
 Only attention mixes tokens. Here each token sees the same tokens, at the same positions, as in a
 run of its prompt alone. So, layer by layer, its hidden state is the same: one pass equals many.
@@ -34,8 +34,9 @@ This is the first file to read. The next is grouping.py: which choices share a g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -55,12 +56,9 @@ class Layout:
     ends: Tensor
 
     def replace(self, **changes: Tensor) -> Layout:
-        """The layout with other tokens, positions, mask or ends. An ablation is one of these.
-
-        The result is a plain Layout: with another mask it need not be a tree any more.
-        """
-        # Only unchanged parts are read: to read the mask of a tree would build it.
-        unchanged = {field.name for field in fields(Layout)} - changes.keys()
+        """The layout with other tokens, positions, mask or ends. It need not be a tree any more."""
+        # Only unchanged parts are read: a Tree, below, builds its mask when it is read.
+        unchanged = {"tokens", "positions", "mask", "ends"} - changes.keys()
         return Layout(**{name: getattr(self, name) for name in unchanged}, **changes)
 
 
@@ -69,8 +67,7 @@ class Tree(Layout):
     prompt, -1 for the first. Parents come before their children. `ends` are in the order of the
     branches that `pack` was given.
 
-    The mask is built when it is first used. The tree engine never uses it, and for 40,000 tokens it
-    would take 1.6 GiB.
+    The mask is built when it is first used: for 40,000 tokens it takes 1.6 GB.
     """
 
     parents: Tensor
@@ -112,17 +109,15 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
     tree=False is the paper's layout: the prefix once, then every branch whole. tree=True merges
     every common beginning of two prompts: a token that several prompts share is laid out once. Each
     token still sees the same tokens at the same positions, so the results are the same. The prefix
-    may be empty; a prompt may not. Raises ValueError for no branches or an empty prompt.
+    may be empty. Raises ValueError for no branches or an empty prompt.
     """
-    if not branches:
-        raise ValueError("no branches to pack")
     tokens: list[int] = []
     parents: list[int] = []
     positions: list[int] = []
     children: dict[tuple[int, int], int] = {}  # (parent row, token id) -> row
 
     def grow(row: int, ids: Sequence[int], merge: bool) -> int:
-        """Append `ids` below `row`. With `merge`, reuse equal tokens. Return the last row."""
+        """Append `ids` below `row`, with `merge` reusing equal tokens. Returns the last row."""
         for token in ids:
             if merge and (row, token) in children:
                 row = children[row, token]
@@ -136,6 +131,12 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
 
     last = grow(-1, prefix, merge=False)
     ends = [grow(last, branch, merge=tree) for branch in branches]
-    if min(ends) < 0:
-        raise ValueError("an empty prompt: no prefix and an empty branch")
+    if min(ends, default=-1) < 0:
+        raise ValueError("no branches to pack, or an empty prompt")
     return Tree(*(torch.tensor(rows) for rows in (tokens, parents, positions, ends)))
+
+
+def shared_length(sequences: Sequence[Sequence[int]]) -> int:
+    """How many ids at the beginning are the same in all sequences."""
+    columns = zip(*sequences, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))

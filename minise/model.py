@@ -117,9 +117,7 @@ class Layers(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        # Without these zeros torch would draw values, which takes most of a second.
-        V, D = config.vocab_size, config.hidden_size
-        self.embed_tokens = nn.Embedding(V, D, _weight=torch.zeros(V, D))
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rotary_emb = Rotary(config)  # has no weights
@@ -133,21 +131,16 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.model = Layers(config)
-        # A tied checkpoint reads out with its embedding and has no tensor of this name.
-        self.lm_head = (
-            None
-            if config.tie_word_embeddings
-            else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        )
+        self.lm_head = None  # a tied checkpoint reads out with its embedding
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
         return self.model.embed_tokens.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the embedding, and so of the activations."""
         return self.model.embed_tokens.weight.dtype
 
     def run(
@@ -186,9 +179,10 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, Cache]:
         """`forward` for tokens that follow those of a cache: their hidden states (..., T, D), and
         the cache of all. The columns of the mask (..., T, S + T) are the S cached tokens, then the
-        new ones. Raises as `forward` does, and ValueError if the cache has other batch dimensions.
+        new ones. The cache has the same batch dimensions. Raises as `forward` does.
         """
-        tokens, positions, mask = expanded(tokens, positions, mask, cache)
+        cached = 0 if cache is None else cache.positions.shape[-1]
+        tokens, positions, mask = expanded(tokens, positions, mask, cached)
         growing = Growing(cache, positions)
         all_positions = growing.cache.positions
         read = by_mask(mask.to(tokens.device), all_positions, self.config.sliding_windows)
@@ -205,24 +199,16 @@ class Decoder(nn.Module):
 
 
 def expanded(
-    tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
+    tokens: Tensor, positions: Tensor, mask: Tensor, cached: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, positions and mask, each with all batch dimensions. Raises as `Decoder.forward` and
-    `Decoder.extend` do."""
+    """Tokens, positions and mask, each with all batch dimensions. Raises as `Decoder.forward`."""
+    T, U = tokens.shape[-1], cached + tokens.shape[-1]
     if mask.dtype != torch.bool:
         raise TypeError(f"mask is {mask.dtype}; pass torch.bool, True = may attend")
-    batch = torch.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
-    if cache is not None and cache.positions.shape[:-1] != batch:
-        raise ValueError(
-            f"the cache is of {tuple(cache.positions.shape[:-1])}, not of {tuple(batch)}"
-        )
-    T = tokens.shape[-1]
-    U = T if cache is None else T + cache.positions.shape[-1]
     if positions.shape[-1] != T or mask.shape[-2:] != (T, U):
-        raise ValueError(
-            f"tokens end in {T}, positions in {positions.shape[-1]}, mask in "
-            f"{tuple(mask.shape[-2:])}; expected T, T and ({T}, {U})"
-        )
-    if not mask.diagonal(U - T, dim1=-2, dim2=-1).all():
+        shapes = f"positions end in {positions.shape[-1]}, mask in {tuple(mask.shape[-2:])}"
+        raise ValueError(f"{shapes}; expected {T} and ({T}, {U})")
+    if not mask.diagonal(cached, dim1=-2, dim2=-1).all():
         raise ValueError("a row of the mask does not attend to its own token")
+    batch = torch.broadcast_shapes(tokens.shape[:-1], positions.shape[:-1], mask.shape[:-2])
     return tokens.expand(*batch, T), positions.expand(*batch, T), mask.expand(*batch, T, U)

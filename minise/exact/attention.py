@@ -1,10 +1,9 @@
 """Attention in calls of fixed shapes, so that a row's bits do not depend on what runs beside it.
 
-A sum of floating-point numbers depends on their order, and a kernel chooses the order by the shapes
-of its arguments. So every query reads its keys in one way, in a prompt that runs alone, in a packed
-sequence and in a tree: the tokens it may see in the order of their positions, in a call of 64
-queries by 64, 128, ... keys. Tokens that it may not see are in other calls, in other items of the
-batch, or masked, with a weight of exactly 0. So no call holds a mask of the whole sequence.
+A kernel chooses the order in which it sums by the shapes of its arguments. So every query reads
+its keys in one way, in a prompt that runs alone, in a packed sequence and in a tree: the tokens it
+may see in the order of their positions, in a call of 64 queries by 64, 128, ... keys. Tokens that
+it may not see are in other calls, or masked, with a weight of exactly 0.
 
 It computes what `masked_attention` in minise/attention.py defines. The bits are equal if a kernel
 computes a row in the same way in all calls of one shape, wherever the row is in the call.
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from minise.attention import Windows, within
 from minise.config import Config
-from minise.layout import Tree, causal_mask
+from minise.layout import Tree
 
 BLOCK = 64  # queries of a call; its keys are a multiple
 FEW = 8  # queries of a call for a single new token
@@ -74,8 +73,7 @@ class Reader:
     def __init__(
         self, calls: Sequence[Calls], T: int, windows: Windows, ends: Tensor | None = None
     ) -> None:
-        self.T, self.windows, self.ends = T, windows, ends
-        self.calls, self.top = calls, calls if ends is None else _only(calls, ends)
+        self.calls, self.T, self.windows, self.ends = calls, T, windows, ends
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """(1, T, H, h), or in the top layer with `ends` (1, G, H, h)."""
@@ -85,21 +83,16 @@ class Reader:
         q, k, v = q[0], k[0], v[0]
         # One more row, for the results of empty places, whose query row is -1.
         out = q.new_empty(self.T + 1, q.shape[1], v.shape[2])
-        for call in self.calls if ends is None else self.top:
+        for call in self.calls:
             for queries, keys, mask in call.parts(self.windows[layer]):
                 out[queries] = attention_call(q[queries], k[keys], v[keys], mask)
         return out[None, :-1] if ends is None else out[None, ends]
 
 
 def tree_reader(tree: Tree, windows: Windows, device: torch.device) -> Reader:
-    """The reader of a tree. In the top layer only its ends are queries."""
-    calls = tree_calls(tree, windows, device)
-    return Reader(calls, len(tree.tokens), windows, tree.ends.to(device))
-
-
-def tree_calls(tree: Tree, windows: Windows, device: torch.device) -> list[Calls]:
-    """The calls of a tree. Its paths are the prompts, in which a token sees all tokens before it. A
-    token that several prompts share is a query once, in the first of them."""
+    """The reader of a tree. Its paths are the prompts, in which a token sees all tokens before it.
+    A token that several prompts share is a query once, in the first of them. In the top layer only
+    the tree's ends are queries."""
     pairs_by_size: dict[int, list[tuple[list[int], list[int]]]] = {}  # queries and keys, by S
     done: set[int] = set()
     for path in tree.paths():
@@ -116,11 +109,12 @@ def tree_calls(tree: Tree, windows: Windows, device: torch.device) -> list[Calls
     for S, pairs in pairs_by_size.items():
         queries_NQ = torch.tensor([queries for queries, _ in pairs], device=device)
         keys_NS = torch.tensor([keys for _, keys in pairs], device=device)
-        mask = causal_mask(S)[None, -BLOCK:].to(device)
         position = torch.arange(S, device=device)  # in a prompt, index is position
+        # The last rows of a causal mask. To cut them out of one would keep all S x S cells.
+        mask = (position <= position[-BLOCK:, None])[None]
         masks = {w: within(mask, position[-BLOCK:], position, w) for w in set(windows)}
         calls.append(Calls(queries_NQ, keys_NS, masks))
-    return calls
+    return Reader(calls, len(tree.tokens), windows, tree.ends.to(device))
 
 
 def next_calls(paths: Tensor, lengths: Tensor, windows: Windows, queries: int = FEW) -> list[Calls]:
@@ -147,20 +141,19 @@ def few_queries(config: Config, dtype: torch.dtype, device: torch.device) -> int
     call of BLOCK, which is tried on a CPU; else BLOCK."""
     if device.type != "cpu":
         return FEW
-    heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    return _few_queries(heads, dtype, torch.get_num_threads())
+    H, K, h = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    return _few_queries(H, K, h, dtype, torch.get_num_threads())
 
 
 @lru_cache(64)
 @torch.inference_mode()
-def _few_queries(heads: tuple[int, int, int], dtype: torch.dtype, threads: int) -> int:
-    (H, K, h), generator = heads, torch.Generator().manual_seed(0)
+def _few_queries(H: int, K: int, h: int, dtype: torch.dtype, threads: int) -> int:
+    generator = torch.Generator().manual_seed(0)
     for S in (BLOCK, 3 * BLOCK, 9 * BLOCK):
         q, k, v = (
             torch.randn(1, n, m, h, generator=generator) for n, m in ((BLOCK, H), (S, K), (S, K))
         )
-        # Each key comes twice, with opposite values. The exact sums are 0, so a kernel returns its
-        # rounding errors.
+        # Each key comes twice, with opposite values: a kernel returns its rounding errors.
         order = torch.randperm(S, generator=generator)
         k[:, order[S // 2 :]], v[:, order[S // 2 :]] = k[:, order[: S // 2]], -v[:, order[: S // 2]]
         q, k, v = (x.to(dtype) for x in (q, k, v))
@@ -172,46 +165,30 @@ def _few_queries(heads: tuple[int, int, int], dtype: torch.dtype, threads: int) 
     return FEW
 
 
-def mask_reader(
-    masks_BTU: Tensor, positions_BU: Tensor, windows: Windows, device: torch.device
-) -> Reader:
-    """The reader of B sequences under any masks, laid out one after the other as B * T rows. Each
-    sequence has U tokens, of which the last T are rows of its mask."""
-    calls, (T, U) = [], masks_BTU.shape[1:]
-    for item, (mask, positions) in enumerate(zip(masks_BTU.cpu(), positions_BU.cpu(), strict=True)):
-        for call in mask_calls(mask, positions, windows):
-            queries = torch.where(call.queries < 0, -1, call.queries + item * T).to(device)
-            masks = {window: mask.to(device) for window, mask in call.masks.items()}
-            calls.append(Calls(queries, (call.keys + item * U).to(device), masks))
-    return Reader(calls, masks_BTU.shape[0] * T, windows)
-
-
-def mask_calls(mask: Tensor, positions: Tensor, windows: Windows) -> list[Calls]:
-    """The calls of any mask (T, U), True = may attend, with position ids (U,). Its rows are the
-    last T of U tokens; those before them, if any, are cached.
+def mask_reader(mask: Tensor, positions: Tensor, windows: Windows, device: torch.device) -> Reader:
+    """The reader of T tokens under any mask (T, T), True = may attend, at position ids (T,).
 
     A path is the tokens that one row sees, in the order of positions. The rows on it that see no
     token outside the path are queries along it, each under its own part of the mask. In a packed
     sequence the paths are again the prompts.
     """
-    T, U = mask.shape
-    cached = U - T
-    open_rows = torch.arange(U) >= cached  # rows that are not yet a query of any call
+    mask, positions = mask.cpu(), positions.cpu()
+    open_rows = torch.ones(len(mask), dtype=torch.bool)  # not yet a query of any call
     by_size: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}  # queries, keys, mask; by S
-    for row in reversed(range(T)):
-        if not open_rows[cached + row]:
+    for row in reversed(range(len(mask))):
+        if not open_rows[row]:
             continue
         visible = mask[row].nonzero().flatten()
         path = visible[positions[visible].argsort(stable=True)]
-        rows_PU = mask[(path - cached).clamp(min=0)]
-        is_query = open_rows[path] & ~rows_PU[:, ~mask[row]].any(dim=1)
+        rows_PT = mask[path]
+        is_query = open_rows[path] & ~rows_PT[:, ~mask[row]].any(dim=1)
         open_rows[path[is_query]] = False
         for start in range(0, len(path), BLOCK):
             block = slice(start, start + BLOCK)
             rows, in_call = path[block], is_query[block]
             if not in_call.any():
                 continue
-            mask_QP = rows_PU[block, path] & in_call[:, None]
+            mask_QP = rows_PT[block, path] & in_call[:, None]
             reach = int(mask_QP.any(dim=0).nonzero().max()) + 1  # the last key that any query sees
             S, empty = reach + -reach % BLOCK, BLOCK - len(rows)
             more = S - len(path[:S])
@@ -228,17 +205,6 @@ def mask_calls(mask: Tensor, positions: Tensor, windows: Windows) -> list[Calls]
             w: within(mask_NQS, positions[queries], positions[keys], w) | no_query
             for w in set(windows)
         }
-        calls.append(Calls((queries - cached).clamp(min=-1), keys, masks))
-    return calls
-
-
-def _only(calls: Sequence[Calls], rows: Tensor) -> list[Calls]:
-    """The calls in which these rows are queries, without other queries."""
-    smaller = []
-    for call in calls:
-        queries = call.queries.masked_fill(~torch.isin(call.queries, rows), -1)
-        items = (queries >= 0).any(dim=1)
-        if items.any():
-            masks = {w: m if len(m) == 1 else m[items] for w, m in call.masks.items()}
-            smaller.append(Calls(queries[items], call.keys[items], masks))
-    return smaller
+        masks = {w: m.to(device) for w, m in masks.items()}
+        calls.append(Calls(queries.to(device), keys.to(device), masks))
+    return Reader(calls, len(mask), windows)

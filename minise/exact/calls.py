@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -25,20 +26,14 @@ def in_calls(
     R, x = len(x), x.contiguous()
     if R in numbers or R == 0:
         return function(_fresh(x))
-    out, begin = None, 0
+    results, begin = [], 0
     for number in split(R, numbers, start):
         piece = x[begin : begin + number]
+        begin += number
         fill = number - len(piece)
         filled = F.pad(piece, (0, 0) * (x.dim() - 1) + (0, fill)) if fill else _fresh(piece)
-        result = function(filled)
-        if number >= R:
-            return result[:R]
-        if out is None:
-            out = result.new_empty(R, *result.shape[1:])
-        out[begin : begin + number] = result[: len(piece)]
-        begin += number
-    assert out is not None  # with R > 0 there was a call
-    return out
+        results.append(function(filled))
+    return (results[0] if len(results) == 1 else torch.cat(results))[:R]
 
 
 def _fresh(x: Tensor) -> Tensor:

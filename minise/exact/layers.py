@@ -1,11 +1,11 @@
-"""Layers whose bits do not depend on the number of rows, in place of a decoder's plain layers.
+"""Layers whose bits do not depend on the number of rows, and a decoder made of them.
 
-`refine` puts them in place when a checkpoint is loaded. They have the parameters of the layers they
-replace, under the same names, and compute the same except for the order of summation.
+They have the parameters of the plain layers and compute the same, but for the order of sums.
 """
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import torch
@@ -32,16 +32,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return in_calls(call, x.reshape(-1, inputs), numbers_for(shape)).view(*x.shape[:-1], outputs)
 
 
-class FixedLinear(nn.Linear):
-    """A linear layer in calls of fixed numbers of rows."""
+class FixedLinear(nn.Module):
+    """A linear layer, plain or in 4 bits, in calls of fixed numbers of rows."""
 
     def __init__(self, layer: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.weight, self.bias = layer.weight, layer.bias
+        super().__init__()
+        self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        return linear(x, self.layer.weight, self.layer.bias)
 
 
 class FixedSiLU(nn.SiLU):
@@ -66,8 +65,8 @@ class FixedMLP(MLP):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         rows = x_BTD.reshape(-1, x_BTD.shape[-1])
-        # A packed weight is unpacked for each piece.
-        size = PIECE if isinstance(self.gate_proj, nn.Linear) else PACKED_PIECE
+        # A weight in 4 bits is unpacked for each piece.
+        size = PIECE if type(self.gate_proj.layer) is nn.Linear else PACKED_PIECE
         if len(rows) <= size:
             return super().forward(x_BTD)
         out = torch.cat([super(FixedMLP, self).forward(piece) for piece in rows.split(size)])
@@ -88,48 +87,24 @@ class FixedRotary(Rotary):
 
 
 def refine(decoder: Decoder) -> Decoder:
-    """Replace the decoder's layers by these, in place, and return it. Layers of another kind (in 4
-    bits, split over processes) stay: they call `linear` themselves."""
-    decoder.model.rotary_emb = FixedRotary(decoder.config)
-    for parent in list(decoder.modules()):
-        for name, layer in list(parent.named_children()):
-            if type(layer) is nn.Linear:
-                setattr(parent, name, FixedLinear(layer))
-    for block in decoder.model.layers:
+    """A second decoder with these layers over the parameters of the first. No number is copied."""
+    shared = {id(x): x for x in (*decoder.parameters(), *decoder.buffers())}
+    twin = copy.deepcopy(decoder, shared)
+    twin.model.rotary_emb = FixedRotary(decoder.config)
+    for block in twin.model.layers:
         assert isinstance(block, Block)
+        for part in (block.self_attn, block.mlp):
+            for name, layer in list(part.named_children()):
+                if name.endswith("_proj"):
+                    setattr(part, name, FixedLinear(layer))  # type: ignore[arg-type]
         block.mlp = FixedMLP(block.mlp)
-    return decoder
+    return twin
 
 
-def probe(decoder: Decoder, dtype: torch.dtype, device: torch.device) -> None:
-    """Find the numbers of rows for each shape of the decoder's layers, with the present number of
-    threads. The decoder need not have its weights yet: the probe's own weights would take memory
-    beside them. The output matrix, by far the largest, is probed when it is first used, because an
-    answer reads only a few of its columns."""
-    if device.type != "cpu":  # elsewhere a layer is one call
-        return
-    for shape in shapes_of(decoder, dtype, output=False):
-        numbers_for(shape)
-
-
-def shapes_of(decoder: Decoder, dtype: torch.dtype, output: bool = True) -> list[Shape]:
-    """The shapes of the decoder's linear layers and, with `output`, of its output matrix, each
-    once."""
-    sizes = [(x.in_features, x.out_features, x.bias is not None) for x in _linears(decoder)]
-    if output:
-        sizes.append((decoder.config.hidden_size, decoder.config.vocab_size, False))
+def shapes_of(decoder: Decoder) -> list[Shape]:
+    """The shapes of a plain decoder's linear layers and of its output matrix, each once."""
+    layers = [x for name, x in decoder.model.layers[0].named_modules() if name.endswith("_proj")]
+    sizes = [(x.in_features, x.out_features, x.bias is not None) for x in layers]
+    sizes.append((decoder.config.hidden_size, decoder.config.vocab_size, False))
     threads = torch.get_num_threads()
-    return [Shape(*size, dtype, threads) for size in dict.fromkeys(sizes)]
-
-
-def is_refined(decoder: Decoder) -> bool:
-    """Whether `refine` has replaced its layers, on a CPU: only then are equal bits promised."""
-    return isinstance(decoder.model.rotary_emb, FixedRotary) and decoder.device.type == "cpu"
-
-
-def _linears(decoder: Decoder) -> list[nn.Linear]:
-    block = decoder.model.layers[0]
-    assert isinstance(block, Block)
-    attention, mlp = block.self_attn, block.mlp
-    projections = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
-    return [*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    return [Shape(*size, decoder.dtype, threads) for size in dict.fromkeys(sizes)]

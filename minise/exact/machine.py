@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from minise.errors import InputError
-from minise.files import json_text, write_file
+from minise.files import write_file
 
 # The variables by which MKL, oneDNN, OpenMP and torch choose kernels begin so.
 CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "TORCH_MKLDNN")
@@ -26,21 +26,16 @@ FORMAT = 3  # of the stored file: one more whenever the rules of the probe chang
 
 
 def processor() -> str:
-    """The processor's name, such as "AMD EPYC", with family, model and stepping where the system
-    has them, because in a cloud the names are short."""
-    facts: dict[str, str] = {}
+    """The processor's name, such as "AMD EPYC (family 26, ...)": in a cloud names are short."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
-            name, _, value = line.partition(":")
-            facts[name.strip()] = value.strip()
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
-        pass
-    name = facts.get("model name") or platform.processor() or platform.machine()
-    parts = [f"{part} {facts[key]}" for part, key in _PARTS.items() if key in facts]
-    return name + (f" ({', '.join(parts)})" if parts else "")
-
-
-_PARTS = {"family": "cpu family", "model": "model", "stepping": "stepping"}
+        return platform.processor() or platform.machine()
+    pairs = [line.partition(":") for line in first.splitlines()]
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    keys = {"family": "cpu family", "model": "model", "stepping": "stepping"}
+    parts = [f"{part} {facts[key]}" for part, key in keys.items() if key in facts]
+    return facts.get("model name", platform.machine()) + (f" ({', '.join(parts)})" if parts else "")
 
 
 def instructions() -> str:
@@ -55,8 +50,7 @@ def for_bfloat16() -> list[str]:
 
 
 def computes_16_bits() -> bool:
-    """Whether this CPU computes with bfloat16 and float16, and does not only store them. A CPU with
-    AVX2 and nothing newer widens each number before it multiplies."""
+    """Whether this CPU computes with bfloat16 and float16, and does not only store them."""
     return instructions() != "AVX2"
 
 
@@ -76,15 +70,9 @@ def facts() -> dict[str, object]:
     }
 
 
-def facts_and_threads() -> dict[str, object]:
-    """The facts with the number of threads: what bits and times were measured with."""
-    return {**facts(), "threads": torch.get_num_threads()}
-
-
 def in_words() -> str:
     """The same on one line, with the number of threads."""
-    threads = torch.get_num_threads()
-    versions = [f"torch {torch.__version__}", f"{threads} thread{'s' * (threads > 1)}"]
+    versions = [f"torch {torch.__version__}", f"threads {torch.get_num_threads()}"]
     variables = [f"{name}={value}" for name, value in environment().items()]
     return ", ".join([processor(), instructions(), *versions, *variables])
 
@@ -110,11 +98,9 @@ def _file() -> Path:
 @lru_cache(1)
 def _read() -> dict[str, list[list[int]]]:
     try:
-        stored = json.loads(_file().read_text())["classes"]
-        return {
-            name: [[int(n) for n in one] for one in classes] for name, classes in stored.items()
-        }
-    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RuntimeError):
+        classes: dict[str, list[list[int]]] = json.loads(_file().read_text())["classes"]
+        return {name: [[int(n) for n in one] for one in few] for name, few in classes.items()}
+    except Exception:  # the file may hold anything
         return {}
 
 
@@ -126,5 +112,5 @@ def _write(name: str, classes: list[list[int]]) -> None:
     with suppress(OSError, RuntimeError, InputError):
         path = _file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json_text(content))
+        write_file(path, json.dumps(content))
     _read.cache_clear()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -26,12 +27,11 @@ ROWS = 8  # different rows; a call repeats them
 DISTINCT = 64  # different columns of a weight; a wider weight repeats them
 MOST = 1 << 35  # multiplications in one call of the probe, at most
 MEDIUM = range(1 << 18, 1 << 21)  # inputs times outputs
-# The largest number of rows tried for 16-bit numbers on a CPU without instructions for them. There
-# a row costs as much in a call of 32 as in one of 512, and a large call of the probe takes seconds.
+# The most rows tried for 16-bit numbers on a CPU without instructions for them, where a large call
+# of the probe takes seconds and saves nothing.
 SLOW = 32
 # Numbers of elements in a call of the activation. Of more than 32,768 elements torch gives each
-# thread a part. The last elements of a part get other bits if they do not fill a vector, so each
-# part must consist of whole vectors.
+# thread a part, which must consist of whole vectors: the last elements get other bits if not.
 ELEMENTS, EACH = (512, 4096, 32768), (32768, 262144)  # in all, and for each thread
 TYPICAL = (1, 8, 40, 128, 512, 1024)  # numbers of rows that a choice must serve
 
@@ -40,8 +40,7 @@ Classes = list[list[int]]
 
 @dataclass(frozen=True)
 class Shape:
-    """A linear layer: in_features, out_features, whether it has a bias, its dtype and the number
-    of threads it runs with."""
+    """A linear layer, its dtype and the number of threads it runs with."""
 
     inputs: int
     outputs: int
@@ -50,9 +49,8 @@ class Shape:
     threads: int
 
     def __str__(self) -> str:
-        bias = " + bias" * self.bias
-        name = str(self.dtype).removeprefix("torch.")
-        return f"{name} {self.inputs} x {self.outputs}{bias}, threads {self.threads}"
+        size = f"{self.inputs} x {self.outputs}{' + bias' * self.bias}"
+        return f"{str(self.dtype).removeprefix('torch.')} {size}, threads {self.threads}"
 
 
 _chosen: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -63,7 +61,9 @@ def numbers_for(shape: Shape) -> tuple[int, ...]:
     `F.linear` was replaced: a test replaces it by a function that sums in another way."""
     key = (F.linear, shape)
     if key not in _chosen:
-        _chosen[key] = choose(classes_of(shape))
+        is_torchs = F.linear is torch._C._nn.linear
+        classes = remembered(str(shape), partial(measure, shape)) if is_torchs else measure(shape)
+        _chosen[key] = choose(classes)
     return _chosen[key]
 
 
@@ -80,15 +80,6 @@ def elements_for(dtype: torch.dtype, threads: int) -> tuple[int, ...]:
     return _chosen[key]
 
 
-def classes_of(shape: Shape) -> Classes:
-    """The classes of a shape, from the file of this machine, or else measured."""
-    if F.linear is not torch._C._nn.linear:  # not torch's own: nothing is known about it
-        return measure(shape)
-    classes = remembered(str(shape), lambda: measure(shape))
-    usable = classes and all(one and set(one) <= {*NUMBERS, *LARGER} for one in classes)
-    return classes if usable else measure(shape)
-
-
 @torch.inference_mode()
 def measure(shape: Shape) -> Classes:
     """Call the kernel with each number of rows, and group these numbers by the resulting bits."""
@@ -97,8 +88,7 @@ def measure(shape: Shape) -> Classes:
 
 
 def tried(shape: Shape) -> list[int]:
-    """The numbers of rows that are tried for a shape; only the smaller ones where calls take
-    long."""
+    """The numbers of rows that are tried for a shape; the smaller ones where calls take long."""
     most = max(2, MOST // (shape.inputs * shape.outputs))
     if shape.dtype.itemsize == 2 and not computes_16_bits():
         most = min(most, SLOW)
@@ -109,12 +99,11 @@ def tried(shape: Shape) -> list[int]:
 def samples(shape: Shape) -> tuple[Tensor, Tensor | None, Tensor]:
     """A weight, a bias and ROWS rows that show another order of summation in any dtype.
 
-    Every product occurs twice, with both signs, at random places. So each exact sum is 0, and the
-    result of a kernel is the sum of its rounding errors: the last rounding cannot hide them. Sizes
-    are spread over 12 powers of two; otherwise the sums of bfloat16 products would be exact in
-    float32. In every second column one product has no partner: two halves that cancel out are
-    rounded alike, wherever the sum is split. Two of four biases are 0, because a bias hides what is
-    small.
+    Every product occurs twice, with both signs, at random places. So each exact sum is 0, and a
+    kernel returns the sum of its rounding errors: the last rounding cannot hide them. Sizes are
+    spread over 12 powers of two; otherwise sums of bfloat16 products would be exact in float32. In
+    every second column one product has no partner: two halves that cancel out are rounded alike,
+    wherever the sum is split. Two of four biases are 0, because a bias hides what is small.
     """
     inputs, columns = shape.inputs, min(shape.outputs, DISTINCT)
     generator = torch.Generator().manual_seed(0)

@@ -1,7 +1,7 @@
 """Run the decoder so that a row's bits do not depend on what runs beside it.
 
 Each function computes what the definition of its name in minise/model.py does. It takes a decoder
-whose layers `refine` (layers.py) has replaced.
+that `refine` (layers.py) has made.
 """
 
 from __future__ import annotations
@@ -9,47 +9,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minise.attention import Attend
-from minise.cache import Cache, Growing
-from minise.exact.attention import BLOCK, Reader, mask_reader, tree_reader
+from minise.exact.attention import BLOCK, mask_reader, tree_reader
 from minise.exact.layers import linear
 from minise.layout import Tree
 from minise.model import Decoder, expanded
 
 
 def forward(decoder: Decoder, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-    """`Decoder.forward`, with the same arguments and errors: hidden states (..., T, D)."""
+    """`Decoder.forward` of one sequence, with the same errors: hidden states (T, D)."""
     tokens, positions, mask = expanded(tokens, positions, mask)
-    return _run(decoder, tokens, positions, _reader(decoder, mask, positions).attend)
-
-
-def extend(
-    decoder: Decoder, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
-) -> tuple[Tensor, Cache]:
-    """`Decoder.extend`: hidden states (..., T, D) and the longer cache."""
-    tokens, positions, mask = expanded(tokens, positions, mask, cache)
-    growing = Growing(cache, positions)
-    reader = _reader(decoder, mask, growing.cache.positions)
-
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        k, v = growing.add(layer, *(x.reshape(*tokens.shape, *x.shape[-2:]) for x in (k, v)))
-        return reader.attend(layer, q, *(x.reshape(1, -1, *x.shape[-2:]) for x in (k, v)))
-
-    return _run(decoder, tokens, positions, attend), growing.cache
-
-
-# The items of a batch become one sequence, one after the other. No item sees another.
-
-
-def _reader(decoder: Decoder, mask: Tensor, positions: Tensor) -> Reader:
-    T, U = mask.shape[-2:]
-    masks_BTU, positions_BU = mask.reshape(-1, T, U), positions.reshape(-1, U)
-    return mask_reader(masks_BTU, positions_BU, decoder.config.sliding_windows, positions.device)
-
-
-def _run(decoder: Decoder, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-    hidden = decoder.run(tokens.reshape(1, -1), positions.reshape(1, -1), attend)
-    return hidden.view(*tokens.shape, -1)
+    reader = mask_reader(mask, positions, decoder.config.sliding_windows, decoder.device)
+    return decoder.run(tokens[None], positions[None], reader.attend)[0]
 
 
 def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
@@ -62,15 +32,15 @@ def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
 
 
 def logits(decoder: Decoder, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-    """`Decoder.logits`: (..., V), or (..., C) for the token ids `columns` (C,)."""
+    """`Decoder.logits` of hidden states (G, D): (G, V), or (G, C) for the token ids `columns`
+    (C,)."""
     head = decoder.model.embed_tokens if decoder.lm_head is None else decoder.lm_head
     if columns is None:
         return linear(hidden, head.weight)
     # Dot products, one by one: in a matrix product a column's bits depend on its place.
-    rows = hidden.reshape(-1, hidden.shape[-1])
-    wide = torch.promote_types(rows.dtype, torch.float32)
+    wide = torch.promote_types(hidden.dtype, torch.float32)
     parts = head.weight[columns].to(wide).split(BLOCK)
     products = []
-    for x in rows.to(wide).split(BLOCK):
+    for x in hidden.to(wide).split(BLOCK):
         products.append(torch.cat([(x[:, None] * part).sum(dim=-1) for part in parts], dim=-1))
-    return torch.cat(products).to(rows.dtype).view(*hidden.shape[:-1], -1)
+    return torch.cat(products).to(hidden.dtype)

@@ -1,9 +1,8 @@
 """MKL's strict mode, switched on where it costs little: on Intel's processors.
 
-There it gives float32 and float64 the same bits for nearly any number of rows, so that more numbers
-can be used (docs/bits.md has figures). On AMD's processors it did not help, so it is not set. MKL
-reads the variable once, at its first product, so it is set before torch is imported. This module
-does not import torch. Only the command line sets it: `import minise` sets nothing.
+There it gives float32 and float64 the same bits for nearly any number of rows (docs/bits.md). On
+AMD's processors it did not help. MKL reads the variable at its first product, so it is set before
+torch is imported, and only by the command line: `import minise` sets nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ VARIABLE, STRICT = "MKL_CBWR", "AUTO,STRICT"
 
 def ask_for() -> None:
     """Set the variable for this process on an Intel processor, unless the user has set it."""
-    if VARIABLE not in os.environ and is_intel():
-        os.environ[VARIABLE] = STRICT
+    if is_intel():
+        os.environ.setdefault(VARIABLE, STRICT)
 
 
 def is_intel() -> bool:
