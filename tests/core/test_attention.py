@@ -1,7 +1,8 @@
-"""The decoder takes any 4-D mask. These are its promises, and the masks that people use.
+"""The decoder takes any mask. These are its promises, and the masks that people use.
 
 Any mask, with positions in any order, gives the numbers of an explicit softmax. With the refined
-layers, packed documents, stacked prompts and padded batches give the bits of each prompt run alone.
+layers, packed documents and stacked prompts give the bits of each prompt run alone. The masks, the
+orders of positions and the families are combined in pairs: each two of them meet.
 """
 
 from __future__ import annotations
@@ -10,19 +11,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise import LanguageModel
+from minise import Decoder
+from minise.attention import masked_attention, within
+from minise.exact.layers import refine
 from minise.exact.run import forward
 from minise.layout import causal_mask
 from tests.support.masks import DOCUMENTS, MASKS, POSITIONS, T, blocks, random_mask, restarts
+from tests.support.tiny import ALL_FAMILIES, make_decoder
 
 TOKENS = torch.randint(30, 250, (T,), generator=torch.Generator().manual_seed(0))
+DECODERS = {family: make_decoder(raw) for family, raw in ALL_FAMILIES.items()}
+REFINED = {family: refine(decoder) for family, decoder in DECODERS.items()}
+# Each two of mask, order and family meet.
+TRIPLES = [
+    (mask, order, list(DECODERS)[(i + j) % len(DECODERS)])
+    for i, mask in enumerate(MASKS)
+    for j, order in enumerate(POSITIONS)
+]
 
 
-def explicit_softmax(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+def explicit_softmax(decoder: Decoder, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
     """Hidden states (T, D) by one softmax over all T tokens, the windows by position."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        repeats, window = q.shape[2] // k.shape[2], lm.config.sliding_windows[layer]
+        repeats, window = q.shape[2] // k.shape[2], decoder.config.sliding_windows[layer]
         k, v = (x.repeat_interleave(repeats, dim=2) for x in (k, v))
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
         distance = positions[:, None] - positions
@@ -30,127 +42,98 @@ def explicit_softmax(lm: LanguageModel, tokens: Tensor, positions: Tensor, mask:
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
         return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
-    return lm.decoder.run(tokens[None], positions[None], attend)[0]
+    return decoder.run(tokens[None], positions[None], attend)[0]
 
 
-def run_alone(lm: LanguageModel, tokens: Tensor) -> Tensor:
+def run_alone(decoder: Decoder, tokens: Tensor) -> Tensor:
     """Hidden states (T, D) of a plain causal run."""
-    return forward(lm.decoder, tokens, torch.arange(len(tokens)), causal_mask(len(tokens)))
+    return forward(decoder, tokens, torch.arange(len(tokens)), causal_mask(len(tokens)))
 
 
-@pytest.mark.parametrize("order", POSITIONS)
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(("name", "order", "family"), TRIPLES)
 def test_any_mask_gives_a_softmax_over_the_visible_tokens(
-    lm: LanguageModel, name: str, order: str
+    name: str, order: str, family: str
 ) -> None:
-    mask, positions = MASKS[name], POSITIONS[order]
-    expected = explicit_softmax(lm, TOKENS, positions, mask)
-    for hidden in (
-        lm.decoder(TOKENS, positions, mask),
-        forward(lm.decoder, TOKENS, positions, mask),
-    ):
+    inputs = (TOKENS, POSITIONS[order], MASKS[name])
+    expected = explicit_softmax(DECODERS[family], *inputs)
+    for hidden in (DECODERS[family](*inputs), forward(REFINED[family], *inputs)):
         assert (hidden - expected).abs().max() <= 1e-10
 
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 200])
-@pytest.mark.parametrize("share", [0.1, 0.9])
-def test_random_masks_of_any_length_give_that_softmax(
-    lm: LanguageModel, length: int, share: float
-) -> None:
+def test_random_masks_of_any_length_give_that_softmax(length: int) -> None:
     tokens = TOKENS.repeat(2)[:length]
     positions = torch.randint(0, 300, (length,), generator=torch.Generator().manual_seed(length))
-    for mask in (random_mask(length, share, length), random_mask(length, share, length).tril()):
-        expected = explicit_softmax(lm, tokens, positions, mask)
-        refined = forward(lm.decoder, tokens, positions, mask)
-        for hidden in (lm.decoder(tokens, positions, mask), refined):
-            assert (hidden - expected).abs().max() <= 1e-10
+    for share, family in ((0.1, "mistral"), (0.9, "qwen2")):
+        for mask in (random_mask(length, share, length), random_mask(length, share, length).tril()):
+            expected = explicit_softmax(DECODERS[family], tokens, positions, mask)
+            refined = forward(REFINED[family], tokens, positions, mask)
+            for hidden in (DECODERS[family](tokens, positions, mask), refined):
+                assert (hidden - expected).abs().max() <= 1e-10
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_the_order_of_rows_has_no_effect(lm: LanguageModel, name: str) -> None:
+@pytest.mark.parametrize("name", ["causal", "packed documents", "random", "random and rare"])
+def test_the_order_of_rows_has_no_effect(name: str) -> None:
     """Tokens, positions and mask shuffled together."""
     order = torch.randperm(T, generator=torch.Generator().manual_seed(1))
-    positions, mask = torch.arange(T), MASKS[name]
-    before = forward(lm.decoder, TOKENS, positions, mask)
-    after = forward(lm.decoder, TOKENS[order], positions[order], mask[order][:, order])
+    positions, mask, decoder = torch.arange(T), MASKS[name], REFINED["qwen2"]
+    before = forward(decoder, TOKENS, positions, mask)
+    after = forward(decoder, TOKENS[order], positions[order], mask[order][:, order])
     assert (after - before[order]).abs().max() <= 1e-10
-    if name in ("causal", "packed documents"):
+    if "random" not in name:
         assert torch.equal(after, before[order])
 
 
-@pytest.mark.parametrize("lengths", [DOCUMENTS, (64, 64), (1, 129, 3, 2), (7,) * 10])
+@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("lengths", [DOCUMENTS, (64, 64), (1, 129, 3, 2)])
 def test_packed_documents_have_the_bits_of_separate_runs(
-    lm: LanguageModel, lengths: tuple[int, ...]
+    family: str, lengths: tuple[int, ...]
 ) -> None:
     """Whole prompts stacked in one row, each from position 0."""
-    tokens = TOKENS[: sum(lengths)]
-    together = forward(lm.decoder, tokens, restarts(lengths), blocks(lengths))
-    expected = [run_alone(lm, document) for document in tokens.split(lengths)]
+    decoder, tokens = REFINED[family], TOKENS[: sum(lengths)]
+    together = forward(decoder, tokens, restarts(lengths), blocks(lengths))
+    expected = [run_alone(decoder, document) for document in tokens.split(lengths)]
     assert torch.equal(together, torch.cat(expected))
 
 
-def test_the_tokens_of_another_document_have_no_effect(lm: LanguageModel) -> None:
-    changed = TOKENS.clone()
-    changed[30:105] = TOKENS[30:105].flip(0)
-    before, after = (
-        forward(lm.decoder, tokens, restarts(DOCUMENTS), blocks(DOCUMENTS))
-        for tokens in (TOKENS, changed)
-    )
-    assert torch.equal(before[:30], after[:30])
-    assert torch.equal(before[105:], after[105:])
-    assert not torch.equal(before[30:105], after[30:105])
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_prompts_in_a_padded_batch_have_the_bits_of_separate_runs(
-    lm: LanguageModel, side: str
-) -> None:
-    """A padding token sees only itself, and no other token sees it. It may be any token at any
-    position."""
-    lengths, width = (5, 64, 90, 130), 130
-    for padding, at in ((0, 0), (99, 500)):
-        tokens, positions = torch.full((4, width), padding), torch.full((4, width), at)
-        masks = torch.eye(width, dtype=torch.bool).repeat(4, 1, 1)
-        places = []
-        for row, length in enumerate(lengths):
-            place = slice(width - length, width) if side == "left" else slice(0, length)
-            tokens[row, place], positions[row, place] = TOKENS[:length], torch.arange(length)
-            masks[row, place, place] = causal_mask(length)
-            places.append(place)
-        hidden = forward(lm.decoder, tokens, positions, masks)
-        for row, length in enumerate(lengths):
-            assert torch.equal(hidden[row, places[row]], run_alone(lm, TOKENS[:length])), length
-
-
-def test_removing_a_token_that_no_other_token_sees_changes_no_bit(lm: LanguageModel) -> None:
-    """The others keep their positions."""
+def test_removing_tokens_that_no_other_token_sees_changes_no_bit() -> None:
+    """As padding is. The others keep their positions."""
     hidden = torch.zeros(T, dtype=torch.bool)
     hidden[[0, 3, 40, 41, 42, 100]] = True
     mask = causal_mask(T) & (~hidden | torch.eye(T, dtype=torch.bool))
-    with_them = forward(lm.decoder, TOKENS, torch.arange(T), mask)
-    rest = (~hidden).nonzero().flatten()
-    without = forward(lm.decoder, TOKENS[rest], rest, causal_mask(len(rest)))
-    assert torch.equal(with_them[rest], without)
+    for decoder in (REFINED["mistral"], REFINED["llama"]):
+        with_them = forward(decoder, TOKENS, torch.arange(T), mask)
+        rest = (~hidden).nonzero().flatten()
+        without = forward(decoder, TOKENS[rest], rest, causal_mask(len(rest)))
+        assert torch.equal(with_them[rest], without)
 
 
-def test_continuations_of_one_prompt_in_a_pack_have_the_bits_of_separate_runs(
-    lm: LanguageModel,
-) -> None:
-    """One shared beginning, then three ends that do not see one another."""
-    start, lengths = 70, (20, 30, 20)
-    mask = causal_mask(T)
-    mask[start:, start:] = blocks(lengths)
-    positions = torch.cat([torch.arange(start), restarts(lengths) + start])
-    together = forward(lm.decoder, TOKENS, positions, mask)
-    place = start
-    for length in lengths:
-        rows = torch.cat([torch.arange(start), torch.arange(place, place + length)])
-        assert torch.equal(together[rows], run_alone(lm, TOKENS[rows]))
-        place += length
+class TestTheDefinition:
+    def test_a_masked_key_has_a_weight_of_exactly_0(self) -> None:
+        q, k, v = torch.randn(3, 5, 2, 4, generator=torch.Generator().manual_seed(0))
+        mask = causal_mask(5)
+        expected = masked_attention(q, k, v, mask)
+        k[4], v[4] = 1e4, 1e30
+        assert torch.equal(masked_attention(q, k, v, mask)[:4], expected[:4])
 
+    def test_scores_are_divided_by_the_root_of_the_head_size(self) -> None:
+        q = torch.tensor([[[3.0, 4.0, 0.0, 0.0]]], dtype=torch.float64)
+        k = torch.tensor([[[2.0, 0, 0, 0]], [[0, 1.0, 0, 0]]], dtype=torch.float64)
+        v = torch.tensor([[[1.0]], [[0.0]]], dtype=torch.float64)
+        out = masked_attention(q, k, v, torch.ones(1, 2, dtype=torch.bool))
+        expected = torch.tensor([6 / 2, 4 / 2], dtype=torch.float64).softmax(0)[0]
+        torch.testing.assert_close(out[0, 0, 0], expected, rtol=1e-14, atol=0)
 
-def test_a_batch_of_different_masks_has_the_bits_of_separate_runs(lm: LanguageModel) -> None:
-    masks, positions = torch.stack(list(MASKS.values())), torch.arange(T)
-    together = forward(lm.decoder, TOKENS, positions, masks)
-    for row, mask in enumerate(masks):
-        assert torch.equal(together[row], forward(lm.decoder, TOKENS, positions, mask))
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_it_is_computed_in_float32_and_rounded_once(self, dtype: torch.dtype) -> None:
+        q, k, v = torch.randn(3, 9, 2, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+        narrow = masked_attention(q, k, v, causal_mask(9))
+        wide = masked_attention(q.float(), k.float(), v.float(), causal_mask(9))
+        assert narrow.dtype == dtype
+        assert torch.equal(narrow, wide.to(dtype))
+
+    def test_a_window_counts_positions_and_the_tokens_own_is_one_of_them(self) -> None:
+        seen = torch.ones(1, 4, dtype=torch.bool)
+        at = torch.tensor([7, 4, 5, 9])
+        assert within(seen, torch.tensor([7]), at, 3).tolist() == [[True, False, True, True]]
+        assert within(seen, torch.tensor([7]), at, None) is seen

@@ -3,8 +3,6 @@ tokens."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
@@ -56,53 +54,6 @@ def test_the_worked_example_of_the_module() -> None:
     assert tree.ends.tolist() == [3, 4]
 
 
-@pytest.mark.parametrize("tree", [False, True])
-def test_dtypes_and_shapes_are_the_contracts(tree: bool) -> None:
-    layout = pack([5, 6], [[1, 2], [1, 3, 4]], tree=tree)
-    T = len(layout.tokens)
-    assert layout.tokens.dtype == layout.positions.dtype == layout.ends.dtype == torch.int64
-    assert layout.mask.dtype == torch.bool
-    assert layout.mask.shape == (T, T)
-    assert layout.ends.shape == (2,)
-
-
-def prompts_of(layout: Tree) -> list[list[int]]:
-    """What each branch's end can read, in the order of positions."""
-    prompts = []
-    for branch, end in enumerate(layout.ends.tolist()):
-        rows = layout.mask[end].nonzero().flatten()
-        rows = rows[layout.positions[rows].argsort()]
-        assert layout.positions[rows].tolist() == list(range(len(rows)))
-        assert rows.tolist() == layout.paths()[branch]
-        prompts.append(layout.tokens[rows].tolist())
-    return prompts
-
-
-@pytest.mark.parametrize("tree", [False, True])
-def test_each_end_sees_exactly_its_own_prompt(tree: bool) -> None:
-    draw = random.Random(0)
-    for _ in range(50):
-        prefix = draw.choices(range(3), k=draw.randrange(4))
-        branches = [
-            draw.choices(range(3), k=draw.randrange(1, 6)) for _ in range(draw.randrange(1, 8))
-        ]
-        layout = pack(prefix, branches, tree=tree)
-        assert prompts_of(layout) == [prefix + branch for branch in branches]
-        assert layout.mask.diagonal().all()
-        assert not layout.mask.triu(1).any()
-
-
-def test_the_tree_holds_every_distinct_prefix_once() -> None:
-    draw = random.Random(1)
-    for _ in range(50):
-        prefix = draw.choices(range(3), k=2)
-        branches = [draw.choices(range(3), k=draw.randrange(1, 6)) for _ in range(8)]
-        layout = pack(prefix, branches, tree=True)
-        whole = [tuple(prefix + branch) for branch in branches]
-        distinct = {prompt[:n] for prompt in whole for n in range(1, len(prompt) + 1)}
-        assert len(layout.tokens) == len(distinct)
-
-
 def test_equal_branches_share_their_end_and_a_prefix_of_another_branch_ends_inside_it() -> None:
     layout = pack([9], [[1, 2, 3], [1, 2, 3], [1, 2]], tree=True)
     assert layout.tokens.tolist() == [9, 1, 2, 3]
@@ -127,32 +78,21 @@ def test_token_counts_are_those_of_the_layouts() -> None:
     assert token_counts(prefix, branches) == counts
 
 
-def test_packing_does_not_change_its_arguments() -> None:
-    prefix, branches = [1, 2], [[3], [4, 5]]
-    pack(prefix, branches, tree=True)
-    assert (prefix, branches) == ([1, 2], [[3], [4, 5]])
-
-
-def test_the_mask_is_built_once() -> None:
-    layout = pack([1, 2], [[3], [4]])
-    assert layout.mask is layout.mask
-
-
-def test_an_ablation_is_a_plain_layout_with_one_field_replaced() -> None:
+def test_an_ablation_is_a_plain_layout_with_one_field_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     layout = pack([5, 6], [[1, 2], [1, 3, 4]])
-    changed = layout.replace(mask=causal_mask(7))
-    assert type(changed) is Layout
-    assert torch.equal(changed.mask, causal_mask(7))
-    for name in ("tokens", "positions", "ends"):
-        assert getattr(changed, name) is getattr(layout, name)
-    in_order = changed.replace(positions=torch.arange(7))
-    assert in_order.mask is changed.mask
-    assert not torch.equal(in_order.positions, layout.positions)
+    in_order = layout.replace(positions=torch.arange(7))
+    assert type(in_order) is Layout
+    assert in_order.mask is layout.mask  # which is built once
+    assert in_order.positions.tolist() == list(range(7))
 
-
-def test_replacing_the_mask_does_not_build_the_trees_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Tree) -> torch.Tensor:
         raise AssertionError("the mask was built")
 
     monkeypatch.setattr(Tree, "mask", property(refuse))
-    assert pack([5], [[1], [2]]).replace(mask=causal_mask(3)).mask.shape == (3, 3)
+    changed = layout.replace(mask=causal_mask(7))  # its own mask may be too large to build
+    assert torch.equal(changed.mask, causal_mask(7))
+    for name in ("tokens", "positions", "ends"):
+        assert getattr(changed, name) is getattr(layout, name)
+        assert getattr(changed, name).dtype == torch.int64

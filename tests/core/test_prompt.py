@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from minise import InputError
+from minise.methods.authors_code import BareLabels
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
 from minise.tokenizer import Tokenizer
 from tests.support.tiny import make_tokenizer
@@ -97,49 +98,7 @@ def test_a_labels_id_is_the_one_that_continues_the_prompt() -> None:
     after_newline = replace(DEFAULT_TEMPLATE, cue="Answer: \n", label="{label}")
     assert label_ids(after_newline) == [piece("A"), piece("B")]
     # The released code looks the label up alone, and finds a piece that never follows a newline.
-    bare = replace(after_newline, bare_labels=True)
-    assert label_ids(bare) == [piece("▁A"), piece("▁B")]
-
-
-def test_a_label_of_two_tokens_is_refused_with_the_prompts_end_and_the_tokenizer() -> None:
-    tokenizer = Tokenizer(make_tokenizer(split_labels=True), "some/tokenizer.json")
-    message = (
-        r"^some/tokenizer.json: label ' A' after .*Answer:' .* ends in \[\":\", \"Ġ\", \"A\"\]"
-    )
-    with pytest.raises(InputError, match=message):
-        write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["x", "y"]])
-
-
-def test_labels_that_collide_are_refused() -> None:
-    backend = tokenizers.Tokenizer(models.WordLevel({"w": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    unknowing = Tokenizer(backend, "unknowing")
-    with pytest.raises(InputError, match="not one token"):
-        write_prompts(unknowing, DEFAULT_TEMPLATE, "w", [["w", "w"]])
-    with pytest.raises(InputError, match="not distinct"):
-        write_prompts(unknowing, replace(DEFAULT_TEMPLATE, bare_labels=True), "w", [["w", "w"]])
-
-
-def test_a_label_without_tokens_is_refused() -> None:
-    backend = tokenizers.Tokenizer(models.BPE({"w": 0, "A": 1}, merges=[]))  # drops the rest
-    template = replace(DEFAULT_TEMPLATE, bare_labels=True)
-    _, (prompt,) = write_prompts(Tokenizer(backend, "t"), template, "w", [["w"]])
-    assert prompt.label_ids == [1]
-    with pytest.raises(InputError, match=r'^t: labels \[" A", " B"\] are not distinct.*\[1, -1\]'):
-        write_prompts(Tokenizer(backend, "t"), template, "w", [["w", "w"]])
-    backend = tokenizers.Tokenizer(models.BPE({"w": 0}, merges=[]))
-    with pytest.raises(InputError, match="not distinct"):
-        write_prompts(Tokenizer(backend, "t"), template, "w", [["w"]])
-
-
-@pytest.mark.parametrize("unknown", ["[UNK]", "w"])
-def test_a_label_that_becomes_the_unknown_token_is_refused(unknown: str) -> None:
-    """The label adds one token to the prompt, but it is the unknown token."""
-    words = {"w": 0, "[UNK]": 1, "Answer:": 2}
-    backend = tokenizers.Tokenizer(models.WordLevel(words, unk_token=unknown))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    with pytest.raises(InputError, match=r"label ' A' after .* is not one token"):
-        write_prompts(Tokenizer(backend, "t"), DEFAULT_TEMPLATE, "w", [["w"]])
+    assert label_ids(BareLabels(cue="Answer: \n")) == [piece("▁A"), piece("▁B")]
 
 
 def test_labels_are_looked_up_at_the_end_of_every_kind_of_prompt() -> None:
@@ -167,56 +126,50 @@ def test_labels_are_looked_up_for_each_different_end_of_four_tokens() -> None:
     backend = tokenizers.Tokenizer(words)
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     template = Template("{question} ", "{choice}", cue="", label="{label}")
-    _, (prompt,) = write_prompts(Tokenizer(backend, "t"), template, "Q", [["rtuv"]])
-    assert prompt.label_ids == [pieces.index("##A")]
-    with pytest.raises(InputError, match=r"label 'A' after 'Q stuv' is not one token"):
+    with pytest.raises(InputError, match="Q stuv"):
         write_prompts(Tokenizer(backend, "t"), template, "Q", [["rtuv"], ["stuv"]])
 
 
-def test_labels_are_looked_up_once_for_an_end_and_again_for_more_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tokenizer = byte_tokenizer()
-    encode, encoded = tokenizer.encode, list[str]()
-    monkeypatch.setattr(tokenizer, "encode", lambda texts: encoded.extend(texts) or encode(texts))
-
-    def write(question: str, *choice_lists: list[str]) -> tuple[list[list[int]], int]:
-        """The label ids, and how many texts were encoded beside the question and the prompts."""
-        encoded.clear()
-        _, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, question, choice_lists)
-        return [p.label_ids for p in prompts], len(encoded) - 1 - len(choice_lists)
-
-    (two, same), lookups = write("Q", ["a", "b"], ["b", "a"])
-    assert (same, len(two), lookups) == (two, 2, 2)
-    assert write("Another", ["c", "d"]) == ([two], 0)
-    (three,), lookups = write("Q", ["a", "b", "c"])
-    assert (three[:2], len(three), lookups) == (two, 3, 3)
-    assert write("Q", ["a", "b", "c"], ["b", "a"]) == ([three, two], 0)
+def word_tokenizer(unknown: str = "[UNK]", *words: str) -> Tokenizer:
+    vocabulary = {word: i for i, word in enumerate(["w", "[UNK]", "Answer:", *words])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(backend, "words")
 
 
-def test_a_tokenizer_that_appends_an_end_token_is_refused() -> None:
+def ending_tokenizer() -> Tokenizer:
     backend = make_tokenizer()
     backend.post_processor = processors.TemplateProcessing(
         single="$A <s>", special_tokens=[("<s>", 0)]
     )
-    with pytest.raises(InputError, match="not one token"):
-        write_prompts(Tokenizer(backend, "ending"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+    return Tokenizer(backend, "ending")
 
 
-def test_a_single_unknown_label_among_known_ones_is_refused() -> None:
-    """The tokenizer knows the prompt and the other label."""
-    words = ["<unk>", "Q", "(", ")", "A", "x", "y", "Answer", ":"]
-    vocabulary = {word: i for i, word in enumerate(words)}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    with pytest.raises(InputError, match=r"label ' B' after .* is not one token"):
-        write_prompts(Tokenizer(backend, "words"), DEFAULT_TEMPLATE, "Q", [["x", "y"]])
+def dropping_tokenizer() -> Tokenizer:
+    """It has no token for a label, and none for what it does not know."""
+    return Tokenizer(tokenizers.Tokenizer(models.BPE({"w": 0}, merges=[])), "dropping")
 
 
-def test_there_are_26_labels() -> None:
-    assert "(Z) last" in Template().render("Q", ["a"] * 25 + ["last"])
-
-
-def test_more_choices_than_labels_are_refused() -> None:
-    with pytest.raises(InputError, match="27 choices in one prompt, but only 26 labels"):
-        DEFAULT_TEMPLATE.render("Q", ["x"] * 27)
+@pytest.mark.parametrize(
+    ("tokenizer", "template", "parts"),
+    [
+        # Two tokens: the message names the label, the prompt's end and the tokenizer.
+        (Tokenizer(make_tokenizer(split_labels=True), "some/file"), Template(), ("A", "Answer:")),
+        (word_tokenizer(), Template(), ("A",)),  # the label becomes the unknown token
+        (word_tokenizer("w"), Template(), ("A",)),  # which may also be a word of the prompt
+        (word_tokenizer("[UNK]", "A"), Template(), ("B",)),  # the other label is known
+        (ending_tokenizer(), Template(), ("A",)),  # an end token would follow every label
+        (dropping_tokenizer(), Template(), ("A",)),  # no token at all
+        (word_tokenizer(), Template(label=" w"), ("w", "0, 0")),  # all labels are one token
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_labels_that_are_not_one_token_each_are_refused(
+    tokenizer: Tokenizer, template: Template, parts: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        write_prompts(tokenizer, template, "w", [["w", "w"]])
+    message = str(caught.value)
+    for part in (tokenizer.name, *parts):
+        assert part in message
+    assert "\n" not in message

@@ -5,26 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
 
 from minise import InputError
-from minise.prompt import DEFAULT_TEMPLATE, write_prompts
 from minise.tokenizer import Tokenizer
 from tests.support.tiny import make_tokenizer
 
 
-def byte_tokenizer(bos: bool = True) -> Tokenizer:
-    return Tokenizer(make_tokenizer(bos), "tiny")
-
-
-def test_without_a_beginning_token_none_is_added() -> None:
-    tokenizer = byte_tokenizer(bos=False)
-    prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [["a"], ["b"]])
-    assert 0 not in prefix + prompts[0].ids
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file; a checkpoint folder needs"):
-        Tokenizer.from_file(tmp_path / "tokenizer.json")
+def test_a_beginning_token_is_added_only_by_a_tokenizer_that_has_one() -> None:
+    for bos, expected in ((True, 1), (False, 0)):
+        tokenizer = Tokenizer(make_tokenizer(bos), "tiny")
+        for ids in tokenizer.encode(["some text", ""]):
+            assert ids.count(0) == expected
+        assert 0 not in tokenizer.encode(["some text"], add_special_tokens=False)[0]
 
 
 def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
@@ -35,13 +29,33 @@ def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
 
 
 def test_decoding_shows_special_tokens() -> None:
-    tokenizer = byte_tokenizer()
+    tokenizer = Tokenizer(make_tokenizer(), "tiny")
     tokenizer.backend.add_special_tokens(["<s>", "<|end|>"])
-    ids = tokenizer.encode(["Yes<|end|>"])[0]
-    assert tokenizer.decode(ids) == "<s>Yes<|end|>"
+    assert tokenizer.decode(tokenizer.encode(["Yes<|end|>"])[0]) == "<s>Yes<|end|>"
+
+
+def test_the_unknown_token_is_known() -> None:
+    words = models.WordLevel({"w": 0, "[UNK]": 1}, unk_token="[UNK]")
+    backend = tokenizers.Tokenizer(words)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    assert Tokenizer(backend, "words").unknown_id == 1
+    assert Tokenizer(make_tokenizer(), "bytes").unknown_id is None
+
+
+@pytest.mark.parametrize("content", [None, "{}", "no json", '{"model": {"type": "BPE"}}'])
+def test_a_file_that_is_no_tokenizer_is_named_in_one_line(
+    tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        Tokenizer.from_file(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_half_a_surrogate_pair_is_refused_in_one_line() -> None:
-    with pytest.raises(InputError, match="cannot encode a prompt") as caught:
-        byte_tokenizer().encode(["a\udcff"], add_special_tokens=False)
-    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(InputError, match="tiny") as caught:
+        Tokenizer(make_tokenizer(), "tiny").encode(["a\udcff"], add_special_tokens=False)
+    assert "\n" not in str(caught.value)
