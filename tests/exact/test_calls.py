@@ -33,16 +33,7 @@ def test_every_row_is_computed_once_in_calls_of_the_allowed_numbers(
         assert torch.equal(out, torch.cat([2 * x, x.new_full((R, 1), 7)], dim=1))
         assert R == 0 or set(sizes) <= set(numbers)
         assert R == 0 or list(split(R, numbers)) == sizes
-
-
-def test_only_the_last_call_may_have_spare_rows() -> None:
-    draw = random.Random(1)
-    for _ in range(300):
-        numbers = tuple(sorted(draw.sample(NUMBERS, k=draw.randrange(1, 6))))
-        R = draw.randrange(1, 3000)
-        calls = split(R, numbers)
-        assert sum(calls[:-1]) < R <= sum(calls)
-        assert set(calls) <= set(numbers)
+        assert sum(sizes[:-1]) < R <= sum(sizes) or R == 0  # only the last may have spare rows
 
 
 def test_a_kernel_gets_contiguous_and_aligned_rows() -> None:
@@ -65,8 +56,5 @@ def test_a_few_spare_rows_are_preferred_to_another_call() -> None:
     assert split(500, (16, 64, 512), start=12) == (512,)
     assert split(500, (16, 64, 512), start=11)[0] == 64
     assert split(0, (16, 64)) == ()
-
-
-def test_the_cost_is_the_rows_of_all_calls_and_a_start_for_each() -> None:
     assert split(600, (16, 64, 512)) == (512, 64, 64)
     assert cost(600, (16, 64, 512)) == 512 + 64 + 64 + 3 * START

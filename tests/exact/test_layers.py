@@ -8,19 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from minise import Decoder
 from minise.exact.layers import (
     FixedLinear,
     FixedMLP,
     FixedRotary,
-    is_refined,
+    FixedSiLU,
     linear,
     refine,
     shapes_of,
 )
 from minise.exact.probe import Shape
-from minise.loading.config_json import config_from_dict
-from tests.support.tiny import ALL_FAMILIES, FAMILIES, randomise
+from tests.support.tiny import ALL_FAMILIES, FAMILIES, make_decoder
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -54,29 +52,37 @@ def test_a_change_of_threads_after_loading_is_measured(cache: Path, measured: li
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
-def test_refined_layers_have_the_same_parameters_and_nearly_the_same_numbers(family: str) -> None:
-    decoder = Decoder(config_from_dict(ALL_FAMILIES[family])).to(torch.float64)
-    randomise(decoder, seed=1)
-    decoder.requires_grad_(False)
+def test_a_refined_decoder_has_the_same_parameters_and_nearly_the_same_numbers(family: str) -> None:
+    decoder = make_decoder(ALL_FAMILIES[family])
     tokens, positions = torch.arange(5, 25), torch.arange(20)
     mask = torch.ones(20, 20, dtype=torch.bool).tril()
-    parameters, plain = dict(decoder.named_parameters()), decoder(tokens, positions, mask)
-    assert not is_refined(decoder)
-    assert refine(decoder) is decoder
-    assert is_refined(decoder)
-    refined = dict(decoder.named_parameters())
-    assert refined.keys() == parameters.keys()
-    assert all(refined[name] is parameters[name] for name in parameters)
-    kinds = {type(module) for module in decoder.modules()}
-    assert {FixedLinear, FixedMLP, FixedRotary} <= kinds
-    assert nn.Linear not in kinds
-    assert (decoder(tokens, positions, mask) - plain).abs().max() <= 1e-10
+    plain, shown = decoder(tokens, positions, mask), str(decoder)
+    refined = refine(decoder)
+    assert str(decoder) == shown
+    assert torch.equal(decoder(tokens, positions, mask), plain)
+    assert {id(x) for x in refined.parameters()} == {id(x) for x in decoder.parameters()}
+    assert (refined(tokens, positions, mask) - plain).abs().max() <= 1e-10
+    kinds = [type(module) for module in refined.modules()]
+    assert {FixedLinear, FixedMLP, FixedRotary, FixedSiLU} <= set(kinds)
+    inside = [module.layer for module in refined.modules() if isinstance(module, FixedLinear)]
+    assert kinds.count(nn.Linear) == len(inside) + (decoder.lm_head is not None)
+
+
+def test_an_mlp_of_many_tokens_runs_in_pieces_with_the_bits_of_one() -> None:
+    """Of any shape, and with a last piece of one row."""
+    mlp = refine(make_decoder(FAMILIES["llama"])).model.layers[0].mlp
+    x = torch.randn(1025, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows: list[int] = []
+    mlp.act_fn.register_forward_hook(lambda act, given, out: rows.append(len(given[0])))
+    whole = mlp(x)
+    assert (rows, whole.shape) == ([512, 512, 1], (1025, 32))
+    assert torch.equal(whole[-1:], mlp(x[-1:]))
+    assert torch.equal(whole[:400], mlp(x[:400]))
+    assert torch.equal(mlp(x[None, :1024].view(2, 512, 32)).view(1024, 32), whole[:1024])
 
 
 def test_each_shape_of_a_decoder_is_listed_once() -> None:
-    decoder, threads = Decoder(config_from_dict(FAMILIES["qwen2"])), torch.get_num_threads()
+    decoder, threads = make_decoder(FAMILIES["qwen2"], torch.float32), torch.get_num_threads()
     sizes = [(32, 32, True), (32, 16, True), (32, 32, False), (32, 48, False), (48, 32, False)]
-    shapes = [Shape(*size, torch.float32, threads) for size in sizes]
-    assert shapes_of(decoder, torch.float32, output=False) == shapes
-    vocabulary = Shape(32, decoder.config.vocab_size, False, torch.float32, threads)
-    assert shapes_of(decoder, torch.float32) == [*shapes, vocabulary]
+    sizes.append((32, decoder.config.vocab_size, False))
+    assert shapes_of(decoder) == [Shape(*size, torch.float32, threads) for size in sizes]

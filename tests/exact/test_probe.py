@@ -51,15 +51,12 @@ class TestSamples:
                     total = math.fsum(sizes)  # rounded once, at the end
                     assert total in (sizes if number % 2 else [0])
 
-    @pytest.mark.parametrize("bias", [False, True])
-    def test_another_order_of_summation_gives_other_bits(
-        self, dtype: torch.dtype, bias: bool
-    ) -> None:
+    def test_another_order_of_summation_gives_other_bits(self, dtype: torch.dtype) -> None:
         """Even the first row shows it, which is the only one in a call of one row: summed
         backwards, in 2, 3 or 4 parts, in parts that are rounded to the dtype, or in parts of other
         lengths."""
         for inputs in self.WIDTHS[1:]:
-            weight, added, rows = samples(Shape(inputs, 64, bias, dtype, 1))
+            weight, added, rows = samples(Shape(inputs, 64, inputs % 64 > 0, dtype, 1))
             wide = torch.promote_types(dtype, torch.float32)
             products = rows[:1, None].to(wide) * weight.to(wide)
 
@@ -78,12 +75,10 @@ class TestSamples:
 
             ways = [summed(parts(1)), summed(parts(1), back=True)]
             ways += [summed(parts(number)) for number in (2, 3, 4)]
-            for a, b in permutations(ways, 2):
-                assert not torch.equal(a, b), inputs
             halves = [parts(2), [inputs // 4, inputs - inputs // 4], parts(4)]
             rounded = [summed(lengths, narrow=True) for lengths in halves]
-            for a, b in permutations(rounded, 2):
-                assert not torch.equal(a, b), inputs
+            for some in (ways, rounded):
+                assert not any(torch.equal(a, b) for a, b in permutations(some, 2)), inputs
 
 
 class TestAlike:
@@ -131,26 +126,16 @@ class TestAlike:
         classes = alike(lambda x: x + torch.arange(len(x))[:, None], rows, NUMBERS)
         assert classes == [[1]]
         assert choose(classes) == (1,)
-
-    def test_the_choice_depends_on_the_classes_alone(self) -> None:
+        # The choice depends on the classes alone.
         assert choose([[1], [2, 4, 8], [16, 64, 512], [32, 128]]) == (16, 64, 512)
         assert choose([[1], [8], [64], [512]]) == (64,)
-        assert choose([list(NUMBERS)]) == NUMBERS
 
-    @pytest.mark.parametrize("dtype", DTYPES)
-    def test_a_row_has_the_same_bits_in_all_numbers_that_are_chosen(
-        self, dtype: torch.dtype
+    def test_large_calls_are_not_tried_where_they_take_long(
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """On the kernels of this machine, with values that the probe did not use."""
-        draw = torch.Generator().manual_seed(0)
-        for inputs, outputs in ((32, 32), (41, 24), (192, 512), (512, 192)):
-            shape = Shape(inputs, outputs, False, dtype, torch.get_num_threads())
-            weight = torch.randn(outputs, inputs, generator=draw).to(dtype)
-            row = torch.randn(1, inputs, generator=draw).to(dtype)
-            bits = []
-            for number in numbers_for(shape):
-                x = torch.randn(number, inputs, generator=draw).to(dtype)
-                for place in {0, number // 3, number - 1}:
-                    x[place] = row
-                    bits.append(F.linear(x, weight)[place])
-            assert all(torch.equal(one, bits[0]) for one in bits), shape
+        shape = Shape(32, 24, False, torch.bfloat16, 1)
+        for computes, most in ((True, 512), (False, 32)):
+            monkeypatch.setattr("minise.exact.probe.computes_16_bits", lambda c=computes: c)
+            assert max(tried(shape)) == most
+        assert max(tried(Shape(32000, 32000, False, torch.float32, 1))) == 32
+        assert max(tried(Shape(1024, 1024, False, torch.float32, 1))) == 2048
