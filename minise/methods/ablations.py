@@ -1,14 +1,15 @@
 """Self-Ensemble's packed sequence with one of its two parts left out (the paper's ablation)."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from minise.engines import LanguageModel, check_mask_fits
-from minise.layout import causal_mask, pack
+from minise.checks import check_mask_fits
+from minise.engines import LanguageModel
+from minise.layout import Tree, causal_mask, pack
 from minise.method import Plan, SelfEnsemble
 from minise.question import Question
 
@@ -19,7 +20,9 @@ class WithoutMask(SelfEnsemble):
     name: ClassVar[str] = "without-mask"
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        return _packed(super().plan(lm, question, seed), mask=causal_mask)
+        plan = super().plan(lm, question, seed)
+        packed = _packed(plan)
+        return replace(plan, layout=packed.replace(mask=causal_mask(len(packed.tokens))))
 
 
 class WithoutPositions(SelfEnsemble):
@@ -29,13 +32,12 @@ class WithoutPositions(SelfEnsemble):
     name: ClassVar[str] = "without-positions"
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        return _packed(super().plan(lm, question, seed), positions=torch.arange)
+        plan = super().plan(lm, question, seed)
+        packed = _packed(plan)
+        return replace(plan, layout=packed.replace(positions=torch.arange(len(packed.tokens))))
 
 
-def _packed(plan: Plan, **parts: Callable[[int], Tensor]) -> Plan:
-    """The plan with one packed layout. `parts`: functions of the number of tokens that give another
-    mask or other positions."""
+def _packed(plan: Plan) -> Tree:
     layout = pack(plan.prefix, plan.branches)
-    T = len(layout.tokens)
-    check_mask_fits(T)  # before a mask is built
-    return replace(plan, layout=layout.replace(**{name: part(T) for name, part in parts.items()}))
+    check_mask_fits(len(layout.tokens))  # before a mask is built
+    return layout

@@ -10,18 +10,15 @@ depend on the answers: otherwise a label could move its question to another fold
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from minise.errors import InputError
+from minise.errors import Unsuited
 from minise.loading.plugin import load_extra
-from minise.methods.fitted import Fitted, NotConverged, check_same_size
-from minise.methods.sample import Sample
-from minise.question import Question
+from minise.methods.fitted import Fitted, Row, check_same_size, remade
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -29,93 +26,62 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OutOfFold(Fitted):
-    """A method that is fitted on samples of one other method, and on the right answers of the
-    questions in other folds."""
+    """A method that is fitted on the label logits of standard inference, as in the paper, or on the
+    log-probabilities of the method `of`, and on the right answers of the questions in other
+    folds."""
 
+    of: str = "standard"
     folds: int = 5
 
-    def check(self, questions: Sequence[tuple[int, Question]]) -> None:
-        """Raises InputError if `fit` cannot work on these questions, each with its seed."""
-        blank = []  # only folds and answers matter, so the numbers can be anything
-        for seed, q in questions:
-            if q.answer is None:
-                need = f"{self.name} is fitted on answers"
-                raise InputError(f"{need}, and these questions have none; leave it out")
-            zeros = [0.0] * len(q.choices)
-            sample = Sample(q.id, seed, "", q.answer, 0, zeros, zeros, 0, logits=zeros)
-            blank.append(replace(sample, cluster=q.cluster or None))
-        self._fit(blank, [[0.0] * len(q.choices) for _, q in questions])
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.of,)
 
-    def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
-        """The samples of the method in `needs`, in their order, with new probabilities, scores and
-        prediction. Their tokens stay; seconds, logits, groups and notes become None.
-
-        Raises InputError for fewer than 2 folds, fewer facts than folds, samples without what is
-        fitted (`numbers`) and unequal numbers of choices, and NotConverged.
-        """
-        (given,) = (samples[name] for name in self.needs)
-        return self._fit(given, [self.numbers(sample) for sample in given])
-
-    def numbers(self, sample: Sample) -> Any:
-        """What is fitted, of one sample: finite numbers (..., K)."""
-        raise NotImplementedError
-
-    def _fit(self, given: list[Sample], numbers: list[Any]) -> list[Sample]:
-        check_same_size(self.name, (len(s.probabilities) for s in given))
-        names = [f"fact {s.cluster}" if s.cluster else s.id for s in given]
+    def fit(self, answers: dict[str, list[Row]]) -> list[Row]:
+        """Raises Unsuited for questions without an answer, unequal numbers of choices, fewer facts
+        than folds, and a fit that does not converge."""
+        given = answers[self.of]
+        check_same_size(self.name, (len(row["probabilities"]) for row in given))
+        if any(row["answer"] is None for row in given):
+            raise Unsuited(f"{self.name} is fitted on answers, and some questions have none")
+        names = [f"fact {row['cluster']}" if row.get("cluster") else row["id"] for row in given]
         facts, fact = np.unique(names, return_inverse=True)
         if not 2 <= self.folds <= len(facts):
             count = f"{len(facts)} questions for {self.folds} folds"
-            raise InputError(f"{count}; use at least 2 folds, and a question or more for each")
-        known = np.array(numbers)
-        answers = np.array([s.answer for s in given])
-        new = np.empty((len(given), known.shape[-1]))
+            raise Unsuited(f"{count}; use at least 2 folds, and a question or more for each")
+        known = np.array([self._numbers(row) for row in given])
+        labels = np.array([row["answer"] for row in given])
+        new = np.empty(known.shape)
         split = load_extra("sklearn.model_selection").KFold
         for _, fold in split(self.folds, shuffle=True, random_state=0).split(facts):
             inside = np.isin(fact, fold)
-            new[inside] = self._predict(known[~inside], answers[~inside], known[inside])
-        return [s.remade(row) for s, row in zip(given, new.tolist(), strict=True)]
+            new[inside] = self._predict(known[~inside], labels[~inside], known[inside])
+        return [remade(row, list(map(float, p))) for row, p in zip(given, new, strict=True)]
+
+    def _numbers(self, row: Row) -> list[float]:
+        """The logits (K,). Of another method than standard log p, where p below 1e-12 counts as
+        that: a choice may have p = 0."""
+        if self.of == "standard":
+            return list(row["logits"])
+        return np.log(np.maximum(row["probabilities"], 1e-12)).tolist()
 
     def _predict(self, known: Array, answers: Labels, new: Array) -> Array:
-        """Fit to numbers (n, ..., K) with answers (n,); return probabilities (m, K) for `new`
-        (m, ..., K)."""
+        """Fit to numbers (n, K) with answers (n,); return probabilities (m, K) for `new` (m, K)."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class _Calibration(OutOfFold):
-    """A method that is fitted on the label logits of standard inference, as in the paper, or on the
-    log-probabilities of the method `of`."""
-
-    needs = ("standard",)
-    of: str = "standard"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "needs", (self.of,))  # a frozen class sets fields so
-
-    def numbers(self, sample: Sample) -> list[float]:
-        """The logits (K,). Raises InputError for a sample of standard inference without them. Of
-        another method log p, where p below 1e-12 counts as that: a choice may have p = 0."""
-        if self.of != "standard":
-            return np.log(np.maximum(sample.probabilities, 1e-12)).tolist()
-        if sample.logits is None or not np.isfinite(sample.logits).all():
-            where = f"question {sample.id}, seed {sample.seed}"
-            raise InputError(f"{where}: no finite label logits; give standard inference's")
-        return sample.logits
-
-
-@dataclass(frozen=True)
-class VectorScaling(_Calibration):
+class VectorScaling(OutOfFold):
     """Vector scaling: softmax(w * z + b), with a factor and an offset for each label.
 
     The paper says that w and b maximise accuracy. Here they maximise the likelihood, as in Guo et
     al. (2017), and are regularised towards the unchanged logits. z are the raw label logits. They
     are not centred: softmax(z) ignores a constant added to all logits of a question, but
     softmax(w * z) does not unless all of w are equal, so centred logits would be another model.
+    Minimised is the mean negative log-likelihood + 1e-3 * (|w - 1|^2 + |b|^2).
     """
 
     name: ClassVar[str] = "vector-scaling"
-    regularisation: ClassVar[str] = "mean negative log-likelihood + 1e-3 * (|w - 1|^2 + |b|^2)"
 
     def _predict(self, logits: Array, answers: Labels, new: Array) -> Array:
         n, K = logits.shape
@@ -140,31 +106,28 @@ class VectorScaling(_Calibration):
         gradient = float(np.abs(result.jac).max())
         if not (result.success and gradient < 1e-5):
             problem = f"gradient {gradient:.1e} ({result.message})"
-            raise NotConverged(f"vector scaling did not converge: {problem}")
+            raise Unsuited(f"vector scaling did not converge: {problem}")
         w, b = result.x.reshape(2, K)
         return np.exp(log_softmax(w * new + b, axis=1))
 
 
 @dataclass(frozen=True)
-class Dirichlet(_Calibration):
+class Dirichlet(OutOfFold):
     """Dirichlet calibration (Kull et al., 2019): multinomial logistic regression on the
     log-probabilities log softmax(z). A constant added to a question's logits changes nothing.
+    Minimised is the sum of negative log-likelihoods + 0.5 * |W|^2 (C = 1), the intercept free.
 
-    `fit` raises InputError also for a choice that is never the answer outside of some fold.
+    `fit` raises Unsuited also for a choice that is never the answer outside of some fold.
     """
 
     name: ClassVar[str] = "dirichlet"
-    regularisation: ClassVar[str] = (
-        "sum of negative log-likelihoods + 0.5 * |W|^2 (C = 1), intercept free; for two choices W "
-        "is the one row of their log-odds"
-    )
 
     def _predict(self, logits: Array, answers: Labels, new: Array) -> Array:
         K = logits.shape[1]
         missing = sorted(set(range(K)) - set(answers.tolist()))
         if missing:
             problem = f"choice {missing[0] + 1} of {K} is never the answer outside of a fold"
-            raise InputError(f"{problem}; dirichlet needs more questions or more folds")
+            raise Unsuited(f"{problem}; dirichlet needs more questions or more folds")
         log_softmax = load_extra("scipy.special").log_softmax
         model = load_extra("sklearn.linear_model").LogisticRegression
         regression = model(C=1.0, tol=1e-7, max_iter=10_000)
@@ -174,5 +137,5 @@ class Dirichlet(_Calibration):
             try:
                 regression.fit(log_softmax(logits, axis=1), answers)
             except warning as error:
-                raise NotConverged(f"dirichlet calibration did not converge: {error}") from None
+                raise Unsuited(f"dirichlet calibration did not converge: {error}") from None
         return regression.predict_proba(log_softmax(new, axis=1))

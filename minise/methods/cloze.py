@@ -9,17 +9,28 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel, check_length
-from minise.errors import InputError, Unsuited, quote
+from minise.checks import check_length, check_name
+from minise.engines import LanguageModel
+from minise.errors import Unsuited
 from minise.grouping import Groups
-from minise.method import PAPER, Answer, Group, Method, Plan, Preset
-from minise.methods.text_reads import Read, text_log_p
-from minise.prompt import Prompt, Template, shared_length
+from minise.layout import shared_length
+from minise.method import Answer, Group, Method, Plan, join
+from minise.prompt import DEFAULT_TEMPLATE, Prompt, Template
 from minise.question import Question
-from minise.rounds import join
 from minise.writing.chat import stop_tokens
 
 SCORES = ("sum", "mean", "pmi")
+
+
+@dataclass(frozen=True)
+class Read:
+    """Where the text of a choice is read. prompts, tokens: for each token of its text, the prompt
+    after which it is read, and its id. end: the prompt after the whole text, and the ids of which
+    any ends it; None: the end is not read."""
+
+    prompts: list[int]
+    tokens: list[int]
+    end: tuple[int, list[int]] | None
 
 
 @dataclass(frozen=True)
@@ -53,75 +64,72 @@ class Cloze(Method):
     name: ClassVar[str] = "cloze"
     score: str = "sum"
     end: bool = True
-    preset: Preset = PAPER
+    template: Template = DEFAULT_TEMPLATE
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> ClozePlan:
-        if self.score not in SCORES:
-            raise InputError(f"cloze: score {quote(self.score)} is none of {', '.join(SCORES)}")
-        check_length(lm, question)
-        template = self.standard_template(lm)
-        start = open_prompt(template, question.text)
-        prefix, prompts, reads = self._read(lm, template, start, question)
-        order = tuple(range(len(question.choices)))
-        groups = Groups(((order,),), complete=True)
-        plan = Plan(question, groups, prefix, prompts)
+        check_name("score of cloze", self.score, SCORES)
+        check_length(lm, question.text, question.choices)
+        start = replace(self.template, choice="").render(question.text, [])
+        plan = self._read(lm, start, question, 0)
         if self.score != "pmi":
-            return ClozePlan(question, groups, prefix, prompts, reads=reads)
-        prefix, prompts, bare = self._read(lm, template, template.cue, question)
-        both = join([plan, replace(plan, prefix=prefix, prompts=prompts)])  # all in one pass
-        bare = _moved(bare, len(plan.prompts))
-        return ClozePlan(question, groups, both.prefix, both.prompts, reads=reads, bare=bare)
+            return plan
+        bare = self._read(lm, self.template.cue, question, len(plan.prompts))
+        both = join([plan, bare])  # all in one pass
+        return replace(plan, prefix=both.prefix, prompts=both.prompts, bare=bare.reads)
+
+    def _read(
+        self, lm: LanguageModel, start: str, question: Question, first_prompt: int
+    ) -> ClozePlan:
+        """The ids that all texts share, a prompt for each place at which a text is read, numbered
+        from `first_prompt`, and these places. Texts that begin alike are read at the same ones."""
+        texts = [start + self.template.label.format(label=choice) for choice in question.choices]
+        first, *encoded = lm.tokenizer.encode([start, *texts, *(f"{text}\n" for text in texts)])
+        whole, line_ended = encoded[: len(texts)], encoded[len(texts) :]
+        # If a tokenizer merges the cue and a text, all are read from the token before that.
+        shared = shared_length([first, *whole])
+        places: dict[tuple[int, ...], int] = {}  # the ids before a place -> its prompt
+
+        def place(ids: Sequence[int]) -> int:
+            return places.setdefault(tuple(ids), first_prompt + len(places))
+
+        reads = []
+        for ids, longer in zip(whole, line_ended, strict=True):
+            tokens = ids[shared:]
+            before = [place(tokens[:j]) for j in range(len(tokens))]
+            end = (place(tokens), ids_of_end(lm, ids, longer)) if self.end else None
+            reads.append(Read(before, tokens, end))
+        prompts = [Prompt(start + lm.tokenizer.decode(ids), list(ids), None) for ids in places]
+        groups = Groups(((tuple(range(len(question.choices))),),))
+        return ClozePlan(question, groups, first[:shared], prompts, reads=tuple(reads))
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
         assert isinstance(plan, ClozePlan)  # it is the one of `plan`
-        score = text_log_p(logits, plan.reads)
+        log_p = torch.stack(list(logits)).log_softmax(dim=-1)
+        score = text_log_p(log_p, plan.reads)
         if self.score == "mean":
             lengths = [len(read.tokens) + (read.end is not None) for read in plan.reads]
             score = score / torch.tensor(lengths)
         if self.score == "pmi":
-            score = score - text_log_p(logits, plan.bare)
+            score = score - text_log_p(log_p, plan.bare)
         p = score.softmax(dim=-1)
-        best = max(range(len(p)), key=p.tolist().__getitem__)
+        best = p.tolist().index(max(p.tolist()))
         return Answer(p, p, best, (Group(plan.groups.flat[0], p, None),))
 
-    def _read(
-        self, lm: LanguageModel, template: Template, start: str, question: Question
-    ) -> tuple[list[int], list[Prompt], tuple[Read, ...]]:
-        """The ids that all texts share, a prompt for each place at which a text is read, and these
-        places for each choice. Texts that begin alike are read at the same places."""
-        texts = [start + template.label.format(label=choice) for choice in question.choices]
-        ended = [f"{text}\n" for text in texts] if self.end else []
-        first, *encoded = lm.tokenizer.encode([start, *texts, *ended])
-        whole, longer = encoded[: len(texts)], encoded[len(texts) :]
-        # If a tokenizer merges the cue and a text, all are read from the token before that.
-        shared = shared_length([first, *whole])
-        vocabulary = list(range(lm.config.vocab_size))
-        places: dict[tuple[int, ...], int] = {}  # the ids before a place -> its prompt
-        prompts: list[Prompt] = []
 
-        def place(text: str, ids: list[int]) -> int:
-            if tuple(ids) not in places:
-                places[tuple(ids)] = len(prompts)
-                prompts.append(Prompt(text, ids, vocabulary))
-            return places[tuple(ids)]
-
-        reads = []
-        for i, (text, ids) in enumerate(zip(texts, whole, strict=True)):
-            tokens = ids[shared:]
-            before = tuple(place(text, tokens[:j]) for j in range(len(tokens)))
-            end = None
-            if self.end:
-                end = place(text, tokens), ids_of_end(lm, ids, longer[i])
-            reads.append(Read(i, before, tuple(tokens), end))
-        return first[:shared], prompts, tuple(reads)
+def text_log_p(log_p: Tensor, reads: Sequence[Read]) -> Tensor:
+    """log prod_j p(t_j | t_<j), in nats, of each text (len(reads),); and of its end, where that is
+    read. log_p: (prompts, V)."""
+    sums = []
+    for read in reads:
+        text = log_p[read.prompts, read.tokens].sum()
+        if read.end is not None:
+            prompt, ids = read.end
+            text = text + log_p[prompt, ids].logsumexp(dim=0)
+        sums.append(text)
+    return torch.stack(sums)
 
 
-def open_prompt(template: Template, question: str) -> str:
-    """The prompt without any choice: the question and the cue."""
-    return replace(template, choice="").render(question, [])
-
-
-def ids_of_end(lm: LanguageModel, ids: Sequence[int], line_ended: Sequence[int]) -> tuple[int, ...]:
+def ids_of_end(lm: LanguageModel, ids: list[int], line_ended: list[int]) -> list[int]:
     """The ids of which any ends a text: the model's stop tokens, and the first token of a line end
     after the text, where the tokenizer makes tokens of its own for it. Raises Unsuited where there
     are neither."""
@@ -129,17 +137,8 @@ def ids_of_end(lm: LanguageModel, ids: Sequence[int], line_ended: Sequence[int])
         ends = set(stop_tokens(lm))
     except Unsuited:
         ends = set()
-    if list(line_ended[: len(ids)]) == list(ids) and len(line_ended) > len(ids):
+    if line_ended[: len(ids)] == ids and len(line_ended) > len(ids):
         ends.add(line_ended[len(ids)])
     if not ends:
         raise Unsuited(f"{lm.name}: nothing ends a text; write cloze(end=false)")
-    return tuple(sorted(ends))
-
-
-def _moved(reads: Sequence[Read], by: int) -> tuple[Read, ...]:
-    """The places of prompts that come after `by` others."""
-    moved = []
-    for read in reads:
-        end = None if read.end is None else (read.end[0] + by, read.end[1])
-        moved.append(replace(read, prompts=tuple(p + by for p in read.prompts), end=end))
-    return tuple(moved)
+    return sorted(ends)

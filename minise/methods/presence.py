@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from minise.method import SelfEnsemble
+from minise.engines import LanguageModel
+from minise.method import Method, Plan, SelfEnsemble
+from minise.prompt import DEFAULT_TEMPLATE, Template
+from minise.question import Question
 
 
 @dataclass(frozen=True)
-class Presence(SelfEnsemble):
+class Presence(Method):
     """Self-Ensemble with groups of one choice and one trial: each choice is asked once, alone,
     against "None of the above". K prompts.
 
@@ -19,7 +22,8 @@ class Presence(SelfEnsemble):
     """
 
     name: ClassVar[str] = "presence"
-    group_size: int = field(default=1, init=False)
-    trials: int = field(default=1, init=False)
-    grouping: None = field(default=None, init=False)
-    null_option: bool = field(default=True, init=False)
+    template: Template = DEFAULT_TEMPLATE
+
+    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
+        one_by_one = SelfEnsemble(group_size=1, trials=1, template=self.template)
+        return one_by_one.plan(lm, question, seed)

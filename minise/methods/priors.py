@@ -10,20 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.errors import InputError
-from minise.grouping import Groups
-from minise.method import PAPER, Answer, Group, Method, Plan, Preset, Standard, combine
-from minise.methods.fitted import Fitted, check_same_size
-from minise.methods.sample import Sample
-from minise.prompt import write_prompts
+from minise.method import Answer, Group, Method, Plan, Standard, combine, join
+from minise.methods.fitted import Fitted, Row, check_same_size, remade
+from minise.prompt import DEFAULT_TEMPLATE, Template, write_prompts
 from minise.question import Question
-from minise.rounds import join
 
 
 def without_prior(logits: Tensor, prior: Tensor) -> Tensor:
@@ -42,31 +39,27 @@ class ContextualCalibration(Method):
     the whole vocabulary: an input after which labels are unlikely counts less. p is proportional to
     W p_standard with W = diag(prior)^-1 and b = 0, as in the publication. It writes a softmax
     around W p, its code takes the largest of W p: the same prediction. Here W p is divided by its
-    sum, which gives probabilities.
-
-    The three prompts are asked with every question and count in its tokens. (They depend on K
-    alone, so a program that keeps them would ask them once.)
+    sum, which gives probabilities. The three prompts are asked with every question.
     """
 
     name: ClassVar[str] = "contextual-calibration"
-    preset: Preset = PAPER
+    template: Template = DEFAULT_TEMPLATE
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        plans = [Standard(self.preset).plan(lm, question, seed)]
-        template = self.standard_template(lm)
-        for text in ("N/A", "[MASK]", ""):  # in place of the question and of every choice
-            choices = [text] * len(question.choices)
-            prefix, (prompt,) = write_prompts(lm.tokenizer, template, text, [choices])
-            whole = replace(prompt, label_ids=list(range(lm.config.vocab_size)))
-            plans.append(Plan(question, Groups(()), prefix, [whole]))
-        return replace(join(plans), rounds=())  # all in one pass
+        plan = Standard(self.template).plan(lm, question, seed)
+        plans = [plan]
+        for text in ("N/A", "[MASK]", ""):
+            lists = [[text] * len(question.choices)]
+            prefix, (prompt,) = write_prompts(lm.tokenizer, self.template, text, lists)
+            plans.append(replace(plan, prefix=prefix, prompts=[replace(prompt, label_ids=None)]))
+        return join(plans)
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
         standard, *content_free = logits
         labels = plan.prompts[0].label_ids
         prior = torch.stack(content_free).softmax(dim=-1)[:, labels].mean(dim=0)
         (order,) = plan.groups.flat
-        return combine(len(order), [Group(order, without_prior(standard, prior), None)])
+        return combine(plan.question, [Group(order, without_prior(standard, prior), None)])
 
 
 @dataclass(frozen=True)
@@ -89,42 +82,29 @@ class PriDe(Fitted):
     needs = ("standard", "cyclic")
     share: float = 0.05
 
-    def check(self, questions: Sequence[tuple[int, Question]]) -> None:
-        """Raises InputError unless all questions have the same labels."""
-        check_same_size(self.name, (len(question.choices) for _, question in questions))
-
-    def fit(self, samples: dict[str, list[Sample]]) -> list[Sample]:
-        """A sample for each of standard inference, in their order. Raises InputError for a share
-        that is not above 0 and at most 1, and for rotations without their groups."""
+    def fit(self, answers: dict[str, list[Row]]) -> list[Row]:
         if not 0 < self.share <= 1:
             raise InputError(f"pride: share={self.share} is wrong; give a number above 0, up to 1")
-        rotated = {sample.key: sample for sample in samples["cyclic"]}
+        check_same_size(self.name, (len(row["scores"]) for row in answers["standard"]))
+        rotated = {(row["seed"], row["id"]): row for row in answers["cyclic"]}
         keys = sorted(rotated, key=lambda key: sha256(f"{key[0]}/{key[1]}/pride".encode()).digest())
-        fitted: dict[Any, Sample] = {}
+        fitted: dict[tuple[int, str], Row] = {}
         for seed in {seed for seed, _ in keys}:
             of_seed = [key for key in keys if key[0] == seed]
             estimation = of_seed[: ceil(self.share * len(of_seed))]
             prior = torch.stack([_prior_of(rotated[key]) for key in estimation]).mean(dim=0)
-            for sample in samples["standard"]:
-                if sample.seed == seed:
-                    debiased = without_prior(_logits(sample), prior)
-                    fitted[sample.key] = sample.remade(debiased.tolist())
+            for row in answers["standard"]:
+                if row["seed"] == seed:
+                    logits = torch.tensor(row["logits"], dtype=torch.float64)
+                    new = without_prior(logits, prior).tolist()
+                    fitted[seed, row["id"]] = remade(row, new)
             for key in estimation:
-                fitted[key] = rotated[key].remade(rotated[key].probabilities)
-        return [fitted[sample.key] for sample in samples["standard"]]
+                fitted[key] = remade(rotated[key], rotated[key]["probabilities"])
+        return [fitted[row["seed"], row["id"]] for row in answers["standard"]]
 
 
-def _prior_of(sample: Sample) -> Tensor:
+def _prior_of(row: Row) -> Tensor:
     """The prior of the labels (K,) in the rotations of one question."""
-    if not sample.groups:
-        raise InputError(f"question {sample.id}: its rotations are not kept; run cyclic again")
     # A group's probabilities are in the order of its prompt: label by label.
-    p = torch.tensor([group["probabilities"] for group in sample.groups], dtype=torch.float64)
+    p = torch.tensor([group["probabilities"] for group in row["groups"]], dtype=torch.float64)
     return torch.softmax(p.clamp_min(1e-300).log().mean(dim=0), dim=-1)
-
-
-def _logits(sample: Sample) -> Tensor:
-    """The label logits (K,) of a sample of standard inference."""
-    if sample.logits is None:
-        raise InputError(f"question {sample.id}: no label logits; give standard inference's")
-    return torch.tensor(sample.logits, dtype=torch.float64)

@@ -11,29 +11,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from minise.engines import LanguageModel
-from minise.errors import InputError, Unsuited
-from minise.method import Answer, Method, OnText, Plan, plan_orders
-from minise.prompt import DEFAULT_TEMPLATE, LABELS
+from minise.errors import Unsuited
+from minise.grouping import Groups
+from minise.method import Method, Plan, plan_groups
+from minise.prompt import LABELS, Template
 from minise.question import Question
-from minise.writing.chat import chat_template, chat_text, stop_tokens
+from minise.writing.chat import chat_template, chat_text
 from minise.writing.generation import generate
 
 STEPS = "Let's think step by step."  # Kojima et al. 2022, zero-shot
 OPEN, CLOSE = "<think>\n", "</think>"  # of DeepSeek-R1 and its distills
 LETTER = "Answer with the letter of the right choice."
-
-
-@dataclass(frozen=True)
-class TextPlan(Plan):
-    """A plan whose prompts hold the text that the model wrote. `new_tokens`: how many tokens it
-    wrote. `cut`: whether the budget or the model's positions ended the text."""
-
-    text: str = ""
-    new_tokens: int = 0
-    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,8 @@ class ChainOfThought(Method):
 
     `chat`: whether to write the prompt with the checkpoint's chat template; None: if it has one.
     Without a chat template a blank line ends the text, because after it a base model makes up
-    another question.
+    another question. The plan's notes have the text, its number of tokens, whether it was cut, and
+    the choice that it names.
     """
 
     name: ClassVar[str] = "cot"
@@ -52,47 +44,29 @@ class ChainOfThought(Method):
     chat: bool | None = None
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        """The prompts without any reasoning, before the model writes. Raises Unsuited for a model
-        that names no stop token."""
-        stop_tokens(lm)
-        return self.read(lm, question, self.close(self.start(lm, question)), seed)
-
-    def write(
-        self, lm: LanguageModel, plan: Plan, seed: int = 0, on_text: OnText | None = None
-    ) -> TextPlan:
-        """Let the model reason, and put what it wrote into the prompts."""
-        start = self.start(lm, plan.question)
-        longest = len(plan.prefix) + max(map(len, plan.branches))
+        """Let the model reason, and put what it wrote into the prompt. Raises Unsuited for a model
+        that names no stop token, or whose positions leave no room to reason."""
+        start = self.start(lm, question)
+        without = self.read(lm, question, self.close(start))
+        longest = len(without.prefix) + len(without.branches[0])
         room = lm.config.max_position_embeddings - longest
         if room < 1:
-            raise InputError(f"the prompt has {longest} tokens, which leaves none to reason")
-        (generation,) = generate(
+            raise Unsuited(f"{lm.name}: a prompt of {longest} tokens leaves no room to reason")
+        (written,) = generate(
             lm,
             [start],
             min(self.max_new_tokens, room),
             *self.sampling,
             seed=seed,
             stop_texts=() if self.is_chat(lm) else ("\n\n",),
-            on_text=on_text,
         )
-        text = self.close(start + generation.text)
-        return TextPlan(
-            **vars(self.read(lm, plan.question, text, seed)),
-            text=generation.text,
-            new_tokens=len(generation.tokens),
-            cut=not generation.finished,
-        )
-
-    def notes(self, lm: LanguageModel, plan: Plan, answer: Answer, seed: int) -> dict[str, Any]:
-        """For the sample: the text, its length, whether it was cut, and the choice that it names
-        (None where it names none)."""
-        assert isinstance(plan, TextPlan)  # it is the plan that `write` returned
-        return {
-            "reasoning": plan.text,
-            "new_tokens": plan.new_tokens,
-            "cut": plan.cut,
-            "said": named_choice(plan.text, len(plan.question.choices)),
+        notes = {
+            "reasoning": written.text,
+            "new_tokens": len(written.tokens),
+            "cut": not written.finished,
+            "said": named_choice(written.text, len(question.choices)),
         }
+        return replace(self.read(lm, question, self.close(start + written.text)), notes=notes)
 
     def is_chat(self, lm: LanguageModel) -> bool:
         """Whether the prompt is written with the checkpoint's chat template."""
@@ -102,17 +76,17 @@ class ChainOfThought(Method):
         """The text after which the model reasons."""
         if self.is_chat(lm):
             return _chat_prompt(lm, question, STEPS)
-        return f"{DEFAULT_TEMPLATE.render(question.text, question.choices)} {STEPS}"
+        return f"{Template().render(question.text, question.choices)} {STEPS}"
 
     def close(self, text: str) -> str:
         """The text with its reasoning ended, ready for the cue."""
         return text.rstrip()
 
-    def read(self, lm: LanguageModel, question: Question, text: str, seed: int) -> Plan:
-        """The prompts that read the answer after `text`."""
-        cue = replace(DEFAULT_TEMPLATE, choice="")
-        order = tuple(range(len(question.choices)))
-        plan = plan_orders(lm, replace(question, text=text), cue, [order])
+    def read(self, lm: LanguageModel, question: Question, text: str) -> Plan:
+        """The prompt that reads the answer after `text`: the cue alone."""
+        one_group = Groups(((tuple(range(len(question.choices))),),))
+        cue, asked = Template(choice=""), replace(question, text=text)
+        plan = plan_groups(lm, asked, cue, one_group, null_option=False)
         return replace(plan, question=question)
 
 
@@ -142,9 +116,7 @@ class Reasoning(ChainOfThought):
         if self.is_chat(lm):
             text = _chat_prompt(lm, question, LETTER)
         else:
-            text = replace(DEFAULT_TEMPLATE, cue=f"{LETTER}\n").render(
-                question.text, question.choices
-            )
+            text = Template(cue=f"{LETTER}\n").render(question.text, question.choices)
         return text if text.endswith(OPEN) else text + OPEN
 
     def close(self, text: str) -> str:
@@ -170,6 +142,6 @@ def named_choice(text: str, num_choices: int) -> int | None:
 def _chat_prompt(lm: LanguageModel, question: Question, instruction: str) -> str:
     """The question as a user's message in the chat template, without the beginning token, which the
     tokenizer adds."""
-    content = replace(DEFAULT_TEMPLATE, cue=instruction).render(question.text, question.choices)
+    content = Template(cue=instruction).render(question.text, question.choices)
     text = chat_text(lm, [{"role": "user", "content": content}])
     return text.removeprefix(lm.tokenizer.decode(lm.tokenizer.encode([""])[0]))

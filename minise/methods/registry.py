@@ -1,23 +1,33 @@
-"""The methods by name. Imports no torch: `minise --help` lists them.
-
-build.py makes the objects. A method asks the model (`method.Method`) or is fitted on other methods
-(`fitted.Fitted`).
-"""
+"""The methods by name, and their settings as a user writes them. Imports no torch."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Container
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
 
+from minise.checks import check_name
 from minise.errors import InputError, quote
-from minise.names import ENGINES
+from minise.loading.plugin import find_object
+
+if TYPE_CHECKING:
+    from minise.method import Method
+    from minise.methods.fitted import Fitted
 
 # name -> (module:class, description)
 METHODS: dict[str, tuple[str, str]] = {
     "standard": ("minise.method:Standard", "one prompt with all choices"),
     "self-ensemble": ("minise.method:SelfEnsemble", "the paper's method"),
+    "authors-standard": (
+        "minise.methods.authors_code:AuthorsStandard",
+        "standard, as the released code writes it",
+    ),
+    "authors-code": (
+        "minise.methods.authors_code:AuthorsCode",
+        "Self-Ensemble, as the released code computes it",
+    ),
     "without-mask": (
         "minise.methods.ablations:WithoutMask",
         "Self-Ensemble under a plain causal mask",
@@ -27,25 +37,17 @@ METHODS: dict[str, tuple[str, str]] = {
         "Self-Ensemble at positions 0, 1, 2, ...",
     ),
     "cyclic": ("minise.methods.rotations:Cyclic", "the mean over all K rotations of the question"),
-    "permutations": (
-        "minise.methods.rotations:Permutations",
-        "the mean over random orders of the question",
-    ),
-    "pride": ("minise.methods.priors:PriDe", "standard without its prior, from some rotations"),
-    "contextual-calibration": (
-        "minise.methods.priors:ContextualCalibration",
-        "standard without its prior, from empty questions",
-    ),
-    "cloze": (
-        "minise.methods.cloze:Cloze",
-        "the probability of each choice's text, unlisted",
-    ),
+    "permutations": ("minise.methods.rotations:Permutations", "the mean over random orders"),
+    "cloze": ("minise.methods.cloze:Cloze", "the probability of each choice's text, unlisted"),
     "presence": (
         "minise.methods.presence:Presence",
         "each choice alone against None of the above",
     ),
-    "cot": ("minise.methods.reasoning:ChainOfThought", "chain of thought, then one prompt"),
-    "reasoning": ("minise.methods.reasoning:Reasoning", "a reasoning model's own thoughts first"),
+    "contextual-calibration": (
+        "minise.methods.priors:ContextualCalibration",
+        "standard without its prior, from empty questions",
+    ),
+    "pride": ("minise.methods.priors:PriDe", "standard without its prior, from some rotations"),
     "vector-scaling": (
         "minise.methods.calibration:VectorScaling",
         "standard, or another method, its logits scaled and shifted",
@@ -54,35 +56,81 @@ METHODS: dict[str, tuple[str, str]] = {
         "minise.methods.calibration:Dirichlet",
         "a regression on the log-probabilities of standard, or of another method",
     ),
+    "cot": ("minise.methods.reasoning:ChainOfThought", "chain of thought, then one prompt"),
+    "reasoning": ("minise.methods.reasoning:Reasoning", "a reasoning model's own thoughts first"),
     "first-trials": (
         "minise.methods.first_trials:FirstTrials",
-        "the first N trials of another variant",
+        "the first N trials of Self-Ensemble in the same run",
     ),
 }
-# What --method offers. The other one is a part of experiments.
-OFFERED = tuple(name for name in METHODS if name != "first-trials")
-PRESET_NAMES = ("paper", "authors-code")  # the keys of presets.PRESETS, which imports torch
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A method with its settings: one column of a table. `name` is its key in the results and in
-    file names; `method` is a name in METHODS or "./file.py:Class". Raises InputError for an unknown
-    method or engine, and for a name that cannot be part of a file name."""
+def make_methods(
+    texts: Sequence[str], options: Mapping[str, Any] | None = None
+) -> dict[str, Method | Fitted]:
+    """The methods as the user wrote them, by the name of their column: `self-ensemble`, or with
+    settings `self-ensemble(trials=7)`, or a class of his own, `./mine.py:Mine`. Methods that a
+    fitted one needs are put in front. `options`: settings for all methods that have them.
 
-    name: str
-    method: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    engine: str = "tree"
+    Raises InputError for an unknown method or setting, and for a method that is written twice.
+    """
+    methods: dict[str, Method | Fitted] = {}
+    for text in texts:
+        name, method = make_method(text, options or {})
+        if name in methods:
+            raise InputError(f"{quote(','.join(texts))} names {name} twice; name each once")
+        methods[name] = method
+    needed = [name for method in methods.values() for name in getattr(method, "needs", ())]
+    missing = [name for name in dict.fromkeys(needed) if name not in methods]
+    return make_methods([*missing, *texts], options) if missing else methods
 
-    def __post_init__(self) -> None:
-        check_method_name(self.method, METHODS)
-        if self.engine not in ENGINES:
-            engines = ", ".join(ENGINES)
-            raise InputError(f"engine {quote(self.engine)} is unknown; use one of {engines}")
-        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.(),=-]{1,120}", self.name):
-            wanted = "use at most 120 letters, digits, ., _, -, =, commas, parentheses"
-            raise InputError(f"{quote(self.name)} is no name for a method; {wanted}")
+
+def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fitted]:
+    """One method and the name of its column."""
+    where, settings = read_settings(text)
+    if ":" not in where:
+        check_name("method", where, METHODS)
+    cls = find_object(METHODS[where][0] if where in METHODS else where)
+    known = {one.name: one.default for one in fields(cls) if one.init} if is_dataclass(cls) else {}
+    for name, value in settings.items():
+        if name not in known:
+            names = ", ".join(known) or "none"
+            raise InputError(f"{where} has no setting {quote(name)}; it has {names}")
+        if isinstance(known[name], bool | int | float | str):
+            wanted = type(known[name])
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise InputError(f"{where}: {name}={quote(value)} is wrong; give {wanted.__name__}")
+    listed = ",".join(f"{name}={value}" for name, value in settings.items())
+    chosen = {name: value for name, value in options.items() if name in known} | settings
+    if isinstance(chosen.get("grouping"), str):
+        chosen["grouping"] = grouping_named(chosen["grouping"])
+    return f"{cls.name}({listed})" if listed else cls.name, cls(**chosen)
+
+
+def grouping_named(name: str) -> Any:
+    """The grouping for a name in GROUPINGS, or a function of the user's own, FILE.py:NAME."""
+    from minise.methods import groupings
+
+    return find_object(name) if ":" in name else groupings.grouping_named(name)
+
+
+def read_settings(text: str) -> tuple[str, dict[str, Any]]:
+    """The method and the settings of "method(name=value,...)". Raises InputError for any other
+    form. A value is a JSON number, true or false, or else text."""
+    match = re.fullmatch(r"(.*?)(?:\(([^()]*)\))?", text.strip(), re.DOTALL)
+    where, listed = match.groups() if match else ("", "")
+    settings: dict[str, Any] = {}
+    for part in listed.split(",") if listed else ():
+        name, is_set, value = (one.strip() for one in part.partition("="))
+        name = name.replace("-", "_")
+        if not (is_set and name and re.fullmatch(r"[\w./:-]+", value)) or name in settings:
+            wanted = "write method(name=value,name=value)"
+            raise InputError(f"{quote(text)}: {quote(part)} is no setting, or twice; {wanted}")
+        try:
+            settings[name] = json.loads(value, parse_constant=str)
+        except ValueError:
+            settings[name] = value
+    return where, settings
 
 
 def split_names(text: str) -> list[str]:
@@ -92,10 +140,3 @@ def split_names(text: str) -> list[str]:
     ['standard', 'self-ensemble(grouping=exact,trials=7)']
     """
     return re.split(r",(?![^()]*\))", text)
-
-
-def check_method_name(method: str, names: Container[str]) -> None:
-    """Raise InputError for a name that is neither among these nor FILE.py:CLASS."""
-    if method not in names and ":" not in method:
-        examples = f"{', '.join(OFFERED[:8])}, ... (all by: minise tasks), or FILE.py:CLASS"
-        raise InputError(f"method {quote(method)} is unknown; use some of {examples}")

@@ -1,0 +1,55 @@
+"""Other ways to choose the groups, and all of them by name."""
+
+from __future__ import annotations
+
+import random
+from itertools import permutations
+from math import perm
+
+from minise.checks import MOST_GROUPS, check_name
+from minise.errors import InputError, shorten
+from minise.grouping import Grouping, Groups, random_partitions
+
+
+def independent_draws(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
+    """The released code's grouping: each trial is one draw of m choices. A choice may be drawn
+    rarely or never. With an empty question_id all questions get the same draws, as in that code."""
+    # The generator of the released code, so that the seed 0 gives the same groups of indices.
+    generator = random.Random(f"{seed}/{question_id}" if question_id else seed)
+    draws = [tuple(generator.sample(range(K), min(m, K))) for _ in range(trials)]
+    return Groups(tuple((group,) for group in draws))
+
+
+def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
+    """The limit of infinitely many trials: every ordered group that a random partition can hold,
+    weighted by how many of it a trial holds on average. The last three arguments have no effect.
+
+    In a trial each of the floor(K / m) full groups is uniform over the ordered m-subsets of the
+    choices, and the rest, if there is one, over the ordered subsets of its size. Raises InputError
+    for more than MOST_GROUPS groups.
+    """
+    full, rest = divmod(K, min(m, K))
+    sizes = [(min(m, K), full), (rest, 1)][: 1 + (rest > 0)]
+    count = sum(perm(K, size) for size, _ in sizes)
+    if count > MOST_GROUPS:
+        over = f"over the limit of {MOST_GROUPS:,}; use smaller groups, or random ones"
+        many = shorten(f"{count:,}", 40)
+        raise InputError(f"{K} choices have {many} ordered groups of {m}, {over}")
+    flat = [group for size, _ in sizes for group in permutations(range(K), size)]
+    weights = {size: copies / perm(K, size) for size, copies in sizes}
+    return Groups((tuple(flat),), tuple(weights[len(group)] for group in flat))
+
+
+GROUPINGS: dict[str, Grouping] = {
+    "random": random_partitions,
+    "independent": independent_draws,
+    "exact": all_ordered_groups,
+}
+
+
+def grouping_named(name: str | Grouping) -> Grouping:
+    """The grouping for a name in GROUPINGS; a function is returned as it is."""
+    if not isinstance(name, str):
+        return name
+    check_name("grouping", name, GROUPINGS)
+    return GROUPINGS[name]
