@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from minise import InputError, LanguageModel
-from minise.checking.verify import verify
+from minise import LanguageModel, pack
+from minise.layout import causal_mask
 from minise.method import label_logits
-from minise.names import ENGINES
-from tests.support.methods import QUESTION, SIZES, ask, plan
-from tests.support.tiny import FAMILIES, load_tiny
+from tests.support.methods import ENGINES, QUESTION, SIZES, ask, plan
+
+METHODS = ("without-mask", "without-positions")
 
 
-class TestTheAblations:
-    @pytest.mark.parametrize("method", ["without-mask", "without-positions"])
-    def test_they_differ_from_the_packed_run_by_as_much_as_verify_reports(
-        self, lm: LanguageModel, method: str
-    ) -> None:
-        """`minise verify` reports the largest change of a label probability."""
-        sizes = {"group_size": 3, "trials": 2}
-        whole = plan(lm, "self-ensemble", QUESTION, **sizes)
-        report = verify(lm, whole)
-        packed = [row.softmax(0) for row in label_logits(lm, whole, "dense")]
-        rows = label_logits(lm, plan(lm, method, QUESTION, **sizes))
-        largest = max(
-            float((row.softmax(0) - p).abs().max()) for row, p in zip(rows, packed, strict=True)
-        )
-        expected = report.ablations[method.replace("-", "_")].probabilities
-        assert largest == pytest.approx(expected, abs=1e-9)
-        assert largest > 1e-3
+@pytest.mark.parametrize("name", METHODS)
+def test_one_part_of_the_packed_layout_is_left_out(lm: LanguageModel, name: str) -> None:
+    whole, ablated = (plan(lm, one, QUESTION, **SIZES) for one in ("self-ensemble", name))
+    assert (ablated.prefix, ablated.prompts) == (whole.prefix, whole.prompts)
+    packed, layout = pack(whole.prefix, whole.branches), ablated.layout
+    assert layout is not None
+    T = len(packed.tokens)
+    assert torch.equal(layout.tokens, packed.tokens)
+    assert torch.equal(layout.ends, packed.ends)
+    left_out = name == "without-mask"
+    assert torch.equal(layout.mask, causal_mask(T) if left_out else packed.mask)
+    assert torch.equal(layout.positions, packed.positions if left_out else torch.arange(T))
+    assert {ablated.tokens(engine) for engine in ENGINES} == {T}
 
-    def test_every_engine_runs_their_packed_layout(self, lm: LanguageModel) -> None:
-        for method in ("without-mask", "without-positions"):
-            each = [ask(lm, method, QUESTION, engine, **SIZES) for engine in ENGINES]
-            assert all(torch.equal(each[0], p) for p in each)
 
-    def test_they_answer_with_a_checkpoint_in_float32(self, tmp_path: Path) -> None:
-        """Float32 is the dtype of evaluations."""
-        lm = load_tiny(tmp_path, FAMILIES["llama"], dtype=torch.float32)
-        for method in ("without-mask", "without-positions"):
-            p = ask(lm, method, QUESTION, **SIZES)
-            assert float(p.sum()) == pytest.approx(1)
+@pytest.mark.parametrize("name", METHODS)
+def test_it_is_computed_as_the_definition_computes_that_layout(
+    lm: LanguageModel, name: str
+) -> None:
+    ablated = plan(lm, name, QUESTION, **SIZES)
+    layout = ablated.layout
+    assert layout is not None
+    hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)[layout.ends]
+    expected = lm.decoder.logits(hidden)
+    packed = label_logits(lm, plan(lm, "self-ensemble", QUESTION, **SIZES))
+    changes = []
+    rows = label_logits(lm, ablated)
+    for row, prompt, one, whole in zip(expected, ablated.prompts, rows, packed, strict=True):
+        assert (row[prompt.label_ids] - one).abs().max() <= 1e-10
+        changes.append(float((one.softmax(0) - whole.softmax(0)).abs().max()))
+    assert max(changes) > 1e-3
 
-    def test_a_mask_beyond_the_memory_is_refused_before_it_is_built(
-        self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
-        for method in ("without-mask", "without-positions"):
-            with pytest.raises(InputError, match="packed tokens need a mask"):
-                plan(lm, method, QUESTION, **SIZES)
+
+def test_every_engine_runs_their_packed_layout(qwen: LanguageModel) -> None:
+    for name in METHODS:
+        each = [ask(qwen, name, QUESTION, engine, **SIZES) for engine in ENGINES]
+        assert all(torch.equal(each[0], p) for p in each)

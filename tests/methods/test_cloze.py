@@ -10,11 +10,10 @@ from tokenizers import models, pre_tokenizers
 
 from minise import InputError, LanguageModel, Question, load
 from minise import ask as ask_method
-from minise.engines import plain_states
 from minise.errors import Unsuited
-from minise.layout import pack
+from minise.layout import causal_mask
+from minise.method import pass_logits
 from minise.methods.cloze import Cloze
-from minise.rounds import run_plans
 from minise.tokenizer import Tokenizer
 from minise.writing.chat import stop_tokens
 from tests.support.methods import OTHER, QUESTION
@@ -29,7 +28,8 @@ def text_log_p(lm: LanguageModel, start: str, choice: str, end: bool) -> tuple[f
     of its tokens; and how many are read."""
     context = len(lm.tokenizer.encode([start])[0])
     ids, longer = lm.tokenizer.encode([f"{start} {choice}", f"{start} {choice}\n"])
-    hidden = plain_states(lm, pack([], [ids]))
+    T = len(ids)
+    hidden = lm.decoder(torch.tensor(ids), torch.arange(T), causal_mask(T))
     log_p = lm.decoder.logits(hidden).double().log_softmax(dim=-1)
     total = sum(float(log_p[row - 1, ids[row]]) for row in range(context, len(ids)))
     if end:
@@ -60,12 +60,11 @@ class TestTheNumbers:
         end = plan.reads[0].end
         line = lm.tokenizer.encode(["Oak\n"])[0][-1]
         assert end is not None
-        assert end[1] == tuple(sorted([*stop_tokens(lm), line]))
+        assert end[1] == sorted({*stop_tokens(lm), line})
         assert plan.prompts[end[0]].ids == list(plan.reads[0].tokens)
 
-    @pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-qwen2"])
-    def test_all_engines_that_promise_equal_bits_give_them(self, name: str) -> None:
-        lm = load(f"weights/{name}")
+    def test_all_engines_that_promise_equal_bits_give_them(self, tmp_path: Path) -> None:
+        lm = load_tiny(tmp_path, FAMILIES["mistral"], dtype=torch.float32)
         for method in METHODS:
             by_engine = {
                 engine: ask_method(lm, method, QUESTION, engine=engine).probabilities
@@ -73,17 +72,10 @@ class TestTheNumbers:
             }
             assert torch.equal(by_engine["separate"], by_engine["tree"])
             assert torch.equal(by_engine["separate"], by_engine["dense"])
-            torch.testing.assert_close(by_engine["plain"], by_engine["tree"], rtol=0, atol=1e-5)
-
-    def test_several_questions_in_a_pass_get_the_answers_of_passes_of_their_own(
-        self, lm: LanguageModel
-    ) -> None:
-        for method in METHODS:
-            plans = [method.plan(lm, question) for question in (QUESTION, OTHER)]
-            together = run_plans(lm, method, plans, [0, 0], "tree")
-            for question, (plan, logits) in zip((QUESTION, OTHER), together, strict=True):
-                alone = ask_method(lm, method, question)
-                assert torch.equal(method.answer(plan, logits).probabilities, alone.probabilities)
+            plans = [method.plan(lm, question) for question in (OTHER, QUESTION)]  # in one pass
+            answer = method.answer(plans[1], pass_logits(lm, plans, "tree")[1])
+            assert torch.equal(by_engine["separate"], answer.probabilities)
+            torch.testing.assert_close(by_engine["plain"], by_engine["tree"], rtol=0, atol=1e-4)
 
     def test_a_text_that_begins_like_another_is_read_once_and_needs_its_end(
         self, lm: LanguageModel
@@ -98,14 +90,6 @@ class TestTheNumbers:
 
 
 class TestRefusals:
-    def test_another_score_is_refused(self, lm: LanguageModel) -> None:
-        with pytest.raises(InputError, match='score "product" is none of sum, mean, pmi'):
-            Cloze("product").plan(lm, QUESTION)
-
-    def test_a_choice_beyond_the_positions_is_refused(self, lm: LanguageModel) -> None:
-        with pytest.raises(InputError, match="positions for 1024"):
-            ask_method(lm, Cloze(), Question("Q", ["a" * 1100, "b"]))
-
     def test_a_text_that_nothing_ends_is_refused(
         self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -120,8 +104,12 @@ class TestRefusals:
         monkeypatch.setattr(
             Tokenizer, "encode", lambda self, texts: encode([text.rstrip("\n") for text in texts])
         )
-        with pytest.raises(Unsuited, match=r"nothing ends a text; write cloze\(end=false\)"):
+        with pytest.raises(Unsuited, match="nothing ends a text"):
             Cloze().plan(lm, QUESTION)
+
+    def test_another_score_is_refused(self, lm: LanguageModel) -> None:
+        with pytest.raises(InputError, match='"product"'):
+            Cloze("product").plan(lm, QUESTION)
 
 
 def test_a_tokenizer_that_merges_the_cue_and_a_text_is_read_from_the_token_before(
