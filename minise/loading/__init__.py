@@ -1,6 +1,8 @@
-"""Checkpoints: config.json, the files of a folder or the hub, weights as stored, in 4 bits or split
-over processes, and the choice of device and dtype.
+"""Checkpoints: a folder or the hub, config.json, safetensors, 4 bits, and code loaded by name.
 
-plugin.py loads optional packages and the user's own files by name, identity.py hashes everything
-that a result depends on. This room may import `exact` and the core.
+The names below are known without importing torch.
 """
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+FOUR_BIT = ("nf4", "fp4", "nf4-double")
+DEFAULT_MODEL = "weights/tiny-llama"  # ships with the package
