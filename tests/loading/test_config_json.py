@@ -2,39 +2,77 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minise import InputError
 from minise.config import RopeScaling
-from minise.loading.config_json import config_from_dict, read_config
-from tests.support.shapes import PUBLISHED
-from tests.support.tiny import ALL_FAMILIES, FAMILIES, LLAMA3, SIZES
+from minise.loading.config_json import read_config
+from tests.support.tiny import ALL_FAMILIES, LLAMA3, SIZES
 
-# Per checkpoint: head size, key/value heads, rotary scaling, window of every layer, positions.
 LLAMA3_BY_8, LLAMA3_BY_32 = (RopeScaling("llama3", by, 1.0, 4.0, 8192) for by in (8.0, 32.0))
-FACTS = {
-    "meta-llama/Meta-Llama-3-8B": (128, 8, RopeScaling(), None, 8192),
-    "meta-llama/Llama-3.2-1B": (64, 8, LLAMA3_BY_32, None, 131072),
-    "meta-llama/Llama-3.2-3B": (128, 8, LLAMA3_BY_32, None, 131072),
-    "mistralai/Mistral-7B-v0.1": (128, 8, RopeScaling(), 4096, 32768),
-    "Qwen/Qwen2-7B": (128, 4, RopeScaling(), None, 131072),
-    "Qwen/Qwen2.5-1.5B": (128, 2, RopeScaling(), None, 32768),
-    "Qwen/Qwen2.5-3B": (128, 2, RopeScaling(), None, 32768),
-    "Qwen/Qwen2.5-7B": (128, 4, RopeScaling(), None, 32768),
-    "Qwen/Qwen2.5-14B": (128, 8, RopeScaling(), None, 32768),
-    "Qwen/Qwen3-0.6B": (128, 8, RopeScaling(), None, 40960),
-    "Qwen/Qwen3-8B": (128, 8, RopeScaling(), None, 40960),
-    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": (128, 8, LLAMA3_BY_8, None, 131072),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": (128, 4, RopeScaling(), None, 131072),
+
+
+def llama3(factor: float) -> dict[str, Any]:
+    return {**LLAMA3, "factor": factor, "original_max_position_embeddings": 8192}
+
+
+def published(model_type: str, shape: tuple[int, ...], **facts: Any) -> dict[str, Any]:
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    raw = dict(zip((*names, "intermediate_size", "vocab_size"), shape, strict=True))
+    return {"model_type": model_type, **raw, **facts}
+
+
+# As their config.json has them; then head size, theta, scaling, window of every layer, positions.
+PUBLISHED: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+    "Meta-Llama-3-8B": (
+        published("llama", (4096, 32, 32, 8, 14336, 128256), rope_theta=500000.0)
+        | {"max_position_embeddings": 8192, "rope_scaling": None, "attention_bias": False},
+        (128, 500000.0, RopeScaling(), None, 8192),
+    ),
+    "Llama-3.2-1B": (
+        published("llama", (2048, 16, 32, 8, 8192, 128256), head_dim=64, rope_theta=500000.0)
+        | {"max_position_embeddings": 131072, "rope_scaling": llama3(32.0)},
+        (64, 500000.0, LLAMA3_BY_32, None, 131072),
+    ),
+    "DeepSeek-R1-Distill-Llama-8B, newer spelling": (
+        published("llama", (4096, 32, 32, 8, 14336, 128256))
+        | {"max_position_embeddings": 131072}
+        | {"rope_parameters": {"rope_theta": 500000.0, **llama3(8.0)}},
+        (128, 500000.0, LLAMA3_BY_8, None, 131072),
+    ),
+    "Mistral-7B-v0.1": (
+        published("mistral", (4096, 32, 32, 8, 14336, 32000), sliding_window=4096)
+        | {"max_position_embeddings": 32768, "rope_theta": 10000.0},
+        (128, 10000.0, RopeScaling(), 4096, 32768),
+    ),
+    "Qwen2.5-7B": (
+        published("qwen2", (3584, 28, 28, 4, 18944, 152064), use_sliding_window=False)
+        | {"max_window_layers": 28, "sliding_window": 131072, "rope_theta": 1000000.0}
+        | {"max_position_embeddings": 131072},
+        (128, 1000000.0, RopeScaling(), None, 131072),
+    ),
+    "Qwen3-0.6B": (
+        published("qwen3", (1024, 28, 16, 8, 3072, 151936), head_dim=128, rope_theta=1000000)
+        | {"max_position_embeddings": 40960, "sliding_window": None, "max_window_layers": 28},
+        (128, 1000000.0, RopeScaling(), None, 40960),
+    ),
 }
 
 
-def tiny(family: str, **changes: Any) -> dict[str, Any]:
-    return {**ALL_FAMILIES[family], **changes}
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_checkpoints_are_read_as_they_are(name: str) -> None:
+    raw, (head_dim, theta, scaling, window, positions) = PUBLISHED[name]
+    config = read_config({**raw, "hidden_act": "silu", "tie_word_embeddings": True})
+    assert (config.head_dim, config.rope_theta, config.rope_scaling) == (head_dim, theta, scaling)
+    assert config.sliding_windows == (window,) * raw["num_hidden_layers"]
+    assert config.max_position_embeddings == positions
+    assert config.qkv_bias == (raw["model_type"] == "qwen2")
+    assert config.qk_norm == (raw["model_type"] == "qwen3")
+    assert config.tie_word_embeddings is True
+    for field in raw.keys() & {"vocab_size", "hidden_size", "intermediate_size", "model_type"}:
+        assert getattr(config, field) == raw[field]
 
 
 def sizes(model_type: str, **more: Any) -> dict[str, Any]:
@@ -42,20 +80,6 @@ def sizes(model_type: str, **more: Any) -> dict[str, Any]:
     optional = ("num_key_value_heads", "rms_norm_eps", "max_position_embeddings", "hidden_act")
     raw = {name: value for name, value in SIZES.items() if name not in optional}
     return {**raw, "model_type": model_type, **more}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_published_checkpoints_are_read_as_they_are(name: str) -> None:
-    raw, (head_dim, kv_heads, scaling, window, positions) = PUBLISHED[name], FACTS[name]
-    config = config_from_dict(raw)
-    assert (config.head_dim, config.num_key_value_heads) == (head_dim, kv_heads)
-    assert config.rope_scaling == scaling
-    assert config.sliding_windows == (window,) * raw["num_hidden_layers"]
-    assert config.max_position_embeddings == positions
-    assert config.qkv_bias == (raw["model_type"] == "qwen2")
-    straight = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "rope_theta")
-    for field in (*straight, "num_hidden_layers", "rms_norm_eps", "tie_word_embeddings"):
-        assert getattr(config, field) == raw[field]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +94,7 @@ def test_the_published_checkpoints_are_read_as_they_are(name: str) -> None:
 def test_absent_fields_have_the_defaults_of_the_family(
     family: str, kv_heads: int, head_dim: int, window: int | None, positions: int
 ) -> None:
-    config = config_from_dict(sizes(family, num_attention_heads=32, hidden_size=64))
+    config = read_config(sizes(family, num_attention_heads=32, hidden_size=64))
     assert (config.num_key_value_heads, config.head_dim) == (kv_heads, head_dim)
     assert config.sliding_windows == (window,) * 3
     assert config.max_position_embeddings == positions
@@ -79,41 +103,20 @@ def test_absent_fields_have_the_defaults_of_the_family(
     assert config.tie_word_embeddings is False
 
 
-def test_the_defaults_of_scaling_are_no_factor_and_llama_3s_constants() -> None:
-    assert RopeScaling() == RopeScaling("default", 1.0)
-    assert RopeScaling("llama3", 32.0) == LLAMA3_BY_32
-
-
-def test_an_unknown_family_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(sizes("gemma2")))
-    known = (
-        f'{path}: model_type is "gemma2"; it is implemented only as one of llama, mistral, qwen2'
-    )
-    with pytest.raises(InputError) as refused:
-        read_config(path, "me/gemma")
-    assert str(refused.value).startswith(known)
-    path.write_text(json.dumps(sizes("gemma2") | {"model_type": None}))
-    with pytest.raises(InputError) as refused:
-        read_config(path, "me/gemma")
-    assert "transformers" not in str(refused.value)  # it needs a family, too
-
-
-def test_null_is_read_as_absent() -> None:
+def test_null_is_read_as_absent_but_for_the_heads() -> None:
     names = ("head_dim", "rope_scaling", "rope_parameters", "rope_theta", "tie_word_embeddings")
-    more = ("rms_norm_eps", "max_position_embeddings", "quantization_config", "attention_bias")
-    nulls = dict.fromkeys((*names, *more, "num_key_value_heads"))
-    assert config_from_dict(sizes("llama", **nulls)) == config_from_dict(sizes("llama"))
-
-
-LINEAR = {"factor": 4.0}
+    names += ("rms_norm_eps", "max_position_embeddings", "quantization_config", "attention_bias")
+    assert read_config(sizes("llama", **dict.fromkeys(names))) == read_config(sizes("llama"))
+    for family in ALL_FAMILIES:  # as many as query heads
+        config = read_config(sizes(family, num_key_value_heads=None))
+        assert config.num_key_value_heads == config.num_attention_heads
 
 
 @pytest.mark.parametrize(
     ("scaling", "expected"),
     [
         ({"rope_type": "default"}, RopeScaling()),
-        ({"rope_type": "linear", **LINEAR}, RopeScaling("linear", 4.0)),
+        ({"rope_type": "linear", "factor": 4}, RopeScaling("linear", 4.0)),
         (LLAMA3, RopeScaling("llama3", 8.0, 1.0, 4.0, 64)),
     ],
     ids=["default", "linear", "llama3"],
@@ -127,244 +130,125 @@ def test_every_form_of_the_rotary_facts_is_read_alike(
         {"rope_theta": 500.0, "rope_scaling": older},
         {"rope_theta": 500.0, "rope_scaling": {**older, **scaling}},
         {"rope_parameters": {"rope_theta": 500.0, **scaling}},
-        {"rope_parameters": {"rope_theta": 500.0, **scaling}, "rope_scaling": scaling},
         {"rope_parameters": {"rope_theta": 500.0, **scaling}, "rope_scaling": older},
         {"rope_parameters": {"rope_theta": 500.0, **older}, "rope_scaling": scaling},
-        {"rope_parameters": {"rope_theta": 500.0, **older}},
         {"rope_parameters": scaling, "rope_theta": 500.0},
     ]
-    configs = [config_from_dict(sizes("llama", **spelling)) for spelling in spellings]
+    configs = [read_config(sizes("llama", **spelling)) for spelling in spellings]
     assert (configs[0].rope_theta, configs[0].rope_scaling) == (500.0, expected)
     assert all(config == configs[0] for config in configs)
+
+
+ON = {"use_sliding_window": True}
+KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
 @pytest.mark.parametrize(
     ("family", "facts", "windows"),
     [
-        ("llama", {"sliding_window": 5}, (None,) * 3),
+        ("llama", {"sliding_window": 5, **ON, "max_window_layers": 0}, (None,) * 3),
         ("mistral", {}, (4096,) * 3),
         ("mistral", {"sliding_window": None}, (None,) * 3),
         ("mistral", {"sliding_window": 5}, (5,) * 3),
         ("qwen2", {"sliding_window": 5}, (None,) * 3),
-        (
-            "qwen3",
-            {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
-            (None, 5, 5),
-        ),
-        ("qwen3", {"sliding_window": 5}, (None,) * 3),
-        (
-            "llama",  # it has no windows, whatever the file says
-            {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 0},
-            (None,) * 3,
-        ),
-        ("qwen2", {"sliding_window": 5, "use_sliding_window": False}, (None,) * 3),
-        ("qwen2", {"sliding_window": None, "use_sliding_window": True}, (None,) * 3),
-        ("qwen2", {"use_sliding_window": True}, (None,) * 3),  # 28 layers of three are full
-        ("qwen2", {"use_sliding_window": True, "max_window_layers": 0}, (4096,) * 3),
-        ("qwen3", {"use_sliding_window": True, "max_window_layers": 0}, (4096,) * 3),
-        (
-            "qwen2",
-            {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
-            (None, 5, 5),
-        ),
-        (
-            "qwen2",
-            {
-                "sliding_window": 5,
-                "use_sliding_window": True,
-                "max_window_layers": 0,
-                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            },
-            (5, None, 5),
-        ),
+        ("qwen2", {"sliding_window": None, **ON, "max_window_layers": 0}, (None,) * 3),
+        ("qwen2", ON, (None,) * 3),  # 28 layers of three are full
+        ("qwen3", {**ON, "max_window_layers": 0}, (4096,) * 3),
+        ("qwen3", {"sliding_window": 5, **ON, "max_window_layers": 1}, (None, 5, 5)),
+        ("qwen2", {"sliding_window": 5, **ON, "layer_types": KINDS}, (5, None, 5)),
+        ("qwen2", {"sliding_window": 5, "layer_types": KINDS}, (None,) * 3),
     ],
 )
 def test_each_layer_has_its_own_window(
     family: str, facts: dict[str, Any], windows: tuple[int | None, ...]
 ) -> None:
-    config = config_from_dict(sizes(family, num_key_value_heads=2, **facts))
-    assert config.sliding_windows == windows
+    assert read_config(sizes(family, num_key_value_heads=2, **facts)).sliding_windows == windows
 
 
-BEYOND = [0, -1, 2.5, "4", True, [4]]
-QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
-
-
-@pytest.mark.parametrize(
-    ("family", "facts", "reason"),
-    [
-        ("llama", {"model_type": "gemma"}, 'model_type is "gemma"'),
-        ("llama", {"model_type": None}, "model_type is null"),
-        ("llama", {"model_type": ["llama"]}, 'model_type is ["llama"]'),
-        ("llama", {"vocab_size": 10**20}, "vocab_size is 1000"),
-        # More than any model has: building it would take minutes.
-        ("llama", {"vocab_size": 10**12}, "vocab_size is 1000"),
-        ("llama", {"num_hidden_layers": 2**31 - 1}, "num_hidden_layers is 2147483647"),
-        ("llama", {"num_hidden_layers": 501}, "a whole number from 1 to 500"),
-        ("llama", {"head_dim": 2**30}, "head_dim is 1073741824"),
-        ("llama", {"hidden_size": 4 * 10**6}, "hidden_size is 4000000"),
-        ("llama", {"intermediate_size": 10**8}, "intermediate_size is 100000000"),
-        ("llama", {"num_attention_heads": 10**5, "hidden_size": 10**5}, "num_attention_heads is 1"),
-        ("llama", {"max_position_embeddings": 2**31}, "max_position_embeddings is 2147483648"),
-        ("llama", {"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
-        ("llama", {"attention_bias": True}, "attention_bias is true"),
-        ("llama", {"mlp_bias": True}, "mlp_bias is true"),
-        ("llama", {"quantization_config": {"bits": 4}}, 'quantization_config is {"bits": 4}'),
-        ("llama", {"tie_word_embeddings": "yes"}, 'tie_word_embeddings is "yes"'),
-        ("llama", {"tie_word_embeddings": 1}, "tie_word_embeddings is 1"),
-        # Head counts and sizes that do not divide.
-        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads is 3"),
-        ("llama", {"num_key_value_heads": 8}, "num_key_value_heads is 8"),
-        ("llama", {"hidden_size": 30}, "hidden_size is 30"),
-        ("llama", {"head_dim": 7}, "head_dim is 7"),
-        ("llama", {"hidden_size": 20}, "head_dim is missing"),  # 20 / 4 is odd
-        # Rotary embedding.
-        ("llama", {"rope_theta": 0}, "rope_theta is 0"),
-        ("llama", {"rope_theta": "1e4"}, 'rope_theta is "1e4"'),
-        ("llama", {"rope_theta": 1e29}, "rope_theta is 1e+29"),
-        ("llama", {"rope_theta": 1e-38}, "rope_theta is 1e-38"),
-        (
-            "llama",
-            {"rope_scaling": {**LLAMA3, "factor": 1e29}},
-            "factor a number from 0.001 to 1e+12",
-        ),
-        *[
-            (
-                "llama",
-                {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": value}},
-                "original_max_position_embeddings a whole number",
-            )
-            for value in (0.5, 64.5, 1e308, True, "64")
-        ],
-        (
-            "llama",
-            {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
-            "rope_scaling is",
-        ),
-        ("llama", {"rope_scaling": {"rope_type": "yarn", **LINEAR}}, '"rope_type": "yarn"'),
-        ("llama", {"rope_scaling": {"type": "dynamic", **LINEAR}}, '"type": "dynamic"'),
-        ("llama", {"rope_scaling": {"type": "linear"}}, 'rope_scaling is {"type": "linear"}'),
-        ("llama", {"rope_scaling": {**LLAMA3, "factor": -8}}, "rope_scaling is {"),
-        ("llama", {"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "rope_scaling is {"),
-        ("llama", {"rope_scaling": {**LLAMA3, "low_freq_factor": None}}, "low_freq_factor"),
-        ("llama", {"rope_scaling": "linear"}, 'rope_scaling is "linear"'),
-        ("llama", {"rope_parameters": {**LLAMA3, "factor": 2.0}}, "rope_scaling is {"),
-        ("llama", {"rope_parameters": {"full_attention": LLAMA3}}, "rope_parameters is {"),
-        (
-            "llama",
-            {"rope_scaling": None, "rope_parameters": {"partial_rotary_factor": 0.5}},
-            'rope_parameters is {"partial_rotary_factor": 0.5}',
-        ),
-        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-        ("llama", {"rope_scaling": {**LLAMA3, "x": [1]}}, "must be one flat object"),
-        ("llama", {"rope_scaling": {"factor": 4.0}}, 'rope_scaling is {"factor": 4.0}'),
-        ("llama", {"rope_parameters": {"rope_theta": 5.0}}, "rope_scaling is {"),
-        ("llama", {"rope_scaling": 3, "rope_parameters": LLAMA3}, "rope_scaling is 3"),
-        # Windows.
-        ("mistral", {"sliding_window": 0}, "sliding_window is 0"),
-        ("mistral", {"sliding_window": "all"}, 'sliding_window is "all"'),
-        ("qwen2", {"use_sliding_window": 1}, "use_sliding_window is 1"),
-        ("qwen2", {**QWEN_WINDOW, "max_window_layers": -1}, "max_window_layers is -1"),
-        ("qwen3", {**QWEN_WINDOW, "max_window_layers": -1}, "max_window_layers is -1"),
-        ("qwen3", {**QWEN_WINDOW, "layer_types": ["chunked"] * 3}, 'layer_types is ["chunked"'),
-        ("qwen3", {"attention_bias": True}, "attention_bias is true"),
-        ("qwen3", {"head_dim": 7}, "head_dim is 7"),
-        ("qwen2", {**QWEN_WINDOW, "layer_types": ["full_attention"]}, "layer_types is ["),
-        ("qwen2", {**QWEN_WINDOW, "layer_types": ["chunked"] * 3}, 'layer_types is ["chunked"'),
-        ("qwen2", {**QWEN_WINDOW, "layer_types": [[1]] * 3}, "layer_types is [[1]"),
-        # Numbers.
-        *[("llama", {"vocab_size": value}, "vocab_size is ") for value in BEYOND],
-        *[("llama", {"num_hidden_layers": value}, "num_hidden_layers is ") for value in BEYOND],
-        *[("llama", {"max_position_embeddings": v}, "max_position_embeddings is ") for v in BEYOND],
-        *[
-            ("llama", {"rms_norm_eps": v}, "rms_norm_eps is ")
-            for v in (-1e-6, 0, "x", True, 1e29, 1e-40)
-        ],
-        ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is NaN"),
-        ("llama", {"rope_theta": float("inf")}, "rope_theta is Infinity"),
+BEYOND = [0, -1, 2.5, "4", True, [4], 10**20, float("nan"), float("inf")]
+BITS = {"quant_method": "bitsandbytes"}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    *[({"vocab_size": value}, "vocab_size is ") for value in BEYOND],
+    *[({"num_hidden_layers": value}, "num_hidden_layers is ") for value in (*BEYOND, 501)],
+    *[({"max_position_embeddings": value}, "max_position_embeddings is ") for value in BEYOND],
+    *[({"rms_norm_eps": value}, "rms_norm_eps is ") for value in (-1e-6, 0, "x", True, 1e-40)],
+    *[({"rope_theta": value}, "rope_theta is ") for value in (0, "1e4", 1e29, 1e-38, float("inf"))],
+    ({"model_type": None}, "model_type is null"),
+    ({"model_type": ["llama"]}, 'model_type is ["llama"]'),
+    ({"model_type": "gemma2"}, "transformers:"),
+    ({"model_type": "\x1b[31m" + "x" * 10**6}, "\\u001b[31mxxx"),
+    ({"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
+    ({"attention_bias": True}, "attention_bias is true"),
+    ({"mlp_bias": True}, "mlp_bias is true"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    ({"tie_word_embeddings": "yes"}, 'tie_word_embeddings is "yes"'),
+    ({"quantization_config": "nf4"}, "quantization_config is "),
+    ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
+    ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "awq"),
+    ({"quantization_config": {**BITS, "load_in_8bit": True}}, "load_in_8bit"),
+    # Heads and sizes that do not divide.
+    ({"num_key_value_heads": 3}, "num_key_value_heads is 3"),
+    ({"num_key_value_heads": 8}, "num_key_value_heads is 8"),
+    ({"head_dim": 7}, "head_dim is 7"),
+    ({"hidden_size": 20}, "head_dim is missing"),  # 20 / 4 is odd
+    # Rotary embedding.
+    *[
+        ({"rope_scaling": {**LLAMA3, name: value}}, f"{name} is ")
+        for name in ("factor", "low_freq_factor", "original_max_position_embeddings")
+        for value in (None, -8, "64", 1e308, True)
     ],
-)
-def test_unsupported_or_impossible_values_are_refused_by_field_and_value(
-    family: str, facts: dict[str, Any], reason: str
+    ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor is 1.0"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 'rope_type is "yarn"'),
+    ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, 'rope_type is "dynamic"'),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "rope_scaling is {"),
+    ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
+    ({"rope_scaling": {"factor": 4.0}}, "rope_type is missing"),
+    ({"rope_scaling": "linear"}, 'rope_scaling is "linear"'),
+    ({"rope_parameters": {"full_attention": LLAMA3}}, "rope_parameters is {"),
+    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+    ({"rope_scaling": LLAMA3, "rope_parameters": {**LLAMA3, "factor": 2.0}}, "rope_scaling is {"),
+    ({"rope_scaling": LLAMA3, "rope_parameters": {"rope_theta": 5.0}}, "rope_scaling is {"),
+    # Windows.
+    ({"model_type": "mistral", "sliding_window": 0}, "sliding_window is 0"),
+    ({"model_type": "mistral", "sliding_window": "all"}, 'sliding_window is "all"'),
+    ({"model_type": "qwen2", "use_sliding_window": "no"}, 'use_sliding_window is "no"'),
+    *[
+        ({"model_type": "qwen3", **ON, **facts}, named)
+        for facts, named in [
+            ({"max_window_layers": -1}, "max_window_layers is -1"),
+            ({"layer_types": ["full_attention"]}, "layer_types is ["),
+            ({"layer_types": ["chunked"] * 3}, 'layer_types is ["chunked"'),
+            ({"layer_types": [[1]] * 3}, "layer_types is [[1]"),
+        ]
+    ],
+]
+
+
+@pytest.mark.parametrize(("facts", "named"), REFUSED)
+def test_what_is_impossible_or_not_implemented_is_refused_by_field_and_value(
+    facts: dict[str, Any], named: str
 ) -> None:
-    message = refusal(config_from_dict, tiny(family, **facts), where="some/config.json")
+    message = refusal({**sizes("llama", num_key_value_heads=2), **facts})
     assert message.startswith("some/config.json: ")
-    assert reason in message
-    assert " must " in message or "; it is implemented" in message
+    assert named in message
+    assert len(message) < 250
 
 
-@pytest.mark.parametrize("name", [name for name in sizes("llama") if name != "model_type"])
+@pytest.mark.parametrize("name", sizes("llama"))
 def test_a_missing_size_is_named(name: str) -> None:
     raw = sizes("llama")
     del raw[name]
-    assert refusal(config_from_dict, raw).startswith(f"config: {name} is missing; it must")
+    assert f"{name} is missing" in refusal(raw)
 
 
-def test_null_key_value_heads_are_as_many_as_query_heads() -> None:
-    for family in ALL_FAMILIES:
-        config = config_from_dict(sizes(family, num_key_value_heads=None))
-        assert config.num_key_value_heads == config.num_attention_heads
+@pytest.mark.parametrize("raw", [None, [1], "llama", 3])
+def test_what_is_no_object_is_refused(raw: Any) -> None:
+    assert type(raw).__name__ in refusal(raw)
 
 
-def test_a_missing_model_type_is_named() -> None:
-    assert "model_type is missing" in refusal(config_from_dict, {})
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "not readable as JSON"),
-        (b'{"model_type": "llama",\n', "not readable as JSON"),
-        (b'{"model_type": "\xff"}', "not readable as JSON"),
-        (b"[1, 2]", "holds list, expected a JSON object"),
-        (b"[" * 100_000, "not readable as JSON"),
-        (b"null", "holds NoneType, expected a JSON object"),
-        (b'{"model_type": "gpt2"}', 'model_type is "gpt2"'),
-        (None, "no such file"),
-    ],
-)
-def test_a_file_without_a_config_is_named(
-    tmp_path: Path, content: bytes | None, reason: str
-) -> None:
-    path = tmp_path / "config.json"
-    if content is not None:
-        path.write_bytes(content)
-    message = refusal(read_config, path)
-    assert message.startswith(f"{path}: ")
-    assert reason in message
-
-
-def test_the_largest_numbers_are_read() -> None:
-    most = {"vocab_size": 10**7, "num_hidden_layers": 500, "intermediate_size": 10**7}
-    config = config_from_dict(tiny("llama", **most, head_dim=10**4, hidden_size=10**6))
-    assert (config.vocab_size, config.num_hidden_layers) == (10**7, 500)
-    assert (config.head_dim, config.hidden_size) == (10**4, 10**6)
-    for eps, theta in ((1e-15, 1e-3), (1.0, 1e12)):
-        config = config_from_dict(tiny("llama", rms_norm_eps=eps, rope_theta=theta))
-        assert (config.rms_norm_eps, config.rope_theta) == (eps, theta)
-
-
-@pytest.mark.parametrize("value", ["x" * 1_000_000, ["y"] * 100_000, {"z": 10**4000}])
-def test_a_message_quotes_the_beginning_of_a_value(value: Any) -> None:
-    message = refusal(config_from_dict, tiny("llama", model_type=value))
-    assert "..." in message
-    assert len(message) < 200
-
-
-def test_control_characters_in_a_value_are_escaped() -> None:
-    assert "\\u001b[31m" in refusal(config_from_dict, tiny("llama", model_type="\x1b[31m"))
-
-
-def test_a_file_and_its_object_give_the_same_config(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(FAMILIES["qwen2"]))
-    assert read_config(path) == config_from_dict(FAMILIES["qwen2"])
-
-
-def refusal(parse: Any, *arguments: Any, **options: Any) -> str:
+def refusal(raw: Any) -> str:
     """The one line of the refusal."""
     with pytest.raises(InputError) as caught:
-        parse(*arguments, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+        read_config(raw, "some/config.json")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -10,18 +10,10 @@ from minise.errors import InputError
 from minise.loading.plugin import find_object, load_extra
 
 
-def refusal(where: str) -> str:
-    with pytest.raises(InputError) as refused:
-        find_object(where)
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
-
-
 def test_a_missing_package_is_named_with_the_extra_that_has_it() -> None:
-    with pytest.raises(InputError) as refused:
-        load_extra("no_such_package.part", "eval")
-    reason = "this needs no_such_package, which is not installed: pip install 'minise[eval]'"
-    assert str(refused.value) == reason
+    with pytest.raises(InputError, match=r"no_such_package.*minise\[bench\]"):
+        load_extra("no_such_package.part", "bench")
+    assert load_extra("json") is __import__("json")
 
 
 def test_an_object_is_found_in_a_module_or_in_a_file(tmp_path: Path) -> None:
@@ -38,30 +30,29 @@ def test_an_edited_file_is_read_again_at_once(tmp_path: Path) -> None:
         assert find_object(f"{path}:value") == value
 
 
-@pytest.mark.parametrize("where", ["", "mine.py", "mine.py:", ":Mine"])
-def test_a_name_without_a_file_or_an_object_is_refused(where: str) -> None:
-    assert refusal(where).endswith("names no object; write FILE.py:NAME")
-
-
-def test_a_module_or_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    assert refusal("no_such_package:Mine").startswith("no_such_package:Mine: not found (")
-    assert refusal("pathlib:Mine").startswith("pathlib:Mine: not found (")
-    for path in (tmp_path / "none.py", "\0.py", "x" * 5000 + ".py"):
-        assert refusal(f"{path}:Mine").endswith("no such file; give the path of a Python file")
+def test_an_error_in_the_users_own_file_is_his_to_see(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        find_object(f"{path}:Mine")
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("where", "named"),
     [
-        ("1 / 0", "could not be run (ZeroDivisionError: division by zero); fix the file"),
-        ("exit(3)", "could not be run (SystemExit: 3); fix the file"),
-        ("def (", "could not be run (SyntaxError: "),
-        ("other = 1", "defines no Mine; give one of the names it defines"),
+        ("", '""'),
+        ("mine.py", "mine.py"),
+        ("mine.py:", "mine.py:"),
+        (":Mine", ":Mine"),
+        ("no_such_package:Mine", "no_such_package"),
+        ("pathlib:Mine", "defines no Mine"),
+        ("none.py:Mine", "none.py"),
+        ("\0.py:Mine", "no such file"),
+        ("x" * 5000 + ".py:Mine", "no such file"),
     ],
 )
-def test_a_file_that_fails_or_lacks_the_name_is_refused(
-    tmp_path: Path, source: str, reason: str
-) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(source)
-    assert refusal(f"{path}:Mine").startswith(f"{path}: {reason}")
+def test_what_does_not_exist_is_refused_by_name(where: str, named: str) -> None:
+    with pytest.raises(InputError) as refused:
+        find_object(where)
+    assert named in str(refused.value)
+    assert "\n" not in str(refused.value)
