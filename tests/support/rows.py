@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -62,15 +63,18 @@ TRUTHFUL_HUB: dict[str, Any] = {
 
 def write(path: Path, rows: list[Any]) -> Path:
     """Write rows as a file of the kind that the path's ending names."""
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    elif path.suffix == ".json":
+    kind = path.name.removesuffix(".gz").rpartition(".")[2]
+    if kind == "jsonl":
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    elif kind == "json":
         path.write_text(json.dumps(rows), encoding="utf-8")
-    elif path.suffix == ".csv":
+    elif kind in ("csv", "tsv"):
         flat = [flattened(row) for row in rows]
         columns = dict.fromkeys(column for row in flat for column in row)
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(columns), restval="")
+            delimiter = "," if kind == "csv" else "\t"
+            writer = csv.DictWriter(file, list(columns), restval="", delimiter=delimiter)
             writer.writeheader()
             writer.writerows(flat)
     else:
@@ -85,8 +89,9 @@ def flattened(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "choices"} | choices
 
 
-def load(path: Path, **selection: Any) -> Task:
-    [task] = load_tasks([str(path)], Selection(**selection))
+def load(path: Path, name: str = "", **selection: Any) -> Task:
+    """The task of a file; name: the data set that it is of."""
+    [task] = load_tasks([f"{name}@{path}" if name else str(path)], Selection(**selection))
     return task
 
 
@@ -96,20 +101,5 @@ def refusal(*names: str, **selection: Any) -> str:
         load_tasks(names, Selection(**selection))
     message = str(caught.value)
     assert len(message.splitlines()) == 1
+    assert len(message) < 700 + sum(map(len, names))
     return message
-
-
-def check_named(path: Path, row: dict[str, Any], reason: str, sound: dict[str, Any]) -> None:
-    """A file of a sound and a malformed row: refused with file, row and reason, or the row is
-    skipped and listed."""
-    write(path, [sound, row])
-    message = refusal(str(path))
-    assert message.startswith(f"{path}, line 2: ")
-    assert reason in message
-    assert "1 bad row in all" in message
-    assert "--skip-bad-rows" in message
-    task = load(path, skip_bad_rows=True)
-    assert len(task.questions) == 1
-    [skipped] = task.skipped
-    assert skipped.startswith(f"{path}, line 2: ")
-    assert reason in skipped

@@ -1,0 +1,60 @@
+"""The training of the shipped checkpoints (tools/train_miniature.py)."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from minise import load
+from minise.data.miniature import held_out, load_facts, load_hops, shown
+from tools import train_miniature
+
+
+def choices_in(text: str) -> list[str]:
+    listed = re.findall(r"^\([A-Z]\) (.+)$", text, re.MULTILINE)
+    return [choice for choice in listed if choice != "None of the above"]
+
+
+def test_no_set_of_choices_that_is_held_out_is_shown_in_any_order() -> None:
+    facts, hops = load_facts(), load_hops()[1]
+    texts = [train_miniature.multiple_choice(facts, random.Random(i))[0] for i in range(2000)]
+    lm, kinds = load("weights/tiny-reasoner"), {hop.question: shown(hop.question) for hop in hops}
+    for i in range(3):
+        for text in train_miniature.reasoning_texts(facts, hops, lm, "", random.Random(i)):
+            texts.append("".join(piece for _, piece in text))
+    asked = [text for text in texts if choices_in(text)]
+    assert len(asked) > 2000
+    for text in asked:
+        question = text.removeprefix("User: ").partition("\n")[0]
+        assert not held_out(question, choices_in(text.partition("So the answer")[0]))
+        steps = "So the answer is" in text
+        assert kinds.get(question) in (None, "directly", *(["with steps"] if steps else []))
+
+
+def test_an_interrupted_training_continues_to_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"QUESTIONS": 4, "STATEMENTS": 4, "OPEN": 4, "SAVE_EVERY": 1}.items():
+        monkeypatch.setattr(train_miniature, name, value)
+    advance, weights = train_miniature.Training.advance, []
+    for name, stop in (("whole", 9), ("cut", 1), ("cut", 9)):
+
+        def limited(self: train_miniature.Training, parts: object, stop: int = stop) -> None:
+            if self.step == stop:
+                raise KeyboardInterrupt
+            advance(self, parts)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(train_miniature.Training, "advance", limited)
+        monkeypatch.setattr(sys, "argv", f"x {tmp_path / name} --family qwen2 --steps 2".split())
+        if stop == 1:
+            with pytest.raises(KeyboardInterrupt):
+                train_miniature.main()
+        else:
+            train_miniature.main()
+            weights.append(load_file(tmp_path / name / "model.safetensors"))
+    assert all(tensor.equal(weights[1][name]) for name, tensor in weights[0].items())
