@@ -1,120 +1,96 @@
-"""What a checkpoint's files say about writing text: its stop tokens and its chat template.
-
-templates.py renders the template.
-"""
-
-from __future__ import annotations
+"""What a checkpoint's files say about writing text: its stop tokens and its chat template."""
 
 import json
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line
-from minise.loading.source import finder, optional_file
-from minise.writing.templates import render
+from minise.loading.source import find_folder
 
-_FILES: WeakKeyDictionary[LanguageModel, dict[str, tuple[Path, str] | None]] = WeakKeyDictionary()
-Message = dict[str, str]  # {"role": "user", "content": "..."}
+MOST = 20 << 20  # bytes of a file, and characters of a prompt
+find_once = lru_cache(64)(find_folder)  # the hub would be asked each time
 
 
 def stop_tokens(lm: LanguageModel) -> list[int]:
     """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json, else
     the `eos_token` of tokenizer_config.json. Raises Unsuited where none of them names one."""
-    for name in ("generation_config.json", "config.json"):
-        value = _read(lm, name).get("eos_token_id")
-        if value is not None:
-            ids = value if isinstance(value, list) else [value]
-            if not all(type(i) is int and 0 <= i < lm.config.vocab_size for i in ids):
-                raise InputError(f"{lm.name}: {name}: eos_token_id is not a token id, nor a list")
-            return ids
-    token = _text(_read(lm, "tokenizer_config.json").get("eos_token"))
-    token_id = None if token is None else lm.tokenizer.backend.token_to_id(token)
-    if token_id is None:
-        raise Unsuited(
-            f"{lm.name}: names no stop token; add eos_token_id to its generation_config.json"
-        )
-    return [token_id]
+    token = _text(_settings(lm, "tokenizer_config.json").get("eos_token"))
+    files = [_settings(lm, name) for name in ("generation_config.json", "config.json")]
+    found = [settings.get("eos_token_id") for settings in files]
+    found += [lm.tokenizer.backend.token_to_id(token or "")]
+    value = next((one for one in found if one is not None), None)
+    ids: list[Any] = value if isinstance(value, list) else [value]
+    if not all(type(i) is int and 0 <= i < lm.config.vocab_size for i in ids):
+        raise Unsuited(f"{lm.name}: no stop token; give eos_token_id in its generation_config.json")
+    return ids
 
 
 def chat_template(lm: LanguageModel) -> str | None:
     """The checkpoint's chat template, None where it has none. Of several templates with names, the
     one named "default"."""
-    file = _file(lm, "chat_template.jinja")
-    if file is not None:
-        return file[1]
-    template = _read(lm, "tokenizer_config.json").get("chat_template")
+    template = _read(lm, "chat_template.jinja", str)
+    if template is None:
+        template = _settings(lm, "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):
         named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
         template = named[-1].get("template") if named else None
     return template if isinstance(template, str) else None
 
 
-def chat_text(lm: LanguageModel, messages: Sequence[Message]) -> str:
-    """The messages as the checkpoint's chat template writes them, up to where the model answers.
-
-    Raises InputError for a checkpoint without a template, and for a template that fails, refuses
-    these messages, does what the sandbox forbids, or takes too much time or memory.
-    """
+def chat_text(lm: LanguageModel, messages: Sequence[dict[str, str]]) -> str:
+    """The messages, {"role": "user", "content": "..."}, as the checkpoint's chat template writes
+    them, up to where the model answers. Raises InputError for a checkpoint without a template, and
+    for one that fails, refuses these messages, or takes too much time or memory."""
     template = chat_template(lm)
     if template is None:
-        raise InputError(
-            f"{lm.name}: has no chat template (chat_template.jinja, or chat_template in "
-            "tokenizer_config.json); it is not a chat model, so use the plain prompt"
-        )
-    settings = _read(lm, "tokenizer_config.json").items()
-    tokens = {key: _text(value) for key, value in settings if key.endswith("_token")}
-    values = {
-        "messages": list(messages),
-        "add_generation_prompt": True,
-        "tools": None,
-        "documents": None,
-        # A token that is null in the file is not defined: else its name would be printed.
-        **{key: text for key, text in tokens.items() if text is not None},
-    }
-    try:
-        return render(template, values)
-    except InputError as error:
-        raise InputError(f"{lm.name}: its chat template failed ({error})") from None
+        raise InputError(f"{lm.name}: has no chat template, so it is no chat model; ask it plainly")
+    values: dict[str, Any] = {"add_generation_prompt": True, "tools": None, "documents": None}
+    settings = _settings(lm, "tokenizer_config.json").items()
+    # A token that is null in the file is not defined: else its name would be printed.
+    tokens = {name: _text(value) for name, value in settings if name.endswith("_token")}
+    values |= {name: token for name, token in tokens.items() if token is not None}
+    reply = _render(json.dumps([template, {**values, "messages": list(messages)}]))
+    if "text" not in reply:
+        reason = one_line(ValueError(reply["error"]))
+        raise InputError(f"{lm.name}: its chat template failed ({reason}); ask it plainly")
+    return reply["text"]
 
 
-def chat_ids(lm: LanguageModel, messages: Sequence[Message]) -> list[int]:
-    """`chat_text` as token ids. Templates write the beginning token themselves."""
-    return encode_as_is(lm, chat_text(lm, messages))
+@lru_cache(1024)
+def _render(request: str) -> dict[str, str]:  # what render.py replies
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(Path(__file__).with_name("render.py"))]
+    options: dict[str, Any] = {"env": env, "timeout": 60, "capture_output": True}
+    try:  # 60 seconds of the clock, however busy the machine is
+        done = subprocess.run(command, input=request.encode(), **options)
+        reply: dict[str, str] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {"error": "it takes too much time or memory"}
+    return reply if len(reply.get("text", "")) <= MOST else {"error": "it writes too much"}
 
 
-def encode_as_is(lm: LanguageModel, text: str) -> list[int]:
-    """The ids of a text in which every special token is already written."""
-    return lm.tokenizer.encode([text], add_special_tokens=False)[0]
-
-
-def _read(lm: LanguageModel, name: str) -> dict[str, Any]:
-    """A JSON object of the checkpoint; empty where there is no such file."""
-    file = _file(lm, name)
-    if file is None:
-        return {}
-    path, text = file
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not readable as JSON ({one_line(error)})") from None
+def _settings(lm: LanguageModel, name: str) -> dict[str, Any]:
+    content = _read(lm, name, json.loads)
     return content if isinstance(content, dict) else {}
 
 
-def _file(lm: LanguageModel, name: str) -> tuple[Path, str] | None:
-    """The path and the text of a file of the checkpoint, None where there is none. It is looked up
-    once for each model: every prompt needs it, and for an absent file each look-up would ask the
-    hub."""
-    files = _FILES.setdefault(lm, {})
-    if name not in files:
-        path = optional_file(finder(lm.name, lm.revision), name)
-        try:
-            files[name] = None if path is None else (path, path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: not readable as text ({one_line(error)})") from None
-    return files[name]
+def _read(lm: LanguageModel, name: str, parse: Callable[[str], Any]) -> Any:
+    """The content of a file of the checkpoint; None where there is none."""
+    path = find_once(lm.name, lm.revision)[0] / name
+    if not path.is_file():  # to open a pipe would wait for ever
+        return None
+    try:
+        if path.stat().st_size > MOST:
+            raise ValueError(f"it holds more than {MOST >> 20} MiB")
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not readable ({one_line(error)}); fetch it again") from None
 
 
 def _text(token: Any) -> str | None:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from minise import InputError, LanguageModel, generate
-from minise.loading.checkpoint import load
-from minise.loading.source import optional_file
-from minise.writing.chat import chat_ids, chat_template, chat_text, stop_tokens
+from minise import InputError, LanguageModel, generate, load
+from minise.writing import chat
+from minise.writing.chat import chat_template, chat_text, stop_tokens
 
 MESSAGES = [{"role": "user", "content": "Is a wren a bird?"}]
 # The constructs of published templates, in one.
@@ -33,6 +32,12 @@ TEMPLATE = """{{- bos_token }}
 {%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
 
 
+def grown(step: str) -> str:
+    """A template that takes this step 99 times."""
+    loop = f"{{% for i in range(99) %}}{{% set v.x = {step} %}}{{% endfor %}}"
+    return f"{{% set v = namespace(x='ab') %}}{loop}{{{{ v.x }}}}"
+
+
 @pytest.fixture
 def folder(llama_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(llama_folder, tmp_path / "model"))
@@ -45,131 +50,115 @@ def with_files(folder: Path, **files: Any) -> LanguageModel:
     return load(folder)
 
 
-class TestStopTokens:
-    def test_stop_tokens_come_from_the_generation_config_first(self, folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": 7}
-        assert stop_tokens(with_files(folder, config=config)) == [7]
-        lm = with_files(folder, generation_config={"eos_token_id": [3, 4]})
-        assert stop_tokens(lm) == [3, 4]
-
-    def test_stop_tokens_come_from_the_tokenizer_config_last(self, folder: Path) -> None:
-        lm = with_files(folder, tokenizer_config={"eos_token": {"content": "<s>"}})
-        assert stop_tokens(lm) == [0]
-        assert generate(lm, ["abc"], 3)  # it needs no `stop`
-
-    @pytest.mark.parametrize("ids", ["2", [1, "2"], -1, 288, [True], 1.5])
-    def test_a_stop_token_that_is_no_id_is_refused(self, folder: Path, ids: Any) -> None:
-        with pytest.raises(InputError, match="eos_token_id is not a token id"):
-            stop_tokens(with_files(folder, generation_config={"eos_token_id": ids}))
-
-    def test_a_checkpoint_without_a_stop_token_is_refused(self, folder: Path) -> None:
-        with pytest.raises(InputError, match="names no stop token"):
-            stop_tokens(load(folder))
-
-    def test_a_file_is_looked_up_once_for_a_model(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Otherwise the hub would be asked for an absent file every time."""
-        looked: list[str] = []
-
-        def look(find: Any, name: str) -> Path | None:
-            looked.append(name)
-            return optional_file(find, name)
-
-        monkeypatch.setattr("minise.writing.chat.optional_file", look)
-        lm = with_files(folder, tokenizer_config={"eos_token": "<s>"})
-        assert [stop_tokens(lm), chat_template(lm), stop_tokens(lm)] == [[0], None, [0]]
-        assert sorted(looked) == sorted(set(looked))
-        assert "generation_config.json" in looked
-
-    def test_a_damaged_file_is_refused(self, folder: Path) -> None:
-        (folder / "generation_config.json").write_text("{")
-        with pytest.raises(InputError, match=r"generation_config\.json: not readable as JSON"):
-            stop_tokens(load(folder))
+def test_stop_tokens_come_from_the_generation_config_first_and_the_tokenizer_last(
+    folder: Path,
+) -> None:
+    lm = with_files(folder, tokenizer_config={"eos_token": {"content": "<s>"}})
+    assert stop_tokens(lm) == [0]
+    assert generate(lm, ["abc"], 3)
+    config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": 7}
+    assert stop_tokens(with_files(folder, config=config)) == [7]
+    assert stop_tokens(with_files(folder, generation_config={"eos_token_id": [3, 4]})) == [3, 4]
 
 
-class TestTemplates:
-    def test_a_template_file_that_is_no_text_is_refused(self, folder: Path) -> None:
-        (folder / "chat_template.jinja").write_bytes(b"{{ bos_token }}\xac")
-        with pytest.raises(InputError, match=r"chat_template\.jinja: not readable as text"):
-            chat_text(load(folder), MESSAGES)
-
-    @pytest.mark.parametrize("place", ["in the settings", "by name", "in a file"])
-    def test_a_template_is_found_where_checkpoints_keep_it(self, folder: Path, place: str) -> None:
-        held: dict[str, Any] = {"bos_token": "<s>", "chat_template": TEMPLATE}
-        if place == "by name":
-            others = [{"name": "tool_use", "template": "no"}]
-            held["chat_template"] = [*others, {"name": "default", "template": TEMPLATE}]
-        if place == "in a file":
-            (folder / "chat_template.jinja").write_text(TEMPLATE)
-            held["chat_template"] = "not this one"
-        lm = with_files(folder, tokenizer_config=held)
-        assert chat_text(lm, MESSAGES) == "<s><|user|>Is a wren a bird?<|assistant|>"
-        system = [{"role": "system", "content": " Be brief. "}, *MESSAGES]
-        assert chat_text(lm, system) == "<s><|user|>Be brief.Is a wren a bird?<|assistant|>"
-
-    def test_no_second_beginning_token_is_added(self, folder: Path) -> None:
-        lm = with_files(folder, tokenizer_config={"bos_token": "<s>", "chat_template": TEMPLATE})
-        lm.tokenizer.backend.add_special_tokens(["<s>"])  # as published tokenizers have it
-        assert chat_ids(lm, MESSAGES).count(0) == 1
-        assert lm.tokenizer.encode(["x"])[0][0] == 0  # an ordinary text gets one
-
-    def test_a_refusal_by_the_template_is_one_line(self, folder: Path) -> None:
-        lm = with_files(folder, tokenizer_config={"bos_token": "<s>", "chat_template": TEMPLATE})
-        with pytest.raises(InputError, match="refuses these messages: roles must alternate"):
-            chat_text(lm, [*MESSAGES, *MESSAGES])
-
-    @pytest.mark.parametrize(
-        "hostile",
-        [
-            "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-            "{{ messages.append(1) }}",
-            "{{ raise_exception.__globals__['os'] }}",
-            "{% for i in range(10 ** 9) %}x{% endfor %}",
-            "{% include '/etc/passwd' %}",
-            "{{ undefined.attribute.of.nothing }}",
-            "{% if %}",
-        ],
-    )
-    def test_a_hostile_or_broken_template_is_refused_in_one_line(
-        self, folder: Path, hostile: str
-    ) -> None:
-        lm = with_files(folder, tokenizer_config={"chat_template": hostile})
-        with pytest.raises(InputError, match="its chat template failed") as caught:
-            chat_text(lm, MESSAGES)
-        assert "\n" not in str(caught.value)
-
-    @pytest.mark.parametrize(
-        "templates", [[{"template": "x"}], [{"name": "default"}], [{"name": []}], [3], []]
-    )
-    def test_a_list_without_a_default_template_is_no_template(
-        self, folder: Path, templates: list[Any]
-    ) -> None:
-        lm = with_files(folder, tokenizer_config={"chat_template": templates})
-        assert chat_template(lm) is None
-
-    def test_a_checkpoint_without_a_template_is_refused(self, folder: Path) -> None:
-        with pytest.raises(InputError, match="has no chat template"):
-            chat_text(load(folder), MESSAGES)
+@pytest.mark.parametrize("place", ["in the settings", "by name", "in a file"])
+def test_a_template_is_found_where_checkpoints_keep_it(folder: Path, place: str) -> None:
+    held: dict[str, Any] = {"bos_token": "<s>", "chat_template": TEMPLATE}
+    if place == "by name":
+        others = [{"name": "default", "template": "the last"}, {"name": "tool", "template": "no"}]
+        held["chat_template"] = [*others, {"name": "default", "template": TEMPLATE}, {"name": []}]
+    if place == "in a file":
+        (folder / "chat_template.jinja").write_text(TEMPLATE)
+        held["chat_template"] = "not this one"
+    lm = with_files(folder, tokenizer_config=held)
+    assert chat_text(lm, MESSAGES) == "<s><|user|>Is a wren a bird?<|assistant|>"
+    system = [{"role": "system", "content": " Be brief. "}, *MESSAGES]
+    assert chat_text(lm, system) == "<s><|user|>Be brief.Is a wren a bird?<|assistant|>"
 
 
-def test_a_template_file_goes_before_the_tokenizers_and_is_read_as_text(folder: Path) -> None:
-    lm = with_files(folder, tokenizer_config={"chat_template": "the tokenizer's"})
-    assert chat_template(lm) == "the tokenizer's"
-    (folder / "chat_template.jinja").write_text("the file's ✓", encoding="utf-8")
-    assert chat_template(load(folder)) == "the file's ✓"
+@pytest.mark.parametrize("templates", [[{"template": "x"}], [{"name": "default"}], [3], [], None])
+def test_without_a_default_template_there_is_none(folder: Path, templates: Any) -> None:
+    assert chat_template(with_files(folder, tokenizer_config={"chat_template": templates})) is None
 
 
-def test_of_several_default_templates_the_last_is_used(folder: Path) -> None:
-    named = [("default", "one"), ("tool_use", "two"), ("default", "three"), ("rag", "four")]
-    templates = [{"name": name, "template": text} for name, text in named]
-    assert (
-        chat_template(with_files(folder, tokenizer_config={"chat_template": templates})) == "three"
-    )
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        # Published templates ask whether documents are none: an undefined name is not.
+        ("{% if tools is not none or documents is not none %}given{% else %}x{% endif %}", "x"),
+        ("{% if eos_token is defined %}{{ eos_token }}{% endif %}", ""),
+        ("a\n{%- generation -%}\n b{% set x = 1 %}\n{%- endgeneration %}{{ x }} c", "ab c"),
+        ("{% for a in range(9) %}{% if a > 1 %}{% break %}{% endif %}{{ a }}{% endfor %}", "01"),
+        ("{{ {'b': '<é>', 'a': [1]} | tojson }}", '{"b": "<é>", "a": [1]}'),
+        ("{{ {'a': [1]} | tojson(indent=1) }}", '{\n "a": [\n  1\n ]\n}'),
+        ("{% if true %}\n  x\n  {% endif %}y\u2028\t\\n", "  x\ny\u2028\t\\n"),
+        ("{{ strftime_now('%%') }}", "%"),
+    ],
+)
+def test_templates_have_what_the_reference_library_gives_them(
+    folder: Path, template: str, text: str
+) -> None:
+    lm = with_files(folder, tokenizer_config={"chat_template": template, "eos_token": None})
+    assert chat_text(lm, MESSAGES) == text
 
 
-def test_tools_and_documents_are_defined_and_none(folder: Path) -> None:
-    """Published templates ask `if documents is not none`, which is true for an undefined name."""
-    template = "{% if tools is not none or documents is not none %}given{% else %}none{% endif %}"
-    lm = with_files(folder, tokenizer_config={"chat_template": template})
-    assert chat_text(lm, MESSAGES) == "none"
+HOSTILE = {
+    "python's own": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "a changed message": "{{ messages.append(1) }}",
+    "globals": "{{ raise_exception.__globals__['os'] }}",
+    "a file": "{% include '/etc/passwd' %}",
+    "a range": "{% for i in range(10 ** 9) %}x{% endfor %}",
+    "an undefined name": "{{ undefined.attribute.of.nothing }}",
+    "no template": "{% if %}",
+    "refusal": "{{ raise_exception('roles\n must alternate' * 99) }}",
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "a power": "{{ 10 ** (10 ** 10) }}",
+    "a product": "{{ 'a' * 10 ** 9 }}",
+    "doubling": grown("v.x ~ v.x"),
+    "a macro without end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "a long text": "{{ 'a' * 22000000 }}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_or_broken_template_is_refused_in_one_line(folder: Path, name: str) -> None:
+    lm = with_files(folder, tokenizer_config={"chat_template": HOSTILE[name]})
+    with pytest.raises(InputError, match="its chat template failed") as caught:
+        chat_text(lm, MESSAGES)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(lm.name)
+
+
+def test_a_template_is_rendered_once_for_the_same_messages(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = with_files(folder, tokenizer_config={"chat_template": "{{ messages[0].content }}!"})
+    assert chat_text(lm, MESSAGES) == "Is a wren a bird?!"
+    monkeypatch.setattr(chat.subprocess, "run", None)
+    assert chat_text(lm, MESSAGES) == "Is a wren a bird?!"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "ask"),
+    [
+        ("generation_config.json", b"{", stop_tokens),
+        ("generation_config.json", b"[" * 100_000, stop_tokens),
+        ("generation_config.json", b'{"eos_token_id": "2"}', stop_tokens),
+        ("generation_config.json", b'{"eos_token_id": [1, 288]}', stop_tokens),
+        ("generation_config.json", b'{"eos_token_id": [true]}', stop_tokens),
+        ("generation_config.json", b"[1]", stop_tokens),  # and no other file names one
+        ("tokenizer_config.json", b'{"eos_token": "none such"}', stop_tokens),
+        ("chat_template.jinja", b"{{ bos_token }}\xac", chat_template),
+        ("chat_template.jinja", b" " * (chat.MOST + 1), chat_template),
+        ("tokenizer_config.json", b"{}", lambda lm: chat_text(lm, MESSAGES)),
+    ],
+)
+def test_a_damaged_file_or_an_absent_fact_is_refused(
+    folder: Path, name: str, content: bytes, ask: Any
+) -> None:
+    (folder / name).write_bytes(content)
+    lm = load(folder)
+    with pytest.raises(InputError, match=str(folder)) as caught:
+        ask(lm)
+    assert "\n" not in str(caught.value)
