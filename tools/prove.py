@@ -25,12 +25,12 @@ from typing import Any
 import torch
 
 from minise import LanguageModel, Plan, Question, pack
-from minise.checking.proof import Prover
 from minise.config import Config, RopeScaling
 from minise.exact import attention
 from minise.exact.run import read_ends
 from minise.grouping import Groups
 from minise.prompt import Prompt
+from minise.verify.proof import Prover
 
 VOCABULARY = 50_000
 LABELS = (3, 1, 2)
@@ -160,7 +160,7 @@ def prove_random(tokens: int, layers: int, seed: int) -> None:
     assert proof.passed, proof.departures[0]
     print(
         f"a tree of {len(tree.tokens):,} tokens in {layers} layers ran in {seconds:.1f} s of "
-        f"processor time; its {proof.rows['tree']:,} rows equal those of {proof.branches:,} "
+        f"processor time; its {proof.rows['tree']:,} rows equal those of {len(plan.prompts):,} "
         f"separate prompts of {proof.tokens:,} tokens"
     )
 

@@ -1,8 +1,8 @@
-"""What shows that a run is right: recordings of a run, comparisons of runs, and `verify`.
+"""What shows that a run is right. This room may import loading, data and the core, and needs only
+the core.
 
-recording.py and traces.py see inside the decoder, comparison.py and influence.py compare runs, and
-verify.py judges. packing.py reads the packed rows of others, mistakes.py has what they got wrong
-before, and packing_check.py judges them. symbols.py and proof.py prove the same for all weights;
-training.py has the loss of packed prompts. This room may import the rooms below it (writing,
-groupings, data, loading) and the core, and needs only the core.
+recording.py and traces.py see inside a decoder. comparison.py, influence.py and verify.py compare
+packed runs with separate ones; symbols.py and proof.py prove the same for all weights; training.py
+has the loss of packed prompts and its gradients; bits.py measures this machine's kernels; and
+packing.py, mistakes.py and judging.py check the packed rows of others.
 """

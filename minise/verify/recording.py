@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,8 @@ class Recording:
 
 @contextmanager
 def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
-    """Record every run of the decoder inside the block, by any engine. The numbers do not change.
+    """Record every run of a decoder inside the block. The numbers do not change. The engine plain
+    runs `lm.decoder`; separate, dense and tree run `lm.refined`.
 
     Attention weights are what `attend` reads from one-hot values: where token j's value is the j-th
     unit vector, what a query reads is its row of weights. So they are the weights of the function
@@ -48,11 +50,11 @@ def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
 
         return real(tokens, positions, recorded if attention else attend, rows)
 
-    def keep(layer: int) -> Any:
-        return lambda _, inputs, output: recording.residual.update({layer: output})
+    def keep(_: Any, inputs: Any, output: Tensor, layer: int) -> None:
+        recording.residual[layer] = output
 
     layers = enumerate(decoder.model.layers)
-    hooks = [layer.register_forward_hook(keep(number)) for number, layer in layers]
+    hooks = [layer.register_forward_hook(partial(keep, layer=i)) for i, layer in layers]
     decoder.run = run  # type: ignore[method-assign]  # for this object only
     try:
         yield recording

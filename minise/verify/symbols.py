@@ -1,9 +1,9 @@
-"""Tensors of symbols: the decoder runs on them as it is, and nothing is computed but hashes.
+"""Tensors of symbols: decoders run on them as they are, and nothing is computed but hashes.
 
 An element of a `Symbols` is a 64-bit hash of what made it: the operation, the weight's name, the
-hashes that went in. Functions that only move elements (indexing, padding, concatenation) move the
-hashes. The operations of a decoder, in `_OPERATIONS`, make a new hash. Any other function raises
-TypeError, so that nothing passes unseen. Positions, token ids and masks are ordinary tensors.
+hashes that went in. Functions that only move elements move the hashes. The operations of a decoder,
+in `_OPERATIONS`, make a new hash. Any other function raises TypeError, so that nothing passes
+unseen. Positions, token ids and masks are ordinary tensors.
 
 Two elements with the same hash were made by the same operations from the same data. Two that were
 not have the same hash with a chance of 2**-64; a row has two elements, each hashed in its own way.
@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minise.config import Config
-from minise.exact.layers import refine
+from minise.engines import LanguageModel
 from minise.exact.probe import Shape, numbers_for
 from minise.model import Decoder
 
@@ -68,10 +67,10 @@ class Symbols(Tensor):
 
 
 class CallSymbols(Symbols):
-    """The same, and a hash names the shapes of the calls: it says what the bits of a number are, as
-    far as a kernel does the same in all calls of one shape. Attention is then also the numbers of
-    queries and keys of its call, and the place in it of each key that the query sees. A linear
-    layer is the number of its rows, unless it is one of those measured to give the same bits."""
+    """The same, and a hash names the shapes of the calls: it says what the bits of a number are.
+    Attention is then also the numbers of queries and keys of its call, and the place in it of each
+    key that the query sees. A linear layer is the number of its rows, unless it is one of those
+    measured to give the same bits."""
 
     by_calls = True
 
@@ -98,7 +97,8 @@ def _mixed(hashes: Tensor) -> Tensor:
     x: Any = hashes.numpy().view(np.uint64)
     x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return torch.from_numpy(np.asarray(x ^ x >> np.uint64(31)).view(np.int64))
+    result: Tensor = torch.from_numpy(np.asarray(x ^ x >> np.uint64(31)).view(np.int64))
+    return result
 
 
 @lru_cache(65536)
@@ -116,8 +116,8 @@ def _constant(number: int | float) -> Tensor:
 
 def _bits(part: Any) -> Tensor:
     """Hashes or integers as they are; floats as their bits."""
-    part = part.as_subclass(Tensor) if isinstance(part, Tensor) else _constant(part)
-    return part.double().view(torch.int64) if part.is_floating_point() else part
+    x = part.as_subclass(Tensor) if isinstance(part, Tensor) else _constant(part)
+    return x.double().view(torch.int64) if x.is_floating_point() else x
 
 
 @lru_cache(4096)
@@ -162,8 +162,8 @@ def _attention(
 
 @dataclass(frozen=True)
 class _Scores:
-    """What the definition (minise/attention.py) computes between its two products: kept as it is
-    until the second, and then made attention. (..., T, H, h) each; mask: (..., 1, T, U)."""
+    """What the definition (minise/attention.py) computes between its two products, kept until the
+    second makes it attention. (..., T, H, h) each; mask: (..., 1, T, U)."""
 
     q: Tensor
     k: Tensor
@@ -194,11 +194,9 @@ def _elementwise(name: str) -> Callable[..., Tensor]:
     return lambda by_calls, *parts, **_: hashed(name, *parts)
 
 
-_ELEMENTWISE = ("add", "mul", "neg", "square", "rsqrt", "silu", "float")
+_NAMES = {name: name for name in ("add", "mul", "neg", "square", "rsqrt", "silu", "float")}
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    **{name: _elementwise(name) for name in _ELEMENTWISE},
-    "iadd": _elementwise("add"),
-    "imul": _elementwise("mul"),
+    **{name: _elementwise(to) for name, to in {**_NAMES, "iadd": "add", "imul": "mul"}.items()},
     "radd": lambda by_calls, a, b: hashed("add", b, a),
     "rmul": lambda by_calls, a, b: hashed("mul", b, a),
     "mean": partial(_sum, name="mean"),
@@ -210,21 +208,24 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def symbolic(config: Config, kind: type[Symbols]) -> Decoder:
-    """The refined decoder of this config, its weights symbols of this kind: each element the hash
-    of the weight's name and its place. A row of the stream and a head have 2 elements each; at most
-    2 key/value heads are kept, with at most 2 query heads each. Layers, windows, biases, norms and
-    the vocabulary are those of the config."""
-    K = min(config.num_key_value_heads, 2)
-    shared = min(config.num_attention_heads // config.num_key_value_heads, 2)
-    small = replace(config, num_attention_heads=K * shared, num_key_value_heads=K)
+def symbolic(lm: LanguageModel, kind: type[Symbols]) -> LanguageModel:
+    """A model whose weights are symbols of this kind: each element the hash of a weight's name and
+    its place, the same in the plain and in the refined decoder. A row of the stream and a head have
+    2 elements each; at most 2 key/value heads are kept, with at most 2 query heads each. Layers,
+    windows, biases, norms and the vocabulary are those of the config."""
+    K = min(lm.config.num_key_value_heads, 2)
+    H = K * min(lm.config.num_attention_heads // lm.config.num_key_value_heads, 2)
+    small = replace(lm.config, num_attention_heads=H, num_key_value_heads=K)
     small = replace(small, hidden_size=2, intermediate_size=2, head_dim=2)
     with torch.device("meta"):
-        decoder = refine(Decoder(small))
-    for path, parameter in list(decoder.named_parameters()):
-        owner, _, name = path.rpartition(".")
-        module = decoder.get_submodule(owner)
-        del module._parameters[name]
-        values = hashed(path, torch.arange(parameter.numel())).view(parameter.shape)
-        setattr(module, name, values.as_subclass(kind))
-    return decoder
+        model = replace(lm, decoder=Decoder(small))
+    for decoder in (model.refined, model.decoder):
+        for path, parameter in list(decoder.named_parameters()):
+            owner, _, name = path.rpartition(".")
+            module = decoder.get_submodule(owner)
+            del module._parameters[name]
+            # A refined layer holds the plain one as `layer`.
+            original = path.replace(".layer.", ".")
+            values = hashed(original, torch.arange(parameter.numel())).view(parameter.shape)
+            setattr(module, name, values.as_subclass(kind))
+    return model

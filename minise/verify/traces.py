@@ -10,7 +10,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from minise.checking.recording import record
 from minise.model import Decoder
 
 T = TypeVar("T")
@@ -18,16 +17,17 @@ Trace = list[Tensor]  # the rows' hidden states (R, D) after each layer, then af
 
 
 def trace(decoder: Decoder, run: Callable[[], T]) -> tuple[Trace, T]:
-    """The hidden states of the one pass in `run`, and what `run` returned."""
-    normed: list[Tensor] = []
-    hook = decoder.model.norm.register_forward_hook(lambda _, inputs, out: normed.append(out))
+    """The hidden states of the one pass of `decoder` in `run`, and what `run` returned."""
+    rows: Trace = []
+    hooks = [
+        module.register_forward_hook(lambda _, inputs, output: rows.append(output.flatten(0, -2)))
+        for module in (*decoder.model.layers, decoder.model.norm)
+    ]
     try:
-        with record(decoder) as recording:
-            result = run()
+        return rows, run()
     finally:
-        hook.remove()
-    streams = [recording.residual[layer] for layer in range(decoder.config.num_hidden_layers)]
-    return [rows.flatten(0, -2) for rows in (*streams, normed[-1])], result
+        for hook in hooks:
+            hook.remove()
 
 
 def pick(traced: Trace, rows: Sequence[int], top: Sequence[int] | None = None) -> Trace:
@@ -39,6 +39,16 @@ def pick(traced: Trace, rows: Sequence[int], top: Sequence[int] | None = None) -
         present = [row for row in numbers if row < len(layer)]
         picked.append(layer[torch.tensor(present, device=layer.device)])
     return picked
+
+
+def flat_paths(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Each prompt's rows in the packed sequence, computed from the lengths and not from a layout,
+    which could be wrong."""
+    paths, start = [], len(prefix)
+    for branch in branches:
+        paths.append([*range(len(prefix)), *range(start, start + len(branch))])
+        start += len(branch)
+    return paths
 
 
 def row_sizes(rows: Tensor) -> Tensor:

@@ -2,28 +2,29 @@
 
 A token that several branches share is run once, but it counts once for each branch that holds it,
 times the weight of that branch: so the loss, and its derivative by every parameter, are those of
-the branches run one by one. The pass is the definition (`Decoder.forward`), which torch can
-differentiate. A masked score is -inf before the softmax, so its derivative is exactly 0; it is
-never NaN, because every token attends at least to itself.
+the branches run one by one. The pass is the definition (`Decoder.forward`). A masked score is -inf
+before the softmax: its derivative is exactly 0, and never NaN, as each token attends to itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minise.engines import LanguageModel, check_fit, check_scores_fit
+from minise.checks import check_mask_fits, check_prompts
+from minise.engines import LanguageModel, on
 from minise.errors import InputError
 from minise.layout import Tree, causal_mask, pack
 from minise.method import Plan
+from minise.verify.comparison import some
 
 IGNORED = -100  # the target of a token without a loss, as in torch's cross_entropy
 MOST = 1e-12  # the largest difference of a gradient, as a part of the tensor's largest entry
-CHECKED = 8  # branches, at most, of a plan: the scores of all layers are kept for the derivative
 
 
 def packed_loss(
@@ -35,10 +36,10 @@ def packed_loss(
     """The weighted sum over branches of the cross-entropies of their tokens, in nats: a scalar in
     the weights' dtype, which can be differentiated.
 
-    layout: from `pack`, with or without tree=True. targets: for each branch, in the order that
-    `pack` was given, the id that each token of its whole prompt (prefix too) is to predict; -100
-    where there is no loss. By default the next token of the prompt, and none at its last. weights:
-    one for each branch, by default 1. The sum is not divided by anything: divide the weights.
+    layout: from `pack`. targets: for each branch, in the order that `pack` was given, the id that
+    each token of its whole prompt (prefix too) is to predict; -100 where there is no loss. By
+    default the next token of the prompt, and none at its last. weights: one for each branch, by
+    default 1. The sum is not divided by anything: divide the weights.
 
     `load` freezes the parameters: call `lm.decoder.requires_grad_()` first. Raises InputError for
     targets or weights that do not fit the layout, and for scores that would not fit in memory.
@@ -50,19 +51,13 @@ def packed_loss(
         weights = [1.0] * len(paths)
     _check(lm, paths, targets, weights)
     rows, ids, factors = zip(*_terms(paths, targets, weights), strict=True)
-    states = _states(lm, layout)
+    score = lm.config.num_attention_heads * max(4, lm.decoder.dtype.itemsize)
+    check_mask_fits(len(layout.tokens), score)
+    states = lm.decoder(*on(lm, layout.tokens, layout.positions), layout.mask)
     # One row of logits for each token that has a loss, however many branches hold it.
     at, place = torch.tensor(rows).unique(return_inverse=True)
     logs = lm.decoder.logits(states[at.to(states.device)]).log_softmax(dim=-1)
     return -(logs[place, list(ids)] * logs.new_tensor(factors)).sum()
-
-
-def _states(lm: LanguageModel, layout: Tree) -> Tensor:
-    """Hidden states (T, D) of a layout, differentiable."""
-    check_scores_fit(lm, len(layout.tokens))
-    device = lm.decoder.device
-    states: Tensor = lm.decoder(layout.tokens.to(device), layout.positions.to(device), layout.mask)
-    return states
 
 
 def _terms(
@@ -88,31 +83,23 @@ def _check(
     for name, given in (("targets", targets), ("weights", weights)):
         if len(given) != len(paths):
             raise InputError(f"{len(given)} {name} for {len(paths)} branches; give one for each")
+    known = {IGNORED, *range(lm.config.vocab_size)}
     for branch, (path, ids) in enumerate(zip(paths, targets, strict=True)):
-        if len(ids) != len(path):
-            raise InputError(
-                f"branch {branch} has {len(path)} tokens with its prefix, and {len(ids)} targets; "
-                f"give one for each token, {IGNORED} for none"
-            )
-        for token in ids:
-            if token != IGNORED and not 0 <= token < lm.config.vocab_size:
-                raise InputError(
-                    f"target {token} of branch {branch} is no token of {lm.name} "
-                    f"(vocab_size {lm.config.vocab_size}); {IGNORED} is for no loss"
-                )
+        if len(ids) != len(path) or not known.issuperset(ids):
+            wrong = f"the targets of branch {branch} are not {len(path)} token ids of {lm.name}"
+            raise InputError(f"{wrong}; give one for each token, prefix too, {IGNORED} for none")
     if all(token == IGNORED for ids in targets for token in ids):
         raise InputError(f"every target is {IGNORED}, so there is no loss; give at least one")
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The result of `check_gradients`. tokens: of all prompts that were run. parameters: how many
-    tensors were compared. largest: for "dense" and "tree", the largest difference of an entry of a
-    gradient from the sum over separate prompts, as a part of the largest entry of that tensor's;
-    worst: in which tensor. losses: the difference of the loss, as a part of it."""
+    """What `check_gradients` found, for "dense" and "tree". largest: the largest difference of an
+    entry of a gradient from the sum over separate prompts, as a part of the largest entry of that
+    tensor; worst: in which of so many `parameters`. losses: that of the loss, as a part of it."""
 
     tokens: int
-    branches: int
+    groups: int
     parameters: int
     largest: dict[str, float]
     worst: dict[str, str]
@@ -123,82 +110,62 @@ class Gradients:
         """Whether all are at most 1e-12. A NaN is not."""
         return all(value <= MOST for value in (*self.largest.values(), *self.losses.values()))
 
+    def __str__(self) -> str:
+        size = f"{self.tokens:,} tokens of {self.groups} group prompts"
+        lines = [f"the loss of {size}, its derivative by {self.parameters} tensors, in one pass:"]
+        for engine, largest in self.largest.items():
+            most = f"{largest:.1e} of the tensor's largest (in {self.worst[engine]})"
+            loss = f"the loss by {self.losses[engine]:.1e}"
+            lines.append(f"  {engine:6} gradients differ by at most {most}, {loss}")
+        failed = f"FAILED: beyond {MOST:.0e}, a packed pass does not train as its prompts do"
+        return "\n".join([*lines, f"passed: all within {MOST:.0e}" if self.passed else failed])
+
 
 @torch.inference_mode(False)
 @torch.enable_grad()
 def check_gradients(lm: LanguageModel, plan: Plan) -> Gradients:
     """Compare the loss of a plan's prompts in one pass, packed and as a tree, and its derivative by
-    every parameter, with the sum over prompts that run one by one.
-
+    every parameter, with the sum over prompts that run one by one: at most 8, spread over all.
     Every token is to predict the next one of its prompt, and the last one the prompt's first label.
-    Each branch has a weight of its own. At most 8 prompts are taken, spread over all. The model
-    must be in float64, and its parameters must be numbers that torch can differentiate by (not in
-    4 bits). Raises InputError otherwise, and for prompts that do not fit.
-    """
+    Each branch has a weight of its own. Raises InputError for a model that is not in float64, and
+    for prompts that do not fit."""
     if lm.decoder.dtype != torch.float64:
         raise InputError(f"gradients are compared in float64, not {lm.decoder.dtype}; load it so")
-    labels = [i for prompt in plan.prompts for i in prompt.label_ids]
-    check_fit(lm.name, lm.config, plan.prefix, plan.branches, labels)
-    prompts = plan.prompts[:: -(-len(plan.prompts) // CHECKED)]
-    branches = [prompt.ids for prompt in prompts]
-    wholes = [plan.prefix + branch for branch in branches]
-    targets = [
-        [*whole[1:], prompt.label_ids[0]] for whole, prompt in zip(wholes, prompts, strict=True)
-    ]
-    weights = [1 / (1 + branch) for branch in range(len(prompts))]
+    plan = some(plan)
+    firsts = [(prompt.label_ids or [0])[0] for prompt in plan.prompts]
+    check_prompts(lm, plan.prefix, plan.branches, firsts)
+    wholes = [plan.prefix + branch for branch in plan.branches]
+    targets = [[*whole[1:], first] for whole, first in zip(wholes, firsts, strict=True)]
+    weights = [1 / (1 + branch) for branch in range(len(wholes))]
     parameters = dict(lm.decoder.named_parameters())
-    frozen = {name: p.requires_grad for name, p in parameters.items()}
+    frozen = [p for p in parameters.values() if not p.requires_grad]
+
+    def differentiated(loss: Tensor) -> list[Tensor]:
+        return [loss.detach(), *torch.autograd.grad(loss, list(parameters.values()))]
+
+    largest, worst, losses = {}, {}, {}
     try:
         lm.decoder.requires_grad_()
-        loss, expected = _one_by_one(lm, wholes, targets, weights)
-        found = {}
-        for name in ("dense", "tree"):
-            layout = pack(plan.prefix, branches, tree=name == "tree")
-            packed = packed_loss(lm, layout, targets, weights)
-            found[name] = packed.detach(), _gradients(lm, packed)
+        terms = map(partial(_alone, lm), wholes, targets, weights)
+        expected = differentiated(torch.stack(list(terms)).sum())
+        for engine in ("dense", "tree"):
+            layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
+            found = differentiated(packed_loss(lm, layout, targets, weights))
+            losses[engine], *apart = map(_apart, found, expected)
+            largest[engine], worst[engine] = max(zip(apart, parameters, strict=True))
     finally:
-        for name, p in parameters.items():
-            p.requires_grad_(frozen[name])
-    apart = {
-        engine: {name: _apart(one[name], expected[name]) for name in parameters}
-        for engine, (_, one) in found.items()
-    }
-    worst = {engine: max(one, key=one.__getitem__) for engine, one in apart.items()}
-    return Gradients(
-        sum(map(len, wholes)),
-        len(wholes),
-        len(parameters),
-        {engine: apart[engine][name] for engine, name in worst.items()},
-        worst,
-        {engine: _apart(packed, loss) for engine, (packed, _) in found.items()},
-    )
+        for p in frozen:
+            p.requires_grad_(False)
+    tokens = sum(map(len, wholes))
+    return Gradients(tokens, len(wholes), len(parameters), largest, worst, losses)
 
 
-def _one_by_one(
-    lm: LanguageModel,
-    wholes: Sequence[list[int]],
-    targets: Sequence[list[int]],
-    weights: Sequence[float],
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted sum of the prompts' losses and its derivatives, by its definition."""
-    decoder, device = lm.decoder, lm.decoder.device
-    total = torch.zeros((), dtype=decoder.dtype, device=device)
-    sums = {name: torch.zeros_like(p) for name, p in decoder.named_parameters()}
-    for whole, ids, weight in zip(wholes, targets, weights, strict=True):
-        T = len(whole)
-        tokens, positions = torch.tensor(whole), torch.arange(T)
-        states = decoder(tokens.to(device), positions.to(device), causal_mask(T))
-        logits, wanted = decoder.logits(states), torch.tensor(ids, device=device)
-        loss = weight * F.cross_entropy(logits, wanted, reduction="sum")
-        for name, gradient in _gradients(lm, loss).items():
-            sums[name] += gradient
-        total += loss.detach()
-    return total, sums
-
-
-def _gradients(lm: LanguageModel, loss: Tensor) -> dict[str, Tensor]:
-    parameters = dict(lm.decoder.named_parameters())
-    return dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+def _alone(lm: LanguageModel, whole: list[int], targets: list[int], weight: float) -> Tensor:
+    """The weighted loss of one prompt, by its definition."""
+    T = len(whole)
+    tokens, positions, ids = on(lm, torch.tensor(whole), torch.arange(T), torch.tensor(targets))
+    logits = lm.decoder.logits(lm.decoder(tokens, positions, causal_mask(T)))
+    return weight * F.cross_entropy(logits, ids, reduction="sum")
 
 
 def _apart(one: Tensor, other: Tensor) -> float:

@@ -1,34 +1,38 @@
 """Compare packed runs with separate runs, token by token and layer by layer (Section 4's claim).
 
-Every token of every group prompt is run twice: in a packed sequence, and in a plain causal run of
-that prompt alone. Three things are checked.
+Every token of every group prompt is run packed, and in a plain causal run of that prompt alone.
 
-Bits: if the numbers of rows that share their bits were found for this machine (docs/bits.md), then
-dense, tree and separate must be equal bit for bit: hidden states, logits and label logits.
+Numbers: in float64 every engine must be within 1e-10 of a row's size, so that rounding hides no
+fault. A model of another dtype is run again in float64 for this, with some of the prompts; in its
+own dtype a difference must be one that its rounding explains. The engine plain computes by the
+definition, the others in the calls of minise/exact/: what they have wrong shows up beside plain.
 
-Numbers: every engine must be within this model's own rounding, and in float64 within 1e-10, so that
-rounding hides no fault. The engine plain computes by the definition, the others in the calls of
-minise/exact/. So a fault that all of the others share shows up in the comparison with plain.
+Bits: on a CPU, where the numbers of rows that share their bits are found (docs/bits.md), dense,
+tree and separate must be equal bit for bit: hidden states, logits and label logits.
 
 Influence: what a group must not see cannot change its rows (influence.py).
 
-The same comparison without the mask, or without the positional re-encoding, must fail. If it does
+Ablations: the same without the mask, or without the positional re-encoding, must differ. If it does
 not, the question cannot show a fault, and the check proves nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 
-from minise.checking.comparison import ENGINES, SAME, Bounds, Difference, compare
-from minise.checking.influence import Influence, influence
-from minise.engines import LanguageModel, check_fit, check_mask_fits
-from minise.exact.layers import is_refined
-from minise.exact.machine import facts_and_threads
+from minise.checks import check_mask_fits, check_prompts
+from minise.engines import LanguageModel
+from minise.exact.machine import facts
 from minise.method import Plan
+from minise.verify.comparison import ABLATIONS, ENGINES, Difference, compare, rounding, some
+from minise.verify.influence import Influence, influence
+from minise.verify.traces import Apart, largest
+from minise.verify.widened import widened
 
+SAME = 1e-10  # of a row's size: in float64, rounding stays below this and faults do not
 # How many times the model's own rounding may separate two runs of one prompt. Measured in the half
 # types, on the shipped checkpoints: a sound engine with one unit of noise after every attention and
 # MLP came to 3.3 times, an engine with every group position off by one to 17 times or more.
@@ -39,119 +43,90 @@ FACTOR = 6
 class Verification:
     """The result of `verify`.
 
-    tokens: how many prompt tokens were compared, the prefix once per group. sizes: of the smallest
-    and the largest row of each layer, then of the logits. engines: "dense", "tree" and "plain".
-    wide: the same in float64, for some of the prompts; empty if the model computes in float64.
-    ablations: the packed runs "without_mask" (plain causal) and "without_positions" (0, 1, 2, ...).
-    machine: the device, the processor, and what else decides how it rounds.
-
-    promised: this machine's kernels give dense, tree and separate equal bits. required: the bits
-    must be equal even if that is not promised.
-
-    passed: every engine is within the bounds, in float64 too; the bits are equal if that is
-    promised or required; every ablation is beyond the bounds, if there is more than one group; and
-    no group depends on another.
+    tokens: how many prompt tokens were compared, the prefix once per group. runs: each engine and
+    ablation in the model's dtype. wide: the same in float64, with some of the prompts. rounding:
+    how far separate runs are from float64; None if they are in it. promised: this machine's kernels
+    give equal bits. required: the bits must be equal even if not. machine: what decides rounding.
     """
 
     tokens: int
     groups: int
-    bounds: Bounds
-    wide_bounds: Bounds
-    sizes: list[tuple[float, float]]
-    engines: dict[str, Difference]
+    runs: dict[str, Difference]
     wide: dict[str, Difference]
-    ablations: dict[str, Difference]
+    rounding: Apart | None
     influence: Influence
     promised: bool
     required: bool
     machine: dict[str, object]
 
     @property
-    def tolerance(self) -> float:
-        """The largest difference of a hidden state that passes."""
-        return max(self.bounds.layers)
-
-    @property
     def bitwise(self) -> bool:
-        """Whether dense and tree are equal to the separate runs bit for bit."""
-        return self.engines["dense"].equal and self.engines["tree"].equal
-
-    @property
-    def bits_hold(self) -> bool:
-        return self.bitwise or not (self.promised or self.required)
-
-    @property
-    def engines_agree(self) -> bool:
-        return all(map(self.bounds.allow, self.engines.values()))
-
-    @property
-    def engines_agree_in_float64(self) -> bool:
-        return all(map(self.wide_bounds.allow, self.wide.values()))
-
-    @property
-    def ablations_differ(self) -> bool:
-        return self.groups == 1 or not any(map(self.bounds.allow, self.ablations.values()))
-
-    @property
-    def groups_independent(self) -> bool:
-        """Whether no group depends on another. Scrambled runs are judged bit for bit if the engines
-        are."""
-        scrambled, exact = self.influence.scrambled, self.bitwise or self.promised or self.required
-        unchanged = scrambled.equal if exact else self.bounds.allow(scrambled)
-        return self.influence.gradients_hold and unchanged
+        return self.runs["dense"].equal and self.runs["tree"].equal
 
     @property
     def passed(self) -> bool:
-        agree = self.engines_agree and self.engines_agree_in_float64 and self.bits_hold
-        return agree and self.ablations_differ and self.groups_independent
+        return self.failure is None
+
+    def same(self, name: str) -> bool:
+        """Whether a run computes what the separate runs do: in float64 up to 1e-10, and in its own
+        dtype up to what rounding explains. A NaN is never within a bound."""
+        return largest(self.wide[name].relative) <= SAME and self._explained(self.runs[name])
+
+    def _explained(self, apart: Apart) -> bool:
+        allowed = [SAME] * len(apart.relative)
+        if self.rounding is not None:
+            allowed = [FACTOR * one for one in self.rounding.relative]
+        # Scrambled runs have no logits.
+        pairs = zip(apart.relative, allowed, strict=False)
+        return all(value <= most < math.inf for value, most in pairs)
+
+    @property
+    def failure(self) -> str | None:
+        """The first check that failed, in words; None if all passed."""
+        wrong = [name for name in ENGINES if not self.same(name)]
+        if wrong:
+            return f"{' and '.join(wrong)}: not the numbers of the separate runs"
+        exact = self.bitwise or self.promised or self.required
+        if exact and not self.bitwise:
+            why = f"bits differ, and they are {'promised' if self.promised else 'required'}"
+            return f"{why} on {self.place}"
+        if self.groups > 1 and any(largest(self.wide[name].relative) <= SAME for name in ABLATIONS):
+            return "this question shows nothing, because an ablation has the same numbers"
+        unchanged = self.influence.equal if exact else self._explained(self.influence)
+        if not unchanged:
+            return "a group depends on what it must not see"
+        return None
+
+    @property
+    def place(self) -> object:
+        """The processor or other device."""
+        return self.machine["cpu" if self.machine["device"] == "cpu" else "device"]
 
 
-def verify(
-    lm: LanguageModel,
-    plan: Plan,
-    tolerance: float | None = None,
-    gradients: bool = False,
-    require_bits: bool = False,
-) -> Verification:
+def verify(lm: LanguageModel, plan: Plan, require_bits: bool = False) -> Verification:
     """Compare the packed runs of a plan's prompts with separate runs of each, and check that no
-    group depends on another; with `gradients` by derivatives too, which takes more memory and time.
-
-    Bits must be equal where that is promised, and with `require_bits` anywhere. `tolerance` is
-    absolute and holds for every number. By default a difference is judged as a part of its row's
-    size: 1e-10 in float64; in a narrower dtype 6 times what rounding does to this model. That is
-    measured layer by layer in float64, with at most 8 prompts in each engine, and takes a copy of
-    the output matrix and of one layer at a time in float64. A layout in the plan is ignored.
-
-    Raises InputError for prompts or a mask that do not fit, and for numbers that
-    overflow.
+    group depends on another. Bits must be equal on a CPU, and with `require_bits` anywhere. In
+    another dtype than float64 at most 8 prompts run in float64 too. A layout in the plan is not
+    used. Raises InputError for prompts, a mask or scores that do not fit, and for overflow.
     """
+    plan, device = replace(plan, layout=None), lm.decoder.device
     prefix, branches = plan.prefix, plan.branches
-    labels = [i for prompt in plan.prompts for i in prompt.label_ids]
-    check_fit(lm.name, lm.config, prefix, branches, labels)
-    check_mask_fits(len(prefix) + sum(map(len, branches)))
-    comparison = compare(lm, plan)
-    most = SAME if tolerance is None else tolerance
-    layers = [most] * (lm.config.num_hidden_layers + 1)
-    bounds = wide_bounds = Bounds(layers, most, most, most, relative=tolerance is None)
-    if tolerance is None and comparison.rounding is not None:
-        bounds = comparison.rounding.bounds(FACTOR)
+    check_prompts(lm, prefix, branches, [i for one in plan.prompts for i in one.label_ids or ()])
+    check_mask_fits(plan.tokens("dense"))
+    runs = wide = compare(lm, plan)
+    own_rounding = None
+    if lm.decoder.dtype != torch.float64:
+        wide_lm, part = widened(lm), some(plan)
+        wide, own_rounding = compare(wide_lm, part), rounding(lm, wide_lm, part)
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     return Verification(
         tokens=sum(len(prefix) + len(branch) for branch in branches),
         groups=len(branches),
-        bounds=bounds,
-        wide_bounds=wide_bounds,
-        sizes=comparison.sizes,
-        engines={name: comparison.runs[name] for name in ENGINES},
-        wide=comparison.wide,
-        ablations={name: run for name, run in comparison.runs.items() if name not in ENGINES},
-        influence=influence(lm, prefix, branches, gradients=gradients),
-        promised=is_refined(lm.decoder),
+        runs=runs,
+        wide=wide,
+        rounding=own_rounding,
+        influence=influence(lm, prefix, branches),
+        promised=device.type == "cpu",
         required=require_bits,
-        machine=machine(lm.decoder.device),
+        machine={"device": f"{device}{name}", **facts(), "threads": torch.get_num_threads()},
     )
-
-
-def machine(device: torch.device) -> dict[str, object]:
-    """The device and the machine on which bits were compared."""
-    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    return {"device": f"{device}{name}", **facts_and_threads()}

@@ -1,56 +1,35 @@
-"""A model in a wider dtype, without a whole copy of it."""
+"""A model in float64, without a whole copy of it."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from minise.model import Decoder
+from minise.engines import LanguageModel
 
 
 class _Wide(nn.Module):
-    """A layer that computes in another dtype, by a copy that lives for one call."""
+    """A layer that computes in float64, by a copy that lives for one call."""
 
-    def __init__(self, layer: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.layer, self.dtype = layer, dtype
+        self.narrow = [layer]  # in a list it is no part of this module, and stays as it is
 
-    def forward(self, *arguments: object) -> Tensor:
-        result: Tensor = copy.deepcopy(self.layer).to(self.dtype)(*arguments)
-        return result
-
-
-class _WideEmbedding(nn.Module):
-    """An embedding whose rows are widened when they are looked up."""
-
-    def __init__(self, layer: nn.Embedding, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.layer = layer
-        self.weight = layer.weight[:0].to(
-            dtype
-        )  # from which the decoder's dtype and device are read
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        rows: Tensor = self.layer(tokens)
-        return rows.to(self.weight.dtype)
+    def forward(self, *arguments: object) -> object:
+        return copy.deepcopy(self.narrow[0]).double()(*arguments)
 
 
-def widened(decoder: Decoder, dtype: torch.dtype) -> Decoder:
-    """The same model in a wider dtype. It holds a copy of the output matrix; its layers are copied
-    one at a time, when they run."""
-    with torch.device("meta"):
-        wide = Decoder(decoder.config)
-    model = decoder.model
-    parts = {
-        "embed_tokens": _WideEmbedding(model.embed_tokens, dtype),
-        "layers": nn.ModuleList(_Wide(layer, dtype) for layer in model.layers),
-        "norm": _Wide(model.norm, dtype),
-    }
-    for name, part in parts.items():
-        wide.model.add_module(name, part)
-    head: Any = model.embed_tokens if decoder.lm_head is None else decoder.lm_head
-    wide.lm_head = copy.deepcopy(head).to(dtype)  # a tied one, too
+def widened(lm: LanguageModel) -> LanguageModel:
+    """The same model in float64, its refined decoder too. It holds copies of the embedding and the
+    output matrix; the layers are copied one at a time, when they run."""
+    known: dict[int, Any] = {}  # what deepcopy takes as copied; so the two share their copies
+    for decoder in (lm.decoder, lm.refined):
+        layers = decoder.model.layers
+        known[id(layers)] = nn.ModuleList(map(_Wide, layers))
+    plain, refined = (copy.deepcopy(one, known).double() for one in (lm.decoder, lm.refined))
+    wide = replace(lm, decoder=plain)
+    wide.__dict__["refined"] = refined  # in place of what the property would make
     return wide

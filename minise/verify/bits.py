@@ -1,0 +1,50 @@
+"""Which numbers of rows share their bits on this machine, and what a call of each costs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from minise.exact.probe import Classes, Shape, choose, measure, samples, tried
+
+CALLS = 5  # of each number of rows; the result is their median
+
+
+@dataclass(frozen=True)
+class Bits:
+    """classes: numbers of rows that share their bits; one that was tried and is in none does not
+    treat all rows of a call alike. chosen: the class in use. microseconds: of a call of so many."""
+
+    layer: str
+    classes: Classes
+    chosen: tuple[int, ...]
+    microseconds: dict[int, float]
+
+    def __str__(self) -> str:
+        """A line for each class: its numbers of rows, each with the microseconds of a call."""
+        lines = [self.layer]
+        for one in self.classes:
+            cells = (f"{rows:,} ({self.microseconds[rows]:,.0f} us)" for rows in one)
+            used = "  <- in use" if tuple(one) == self.chosen else ""
+            lines.append(f"  {', '.join(cells)}{used}")
+        return "\n".join(lines)
+
+
+@torch.inference_mode()
+def measure_bits(shape: Shape) -> Bits:
+    """Measure the classes anew, without this machine's file, and time calls of each number."""
+    classes = measure(shape)
+    weight, bias, rows = samples(shape)
+    microseconds = {}
+    for number in tried(shape):
+        x, times = rows[torch.arange(number) % len(rows)], []
+        for _ in range(CALLS + 1):
+            start = time.perf_counter()
+            F.linear(x, weight, bias)
+            times.append(time.perf_counter() - start)
+        microseconds[number] = 1e6 * statistics.median(times[1:])  # the first warms up
+    return Bits(str(shape), classes, choose(classes), microseconds)
