@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import minise.exact.attention as attention
+import minise.exact.run as run
 from minise import pack
-from minise.checking.proof import Prover
+from minise.verify.proof import Prover
 from tools.prove import model, plans, prove_all, random_plan
 
 
@@ -21,15 +22,15 @@ def test_every_tree_of_up_to_4_tokens_is_proved() -> None:
 
 
 def test_a_fault_in_one_tree_is_found_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = attention.tree_calls
+    real = run.tree_reader
 
-    def calls(tree: Any, *rest: Any) -> Any:
+    def reader(tree: Any, *rest: Any) -> Any:
         made = real(tree, *rest)
         if tree.parents.tolist() == [-1, 0, 0]:
-            made[0].keys[0, 0] = 1  # for its parent
+            made.calls[0].keys[0, 0] = 1  # for its parent
         return made
 
-    monkeypatch.setattr(attention, "tree_calls", calls)
+    monkeypatch.setattr(run, "tree_reader", reader)
     with pytest.raises(AssertionError, match="tree differs first in layer 0"):
         prove_all(3)
 

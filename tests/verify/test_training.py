@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import minise.attention as definition
-import minise.checking.training as training
+import minise.verify.training as training
 from minise import Decoder, InputError, LanguageModel, pack, packed_loss
-from minise.checking.training import check_gradients
 from minise.layout import Tree, causal_mask
+from minise.verify.training import check_gradients
 from tests.support.tiny import ALL_FAMILIES, load_tiny
-from tools.prove import plan_of
+from tests.verify.cases import plan_of
 
 # Four levels below the prefix, branches of unequal length, one that begins another, and one twice.
 # Longer than the windows of the tiny models.
@@ -30,7 +30,7 @@ BRANCHES = [
     [90, 91],
     [90, 91],
 ]
-DEEP = plan_of(PREFIX, BRANCHES)
+DEEP = plan_of(PREFIX, BRANCHES, [3, 1, 2])
 Patch = pytest.MonkeyPatch
 
 
@@ -50,7 +50,7 @@ def test_gradients_of_packed_branches_are_the_sums_over_separate_prompts(
 ) -> None:
     found = check_gradients(each, DEEP)
     assert found.passed, found
-    assert found.branches == 7
+    assert found.groups == 7
     assert set(found.largest) == {"dense", "tree"}
     assert found.parameters == len(list(each.decoder.parameters()))
     assert max(found.largest.values()) <= 1e-12
@@ -109,25 +109,22 @@ def test_masked_scores_give_no_nan_and_no_derivative(mistral: LanguageModel) -> 
     assert slope[0, 4:].abs().max() == 0.0  # the first branch is rows 1 to 3
 
 
-def test_scores_beyond_the_memory_are_refused(mistral: LanguageModel, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("minise.engines.free_bytes", lambda device: 1000)
-    with pytest.raises(InputError, match="packed tokens need a mask and scores"):
-        packed_loss(mistral, pack(PREFIX, BRANCHES))
-
-
-def test_targets_that_do_not_fit_are_refused_in_one_line(mistral: LanguageModel) -> None:
+def test_what_does_not_fit_is_refused(mistral: LanguageModel, monkeypatch: Patch) -> None:
     layout = pack([30], [[60, 61], [70]])
     good = [[1, 2, 3], [1, 2]]
-    for targets, weights, message in (
-        (good[:1], None, "1 targets for 2 branches; give one for each"),
-        (good, [1.0], "1 weights for 2 branches; give one for each"),
-        ([[1, 2], [1, 2]], None, "branch 0 has 3 tokens with its prefix, and 2 targets"),
-        ([[1, 2, 3], [1, 288]], None, "target 288 of branch 1 is no token of .*vocab_size 288"),
-        ([[1, 2, 3], [1, -1]], None, "target -1 of branch 1 is no token"),
+    for targets, weights, part in (
+        (good[:1], None, "1 targets for 2 branches"),
+        (good, [1.0], "1 weights for 2 branches"),
+        ([[1, 2], [1, 2]], None, "the targets of branch 0 are not 3 token ids"),
+        ([[1, 2, 3], [1, 288]], None, "the targets of branch 1"),
+        ([[1, 2, 3], [1, -1]], None, "the targets of branch 1"),
         ([[-100] * 3, [-100] * 2], None, "every target is -100"),
     ):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=part):
             packed_loss(mistral, layout, targets, weights)
+    monkeypatch.setattr("minise.checks.free_bytes", lambda: 100)
+    with pytest.raises(InputError, match="packed tokens need a mask"):
+        packed_loss(mistral, layout)
 
 
 def test_the_first_token_of_a_vocabulary_is_a_target_like_any_other(mistral: LanguageModel) -> None:
@@ -140,6 +137,10 @@ def test_the_first_token_of_a_vocabulary_is_a_target_like_any_other(mistral: Lan
 # ---- faults that training on packed branches really has
 
 FAULTS: dict[str, Callable[[Patch], None]] = {}
+
+
+def planted(name: str) -> Callable[[Callable[[Patch], None]], None]:
+    return lambda plant: FAULTS.update({name: plant})
 
 
 def of_terms(name: str) -> Callable[[Callable[..., Any]], None]:
@@ -247,25 +248,21 @@ def _(layout: Tree) -> None:
     layout.__dict__["mask"] = causal_mask(len(layout.tokens))
 
 
-def of_states(name: str) -> Callable[[Callable[[Tensor], Tensor]], None]:
-    """A fault in the hidden states of the packed pass."""
+@planted("the trunk is detached, as a cache of keys and values is")
+def _(patch: Patch) -> None:
+    real = Decoder.forward
 
-    def register(change: Callable[[Tensor], Tensor]) -> None:
-        def plant(patch: Patch) -> None:
-            real = training._states
-            patch.setattr(training, "_states", lambda *given: change(real(*given)))
+    def forward(self: Any, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        states = real(self, tokens, positions, mask)
+        if torch.equal(mask, causal_mask(len(mask))):
+            return states
+        return torch.cat([states[: len(PREFIX)].detach(), states[len(PREFIX) :]])
 
-        FAULTS[name] = plant
-
-    return register
-
-
-@of_states("the trunk is detached, as a cache of keys and values is")
-def _(states: Tensor) -> Tensor:
-    return torch.cat([states[: len(PREFIX)].detach(), states[len(PREFIX) :]])
+    patch.setattr(Decoder, "forward", forward)
 
 
-def windows_by_index(patch: Patch) -> None:
+@planted("a window by index")
+def _(patch: Patch) -> None:
     real = definition.within
 
     def within(mask: Tensor, rows: Tensor, columns: Tensor, window: int | None) -> Tensor:
@@ -275,7 +272,8 @@ def windows_by_index(patch: Patch) -> None:
     patch.setattr(definition, "within", within)
 
 
-def infinite_scores_of_rows(patch: Patch) -> None:
+@planted("a mask that makes NaN")
+def _(patch: Patch) -> None:
     """The mask as a number that is added, -inf times 0 where attention is allowed."""
     real = Decoder.forward
 
@@ -283,10 +281,6 @@ def infinite_scores_of_rows(patch: Patch) -> None:
         return real(self, tokens, positions, mask) + ((~mask).double() * -torch.inf).sum() * 0
 
     patch.setattr(Decoder, "forward", forward)
-
-
-FAULTS["a window by index"] = windows_by_index
-FAULTS["a mask that makes NaN"] = infinite_scores_of_rows
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -305,8 +299,8 @@ def test_at_least_twelve_faults_are_planted_and_none_is_found_without_them(
 
 
 def test_of_many_prompts_eight_are_checked(mistral: LanguageModel) -> None:
-    plan = plan_of([30], [[60 + n, 90] for n in range(17)])
-    assert check_gradients(mistral, plan).branches == 6  # every third
+    plan = plan_of([30], [[60 + n, 90] for n in range(17)], [3, 1])
+    assert check_gradients(mistral, plan).groups == 6  # every third
 
 
 def test_a_model_in_another_dtype_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""The models on which this room is tested."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minise import LanguageModel, load
+from tests.support.tiny import ALL_FAMILIES, write_checkpoint
+from tests.verify.cases import SHIPPED, Models
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A freshly loaded model of the name: a tiny random one of a family, or "shipped"."""
+    folders = {
+        name: write_checkpoint(tmp_path_factory.mktemp(name), raw)
+        for name, raw in ALL_FAMILIES.items()
+    }
+
+    def make(name: str, dtype: torch.dtype = torch.float64) -> LanguageModel:
+        return load(folders.get(name, SHIPPED), dtype=dtype)
+
+    return make

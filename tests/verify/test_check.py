@@ -1,0 +1,489 @@
+"""Another's packed row: what is read, the known mistakes, the verdict in words, the command.
+
+Published packing bugs are named, their fixes pass, and docs/zoo.md and docs/check.md are true."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_mask
+
+import minise
+from minise import InputError, LanguageModel
+from minise.engines import run_alone
+from minise.layout import causal_mask
+from minise.verify import mistakes
+from minise.verify.judging import check
+from minise.verify.mistakes import BY_INDEX, CAUSAL, NOTHING, meant_mask
+from minise.verify.packing import FIELDS, read
+from tests.support.commands import assert_one_line, run
+
+DOCS = Path(__file__).parents[2] / "docs"
+OF = torch.tensor([0, 0, 0, 1, 1])  # two documents
+RIGHT = causal_mask(5) & (OF[:, None] == OF)
+DOCUMENTS = {"documents": [3, 2]}
+BRANCHES = {"trunk": 3, "branches": [2, 3], "position_ids": [0, 1, 2, 3, 4, 3, 4, 5]}
+PARENTS = [-1, 0, 1, 2, 3, 2, 5, 6]
+LOWEST = torch.finfo(torch.float32).min
+
+
+def same_document(b: Any, h: Any, q: Tensor, k: Tensor) -> Tensor:
+    return (OF[q] == OF[k]) & (q >= k)
+
+
+def drawn(mask: Tensor) -> str:
+    return " ".join("".join(map(str, cells)) for cells in mask.long().tolist())
+
+
+# ---- reading
+
+WAYS: dict[str, dict[str, Any]] = {
+    "cu_seqlens": {"cu_seqlens": [0, 3, 5]},
+    "segment ids": {"segment_ids": [7, 7, 7, 2, 2]},
+    "parents": {"parents": [-1, 0, 1, -1, 3]},
+    "positions that start over": {"position_ids": [0, 1, 2, 0, 1], "restarts": True},
+    "positions that start over at 1": {"position_ids": [1, 2, 3, 1, 2], "restarts": True},
+    "a bool mask": {"attention_mask": RIGHT},
+    "a bool mask by its short name": {"mask": RIGHT},
+    "a bool mask of one head": {"attention_mask": RIGHT[None, None]},
+    "a mask of 0 and 1": {"attention_mask": RIGHT.long().tolist()},
+    "an additive mask": {"attention_mask": torch.where(RIGHT, 0.0, LOWEST)},
+    "an additive mask with infinity": {"attention_mask": torch.where(RIGHT, 0.0, -math.inf)},
+    "an additive mask in lists": {"attention_mask": torch.where(RIGHT, 0.0, -1e4).tolist()},
+    "a mask_mod": {"mask_mod": same_document},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_say_who_attends_to_whom_becomes_the_same_mask(way: str) -> None:
+    p = read({**DOCUMENTS, **WAYS[way]})
+    assert torch.equal(p.mask, RIGHT)
+    assert torch.equal(p.meant.mask, RIGHT)
+    assert p.faults == ()
+
+
+def test_masks_are_read_as_flexattention_and_a_softmax_read_them() -> None:
+    mask = read({**DOCUMENTS, "mask_mod": same_document}).mask
+    assert torch.equal(mask, create_mask(same_document, 1, 1, 5, 5, device="cpu")[0, 0])
+    added = torch.tensor([[0.0, 2.0, -1e9], [-1e9] * 3, [-math.inf, -math.inf, 0.5]])
+    mask = read({"documents": [3], "attention_mask": added}).mask
+    scores = torch.tensor([[0.3, -0.2, 1.0]]) + added
+    assert torch.equal(mask, scores.double().softmax(dim=1) > 0)
+    nothing = torch.tensor([[-math.inf, -math.inf], [0.0, 0.0]])
+    assert drawn(read({"documents": [2], "attention_mask": nothing}).mask) == "00 11"
+    # A row of 0 and 1 hides columns and no borders.
+    mask = read({"documents": [3], "attention_mask": [[0, 1, 1]]}).mask
+    assert drawn(mask) == "000 010 011"
+
+
+def test_windows_of_kernels_are_by_index_and_of_trees_by_position() -> None:
+    """A mask that is given whole is not narrowed."""
+    tree = {"trunk": 2, "branches": [1, 1], "window": 2}
+    more = {"parents": [-1, 0, 1, 1], "position_ids": [0, 1, 2, 2]}
+    assert drawn(read({**tree, **more}).mask) == "1000 1100 0110 0101"
+    assert drawn(read(tree).mask) == "1000 1100 0110 0011"
+    for way in ({"mask_mod": same_document}, {"attention_mask": RIGHT}):
+        assert torch.equal(read({**DOCUMENTS, **way, "window": 1}).mask, RIGHT)
+    assert torch.equal(read({**DOCUMENTS, "window": 1}).mask, torch.eye(5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("fields", "parents", "names"),
+    [
+        ({"documents": [2, 1]}, [-1, 0, -1], ["document 1", "document 2"]),
+        ({"trunk": 1, "branches": [1, 2]}, [-1, 0, 0, 2], ["the trunk", "branch 1", "branch 2"]),
+        (
+            {"tree": [-1, 0, -2, 0]},
+            [-1, 0, -1, 0],
+            ["the trunk", "branch 1", "padding", "branch 2"],
+        ),
+        (
+            {"documents": [2], "padding": "left", "input_ids": [0, 5, 6]},
+            [-1, -1, 1],
+            ["padding", "document 1"],
+        ),
+        ({"documents": [2], "tokens": [5, 6, 0]}, [-1, 0, -1], ["document 1", "padding"]),
+    ],
+)
+def test_what_was_meant_becomes_a_tree_with_names(fields: Any, parents: Any, names: Any) -> None:
+    p = read(fields)
+    assert p.meant.parents.tolist() == parents
+    assert p.names == names
+    hidden = [name == "padding" for name in (p.names[part] for part in p.parts.tolist())]
+    assert (~p.real).tolist() == hidden
+
+
+@pytest.mark.parametrize(
+    ("borders", "words", "attended"),
+    [
+        ([0, 2, 5], "it goes from 0 to 5, but the row has 4 tokens: cu_seqlens has a", "0011"),
+        ([0, 2, 3], "it goes from 0 to 3, but the row has 4 tokens: cu_seqlens has a", "0001"),
+        ([1, 2, 4], "it goes from 1 to 4, but the row has 4 tokens: cu_seqlens has a", "0011"),
+        ([4], "it goes from 4 to 4, but the row has 4 tokens: cu_seqlens has a wrong", "1111"),
+        ([0, 2, 2, 4], "its document 2 has 0 tokens: cu_seqlens has an empty document", "0011"),
+        ([0, 1, 2, 1, 4], "its document 3 has -1 tokens: cu_seqlens has an empty", "0011"),
+    ],
+)
+def test_wrong_cu_seqlens_are_said_in_words(borders: Any, words: str, attended: str) -> None:
+    p = read({"documents": [2, 2], "cu_seqlens": borders})
+    (fault,) = p.faults
+    assert fault.words.startswith(words)
+    assert (fault.what, fault.wrong, fault.of) == ("cu_seqlens", 1, len(borders))
+    assert drawn(p.mask[3:]) == attended
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({}, "nothing says what was meant"),
+        ({"documents": [2], "tree": [-1, 0]}, "documents and tree both say what was meant"),
+        ({"documents": [2], "position_id": [0, 1]}, '"position_id" is unknown; the fields are'),
+        ({"documents": [3], "input_ids": [5, 6]}, "documents: hold 3 tokens, but the row has 2"),
+        ({"documents": [2, 0]}, "documents: holds the length 0"),
+        ({"documents": []}, "documents: is empty"),
+        ({"documents": [1.5]}, "documents: holds torch.float32"),
+        ({"documents": ["2"]}, "documents: is no table of numbers"),
+        ({"documents": 2}, "documents: is empty or no table"),
+        ({"documents": [2], "position_ids": [0]}, "but the row has 1"),
+        ({"documents": [2], "position_ids": [0, 1], "labels": [5]}, "labels: has 1 entries, but"),
+        ({"documents": [2], "position_ids": [[0, 1], [0, 1]]}, "of the shape (2, 2)"),
+        ({"documents": [2], "position_ids": [0, 10**30]}, "position_ids: is no table"),
+        ({"documents": [2], "trunk": 1}, "trunk: comes without branches"),
+        ({"branches": [2], "trunk": -1}, "trunk: is -1"),
+        ({"tree": [0, -1]}, "tree: token 0 has the parent 0; give the row of a token before it"),
+        ({"tree": [-1, -2, 1]}, "tree: a token follows padding"),
+        ({"documents": [2], "parents": [-1, -2]}, "parents: token 1 has the parent -2"),
+        ({"cu_seqlens": [0, 2]}, "nothing says what was meant"),
+        ({"documents": [2], "padding": "top"}, 'padding: is "top"; give right or left'),
+        ({"documents": [2], "window": 0}, "window: is 0"),
+        ({"documents": [2], "window": 2**31}, "window: is 2147483648"),
+        ({"documents": [2], "restarts": 1}, "restarts: is 1; give true or false"),
+        ({"documents": [2], "attention_mask": [[[1, 1]] * 3]}, "attention_mask: has the shape 3x2"),
+        (
+            {"documents": [2], "attention_mask": [[[0.0, math.nan]] * 2]},
+            "attention_mask: holds NaN",
+        ),
+        (
+            {"documents": [2], "cu_seqlens": [0, 2], "segment_ids": [1, 1]},
+            "both say who may attend",
+        ),
+        ({"documents": [2], "mask_mod": lambda b, h, q, k: q.no}, "mask_mod: failed ("),
+        ({"documents": [10**9]}, "1,000,000,000 tokens need masks of"),
+    ],
+)
+def test_a_malformed_row_is_refused_in_one_line(
+    fields: Any, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minise.verify.packing.free_bytes", lambda: 10**9)
+    with pytest.raises(InputError, match=re.escape(part)) as refused:
+        check(**fields)
+    assert "\n" not in str(refused.value)
+
+
+# ---- the known mistakes
+
+TWO = {"documents": [2, 2]}
+PADDED = {"documents": [2], "padding": "left", "input_ids": [0, 5, 6]}
+TREE = {"tree": [-1, 0, 1, 1, 0]}  # a trunk, a branch with two leaves, another branch
+MASKS = [
+    (TWO, CAUSAL, "1000 1100 1110 1111"),
+    (TWO, "later tokens of a prompt may be attended to: the mask is not causal",
+     "1100 1100 0011 0011"),
+    (TWO, "the mask is transposed: its rows are keys", "1100 0100 0011 0001"),
+    (TWO, "the mask is inverted: it shows what it must hide", "0111 0011 1101 1100"),
+    (TWO, "a token may not attend to itself: the diagonal is missing", "0000 1000 0000 0010"),
+    (TWO, "the diagonal is off by one, over all borders", "1100 1110 0011 0011"),
+    (TWO, "the diagonal is off by one", "1100 1100 0011 0011"),
+    (TWO, "the borders of the documents are off by one", "1000 1100 1110 0001"),
+    (TWO, NOTHING, "1111 1111 1111 1111"),
+    (PADDED, "padding may be attended to", "100 110 111"),
+    (PADDED, f"{CAUSAL}, and padding may be attended to", "100 110 111"),
+    (TREE, "a branch may not attend to the trunk", "10000 01000 00100 00010 00001"),
+    (TREE, "the tree is read as one trunk and leaves: what is between them is hidden",
+     "10000 11000 10100 10010 10001"),
+]  # fmt: skip
+WINDOW = {"trunk": 2, "branches": [1, 1], "window": 2}  # of its last token:
+WINDOWS = {
+    BY_INDEX: "0001",
+    "the sliding window is not applied": "1101",
+    "the window is one too wide": "1101",
+    "the window is one too narrow": "0001",
+}
+POSITIONS = [
+    (TWO, "positions run on, and do not start over with each document", [0, 1, 2, 3]),
+    (TWO, "positions start at 1, not at 0", [1, 2, 1, 2]),
+    (TWO, "positions of the documents after the first are off by one", [0, 1, 1, 2]),
+    (TWO, "positions of the documents after the first are off by one", [0, 1, -1, 0]),
+    (PADDED, "positions are by index: they count every token of the row", [0, 1, 2]),
+    (TREE, "positions are by index: they count every token of the row", [0, 1, 2, 3, 4]),
+    ({"trunk": 2, "branches": [2, 1]},
+     "positions start over at 0 with each branch, and do not go on from the trunk",
+     [0, 1, 0, 1, 0]),
+    ({"trunk": 1, "branches": [1, 1]}, "positions of the branches are off by one", [0, 2, 2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "name", "cells"), MASKS)
+def test_a_mask_is_what_its_name_says(row: Any, name: str, cells: str) -> None:
+    assert cells in [drawn(one.mask) for one in mistakes.masks(read(row)) if one.name == name]
+
+
+def test_every_mask_and_window_is_tested() -> None:
+    names = {one.name for row in (TWO, PADDED, TREE) for one in mistakes.masks(read(row))}
+    assert names == {name for _, name, _ in MASKS}
+    p = read(WINDOW)
+    found = {one.name: drawn(one.mask[3:]) for one in mistakes.masks(p)}
+    assert found == found | WINDOWS
+    assert drawn(meant_mask(p)[3:]) == "0101"
+
+
+@pytest.mark.parametrize(("row", "name", "positions"), POSITIONS)
+def test_positions_are_what_their_name_says(row: Any, name: str, positions: list[int]) -> None:
+    known = [one.tolist() for its_name, one in mistakes.positions(read(row)) if its_name == name]
+    assert positions in known
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"documents": [5, 5, 6]},
+        {"trunk": 3, "branches": [2, 3]},
+        {"tree": [-1, 0, 1, 2, 1, 0, 5, -2, 5]},
+        {"documents": [3], "padding": "left", "input_ids": [0, 0, 5, 6, 7]},
+        {"documents": [6, 6], "window": 3},
+        {"trunk": 4, "branches": [4, 4], "window": 3},
+    ],
+    ids=str,
+)
+def test_every_known_mistake_is_named(row: dict[str, Any]) -> None:
+    """By the first name of a mask, where two mistakes make the same one."""
+    p = read(row)
+    names: list[tuple[str, Tensor]] = []
+    for known in mistakes.masks(p):
+        if torch.equal(known.mask[p.real], meant_mask(p)[p.real]):
+            continue  # this row cannot show it
+        same = (n for n, mask in names if torch.equal(mask[p.real], known.mask[p.real]))
+        names.append((next(same, known.name), known.mask))
+        report = check(**row, position_ids=p.meant.positions, attention_mask=known.mask)
+        assert [one.name for one in report.findings] == [names[-1][0]]
+    assert len(names) > 5
+
+
+# ---- what is said
+
+
+def first(**fields: Any) -> str:
+    (finding,) = check(**fields).findings
+    return finding.words
+
+
+def test_the_first_wrong_place_is_said_in_words() -> None:
+    three = {"documents": [5, 5, 6], "position_ids": [*range(5), *range(5), *range(6)]}
+    of = torch.arange(3).repeat_interleave(torch.tensor([5, 5, 6]))
+    mask = causal_mask(16) & (of[:, None] == of)
+    assert first(**three) == (
+        "token 5, the first of document 2, may attend to token 0, the first of document 1: "
+        "the mask is causal over the whole row, there is no block mask"
+    )
+    mask[14, 7] = True
+    assert first(**three, attention_mask=mask) == (
+        "token 14 of document 3 may attend to token 7 of document 2: "
+        "no known mistake; 1 cells leak and 0 are missing"
+    )
+    mask[14, 7], mask[15, 15] = False, False
+    itself = first(**three, attention_mask=mask)
+    assert itself.startswith("token 15, the last of document 3, may not attend to itself: ")
+    run_on = check(**DOCUMENTS, attention_mask=RIGHT).findings[0]
+    assert run_on.words == (
+        "token 3, the first of document 2, has the position 3, not 0: "
+        "positions run on, and do not start over with each document"
+    )
+    assert "with rotary positions alone" in run_on.mend  # a shift of a whole prompt
+    gap = {**BRANCHES, "parents": PARENTS, "position_ids": [0, 1, 2, 3, 4, 3, 4, 7]}
+    (found,) = check(**gap).findings
+    assert found.words.startswith("token 7, the last of branch 2, has the position 7, not 5: no")
+    assert "with rotary positions alone" not in found.mend
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_a_label_across_a_border_is_said_in_words(shifted: bool) -> None:
+    ids = list(range(10, 26))
+    labels = [*ids[1:], -100] if shifted else list(ids)
+    row = {"documents": [5, 5, 6], "cu_seqlens": [0, 5, 10, 16], "input_ids": ids}
+    row |= {"position_ids": [*range(5), *range(5), *range(6)]}
+    row |= {"labels": labels, "labels_are": "shifted" if shifted else "unshifted"}
+    (finding,) = check(**row).findings
+    assert finding.wrong == 2
+    assert finding.words == (
+        "token 5, the first of document 2, is predicted from token 4, the last of document 1: "
+        "a label crosses a border"
+    )
+    for border in (4, 9):
+        labels[border if shifted else border + 1] = -100
+    assert check(**row).equal
+    labels[2] = 99
+    assert re.search("token [12] of document 1 has the target 99, which does not", first(**row))
+    # The label of the last token of a trunk may be the first of any branch.
+    tree = {**BRANCHES, "parents": PARENTS, "input_ids": [*range(5, 13)], "labels_are": "shifted"}
+    for target, right in ((8, True), (10, True), (9, False)):
+        assert check(**tree, labels=[6, 7, target, 9, -100, 11, 12, -100]).equal == right
+
+
+def test_a_small_row_is_drawn_and_a_large_one_is_not() -> None:
+    report = check(documents=[1, 2], position_ids=[0, 0, 1])
+    assert report.picture.splitlines() == [
+        "token  of          position  attends to",
+        "    0  document 1         0  █··",
+        "    1  document 2         0  !█·",
+        "    2  document 2         1  !██",
+        "█ right  · hidden  ! leaks  o missing  (n) the right position",
+    ]
+    (mask,) = report.findings
+    assert str(report) == (
+        "3 tokens, 2 separate prompts: NOT equal to the separate runs\n\n"
+        f"mask: {mask.words}\n  wrong: 2 of 9\n  to mend it: {mask.mend}\n\n{report.picture}"
+    )
+    assert check(documents=[30, 30]).picture == ""
+
+
+@pytest.mark.parametrize("row", [{"documents": [3, 2]}, {"trunk": 2, "branches": [2, 1]}], ids=str)
+def test_a_row_passes_exactly_if_its_states_are_those_of_separate_runs(
+    lm: LanguageModel, row: dict[str, Any]
+) -> None:
+    """Each cell of the mask is changed, one after the other, and each position."""
+    tokens = torch.tensor([5, 6, 7, 8, 9])
+    p = read({**row, "input_ids": tokens})
+    right, alone = meant_mask(p), torch.zeros(5, lm.config.hidden_size, dtype=torch.float64)
+    with torch.inference_mode():
+        for path in p.meant.paths():
+            alone[path] = run_alone(lm, tokens[path].tolist())
+        for cell in [None, *((i, j) for i in range(5) for j in range(5) if i != j)]:
+            mask = right.clone()
+            if cell is not None:
+                mask[cell] = ~mask[cell]
+            states = lm.decoder(tokens, p.meant.positions, mask)
+            same = torch.allclose(states, alone, rtol=0, atol=1e-9)
+            given = {"position_ids": p.meant.positions, "attention_mask": mask}
+            assert check(**row, **given).equal == same == (cell is None)
+
+
+# ---- published bugs: rows as the bug makes them and as its fix does
+
+LINES = (Path(__file__).parent / "bugs.jsonl").read_text(encoding="utf-8").splitlines()
+BUGS = {bug["name"]: bug for bug in map(json.loads, LINES)}
+PAGE = (DOCS / "zoo.md").read_text(encoding="utf-8")
+SECTIONS = re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]
+STORIES = {re.findall(r"\]\(https://github\.com/([^)]+)\)", one)[0]: one for one in SECTIONS}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_published_bug_is_named_its_fix_passes_and_the_page_tells_it(name: str) -> None:
+    bug, story = BUGS[name], STORIES[BUGS[name]["thread"]]
+    report = check(**bug["wrong"])
+    assert [one.name for one in report.findings] == bug["mistakes"]
+    assert check(**bug["fixed"]).findings == ()
+    for finding in report.findings:
+        assert finding.words in story
+    if "half" not in name:
+        assert report.picture in story
+
+
+def test_the_pages_tell_of_no_bug_that_is_not_rebuilt_and_list_every_field() -> None:
+    assert set(STORIES) == {bug["thread"] for bug in BUGS.values()}
+    assert len(STORIES) >= 20
+    listed = re.findall(r"^\| `(\w+)` \|", (DOCS / "check.md").read_text(), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(FIELDS)
+
+
+# ---- the command
+
+WRONG: dict[str, Any] = {"documents": [3, 3], "position_ids": [0, 1, 2, 0, 1, 2]}
+
+
+def write(path: Path, fields: dict[str, Any]) -> Path:
+    """The same row as any kind of file."""
+    if path.suffix == ".json":
+        path.write_text(json.dumps(fields))
+    elif path.suffix == ".npz":
+        np.savez(path, **{name: np.array(value) for name, value in fields.items()})
+    else:
+        words = {name: value for name, value in fields.items() if isinstance(value, str)}
+        rows = {name: torch.tensor(fields[name]) for name in fields.keys() - words}
+        save_file(rows, path, metadata={"format": "pt", **words})
+    return path
+
+
+@pytest.mark.parametrize("kind", [".json", ".npz", ".safetensors"])
+def test_every_kind_of_file_is_read_alike(capsys, tmp_path: Path, kind: str) -> None:
+    status, out, err = run(capsys, "check", write(tmp_path / f"row{kind}", WRONG))
+    assert (status, err) == (1, "")
+    assert out.startswith(f"{tmp_path / 'row'}{kind}: 6 tokens, 2 separate prompts: NOT equal")
+    assert f" of document 1: {CAUSAL}\n  wrong: 9 of 36\n  to mend it: hide other prompts" in out
+    right = write(tmp_path / f"right{kind}", {**WRONG, "cu_seqlens": [0, 3, 6]})
+    status, out, err = run(capsys, "check", right)
+    assert (status, out) == (
+        0,
+        f"{right}: 6 tokens, 2 separate prompts: equal to the separate runs\n",
+    )
+    more = {**WRONG, "cu_seqlens": [0, 3, 6], "window": 2, "labels_are": "shifted"}
+    assert run(capsys, "check", write(tmp_path / f"more{kind}", more))[0] == 0
+
+
+def test_json_has_every_finding(capsys, tmp_path: Path) -> None:
+    path = write(tmp_path / "row.json", {"documents": [2, 2]})
+    status, out, err = run(capsys, "check", path, "--json")
+    report = json.loads(out)
+    assert (status, err) == (1, "")
+    assert set(report) == {"file", "equal", "tokens", "prompts", "findings", "picture"}
+    assert [one["what"] for one in report["findings"]] == ["mask", "positions"]
+    assert set(report["findings"][0]) == {"what", "words", "name", "wrong", "of", "mend"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("not.json", b"{"),
+        ("list.json", b"[1]"),
+        ("bytes.json", b"\xff\xfe"),
+        ("unknown.json", b'{"document": [1]}'),
+        ("row.txt", b""),
+        ("cut.safetensors", b"12345678"),
+        ("cut.npz", b"PK"),
+        ("empty.npz", b""),
+        ("absent.json", None),
+        ("\x1b[31mrow.json", b"{"),
+    ],
+)
+def test_a_damaged_file_is_one_line(capsys, tmp_path: Path, name: str, content: Any) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert_one_line(*run(capsys, "check", tmp_path / name), [name.strip("\x1b")])
+
+
+def test_objects_and_files_over_the_limit_are_not_read(capsys, tmp_path, monkeypatch) -> None:
+    np.savez(tmp_path / "object.npz", documents=np.array([{}], dtype=object))
+    assert_one_line(*run(capsys, "check", tmp_path / "object.npz"), ["object.npz"])
+    path = write(tmp_path / "row.npz", {"documents": [2], "position_ids": list(range(10_000))})
+    monkeypatch.setattr("minise.commands.check.free_bytes", lambda: 10_000)
+    monkeypatch.setattr(np, "load", None)
+    assert_one_line(*run(capsys, "check", path), ["row.npz", "cut it to one row"])
+
+
+def test_the_example_of_the_page_prints_what_the_page_shows(capsys, tmp_path, monkeypatch) -> None:
+    page = (DOCS / "check.md").read_text(encoding="utf-8")
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL))
+    monkeypatch.chdir(tmp_path)
+    Path("row.json").write_text(blocks["json"])
+    command = re.findall(r"^minise (check .*)$", page, flags=re.MULTILINE)[0]
+    assert run(capsys, *command.split()) == (1, blocks["text"], "")
+    exec(blocks["python"], {})
+    assert minise.check is check

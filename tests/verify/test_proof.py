@@ -1,0 +1,241 @@
+"""The proof on symbols holds for the code as it is and finds every planted fault; and what a hash
+depends on: a proof in which everything had one hash would prove nothing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import minise.exact.attention as attention
+from minise import InputError, LanguageModel, Plan
+from minise.engines import run_alone
+from minise.layout import Tree
+from minise.model import RMSNorm
+from minise.verify import proof
+from minise.verify.proof import Prover
+from minise.verify.symbols import CallSymbols, Symbols, hashed, symbolic
+from minise.verify.traces import trace
+from tests.support.tiny import ALL_FAMILIES
+from tests.verify.cases import SHARED, SHORT, Models, plan_of
+from tests.verify.planted import PLANTED, WINDOWED
+
+
+def empty(model: Models, family: str, **changes: Any) -> LanguageModel:
+    """A config alone: no weights and no tokenizer are needed."""
+    nothing: Any = None
+    return LanguageModel(family, replace(model(family).config, **changes), nothing, nothing)
+
+
+def random_plan(seed: int, branches: int = 5, most: int = 80) -> Plan:
+    """Branches that begin with parts of one another, some over the end of a block of attention."""
+    draw = random.Random(seed)
+    texts = [draw.choices(range(50, 280), k=draw.randrange(1, most))]
+    while len(texts) < branches:
+        begun = texts[-1][: draw.randrange(len(texts[-1]) + 1)]
+        texts.append(begun + draw.choices(range(50, 280), k=draw.randrange(1, most)))
+    return plan_of(draw.choices(range(50, 280), k=draw.randrange(70)), texts, [3, 1, 2])
+
+
+def raw(x: Tensor) -> Tensor:
+    return x.as_subclass(Tensor)
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_every_family_is_proved_with_its_windows_norms_and_biases(
+    model: Models, family: str
+) -> None:
+    prover = Prover(empty(model, family))
+    for plan in (SHORT, random_plan(1)):
+        found = prover.prove(plan)
+        assert found.passed, found.departures
+        assert set(found.rows) == {"dense", "tree", "separate", "plain"}
+        # Three layers and the final norm of each token, and a row of label logits.
+        assert found.rows["dense"] == found.rows["plain"] == 4 * found.tokens + found.groups
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_fault_of_layout_mask_position_reader_or_readout_is_found(
+    model: Models, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    windows = (7, 7) if fault in WINDOWED else (None, 13)
+    lm = empty(model, "qwen2", num_hidden_layers=2, sliding_windows=windows)
+    PLANTED[fault](monkeypatch)
+    assert not Prover(lm).prove(SHARED).passed
+
+
+def test_a_fault_of_the_arithmetic_that_all_share_is_not_seen(
+    model: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/proof.md says: parity with the reference library shows those."""
+    real = RMSNorm.__init__
+    monkeypatch.setattr(RMSNorm, "__init__", lambda self, size, eps: real(self, size, 1e-5))
+    assert Prover(empty(model, "qwen2")).prove(SHARED).passed
+
+
+@pytest.mark.parametrize(
+    ("fault", "first"),
+    [
+        ("one token is another", "dense differs first in layer 0, branch 2, token 12: it is token "
+         "id 124, not 125"),
+        ("one position in a group is off by one", "dense differs first in layer 0, branch 2, "
+         "token 7: its position is 6, not 7"),
+        ("a cell of the mask leaks to an end", "dense differs first in layer 0, branch 2, "
+         "token 15: it may attend to row 17 of the layout"),
+        ("a cell of the mask is missing in a group", "dense differs first in layer 0, branch 2, "
+         "token 11: it may not attend to row 35 of the layout"),
+        ("an end is one row early", "dense differs first in label logits, branch 2, token 15: its "
+         "token, position and mask are right: what it reads or how it is read out is not"),
+        ("a cell is missing at an end of the tree", "tree differs first in layer 0, branch 2, "
+         "token 15: its token, position and mask are right: what it reads or how it is read out "
+         "is not"),
+    ],
+)  # fmt: skip
+def test_the_first_difference_is_named(
+    model: Models, monkeypatch: pytest.MonkeyPatch, fault: str, first: str
+) -> None:
+    PLANTED[fault](monkeypatch)
+    lm = empty(model, "llama", num_hidden_layers=2, sliding_windows=(None, None))
+    found = Prover(lm).prove(SHARED)
+    assert str(found.departures[0]) == first
+    assert f"FAILED: {first}" in str(found)
+    assert "proved" not in str(found)
+
+
+def test_a_layout_that_lacks_tokens_and_a_wrong_separate_run_are_said_to_be_that(
+    monkeypatch,
+) -> None:
+    plan, real = plan_of([7, 8], [[1, 2], [1, 3]], [3]), proof.pack
+    assert "separate run is not what is defined" in proof._what(plan, "separate", 0, 1)
+
+    def short(*args: object, **kwargs: object) -> Tree:
+        tree = real(*args, **kwargs)
+        return Tree(tree.tokens[:5], tree.parents[:5], tree.positions[:5], tree.ends)
+
+    assert "too few" not in proof._what(plan, "dense", 1, 3)
+    monkeypatch.setattr(proof, "pack", short)
+    assert "too few tokens" in proof._what(plan, "dense", 1, 3)
+
+
+def test_scores_that_do_not_fit_are_refused(model: Models, monkeypatch) -> None:
+    monkeypatch.setattr("minise.checks.free_bytes", lambda: 100)
+    with pytest.raises(InputError, match="use the engine tree"):
+        Prover(empty(model, "llama")).prove(SHARED)
+    assert Prover(empty(model, "llama")).prove(SHARED, engines=("tree", "separate")).passed
+
+
+# ---- symbols
+
+
+def attended(kind: type[Symbols], keys: int = 64, **changes: Any) -> Tensor:
+    """What the last query of a call reads, of the keys that it sees."""
+    sizes = {"q": 64, "k": 128, "v": 128}
+    q, k, v = (hashed(name, torch.arange(n * 2)).view(1, n, 1, 2) for name, n in sizes.items())
+    mask = torch.zeros(1, 64, keys, dtype=torch.bool)
+    mask[:, :, 3:9] = True
+    order = changes.get("order", torch.arange(128))
+    mask[0, 63] ^= changes.get("flip", torch.zeros(keys, dtype=torch.bool))
+    k, v = (x[:, order[:keys]].as_subclass(kind) for x in (k, v))
+    return raw(attention.attention_call(q.as_subclass(kind), k, v, mask))[0, 63]
+
+
+@pytest.mark.parametrize("kind", [Symbols, CallSymbols])
+def test_attention_depends_on_every_key_that_is_seen_and_on_no_other(kind) -> None:
+    whole = attended(kind)
+    for seen in range(64):
+        other = torch.arange(128)
+        other[seen] = 100
+        same = torch.equal(attended(kind, order=other), whole)
+        assert same == (seen not in range(3, 9))
+        assert not torch.equal(attended(kind, flip=torch.arange(64) == seen), whole)
+
+
+def test_only_bits_depend_on_the_shape_of_a_call_and_on_the_order_of_its_keys() -> None:
+    turned = torch.arange(128)
+    turned[3:9] = turned[3:9].flip(0)
+    for kind, same in ((Symbols, True), (CallSymbols, False)):
+        whole = attended(kind)
+        assert torch.equal(attended(kind, keys=128), whole) == same
+        assert torch.equal(attended(kind, order=turned), whole) == same
+
+
+def test_a_linear_layer_depends_on_its_number_of_rows_unless_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("minise.verify.symbols.numbers_for", lambda shape: (1, 4))
+    x, weight = hashed("x", torch.arange(2)).expand(5, 2), hashed("w", torch.arange(6))
+    for kind, same in ((Symbols, {1, 2, 3, 4, 5}), (CallSymbols, {1, 4})):
+        linear = torch.nn.functional.linear
+        rows = {n: raw(linear(x[:n].as_subclass(kind), weight.view(3, 2)))[0] for n in range(1, 6)}
+        assert {n for n in rows if torch.equal(rows[n], rows[1])} == same
+
+
+def test_every_element_of_every_weight_has_a_hash_of_its_own_alike_in_both_decoders(
+    model: Models,
+) -> None:
+    lm = symbolic(empty(model, "qwen3"), CallSymbols)
+    hashes = []
+    for decoder in (lm.decoder, lm.refined):
+        tensors = [t for m in decoder.modules() for t in vars(m).values() if isinstance(t, Symbols)]
+        # Embedding and final norm; per layer four norms, four projections and three matrices.
+        assert len(tensors) == 2 + 3 * 11
+        assert list(decoder.parameters()) == []
+        hashes.append(torch.cat([raw(tensor).flatten() for tensor in tensors]).sort().values)
+    assert torch.equal(*hashes)
+    assert len(hashes[0].unique()) == len(hashes[0])
+    assert lm.decoder.model.embed_tokens.weight.shape == (lm.config.vocab_size, 2)
+
+
+def test_a_function_without_a_symbol_is_refused() -> None:
+    x = hashed("x", torch.arange(4)).as_subclass(Symbols)
+    for function in (torch.tanh, torch.cos, torch.sort, lambda x: x.softmax(-1)):
+        with pytest.raises(TypeError, match="no symbol is known for"):
+            function(x)
+
+
+def test_a_change_of_precision_is_an_operation_and_double_is_none() -> None:
+    x = hashed("x", torch.arange(4)).as_subclass(Symbols)
+    for same in (x.double(), x.to(torch.float64)):
+        assert torch.equal(raw(same), raw(x))
+    narrow = [raw(x.to(dtype)) for dtype in (torch.float32, torch.bfloat16)]
+    assert not torch.equal(narrow[0], raw(x))
+    assert not torch.equal(*narrow)
+
+
+def test_the_parts_of_an_operation_cannot_change_places() -> None:
+    a, b = (hashed(name, torch.arange(4)) for name in "ab")
+    every = [hashed("add", a, b), hashed("add", b, a), hashed("mul", a, b), hashed("add", a)]
+    every += [hashed("add", a, b, 1), hashed("add", a, b, 1.0), -a]
+    assert len({tuple(one.tolist()) for one in every}) == len(every)
+    assert not torch.equal(raw(-a.as_subclass(Symbols)), a)
+
+
+def test_scores_are_masked_by_minus_infinity_alone() -> None:
+    """The definition's two products: with another value, or with none, they are no attention."""
+    q, k, v = (hashed(name, torch.arange(6)).view(3, 1, 2).as_subclass(Symbols) for name in "qkv")
+    outside = ~torch.ones(3, 3, dtype=torch.bool).tril()[None]
+    first, second = "...thd,...uhd->...htu", "...htu,...uhd->...thd"
+    scores = torch.einsum(first, q, k) / 2**0.5
+    masked = scores.masked_fill(outside, float("-inf"))
+    read = raw(torch.einsum(second, masked.softmax(dim=-1), v))
+    assert len(read.unique()) == read.numel()
+    wrong = [scores.softmax(dim=-1), scores.masked_fill(outside, 0.0).softmax(dim=-1)]
+    for weights in (*wrong, masked.softmax(dim=-2)):
+        with pytest.raises(TypeError, match="no symbol is known for einsum"):
+            torch.einsum(second, weights, v)
+
+
+def test_a_token_earlier_in_a_prompt_reaches_its_end(model: Models) -> None:
+    """And one after it does not: what the proof compares is not the same for all prompts."""
+    lm = symbolic(empty(model, "llama"), Symbols)
+    ends = {}
+    with torch.inference_mode():
+        for name, ids in {"": [5, 6, 7], "first": [9, 6, 7], "last": [5, 6, 9]}.items():
+            rows, _ = trace(lm.refined, lambda ids=ids: run_alone(lm, ids))
+            ends[name] = raw(rows[-1])
+    assert not torch.equal(ends[""][-1], ends["first"][-1])
+    assert torch.equal(ends[""][:2], ends["last"][:2])

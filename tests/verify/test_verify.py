@@ -1,0 +1,374 @@
+"""`verify` passes correct engines in every dtype, finds every planted fault, changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import minise.engines as engines
+import minise.verify.comparison as comparison
+import minise.verify.verify as verify_module
+from minise import InputError, LanguageModel, Plan, SelfEnsemble, pack
+from minise.commands.options import QUESTION
+from minise.exact import run as exact
+from minise.exact.attention import Reader
+from minise.layout import Layout, Tree, causal_mask
+from minise.verify.influence import Influence, groups_to_keep, influence
+from minise.verify.traces import Apart, flat_paths, largest, pick, relative, trace
+from minise.verify.verify import ABLATIONS, ENGINES, FACTOR, SAME, verify
+from minise.verify.widened import widened
+from tests.support.tiny import ALL_FAMILIES, FAMILIES, load_tiny
+from tests.verify.cases import BIRD, SHORT, Models, each_dtype, plan_of, rounding_noise
+from tests.verify.planted import PLANTED, WINDOWED
+
+PREFIX, BRANCHES = [0, 50, 60], [[70, 80], [90, 80], [70, 30]]
+FLAT = pack(PREFIX, BRANCHES)
+FEW = plan_of(PREFIX, BRANCHES, [70, 80, 90])
+
+
+class TestCorrectEngines:
+    @each_dtype
+    @pytest.mark.parametrize("name", ["shipped", "llama", "mistral", "qwen2"])
+    def test_are_the_same_in_float64_and_equal_bit_for_bit(
+        self, model: Models, name: str, dtype: torch.dtype
+    ) -> None:
+        lm = model(name, dtype)
+        shipped = name == "shipped"
+        plan = SelfEnsemble(4 if shipped else 2, 1).plan(lm, QUESTION if shipped else BIRD)
+        report = verify(lm, plan)
+        assert report.passed, report.failure
+        assert report.bitwise
+        assert report.promised
+        assert report.influence.equal
+        assert report.influence.runs > 0
+        assert report.groups == len(plan.prompts)
+        assert report.tokens == sum(len(plan.prefix) + len(b) for b in plan.branches)
+        assert list(report.runs) == list(report.wide) == [*ENGINES, *ABLATIONS]
+        for engine in ("dense", "tree"):  # label logits too: they are the same dot products
+            assert report.runs[engine].absolute == [0.0] * (lm.config.num_hidden_layers + 3)
+        assert not report.runs["plain"].equal
+        assert (report.rounding is None) == (dtype == torch.float64)
+
+    @each_dtype
+    def test_leave_the_ablations_far_outside_the_float64_verdict(
+        self, model: Models, dtype: torch.dtype
+    ) -> None:
+        """Also where rounding in the model's own dtype would hide them."""
+        lm = model("llama", dtype)
+        report = verify(lm, SHORT)
+        assert report.rounding is None or dtype != torch.float64
+        for name in ABLATIONS:
+            assert not report.same(name)
+            assert largest(report.wide[name].relative) > 1e6 * SAME
+        if report.rounding is not None:
+            report.rounding.relative[:] = [1.0] * len(report.rounding.relative)
+            assert report.passed
+            assert not report.same("without_mask")
+
+    @each_dtype
+    @pytest.mark.parametrize("name", ["shipped", "mistral"])
+    def test_pass_on_another_device_that_rounds_in_another_way(
+        self, model: Models, monkeypatch, name: str, dtype: torch.dtype
+    ) -> None:
+        lm = model(name, dtype)
+        plan = SelfEnsemble(4 if name == "shipped" else 2, 1).plan(lm, BIRD)
+        rounding_noise(monkeypatch)
+        report = replace(verify(lm, plan), promised=False)
+        assert report.passed, report.failure
+        assert not report.bitwise
+        assert "promised" in str(replace(report, promised=True).failure)
+        assert "required" in str(replace(report, required=True).failure)
+
+    def test_pass_with_a_huge_activation_on_the_first_token(self, model: Models, monkeypatch):
+        """Published checkpoints have one. A fault is still found."""
+        lm = model("llama", torch.bfloat16)
+        lm.decoder.model.embed_tokens.weight.data[SHORT.prefix[0], 5] = 300
+        assert verify(lm, SHORT).passed
+        PLANTED["every group's positions are off by one"](monkeypatch)
+        assert not verify(lm, SHORT).same("dense")
+
+    def test_pass_with_a_single_group_that_has_no_other_to_depend_on(self, model: Models) -> None:
+        lm = model("llama")
+        report = verify(lm, SelfEnsemble(5, 1).plan(lm, BIRD))
+        assert (report.groups, report.influence.runs, report.passed) == (1, 0, True)
+
+
+class TestAFaultFails:
+    @pytest.mark.parametrize("fault", PLANTED)
+    def test_of_one_engine_or_of_all_by_its_numbers_alone(
+        self, model: Models, monkeypatch, fault: str
+    ) -> None:
+        """Without the check of influence, and on a device that promises no equal bits."""
+        lm = model("mistral" if fault in WINDOWED else "llama", torch.bfloat16)
+        monkeypatch.setattr(verify_module, "influence", lambda *given: Influence())
+        PLANTED[fault](monkeypatch)
+        report = replace(verify(lm, SHORT), promised=False)
+        assert not all(map(report.same, ENGINES))
+        assert "not the numbers of the separate runs" in str(report.failure)
+
+    @pytest.mark.parametrize("name", ["llama", "mistral"])
+    def test_and_without_one_the_same_prompts_pass(self, model: Models, name: str) -> None:
+        assert verify(model(name, torch.bfloat16), SHORT).passed
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_also_a_nan_in_one_row_of_one_engine(self, model: Models, monkeypatch, dtype) -> None:
+        real, done = comparison.Packed.logits, []
+
+        def with_a_nan(self: Any, group: int) -> Tensor:
+            logits = real(self, group).clone()
+            if not done:
+                logits[0, 7] = math.nan
+                done.append(logits)
+            return logits
+
+        monkeypatch.setattr(comparison.Packed, "logits", with_a_nan)
+        assert not verify(model("llama", dtype), SHORT).passed
+
+    def test_also_label_logits_that_differ_in_one_bit(self, model: Models, monkeypatch) -> None:
+        """Where all hidden states and logits are equal: labels are read apart from them."""
+        real = comparison.label_logits
+
+        def one_bit_off(lm: LanguageModel, plan: Plan, engine: str) -> list[Tensor]:
+            first, *rest = real(lm, plan, engine)
+            return [first.nextafter(first + 1) if engine == "tree" else first, *rest]
+
+        monkeypatch.setattr(comparison, "label_logits", one_bit_off)
+        report = verify(model("llama", torch.float32), SHORT)
+        assert (report.runs["dense"].equal, report.runs["tree"].equal) == (True, False)
+        assert not report.passed
+
+    def test_also_a_group_that_depends_on_another(self, model: Models, monkeypatch) -> None:
+        monkeypatch.setattr(verify_module, "influence", lambda *given: Influence(equal=False))
+        report = verify(model("llama"), SHORT)
+        assert report.bitwise
+        assert "depends on" in str(report.failure)
+
+    def test_also_a_question_on_which_the_ablations_are_the_same(self, model: Models) -> None:
+        blind = model("llama")
+        blind.decoder.model.embed_tokens.weight.fill_(1.0)  # every token is the same
+        assert "shows nothing" in str(verify(blind, SHORT).failure)
+
+    @pytest.mark.parametrize(
+        ("change", "part"),
+        [
+            (lambda lm, plan: (lm, replace(plan, prefix=plan.prefix * 1024)), "positions for 1024"),
+            (lambda lm, plan: (lm, replace(plan, prefix=[10**6])), "beyond the vocabulary"),
+            (lambda lm, plan: (lm.decoder.model.norm.weight.fill_(math.nan), plan), "overflow"),
+        ],
+    )
+    def test_what_cannot_be_compared_is_refused(self, model: Models, change, part: str) -> None:
+        lm = model("llama")
+        _, plan = change(lm, SHORT)
+        with pytest.raises(InputError, match=part):
+            verify(lm, plan)
+
+    def test_a_mask_too_large_for_memory_is_refused(self, model: Models, monkeypatch) -> None:
+        monkeypatch.setattr("minise.checks.free_bytes", lambda: 1000)
+        with pytest.raises(InputError, match="packed tokens need a mask"):
+            verify(model("llama"), SHORT)
+
+
+class TestTheNumbers:
+    """They are computed again from the definitions."""
+
+    def states(self, lm: LanguageModel, layout: Layout) -> list[Tensor]:
+        run = lambda: exact.forward(lm.refined, layout.tokens, layout.positions, layout.mask)  # noqa: E731
+        return trace(lm.refined, run)[0]
+
+    def size(self, rows: Tensor) -> Tensor:
+        return rows.double().pow(2).mean(-1).sqrt()
+
+    def test_an_ablation_is_compared_row_by_row(self, model: Models) -> None:
+        lm = model("llama")
+        plan = SelfEnsemble(2, 4).plan(lm, BIRD)
+        flat = pack(plan.prefix, plan.branches)
+        packed = self.states(lm, flat.replace(positions=torch.arange(len(flat.tokens))))
+        absolute, relatives, probabilities, changed = [], [], [], []
+        for prompt, path in zip(plan.prompts, flat.paths(), strict=True):
+            separate = self.states(lm, pack(plan.prefix, [prompt.ids]))
+            rows = [layer[path] for layer in packed]
+            pairs = list(zip(separate, rows, strict=True))
+            logits, other = (
+                exact.logits(lm.refined, states[-1][-1:]) for states in (separate, rows)
+            )
+            pairs += [(logits[:, prompt.label_ids], other[:, prompt.label_ids]), (logits, other)]
+            absolute.append([float((a - b).abs().max()) for a, b in pairs])
+            relatives.append([float((self.size(a - b) / self.size(a)).max()) for a, b in pairs])
+            p, q = (x[0, prompt.label_ids].softmax(0) for x in (logits, other))
+            probabilities.append(float((p - q).abs().max()))
+            changed.append(int(p.argmax()) != int(q.argmax()))
+        difference = verify(lm, plan).runs["without_positions"]
+        maxima = [max(column) for column in zip(*absolute, strict=True)]
+        assert difference.absolute == pytest.approx(maxima, rel=1e-9)
+        maxima = [max(column) for column in zip(*relatives, strict=True)]
+        assert difference.relative == pytest.approx(maxima, rel=1e-9)
+        assert difference.probabilities == pytest.approx(max(probabilities), rel=1e-9)
+        assert 1 < difference.changed == sum(changed) < difference.prompts == len(plan.prompts)
+        assert not difference.equal
+
+    def test_rounding_is_that_of_the_separate_runs(self, model: Models) -> None:
+        lm = model("shipped", torch.bfloat16)
+        plan = SelfEnsemble(4, 1).plan(lm, QUESTION)
+        wide = replace(lm, decoder=copy.deepcopy(lm.decoder).double())
+        expected = [0.0] * (lm.config.num_hidden_layers + 1)
+        for prompt in plan.prompts:
+            layout = pack(plan.prefix, [prompt.ids])
+            pairs = zip(self.states(wide, layout), self.states(lm, layout), strict=True)
+            gaps = [float((self.size(a - b.double()) / self.size(a)).max()) for a, b in pairs]
+            expected = [max(both) for both in zip(expected, gaps, strict=True)]
+        report = verify(lm, plan)
+        assert report.rounding is not None
+        assert report.rounding.relative[:-2] == pytest.approx(expected)
+        # A difference of more than FACTOR times that is not explained.
+        report.rounding.relative[1] = report.runs["plain"].relative[1] / FACTOR
+        assert report.same("plain")
+        report.rounding.relative[1] *= 0.99
+        assert not report.same("plain")
+
+    @pytest.mark.parametrize("wrong", [math.nan, math.inf])
+    def test_nan_is_never_within_a_bound_and_no_bound_itself(self, model: Models, wrong) -> None:
+        report = verify(model("llama", torch.bfloat16), FEW)
+        assert report.rounding is not None
+        for numbers in (report.runs["tree"].relative, report.wide["tree"].relative):
+            before, numbers[1] = numbers[1], wrong
+            assert not report.same("tree")
+            numbers[1] = before
+        report.rounding.relative[1] = wrong
+        assert not report.same("tree")
+
+    @pytest.mark.parametrize("family", ALL_FAMILIES)
+    def test_a_widened_model_is_a_whole_copy_in_float64(self, model: Models, family: str) -> None:
+        lm = model(family, torch.bfloat16)
+        before = {name: x.clone() for name, x in lm.decoder.state_dict().items()}
+        wide, whole = widened(lm), copy.deepcopy(lm.decoder).double()
+        given = FLAT.tokens, FLAT.positions, FLAT.mask
+        states = wide.decoder(*given)
+        assert torch.equal(states, whole(*given))
+        assert torch.equal(wide.decoder.logits(states), whole.logits(states))
+        refined = replace(lm, decoder=whole).refined
+        assert torch.equal(exact.forward(wide.refined, *given), exact.forward(refined, *given))
+        assert all(torch.equal(x, before[name]) for name, x in lm.decoder.state_dict().items())
+
+    def test_a_row_is_judged_at_its_own_size_and_the_largest_difference_kept(self) -> None:
+        a = torch.tensor([[3.0, 4.0], [300.0, 400.0]], dtype=torch.float64)
+        b = torch.tensor([[3.0, 3.0], [300.0, 390.0]], dtype=torch.float64)
+        assert relative(a, b) == pytest.approx(0.2)  # 1 of 5, in the first row
+        assert relative(a, a[:1]) == math.inf
+        apart = Apart()
+        apart.add([a, a], [a, b])
+        apart.add([a, a], [a, a])
+        assert (apart.absolute, apart.equal) == ([0.0, 10.0], False)
+        assert all(math.isnan(largest(two)) for two in ([1.0, math.nan], [math.nan, 1.0]))
+
+    def test_rows_that_a_run_does_not_have_are_left_out(self) -> None:
+        layers = [torch.tensor([[1.0], [2.0], [3.0]])] * 2 + [torch.tensor([[7.0], [8.0]])] * 2
+        below, _, top, _ = pick(layers, [2, 3, 0], top=[1, 2])
+        assert (below.tolist(), top.tolist()) == ([[3.0], [1.0]], [[8.0]])
+
+
+class TestInfluence:
+    @pytest.mark.parametrize("seed", range(15))
+    def test_each_row_outside_a_group_is_scrambled_in_a_run_that_keeps_the_group(
+        self, seed: int
+    ) -> None:
+        """Two tokens, so that branches share beginnings, repeat, and begin one another."""
+        draw = random.Random(seed)
+        branches = [draw.choices([1, 2], k=draw.randint(1, 5)) for _ in range(draw.randint(1, 12))]
+        for tree in (False, True):
+            paths = pack([9], branches, tree=tree).paths()
+            runs = [(g, {row for one in g for row in paths[one]}) for g in groups_to_keep(paths)]
+            for group, path in enumerate(paths):
+                for row in {row for one in paths for row in one} - set(path):
+                    assert any(group in groups and row not in kept for groups, kept in runs)
+
+    def test_the_number_of_runs_grows_with_the_logarithm_of_the_groups(self) -> None:
+        for groups, most in ((2, 2), (6, 4), (40, 8), (400, 12)):
+            assert len(groups_to_keep(flat_paths([1], [[2]] * groups))) <= most
+
+    def test_paths_are_those_of_the_layout(self) -> None:
+        assert flat_paths(PREFIX, BRANCHES) == FLAT.paths()
+        assert flat_paths([], [[1, 2], [3]]) == [[0, 1], [2]]
+
+    def test_every_scrambled_token_really_changes(self, tmp_path, monkeypatch) -> None:
+        """With a vocabulary of 8 tokens, a plain random draw would often repeat the token."""
+        lm = load_tiny(tmp_path, {**FAMILIES["llama"], "vocab_size": 8})
+        runs, branches = [], [[i % 8, 3 * i % 8] for i in range(12)]
+        real = engines.layout_ends
+
+        def watch(lm: LanguageModel, layout: Layout) -> Tensor:
+            runs.append(layout.tokens)
+            return real(lm, layout)
+
+        monkeypatch.setattr("minise.verify.influence.layout_ends", watch)
+        influence(lm, [1, 2], branches)
+        for tokens in runs[1:]:
+            same = set((tokens == runs[0]).nonzero().flatten().tolist())
+            kept = [path for path in flat_paths([1, 2], branches) if same.issuperset(path)]
+            assert same == {row for path in kept for row in path}
+            assert 0 < len(kept) < 12
+
+    def test_a_leak_is_found_in_a_model_of_one_layer(self, tmp_path, monkeypatch) -> None:
+        lm = load_tiny(tmp_path, {**FAMILIES["llama"], "num_hidden_layers": 1})
+        assert influence(lm, PREFIX, BRANCHES).equal
+        monkeypatch.setattr(Tree, "mask", property(lambda self: causal_mask(len(self.tokens))))
+        found = influence(lm, PREFIX, BRANCHES)
+        assert not found.equal
+        assert max(found.relative) > 1e-2
+
+
+T = len(FLAT.tokens)
+CELLS = [(row, column) for row in range(T) for column in range(T) if row != column]
+
+
+@pytest.mark.parametrize("row", range(T))
+def test_every_wrong_cell_of_a_mask_is_found(model: Models, monkeypatch, row: int) -> None:
+    """A cell that shows one group to another, or a group to the prefix, is found by scrambling
+    alone; any cell by `verify`."""
+    lm = model("llama")
+    owner = [-1] * len(PREFIX) + [g for g, branch in enumerate(BRANCHES) for _ in branch]
+    assert verify(lm, FEW).passed
+    for column in range(T):
+        if row == column:
+            continue
+        wrong = FLAT.mask.clone()
+        wrong[row, column] = ~wrong[row, column]
+        with monkeypatch.context() as patch:
+            patch.setattr(Tree, "mask", property(lambda self, wrong=wrong: wrong))
+            if owner[column] not in (-1, owner[row]):
+                assert not influence(lm, PREFIX, BRANCHES).equal
+            assert not verify(lm, FEW).passed
+
+
+class TestNothingOfTheModelChanges:
+    def state(self, lm: LanguageModel) -> list[Any]:
+        modules = [*lm.decoder.modules(), *lm.refined.modules()]
+        return [
+            [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules],
+            [(p.data_ptr(), p.dtype, p.requires_grad, p.grad) for p in lm.decoder.parameters()],
+        ]
+
+    @pytest.mark.parametrize("after", [0, 4, 30, 60])
+    def test_after_a_run_or_a_failure(self, model: Models, monkeypatch, after: int) -> None:
+        lm = model("llama", torch.bfloat16)
+        before, real, left = self.state(lm), Reader.attend, [after]
+
+        def attend(self: Any, *arguments: Any) -> Tensor:
+            left[0] -= 1
+            if left[0] == 0:
+                raise RuntimeError("the device is lost")
+            return real(self, *arguments)
+
+        monkeypatch.setattr(Reader, "attend", attend)
+        if after:
+            with pytest.raises(RuntimeError, match="lost"):
+                verify(lm, SHORT)
+        else:
+            assert verify(lm, SHORT).passed
+        assert self.state(lm) == before
