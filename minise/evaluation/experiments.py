@@ -1,167 +1,93 @@
-"""The paper's experiments as data: variants, data sets, numbers of choices, seeds, and what a
-report shows of them. Imports neither torch nor numpy: `minise --help` lists the experiments."""
+"""The paper's experiments as data: what each runs and what a report shows of it. Imports no torch,
+so the help can list them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
-from minise.evaluation.extras import reasoning_texts, single_questions
-from minise.methods.registry import Variant
-from minise.methods.sample import Sample
 
-if TYPE_CHECKING:  # at run time it would import the readers of data sets, which the help waits for
-    from minise.data.tasks import Task
+@dataclass(frozen=True)
+class Variant:
+    """A column of a report: its name, the method as `--method` writes it, and the engine."""
 
-Variants = Callable[["Task"], list[Variant]]
-Extra = Callable[[dict[str, list[Sample]]], Any]  # of a task's samples by variant; JSON
+    name: str
+    text: str
+    engine: str = "tree"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What an experiment runs, unless options say otherwise, and what its report shows.
+    """What an experiment runs on each model, unless options say otherwise, and what a report shows.
+    m and N, where a variant leaves them open, are the paper's for the data set.
 
-    `variants` gives the variants for a task. No option overrides their settings; m and N, where
-    left open, are the task's. `cut_to`: the numbers of choices to which questions are cut, () for
-    none. `question_seed`: draws the questions for all seeds; None: each seed draws its own.
-    `questions`: how many the miniature makes. `none_of_the_above`: each task also with that
-    text as a wrong choice, and as the right one. `extra`: what else is measured, by its key in
-    results.json. `tables`, `figures`: names in report/tables.py and report/figures.py, in the order
-    of the report; the defaults are also those of a run of no experiment.
+    tables, figures: names in tables.py and figures.py; picks and differences are always shown.
+    cut_to: numbers of choices. question_seed: draws the questions for all seeds; None: each seed
+    draws its own. peak: measure memory, too.
     """
 
     about: str
-    variants: Variants
-    datasets: tuple[str, ...] = ("qasc",)
+    variants: tuple[Variant, ...]
+    tasks: tuple[str, ...] = ("qasc",)
+    tables: tuple[str, ...] = ("accuracy", "all")
+    figures: tuple[str, ...] = ("accuracy", "confidence", "reliability")
     cut_to: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
     question_seed: int | None = None
-    questions: int = 1000
-    none_of_the_above: bool = False
-    extra: dict[str, Extra] = field(default_factory=dict)
-    tables: tuple[str, ...] = ("all-metrics", "differences")
-    figures: tuple[str, ...] = ("accuracy", "confidence", "reliability")
+    peak: bool = False
 
 
-def _methods(*names: str) -> Variants:
-    return lambda task: [Variant(name, name) for name in names]
+def named(names: str) -> tuple[Variant, ...]:
+    return tuple(Variant(name, name) for name in names.split())
 
 
-def _engines(task: Task) -> list[Variant]:
-    engines = {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
-    return [Variant(name, "self-ensemble", engine=engines[name]) for name in engines]
-
-
-def _sensitivity(task: Task) -> list[Variant]:
+def sizes() -> tuple[Variant, ...]:
     """Group sizes m by trials N. The first N of 80 random trials are those of a run with N trials,
-    so each m runs once. The miniature gets more of both and the exact expectation, except for
-    m = 5: 8 choices have 7,056 ordered groups of 5 and 3, which would take most of the time."""
-    small = task.dataset == "miniature"
-    variants = []
-    for m in (2, 3, 4, 5) if small else (3, 4, 5):
-        most = Variant(f"m{m}-n80", "self-ensemble", {"group_size": m, "trials": 80})
-        for n in (1, 5, 10, 20, 40) if small else (10, 20, 40):
-            settings = {"group_size": m, "trials": n, "of": most.name}
-            variants.append(Variant(f"m{m}-n{n}", "first-trials", settings))
-        variants.append(most)
-        if small and m < 5:
-            settings = {"group_size": m, "trials": 0, "grouping": "exact"}
-            variants.append(Variant(f"m{m}-exact", "self-ensemble", settings))
-    return variants
+    so each m runs once."""
+    variants: list[Variant] = []
+    for m in (3, 4, 5):
+        for n in (10, 20, 40):
+            variants.append(Variant(f"m{m}-n{n}", f"first-trials(of=m{m}-n80,trials={n})"))
+        variants.append(Variant(f"m{m}-n80", f"self-ensemble(group_size={m},trials=80)"))
+    return tuple(variants)
 
 
-_BOTH = _methods("standard", "self-ensemble")
-_ABLATED = _methods("standard", "without-mask", "without-positions", "self-ensemble")
-_FITTED = ("vector-scaling", "dirichlet")
-_ALL = _methods("standard", *_FITTED, "self-ensemble", "cyclic", "cloze", "presence")
-_WRITING = _methods("standard", "cot", "reasoning", "self-ensemble")
-_OTHERS = _methods(
-    *("self-ensemble", "standard", "cyclic", "permutations", "pride", "contextual-calibration"),
-    *("cloze", "presence"),
-)
-_DATASETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
-
-NO_EXPERIMENT = Experiment("", lambda task: [])
+BOTH = named("standard self-ensemble")
+MAIN = named("standard vector-scaling dirichlet self-ensemble cyclic cloze presence")
+ENGINES = {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
+DATA_SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
+BY_K = ("choices", "confidence-choices", "reliability")
+NO_EXPERIMENT = Experiment("", (), tables=("all",))
 EXPERIMENTS = {
     "choices": Experiment(
-        "accuracy against the number of choices",
-        _BOTH,
-        cut_to=(2, 4, 6, 8),
-        extra={"asked": single_questions},
-        tables=("accuracy-by-task", "differences"),
-        figures=("accuracy-choices", "confidence-choices", "one-question", "reliability"),
+        "accuracy against the number of choices", BOTH, figures=BY_K, cut_to=(2, 4, 6, 8)
     ),
-    "main": Experiment(
-        "all methods on all data sets",
-        _ALL,
-        _DATASETS,
-        tables=(
-            *("accuracy-improvement", "nll-by-task", "ece-by-task", "matched-nll-by-task"),
-            *("under-by-task", "over-by-task", "tokens-by-task", "differences"),
-        ),
-        figures=("accuracy", "radar", "confidence", "reliability"),
-    ),
+    "main": Experiment("all methods on all data sets", MAIN, DATA_SETS),
     "scale": Experiment(
-        "models of several sizes, one run each",
-        _BOTH,
-        tables=("accuracy-by-method", "differences"),
-        figures=("scaling", "accuracy", "confidence", "reliability"),
+        "models of several sizes", BOTH, figures=("scaling", "confidence", "reliability")
     ),
     "ablation": Experiment(
         "without the mask, without positional re-encoding",
-        _ABLATED,
-        tables=("accuracy-by-method", "differences"),
+        named("standard without-mask without-positions self-ensemble"),
     ),
     "sensitivity": Experiment(
-        "group size against number of trials",
-        _sensitivity,
-        questions=100,
-        tables=("accuracy-by-sizes",),
-        figures=("sensitivity",),
+        "group size by trials", sizes(), tables=("sizes",), figures=("sensitivity",)
     ),
     "seeds": Experiment(
-        "five seeds of the groups",
-        _BOTH,
-        seeds=(0, 1, 2, 3, 4),
-        question_seed=0,
-        tables=("accuracy-over-seeds", "differences"),
+        "five seeds of the groups", BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0
     ),
     "confidence": Experiment(
-        "under- and over-confidence, confidence curves",
-        _BOTH,
-        _DATASETS,
-        tables=("under-and-over", "differences"),
+        "under- and over-confidence", BOTH, DATA_SETS, tables=("under-and-over",)
     ),
     "efficiency": Experiment(
         "multi-pass against single-pass: time, memory, decisions",
-        _engines,
-        tables=("engines",),
-        figures=("efficiency",),
+        tuple(Variant(name, "self-ensemble", engine) for name, engine in ENGINES.items()),
+        tables=("costs",),
+        figures=(),
+        peak=True,
     ),
-    "quantized": Experiment(
-        "4-bit weights and full precision, one run each",
-        _BOTH,
-        tables=("accuracy-by-weights", "differences"),
-    ),
+    "quantized": Experiment("4-bit and full weights", BOTH, tables=("weights", "all")),
     "reasoning": Experiment(
         "chain of thought and reasoning models",
-        _WRITING,
-        extra={"reasoning": reasoning_texts},
-        tables=("accuracy-by-task", "reasoning-texts", "tokens-by-task", "differences"),
-    ),
-    "null-option": Experiment(  # not in the paper
-        'other methods where "None of the above" is a choice, wrong or right',
-        _OTHERS,
-        ("miniature",),
-        cut_to=(8,),
-        questions=100,
-        none_of_the_above=True,
+        named("standard cot reasoning self-ensemble"),
     ),
 }
-
-
-def find_experiment(name: str | None) -> Experiment:
-    """The experiment of this name; NO_EXPERIMENT, with the default tables and figures, where there
-    is none."""
-    return NO_EXPERIMENT if name is None else EXPERIMENTS.get(name, NO_EXPERIMENT)
