@@ -1,0 +1,153 @@
+"""minise eval, report and tasks from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from minise.commands.cli import main
+from minise.evaluation.run import read_rows
+from tests.evaluation.conftest import lines
+
+SMALL = "eval --task miniature --limit 3 --cut-to 4 --trials 1 --method"
+Capture = pytest.CaptureFixture[str]
+
+
+def run(words: str, *more: str) -> int:
+    return main([*words.split(), *more])
+
+
+def test_the_help_fits_a_screen(capsys: Capture) -> None:
+    assert run("eval --help") == 0
+    text = capsys.readouterr().out
+    assert text.count("\n") <= 50
+    assert max(map(len, text.splitlines()[:-1])) <= 100
+    assert "example: minise eval" in text
+
+
+def test_an_evaluation_ends_with_its_report(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "run"
+    assert run(f"{SMALL} standard,self-ensemble(trials=2) --group-size 2 -o", str(folder)) == 0
+    out = capsys.readouterr().out
+    assert "self-ensemble(trials=2) - standard" in out
+    assert "Not a full run" in out or "not a full run" in out
+    content = json.loads((folder / "results.json").read_text())
+    (task,) = content["config"]["tasks"].values()
+    assert task["options"] == {"group_size": 2, "trials": 1}
+    assert task["methods"]["self-ensemble(trials=2)"]["settings"]["trials"] == 2
+    assert content["config"]["limit"] == 3
+
+
+def test_json_is_what_the_folder_holds(tmp_path: Path, capsys: Capture) -> None:
+    assert run(f"{SMALL} standard --json -o", str(tmp_path)) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(
+        (tmp_path / "results.json").read_text()
+    )
+
+
+def test_the_method_named_first_comes_first(tmp_path: Path, capsys: Capture) -> None:
+    words = f"{SMALL} vector-scaling(folds=3),self-ensemble --json -o"
+    assert run(words, str(tmp_path)) == 0
+    content = json.loads(capsys.readouterr().out)
+    names = ["vector-scaling(folds=3)", "self-ensemble", "standard"]
+    assert list(content["results"]["miniature-k4"]) == names
+    assert {one["b"] for one in content["differences"]["miniature-k4"]} == {names[0]}
+
+
+def test_options_reach_the_methods(tmp_path: Path) -> None:
+    words = f"{SMALL} self-ensemble --grouping independent --no-null-option --engine separate"
+    words += " --keep-groups --keep-text --tokens-per-pass 100 --seed 1,2 --question-seed 0 -o"
+    assert run(words, str(tmp_path)) == 0
+    rows = read_rows(tmp_path / "samples-miniature-k4-self-ensemble.jsonl")
+    assert [row["seed"] for row in rows] == [1, 1, 1, 2, 2, 2]
+    assert [row["id"] for row in rows[:3]] == [row["id"] for row in rows[3:]]
+    assert all(row["null"] is None and len(row["groups"]) == 1 for row in rows)
+    assert all(row["choices"] for row in rows)
+    assert json.loads((tmp_path / "run.json").read_text())["seeds"] == [1, 2]
+
+
+def test_each_seed_draws_its_questions_unless_told_otherwise(tmp_path: Path) -> None:
+    assert run(f"{SMALL} standard --seed 1,2 -o", str(tmp_path)) == 0
+    rows = read_rows(tmp_path / "samples-miniature-k4-standard.jsonl")
+    assert rows[0]["id"] != rows[3]["id"]
+
+
+def test_shards_are_joined_by_a_report(tmp_path: Path, capsys: Capture) -> None:
+    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+    assert run(f"{SMALL} standard -o {whole}") == 0
+    for i in (0, 1):
+        assert run(f"{SMALL} standard --shard {i}/2 -o {parts}") == 0
+        if i == 0:
+            assert run(f"report {parts}") == 2
+            assert "--shard 1/2" in capsys.readouterr().err
+    assert run(f"report {parts}") == 0
+    name = "samples-miniature-k4-standard.jsonl"
+    assert lines(Path(parts) / name) == lines(Path(whole) / name)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("eval -o DIR", "--task"),
+        ("eval --task miniature -o DIR", "--method"),
+        ("eval --task miniature --method standard", "--output"),
+        ("eval --task miniature --method nothing -o DIR", "nothing"),
+        ("eval --task miniature --method standard,standard -o DIR", "standard"),
+        ("eval --task miniature --method self-ensemble(m=3) -o DIR", '"m"'),
+        ("eval --task miniature --method ./no.py:Mine -o DIR", "no.py"),
+        ("eval --task no.csv --method standard -o DIR", "no.csv"),
+        ("eval --task miniature --method standard --experiment main -o DIR", "--experiment"),
+        ("eval --experiment nothing -o DIR", "nothing"),
+        ("eval --task miniature --method standard --limit 0 -o DIR", "0"),
+        ("eval --task miniature --method standard --cut-to 1,x -o DIR", "--cut-to"),
+        ("eval --task miniature --method standard --seed 1,1 -o DIR", "--seed"),
+        ("eval --task miniature --method standard --seed , -o DIR", "--seed"),
+        ("eval --task miniature --method standard --engine fast -o DIR", "fast"),
+        ("eval --experiment efficiency --task miniature --engine tree -o DIR", "--engine"),
+        ("eval --task miniature --method standard --shard 2/2 -o DIR", "--shard"),
+        ("eval --task miniature --method standard --shard 1 -o DIR", "--shard"),
+        ("eval --task miniature --method self-ensemble --grouping odd --limit 2 -o DIR", "odd"),
+        ("eval --task miniature --method reasoning --limit 2 -o DIR", "reasoning"),
+        ("eval --task miniature --method standard --limit 2 -o FILE/run", "FILE"),
+        ("report DIR", "no run"),
+        ("report", "DIR"),
+        ("report FILE", "FILE"),
+    ],
+)
+def test_unusable_input_is_one_line(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: str, named: str
+) -> None:
+    (tmp_path / "FILE").touch()
+    model = "" if words.startswith("report") else f" --model {Path('weights/tiny-llama').resolve()}"
+    monkeypatch.chdir(tmp_path)
+    assert run(words + model) == 2
+    err = capsys.readouterr().err.strip()
+    assert named in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_tasks_lists_all_names(capsys: Capture) -> None:
+    assert run("tasks") == 0
+    text = capsys.readouterr().out
+    assert run("tasks --json") == 0
+    lists = json.loads(capsys.readouterr().out)
+    assert lists.keys() == {"tasks", "methods", "experiments"}
+    for named in lists.values():
+        for name, about in named.items():
+            assert re.search(rf"^  {re.escape(name)} +{re.escape(about)}$", text, re.MULTILINE)
+    assert {"qasc", "miniature"} <= lists["tasks"].keys()
+    assert "self-ensemble" in lists["methods"]
+    assert "main" in lists["experiments"]
+
+
+def test_without_the_extra_it_is_named(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert run(f"{SMALL} standard -o", str(tmp_path)) == 2
+    assert run("report", str(tmp_path)) == 2
+    assert capsys.readouterr().err.count("minise[eval]") == 2

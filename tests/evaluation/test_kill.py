@@ -1,0 +1,95 @@
+"""A run that is killed at any instant goes on and ends with the answers of one that was not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minise.engines import LanguageModel
+from minise.evaluation.run import Run, evaluate
+from tests.evaluation.conftest import lines
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from minise.commands.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+COMMAND = [
+    *(sys.executable, "-c", SCRIPT, "eval", "--task", "miniature", "--limit", "12"),
+    *("--method", "standard,self-ensemble(trials=2),vector-scaling", "--json", "-o"),
+]
+
+
+def run_until(folder: Path, seconds: float | None) -> int:
+    """Start the command; kill it so many seconds after its first answer."""
+    process = subprocess.Popen([*COMMAND, str(folder)], stdout=subprocess.DEVNULL)
+    first = folder / "samples-miniature-standard.jsonl"
+    while seconds is not None and process.poll() is None and not first.exists():
+        time.sleep(0.01)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        return process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_killed_run_goes_on(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    assert run_until(tmp_path / "whole", None) == 0
+    killed = 0
+    for _ in range(3):
+        killed += run_until(tmp_path / "killed", draw.uniform(0, 0.5)) == -signal.SIGKILL
+    assert killed
+    assert run_until(tmp_path / "killed", None) == 0
+    for path in (tmp_path / "whole").glob("samples-*.jsonl"):
+        assert lines(tmp_path / "killed" / path.name) == lines(path)
+
+
+def test_a_process_killed_at_three_instants_goes_on(
+    lm: LanguageModel, make_run: Callable[..., Run], finished: Path, tmp_path: Path
+) -> None:
+    draw, run = random.Random(0), make_run("standard", "self-ensemble")
+    for _ in range(3):
+        child = fork(lambda: evaluate(lm, run, tmp_path, print))
+        time.sleep(draw.uniform(0, 0.25))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    evaluate(lm, run, tmp_path, print)
+    for path in finished.glob("samples-*.jsonl"):
+        assert lines(tmp_path / path.name) == lines(path)
+
+
+def fork(work: Callable[[], None]) -> int:
+    """A process that does the work with what is loaded already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which the child does not use
+        child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    return child
+
+
+def test_any_prefix_of_the_lines_goes_on(
+    lm: LanguageModel, make_run: Callable[..., Run], finished: Path, tmp_path: Path
+) -> None:
+    """A kill leaves a prefix of the bytes: here at ten places, without a process."""
+    draw, run = random.Random(0), make_run()
+    evaluate(lm, run, tmp_path, print)
+    path = tmp_path / "samples-words-standard.jsonl"
+    for _ in range(10):
+        path.write_bytes(path.read_bytes()[: draw.randrange(path.stat().st_size)])
+        evaluate(lm, run, tmp_path, print)
+        assert lines(path) == lines(finished / path.name)

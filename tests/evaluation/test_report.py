@@ -1,0 +1,322 @@
+"""Results, tables and pictures of a folder, made from its lines alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minise.commands import report
+from minise.engines import LanguageModel
+from minise.errors import InputError
+from minise.evaluation import figures, tables
+from minise.evaluation.experiments import EXPERIMENTS, Variant
+from minise.evaluation.results import Results, between, read_run
+from minise.evaluation.run import Asked, Run, TaskRun, evaluate
+from tests.evaluation.conftest import row
+
+MakeRun = Callable[..., Run]
+
+
+def made(folder: Path, methods: dict[str, list[dict[str, Any]]], **facts: Any) -> Results:
+    """A finished run with these lines, by method; `facts` change run.json."""
+    from minise.evaluation.run import KEYS, hash_of
+
+    folder.mkdir()
+    task = facts.pop("task", "words")
+    rows = next(iter(methods.values()))
+    one = {"engine": "tree", "fitted": False, "settings": {"group_size": 4, "trials": 20}}
+    what = {
+        **{"experiment": None, "quantize": None, "limit": None, "seeds": [0], "shards": 1},
+        **{"model": "weights/tiny-llama", "dtype": "float32", "device": "cpu"},
+        **{"parameters": 2 * 10**9},
+        "tasks": {
+            task: {
+                **{"dataset": task, "choices": 8, "questions": len(rows), "options": {}},
+                "hash": hash_of([[row[key] for key in KEYS] for row in rows]),
+                "methods": {name: {**one, "kind": name, "text": name} for name in methods},
+            }
+        },
+    } | facts
+    (folder / "run.json").write_text(json.dumps(what))
+    for name, lines in methods.items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / f"samples-{task}-{name}.jsonl").write_text(text)
+    return read_run(folder)
+
+
+def rows_of(n: int, right: int) -> list[dict[str, Any]]:
+    return [
+        row(i, [0.9, *[0.1 / 7] * 7] if i < right else [0.1 / 7, 0.9, *[0.1 / 7] * 6], 0)
+        for i in range(n)
+    ]
+
+
+def table_text(runs: list[Results], between: list[dict[str, Any]] | None = None) -> str:
+    return tables.report(runs, between or [])
+
+
+# results.json
+
+
+def test_results_keep_the_contract(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    read_run(folder)
+    content = json.loads((folder / "results.json").read_text())
+    assert content.keys() == {"config", "results", "differences"}
+    cell = content["results"]["words"]["self-ensemble"]
+    low, high = cell["accuracy_interval"]
+    assert low <= cell["accuracy"] <= high
+    assert {"n", "nll", "brier", "ece", "auroc", "matched_nll", "tokens"} <= cell.keys()
+    (difference,) = content["differences"]["words"]
+    assert (difference["a"], difference["b"]) == ("self-ensemble", "standard")
+    assert {"accuracy", "interval", "mcnemar_p", "holm_p"} <= difference.keys()
+
+
+def test_every_method_is_compared_with_the_first_and_corrected_over_the_table(
+    tmp_path: Path,
+) -> None:
+    methods = {"first": rows_of(40, 10), "b": rows_of(40, 20), "c": rows_of(40, 16)}
+    found = made(tmp_path / "run", methods).content["differences"]["words"]
+    assert [(one["a"], one["b"]) for one in found] == [("b", "first"), ("c", "first")]
+    ps = [one["mcnemar_p"] for one in found]
+    assert ps == [0.001953125, 0.03125]
+    assert [one["holm_p"] for one in found] == [2 * ps[0], ps[1]]
+
+
+def test_fitted_methods_are_made_from_the_lines(
+    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(
+        "vector-scaling(folds=2)",
+        "first-trials(of=self-ensemble,trials=2)",
+        "standard",
+        "self-ensemble",
+        "self-ensemble(trials=2)",
+    )
+    evaluate(lm, run, tmp_path, print)
+    rows = read_run(tmp_path).rows["words"]
+    fewer = rows["first-trials(of=self-ensemble,trials=2)"]
+    for one, other in zip(fewer, rows["self-ensemble(trials=2)"], strict=True):
+        for name in ("probabilities", "scores", "prediction", "tokens"):
+            assert one[name] == other[name]
+    assert next(iter(rows)) == "vector-scaling(folds=2)"
+    assert (tmp_path / "samples-words-vector-scaling(folds=2).jsonl").exists()
+
+
+def test_a_fit_that_is_unsuited_is_left_out_with_its_reason(
+    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run("standard", "vector-scaling(folds=50)", "dirichlet(of=vector-scaling(folds=50))")
+    run = replace(run, tasks=[replace(run.tasks[0], variants=run.tasks[0].variants[:2])])
+    evaluate(lm, run, tmp_path, print)
+    results = read_run(tmp_path)
+    assert list(results.rows["words"]) == ["standard"]
+    assert "vector-scaling(folds=50)" in results.what["left_out"][0]
+    assert "50 folds" in table_text([results])
+
+
+def test_where_no_method_is_left_the_reason_is_given(
+    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+) -> None:
+    evaluate(lm, make_run("reasoning"), tmp_path, print)
+    with pytest.raises(InputError, match="chat template"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["missing", "empty"])
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, what: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=what):
+        read_run(tmp_path / what)
+
+
+def test_an_unfinished_run_is_refused(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    path = folder / "samples-words-standard.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
+    with pytest.raises(InputError, match=r"samples-words-standard.*4 of 6"):
+        read_run(folder)
+
+
+def test_questions_without_answers_are_only_counted(
+    lm: LanguageModel, make_run: MakeRun, asked: Asked, tmp_path: Path
+) -> None:
+    questions = [(seed, replace(question, answer=None)) for seed, question in asked]
+    evaluate(lm, make_run("standard", "cyclic", questions=questions), tmp_path, print)
+    assert report.run(report.Options((tmp_path,))) == 0
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["results"]["words"]["cyclic"].keys() == {"n", "picks"}
+    assert content["differences"] == {"words": []}
+    assert "Picks" in (tmp_path / "report.md").read_text()
+
+
+# Tables
+
+
+def test_a_method_that_picks_one_label_looks_like_it(tmp_path: Path) -> None:
+    always = [row(i, [0.1, 0.8, 0.1], i % 3) for i in range(96)]
+    text = table_text([made(tmp_path / "run", {"standard": always})])
+    counts = {
+        words[3]: words[5:10:2] for line in text.splitlines() if len(words := line.split()) == 11
+    }
+    assert counts["standard"] == ["0", "96", "0"]
+    assert counts["(answers)"] == ["32", "32", "32"]
+
+
+def test_the_paper_stands_beside_what_it_ran(tmp_path: Path) -> None:
+    methods = {"standard": rows_of(926, 678), "self-ensemble": rows_of(926, 747)}
+    facts = {"task": "qasc", "model": "meta-llama/Meta-Llama-3-8B"}
+    whole = made(tmp_path / "whole", methods, **facts)
+    assert re.search(r"73\.2 \[[\d., ]+\] \(paper 73\.22\)", table_text([whole]))
+    assert "(paper 80.67)" in table_text([whole])
+    for change in ({"limit": 926}, {"quantize": "nf4"}, {"model": "another/model"}):
+        other = made(tmp_path / str(*change), methods, **(facts | change))
+        assert "(paper 73.22)" not in table_text([other])
+    fewer = {name: rows[:900] for name, rows in methods.items()}
+    assert "paper" not in table_text([made(tmp_path / "fewer", fewer, **facts)])
+
+
+def test_other_groups_than_the_papers_are_not_compared(tmp_path: Path) -> None:
+    run = made(
+        tmp_path / "run",
+        {"self-ensemble": rows_of(926, 747)},
+        task="qasc",
+        model="meta-llama/Meta-Llama-3-8B",
+    )
+    (cell,) = tables.cells_of([run])
+    assert tables.paper(cell, "accuracy") == 80.67
+    for settings in (
+        {"trials": 7},
+        {"grouping": "<function independent_draws>"},
+        {"null_option": False},
+    ):
+        assert tables.paper(cell | {"settings": cell["settings"] | settings}, "accuracy") is None
+
+
+def test_averages_over_tasks_have_the_papers_average(tmp_path: Path) -> None:
+    cell = {"model": "m", "method": "standard", "dataset": "a", "accuracy": 0.4, "questions": 10}
+    cell |= {name: 0.5 for name in tables.NAMES if name != "accuracy"}
+    *_, average = tables.with_averages([cell, cell | {"dataset": "b", "accuracy": 0.8}])
+    assert (average["task"], average["questions"]) == ("average", 20)
+    assert average["accuracy"] == pytest.approx(0.6)
+    assert average["accuracy_interval"] is None
+
+
+def test_columns_line_up_and_fit_the_terminal(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", {"standard": rows_of(12, 4), "self-ensemble": rows_of(12, 9)})
+    for width in (80, 120):
+        lines = tables.report([run], width=width).splitlines()
+        assert all(len(line) <= width for line in lines if line.startswith("|"))
+    tables_of = [part for part in table_text([run]).split("\n\n") if part.startswith("|")]
+    assert len(tables_of) == 3
+    for part in tables_of:
+        assert len({len(line) for line in part.splitlines()}) == 1
+
+
+def test_names_cannot_break_a_table_or_command_a_terminal() -> None:
+    assert tables.clean("a|b\n\x1b[31m") == "a\\|b \\x1b[31m"
+
+
+def test_of_several_runs_each_is_named(tmp_path: Path) -> None:
+    runs = [
+        made(tmp_path / name, {"standard": rows_of(30, right)}, model=f"weights/{name}")
+        for name, right in (("one", 10), ("two", 25))
+    ]
+    found = between(tables.labels(runs), runs)
+    assert [(one["a"], one["b"]) for one in found] == [("two: standard", "one: standard")]
+    assert found[0]["accuracy"] == 0.5
+    text = table_text(runs, found)
+    assert "two: standard - one: standard" in text
+    assert "| one " in text
+    same = [runs[0], made(tmp_path / "again", {"standard": rows_of(30, 9)}, model="weights/one")]
+    assert tables.labels(same) == [str(tmp_path / "one"), str(tmp_path / "again")]
+
+
+def test_runs_of_other_questions_are_not_compared(tmp_path: Path) -> None:
+    other = [one | {"question_hash": f"x{i}"} for i, one in enumerate(rows_of(30, 9))]
+    runs = [
+        made(tmp_path / "a", {"standard": rows_of(30, 9)}),
+        made(tmp_path / "b", {"standard": other}),
+    ]
+    assert between(tables.labels(runs), runs) == []
+
+
+# The command
+
+
+def test_the_report_of_several_folders_leaves_each_alone(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [Path(shutil.copytree(finished, tmp_path / name)) for name in "ab"]
+    assert report.run(report.Options(tuple(folders), tmp_path / "both")) == 0
+    assert "b: standard - " in capsys.readouterr().out.replace(f"{tmp_path}/", "")
+    assert {path.name for path in (tmp_path / "both").iterdir()} >= {"report.md", "accuracy.png"}
+    assert not (folders[0] / "report.md").exists()
+    report.run(report.Options(tuple(folders), tmp_path / "both", json=True))
+    content = json.loads(capsys.readouterr().out)
+    assert len(content["runs"]) == 2
+    assert {one["task"] for one in content["differences"]} == {"words"}
+
+
+def test_a_report_needs_no_model_and_can_be_made_again(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    report.run(report.Options((folder,)))
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    report.run(report.Options((folder,)))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
+    assert {"report.md", "results.json", "accuracy.png"} <= first.keys()
+    for name in first:
+        if name.endswith(".png"):
+            assert f"({name})" in first["report.md"].decode()
+
+
+# Pictures
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_each_experiment_is_shown_in_its_tables_and_pictures(
+    lm: LanguageModel, asked: Asked, tmp_path: Path, experiment: str
+) -> None:
+    """Each with its own variants, on two tasks of two questions."""
+    found = EXPERIMENTS[experiment]
+    variants = found.variants
+    if experiment == "sensitivity":  # fewer trials
+        variants = (
+            Variant("m3-n10", "first-trials(of=m3-n80,trials=1)"),
+            Variant("m3-n80", "self-ensemble(group_size=3,trials=2)"),
+        )
+    options = {"group_size": 2, "trials": 2, "max_new_tokens": 2}
+    tasks = [TaskRun(name, "own", asked[:2], variants, options) for name in "ab"]
+    about = {"experiment": experiment, "quantize": None, "limit": 2, "seeds": [0]}
+    evaluate(lm, Run(tasks, about, peak=found.peak), tmp_path, lambda line: None)
+    report.run(report.Options((tmp_path,)))
+    text = (tmp_path / "report.md").read_text()
+    for name in found.tables:
+        assert tables.TABLES[name][0] in text
+    for name in found.figures:
+        assert list(tmp_path.glob(f"{name}*.png"))
+    assert "Paired differences" in text
+
+
+def test_figures_draw_what_the_cells_say(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", {"standard": rows_of(20, 5), "self-ensemble": rows_of(20, 15)})
+    cells = tables.cells_of([run])
+    figure = figures.sheet(
+        {"": cells}, lambda each, ax: figures.lines("task", "method", each, ax), "", ""
+    )
+    heights = [line.get_ydata()[0] for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert heights == pytest.approx([25, 75])
+    curves = figures.sheet(
+        {"": cells}, lambda each, *axes: figures.curves("method", each, *axes), "", "", ""
+    )
+    assert [len(ax.lines) for ax in curves.axes] == [2, 2]
+    assert curves.axes[0].lines[0].get_ydata()[0] == 100

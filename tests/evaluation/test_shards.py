@@ -1,0 +1,144 @@
+"""Shards: questions dealt by striding, files of each in one folder, joined by a report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minise.engines import LanguageModel
+from minise.errors import InputError
+from minise.evaluation.results import read_run
+from minise.evaluation.run import Run, evaluate
+from tests.evaluation.conftest import lines
+
+MakeRun = Callable[..., Run]
+METHODS = ("standard", "self-ensemble", "vector-scaling(folds=2)")
+
+
+@pytest.fixture(scope="module")
+def sharded(lm: LanguageModel, make_run: MakeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sharded")
+    for i in (2, 0, 1):
+        evaluate(lm, make_run(*METHODS, shard=(i, 3)), folder, print)
+    return folder
+
+
+@pytest.fixture
+def copy(sharded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sharded, tmp_path / "copy"))
+
+
+def numbers(content: dict[str, Any]) -> dict[str, Any]:
+    """Without what depends on the clock."""
+    for cells in content["results"].values():
+        for cell in cells.values():
+            for name in ("seconds", "seconds_interval"):
+                del cell[name]
+    for each in content["differences"].values():
+        for one in each:
+            for name in ("seconds", "seconds_interval"):
+                del one[name]
+    return {key: content[key] for key in ("results", "differences")}
+
+
+def test_joined_shards_equal_an_unsharded_run(
+    lm: LanguageModel, make_run: MakeRun, copy: Path, tmp_path: Path
+) -> None:
+    evaluate(lm, make_run(*METHODS), tmp_path / "whole", print)
+    whole, joined = read_run(tmp_path / "whole"), read_run(copy)
+    for method in METHODS:
+        name = f"samples-words-{method}.jsonl"
+        assert lines(copy / name) == lines(tmp_path / "whole" / name)
+    assert numbers(joined.content) == numbers(whole.content)
+
+
+def test_each_shard_asks_its_own_questions(sharded: Path) -> None:
+    parts = [lines(sharded / f"samples-words-standard.shard-{i}-of-3.jsonl") for i in range(3)]
+    ids = [[row["id"] for row in part] for part in parts]
+    assert [len(part) for part in ids] == [2, 2, 2]
+    assert len({id for part in ids for id in part}) == 6
+
+
+def test_a_joined_folder_can_be_joined_again(copy: Path) -> None:
+    assert numbers(read_run(copy).content) == numbers(read_run(copy).content)
+
+
+def test_a_shard_goes_on_in_a_joined_folder(
+    lm: LanguageModel, make_run: MakeRun, copy: Path
+) -> None:
+    read_run(copy)
+    evaluate(lm, make_run(*METHODS, shard=(0, 3)), copy, print)
+
+
+def drop_file(folder: Path) -> None:
+    (folder / "samples-words-standard.shard-1-of-3.jsonl").unlink()
+
+
+def drop_line(folder: Path) -> None:
+    path = folder / "samples-words-standard.shard-1-of-3.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+
+
+def drop_all(folder: Path) -> None:
+    for path in folder.glob("*.shard-1-of-3.*"):
+        path.unlink()
+
+
+def other_run(folder: Path) -> None:
+    path = folder / "run.shard-1-of-3.json"
+    path.write_text(path.read_text().replace('"float32"', '"bfloat16"'))
+
+
+def other_number(folder: Path) -> None:
+    text = (folder / "run.shard-1-of-3.json").read_text()
+    (folder / "run.shard-1-of-4.json").write_text(text.replace('"shards": 3', '"shards": 4'))
+
+
+def swapped(folder: Path) -> None:
+    first, second = (folder / f"samples-words-standard.shard-{i}-of-3.jsonl" for i in (0, 1))
+    text = first.read_text()
+    first.write_text(second.read_text())
+    second.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (drop_file, "--shard 1/3"),
+        (drop_line, "--shard 1/3"),
+        (drop_all, "--shard 1/3"),
+        (other_run, 'dtype is "bfloat16"'),
+        (other_number, "shards is 4"),
+        (swapped, "other questions"),
+    ],
+)
+def test_what_is_not_one_whole_run_is_not_joined(
+    copy: Path, damage: Callable[[Path], None], named: str
+) -> None:
+    damage(copy)
+    with pytest.raises(InputError, match=named) as caught:
+        read_run(copy)
+    assert "\n" not in str(caught.value)
+    assert not (copy / "results.json").exists()
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (0, 2)])
+def test_a_folder_takes_shards_of_one_number(
+    lm: LanguageModel, make_run: MakeRun, copy: Path, shard: tuple[int, int]
+) -> None:
+    with pytest.raises(InputError, match="shards is 3"):
+        evaluate(lm, make_run(*METHODS, shard=shard), copy, print)
+
+
+def test_a_method_left_out_of_one_shard_is_left_out_of_all(copy: Path) -> None:
+    (copy / "samples-words-standard.shard-1-of-3.left-out").write_text("left out: a reason")
+    run = read_run(copy)
+    assert list(run.rows["words"]) == ["self-ensemble"]
+    assert run.what["left_out"][0] == "left out: a reason"
+    assert "vector-scaling" in run.what["left_out"][1]
+    assert json.loads((copy / "results.json").read_text())["differences"] == {"words": []}
