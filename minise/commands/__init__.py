@@ -1,7 +1,6 @@
-"""The commands. NAME.py has the options of a command: its docstring and EXAMPLE are the help,
-add_options(parser) adds them, and request(args) makes one frozen request of them. Nothing else sees
-the parsed namespace. run_NAME.py does the work: run(request) returns the exit status. It is
-imported when the command runs, so `minise COMMAND --help` does not wait for torch.
+"""The commands. NAME.py is `minise NAME`: its docstring is the help, a frozen dataclass `Options`
+has the options, and `run(options)` does the work and returns the exit status. cli.py makes a parser
+of the class and imports NAME.py when that command is called; its table has a line for each.
 
 This is the top of the house: it may import every other room, and no room imports it.
 """

@@ -3,51 +3,69 @@
 FILE holds what was meant (the lengths of documents, or of a trunk and branches) and what a model is
 given (position ids, a mask or cu_seqlens, labels), as .json, .safetensors or .npz: docs/check.md
 lists the fields. The first wrong cell, position or label is said in words, with the known mistake
-that explains it and how to mend it. Nothing is run.
+that explains it. Nothing is run. Exit status 1 if the row is not equal.
 
-With --logits, each prompt is run alone by --model and compared with them; if they differ, the known
-mistake that gives these logits is named. Exit status 1 if the row is not equal.
+example: minise check row.json
 """
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
-from minise.commands import options
-from minise.commands.options import ModelRequest
+from minise.checks import free_bytes
+from minise.commands.options import Option
+from minise.errors import InputError, printable, refusing
 
-EXAMPLE = "minise check row.json"
+MOST = 64 << 20  # bytes of a JSON file: its lists take much more memory
 
 
 @dataclass(frozen=True)
-class CheckRequest:
-    """What to check. logits: the file of the row's logits, if numbers are compared. tolerance: None
-    for that of their dtype."""
-
-    model: ModelRequest
-    file: Path
-    logits: Path | None
-    tolerance: float | None
-    json: bool
+class Options:
+    file: Annotated[Path, Option("the row", "FILE", positional=True)]
+    json: Annotated[bool, Option("print one JSON object")] = False
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", type=Path, metavar="FILE", help="the row: .json, .safetensors, .npz"
-    )
-    options.add_model(parser, dtype="float64")
-    logits = "the row's logits (T, V) by --model, to be compared: .safetensors (logits) or .npy"
-    parser.add_argument("--logits", type=Path, metavar="FILE", help=logits)
-    most = (
-        "the largest difference of a row of logits that passes, as a part of its size (default: by "
-        "the narrower dtype, from 1e-10 in float64 to 0.1 in bfloat16)"
-    )
-    parser.add_argument("--tolerance", type=float, metavar="X", help=most)
+def run(options: Options) -> int:
+    from minise.verify.judging import check
+
+    path = options.file
+    fields = read_fields(path)
+    try:
+        report = check(**fields)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    facts = {"file": f"{path}", "equal": report.equal, **asdict(report)}
+    print(json.dumps(facts) if options.json else printable(f"{path}: {report}"))
+    return 0 if report.equal else 1
 
 
-def request(args: argparse.Namespace) -> CheckRequest:
-    options.check_tolerance(args.tolerance)
-    model = options.filled(ModelRequest, args)
-    return options.filled(CheckRequest, args, model=model)
+def read_fields(path: Path) -> dict[str, Any]:
+    """The fields of a file by their names. Raises InputError for a file that is missing, damaged,
+    too large or of another kind."""
+    kind = path.suffix.lower()
+    if kind not in (".json", ".safetensors", ".npz") or not path.is_file():
+        raise InputError(f"{path}: no such file, or not .json, .safetensors or .npz")
+    size, limit = path.stat().st_size, MOST if kind == ".json" else free_bytes()
+    if limit is not None and size > limit:
+        raise InputError(f"{path}: holds {size:,} bytes, over {limit:,}; cut it to one row")
+    with refusing(f"{path}: not readable as {kind[1:]}"):
+        if kind == ".json":
+            fields = dict(json.loads(path.read_bytes()))
+        elif kind == ".npz":
+            import numpy as np
+
+            with np.load(path, allow_pickle=False) as arrays:
+                fields = {name: arrays[name] for name in arrays}
+        else:
+            from safetensors import safe_open
+
+            with safe_open(path, "pt") as file:
+                words = {k: word for k, word in (file.metadata() or {}).items() if k != "format"}
+                fields = {name: file.get_tensor(name) for name in list(file.keys())} | words
+    # Numbers and texts instead of tensors and arrays without a dimension.
+    return {
+        name: one.item() if getattr(one, "ndim", 1) == 0 else one for name, one in fields.items()
+    }

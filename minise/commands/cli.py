@@ -1,151 +1,164 @@
-"""The command line.
+"""The command line: `minise NAME ...` imports commands/NAME.py, and its `Options` become a parser.
 
 Exit status: 0 done; 1 a check failed; 2 unusable input, with one line on stderr and no traceback;
-130 interrupted, 143 terminated; 141 the reader of the output is gone.
+130 interrupted; 141 the reader of the output is gone.
 """
 
 from __future__ import annotations
 
-import argparse
+import atexit
+import errno
 import gc
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import get_close_matches
+from dataclasses import MISSING, Field, fields
 from importlib import import_module
-from typing import Any, NoReturn, TextIO
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
 
 from minise import __version__
-from minise.commands.options import group
-from minise.errors import (
-    WHEN,
-    InputError,
-    is_memory,
-    one_line,
-    printable,
-    say,
-    shorten,
-    use_colour,
-)
+from minise.checks import check_name
+from minise.commands.options import ModelOptions, Option
+from minise.commands.terminal import say
+from minise.errors import InputError, one_line
 
-# NAME.py has the options and makes the request of them; run_NAME.py does the work.
-COMMANDS = ("ask", "explain", "verify", "check", "eval", "report", "tasks")
+# A command is a file of this name, imported when it is called, and what the overview says of it.
+COMMANDS = {
+    "ask": "answer a question by Self-Ensemble and by standard inference",
+    "eval": "measure methods on a data set",
+    "report": "tables and pictures of finished runs",
+    "tasks": "list the data sets, methods and experiments",
+    "verify": "check on this machine that packed equals separate",
+    "check": "check a packed row of another program",
+    "explain": "write a page that shows the mask token by token",
+}
+HELP = ("-h", "--help")
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_MEMORY = re.compile("out of memory|not enough memory|allocate memory", re.IGNORECASE)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status. An exception that is none of these is a mistake in
+    minise or in a method of the user's own: it has its traceback."""
+    if sys.stdout is None:
+        return _refuse("standard output is closed; redirect it to a file")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # any question on any terminal
-    words = sys.argv[1:] if arguments is None else arguments
-    use_colour(WHEN[0])
     try:
         try:
-            top = parser(words[:1] if words and words[0] in COMMANDS else COMMANDS)
-            if "_ARGCOMPLETE" in os.environ:  # the shell asks how the command could go on
-                import_module("argcomplete").autocomplete(top)
-            if not words:  # nothing was asked, so nothing is wrong: the help, and status 0
-                top.print_help()
-                return 0
-            args = top.parse_args(words, argparse.Namespace(arguments=tuple(words)))
-            use_colour(args.color)
-            request = import_module(f"minise.commands.{args.command}").request(args)
-            status: int = _imported(f"minise.commands.run_{args.command}").run(request)
+            return run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
             sys.stdout.flush()
-        return status
     except InputError as error:
         return _refuse(str(error))
-    except (MemoryError, RuntimeError) as error:
-        if not is_memory(error):
-            raise
-        first = shorten((str(error).splitlines() or ["no memory is left"])[0], 200)
-        return _refuse(f"out of memory ({first}); use a smaller dtype or fewer trials")
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader is gone, as in `minise ask | head -1`
-        _leave(sys.stdout)
+    except BrokenPipeError:  # as in `minise ask | head -1`
+        _leave_output()
         return 141
     except OSError as error:
-        _leave(sys.stdout)
-        where = "" if error.filename is None else f"{error.filename}: "
-        remedy = "check disk, permissions and where the output goes"
-        return _refuse(f"{where}{error.strerror or one_line(error)}; {remedy}")
+        if error.errno not in NO_SPACE:
+            raise
+        _leave_output()
+        return _refuse(f"{error.filename or 'output'}: {error.strerror}; free some space")
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or NO_MEMORY.search(str(error))):
+            raise
+        return _refuse(f"out of memory ({one_line(error)}); use a smaller dtype or fewer trials")
 
 
-def _imported(name: str) -> Any:
-    """The module, and all that it imports, torch above all. Nearly all of these objects stay to the
-    end: to search them for garbage, now and at exit, would take a third of a short command."""
-    if name not in sys.modules:
-        gc.disable()
-        try:
-            import_module(name)
-        finally:
-            gc.freeze()
-            gc.enable()
-    return sys.modules[name]
+def run(words: list[str]) -> int:
+    """Run the command that the first word names, with the options that the others are."""
+    name = words[0] if words else "--help"
+    if name in (*HELP, "--version"):
+        print(f"minise {__version__}" if name == "--version" else overview())
+        return 0
+    check_name("command", name, COMMANDS)
+    # Importing torch makes many objects that stay. To search them for garbage, at the end above
+    # all, would take a third of the time of `minise ask`.
+    gc.set_threshold(100_000)
+    atexit.register(gc.freeze)
+    command = import_module(f"minise.commands.{name}")
+    try:
+        options = parse(name, command.__doc__ or "", command.Options, words[1:])
+    except click.exceptions.Exit:  # the help is printed
+        return 0
+    except click.ClickException as error:
+        message = error.format_message().rstrip(".")
+        raise InputError(f"{message}; see minise {name} --help") from None
+    status: int = command.run(options)
+    return status
 
 
-def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """The parser of these commands. No other command's file is imported."""
-    top = _Parser(
-        prog="minise",
-        description="Self-Ensemble for many-choice questions.",
-        epilog="Completion in the shell: pip install argcomplete, and once in each shell, or in "
-        'its startup file: eval "$(register-python-argcomplete minise)".',
-        allow_abbrev=False,
+def overview() -> str:
+    """What `minise --help` prints."""
+    lines = [f"  {name:<9}{about}" for name, about in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: minise COMMAND [OPTIONS]",
+            "\nSelf-Ensemble for many-choice questions.\n\ncommands:",
+            *lines,
+            "\nminise COMMAND --help has the options and an example; minise --version the version.",
+        ]
     )
-    top.add_argument("--version", action="version", version=f"minise {__version__}")
-    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name in names:
-        command = import_module(f"minise.commands.{name}")
-        text = command.__doc__ or ""
-        options = commands.add_parser(
-            name,
-            help=text.partition("\n")[0],
-            description=text,
-            epilog=f"example: {command.EXAMPLE}",
-            allow_abbrev=False,
-        )
-        command.add_options(options)
-        colours = "colours on the screen (auto, the default: on a terminal, unless NO_COLOR is set)"
-        group(options, "output").add_argument(
-            "--color", choices=WHEN, default=WHEN[0], help=colours
-        )
-        options.set_defaults(command=name)
-    return top
 
 
-class _Parser(argparse.ArgumentParser):
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        # Here and not at the top, where it would not be known whose options they are.
-        options, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            names = [name for name in self._option_string_actions if name.startswith("--")]
-            near = get_close_matches(unknown[0].partition("=")[0], names, 1, 0.75)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            if "--choice" in names and not unknown[0].startswith("-"):
-                hint = " (write --question or --choice before each text)"
-            self.error(f"unrecognized arguments: {' '.join(unknown)}"[:200] + hint)
-        return options, unknown
+def parse(name: str, about: str, options: type[Any], words: list[str]) -> Any:
+    """An object of the class `options` from a command's words. `about`: the text of its help, whose
+    last paragraph is an example. Raises click's exceptions."""
+    text, _, example = about.strip().rpartition("\n\n")
+    hints = get_type_hints(options, include_extras=True)
+    of_model = {field.name for field in fields(ModelOptions)}  # last in the help
+    in_order = sorted(fields(options), key=lambda field: field.name in of_model)
+    command = click.Command(
+        name,
+        params=[parameter(field, hints[field.name]) for field in in_order],
+        help=text,
+        epilog=f"\b\n{example}",  # \b: leave its lines as they are
+        context_settings={
+            "help_option_names": HELP,
+            "show_default": True,
+            "max_content_width": 100,
+        },
+    )
+    return options(**command.make_context(f"minise {name}", words).params)
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        (file or sys.stderr).write(message)  # argparse would hide that the disk is full
 
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{shorten(printable(message), 250)}; see {self.prog} --help")
+def parameter(field: Field[Any], hint: Any) -> click.Parameter:
+    """The option that a field is. hint: Annotated[type, Option(...)]."""
+    kind, about = get_args(hint)
+    assert isinstance(about, Option)
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (one for one in get_args(kind) if one is not NoneType)
+    several = get_origin(kind) is tuple
+    if several:
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        kind = click.Choice(get_args(kind))
+    elif kind is int:
+        kind = click.IntRange(about.min, about.max) if about.min is not None else click.INT
+    shared: dict[str, Any] = {"type": kind, "metavar": about.metavar, "required": True}
+    if field.default is not MISSING:
+        shared |= {"required": False, "default": field.default}
+    if about.positional:
+        return click.Argument([field.name], nargs=-1 if several else 1, **shared)
+    names = [field.name, "--" + field.name.replace("_", "-")]
+    if about.short is not None:
+        names.append(about.short)
+    is_flag = kind is bool
+    return click.Option(names, help=about.help, multiple=several, is_flag=is_flag, **shared)
 
 
 def _refuse(message: str) -> int:
-    try:
-        say(message, "red")
-    except OSError:
-        _leave(sys.stderr)
+    say(message)
     return 2
 
 
-def _leave(stream: TextIO) -> None:
-    """Send what a stream still holds to nowhere, or Python would try again at its end and fail."""
+def _leave_output() -> None:
+    """Send what stdout still holds to nowhere, or Python would fail on it again at its end."""
     with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,56 +3,112 @@
 It is one HTML file that needs no network. With no question, a built-in one is explained. With
 --live it is a page of seven scenes: a small model itself runs in the reader's browser; of any other
 one the answers to the question are recorded.
+
+example: minise explain --trials 5 --output page.html --figure mask.svg
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from minise.commands import options
-from minise.commands.options import ModelRequest, QuestionRequest
+from minise.checks import check_sizes
+from minise.commands.options import (
+    ModelOptions,
+    Option,
+    QuestionOptions,
+    load_model,
+    read_question,
+)
+from minise.errors import InputError, printable
+from minise.files import write_file
+from minise.question import Question
 
-EXAMPLE = "minise explain --trials 5 --output page.html --figure mask.svg"
+LIVE = (
+    "write the live page instead, with questions, masks and positions to change: a llama, mistral "
+    "or qwen2 model of at most 10 million numbers runs in the browser; of any other the answers to "
+    "the one question are recorded"
+)
 
 
-@dataclass(frozen=True)
-class ExplainRequest:
-    """What to explain, and where the page goes. detail: of the attention; None: what fits. live:
-    write the live page, which asks questions of its own."""
+@dataclass(frozen=True, kw_only=True)
+class Options(QuestionOptions, ModelOptions):
+    group_size: Annotated[int, Option("choices in a group", "M", min=1)] = 4
+    trials: Annotated[int, Option("splits into groups", "N", min=1)] = 20
+    seed: Annotated[int, Option("of the groups", "S")] = 0
+    no_null_option: Annotated[bool, Option('leave "None of the above" out of the groups')] = False
+    output: Annotated[Path, Option("the page to write", "FILE", short="-o")] = Path("page.html")
+    figure: Annotated[
+        Path | None, Option("also draw the first trial's mask, as SVG", "FILE.svg")
+    ] = None
+    live: Annotated[bool, Option(LIVE)] = False
 
-    model: ModelRequest
-    question: QuestionRequest
-    output: Path
-    figure: Path | None
-    detail: str | None
-    json: bool
-    live: bool
+
+def run(options: Options) -> int:
+    question = read_question(options)
+    check_sizes(len(question.choices), options.group_size, options.trials)
+    for path in (options.output, options.figure):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputError(f"{path}: no such folder to write to; create it")
+    if options.figure is not None and options.figure.suffix.lower() != ".svg":
+        raise InputError(f"{options.figure}: the figure is SVG; end its name in .svg")
+    html, told = live(options, question) if options.live else explained(options, question)
+    write_file(options.output, html)
+    written = f"written: {options.output} ({len(html.encode()) / 1e6:.2f} MB)"
+    print(printable("\n".join([written, *told])))
+    return 0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    options.add_question_text(parser)
-    options.add_question(parser)
-    options.add_model(parser)
-    add = options.group(parser, "output").add_argument
-    where = "the page to write (default: page.html)"
-    add("-o", "--output", type=Path, default=Path("page.html"), metavar="FILE", help=where)
-    picture = "also draw the first trial's packed sequence and mask, as SVG"
-    add("--figure", type=Path, metavar="FILE.svg", help=picture)
-    heads = (
-        "full: every head's attention; low: their mean (default: full where it stays below 5 MB)"
+def explained(options: Options, question: Question) -> tuple[str, list[str]]:
+    """The page that explains the question, and what is told of it. Writes the figure, too."""
+    import numpy as np
+
+    from minise.explaining.page import explain
+
+    page = explain(
+        load_model(options),
+        question,
+        options.group_size,
+        options.trials,
+        options.seed,
+        null_option=not options.no_null_option,
     )
-    add("--detail", choices=("low", "full"), help=heads)
-    live = (
-        "write the live page instead, with questions, masks and positions to change: a llama, "
-        "mistral or qwen2 model of at most 10 million numbers runs in the browser; of any other "
-        "the answers to the one question are recorded"
-    )
-    add("--live", action="store_true", help=live)
+    if options.figure is not None:
+        write_file(options.figure, page.figure)
+    figure = [f"written: {options.figure}"] if options.figure else []
+    data, engines = page.data, ("dense", "tree")
+    equal = "equal bit for bit"
+    if not all(data["bitwise"][name] for name in engines):
+        # The largest difference of a hidden state from the separate run's, by its size.
+        most = max(float(np.nanmax(data["equality"][name])) for name in engines)
+        equal = f"hidden states differ by at most {most:.1e} of their size"
+    tokens = len(data["packed"]["texts"])
+    told = f"{tokens:,} packed tokens, packed and separate {equal}"
+    return page.html, [*figure, told, *data["left_out"]]
 
 
-def request(args: argparse.Namespace) -> ExplainRequest:
-    model = options.filled(ModelRequest, args)
-    question = options.question_request(args)
-    return options.filled(ExplainRequest, args, model=model, question=question)
+def live(options: Options, question: Question) -> tuple[str, list[str]]:
+    """The page of scenes, with the model or with recorded answers, and what is told of it."""
+    from minise.live.page import live_page, why_not_live
+    from minise.live.recording import recorded_page
+
+    refuse({"--figure": options.figure})
+    lm = load_model(options)
+    if why := why_not_live(lm):
+        refuse({"--no-null-option": options.no_null_option})
+        settings = options.group_size, options.trials, options.seed
+        html = recorded_page(lm, question, *settings, why)
+    else:  # questions are typed in the page
+        typed = {"--question": options.question, "--choice": options.choice}
+        refuse({**typed, "--file": options.file})
+        html = live_page(lm)
+    return html, ["with recorded answers"] * bool(why)
+
+
+def refuse(options: Mapping[str, object]) -> None:
+    """Raise InputError for the first option that is used."""
+    for option, value in options.items():
+        if value:
+            raise InputError(f"{option} is not for the live page; leave it out, or --live")

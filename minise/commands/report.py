@@ -1,55 +1,47 @@
-"""Print and draw the tables and figures of finished runs again.
+"""Join the shards of runs; print and draw their tables and pictures again.
 
-No model is needed. Several folders of one experiment, for example one for each model, make one
-table.
+Several folders, of one experiment with several models, make one report, with paired differences
+from the first. The report is written to --output, or to the first DIR.
+
+example: minise report runs/llama runs/qwen -o runs/both
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from minise.commands import options
-from minise.errors import InputError
-
-EXAMPLE = "minise report runs/llama runs/qwen --output-path runs/both"
+from minise.commands.options import Option
+from minise.files import write_file
+from minise.loading.plugin import load_extra
 
 
 @dataclass(frozen=True)
-class ReportRequest:
-    """The folders of the runs, with a label or None for each, and where the report is written.
-    differences: two methods whose answers are compared question by question."""
-
-    folders: tuple[Path, ...]
-    labels: tuple[str | None, ...]
-    output: Path
-    differences: tuple[str, str] | None
-    json: bool
+class Options:
+    folders: Annotated[tuple[Path, ...], Option("", "DIR...", positional=True)]
+    output: Annotated[Path | None, Option("of the report", "DIR", short="-o")] = None
+    json: Annotated[bool, Option("print the results as JSON instead")] = False
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="run of `minise eval`")
-    where = "default: the first DIR"
-    parser.add_argument("-o", "--output-path", type=Path, metavar="DIR", help=where)
-    label = "names of the runs in tables and figures, in the order of the folders"
-    parser.add_argument("--label", metavar="TEXT[,TEXT...]", help=label)
-    parser.add_argument("--json", action="store_true", help="print the results as JSON instead")
-    two = "list the questions on which two methods disagree, and write them to differences.md"
-    parser.add_argument("--differences", nargs=2, metavar=("A", "B"), help=two)
+def run(options: Options) -> int:
+    load_extra("pandas")
+    from minise.evaluation import figures, tables
+    from minise.evaluation.results import between, read_run
 
-
-def request(args: argparse.Namespace) -> ReportRequest:
-    options.need_evaluation()
-    folders = tuple(args.folders)
-    labels = tuple(args.label.split(",")) if args.label else (None,) * len(folders)
-    if len(labels) != len(folders):
-        reason = f"names {len(labels)} runs, and there are {len(folders)}"
-        raise InputError(f"--label {reason} folders; give one for each")
-    return ReportRequest(
-        folders=folders,
-        labels=labels,
-        output=args.output_path or folders[0],
-        differences=None if args.differences is None else tuple(args.differences),
-        json=args.json,
-    )
+    runs = [read_run(folder) for folder in options.folders]
+    found = between(tables.labels(runs), runs)
+    folder = options.output or options.folders[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.json:
+        content = {"runs": [one.content for one in runs], "differences": found}
+        print(json.dumps(content if len(runs) > 1 else runs[0].content, indent=1))
+    else:
+        print(tables.report(runs, found, shutil.get_terminal_size((100, 24)).columns))
+    pictures = "".join(f"\n![{p.stem}]({p.name})\n" for p in figures.draw(runs, folder))
+    write_file(folder / "report.md", tables.report(runs, found) + pictures)
+    if not options.json:
+        print(f"written in {folder}: report.md, its pictures, results.json and samples-*.jsonl")
+    return 0

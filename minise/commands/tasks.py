@@ -1,21 +1,38 @@
-"""List the tasks, methods, experiments and models that the other commands take, a line for each."""
+"""List the tasks, methods and experiments that minise eval takes, a line for each.
+
+example: minise tasks --json
+"""
 
 from __future__ import annotations
 
-import argparse
+import json
 from dataclasses import dataclass
+from typing import Annotated
 
-EXAMPLE = "minise tasks --json"
+from minise.commands.options import Option
+from minise.evaluation.experiments import EXPERIMENTS
+from minise.methods.registry import METHODS
 
 
 @dataclass(frozen=True)
-class TasksRequest:
-    json: bool
+class Options:
+    json: Annotated[bool, Option("print one JSON object instead")] = False
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+def run(options: Options) -> int:
+    from minise.data.datasets import DATASETS
+    from minise.data.miniature import WORLDS
 
-
-def request(args: argparse.Namespace) -> TasksRequest:
-    return TasksRequest(args.json)
+    sizes = {name: f"m={one.group_size}, N={one.trials}" for name, one in DATASETS.items()}
+    made = dict.fromkeys(WORLDS, "questions about the world that the shipped models know")
+    lists = {
+        "tasks": {**sizes, **made, "FILE": "your own: .jsonl, .json, .csv or .parquet"},
+        "methods": {name: about for name, (_, about) in METHODS.items()},
+        "experiments": {name: one.about for name, one in EXPERIMENTS.items()},
+    }
+    if options.json:
+        print(json.dumps(lists, indent=1))
+        return 0
+    for kind, named in lists.items():
+        print(f"{kind}:", *(f"  {name:<24}{about}" for name, about in named.items()), sep="\n")
+    return 0

@@ -1,82 +1,112 @@
-"""Compare packed runs with separate runs, token by token, and check that no group sees another.
+"""Check on this machine that packed runs equal separate runs, token by token.
 
-It compares, for each engine, every hidden state of every token of every group prompt, its logits,
-and the label logits that answers are read from. On a CPU the engines dense and tree must be equal
-to separate runs bit for bit, by the numbers of rows that were measured on it (docs/bits.md); other
-differences must be as small as rounding explains. A model in a narrower dtype is also run in
-float64. Then every token that a group must not see is replaced by a random one: the group's numbers
-must not change. Exit status 1 if a check fails.
+For each engine every hidden state of every group prompt is compared, its logits, and the label
+logits that answers are read from: in float64 within 1e-10, on a CPU bit for bit. Then every token
+that a group must not see is replaced: the group's numbers must not change. Exit status 1 if a check
+fails.
 
-With --proof no weights are read: the engines run on symbols instead of numbers, which shows for all
-weights that packed and separate runs are the same operations (docs/proof.md). With --training the
-gradients of a loss over packed prompts are compared with the sum over separate ones, in float64.
+Instead, --proof shows it for all weights, on symbols (docs/proof.md); --training compares gradients
+of a loss over packed prompts, in float64.
+
+example: minise verify --dtype bfloat16 --trials 5
 """
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minise.commands import options
-from minise.commands.options import ModelRequest, QuestionRequest
-from minise.errors import InputError
-from minise.loading.names import AUTO
+from minise.checks import check_sizes
+from minise.commands.options import (
+    ModelOptions,
+    Option,
+    QuestionOptions,
+    load_model,
+    read_question,
+)
+from minise.errors import InputError, printable
 
-EXAMPLE = "minise verify --dtype float64 --trials 5"
-
-
-@dataclass(frozen=True)
-class VerifyRequest:
-    """What to compare, and how strictly. tolerance: None for the bounds that rounding explains."""
-
-    model: ModelRequest
-    question: QuestionRequest
-    tolerance: float | None
-    require_bits: bool
-    gradients: bool
-    proof: bool
-    training: bool
-    json: bool
+if TYPE_CHECKING:
+    from minise.engines import LanguageModel
+    from minise.method import Plan
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    options.add_model(parser, dtype="float64")
-    options.add_question(parser)
-    most = (
-        "the largest absolute difference that passes, for all numbers (default: a part of each "
-        "row's size, 1e-10 in float64, else 6 times the model's own rounding, which is measured)"
+@dataclass(frozen=True, kw_only=True)
+class Options(QuestionOptions, ModelOptions):
+    dtype: Annotated[
+        Literal["auto", "float64", "float32", "bfloat16", "float16"],
+        Option("what the model runs in; the verdict is float64's"),
+    ] = "float64"
+    group_size: Annotated[int, Option("choices in a group", "M", min=1)] = 4
+    trials: Annotated[int, Option("splits into groups", "N", min=1)] = 20
+    seed: Annotated[int, Option("of the groups", "S")] = 0
+    proof: Annotated[bool, Option("prove it for all weights instead; reads none")] = False
+    training: Annotated[bool, Option("compare gradients of a packed loss instead")] = False
+    bits: Annotated[bool, Option("also show which numbers of rows share their bits")] = False
+    require_bits: Annotated[bool, Option("fail without equal bits, also on a GPU")] = False
+    json: Annotated[bool, Option("print one JSON object")] = False
+
+
+def run(options: Options) -> int:
+    from minise.method import SelfEnsemble
+
+    kinds = [name for name in ("proof", "training") if getattr(options, name)]
+    if len(kinds) > 1 or (kinds and (options.bits or options.require_bits)):
+        raise InputError(f"--{kinds[0]} is a check of its own; leave the others out")
+    question = read_question(options)
+    check_sizes(len(question.choices), options.group_size, options.trials)
+    if options.training:
+        options = replace(options, dtype="float64")
+    lm = without_weights(options) if options.proof else load_model(options)
+    plan = SelfEnsemble(options.group_size, options.trials).plan(lm, question, options.seed)
+    facts, text = (proved if options.proof else trained if options.training else verified)(
+        lm, plan, options
     )
-    parser.add_argument("--tolerance", type=float, metavar="X", help=most)
-    bits = "fail without equal bits even where they are not promised, for example on a GPU"
-    parser.add_argument("--require-bits", action="store_true", help=bits)
-    slopes = "also check that a group's derivative by each token that it must not see is exactly 0"
-    parser.add_argument("--gradients", action="store_true", help=slopes)
-    proof = "instead prove for all weights, on symbols, that packed equals separate; reads none"
-    parser.add_argument("--proof", action="store_true", help=proof)
-    training = "instead compare the gradients of a packed loss with those of separate prompts"
-    parser.add_argument("--training", action="store_true", help=training)
+    print(json.dumps({"model": options.model, **facts}) if options.json else printable(text))
+    return 0 if facts["passed"] else 1
 
 
-def request(args: argparse.Namespace) -> VerifyRequest:
-    options.check_tolerance(args.tolerance)
-    model = options.filled(ModelRequest, args)
-    for option in ("--proof", "--training"):
-        if getattr(args, option[2:]):
-            _check_alone(option, args)
-    question = options.question_request(args)
-    return options.filled(VerifyRequest, args, model=model, question=question)
+def without_weights(options: Options) -> LanguageModel:
+    """The model's config and tokenizer, which are all that a proof needs."""
+    from minise.engines import LanguageModel
+    from minise.loading.config_json import read_config
+    from minise.loading.source import find_folder, read_json
+    from minise.tokenizer import Tokenizer
+
+    folder, commit = find_folder(options.model, options.revision)
+    config = read_config(read_json(folder / "config.json"), f"{folder / 'config.json'}")
+    none: Any = None
+    tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
+    return LanguageModel(options.model, config, none, tokenizer, commit)
 
 
-def _check_alone(option: str, args: argparse.Namespace) -> None:
-    """Raise InputError for what has no meaning beside --proof or --training."""
-    others = {
-        "--tolerance": args.tolerance is not None,
-        "--require-bits": args.require_bits,
-        "--gradients": args.gradients,
-    }
-    if option == "--training":
-        others["--proof"] = args.proof
-        others["--quantize"] = args.quantize is not None
-        others[f"--dtype {args.dtype}"] = args.dtype not in (AUTO, "float64")
-    for other in (name for name, is_used in others.items() if is_used):
-        raise InputError(f"{option} is a check of its own; leave {other} out, or {option}")
+def proved(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:
+    """What --proof prints: the facts, and the same as text."""
+    from minise.verify.proof import Prover
+
+    proof = Prover(lm).prove(plan)
+    return {**asdict(proof), "passed": proof.passed}, f"{options.model}: {proof}"
+
+
+def trained(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:
+    from minise.verify.training import MOST, check_gradients
+
+    found = check_gradients(lm, plan)
+    facts = {**asdict(found), "tolerance": MOST, "passed": found.passed}
+    return facts, f"{options.model}: {found}"
+
+
+def verified(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:
+    from minise.exact.layers import shapes_of
+    from minise.verify.bits import measure_bits
+    from minise.verify.report import as_json, as_text
+    from minise.verify.verify import verify
+
+    result, dtype = verify(lm, plan, options.require_bits), str(lm.decoder.dtype)[6:]
+    bits = [measure_bits(shape) for shape in shapes_of(lm.decoder)] if options.bits else []
+    facts = {"dtype": dtype, **as_json(result)}
+    if options.bits:
+        facts["bits"] = [asdict(one) for one in bits]
+    head = ["", "Numbers of rows that share their bits, a line for each class:"] if bits else []
+    return facts, "\n".join([as_text(options.model, dtype, result), *head, *map(str, bits)])
