@@ -1,218 +1,264 @@
-"""`minise ask`: its JSON, its options, and which questions it refuses."""
+"""`minise ask`: what it prints for a person and as JSON, and that each option has its effect."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 
-from minise.commands.run_ask import mean_null
+from minise.commands import ask
+from minise.commands.cli import main
+from minise.commands.options import QUESTION, ModelOptions, load_model
 from minise.method import Group
-from minise.tokenizer import Tokenizer
-from tests.support.commands import Q, assert_one_line, run
+
+Q = ("--question", "Which is a bird?", "--choice", "wren", "--choice", "trout", "--choice", "oak")
 
 
-def test_json_has_the_keys_of_the_contract(capsys, llama_folder) -> None:
-    status, out, err = run(
-        capsys,
-        "ask",
-        "--model",
-        llama_folder,
-        *Q,
-        "--group-size",
-        2,
-        "--trials",
-        3,
-        "--seed",
-        5,
-        "--engine",
-        "dense",
-        "--json",
-    )
-    assert (status, err) == (0, "")
-    report = json.loads(out)
-    keys = {"model", "method", "engine", "group_size", "trials", "seed", "question", "choices"}
-    keys |= {"prediction", "answer", "null", "null_beside_prediction", "groups"}
-    keys |= {"dtype", "device", "quantize", "tokens"}
-    assert set(report) == keys | {"standard"}
-    assert set(report["standard"]) == keys
-    assert report["standard"]["method"] == "standard"
-    assert report["model"] == str(llama_folder)
-    assert report["method"] == "self-ensemble"
-    assert report["engine"] == "dense"
-    assert (report["dtype"], report["device"], report["quantize"]) == ("float32", "cpu", None)
-    assert (report["group_size"], report["trials"], report["seed"]) == (2, 3, 5)
-    assert report["question"] == "Which is a bird?"
-    assert [choice["text"] for choice in report["choices"]] == ["wren", "trout", "oak"]
-    assert sum(choice["probability"] for choice in report["choices"]) == pytest.approx(1)
-    scores = [choice["score"] for choice in report["choices"]]
-    assert report["prediction"] == scores.index(max(scores))
-    assert len(report["groups"]) == 6
-    for group in report["groups"]:
-        assert set(group) == {"choices", "probabilities", "null"}
+@pytest.fixture
+def report(call):
+    """The JSON object of a call."""
+
+    def run(*words: object):
+        status, out, err = call("ask", "--json", *words)
+        assert (status, err) == (0, "")
+        return json.loads(out)
+
+    return run
+
+
+@pytest.fixture
+def text(call):
+    """What a call prints."""
+
+    def run(*words: object) -> str:
+        status, out, err = call("ask", *words)
+        assert (status, err) == (0, "")
+        return out
+
+    return run
+
+
+@pytest.fixture
+def as_file(tmp_path: Path):
+    """A file of questions."""
+
+    def write(*rows: object) -> Path:
+        path = tmp_path / "q.jsonl"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        return path
+
+    return write
+
+
+def test_json_is_the_object_of_the_contract(report) -> None:
+    done = report(*Q, "--group-size", 2, "--trials", 3, "--seed", 5, "--engine", "dense")
+    assert list(done) == [
+        "model", "method", "engine", "template", "group_size", "trials", "seed", "question",
+        "choices", "prediction", "groups", "tokens",
+    ]  # fmt: skip
+    settings = [done[name] for name in list(done)[:8]]
+    assert settings == [
+        "weights/tiny-llama", "self-ensemble", "dense", "default", 2, 3, 5, "Which is a bird?",
+    ]  # fmt: skip
+    assert [choice["text"] for choice in done["choices"]] == ["wren", "trout", "oak"]
+    assert sum(choice["probability"] for choice in done["choices"]) == pytest.approx(1)
+    scores = [choice["score"] for choice in done["choices"]]
+    assert done["prediction"] == scores.index(max(scores))
+    assert len(done["groups"]) == 6
+    for group in done["groups"]:
+        assert list(group) == ["choices", "probabilities", "null"]
         assert sum(group["probabilities"]) + group["null"] == pytest.approx(1)
-    tokens = report["tokens"]
-    assert tokens["separate"] > tokens["dense"] > tokens["tree"] > 0
+    assert list(done["tokens"]) == ["separate", "dense", "tree"]
+    assert done["tokens"]["separate"] > done["tokens"]["dense"] > done["tokens"]["tree"] > 0
 
 
-def test_both_methods_print_what_each_prints_alone(capsys, llama_folder) -> None:
-    command = ("ask", "--model", llama_folder, *Q, "--json")
-    both, ours, standard = (
-        json.loads(run(capsys, *command, *method)[1])
-        for method in ([], ["--method", "self-ensemble"], ["--method", "standard"])
+def test_standard_inference_is_one_prompt_of_all_choices(report) -> None:
+    done = report(*Q, "--method", "standard")
+    assert (done["method"], done["group_size"], done["trials"]) == ("standard", 3, 1)
+    assert [(group["choices"], group["null"]) for group in done["groups"]] == [([0, 1, 2], None)]
+
+
+def test_all_engines_give_the_same_answer(report) -> None:
+    def scores(engine: str) -> list[float]:
+        done = report(*Q, "--trials", 2, "--engine", engine)
+        return [choice["score"] for choice in done["choices"]]
+
+    assert scores("tree") == scores("dense") == scores("separate")
+    assert scores("plain") == pytest.approx(scores("tree"), abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_every_dtype_answers_and_is_named(text, dtype: str) -> None:
+    out = text(*Q, "--trials", 1, "--dtype", dtype)
+    assert f"\nModel: weights/tiny-llama, {dtype} on cpu\n" in out
+
+
+def test_the_options_of_the_groups_reach_the_method(report) -> None:
+    prompts = [
+        (("--group-size", 2), 40),
+        (("--trials", 7), 7),
+        (("--grouping", "independent", "--group-size", 2), 20),
+        (("--grouping", "exact", "--group-size", 2), 3 * 2 + 3),
+        (("--method", "self-ensemble(trials=2)"), 2),
+        (("--method", "cyclic"), 3),
+    ]
+    for words, count in prompts:
+        assert len(report(*Q, *words)["groups"]) == count, words
+    assert {group["null"] for group in report(*Q, "--no-null-option")["groups"]} == {None}
+    one, other = (report(*Q, "--seed", seed)["groups"] for seed in (0, 1))
+    assert [group["choices"] for group in one] != [group["choices"] for group in other]
+
+
+def test_a_grouping_of_the_users_own(report, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from minise.grouping import Groups\n"
+        "def halves(K, m, trials, seed, question_id):\n"
+        "    return Groups((((2, 0), (1,)),))\n"
     )
-    assert both == {**ours, "standard": standard}
+    done = report(*Q, "--grouping", f"{path}:halves")
+    assert [group["choices"] for group in done["groups"]] == [[2, 0], [1]]
 
 
-def test_with_too_many_choices_for_one_prompt_standard_inference_is_left_out(
-    capsys, llama_folder
-) -> None:
-    command = ["ask", "--model", llama_folder, "--question", "Which?", "--trials", 1]
+def test_a_file_gives_the_same_as_the_options(report, refused, as_file) -> None:
+    one = {"question": "Which is a bird?", "choices": ["wren", "trout", "oak"]}
+    by_words = report(*Q, "--trials", 2, "--method", "standard")
+    assert report("--file", as_file(one), "--trials", 2, "--method", "standard") == by_words
+    two = as_file(one, {**one, "question": "Which is a fish?"})
+    assert "q.jsonl" in refused("ask", "--file", two)
+
+
+def test_the_built_in_question_is_the_first_of_its_kind(report, text) -> None:
+    """Standard inference gets it wrong, Self-Ensemble right."""
+    from minise.data.miniature import evaluation_questions
+
+    for question in evaluation_questions(4, 8, 0):
+        words = ["--question", question.text]
+        for choice in question.choices:
+            words += ["--choice", choice]
+        predicted = [report(*words, "--method", name)["prediction"] for name in ask.TITLES]
+        if predicted[0] != question.answer == predicted[1]:
+            break
+    facts = ("text", "choices", "id", "answer")
+    assert [getattr(question, name) for name in facts] == [
+        getattr(QUESTION, name) for name in facts
+    ]
+    note = "docs/miniature.md"
+    assert note in text()
+    assert note not in text("--trials", 1)  # those numbers are of the default options
+
+
+def test_the_text_has_both_methods_side_by_side(text) -> None:
+    out = text("--trials", 20)
+    assert out.startswith(
+        "What is the capital of Canada?\n\n"
+        "                       Standard inference            Self-Ensemble\n"
+        "  New Delhi              3.7%  █                       5.9%  █\n"
+    )
+    assert "\n  Ottawa                26.4%  ████                >  78.3%  █████████████\n" in out
+    assert "\n  Kingston           >  30.4%  █████                   1.4%\n" in out
+    table = [line for line in out.split("\n\n")[1].splitlines() if "%" in line]
+    assert len({[found.end() for found in re.finditer(r"\.\d%", line)][-1] for line in table}) == 1
+    assert out.split("\n\n")[2:4] == [
+        "Standard inference answers: Kingston (wrong)\n"
+        "  cost: 1 prompt with all 8 choices, 74 tokens",
+        "Self-Ensemble answers: Ottawa (right)\n"
+        "  cost: 20 trials of groups of 4 = 40 prompts,\n"
+        "    2,060 tokens as separate prompts, 1,709 packed, 1,252 with common prefixes merged "
+        "(this run: tree)\n"
+        "  score: Ottawa has 87.2%, its mean probability in the prompts that list it,\n"
+        "    79.4 percentage points more than the next, Baghdad.\n"
+        "    The table above shows probabilities: each score divided by the sum of all scores.",
+    ]
+
+
+def test_the_text_of_one_method_has_no_heading(text) -> None:
+    assert not re.search("^ +Self-Ensemble$", text(*Q, "--method", "self-ensemble"), re.M)
+    out = text(*Q, "--method", "cyclic")
+    assert "\ncyclic answers: " in out
+    assert "3 trials of one group with all 3 choices = 3 prompts" in out
+    assert "all orders of groups of 2 = 9 prompts" in text(
+        *Q, "--grouping", "exact", "--group-size", 2
+    )
+
+
+def test_with_more_choices_than_labels_standard_inference_is_left_out(text, refused) -> None:
+    words = ["--question", "Which?", "--trials", 1]
     for number in range(27):
-        command += ["--choice", f"c{number}"]
-    status, out, err = run(capsys, *command)
-    assert (status, err) == (0, "")
-    assert "\nNo standard inference: 27 choices in one prompt, but only 26 labels" in out
-    report = json.loads(run(capsys, *command, "--json")[1])
-    assert "26 labels" in report["standard"]["left_out"]
-    assert_one_line(*run(capsys, *command, "--method", "standard"), ["26 labels"])
+        words += ["--choice", f"c{number}"]
+    out = text(*words)
+    assert "\nNo standard inference: 27 choices" in out
+    assert "Self-Ensemble answers" in out
+    assert "26 labels" in refused("ask", *words, "--method", "standard")
 
 
-def test_none_of_the_above_is_a_mean_weighted_by_group() -> None:
-    p = torch.tensor([0.5], dtype=torch.float64)
-    groups = [Group((0,), p, 0.1, weight=1.0), Group((1,), p, 0.5, weight=3.0)]
-    assert mean_null(groups) == pytest.approx(0.4)
-    assert mean_null([Group((0,), p, None)]) is None
-
-
-def test_prompts_are_shown_as_the_model_reads_them(capsys, llama_folder) -> None:
-    command = ("ask", "--model", llama_folder, *Q, "--group-size", 2, "--trials", 1)
-    _, out, _ = run(capsys, *command, "--show-prompts")
+def test_prompts_are_shown_as_the_model_reads_them(text, report) -> None:
+    words = (*Q, "--group-size", 2, "--trials", 1, "--show-prompts")
+    out = text(*words)
     assert re.findall(r"^--- .* ---$", out, re.M) == [
         "--- Standard inference, prompt 1 of 1 ---",
         "--- Self-Ensemble, prompt 1 of 2 ---",
         "--- Self-Ensemble, prompt 2 of 2 ---",
     ]
-    whole = "Which is a bird?\n(A) wren\n(B) trout\n(C) oak\nAnswer:"
-    assert whole in out
+    assert "Which is a bird?\n(A) wren\n(B) trout\n(C) oak\nAnswer:" in out
     assert out.count("None of the above\nAnswer:") == 2
-    report = json.loads(run(capsys, *command, "--show-prompts", "--json")[1])
-    assert whole in report["standard"]["prompts"][0]
-    assert len(report["prompts"]) == 2
+    prompts = report(*words)["prompts"]
+    assert [prompt.count("None of the above") for prompt in prompts] == [1, 1]
 
 
-def test_standard_inference_is_one_prompt(capsys, llama_folder) -> None:
-    status, out, _ = run(
-        capsys, "ask", "--model", llama_folder, *Q, "--method", "standard", "--json"
-    )
-    report = json.loads(out)
-    assert status == 0
-    assert report["method"] == "standard"
-    assert (report["group_size"], report["trials"]) == (3, 1)
-    assert [group["null"] for group in report["groups"]] == [None]
+def test_none_of_the_above_has_a_row(text, as_file) -> None:
+    """The percentages of the choices are of their sum, which says nothing where it is near 0."""
+    wrong = ["New Delhi", "Riyadh", "Kingston", "Baghdad", "Athens", "Tokyo", "Nairobi"]
+    out = text("--file", as_file({"question": QUESTION.text, "choices": wrong}))
+    assert re.search(r"^  none of the above .* \d\d\.\d%  mean of the prompts, not in", out, re.M)
+    assert "none of the above" not in text(*Q, "--no-null-option")
 
 
-def test_without_a_question_a_built_in_one_is_asked(capsys, llama_folder) -> None:
-    status, out, _ = run(capsys, "ask", "--model", llama_folder, "--trials", 1)
-    assert status == 0
-    assert out.startswith("What is the capital of Canada?")
-    assert "docs/miniature.md" not in out  # those numbers are of the shipped model
+def test_none_of_the_above_is_a_mean_weighted_by_group() -> None:
+    p = torch.tensor([0.5], dtype=torch.float64)
+    groups = [Group((0,), p, 0.1, weight=1.0), Group((1,), p, 0.5, weight=3.0)]
+    assert ask.mean_null(groups) == pytest.approx(0.4)
+    assert ask.mean_null([Group((0,), p, None)]) is None
 
 
-def test_a_file_gives_the_same_as_the_options(capsys, llama_folder, tmp_path) -> None:
-    path = tmp_path / "q.json"
-    path.write_text(
-        json.dumps({"question": "Which is a bird?", "choices": ["wren", "trout", "oak"]})
-    )
-    by_file = run(capsys, "ask", "--model", llama_folder, "--file", path, "--json")
-    assert by_file == run(capsys, "ask", "--model", llama_folder, *Q, "--json")
+def test_escape_sequences_in_a_question_are_shown_as_text(text, report, as_file) -> None:
+    question = {"question": "Wh\x1b[2Jich?", "choices": ["wr\x1b[31men", "oa\x9bk", "elm\ttree"]}
+    path = as_file({**question, "answer": 0})
+    out = text("--file", path, "--trials", 1, "--show-prompts")
+    assert "Wh\\x1b[2Jich?" in out
+    assert "wr\\x1b[31men" in out
+    assert not {"\x1b", "\x9b"} & set(out)
+    assert len(re.findall(r"answers: .* \((right|wrong)\)$", out, re.M)) == 2
+    assert report("--file", path, "--trials", 1)["question"] == question["question"]
 
 
-def test_no_null_option_and_presets_reach_the_method(capsys, llama_folder) -> None:
-    _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--no-null-option", "--json")
-    assert {group["null"] for group in json.loads(out)["groups"]} == {None}
-    _, out, _ = run(
-        capsys,
-        "ask",
-        "--model",
-        llama_folder,
-        *Q,
-        "--preset",
-        "authors-code",
-        "--group-size",
-        2,
-        "--json",
-    )
-    assert len(json.loads(out)["groups"]) == 20  # one draw a trial, not a partition
+def test_bars_are_ascii_where_the_terminal_is(monkeypatch) -> None:
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", output)
+    assert main(["ask", "--trials", "1", "--question", "É?", *Q[2:]]) == 0
+    out = output.buffer.getvalue().decode("ascii")
+    assert out.startswith("\\xc9?\n")
+    assert re.search(r"%  #+$", out, re.M)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_every_dtype_answers(capsys, llama_folder, dtype: str) -> None:
-    status, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, "--dtype", dtype, "--json")
-    assert status == 0
-    total = sum(choice["probability"] for choice in json.loads(out)["choices"])
-    assert total == pytest.approx(1)
-
-
-def test_exact_grouping_has_no_trials(capsys, llama_folder) -> None:
-    exact = ("--grouping", "exact", "--group-size", 2)
-    _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, *exact, "--json")
-    report = json.loads(out)
-    assert report["trials"] == 0
-    assert len(report["groups"]) == 3 * 2 + 3
-    _, out, _ = run(capsys, "ask", "--model", llama_folder, *Q, *exact)
-    assert "all orders of groups of 2 = 9 prompts" in out
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        (["--trials", 10**9], ["1000000000 trials", "over the limit of 50,000 groups"]),
-        (["--trials", 10**9, "--grouping", "exact"], ["over the limit of 50,000 groups"]),
-        (["--choice", "x"] * 1001, ["has 1001 choices", "at most 1,000"]),
-        (
-            [*["--choice", "x"] * 200, "--group-size", 200],
-            ["200 choices in one prompt, but only 26 labels"],
-        ),
-        (["--choice", "a", "--choice", "\udcff"], ["the choice 2 is not UTF-8"]),
-        (["--choice", "x\x1b[2J" * 500], ["has 1 choice;"]),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_a_question_that_cannot_be_asked_is_refused_before_the_model_is_loaded(
-    capsys, options: list[object], parts: list[str]
-) -> None:
-    question = [] if "--choice" not in options else ["--question", "Which?"]
-    done = run(capsys, "ask", "--model", "no/such/folder/at/all", *question, *options)
-    assert_one_line(*done, parts)
-
-
-def test_a_question_that_is_not_utf8_is_one_line(llama_folder) -> None:
-    arguments = ["--question", b"caf\xe9?", "--choice", "a", "--choice", "b"]
-    done = subprocess.run(
-        [sys.executable, "-m", "minise", "ask", *arguments], capture_output=True, text=True
-    )
-    assert_one_line(done.returncode, done.stdout, done.stderr, ["the question is not UTF-8"])
-
-
-def test_a_very_long_question_is_encoded_once(capsys, llama_folder, monkeypatch) -> None:
-    """Hundreds of prompts that hold it would take a minute."""
-    texts: list[str] = []
-    real = Tokenizer.encode
-
-    def encode(self: Tokenizer, batch: Sequence[str]) -> list[list[int]]:
-        texts.extend(batch)
-        return real(self, batch)
-
-    monkeypatch.setattr(Tokenizer, "encode", encode)
-    long = ("--question", "x " * 10_000, "--choice", "a", "--choice", "b")
-    for method in ("self-ensemble", "standard"):
-        texts.clear()
-        done = run(capsys, "ask", "--model", llama_folder, *long, "--method", method)
-        assert_one_line(*done, ["a prompt has", "positions for 1024"])
-        assert sum(len(text) > 1000 for text in texts) == 1
+def test_a_small_model_runs_on_one_thread_unless_told_otherwise(monkeypatch) -> None:
+    """Several threads would wait for each other. Torch decides for a large model, and for any if
+    the environment sets the number."""
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    load_model(ModelOptions())
+    load_model(ModelOptions(threads=3))
+    load_model(ModelOptions(threads=99))
+    assert threads == [1, 3, 8]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    load_model(ModelOptions())
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("minise.commands.options.SMALL", 10)
+    load_model(ModelOptions())
+    assert threads == [1, 3, 8]

@@ -1,349 +1,253 @@
-"""The command line: exit status, one clear line for anything unusable, and what is imported."""
+"""The command line: a dataclass becomes a parser, and what is unusable is refused in one line."""
 
 from __future__ import annotations
 
+import errno
 import json
-import os
-import re
 import shutil
-import subprocess
 import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Literal
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 import minise
-from minise.commands.cli import COMMANDS, main
-from minise.data.tasks import TASKS
-from minise.evaluation.experiments import EXPERIMENTS
-from minise.methods.registry import OFFERED
-from tests.support.commands import Q, assert_one_line, run
-from tests.support.tiny import make_tokenizer
+from minise.commands.cli import COMMANDS
+from minise.commands.options import ModelOptions, Option
+from minise.errors import InputError
 
 ROOT = Path(__file__).parents[2]
+Q = ("--question", "Which is a bird?", "--choice", "wren", "--choice", "trout")
+LONG = "\x1b[31m" + "x" * 50_000 + "\x9b\ud800\r\n"
+THERE = [name for name in COMMANDS if find_spec(f"minise.commands.{name}")]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("guess", '"guess"'),
+        ("ask --frobnicate", "--frobnicate"),
+        ("ask --modle x", "--model"),  # what was meant
+        ("ask --tri 5", "--tri"),  # no abbreviations
+        ("ask Up? yes no", "Up?"),
+        ("ask --trials", "--trials"),
+        ("ask --trials many", "many"),
+        ("ask --trials 0", "--trials"),
+        ("ask --trials 1000000000", "1000000000"),
+        ("ask --group-size 0", "--group-size"),
+        ("ask --threads 0", "--threads"),
+        ("ask --engine fast", "fast"),
+        ("ask --dtype int8", "int8"),
+        ("ask --quantize int4", "int4"),
+        ("ask --device nonsense", "nonsense"),
+        ("ask --grouping guess", '"guess"'),
+        ("ask --grouping no.py:x", "no.py"),
+        ("ask --method guess", '"guess"'),
+        ("ask --method self-ensemble(guess=1)", '"guess"'),
+        ("ask --method vector-scaling", "vector-scaling"),
+        ("ask --method ./no/such.py:Mine", "no/such.py"),
+        ("ask --model ./no/such/folder", "no/such/folder"),
+        ("ask --model weights/tiny-llama --revision main", "revision"),
+        ("ask --file no/such.json", "no/such.json"),
+        ("ask --file x.json --choice a", "--file"),
+        ("ask --choice a", "--question"),
+        (("ask", "--question", "Why?"), "no choices"),
+        (("ask", "--question", "Why?", "--choice", "a"), "1 choice"),
+        (("ask", "--question", "", "--choice", "a", "--choice", "b"), "question"),
+        (("ask", *Q, *["--choice", "x"] * 7, "--grouping", "exact", "--group-size", "7"), "groups"),
+        (("ask", *Q, "--choice", ""), "choice 3"),
+        (("ask", *Q, "--choice", "\udcff"), "choice 3"),
+        (("ask", *Q, *["--choice", "x"] * 1000), "1002"),
+        (("ask", *Q, *["--choice", "x"] * 26, "--group-size", "28"), "26"),
+        (("ask", "--question", "x " * 10_000, *Q[2:], "--choice", "b"), "positions"),
+    ],
+)
+def test_unusable_words_are_refused_in_a_line_that_names_them(refused, words, named: str) -> None:
+    assert named in refused(*(words.split() if isinstance(words, str) else words))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [LONG],
+        ["ask", LONG],
+        *(["ask", option, LONG] for option in ("--trials", "--engine", "--file", "--model")),
+        *(["ask", option, LONG] for option in ("--grouping", "--method", "--device", LONG)),
+        ["ask", "--question", LONG, "--choice", LONG, "--choice", "b"],
+    ],
+    ids=lambda words: " ".join(words)[:16],
+)
+def test_a_refusal_is_short_and_no_command_to_the_terminal(refused, words: list[str]) -> None:
+    refused(*words)
 
 
 @pytest.fixture
-def broken(llama_folder: Path, tmp_path: Path) -> Path:
+def broken(tmp_path: Path) -> Path:
     """A copy of a good checkpoint, to be damaged."""
-    return shutil.copytree(llama_folder, tmp_path / "checkpoint")
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def edit_weights(folder: Path, edit) -> None:
-    state = load_file(folder / "model.safetensors")
-    edit(state)
-    save_file(state, folder / "model.safetensors")
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-NORM = "model.norm.weight"
-DAMAGED = {
-    "unknown model_type": (lambda f: edit_config(f, model_type="gpt2"), ["model_type", "gpt2"]),
-    "unknown rotary type": (
-        lambda f: edit_config(f, rope_scaling={"rope_type": "yarn", "factor": 2.0}),
-        ["rope_scaling", "yarn", "llama3"],
-    ),
-    "unknown activation": (lambda f: edit_config(f, hidden_act="gelu"), ["hidden_act", "gelu"]),
-    "no config": (lambda f: (f / "config.json").unlink(), ["config.json", "no such file"]),
-    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), ["tokenizer.json"]),
-    "truncated weights": (
-        lambda f: cut(f / "model.safetensors"),
-        ["model.safetensors", "fetch it again"],
-    ),
-    "corrupt weights": (
-        lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 500),
-        ["model.safetensors"],
-    ),
-    "missing shard": (
-        lambda f: (f / "model.safetensors.index.json").write_text(
-            json.dumps({"weight_map": {NORM: "model-00001-of-00002.safetensors"}})
-        ),
-        ["1 of 1 shards are missing: model-00001-of-00002.safetensors"],
-    ),
-    "missing tensor": (lambda f: edit_weights(f, lambda s: s.pop(NORM)), [NORM, "missing"]),
-    "misshapen tensor": (
-        lambda f: edit_weights(f, lambda s: s.update({NORM: torch.ones(31)})),
-        [NORM, "(31,)", "(32,)", "model.safetensors"],
-    ),
-    "NaN weights": (
-        lambda f: edit_weights(f, lambda s: s[NORM].fill_(float("nan"))),
-        [NORM, "NaN"],
-    ),
-    "a label of two tokens": (
-        lambda f: make_tokenizer(split_labels=True).save(str(f / "tokenizer.json")),
-        ["tokenizer.json", "' A'", "not one token"],
-    ),
-    "too few positions": (
-        lambda f: edit_config(f, max_position_embeddings=20),
-        ["positions for 20", "shorten"],
-    ),
-    "another model's tokenizer": (
-        lambda f: (
-            edit_config(f, vocab_size=20),
-            edit_weights(
-                f,
-                lambda s: s.update(
-                    {
-                        name: s[name][:20].clone()
-                        for name in ("lm_head.weight", "model.embed_tokens.weight")
-                    }
-                ),
-            ),
-        ),
-        ["beyond the vocabulary", "another model"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_checkpoint_is_one_line(capsys, broken: Path, name: str) -> None:
-    damage, parts = DAMAGED[name]
-    damage(broken)
-    assert_one_line(*run(capsys, "ask", "--model", broken, *Q), parts)
-
-
-WHY_9 = ["--question", "Why?", *["--choice", "x"] * 9]
+    return shutil.copytree(ROOT / "weights" / "tiny-llama", tmp_path / "checkpoint")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("file", "content", "named"),
     [
-        (["ask", "--question", "Why?"], ["no choices", "at least two"]),
-        (["ask", "--question", "Why?", "--choice", "a"], ["1 choice", "at least two"]),
-        (["ask", "--question", "", "--choice", "a", "--choice", "b"], ["question is empty"]),
-        (["ask", "--question", "Why?", "--choice", "a", "--choice", ""], ["choice 2 is empty"]),
-        (["ask", "--choice", "a"], ["--question"]),
-        (["ask", *Q, "--group-size", "0"], ["group size 0", "at least one"]),
-        (["ask", *Q, "--trials", "0"], ["trials 0", "at least one"]),
-        (["ask", *Q, "--trials", "many"], ["--trials", "many", "--help"]),
-        (["ask", "--question", "Why?", *["--choice", "x"] * 27, "--group-size", "27"], ["26"]),
-        (["ask", "--method", "guess"], ["--method", "guess"]),
-        (["ask", "--engine", "fast"], ["--engine", "fast"]),
-        (["ask", "--dtype", "int8"], ["--dtype", "int8"]),
-        (["ask", "--device", "nonsense"], ["nonsense", "try cpu"]),
-        (["ask", "--file", "no/such.json"], ["no/such.json", "no such file"]),
-        (["ask", "--file", "x.json", *Q], ["--file", "exclude"]),
-        (["ask", "--model", "./no/such/folder"], ["./no/such/folder", "no such folder"]),
-        (["ask", "--tri", "5"], ["--tri"]),  # no abbreviations
-        (
-            ["ask", *WHY_9, "--grouping", "exact", "--group-size", "7"],
-            ["exact", "181,512", "50,000"],
-        ),
-        (["verify", "--tolerance", "-1"], ["--tolerance"]),
-        (["verify", "--tolerance", "nan"], ["--tolerance"]),
-        (["guess"], ["guess"]),
-        (["ask", "--frobnicate"], ["--frobnicate; see minise ask --help"]),
-        (
-            ["ask", "--modle", "x"],
-            ["--modle x (did you mean --model?); see minise ask --help"],
-        ),
-        (["ask", "Up?", "yes", "no"], ["(write --question or --choice before each text); see"]),
-        (["verify", "--tolerence=1"], ["(did you mean --tolerance?); see minise verify --help"]),
-        (["ask", "--threads", "0"], ["--threads", "0: give a number from 1; this machine has"]),
-        (["ask", "--threads", "9999"], ["--threads", "9999: give a number from 1"]),
-        (["ask", "--threads", "two"], ["--threads", "two: give a number from 1"]),
+        ("config.json", None, "config.json"),
+        ("config.json", '{"model_type": "gpt2"}', "gpt2"),
+        ("tokenizer.json", "{}", "tokenizer.json"),
+        ("model.safetensors", "\xff" * 500, "model.safetensors"),
     ],
 )
-def test_unusable_arguments_are_one_line(capsys, llama_folder, arguments, parts) -> None:
-    if arguments and "--model" not in arguments:
-        arguments = [arguments[0], "--model", llama_folder, *arguments[1:]]
-    assert_one_line(*run(capsys, *arguments), parts)
+def test_a_damaged_checkpoint_is_refused(refused, broken: Path, file, content, named) -> None:
+    """Two of many kinds of damage; the tests of loading have the others."""
+    (broken / file).unlink()
+    if content is not None:
+        (broken / file).write_text(content)
+    assert named in refused("ask", "--model", broken)
 
 
-@pytest.mark.parametrize("name", ["weights/tiny-llamma", "tiny-lama", "weight/tiny-llama"])
-def test_a_misspelt_shipped_model_is_answered_with_its_name(capsys, name: str) -> None:
-    done = run(capsys, "ask", "--model", name)
-    message = f"minise: {name}: no such folder; did you mean weights/tiny-llama, which ships?\n"
-    assert done == (2, "", message)
-
-
-def test_minise_alone_prints_its_help(capsys) -> None:
+def test_minise_alone_prints_its_commands(call) -> None:
     """Nothing was asked, so nothing is wrong: status 0."""
-    status, out, err = run(capsys)
+    status, out, err = call()
     assert (status, err) == (0, "")
-    assert out.startswith("usage: minise [-h] [--version] COMMAND ...\n")
-    assert re.findall(r"^    (\w+) ", out, re.M) == list(COMMANDS)
+    assert call("--help") == call("-h") == (0, out, "")
+    for name in COMMANDS:
+        assert f"\n  {name} " in out
 
 
-def test_tasks_lists_what_the_other_commands_take(capsys) -> None:
-    status, out, err = run(capsys, "tasks")
+def test_version_is_that_of_the_package(call) -> None:
+    assert call("--version") == (0, f"minise {minise.__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", THERE)
+def test_help_fits_a_screen_and_has_an_example(call, monkeypatch, name: str) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    status, out, err = call(name, "--help")
     assert (status, err) == (0, "")
-    assert re.findall(r"^(\w+) \(", out, re.M) == ["tasks", "methods", "experiments", "models"]
-    assert (
-        "\n  qasc                    QASC; 20 trials of groups of 4; fetched from the hub\n" in out
-    )
-    assert "\n *self-ensemble           the paper's method\n" in out
-    assert "\n  weights/tiny-llama      the default, in the package\n" in out
-    lists = json.loads(run(capsys, "tasks", "--json")[1])
-    assert set(lists["tasks"]) == {*TASKS, "FILE"}
-    assert set(lists["methods"]) == {*OFFERED, "FILE.py:CLASS"}
-    assert set(lists["experiments"]) == set(EXPERIMENTS)
-    shipped = ("llama", "mistral", "qwen2", "reasoner")
-    assert set(lists["models"]) == {f"weights/tiny-{name}" for name in shipped}
+    assert out == call(name, "-h")[1]
+    assert f"example: minise {name} " in out
+    assert out.count("\n") <= 50
 
 
-def test_tasks_and_the_help_of_ask_name_the_same_methods(capsys) -> None:
-    marked = re.findall(r"^ \*(\S+)  +(.*)$", run(capsys, "tasks")[1], re.M)
-    with pytest.raises(SystemExit):
-        main(["ask", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    listed = text[text.index("--method NAME standard: ") :].partition("; settings in")[0]
-    assert listed == "--method NAME " + "; ".join(f"{name}: {about}" for name, about in marked)
-    for method in OFFERED:
-        one = run(capsys, "ask", "--method", method, "--trials", "0")[2]
-        assert ("is for minise eval; use one of" in one) == (method not in dict(marked)), method
+# A command of another room, as it plugs in: a module, and a line of the table.
 
 
-def test_the_shell_can_complete_a_command(tmp_path: Path) -> None:
-    pytest.importorskip("argcomplete")
-    completions = tmp_path / "found"
-    line = "minise verify --tol"
-    variables = {
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(completions),
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
-    }
-    command = [sys.executable, "-m", "minise"]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False)
-    assert completions.read_text().split() == ["--tolerance"]
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
+    tasks: Annotated[tuple[str, ...], Option("what to do", "TASK...", positional=True)]
+    output: Annotated[Path, Option("a folder", "DIR", short="-o")]
+    limit: Annotated[int | None, Option("how many", min=1, max=9)] = None
+    seed: Annotated[int, Option("any number")] = 0
+    rate: Annotated[float, Option("how often")] = 0.5
+    form: Annotated[Literal["long", "short"] | None, Option("how")] = None
+    shard: Annotated[tuple[int, ...], Option("which")] = (1, 2)
+    dry_run: Annotated[bool, Option("do nothing")] = False
 
 
-def test_the_mask_is_drawn_on_an_ascii_terminal() -> None:
-    """On others it is the README's drawing."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.draw_mask"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )  # fmt: skip
-    assert f"\nThe               1  {'#' * 2}{'.' * 24}\n" in done.stdout
+@pytest.fixture
+def plugged(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """The options with which the command `plug` was run."""
+    seen: list[Options] = []
+
+    def run(options: Options) -> int:
+        seen.append(options)
+        return 1
+
+    module = ModuleType("minise.commands.plug", "Do a thing.\n\nexample: minise plug x -o y\n")
+    module.Options, module.run = Options, run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(COMMANDS, "plug", "do a thing")
+    return seen
 
 
-def test_the_released_codes_preset_of_an_unknown_family_is_one_line(capsys, broken: Path) -> None:
-    edit_config(broken, model_type="gemma2")
-    command = ("ask", "--model", broken, *Q, "--preset", "authors-code")
-    assert_one_line(*run(capsys, *command), ["gemma2"])
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example(capsys, command: str) -> None:
-    with pytest.raises(SystemExit):
-        run(capsys, command, "--help")
-    assert "example: minise " + command in capsys.readouterr().out
-
-
-def test_a_closed_pipe_is_no_error(llama_folder: Path) -> None:
-    command = f'"{sys.executable}" -m minise ask --model "{llama_folder}" --json | head -c 1'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("{", "")
-
-
-def test_out_of_memory_is_one_line(capsys, monkeypatch, llama_folder) -> None:
-    def refuse(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee more")
-
-    monkeypatch.setattr("minise.rounds.label_logits", refuse)
-    status, out, err = run(capsys, "ask", "--model", llama_folder, *Q)
-    assert (status, out) == (2, "")
-    assert err.startswith("minise: out of memory (CUDA out of memory.")
-    assert err.count("\n") == 1
+def test_a_dataclass_is_a_parser(call, plugged: list[Options]) -> None:
+    words = "a b -o there --limit 3 --seed -5 --rate 1e-3 --form long --shard 4 --shard 5 --dry-run"
+    assert call("plug", *words.split(), "--model", "m") == (1, "", "")
+    assert call("plug", "a", "--output=x") == (1, "", "")
+    assert plugged == [
+        Options(
+            tasks=("a", "b"), output=Path("there"), limit=3, seed=-5, rate=0.001, form="long",
+            shard=(4, 5), dry_run=True, model="m",
+        ),
+        Options(tasks=("a",), output=Path("x")),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("words", "named"),
     [
-        MemoryError(),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
-        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes."),
-        RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"),
+        ("", "TASK"),
+        ("a", "--output"),
+        ("a -o x --limit 10", "--limit"),
+        ("a -o x --rate often", "often"),
+        ("a -o x --form wide", "wide"),
+        ("a -o x --dry-run=yes", "--dry-run"),
+        ("a -o x --fomr long", "--form"),
     ],
 )
-def test_out_of_memory_on_any_device_is_one_line(capsys, monkeypatch, llama_folder, error) -> None:
-    def refuse(*_: object) -> None:
+def test_a_parser_refuses_what_no_field_can_hold(refused, plugged, words, named) -> None:
+    assert named in refused("plug", *words.split())
+    assert plugged == []
+
+
+def test_the_help_of_a_dataclass_has_its_own_options_first_and_the_defaults(call, plugged) -> None:
+    _, out, _ = call("plug", "--help")
+    assert out.startswith("Usage: minise plug [OPTIONS] TASK...\n\n  Do a thing.\n")
+    assert out.index("--output") < out.index("--dry-run") < out.index("--model")
+    assert "[default: 0.5]" in out
+    assert "example: minise plug x -o y" in out
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let the next command fail while it works."""
+
+    def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("minise.rounds.label_logits", refuse)
-    done = run(capsys, "ask", "--model", llama_folder, *Q)
-    assert_one_line(*done, ["minise: out of memory (", "use a smaller dtype or fewer trials"])
-
-
-def test_an_error_of_the_system_is_one_line(capsys, monkeypatch, llama_folder) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(5, "Input/output error", "some/file")
-
-    monkeypatch.setattr("minise.rounds.label_logits", refuse)
-    done = run(capsys, "ask", "--model", llama_folder, *Q)
-    assert_one_line(*done, ["some/file: Input/output error; check disk"])
-
-
-LONG = "\x1b[31m" + "x" * 50_000 + "\x9b\ud800\r\n"
+    monkeypatch.setattr("minise.commands.ask.load_model", fail)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("error", "named"),
     [
-        *(
-            [LONG],
-            [LONG, LONG],
-            ["ask", LONG],
-            ["ask", "--trials", LONG],
-            ["ask", "--engine", LONG],
-        ),
-        *(["ask", "--file", LONG], ["ask", "--model", LONG], ["ask", "--grouping", LONG]),
-        *(["ask", "--device", LONG], ["verify", "--tolerance", LONG], ["report", LONG]),
-        ["eval", "--task", LONG, "--method", "standard", "--output-path", "x"],
-        ["eval", "--task", "miniature", "--method", LONG, "--output-path", "x"],
-        ["eval", "--task", "miniature", "--method", "standard", "--output-path", LONG],
+        (InputError("x.json: line 3 is\nodd; mend it"), "line 3"),
+        (OSError(errno.ENOSPC, "No space left on device", "some/file"), "some/file"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "Disk quota"),
+        (MemoryError(), "out of memory"),
+        (RuntimeError("CUDA out of memory. Tried to\nallocate 2 GiB."), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes"), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: 1 bytes."), "out of memory"),
+        (RuntimeError("unable to mmap 8 bytes: Cannot allocate memory (12)"), "out of memory"),
     ],
-    ids=lambda arguments: " ".join(arguments)[:20],
 )
-def test_a_message_is_short_and_has_no_escape_sequence_for_any_argument(capsys, arguments) -> None:
-    status, out, err = run(capsys, *arguments)
-    assert_one_line(status, out, err, [])
-    assert not set(err) & set("\x1b\x9b\ud800\r")
+def test_what_a_user_can_mend_is_one_line(refused, monkeypatch, error, named: str) -> None:
+    raising(monkeypatch, error)
+    assert named in refused("ask")
 
 
-def test_a_models_name_is_printed_without_escape_sequences(
-    capsys, llama_folder: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(llama_folder, tmp_path / "\x1b[31mred")
-    status, out, err = run(capsys, "verify", "--trials", 1, "--model", folder)
-    assert (status, err) == (0, "")
-    assert "\\x1b[31mred" in out
-    assert "\x1b" not in out
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a bug"), ValueError("a bug"), FileNotFoundError(errno.ENOENT, "a bug")]
+)
+def test_another_error_keeps_its_traceback(call, monkeypatch, error: Exception) -> None:
+    raising(monkeypatch, error)
+    with pytest.raises(type(error), match="a bug"):
+        call("ask")
 
 
-def test_version_is_that_of_the_package(capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(capsys, "--version")
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"minise {minise.__version__}\n"
-
-
-def test_an_interrupt_exits_with_status_130(capsys, monkeypatch, llama_folder) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("minise.rounds.label_logits", interrupt)
-    assert run(capsys, "ask", "--model", llama_folder, *Q) == (130, "", "")
-
-
-def test_another_runtime_error_is_not_hidden(capsys, monkeypatch, llama_folder) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr("minise.rounds.label_logits", fail)
-    with pytest.raises(RuntimeError, match="a bug"):
-        run(capsys, "ask", "--model", llama_folder, *Q)
+def test_an_error_in_a_method_of_the_users_own_has_its_traceback(call, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from minise.method import Standard\n"
+        "class Mine(Standard):\n"
+        "    name = 'mine'\n"
+        "    def answer(self, plan, logits):\n"
+        "        return 1 // 0\n"
+    )
+    with pytest.raises(ZeroDivisionError) as caught:
+        call("ask", "--method", f"{mine}:Mine")
+    assert caught.traceback[-1].path == mine
+    mine.write_text(mine.read_text().replace("1 // 0", "super().answer(plan, logits)"))
+    done = json.loads(call("ask", "--method", f"{mine}:Mine", "--json")[1])
+    standard = json.loads(call("ask", "--method", "standard", "--json")[1])
+    assert done == standard | {"method": "mine"}

@@ -1,118 +1,145 @@
-"""How a command starts: what it imports, and which installed packages it needs."""
+"""How a command starts and ends: what it imports, closed and full streams, and Ctrl-C."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from dataclasses import is_dataclass
-from importlib import import_module
+import time
+from functools import partial
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
 from minise.commands.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "safetensors", "huggingface_hub"}
-EXTRAS = ("scipy", "sklearn", "matplotlib", "pyarrow")
-START = """
-import sys
-from minise.commands.cli import main
-try:
-    status = main()
-except SystemExit as error:
-    status = error.code
-"""
+MINISE = [sys.executable, "-m", "minise"]
+HEAVY = {"torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "huggingface_hub"}
+EXTRAS = HEAVY - {"torch", "numpy"}
+only_posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and streams of POSIX")
 
 
-def start(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def imported_by(*arguments: str, without: tuple[str, ...] = ()) -> list[str]:
-    """The modules that a command has imported at its end, where some are not installed."""
-    missing = f"import sys\nsys.modules.update(dict.fromkeys({without}))"
-    report = "assert not status, status\nprint('\\n', *(m for m in sys.modules if sys.modules[m]))"
-    done = start(f"{missing}\n{START}\n{report}", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.splitlines()[-1].split()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--version"], ["--help"], *([command, "--help"] for command in COMMANDS)],
-    ids=" ".join,
-)
-def test_version_and_help_import_no_heavy_package(arguments: list[str]) -> None:
-    assert not {module.split(".")[0] for module in imported_by(*arguments)} & HEAVY
-
-
-def test_ask_needs_no_extra_and_does_not_import_evaluation() -> None:
-    imported = imported_by("ask", "--trials", "1", without=EXTRAS)
-    assert "minise.method" in imported
-    assert not [m for m in imported if m.startswith("minise.evaluation")]
-    # Only a hub id needs the hub's library, and only a chat template jinja2.
-    assert not {"huggingface_hub", "jinja2"} & {module.split(".")[0] for module in imported}
-
-
-@pytest.mark.parametrize(
-    "arguments", [["eval", "--experiment", "main", "--output-path", "x"], ["report", "x"]]
-)
-def test_evaluations_say_in_one_line_what_to_install(arguments: list[str]) -> None:
-    missing = f"import sys\nsys.modules.update(dict.fromkeys({EXTRAS}))"
-    done = start(f"{missing}\n{START}\nsys.exit(status)", *arguments)
-    assert done.returncode == 2
-    assert "pip install 'minise[eval]'" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_what_a_command_imports_is_not_searched_for_garbage() -> None:
-    """At exit this would take a third of the time of `ask`. What the command makes is searched."""
-    report = (
-        "import gc\n"
-        "print(gc.isenabled(), gc.get_freeze_count() > 100_000)\n"
-        "gc.callbacks.append(lambda *_: print('searched'))\n"
-        "rows = [[] for _ in range(100_000)]"
-    )
-    done = start(f"{START}\n{report}", "ask", "--trials", "1")
-    *_, facts, searched = done.stdout[: done.stdout.index("searched") + 8].splitlines()
-    assert (facts, searched) == ("True True", "searched"), done.stderr
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_runs_a_frozen_request(command: str) -> None:
-    make = import_module(f"minise.commands.{command}").request
-    run = import_module(f"minise.commands.run_{command}").run
-    returned, taken = get_type_hints(make)["return"], get_type_hints(run)["request"]
-    assert returned is taken
-    assert is_dataclass(returned)
-    assert returned.__dataclass_params__.frozen  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
-    ids=str,
-)
-def test_waiting_threads_give_up_their_core_soon_unless_the_user_set_how(
-    variables: dict[str, str], expected: str
-) -> None:
-    """Before torch is imported, because then its OpenMP reads it."""
-    code = (
-        "import os, sys, minise.__main__\n"
-        "assert 'torch' not in sys.modules\n"
-        "print(os.environ.get('GOMP_SPINCOUNT'))"
-    )
-    free = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+def imported_by(code: str, without: tuple[str, ...] = ()) -> set[str]:
+    """The modules that are there after this code, where some packages are not installed."""
+    missing = f"import sys\nsys.modules.update(dict.fromkeys({without}))\n"
+    report = "\nprint('\\n', *(name for name in sys.modules if sys.modules[name]))"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=free | variables,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", missing + code + report],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def ours(modules: set[str]) -> list[str]:
+    return sorted(name for name in modules if name.partition(".")[0] == "minise")
+
+
+MAIN = "import minise.__main__ as start\nassert start.main({words!r}) == 0"
+
+
+def test_help_does_not_wait_for_heavy_packages() -> None:
+    words = [["--help"], ["--version"], *([name, "--help"] for name in there())]
+    code = "\n".join(MAIN.format(words=one) for one in words)
+    modules = imported_by(code)
+    assert not {name.partition(".")[0] for name in modules} & HEAVY
+
+
+def there() -> list[str]:
+    return [name for name in COMMANDS if (ROOT / f"minise/commands/{name}.py").exists()]
+
+
+def test_ask_imports_few_files_and_needs_no_extra() -> None:
+    """A reader of the shipped code follows one question through these files."""
+    code = MAIN.format(words=["ask", "--trials", "1"])
+    modules = imported_by(code, without=tuple(sorted(EXTRAS)))
+    assert len(ours(modules)) <= 35, ours(modules)
+    assert not {name.partition(".")[0] for name in modules} & EXTRAS
+
+
+def test_import_minise_imports_few_files() -> None:
+    assert len(ours(imported_by("import minise"))) <= 12
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "10000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "None"),
+        ({"MKL_CBWR": "AVX2"}, "10000 AVX2"),
+    ],
+)
+def test_what_torch_reads_is_set_before_it_is_imported(before: dict[str, str], after: str) -> None:
+    code = (
+        "import os, sys\n"
+        "from minise.exact import strict\n"
+        "strict.is_intel = lambda: True\n"
+        "import minise.__main__\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(os.environ.get('GOMP_SPINCOUNT'), os.environ['MKL_CBWR'])"
     )
-    assert done.stdout.strip() == expected
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "MKL_CBWR")
+    free = {name: value for name, value in os.environ.items() if name not in names}
+    out = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=free | before)
+    assert out.decode().strip() == (after if " " in after else f"{after} AUTO,STRICT")
+
+
+def shell(line: str) -> tuple[int, str, str]:
+    """What a shell's command does, with MINISE as the program."""
+    command = line.replace("MINISE", f'"{sys.executable}" -m minise')
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+@only_posix
+@pytest.mark.parametrize(
+    ("line", "status", "named"),
+    [
+        ("MINISE ask --help > /dev/full", 2, "No space left on device"),
+        ("MINISE ask --trials 1 > /dev/full", 2, "No space left on device"),
+        ("MINISE ask --trials 1 >&-", 2, "standard output is closed"),
+        ("MINISE ask --trials 1 --file - 0>&-", 2, "-"),
+        ("MINISE --version 2>&-", 0, None),
+        ("MINISE ask --nonsense 2>/dev/null", 2, None),
+        # 141 is the status of what a shell ends by SIGPIPE; `sleep` lets the reader go first.
+        ("(sleep 0.3; MINISE ask --help; echo $? >&2) | true", 0, "141"),
+    ],
+)
+def test_closed_and_full_streams_are_one_line(line: str, status: int, named: str | None) -> None:
+    code, _, err = shell(line)
+    assert code == status
+    assert err.count("\n") == (named is not None)
+    assert (named or "") in err
+
+
+def interrupted(seconds: float, **kinds: object) -> tuple[int, str, str]:
+    """What a long command does after Ctrl-C at this instant."""
+    process = subprocess.Popen(
+        [*MINISE, "ask", "--trials", "5000"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # Where the tests run in the background of a shell, they ignore it, and so would this.
+        preexec_fn=partial(signal.signal, signal.SIGINT, kinds.get("as_found", signal.SIG_DFL)),
+    )  # fmt: skip
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    alive = process.poll() is None
+    process.kill()
+    out, err = process.communicate()
+    return -1 if alive else process.returncode, out, err
+
+
+@only_posix
+@pytest.mark.parametrize("seconds", [0.3, 0.7, 1.2, 3.0])
+def test_ctrl_c_ends_a_command_at_any_instant_with_one_line(seconds: float) -> None:
+    """While it imports, loads or asks: no traceback, and no exception that gets lost."""
+    assert interrupted(seconds) == (130, "", "minise: stopped\n")
+
+
+@only_posix
+def test_ctrl_c_that_was_ignored_at_the_start_stays_ignored() -> None:
+    """As `nohup` and the `&` of a shell need it."""
+    assert interrupted(0.5, as_found=signal.SIG_IGN) == (-1, "", "")
