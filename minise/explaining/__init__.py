@@ -1,7 +1,6 @@
 """A page that explains one answer: `minise.explain(lm, question)` and `minise explain`.
 
-data.py has the type of what the page shows, collect.py asks the model for it, runs.py and watch.py
-compare packed with separate runs, and ablations.py runs the sequence with a wrong mask or wrong
-positions; page.py fills page.html, with page.css and the scripts, and mask.svg.
-This room may import methods, checking, loading and the core; only commands import it.
+data.py has the type of what the page shows, collect.py asks the model for it, runs.py compares
+packed with separate runs, and ablations.py runs the sequence with a wrong mask or wrong positions;
+page.py fills page.html, with page.css and the scripts, and mask.svg.
 """

@@ -90,7 +90,7 @@ function prepareEquality() {
     for (const value of values) if (value > 0) { low = Math.min(low, value); high = Math.max(high, value); }
   }
   if (low < Infinity) exponents = [Math.floor(Math.log10(low)), Math.max(Math.ceil(Math.log10(high)), 0)];
-  const said = ["dense", "tree"].filter((run) => run in RUNS).map((run) => {
+  const said = ["dense", "tree"].map((run) => {
     const most = equality[run].reduce((a, b) => (b > a ? b : a), 0);
     return `${RUNS[run]}: ${data.bitwise[run] ? "equal bit for bit"
       : `not bit for bit; hidden states differ by at most ${small(most)} of their size`}.`;
@@ -98,22 +98,21 @@ function prepareEquality() {
   const absent = Object.keys(ALL_RUNS).filter((run) => !(run in RUNS)).map((run) => ALL_RUNS[run]);
   const both = data.bitwise.dense && data.bitwise.tree;
   const rest = absent.length ? ` Left out: ${absent.join(", ")}. The end of the page says why.`
-    : data.engine === "tree" ? " (Of its top layer the tree engine computes the groups' last tokens alone.)" : "";
+    : " (Of its top layer the tree engine computes the groups' last tokens alone.)";
   $("bitwise").replaceChildren(
     make("b", {}, both ? "Equal bit for bit: every token, every layer, in both engines." : said.join(" ")), rest,
     ` Computed on: ${data.machine}.`);
 }
 
-let equalityAt = null, traced = null; // the chart's axes, and what is drawn anew for each token
+let equalityAt, traced; // the chart's axes, and what is drawn anew for each token
 
-const SHORT = { dense: "dense", tree: data.engine === "tree" ? "tree" : "cache", without_mask: "mask off",
-  without_positions: "run on", without_both: "both" };
+const SHORT = { dense: "dense", tree: "tree", without_mask: "mask off", without_positions: "run on",
+  without_both: "both" };
 
 // The run that the switches ask for: its line is in ink.
-const currentRun = () => ablated() || (state.layout === "tree" && "tree" in RUNS ? "tree" : "dense");
+const currentRun = () => ablated() || (state.layout === "tree" ? "tree" : "dense");
 
 function drawEquality() {
-  if (!Object.keys(RUNS).length) return;
   const [low, high] = exponents, zero = low - 1, host = $("equality");
   const ticks = [[zero, "0"]];
   for (let e = low; e <= high; e += Math.ceil((high - low) / 5) || 1) ticks.push([e, `10${superscript(e)}`]);
@@ -124,7 +123,6 @@ function drawEquality() {
 }
 
 function traceEquality() {
-  if (!traced) return;
   const zero = exponents[0] - 1, at = equalityAt;
   const series = Object.keys(RUNS).map((run, i) => ({
     ...(run === currentRun() ? LINES[0] : { ...REST, dash: DASHES[i % 4] }), marks: true, run,
@@ -182,7 +180,7 @@ function markStrips() {
 
 // ------------------------------------------------------------------ part 4: attention, and readouts
 
-let attention = null, starts = []; // of the model as it answers, by row of the tree
+let attention, starts = []; // of the model as it answers, by row of the tree
 const ablatedAttention = {}, ablatedStarts = {}; // of the other runs, by row of the packed sequence
 
 function prepareAttention() {
@@ -228,7 +226,6 @@ const shade = (strength) => (strength <= 0.5 ? 0.7 * strength : 0.62 + 0.76 * (s
 let read = null; // what is shown: rows and weights
 
 function drawAttention() {
-  if (!attention) return;
   const rows = readRows(), found = weights(rows.length), part = data.packed;
   $("layername").textContent = `${state.layer} of ${L}`;
   $("headname").textContent = state.head ? `${state.head} of ${data.heads}` : `mean of ${data.query_heads}`;
@@ -277,7 +274,6 @@ TABLES.attentiontable = (table) => fillTable(table, ["Index", "Token", "Weight"]
   : read.rows.map((row, i) => [`${row}`, data.packed.names[row].replace(/^“(.*)”$/s, "$1"), percent(read.found[i])]));
 
 function drawLens() {
-  if (!GROUPS[0].lens.length) return;
   const group = GROUPS[state.group], host = $("lens"), found = result(state.group);
   const left = state.group >= data.shown || !found;
   $("lens-title").textContent = left ? `The readouts of ${groupName(state.group)} are left out`

@@ -25,8 +25,7 @@ class Sequence_(TypedDict):
 class GroupPart(TypedDict):
     """A group and its answer. `prompt`: its text after the `shared` text of all prompts.
     `probabilities`: of its choices, in their order. `null`: of "None of the above". `lens`: these
-    (the null option last) as read out after each layer; empty if the group is not `shown`, or if
-    the model does not show them."""
+    (the null option last) as read out after each layer; empty if the group is not `shown`."""
 
     trial: int
     choices: list[int]
@@ -38,7 +37,7 @@ class GroupPart(TypedDict):
 
 class AnswerPart(TypedDict):
     """Self-Ensemble's answer. `running[t]`: the scores of the first t + 1 trials; `errors[t]`:
-    their standard errors, None if the trials do not determine them."""
+    their standard errors, None for one trial and where a trial holds some of the choices only."""
 
     prediction: int
     probabilities: list[float]
@@ -52,8 +51,7 @@ class Ablation(TypedDict):
     `probabilities`, `nulls`, `lens`: of each shown group, as in GroupPart. `self_ensemble`: the
     answer from the trials that are shown whole, None if there are none. `attention`: uint8, in
     steps of 1/255, for the first `rows` rows of the packed sequence, one after the other: (L,
-    heads, c), where c is the number of rows that the mask shows; None if the model does not show
-    it, or if it would take too much.
+    heads, c), where c is the number of rows that the mask shows; None if it would take too much.
     """
 
     probabilities: list[list[float]]
@@ -82,18 +80,14 @@ class Data(TypedDict):
     `equality[run]`: (T, L + 1) float32, how far each packed token's hidden state is from that of
     the separate run of its prompt, as a part of its size (root mean square), after each layer and
     after the final norm. The runs: the engines "dense" and "tree", and the `ablations`
-    "without_mask", "without_positions" and "without_both"; a run that the model cannot do is
-    missing. NaN: not computed, because the
-    tree engine's top layer has the groups' ends only. `bitwise`: whether all bits are equal.
+    "without_mask", "without_positions" and "without_both"; one whose numbers make no answer is
+    missing. NaN: not computed, because the tree engine's top layer has the groups' ends only.
+    `bitwise`: whether all bits are equal.
 
     `attention`: uint8, in steps of 1/255, for row after row of the tree: (L, heads, position + 1),
-    how much it reads the tokens of its prompt up to itself. With `heads` 1 the mean of the heads;
-    with 0 None.
+    how much it reads the tokens of its prompt up to itself. With `heads` 1 the mean of the heads.
 
     `machine`: the machine that made the page, in words. Equal bits are a fact about a machine.
-
-    `engine`: how the answers were computed. "tree": by minise's own engine. "cache": by another
-    library, the shared prefix first and the rest behind its cache. "separate": each prompt alone.
     """
 
     model: str
@@ -104,7 +98,6 @@ class Data(TypedDict):
     query_heads: int
     heads: int
     windows: list[int]
-    engine: str
     question: str
     choices: list[str]
     labels: str

@@ -147,7 +147,7 @@ function drawAll() { // also after a change of size or colours
 
 async function start() {
   for (const [run, packed] of Object.entries(data.equality)) equality[run] = await unpack(packed);
-  if (data.attention) attention = await unpack(data.attention);
+  attention = await unpack(data.attention);
   for (const [name, { attention: packed }] of Object.entries(data.ablations)) {
     if (packed) ablatedAttention[name] = await unpack(packed);
   }

@@ -18,10 +18,9 @@ from minise.engines import LanguageModel
 from minise.explaining.collect import explain_data
 from minise.explaining.data import Data
 from minise.explaining.figure import mask_picture
-from minise.files import json_text, read_bytes
 from minise.grouping import Grouping
-from minise.method import Preset
-from minise.methods.public import named_self_ensemble
+from minise.method import SelfEnsemble
+from minise.methods.groupings import grouping_named
 from minise.question import Question
 
 _HERE = Path(__file__).parent
@@ -63,9 +62,8 @@ def explain(
     group_size: int = 4,
     trials: int = 20,
     seed: int = 0,
-    grouping: str | Grouping | None = None,
-    null_option: bool | None = None,
-    preset: str | Preset = "paper",
+    grouping: str | Grouping = "random",
+    null_option: bool = True,
     detail: str | None = None,
 ) -> Page:
     """A page that shows how Self-Ensemble answers a question: `.data`, `.html` and `.figure`. A
@@ -75,7 +73,7 @@ def explain(
     (their mean); by default "full" if the page stays below 5 MB. Raises InputError as
     `self_ensemble` does, and for what a page cannot hold (`collect.explain_data`).
     """
-    method = named_self_ensemble(group_size, trials, grouping, null_option, preset)
+    method = SelfEnsemble(group_size, trials, grouping_named(grouping), null_option)
     return Page(explain_data(lm, method, question, seed, detail))
 
 
@@ -101,15 +99,15 @@ def _render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_function"] = json_text
-    environment.policies["json.dumps_kwargs"] = {"default": _packed, "separators": (",", ":")}
+    compact = {"separators": (",", ":"), "allow_nan": False}
+    environment.policies["json.dumps_kwargs"] = {"default": _packed, **compact}
     environment.filters["visible"] = visible
     return environment.get_template(template).render(values)
 
 
 def _source(*names: str) -> str:
     """Files of this folder, unchanged: they have no text of a user."""
-    return "\n".join(read_bytes(_HERE / name).decode() for name in names)
+    return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)
 
 
 def _packed(array: np.ndarray) -> dict[str, Any]:

@@ -1,97 +1,100 @@
-"""What the model does on the prompts of a page: each run alone, and packed in five ways."""
+"""What the model does on the prompts of a page: each run alone, and packed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minise.checking.traces import Trace, row_sizes
-from minise.engines import LanguageModel, branch_logits
-from minise.errors import InputError
-from minise.explaining.ablations import AblatedRun, ablated_layouts, run_ablated
-from minise.explaining.watch import Watch
-from minise.layout import Tree
+from minise.engines import LanguageModel, branch_logits, layout_ends, read_logits, run_alone
+from minise.layout import Layout, Tree
 from minise.method import Plan
+from minise.verify.recording import record
+from minise.verify.traces import Trace, pick, row_sizes, trace
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
-    """lens: for each group, after each layer, the probabilities of its labels. ablated: the runs of
-    `ablations.ablated_layouts`. left_out: which runs are missing, and why. The other fields are as
-    in `data.Data`."""
+class Alone:
+    """Each prompt of a plan, run by itself. trace: hidden states in the order of the packed
+    sequence, which has the prefix once. lens: for each group, after each layer, the probabilities
+    of its labels. attention: as in `data.Data`."""
 
-    equality: dict[str, Any]
-    bitwise: dict[str, bool]
-    attention: Any
+    trace: Trace
     lens: list[list[list[float]]]
-    ablated: dict[str, AblatedRun]
-    left_out: list[str]
+    attention: Any
 
 
 @torch.inference_mode()
-def run_all(
-    lm: LanguageModel,
-    watch: Watch,
-    plan: Plan,
-    flat: Tree,
-    tree: Tree,
-    rows_of_tree: list[int],
-    every_head: bool,
-) -> Runs:
-    """Run each prompt alone with everything recorded, then all of them packed. `rows_of_tree`: the
-    result of `tree_rows`.
+def run_each_alone(lm: LanguageModel, plan: Plan, tree: Tree, every_head: bool) -> Alone:
+    """Run each prompt with everything recorded.
 
-    Attention is recorded where a prompt runs alone, because a record of the whole packed sequence
-    would take T * T numbers for each head. The packed run's is the same: `equality` shows it.
+    Attention is recorded here, because a record of the whole packed sequence would take T * T
+    numbers for each head. The packed run's is the same: `compare` shows it.
     """
     streams: list[Trace] = []
     attention: dict[int, Any] = {}  # by row of the tree
     lens = []
-    for group, (path, prompt) in enumerate(zip(tree.paths(), plan.prompts, strict=True)):
-        one = watch.alone(plan.prefix + prompt.ids, prompt.label_ids)
-        start = len(plan.prefix) if group else 0  # the packed sequence has the prefix once
-        streams.append([rows[start:] for rows in one.trace])
-        lens.append(one.readouts)
-        if one.weights is not None:
-            _add_attention(attention, path, one.weights, every_head)
-    alone = [torch.cat(rows) for rows in zip(*streams, strict=True)]
-    del streams
-    equality, bitwise, ablated, left_out = {}, {}, {}, []
-    runs = _packed_runs(lm, watch, plan, rows_of_tree) if alone else {}
-    for name, run in runs.items():
-        try:
-            equality[name], bitwise[name] = _compare(alone, run(), flat.ends)
-        except InputError as error:  # the model cannot do this run
-            both = ", with and without mask and positions," if name == "dense" else ""
-            left_out.append(f"The run {name}{both} is left out: {error}.")
-    for name, layout in ablated_layouts(flat).items() if "dense" in equality else ():
-        try:
-            packed, ablated[name] = run_ablated(lm, watch, plan, layout)
-        except InputError as error:
-            left_out.append(f"The run {name} is left out: {error}.")
-        else:
-            equality[name], bitwise[name] = _compare(alone, packed, flat.ends)
-    cells = np.concatenate([attention[i] for i in sorted(attention)]) if attention else None
-    return Runs(equality, bitwise, cells, lens, ablated, left_out)
+    for path, prompt in zip(tree.paths(), plan.prompts, strict=True):
+        with record(lm.refined, attention=True) as recording:
+            hidden = run_alone(lm, plan.prefix + prompt.ids)
+        layers = [rows[0] for rows in by_layer(recording.residual)]
+        start = len(plan.prefix) if streams else 0  # the packed sequence has the prefix once
+        streams.append([rows[start:] for rows in (*layers, hidden)])
+        lens.append(readouts(lm, torch.stack([rows[-1] for rows in layers]), prompt.label_ids))
+        steps = in_steps(recording.attention, every_head)
+        for position, row in enumerate(path):  # a row that another prompt has added stays
+            attention.setdefault(row, steps[:, :, position, : position + 1].ravel())
+    cells = np.concatenate([attention[row] for row in sorted(attention)])
+    return Alone([torch.cat(rows) for rows in zip(*streams, strict=True)], lens, cells)
 
 
-def _add_attention(
-    attention: dict[int, Any], path: list[int], weights: Tensor, every_head: bool
-) -> None:
-    """Add the rows of one prompt's weights (L, heads, T, T), in steps of 1/255. `path`: where the
-    prompt's tokens stand in the tree. A row that another prompt has added stays."""
+def run_packed(lm: LanguageModel, plan: Plan, rows_of_tree: list[int]) -> dict[str, Trace]:
+    """The hidden states of the packed sequence's tokens by both engines. `rows_of_tree`: the result
+    of `tree_rows`. The tree engine's top layer and final norm have the groups' ends only."""
+    columns = plan.prompts[0].label_ids
+
+    def run(engine: str) -> Trace:
+        branches = plan.prefix, plan.branches, engine, columns
+        return trace(lm.refined, lambda: branch_logits(lm, *branches))[0]
+
+    return {
+        "dense": run("dense"),
+        "tree": pick(run("tree"), rows_of_tree, range(len(plan.prompts))),
+    }
+
+
+def readouts(lm: LanguageModel, rows: Tensor, label_ids: Sequence[int] | None) -> list[list[float]]:
+    """The probabilities of the labels as read from the rows (L, D) of one token, one after each
+    layer: as after the last, by the final norm and the output matrix."""
+    logits = read_logits(lm, lm.refined.model.norm(rows), label_ids)
+    values: list[list[float]] = logits.double().softmax(dim=-1).tolist()
+    return values
+
+
+@torch.inference_mode()
+def attention_weights(lm: LanguageModel, layout: Layout) -> dict[int, Tensor]:
+    """For each layer (1, heads, T, T): how much each token of a layout reads each other one."""
+    with record(lm.refined, attention=True) as recording:
+        layout_ends(lm, layout)
+    return recording.attention
+
+
+def in_steps(attention: dict[int, Tensor], every_head: bool) -> Any:
+    """Weights (1, heads, T, T) of each layer as uint8 (L, heads, T, T) in steps of 1/255; of all
+    heads, or of their mean."""
+    weights = torch.cat(by_layer(attention))
     if not every_head:
         weights = weights.mean(dim=1, keepdim=True)
-    steps = (weights.float() * 255).round().byte().cpu().numpy()  # (L, heads, Q, T)
-    for position, row in enumerate(path):
-        if row not in attention:
-            attention[row] = steps[:, :, position, : position + 1].ravel()
+    return (weights.float() * 255).round().byte().cpu().numpy()
+
+
+def by_layer(recorded: dict[int, Tensor]) -> list[Tensor]:
+    """What was recorded, from the first layer to the last."""
+    return [recorded[layer] for layer in sorted(recorded)]
 
 
 def tree_rows(flat: Tree, tree: Tree) -> list[int]:
@@ -102,19 +105,7 @@ def tree_rows(flat: Tree, tree: Tree) -> list[int]:
     return [rows[row] for row in range(len(flat.tokens))]
 
 
-def _packed_runs(
-    lm: LanguageModel, watch: Watch, plan: Plan, rows_of_tree: list[int]
-) -> dict[str, Callable[[], Trace]]:
-    """Both engines as they are used."""
-    columns = plan.prompts[0].label_ids
-    dense = partial(branch_logits, lm, plan.prefix, plan.branches, "dense", columns)
-    runs: dict[str, Callable[[], Trace]] = {"dense": partial(watch.packed, dense)}
-    if watch.engine != "separate":
-        runs["tree"] = partial(watch.tree, plan, rows_of_tree)
-    return runs
-
-
-def _compare(alone: Trace, packed: Trace, ends: Tensor) -> tuple[Any, bool]:
+def compare(alone: Trace, packed: Trace, ends: Tensor) -> tuple[Any, bool]:
     """(T, L + 1) float32: how far each packed token's row is from its separate run's, as a part of
     its size; and whether all bits are equal. A layer with fewer rows has the ends only, as the tree
     engine's top layer does; its other rows are NaN."""

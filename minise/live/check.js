@@ -1,5 +1,5 @@
 // The words of `minise check` for one packed row: docs/check.md has the fields, and
-// minise/checking/packing.py, mistakes.py and packing_check.py the same code in Python.
+// minise/verify/packing.py, mistakes.py and judging.py the same code in Python.
 // Here a row need not say what was meant; then it is taken from what is given.
 
 import { ancestors } from "./layout.js";

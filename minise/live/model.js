@@ -201,7 +201,7 @@ export class Model {
 
   // ids, positions: T numbers. mask: Uint8Array of T * T, mask[t * T + u] = 1: t may attend to u.
   // logits: for each of `rows` (all, if none are given) those of the vocabulary. hidden: the
-  // embedding, then the stream after each layer, before the final norm (as checking/recording.py
+  // embedding, then the stream after each layer, before the final norm (as verify/recording.py
   // has it). attention[layer][head]: T * T weights.
   forward(ids, positions, mask, { rows = null, hidden = false, attention = false } = {}) {
     checkRow(ids, positions, mask);

@@ -13,13 +13,11 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from torch import nn
 
 from minise.data.miniature import evaluation_questions, load_facts
 from minise.engines import LanguageModel
 from minise.errors import InputError
-from minise.files import json_text, read_bytes
-from minise.loading import checkpoint
-from minise.loading.stored import Stored
 
 FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
 MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a page of 27 MB
@@ -35,51 +33,54 @@ _NAME = re.compile(r"^(?:async )?(?:function|class|const|let) ([\w$]+)", re.MULT
 _OTHER = re.compile(r"^(?:import|export|var|(?:const|let) [\[{])|</script", re.MULTILINE)
 
 
-def live_page(source: str | Path, revision: str | None = None) -> str:
-    """The page for a checkpoint: a folder, the shipped "weights/...", or a hub id "owner/name".
-
-    The page needs no other file and no network: its policy forbids every request. Raises InputError
-    as `load` does, and where `why_not_live` has a reason.
-    """
-    lm, stored, *_ = checkpoint.prepare(source, revision, "auto", "cpu", None)
-    if why := _unfit(lm, stored):
+def live_page(lm: LanguageModel) -> str:
+    """The page in which a model runs: one file, which needs no network, and whose policy forbids
+    every request. Raises InputError where `why_not_live` has a reason."""
+    if why := why_not_live(lm):
         raise InputError(f"{lm.name}: {why}; leave --live out")
-    # float16 has fewer exponents than float32, and none of its values is lost there.
-    dtype = stored.dtype if stored.dtype == torch.bfloat16 else torch.float32
-    decoder = checkpoint.read_weights(stored, dtype, torch.device("cpu"))
-    weights = safetensors.torch.save(
-        {name: tensor.contiguous() for name, tensor in decoder.state_dict().items()}
-    )
+    state = lm.decoder.state_dict()
+    lossless = all(torch.equal(x.bfloat16().to(x.dtype), x) for x in state.values())
+    dtype = torch.bfloat16 if lossless else torch.float32
+    tensors = {name: x.to("cpu", dtype, copy=True).contiguous() for name, x in state.items()}
     embedded = {
-        "name": Path(str(source)).name,
+        "name": Path(lm.name).name,
         "config": asdict(lm.config),
         "tokenizer": json.loads(lm.tokenizer.backend.to_str()),
-        "weights": base64.b64encode(weights).decode(),
+        "weights": base64.b64encode(safetensors.torch.save(tensors)).decode(),
         "world": world(),
     }
     return page_of(embedded)
 
 
-def why_not_live(source: str | Path, revision: str | None = None) -> str:
-    """Why a checkpoint does not run in a page; empty if it does. It must be of FAMILIES, have at
-    most MOST_NUMBERS numbers, none of them in 4 bits, and a tokenizer of byte-level BPE. Raises
-    InputError as `load` does."""
-    lm, stored, *_ = checkpoint.prepare(source, revision, "auto", "cpu", None)
-    return _unfit(lm, stored)
+def why_not_live(lm: LanguageModel) -> str:
+    """Why a model does not run in a page; empty if it does. It must be of FAMILIES, have at most
+    MOST_NUMBERS numbers, none of them in 4 bits, and a tokenizer of byte-level BPE."""
+    family, values = lm.config.model_type, sum(x.numel() for x in lm.decoder.parameters())
+    layers = [x for name, x in lm.decoder.named_modules() if name.endswith("_proj")]
+    if family not in FAMILIES:
+        return f"the live page has no {family}, only {', '.join(FAMILIES)}"
+    if not all(isinstance(layer, nn.Linear) for layer in layers):
+        return "its weights are in 4 bits, which the live page has not"
+    if values > MOST_NUMBERS:
+        return f"it has {values:,} numbers, but a live page holds at most {MOST_NUMBERS:,}"
+    if problem := tokenizer_problem(json.loads(lm.tokenizer.backend.to_str())):
+        return f"{problem}; the live page has byte-level BPE only, as GPT-2 cuts words"
+    return ""
 
 
 def page_of(embedded: dict[str, Any]) -> str:
     """The page with what it shows, ready for JSON: a checkpoint, or recorded answers."""
-    style, script = read_bytes(_HERE / "page.css").decode(), script_of(_HERE)
+    style, script = _text(_HERE / "page.css"), script_of(_HERE)
     parts = {
         "policy": _policy(style, script),
         "style": style,
         "script": script,
         # "<" could end the script element in which the JSON stands.
-        "checkpoint": json_text(embedded, separators=(",", ":")).replace("<", "\\u003c"),
+        "checkpoint": json.dumps(embedded, allow_nan=False, separators=(",", ":")).replace(
+            "<", "\\u003c"
+        ),
     }
-    page = read_bytes(_HERE / "page.html").decode()
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], page)
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _text(_HERE / "page.html"))
 
 
 def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
@@ -137,7 +138,7 @@ def script_of(folder: Path, start: str = _START) -> str:
             raise ValueError(f"{' -> '.join([*importing, name])}: modules import each other")
         if name in texts:
             return
-        text = read_bytes(folder / name).decode()
+        text = _text(folder / name)
         for imported in _IMPORT.findall(text):
             add(imported, (*importing, name))
         text = _EXPORT.sub("", _IMPORT.sub("", text))
@@ -150,20 +151,6 @@ def script_of(folder: Path, start: str = _START) -> str:
 
     add(start, ())
     return "\n".join(['"use strict";', "{", *texts.values(), "}", ""])
-
-
-def _unfit(lm: LanguageModel, stored: Stored) -> str:
-    """Why a checkpoint does not run in a page; empty if it does."""
-    family, values = lm.config.model_type, stored.values
-    if family not in FAMILIES:
-        return f"the live page has no {family}, only {', '.join(FAMILIES)}"
-    if values > MOST_NUMBERS:
-        return f"it has {values:,} numbers, but a live page holds at most {MOST_NUMBERS:,}"
-    if stored.packed:
-        return "it is stored in 4 bits, which the live page has not"
-    if problem := tokenizer_problem(json.loads(lm.tokenizer.backend.to_str())):
-        return f"{problem}; the live page has byte-level BPE only, as GPT-2 cuts words"
-    return ""
 
 
 def tokenizer_problem(raw: dict[str, Any]) -> str:
@@ -186,6 +173,10 @@ def tokenizer_problem(raw: dict[str, Any]) -> str:
         ),
     }
     return next((problem for problem, is_one in problems.items() if is_one), "")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def _policy(style: str, script: str) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,13 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel, layout_logits
-from minise.errors import InputError, say
+from minise.errors import InputError
 from minise.explaining.ablations import ablated_layouts
-from minise.explaining.collect import watch_of
-from minise.explaining.watch import Watch
-from minise.grouping import Groups, Trial
+from minise.explaining.runs import attention_weights, by_layer
+from minise.grouping import Groups
 from minise.layout import Layout, pack
 from minise.live.page import MOST_CHOICES, page_of
-from minise.method import Plan, SelfEnsemble, label_logits, plan_orders
+from minise.method import Plan, SelfEnsemble, label_logits, plan_groups
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
 from minise.question import Question
 
@@ -41,27 +40,15 @@ MARKS = 400  # for the logits of all tokens, in Read
 
 
 @dataclass(frozen=True)
-class Answer:
+class Said:
     """What the model says of a layout, at some of its rows. logits: of labels, by row and token id.
-    every: of all tokens, see `_every`. attention: (L, heads, T) by row, what the row's token reads.
-    fault: why it cannot say anything."""
+    every: of all tokens, see `_every`. attention: (L, heads, T) by row, what the row's token
+    reads."""
 
     layout: Layout
     logits: dict[int, dict[int, float]]
-    every: dict[int, dict[str, Any]]
-    attention: dict[int, Tensor]
-    fault: str = ""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """A pass of the model, or several (`count`) where it runs each prompt alone: `tokens` of them
-    in all. layouts: of which it tells. run: does it."""
-
-    layouts: list[Layout]
-    tokens: int
-    run: Callable[[], list[Answer]]
-    count: int = 1
+    every: dict[int, dict[str, Any]] = field(default_factory=dict)
+    attention: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,25 +77,18 @@ def recorded_page(
     lm: LanguageModel, question: Question, m: int, N: int, seed: int, why: str
 ) -> str:
     """The page for one question, asked with groups of m in N trials. `why` the model does not run
-    in the page stands there. What runs here is said on stderr.
+    in the page stands there.
 
     Raises InputError as `check_scenes` does, for a prompt beyond the model's positions, and for a
     tokenizer that joins two lines of a prompt.
     """
     check_scenes(question, m, N, seed)
     asked = Asked(lm, question, m, N, seed)
-    plan = asked.trials()
-    lines = Lines(asked, plan)
-    watch = watch_of(lm, plan.prefix + plan.branches[0])
-    words = other_words(question, leak_groups(plan.groups.trials[0]))
-    passes = all_passes(asked, watch, lines)
-    count, tokens = sum(one.count for one in passes), sum(one.tokens for one in passes)
-    say(f"{lm.name}: {why}; its answers are recorded: {count} passes with {tokens:,} tokens in all")
-    own = lm.config.sliding_windows
-    windows: Sequence[int | None] = own or watch.windows or [None]
+    lines = Lines(asked)
+    words = other_words(question, leak_groups(asked.trials().groups.trials[0]))
     embedded = {
         "name": Path(lm.name).name,
-        "config": {"sliding_windows": list(windows)},
+        "config": {"sliding_windows": list(lm.config.sliding_windows)},
         "tokenizer": {"lines": lines.ids, "pieces": lines.pieces()},
         "weights": "",
         "world": [world_item(question)],
@@ -116,7 +96,7 @@ def recorded_page(
             "why": why,
             "settings": {"m": m, "N": N, "seed": seed},
             "words": words,
-            "answers": recorded_answers(passes),
+            "answers": as_json(all_said(asked, lines)),
         },
     }
     return page_of(embedded)
@@ -153,62 +133,47 @@ def world_item(question: Question) -> dict[str, Any]:
 # What the scenes ask.
 
 
-def all_passes(asked: Asked, watch: Watch, lines: Lines) -> list[Pass]:
-    """All that the page can ask. Leak comes before Read, whose row it has, too: its numbers are
-    compared bit for bit."""
-    engine = "separate" if watch.engine == "separate" else "tree"
-    packed = [*leak_passes(asked), read_pass(asked, watch, lines)]
-    return [ask_pass(asked, engine), mean_pass(asked, engine), *packed]
+def all_said(asked: Asked, lines: Lines) -> list[Said]:
+    """The answers to all that the page can ask. Leak comes before Read, whose row it has, too: its
+    numbers are compared bit for bit."""
+    return [*ask_said(asked), *mean_said(asked), *leak_said(asked), *read_said(asked, lines)]
 
 
-def _faults(one: Pass, fault: str) -> list[Answer]:
-    return [Answer(layout, {}, {}, {}, fault) for layout in one.layouts]
-
-
-def ask_pass(asked: Asked, engine: str) -> Pass:
+def ask_said(asked: Asked) -> list[Said]:
     """Standard inference with 2, 3, ... of the choices."""
     rank = world_item(asked.question)["rank"]
     orders = [
-        tuple(i for i, place in enumerate(rank) if place < K) for K in range(2, len(rank) + 1)
+        (tuple(i for i, place in enumerate(rank) if place < K),) for K in range(2, len(rank) + 1)
     ]
-    plan = plan_orders(asked.lm, asked.question, DEFAULT_TEMPLATE, orders)
-    layouts: list[Layout] = [pack(plan.prefix, [ids]) for ids in plan.branches]
-    return _prompts_pass(asked, plan, layouts, engine)
+    groups = Groups(tuple(orders))
+    plan = plan_groups(asked.lm, asked.question, DEFAULT_TEMPLATE, groups, null_option=False)
+    layouts = [pack(plan.prefix, [ids]) for ids in plan.branches]
+    return _said(plan, layouts, label_logits(asked.lm, plan))
 
 
-def mean_pass(asked: Asked, engine: str) -> Pass:
+def mean_said(asked: Asked) -> list[Said]:
     """All trials at once. The page asks trial after trial, each as a tree of its groups."""
     plan = asked.trials()
     groups = iter(plan.branches)
-    layouts: list[Layout] = [
+    layouts = [
         pack(plan.prefix, [next(groups) for _ in trial], tree=True) for trial in plan.groups.trials
     ]
-    return _prompts_pass(asked, plan, layouts, engine)
+    return _said(plan, layouts, label_logits(asked.lm, plan))
 
 
-def _prompts_pass(asked: Asked, plan: Plan, layouts: list[Layout], engine: str) -> Pass:
-    """The prompts of a plan, laid out for the page in these layouts, which have their ends."""
-
-    def run() -> list[Answer]:
-        return _answers(plan, layouts, label_logits(asked.lm, plan, engine))
-
-    count = len(plan.prompts) if engine == "separate" else 1
-    return Pass(layouts, plan.tokens(asked.lm.counted_as(engine)), run, count)
-
-
-def _answers(plan: Plan, layouts: Sequence[Layout], logits: Sequence[Tensor]) -> list[Answer]:
+def _said(plan: Plan, layouts: Sequence[Layout], logits: Sequence[Tensor]) -> list[Said]:
     """The label logits of each prompt of the plan, by the layouts in whose ends they stand."""
-    said, answers = iter(zip(plan.prompts, logits, strict=True)), []
+    said = iter(zip(plan.prompts, logits, strict=True))
+    answers = []
     for layout in layouts:
         rows = {}
-        for end in layout.ends.tolist():
-            prompt, values = next(said)
-            rows[end] = dict(zip(prompt.label_ids, values.tolist(), strict=True))
-        answers.append(Answer(layout, rows, {}, {}))
+        for end, (prompt, values) in zip(layout.ends.tolist(), said, strict=False):
+            rows[end] = dict(zip(prompt.label_ids or (), values.tolist(), strict=True))
+        answers.append(Said(layout, rows))
     return answers
 
 
-def leak_groups(trial: Trial) -> list[tuple[int, ...]]:
+def leak_groups(trial: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The groups in the row of Leak; one group alone is cut in two."""
     if len(trial) > 1:
         return list(trial[:GROUPS])
@@ -225,32 +190,24 @@ def other_words(question: Question, groups: Sequence[Sequence[int]]) -> list[str
     return [question.choices[i] for i in others[:WORDS]]
 
 
-def leak_passes(asked: Asked) -> list[Pass]:
+def leak_said(asked: Asked) -> list[Said]:
     """The row with each word in group 1, as it should be and ablated, and group 2 alone."""
     choices = asked.question.choices
     groups = leak_groups(asked.trials().groups.trials[0])
     lists = [[choices[i] for i in group] for group in groups]
-    passes = []
+    answers = []
     for word in [lists[0][0], *other_words(asked.question, groups)]:
         plan = asked.prompts([[word, *lists[0][1:]], *lists[1:]])
         flat = pack(plan.prefix, plan.branches)
-        layouts = [flat, *ablated_layouts(flat).values()]
-        passes += [_layout_pass(asked.lm, plan, layout) for layout in layouts]
+        for layout in (flat, *ablated_layouts(flat).values()):
+            logits = label_logits(asked.lm, replace(plan, layout=layout))
+            answers += _said(plan, [layout], logits)
     alone = replace(plan, prompts=plan.prompts[1:2])
-    layout: Layout = pack(alone.prefix, alone.branches)
-    return [*passes, _prompts_pass(asked, alone, [layout], "separate")]
+    logits = label_logits(asked.lm, alone, "separate")
+    return [*answers, *_said(alone, [pack(alone.prefix, alone.branches)], logits)]
 
 
-def _layout_pass(lm: LanguageModel, plan: Plan, layout: Layout) -> Pass:
-    """The plan's prompts in one row, run as the layout says."""
-
-    def run() -> list[Answer]:
-        return _answers(plan, [layout], label_logits(lm, replace(plan, layout=layout)))
-
-    return Pass([layout], len(layout.tokens), run)
-
-
-def read_pass(asked: Asked, watch: Watch, lines: Lines) -> Pass:
+def read_said(asked: Asked, lines: Lines) -> list[Said]:
     """The groups of the first trial in one row, and each line of a group hidden from its end.
 
     One pass has all of it: behind the row stands, for each hidden line, one more end token. At the
@@ -282,34 +239,17 @@ def read_pass(asked: Asked, watch: Watch, lines: Lines) -> Pass:
     )
     layouts = [flat, *(flat.replace(mask=one) for _, one in hidden)]
     owners = [*range(len(lists)), *(g for g, _ in hidden)]  # of each end of `longer`
-
-    def run() -> list[Answer]:
-        logits = layout_logits(asked.lm, longer).cpu().double()
-        weights = _weights(watch, longer, flat.ends.tolist(), owners)
-        answers = []
-        for number, owner in enumerate(owners):
-            end, ids = int(flat.ends[owner]), plan.prompts[owner].label_ids
-            said = dict(zip(ids, logits[number, ids].tolist(), strict=True))
-            reads = {end: weights[number]} if weights else {}
-            layout = layouts[max(0, number - len(lists) + 1)]
-            answers.append(Answer(layout, {end: said}, {end: _every(logits[number])}, reads))
-        return answers
-
-    return Pass(layouts, 2 * len(longer.tokens), run, 2 if watch.heads else 1)
-
-
-@torch.inference_mode()
-def _weights(watch: Watch, layout: Layout, ends: list[int], owners: list[int]) -> list[Tensor]:
-    """(L, heads, T) for each end of the layout in `read_pass`: how much it reads each token of the
-    row, where a copy's own weight is that of the end. Empty where the model does not show it."""
-    if not watch.heads:
-        return []
-    weights, T, rows = watch.weights(layout).float().cpu(), max(ends) + 1, []
-    for row, owner in zip(layout.ends.tolist(), owners, strict=True):
-        read = weights[:, :, row, :T].clone()
-        read[:, :, ends[owner]] += weights[:, :, row, row] if row >= T else 0
-        rows.append(read)
-    return rows
+    logits = layout_logits(asked.lm, longer).cpu().double()
+    weights = torch.cat(by_layer(attention_weights(asked.lm, longer))).float().cpu()
+    answers = []
+    for number, (row, owner) in enumerate(zip(longer.ends.tolist(), owners, strict=True)):
+        end, ids = int(flat.ends[owner]), plan.prompts[owner].label_ids or []
+        said = dict(zip(ids, logits[number, ids].tolist(), strict=True))
+        reads = weights[:, :, row, :T].clone()
+        reads[:, :, end] += weights[:, :, row, row] if row >= T else 0  # its own weight
+        layout = layouts[max(0, number - len(lists) + 1)]
+        answers.append(Said(layout, {end: said}, {end: _every(logits[number])}, {end: reads}))
+    return answers
 
 
 def _every(logits: Tensor) -> dict[str, Any]:
@@ -330,7 +270,8 @@ class Lines:
     Raises InputError where the ids of a prompt are not those of its lines.
     """
 
-    def __init__(self, asked: Asked, plan: Plan) -> None:
+    def __init__(self, asked: Asked) -> None:
+        plan = asked.trials()
         self.lm, question, template = asked.lm, asked.question, DEFAULT_TEMPLATE
         self.first = template.prefix(question.text)
         labels = LABELS[: len(question.choices) + 1]
@@ -372,30 +313,17 @@ class Lines:
         return {token: decode([*first, token])[before:] for token in ids}
 
 
-def recorded_answers(passes: Sequence[Pass]) -> dict[str, dict[str, Any]]:
-    """All answers by the key of their layout, ready for JSON. Where two passes answer for one
-    layout, the first one's logits stay."""
+def as_json(all_answers: Sequence[Said]) -> dict[str, dict[str, Any]]:
+    """All answers by the key of their layout, ready for JSON. Where two are of one layout, the
+    first one's logits stay."""
     answers: dict[str, dict[str, Any]] = {}
-    for one in passes:
-        for said in run_or_fault(one):
-            kept = answers.setdefault(
-                layout_key(said.layout), {"logits": {}, "every": {}, "attention": {}}
-            )
-            for end, logits in said.logits.items():
-                kept["logits"].setdefault(end, logits)
-            kept["every"] |= said.every
-            kept["attention"] |= {end: _packed(w) for end, w in said.attention.items()}
-            if said.fault and not kept["logits"]:
-                kept["fault"] = said.fault
+    for said in all_answers:
+        empty: dict[str, Any] = {"logits": {}, "every": {}, "attention": {}}
+        kept = answers.setdefault(layout_key(said.layout), empty)
+        kept["logits"] = said.logits | kept["logits"]
+        kept["every"] |= said.every
+        kept["attention"] |= {end: _packed(w) for end, w in said.attention.items()}
     return answers
-
-
-def run_or_fault(one: Pass) -> list[Answer]:
-    """The answers; where the model cannot run the layouts, the reason."""
-    try:
-        return one.run()
-    except InputError as error:
-        return _faults(one, str(error))
 
 
 def _packed(weights: Tensor) -> dict[str, Any]:

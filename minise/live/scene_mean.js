@@ -40,20 +40,15 @@ function buildMean(root, app) {
       el("h2", {}, "The mean over the trials"),
       el("p", {}, "One trial depends on chance: which choices share a group, and in which order. ",
         "The mean over many trials hardly does. Each dot is a choice's probability in one trial. ",
-        "The line is the mean; the band is where the mean of very many trials probably lies."),
+        "The line is the mean; the band is where the mean of very many trials probably lies: ",
+        "the 95% interval by Student's t."),
       el("div", { class: "controls" }, meanView.play, meanView.step,
         button("Start again", () => restart({}), { id: "mean-again" })),
       el("div", { class: "controls" }, meanView.N, meanView.m),
-      meanView.verdict, meanView.told, meanFormulas()),
+      meanView.verdict, meanView.told),
     el("div", { class: "stage" },
       el("h3", {}, "Probability of each choice, trial by trial"), meanView.strip));
   if (app.recorded) switchOff(meanView.m);
-}
-
-function meanFormulas() {
-  return el("details", { id: "mean-formulas" }, el("summary", {}, "How this is computed"),
-    el("p", { class: "soft" }, "The band is the 95% interval of the mean by Student's t."));
-
 }
 
 async function updateMean(app) {
@@ -156,14 +151,13 @@ function meanName(text, width) {
 function drawMeanVerdict(app, values) {
   const { choices, answer } = app.state;
   const score = scores(values);
-  const order = [...score.keys()].sort((a, b) => score[b] - score[a] || a - b);
-  const [first, second] = order;
-  const lead = estimate(values.map((row) => row[first] - row[second]));
+  const [first, second] = [...score.keys()].sort((a, b) => score[b] - score[a] || a - b);
+  const lead = score[first] - score[second];
   const said = answer === null ? "" : first === answer ? ": right" : ": wrong";
   const trials = values.length === 1 ? "1 trial" : `${values.length} trials`;
   fill(meanView.verdict, `After ${trials} the answer is ${choices[first]}${said}.`);
   const { low, high } = estimate(values.map((row) => row[first]));
-  const by = `It leads ${choices[second]} by ${(100 * lead.mean).toFixed(1)} points. `;
+  const by = `It leads ${choices[second]} by ${(100 * lead).toFixed(1)} points. `;
   const band = low === null ? "One trial says nothing about the error."
     : `Its band is ${(100 * (high - low)).toFixed(1)} points wide.`;
   fill(meanView.told, `${by}${band}`);
