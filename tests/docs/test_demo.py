@@ -12,7 +12,7 @@ import pytest
 import minise
 from minise.commands.options import QUESTION
 from minise.explaining.page import explain
-from minise.loading.names import DEFAULT_MODEL
+from minise.loading import DEFAULT_MODEL
 
 ROOT = Path(__file__).parents[2]
 MACHINE = {"machine", "equality", "bitwise"}  # keys whose values may differ on another machine
