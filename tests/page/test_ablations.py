@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from minise import Question, pack, record
+from minise import pack, record
 from minise.engines import layout_logits
-from minise.explaining.ablations import _first_trials, ablated_layouts, groups_that_fit
+from minise.explaining.ablations import ablated_layouts, first_trials, groups_that_fit
 from minise.explaining.page import explain
 from minise.grouping import Groups
-from minise.layout import causal_mask
 from minise.method import SelfEnsemble
 
 NAMES = ("without_mask", "without_positions", "without_both")
@@ -20,18 +19,6 @@ NAMES = ("without_mask", "without_positions", "without_both")
 @pytest.fixture(scope="module")
 def plan(lm, bird):
     return SelfEnsemble(2, 3).plan(lm, bird, 4)
-
-
-def test_the_three_ablations_are_the_layout_with_another_mask_or_other_positions(plan) -> None:
-    flat = pack(plan.prefix, plan.branches)
-    T = len(flat.tokens)
-    wrong = [("mask",), ("positions",), ("mask", "positions")]
-    for (name, layout), parts in zip(ablated_layouts(flat).items(), wrong, strict=True):
-        assert name == "without_" + {1: parts[0], 2: "both"}[len(parts)]
-        mask = causal_mask(T) if "mask" in parts else flat.mask
-        positions = torch.arange(T) if "positions" in parts else flat.positions
-        assert torch.equal(layout.mask, mask)
-        assert torch.equal(layout.positions, positions)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,8 +49,8 @@ def test_an_ablations_attention_is_that_of_its_run(lm, page, plan, name: str) ->
     shown, T = page.data["ablations"][name], len(layout.tokens)
     rows = shown["rows"]
     assert page.data["packed"]["ends"][1] < rows < T
-    with record(lm.decoder, attention=True) as recording:
-        lm.layout_ends(layout)
+    with record(lm.refined, attention=True) as recording:
+        layout_logits(lm, layout)
     weights = torch.stack([recording.attention[i][0] for i in sorted(recording.attention)])
     expected = [weights[:, :, row, layout.mask[row]].flatten() for row in range(rows)]
     assert np.abs(shown["attention"] / 255 - torch.cat(expected).numpy()).max() < 0.51 / 255
@@ -89,21 +76,7 @@ def test_where_no_groups_attention_fits_the_page_says_so(lm, bird, monkeypatch) 
 
 def test_an_ablations_answer_counts_the_trials_that_are_shown_whole() -> None:
     trials = (((0, 1), (2, 3)), ((1, 3), (0, 2)))
-    groups = Groups(trials, weights=(1.0, 2.0, 3.0, 4.0), complete=True)
-    assert _first_trials(groups, 4) == groups
-    three = _first_trials(groups, 3)
-    assert (three.trials, three.weights, three.complete) == (groups.trials[:1], (1.0, 2.0), False)
-    assert _first_trials(groups, 1).trials == ()
-
-
-def test_a_page_that_does_not_show_a_whole_trial_has_ablations_without_an_answer(
-    lm, monkeypatch
-) -> None:
-    two = Question("Which is a bird?", ["wren", "oak"])
-    whole = explain(lm, two, group_size=1, trials=1).data
-    monkeypatch.setattr("minise.explaining.collect.MOST_TOKENS", whole["packed"]["ends"][0] + 1)
-    data = explain(lm, two, group_size=1, trials=1).data
-    assert data["shown"] == 1
-    for name in NAMES:
-        assert data["ablations"][name]["self_ensemble"] is None
-        assert len(data["ablations"][name]["probabilities"]) == 1
+    groups = Groups(trials, weights=(1.0, 2.0, 3.0, 4.0))
+    assert first_trials(groups, 4) == groups
+    assert first_trials(groups, 3) == Groups(trials[:1], (1.0, 2.0))
+    assert first_trials(groups, 1).trials == ()

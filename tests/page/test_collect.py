@@ -12,17 +12,15 @@ from minise.exact.machine import in_words
 from minise.explaining.collect import (
     MOST_BYTES,
     MOST_TOKENS,
-    _plan,
-    _what_fits,
+    checked_plan,
     explain_data,
+    what_fits,
 )
 from minise.explaining.data import Data
 from minise.explaining.page import explain
-from minise.explaining.watch import OwnModel
 from minise.method import SelfEnsemble
-from minise.methods.uncertainty import standard_errors
 from minise.prompt import LABELS
-from tests.support.explained import SETTINGS
+from tests.support.browser import SETTINGS
 from tests.support.tiny import FAMILIES, load_tiny
 
 
@@ -40,8 +38,9 @@ def test_the_pages_answers_are_those_of_the_library(lm, page, bird) -> None:
     assert ensemble["prediction"] == answer.prediction
     assert ensemble["running"][-1] == pytest.approx(answer.scores.tolist(), abs=1e-6)
     assert ensemble["errors"][0] is None  # one trial has no spread
-    errors = standard_errors(plan.groups, answer)
-    assert ensemble["errors"][-1] == pytest.approx(errors.tolist(), abs=1e-6)
+    sums = np.arange(4)[:, None] * np.array([[0.0] * 5, *ensemble["running"]])
+    errors = np.diff(sums, axis=0).std(axis=0, ddof=1) / 3**0.5  # over the trials
+    assert ensemble["errors"][-1] == pytest.approx(errors.tolist(), abs=1e-5)
     other = standard(lm, bird)
     assert data["others"]["standard"]["prediction"] == other.prediction
     probabilities = data["others"]["standard"]["probabilities"]
@@ -53,7 +52,7 @@ def test_a_page_names_the_model_the_question_and_the_settings(lm, page, bird) ->
     windows = sorted({window for window in lm.config.sliding_windows if window is not None})
     facts = {
         **{"model": lm.name, "dtype": "float64", "device": "cpu", "machine": in_words()},
-        **{"layers": lm.config.num_hidden_layers, "windows": windows, "engine": "tree"},
+        **{"layers": lm.config.num_hidden_layers, "windows": windows},
         **{"query_heads": 4, "heads": 4, "detail": "full", "left_out": []},
         **{"question": bird.text, "choices": list(bird.choices), "answer": 0, "labels": LABELS},
         **{"group_size": 2, "trials": 3, "seed": 4, "complete": False},
@@ -95,7 +94,7 @@ def test_the_pages_attention_is_that_of_the_model(lm, page, bird) -> None:
     starts = np.cumsum([0, *(L * H * (p + 1) for p in page.data["tree"]["positions"])])
     assert len(flat) == starts[-1]
     for group in (0, 4):
-        with record(lm.decoder, attention=True) as recording:
+        with record(lm.refined, attention=True) as recording:
             run_alone(lm, plan.prefix + plan.branches[group])
         for position, row in enumerate(tree.paths()[group]):
             shown = flat[starts[row] : starts[row + 1]].reshape(L, H, position + 1) / 255
@@ -115,12 +114,10 @@ def test_the_readout_of_the_last_layer_is_the_groups_answer(lm, page) -> None:
         assert group["lens"][0] != group["lens"][-1]
 
 
-@pytest.mark.parametrize("more", [{"null_option": False}, {"preset": "authors-code"}])
-def test_other_presets_are_explained_too(lm, bird, more) -> None:
-    page = explain(lm, bird, **SETTINGS, **more)
-    assert page.data["bitwise"]["tree"]
-    assert page.data["groups"][0]["null"] is None
-    assert page.html
+def test_all_ordered_groups_are_one_trial_without_a_standard_error(lm) -> None:
+    page = explain(lm, Question("Which is a bird?", ["wren", "oak", "zinc"]), 2, grouping="exact")
+    assert page.data["self_ensemble"]["errors"] == [None]
+    assert "is asked, in" in page.html
 
 
 def test_with_more_choices_than_labels_standard_inference_is_left_out(lm) -> None:
@@ -167,15 +164,6 @@ def test_full_detail_keeps_every_head(lm, bird) -> None:
     assert len(full["attention"]) == 4 * len(low["attention"])
 
 
-def test_no_more_tokens_are_shown_than_fit_in_the_picture(lm) -> None:
-    question = Question("Which is a bird?", ["wren", "oak", "trout", "zinc"])
-    data = explain(lm, question, group_size=4, trials=60, detail="full").data
-    assert len(data["packed"]["texts"]) <= MOST_TOKENS
-    assert data["shown"] < 60 == data["trials"]
-    assert data["groups"][59]["lens"] == []
-    assert data["attention"].size < 4 * MOST_BYTES
-
-
 def bytes_of(data: Data, groups: int, heads: int) -> int:
     """Of equality and attention, for the first groups and this many heads; without the ablations'
     attention and the last of their runs, which are counted apart."""
@@ -194,13 +182,13 @@ def test_as_many_groups_are_shown_as_fit_to_the_byte_and_to_the_token(
 ) -> None:
     """And every head, where no detail is asked for, if all of them fit."""
     data, plan = page.data, SelfEnsemble(2, 3).plan(lm, bird, 4)
-    G, L, H = len(plan.prompts), lm.config.num_hidden_layers, lm.config.num_attention_heads
+    G, H = len(plan.prompts), lm.config.num_attention_heads
     sizes = [data["attention"].nbytes, *(run.nbytes for run in four_runs(data))]
     assert bytes_of(data, G, H) == sum(sizes)
 
     def fits(name: str, most: int, detail: str | None) -> tuple[str, int]:
         monkeypatch.setattr(f"minise.explaining.collect.{name}", most)
-        return _what_fits(OwnModel(lm), L, plan, detail)
+        return what_fits(lm, plan, detail)
 
     for groups in (2, 5, G):
         exact = bytes_of(data, groups, 1)
@@ -220,9 +208,9 @@ def test_as_many_groups_are_shown_as_fit_to_the_byte_and_to_the_token(
 
 def test_over_1000_groups_are_refused(lm) -> None:
     two = Question("Which is a bird?", ["wren", "oak"])
-    assert len(_plan(lm, SelfEnsemble(2, 1000), two, 0).prompts) == 1000
+    assert len(checked_plan(lm, SelfEnsemble(2, 1000), two, 0).prompts) == 1000
     with pytest.raises(InputError, match="1,001 groups are too many for a page"):
-        _plan(lm, SelfEnsemble(2, 1001), two, 0)
+        checked_plan(lm, SelfEnsemble(2, 1001), two, 0)
 
 
 def test_a_trial_too_long_for_the_picture_is_refused(tmp_path) -> None:

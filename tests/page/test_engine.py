@@ -16,14 +16,13 @@ import torch
 
 import minise
 from minise import LanguageModel
-from minise.checking.recording import record
 from minise.data.miniature import evaluation_questions
 from minise.grouping import random_partitions
 from minise.layout import Tree, pack
 from minise.loading.checkpoint import load
-from minise.method import SelfEnsemble, Standard
-from tests.support.node import Run, needs_node
-from tests.support.node import node as node
+from minise.method import SelfEnsemble
+from minise.verify.recording import record
+from tests.support.browser import Run, needs_node
 from tests.support.tiny import FAMILIES, load_tiny
 
 pytestmark = needs_node
@@ -257,24 +256,6 @@ def test_an_answer_is_that_of_python_for_the_same_groups(node: Run, lm: Language
     assert got["scores"] == pytest.approx(wanted.scores.tolist(), abs=1e-5)
 
 
-def test_standard_inference_lists_no_null_option(node: Run, lm: LanguageModel) -> None:
-    question = evaluation_questions(1, 5, 0)[0]
-    plan = Standard().plan(lm, question)
-    raw = json.loads((Path(lm.name) / "tokenizer.json").read_text(encoding="utf-8"))
-    got = node(
-        """
-        import { Tokenizer } from "./tokenizer.js";
-        import { prompts } from "./method.js";
-        const all = data.choices.map((_, i) => i);
-        const tokenizer = new Tokenizer(data.raw);
-        tell(prompts(tokenizer, data.text, data.choices, [all], { nullOption: false }));
-        """,
-        {"raw": raw, "text": question.text, "choices": question.choices},
-    )
-    assert got["prefix"] + got["branches"][0] == plan.prefix + plan.prompts[0].ids
-    assert got["labels"] == [plan.prompts[0].label_ids]
-
-
 def test_the_groups_and_the_hash_of_a_question_are_those_of_python(node: Run) -> None:
     questions = [
         minise.Question("Why?", ["a", "b"]),
@@ -307,42 +288,18 @@ def test_the_groups_and_the_hash_of_a_question_are_those_of_python(node: Run) ->
     assert got[len(questions) :] == hashes
 
 
-def test_the_scores_and_intervals_are_those_of_python(node: Run) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    values = np.random.default_rng(0).random((40, 5))
-    got = node(
-        """
-        import { estimate, scores } from "./method.js";
-        tell({ scores: scores(data), one: estimate([0.5]),
-          lead: estimate(data.map((row) => row[0] - row[2])) });
-        """,
-        values.tolist(),
-    )
-    assert got["scores"] == pytest.approx(values.mean(axis=0).tolist())
-    assert got["one"] == {"mean": 0.5, "error": None, "low": None, "high": None}
-    leads = values[:, 0] - values[:, 2]
-    error = leads.std(ddof=1) / 40**0.5
-    interval = stats.t.interval(0.95, 39, leads.mean(), error)
-    lead = [got["lead"][name] for name in ("mean", "error", "low", "high")]
-    assert lead == pytest.approx([leads.mean(), error, *interval], rel=1e-4)
-
-
-def test_without_webassembly_the_model_multiplies_in_javascript(node: Run) -> None:
-    lm = load(WEIGHTS / "tiny-qwen2")
-    used = node(
-        START
-        + """
-        globalThis.WebAssembly = undefined;
-        const without = Model.fromSafetensors(data.config, bytes);
-        const { ids, positions, mask } = layouts.dense(data.prefix, data.branches);
-        const run = (one) => one.forward(ids, positions, mask).logits.map((row) => [...row]);
-        tell([fast.linear === plain.linear, without.linear === plain.linear,
-          JSON.stringify(run(without)) === JSON.stringify(run(plain)),
-          JSON.stringify(run(fast)) === JSON.stringify(run(plain))]);
-        """,
-        of(lm, **plans(lm, 4)[3]),
-    )
-    assert used == [False, True, True, False]
+def test_the_interval_of_a_mean_is_students(node: Run) -> None:
+    """The quantiles of Student's t for 4 and 39 degrees of freedom are those of its tables."""
+    draw = np.random.default_rng(0)
+    samples = [draw.normal(0.5, 0.1, count) for count in (5, 40)]
+    script = 'import { estimate } from "./method.js";\ntell(data.map(estimate));'
+    *got, one = node(script, [*(x.tolist() for x in samples), [0.5]])
+    for x, quantile, shown in zip(samples, (2.7764, 2.0227), got, strict=True):
+        error = x.std(ddof=1) / len(x) ** 0.5
+        assert (shown["mean"], shown["error"]) == pytest.approx((x.mean(), error))
+        assert shown["high"] - shown["mean"] == pytest.approx(quantile * error, rel=2e-3)
+        assert shown["mean"] - shown["low"] == pytest.approx(quantile * error, rel=2e-3)
+    assert one == {"mean": 0.5, "error": None, "low": None, "high": None}
 
 
 @both_ways

@@ -13,19 +13,15 @@ from minise import pack
 from minise.explaining.page import Page
 from minise.layout import causal_mask
 from minise.method import SelfEnsemble
-from tests.support.browser import MARKS, QUESTION
-from tests.support.browser import browser as browser
-from tests.support.browser import explained as explained
-from tests.support.browser import show as show
-from tests.support.browser import view as view
+from tests.support.browser import MARKS
 
 pytestmark = MARKS
 
 
-def test_the_switches_give_the_masks_and_positions_of_the_library(view, explained) -> None:
+def test_the_switches_give_the_masks_and_positions_of_the_library(view, explained, bird) -> None:
     """Every combination, for every token."""
     lm, _ = explained
-    plan = SelfEnsemble(2, 3).plan(lm, QUESTION, 4)
+    plan = SelfEnsemble(2, 3).plan(lm, bird, 4)
     view.page.select_option("#shown", "3")
     for merge, mask, restart, window in product(
         (False, True), (True, False), (True, False), (None, 16)
@@ -80,7 +76,7 @@ def test_every_number_is_that_of_the_run_that_the_switches_ask_for(view, explain
         assert [row[2] for row in view.rows("#said")] == [f"{100 * p:.1f}%" for p in own]
         assert view.rows("#lenstable")[-1][1:] == [f"{100 * p:.1f}%" for p in run["lens"][g][-1]]
         ensemble = run["self_ensemble"]
-        assert columns_of_answer(view) == shown_answer(ensemble)
+        assert columns_of_answer(view) == shown_answer(data, ensemble)
         dots = sorted(row[4] for row in view.rows("#dottable"))
         assert dots == sorted(f"{100 * p:.1f}%" for group in run["probabilities"] for p in group)
         told = data["choices"][ensemble["prediction"]]
@@ -91,7 +87,7 @@ def test_every_number_is_that_of_the_run_that_the_switches_ask_for(view, explain
         if name == "without_positions":
             view.page.click("#run4 button")  # back to the paper's packing
             assert view.page.locator(".run:visible").count() == 0
-            assert columns_of_answer(view) == shown_answer(data["self_ensemble"])
+            assert columns_of_answer(view) == shown_answer(data, data["self_ensemble"])
             view.page.check("input[name=positions][value=run]")
         elif name == "without_mask":
             assert "Tokens of other groups get" in view.text("#most")
@@ -104,11 +100,11 @@ def columns_of_answer(view) -> tuple[str, dict[str, list[str]]]:
     return rows[0][0], {row[0]: row[1:4] for row in rows}
 
 
-def shown_answer(ensemble) -> tuple[str, dict[str, list[str]]]:
+def shown_answer(data, ensemble) -> tuple[str, dict[str, list[str]]]:
     columns = [ensemble["running"][-1], ensemble["errors"][-1], ensemble["probabilities"]]
     rows = [[f"{100 * column[i]:.1f}%" for column in columns] for i in range(len(columns[0]))]
-    best = QUESTION.choices[ensemble["prediction"]]
-    return best, dict(zip(QUESTION.choices, rows, strict=True))
+    best = data["choices"][ensemble["prediction"]]
+    return best, dict(zip(data["choices"], rows, strict=True))
 
 
 def rows_of_attention(data, name: str, at: int, layer: int) -> list[list[str]]:
@@ -129,16 +125,6 @@ def rows_of_attention(data, name: str, at: int, layer: int) -> list[list[str]]:
         [str(row), text, f"{100 * p:.1f}%"]
         for row, text, p in zip(rows, texts, weights, strict=True)
     ]
-
-
-def test_weights_that_were_not_recorded_are_not_shown(view, explained) -> None:
-    data = explained[1].data
-    view.page.check("input[name=mask][value=off]")
-    last = len(data["groups"]) - 1
-    assert data["packed"]["ends"][last] >= data["ablations"]["without_mask"]["rows"]
-    view.page.click(f"#trials button[data-group='{last}'] >> nth=0")
-    assert view.text("#attended") == ""
-    assert "are here for the first" in view.text("#most")
 
 
 def test_a_selected_group_shows_its_prompt_and_probabilities(view, explained) -> None:
@@ -238,21 +224,6 @@ def test_dots_and_means_follow_the_slider(view, explained) -> None:
         assert centres == pytest.approx([low + p * (high - low) for p in scores], abs=0.01)
 
 
-def test_a_dot_shows_its_label_and_the_other_choices_of_its_group(view, explained) -> None:
-    data = explained[1].data
-    view.page.focus("#dots")
-    for _ in range(4):
-        view.page.keyboard.press("ArrowRight")
-    dot = view.page.evaluate("dots[state.dot]")
-    group = data["groups"][dot["group"]]
-    sentence = view.text("#dot")
-    assert f"under label {'AB'[dot['place']]}" in sentence
-    for choice in group["choices"]:
-        assert data["choices"][choice] in sentence
-    assert f"{100 * group['probabilities'][dot['place']]:.1f}%" in sentence
-    assert f"(trial {group['trial'] + 1})" in sentence
-
-
 def test_the_page_shows_the_table_of_answers_in_its_data(view, explained) -> None:
     data = explained[1].data
     ensemble, others = data["self_ensemble"], data["others"]
@@ -266,33 +237,3 @@ def test_the_page_shows_the_table_of_answers_in_its_data(view, explained) -> Non
         assert [float(cell.rstrip("%")) for cell in cells[1:]] == pytest.approx(
             [100 * column[number_] for column in columns], abs=0.051
         )
-
-
-def test_dots_and_means_are_also_tables(view, explained) -> None:
-    data = explained[1].data
-    dots = [(data["choices"][c], g["trial"], p) for g in data["groups"]
-            for c, p in zip(g["choices"], g["probabilities"], strict=True)]  # fmt: skip
-    rows = [(row[0], int(row[1]) - 1, row[4]) for row in view.open_table("#dottable")]
-    assert sorted(rows) == sorted((c, t, f"{100 * p:.1f}%") for c, t, p in dots)
-    for cells, scores in zip(
-        view.open_table("#formingtable"), data["self_ensemble"]["running"], strict=True
-    ):
-        shown = [float(cell.partition("%")[0]) for cell in cells[1:]]
-        assert shown == pytest.approx([100 * p for p in scores], abs=0.051)
-
-
-def test_a_trials_partition_is_written_out(view, explained) -> None:
-    data = explained[1].data
-    view.page.click("#trials tbody tr:nth-child(2) button >> nth=0")
-    groups = [g for g in data["groups"] if g["trial"] == 1]
-    shown = view.page.locator("#partition li").all_inner_texts()
-    assert shown == [", ".join(data["choices"][c] for c in g["choices"]) for g in groups]
-
-
-def test_the_table_of_tokens_has_every_token(view, explained) -> None:
-    packed = explained[1].data["packed"]
-    view.page.select_option("#shown", "3")
-    rows = view.open_table("#tokentable")
-    assert len(rows) == len(packed["texts"])
-    assert [int(row[3]) for row in rows] == packed["positions"]
-    assert [int(row[4]) for row in rows] == [p + 1 for p in packed["positions"]]

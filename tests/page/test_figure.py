@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from minise import Question, pack
 from minise.explaining.page import explain
 from minise.method import SelfEnsemble
-from tests.support.explained import FOREIGN, HOSTILE
+from tests.support.browser import FOREIGN, HOSTILE
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -29,13 +28,6 @@ def test_the_figure_is_the_first_trials_mask(lm, page, bird) -> None:
         assert torch.equal(visible, layout.mask[row])
         assert drawn.findall(f"{SVG}text")[1].text == str(int(layout.positions[row]))
     assert page.figure.count("reads out") == len(layout.ends)
-
-
-def test_a_long_first_trial_is_drawn_up_to_the_tokens_shown(lm) -> None:
-    question = Question("Which is a bird?", ["wren", "oak", "trout", "zinc"])
-    page = explain(lm, question, group_size=2, grouping="exact", detail="full")
-    many = replace(page, data={**page.data, "shown": 3})
-    assert many.figure.count("reads out") == 3
 
 
 def test_a_character_stands_at_the_last_of_its_tokens(lm) -> None:

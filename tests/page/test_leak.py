@@ -5,18 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-import pytest
-
-from minise.checking.mistakes import CAUSAL
-from tests.claims.zoo.bugs import RUN_ON
-from tests.support.browser import MARKS
-from tests.support.browser import browser as browser
-from tests.support.explained import HOSTILE
-from tests.support.live import Scene
-from tests.support.live import live_file as live_file
-from tests.support.live import phone as phone
-from tests.support.live import scene as scene
-from tests.support.live import shared as shared
+from minise.verify.mistakes import CAUSAL
+from tests.support.browser import HOSTILE, MARKS, View
 
 pytestmark = MARKS
 
@@ -24,7 +14,7 @@ pytestmark = MARKS
 class Mask:
     """The mask of the scene on the screen: its T tokens, and the tokens of each segment."""
 
-    def __init__(self, view: Scene, brush: str = "block") -> None:
+    def __init__(self, view: View, brush: str = "block") -> None:
         view.page.check(f"#scene-leak input[value={brush}]")
         self.view, self.canvas = view, view.page.locator("#scene-leak .cells canvas")
         self.canvas.scroll_into_view_if_needed()
@@ -56,7 +46,7 @@ class Mask:
         return sum(int(run, 36) for run in runs[0].split("_")[1::2]) if runs else 0
 
 
-def leaks(view: Scene) -> str:
+def leaks(view: View) -> str:
     view.settle()
     return str(view.text("#scene-leak .verdict"))
 
@@ -65,7 +55,7 @@ SHORT = "leak?K=4&m=2"
 WORDS = "#scene-leak .side .leak-words button"
 
 
-def test_the_scene_opens_with_the_right_choice_as_the_other_word(scene: Scene) -> None:
+def test_the_scene_opens_with_the_right_choice_as_the_other_word(scene: View) -> None:
     """It changes most: group 2 sees the answer in group 1."""
     scene.go("leak")
     assert scene.text(".leak-prompt mark") == "Ottawa"
@@ -79,66 +69,7 @@ def test_the_scene_opens_with_the_right_choice_as_the_other_word(scene: Scene) -
     assert max(changes, key=changes.__getitem__) == "Ottawa"
 
 
-def test_the_change_and_the_distance_are_named_apart(scene: Scene) -> None:
-    scene.go(SHORT)
-    text = scene.text("#scene-leak")
-    assert "Change when the word changes" in text
-    assert "Distance from a run of its own, four ways" in text
-    assert "alone: what it must be" in scene.text(".leak-case.reference")
-    shown = scene.text(".leak-case[aria-pressed=true] > span:last-child")
-    assert scene.text("#leak-apart").startswith(f"Now: distance {shown}. Without a mask, ")
-
-
-@pytest.mark.parametrize("block", [True, False])
-def test_a_painted_mask_stays_when_another_word_is_chosen(scene: Scene, block: bool) -> None:
-    """Whatever the word's number of tokens is, and on the screen it keeps its size."""
-    scene.go(SHORT)
-    mask = Mask(scene, "block" if block else "cell")
-    start, seen = mask.segments[2][0], mask.segments[0][1]
-    if block:  # group 2 may not see the question: no mask that has a name
-        scene.page.mouse.click(*mask.at(mask.middle(2), seen))
-    else:
-        scene.page.mouse.click(*mask.at(start, seen))
-    scene.settle()
-    side, lengths, hidden = mask.canvas.bounding_box()["width"], {mask.T}, mask.hidden()
-    assert hidden == (len(mask.segments[2]) * len(mask.segments[0]) if block else 1)
-    for word in ("Paris by night and day", "x", None):
-        if word:
-            scene.page.fill("#scene-leak input[type=text]", word)
-            scene.page.keyboard.press("Enter")
-        else:
-            scene.page.click(f"{WORDS} >> nth=0")
-        scene.settle()
-        now = Mask(scene)
-        assert now.hidden() == hidden, word
-        assert now.canvas.bounding_box()["width"] == side
-        assert scene.page.locator(".leak-switches [aria-pressed=true]").count() == 0
-        scene.page.mouse.move(*now.at(now.segments[2][0], seen))
-        assert "may not attend" in now.words()
-        lengths.add(now.T)
-    assert len(lengths) > 2
-    scene.page.click("text=group mask")
-    scene.page.click(f"{WORDS} >> nth=2")
-    scene.settle()
-    assert scene.page.get_attribute("text=group mask", "aria-pressed") == "true"
-
-
-def test_the_words_of_a_cell_follow_each_change_of_the_mask(scene: Scene) -> None:
-    scene.go(SHORT)
-    mask = Mask(scene)
-    scene.page.mouse.click(*mask.at(mask.middle(2), mask.middle(1)))
-    scene.settle()
-    assert "may not attend" in mask.words()
-    for name, may in (("no mask", "may attend"), ("group mask", "may not attend")):
-        scene.page.click(f"text={name}")
-        scene.settle()
-        assert may in mask.words()
-    scene.page.click(".leak-case >> nth=0")
-    scene.settle()
-    assert "may attend" in mask.words()
-
-
-def test_the_leak_meter_falls_to_exactly_0_when_group_2_cannot_see_group_1(scene: Scene) -> None:
+def test_the_leak_meter_falls_to_exactly_0_when_group_2_cannot_see_group_1(scene: View) -> None:
     scene.go(SHORT)
     scene.page.click(f"{WORDS} >> nth=0")
     assert leaks(scene).startswith("Choose another word than ")
@@ -152,7 +83,7 @@ def test_the_leak_meter_falls_to_exactly_0_when_group_2_cannot_see_group_1(scene
     assert scene.page.get_attribute("#scene-leak .leak-meter", "aria-valuenow") == "0"
 
 
-def test_a_longer_word_leaks_through_positions_that_run_on(scene: Scene) -> None:
+def test_a_longer_word_leaks_through_positions_that_run_on(scene: View) -> None:
     scene.go(f"{SHORT}&cells=groups&positions=runOn&word=Paris+by+night+and+day")
     assert float(leaks(scene)) > 0
     said = "No group sees group 1, but positions run on, and the word has [0-9]+ more tokens"
@@ -161,7 +92,7 @@ def test_a_longer_word_leaks_through_positions_that_run_on(scene: Scene) -> None
     assert leaks(scene) == "exactly 0"
 
 
-def test_one_of_the_four_ways_equals_the_separate_run_live(scene: Scene) -> None:
+def test_one_of_the_four_ways_equals_the_separate_run_live(scene: View) -> None:
     scene.go(SHORT)
     said = "1 of the 4 equals the separate run, exactly. Measured just now, in this browser."
     assert said in scene.text("#scene-leak")
@@ -174,23 +105,7 @@ def test_one_of_the_four_ways_equals_the_separate_run_live(scene: Scene) -> None
     assert scene.page.is_checked("#scene-leak input[value=reset]")
 
 
-def test_dragging_hides_a_rectangle_of_cells_and_a_second_drag_shows_it(scene: Scene) -> None:
-    scene.go(SHORT)
-    mask = Mask(scene, "cell")
-    t, u = mask.middle(2), mask.middle(1)
-    for hidden in (4 * 3, 0):
-        scene.page.mouse.move(*mask.at(t, u))
-        scene.page.mouse.down()
-        for down, right in ((1, 1), (6, 4), (3, 2)):  # too far, and back
-            scene.page.mouse.move(*mask.at(t + down, u + right))
-        scene.page.mouse.up()
-        scene.settle()
-        assert mask.hidden() == hidden
-        may = "may not" if hidden else "may"
-        assert mask.words() == f"token {t + 3} of group 2 {may} attend to token {u + 2} of group 1"
-
-
-def test_the_mask_is_painted_with_the_keyboard(scene: Scene) -> None:
+def test_the_mask_is_painted_with_the_keyboard(scene: View) -> None:
     scene.go(SHORT)
     mask = Mask(scene)
     mask.canvas.focus()
@@ -205,7 +120,7 @@ def test_the_mask_is_painted_with_the_keyboard(scene: Scene) -> None:
     assert scene.page.get_attribute("text=group mask", "aria-pressed") == "true"
 
 
-def test_touch_paints_and_the_page_fits_a_phone(phone: Scene) -> None:
+def test_touch_paints_and_the_page_fits_a_phone(phone: View) -> None:
     phone.go(SHORT)
     assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
     mask = Mask(phone)
@@ -216,23 +131,7 @@ def test_touch_paints_and_the_page_fits_a_phone(phone: Scene) -> None:
     assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-def test_a_painted_mask_and_a_word_come_back_from_the_address(scene: Scene) -> None:
-    scene.go(SHORT)
-    scene.page.fill("#scene-leak input[type=text]", "Paris by night")
-    scene.page.keyboard.press("Enter")
-    scene.settle()
-    mask = Mask(scene, "cell")
-    scene.page.mouse.click(*mask.at(mask.middle(2), mask.middle(1)))
-    before = leaks(scene)
-    assert mask.hidden() == 1
-    address = scene.address()
-    scene.go("ask")
-    scene.go(address)
-    assert (leaks(scene), scene.text(".leak-prompt mark")) == (before, "Paris by night")
-    scene.page.mouse.move(*mask.at(mask.middle(2), mask.middle(1)))
-    assert "may not attend" in mask.words()
-
-
+RUN_ON = "positions run on, and do not start over with each document"
 OWN = {
     "no mask": (CAUSAL, "document 2 by"),
     "no mask, positions run on": (RUN_ON, "document 2 by"),
@@ -253,7 +152,7 @@ OWN = {
 }
 
 
-def test_each_example_of_your_own_mask_says_what_is_wrong_and_what_leaks(scene: Scene) -> None:
+def test_each_example_of_your_own_mask_says_what_is_wrong_and_what_leaks(scene: View) -> None:
     scene.go("own")
     assert [one.inner_text() for one in scene.page.locator(".own-examples button").all()] == list(
         OWN
@@ -273,15 +172,7 @@ def test_each_example_of_your_own_mask_says_what_is_wrong_and_what_leaks(scene: 
         assert ("equal to a run of its own up to rounding" in text) is shifted
 
 
-def test_padding_that_is_hidden_leaks_nothing(scene: Scene) -> None:
-    scene.go(f"own?row={quote('documents: 3' + chr(10) + 'attention_mask: 1 1 1 0')}")
-    text = scene.text("#scene-own .own-stage")
-    assert "4 tokens, 1 separate prompt: equal to the separate runs" in text
-    assert "Change document 1, padding: nothing else changes, exactly." in text
-    assert "Equal to a run of its own, exactly: document 1." in text
-
-
-def test_what_is_no_row_gets_one_line_and_the_next_row_is_read(scene: Scene) -> None:
+def test_what_is_no_row_gets_one_line_and_the_next_row_is_read(scene: View) -> None:
     scene.go("own")
     for text, line in (
         ("documents: 4 4\nposition_ids: 0 1", "documents: hold 8 tokens, but the row has 2"),
@@ -299,7 +190,7 @@ def test_what_is_no_row_gets_one_line_and_the_next_row_is_read(scene: Scene) -> 
     assert "Nothing says what was meant; it is taken from position_ids." in text
 
 
-def test_a_word_that_is_hostile_stays_text(scene: Scene) -> None:
+def test_a_word_that_is_hostile_stays_text(scene: View) -> None:
     scene.go(f"leak?K=4&m=2&word={quote(HOSTILE)}&cells={quote(HOSTILE)}")
     assert scene.page.evaluate("typeof hacked") == "undefined"
     assert scene.page.locator("#scene-leak img, #scene-leak script").count() == 0

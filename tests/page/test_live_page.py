@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 import minise
-from minise import InputError
+from minise import InputError, load
 from minise.data.miniature import evaluation_questions, load_facts
 from minise.live import page
 from minise.live.page import live_page, script_of, tokenizer_problem, world
@@ -25,9 +25,9 @@ from tests.support.tiny import FAMILIES, QWEN3, make_tokenizer, write_checkpoint
 SHIPPED = Path(minise.__file__).parents[1] / "weights"
 
 
-@pytest.fixture(scope="module")
-def text() -> str:
-    return live_page(SHIPPED / "tiny-llama")
+@pytest.fixture
+def text(live_file: Path) -> str:
+    return live_file.read_text(encoding="utf-8")
 
 
 def embedded(text: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_the_page_needs_no_other_file_and_its_policy_forbids_requests(text: str)
 
 def test_a_name_cannot_end_the_script_or_become_markup(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "<img src=x> {{script}} <", FAMILIES["llama"])
-    hostile = live_page(folder)
+    hostile = live_page(load(folder))
     assert "<img" not in hostile
     assert embedded(hostile)["name"] == folder.name
     assert hostile.count('"use strict";\n{\n') == 1
@@ -72,7 +72,7 @@ def test_a_name_cannot_end_the_script_or_become_markup(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_of_float32_stay_float32(tmp_path: Path, family: str) -> None:
     folder = write_checkpoint(tmp_path / "tiny", FAMILIES[family])
-    held = embedded(live_page(folder))
+    held = embedded(live_page(load(folder)))
     weights = safetensors.torch.load(base64.b64decode(held["weights"]))
     wanted = safetensors.torch.load_file(folder / "model.safetensors")
     assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
@@ -103,17 +103,6 @@ def write(folder: Path, **modules: str) -> Path:
     return folder
 
 
-def test_a_module_comes_after_those_that_it_imports_and_once(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        app='import { b } from "./b.js";\nimport {\n  a,\n} from "./a.js";\nuse(a, b);\n',
-        b='import { a } from "./a.js";\nexport const b = a;\n',
-        a="export function a() {}\nexport async function c() {}\nexport class D {}\n",
-    )
-    joined = '"use strict";\n{\nfunction a() {}\nasync function c() {}\nclass D {}\n\n'
-    assert script_of(tmp_path) == joined + "const b = a;\n\nuse(a, b);\n\n}\n"
-
-
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -133,12 +122,6 @@ def test_what_cannot_be_joined_is_refused(tmp_path: Path, script: str, reason: s
         script_of(tmp_path)
 
 
-def test_modules_that_import_each_other_are_refused(tmp_path: Path) -> None:
-    one, other = 'import { b } from "./b.js";\n', 'import { a } from "./app.js";\n'
-    with pytest.raises(ValueError, match=re.escape("app.js -> b.js -> app.js")):
-        script_of(write(tmp_path, app=one, b=other))
-
-
 def tokenizer(**changes: Any) -> dict[str, Any]:
     raw = json.loads(make_tokenizer().to_str())
     model = raw["model"] | changes.pop("model", {})
@@ -149,35 +132,26 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "
 SPECIAL = {"id": 0, "content": "<s>", "single_word": False, "rstrip": False, "special": True}
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({}, ""),
-        ({"post_processor": None}, ""),
-        ({"post_processor": BYTES}, ""),
-        ({"added_tokens": [SPECIAL]}, ""),
-        ({"model": {"type": "Unigram"}}, "its tokenizer is not BPE"),
-        ({"model": {"byte_fallback": True}}, "its BPE uses byte_fallback"),
-        ({"model": {"ignore_merges": True}}, "its BPE uses ignore_merges"),
-        ({"model": {"unk_token": "<unk>"}}, "its BPE uses unk_token"),
-        ({"normalizer": {"type": "NFC"}}, "its tokenizer changes the text"),
-        ({"pre_tokenizer": None}, "its tokenizer cuts words in another way"),
-        ({"pre_tokenizer": {"type": "Metaspace"}}, "its tokenizer cuts words in another way"),
-        (
-            {"pre_tokenizer": BYTES | {"add_prefix_space": True}},
-            "its tokenizer cuts words in another way",
-        ),
-        (
-            {"pre_tokenizer": BYTES | {"use_regex": False}},
-            "its tokenizer cuts words in another way",
-        ),
-        ({"post_processor": {"type": "Sequence"}}, "its tokenizer adds tokens in another way"),
-        (
-            {"added_tokens": [SPECIAL | {"lstrip": True}]},
-            "a special token takes the space beside it",
-        ),
-    ],
-)
+CUT = "its tokenizer cuts words in another way"
+PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({}, ""),
+    ({"post_processor": None}, ""),
+    ({"post_processor": BYTES, "added_tokens": [SPECIAL]}, ""),
+    ({"model": {"type": "Unigram"}}, "its tokenizer is not BPE"),
+    ({"model": {"byte_fallback": True}}, "its BPE uses byte_fallback"),
+    ({"model": {"ignore_merges": True}}, "its BPE uses ignore_merges"),
+    ({"model": {"unk_token": "<unk>"}}, "its BPE uses unk_token"),
+    ({"normalizer": {"type": "NFC"}}, "its tokenizer changes the text"),
+    ({"pre_tokenizer": None}, CUT),
+    ({"pre_tokenizer": {"type": "Metaspace"}}, CUT),
+    ({"pre_tokenizer": BYTES | {"add_prefix_space": True}}, CUT),
+    ({"pre_tokenizer": BYTES | {"use_regex": False}}, CUT),
+    ({"post_processor": {"type": "Sequence"}}, "its tokenizer adds tokens in another way"),
+    ({"added_tokens": [SPECIAL | {"lstrip": True}]}, "a special token takes the space beside it"),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem"), PROBLEMS)
 def test_a_tokenizer_that_the_page_would_run_otherwise_is_named(changes, problem: str) -> None:
     assert tokenizer_problem(tokenizer(**changes)) == problem
 
@@ -185,24 +159,24 @@ def test_a_tokenizer_that_the_page_would_run_otherwise_is_named(changes, problem
 def test_a_checkpoint_that_does_not_run_in_a_page_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    packed = load(SHIPPED / "tiny-llama", quantize="nf4")
+    with pytest.raises(InputError, match="its weights are in 4 bits"):
+        live_page(packed)
     qwen3 = write_checkpoint(tmp_path / "qwen3", QWEN3)
     with pytest.raises(InputError, match="the live page has no qwen3"):
-        live_page(qwen3)
+        live_page(load(qwen3))
     llama = write_checkpoint(tmp_path / "llama", FAMILIES["llama"])
     (llama / "tokenizer.json").write_text(json.dumps(tokenizer(normalizer={"type": "NFC"})))
     with pytest.raises(InputError, match=r"changes the text; .* byte-level BPE only"):
-        live_page(llama)
+        live_page(load(llama))
     monkeypatch.setattr(page, "MOST_NUMBERS", 30_000)
     with pytest.raises(InputError, match="numbers, but a live page holds at most 30,000"):
-        live_page(llama)
-    monkeypatch.undo()
-    with pytest.raises(InputError, match="no such file"):
-        live_page(tmp_path)
+        live_page(load(llama))
 
 
 @pytest.mark.parametrize(
     "option",
-    ["--question why?", "--file q.json", "--figure a.svg", "--detail low"],
+    ["--question Why? --choice a --choice b", "--figure a.svg"],
 )
 def test_options_that_the_live_page_has_no_use_for_are_refused(capsys, option: str) -> None:
     refused = run(capsys, "explain", "--live", *option.split())
@@ -211,15 +185,7 @@ def test_options_that_the_live_page_has_no_use_for_are_refused(capsys, option: s
 
 def test_the_command_writes_the_page(capsys, tmp_path: Path) -> None:
     output, model = tmp_path / "live.html", write_checkpoint(tmp_path / "m", FAMILIES["mistral"])
-    status, out, err = run(
-        capsys, "explain", "--live", "--model", model, "--output", output, "--json"
-    )
+    status, out, err = run(capsys, "explain", "--live", "--model", model, "--output", output)
     assert (status, err) == (0, "")
-    size = output.stat().st_size
-    assert json.loads(out) == {
-        "model": str(model),
-        "output": str(output),
-        "bytes": size,
-        "recorded": False,
-    }
-    assert output.read_text(encoding="utf-8") == live_page(model)
+    assert out.startswith(f"written: {output} (")
+    assert output.read_text(encoding="utf-8") == live_page(load(model))

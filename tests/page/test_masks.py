@@ -13,13 +13,11 @@ import pytest
 
 import minise
 from minise import check
-from minise.checking import mistakes
-from minise.checking.packing import read
 from minise.errors import InputError
 from minise.loading.checkpoint import load
-from tests.claims.zoo.bugs import BUGS
-from tests.support.node import Run, needs_node
-from tests.support.node import node as node
+from minise.verify import mistakes
+from minise.verify.packing import read
+from tests.support.browser import Run, needs_node
 
 pytestmark = needs_node
 
@@ -36,11 +34,12 @@ const said = (text) => {
 };
 """
 # Rows of the zoo that the page reads: no formats of other libraries, no labels.
+BUGS = (Path(__file__).parents[1] / "verify" / "bugs.jsonl").read_text("utf-8").splitlines()
 READ = {
-    f"{name}, {kind}": row
-    for name, bug in BUGS.items()
-    for kind, row in (("wrong", bug.wrong), ("fixed", bug.fixed))
-    if not {"format", "labels"} & row.keys()
+    f"{bug['name']}, {kind}": bug[kind]
+    for bug in map(json.loads, BUGS)
+    for kind in ("wrong", "fixed")
+    if "labels" not in bug[kind]
 }
 
 
@@ -111,8 +110,8 @@ def known_mistakes() -> list[dict[str, Any]]:
     rows = []
     for meant in MEANT:
         p = read(meant)
-        for mistake in mistakes.masks(p, [p.window]):
-            rows.append({**meant, "attention_mask": mistake.mask_of(p.window).int().tolist()})
+        for mistake in mistakes.masks(p):
+            rows.append({**meant, "attention_mask": mistake.mask.int().tolist()})
         for _, positions in mistakes.positions(p):
             rows.append({**meant, "position_ids": positions.tolist()})
     return rows
@@ -134,38 +133,24 @@ def test_the_page_finds_what_minise_check_finds_word_for_word(node: Run) -> None
 BAD = {
     "": "there is nothing to read",
     "hello": 'this: "hello" is no number',
-    "{": "this is no JSON",
     '{"documents": [3, 3]': "this is no JSON",
     '{"documents": {"a": 1}}': "documents: is one number",
     '{"documents": ["x"]}': "documents: holds what is no number",
-    "documents: 3 x": 'documents: "x" is no number',
-    "documents: 3 0": "documents: holds the length 0",
     "documents: 2 2\nposition_ids: 0 1 0": "documents: hold 4 tokens, but the row has 3",
     "documents: 4\nbranches: 4": "documents and branches both say what was meant",
-    "trunk: 2\ndocuments: 2": "trunk: comes without branches",
-    "trunk: two\nbranches: 2": 'trunk: "two" is no number',
     "position_ids: 0 1 2\nsegment_ids: 1 1": "segment_ids: has 2 entries, but position_ids has 3",
     "position_ids: 0 1.5": "position_ids: holds 1.5",
-    "position_ids:": "position_ids: is empty",
-    "position_ids: [0, 1": 'position_ids: a "]" is missing',
-    "position_ids: 0, 1]": 'position_ids: "1]" is no number',
     "attention_mask: [[1, 0], [1]]": "attention_mask: its rows have different lengths",
     "attention_mask: [[1, 0, 0], [1, 1, 0]]": "attention_mask: has the shape 2x3; give 3x3",
-    "attention_mask: [[[1, 0], [1, 1]], [[1, 0], [1, 1]]]": "attention_mask: has the shape 2x2x2",
     "attention_mask: [[1, 0 ... 0], [1, 1]]": 'attention_mask: is cut short by "..."',
     "attention_mask: 1 1\nsegment_ids: 1 1\ncu_seqlens: 0 2": "both say who may attend to whom",
-    "parents: -1 0 5": "parents: token 2 has the parent 5",
     "cu_seqlens: 0 -3": "cu_seqlens: makes a row of -3 tokens",
     "documents: 600": "600 tokens are too many for this page",
     "mask: 1 0\n1 1": '"mask" is unknown; the fields are documents, branches,',
-    "restarts: maybe\nposition_ids: 0 1": 'restarts: is "maybe"; give true or false',
     "window: 0\nposition_ids: 0 1": "window: is 0; give a number of positions",
-    "padding: up\ndocuments: 2": 'padding: is "up"; give right or left',
     "1 2 3\nposition_ids: 0 1 2": "the first line has no name",
     "[" * 3000: 'this: a "]" is missing',
-    "[" * 30 + "1" + "]" * 30: "has lists in lists in lists",
     "1 " * 100_000: "100000 tokens are too many",
-    "constructor: 1": '"constructor" is unknown',
     "__proto__: 1": "nothing says how long the row is",
 }
 
@@ -202,76 +187,7 @@ def test_a_row_is_read_as_json_as_lines_and_as_python_prints_it(node: Run) -> No
     assert masks == [right] * len(SAME)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "name", "parts"),
-    [
-        ("0 1 2 0 1", "position_ids", [0, 0, 0, 1, 1]),
-        ("0 1 2 3 2 3", "position_ids", [0, 0, 1, 1, 2, 2]),
-        ("1 1 1 2 2", "segment_ids", [0, 0, 0, 1, 1]),
-        ("0 3 5", "cu_seqlens", [0, 0, 0, 1, 1]),
-        ("-1 0 1 1 3", "parents", [0, 0, 1, 2, 2]),
-        ("1 0 0\n1 1 0\n0 0 1", "attention_mask", [0, 0, 1]),
-    ],
-)
-def test_numbers_without_a_name_are_recognized(
-    node: Run, numbers: str, name: str, parts: list[int]
-) -> None:
-    """And where nothing says what was meant, it is taken from what is given."""
-    script = """
-      const { fields, guessed } = readFields(data);
-      const { parts, source } = readPacking(fields);
-      tell([guessed, parts, source]);
-    """
-    assert node(WORDS + script, numbers) == [name, parts, name]
-
-
-INFERRED = {
-    "position_ids: 1 2 0 1": ("position_ids", [0, 0, 1, 1]),
-    "position_ids: 0 1 2 3\nattention_mask: [[1,0,0,0],[1,1,0,0],[0,0,1,0],[0,0,1,1]]": (
-        "attention_mask",
-        [0, 0, 1, 1],
-    ),
-    "position_ids: 4 5 6": ("nothing", [0, 0, 0]),
-    "segment_ids: 1 2 1 2\nposition_ids: 0 0 1 1": ("segment_ids", [0, 1, 2, 3]),
-}
-
-
-def test_what_was_meant_is_taken_from_what_is_given(node: Run) -> None:
-    script = """
-      tell(data.map((text) => {
-        const { parts, source } = readPacking(readFields(text).fields);
-        return [source, parts];
-      }));
-    """
-    got = node(WORDS + script, list(INFERRED))
-    assert [tuple(one) for one in got] == list(INFERRED.values())
-
-
 PAINT = 'import * as leak from "./leak.js";\nimport * as layouts from "./layout.js";\n'
-
-
-def test_painting_changes_the_cells_of_a_rectangle_that_come_before_a_token(node: Run) -> None:
-    script = """
-      const row = layouts.dense([7, 8], [[1, 2], [3, 4, 5]]);
-      const T = 7, none = layouts.noMask(row).mask;
-      const hidden = (mask) => [...none].flatMap((one, i) => (one && !mask[i] ? [i] : []));
-      const block = leak.wholeBlocks(row.segments, [5, 3], [5, 3]);
-      const blocks = leak.wholeBlocks(row.segments, [2, 1], [4, 2]);
-      const shown = leak.paintCells(row.mask, T, [6, 0], [0, 6], 1);
-      tell([
-        hidden(leak.paintCells(none, T, [5, 1], [4, 2], 0)),
-        block, hidden(leak.paintCells(none, T, ...block, 0)).length,
-        hidden(leak.paintCells(none, T, [0, 0], [6, 6], 0)).length,
-        blocks, hidden(shown), shown.length - [...shown].filter(Boolean).length,
-      ]);
-    """
-    rectangle, block, of_block, all_hidden, blocks, left, later = node(PAINT + script)
-    assert rectangle == [4 * 7 + 1, 4 * 7 + 2, 5 * 7 + 1, 5 * 7 + 2]
-    assert block == [[4, 2], [6, 3]]
-    assert of_block == 3 * 2
-    assert all_hidden == 7 * 6 // 2  # a token always sees itself
-    assert blocks == [[2, 0], [6, 3]]
-    assert (left, later) == ([], 7 * 6 // 2)
 
 
 def test_a_painted_mask_survives_the_address_and_a_wrong_address_is_no_mask(node: Run) -> None:
@@ -294,51 +210,6 @@ def test_a_painted_mask_survives_the_address_and_a_wrong_address_is_no_mask(node
     assert survive == [True] * 4
     assert wrong == [None] * 11
     assert size == 9
-
-
-def test_a_painted_mask_follows_the_tokens_when_a_word_gets_longer(node: Run) -> None:
-    """The word of two tokens becomes one of four; what saw the word sees all of the new one."""
-    script = """
-      const before = layouts.dense([7], [[1, 2, 3], [4, 5]]);
-      const after = layouts.dense([7], [[1, 8, 9, 8, 3], [4, 5]]);
-      const match = leak.matchTokens(after.ids, before.ids);
-      const same = (a, b) => String(a) === String(b);
-      const full = leak.carryMask(before.mask, match);
-      const back = leak.carryMask(full, leak.matchTokens(before.ids, after.ids));
-      const painted = leak.paintCells(before.mask, 6, [4, 2], [4, 2], 1);
-      const carried = leak.carryMask(painted, match);
-      const seen = [...carried.slice(6 * 8, 7 * 8)];
-      tell([match, same(full, after.mask), same(back, before.mask), seen,
-        leak.matchTokens([1, 2], [1, 2]), leak.matchTokens([1, 2, 3], [1, 3]),
-        leak.matchTokens([5], [5, 5])]);
-    """
-    match, full, back, seen, same, shorter, twice = node(PAINT + script)
-    assert match == [0, 1, 2, 2, 2, 3, 4, 5]
-    assert full
-    assert back
-    assert seen == [1, 0, 1, 1, 1, 0, 1, 0]
-    assert (same, shorter, twice) == ([0, 1], [0, 0, 1], [0])
-
-
-def test_a_cell_is_read_out_in_words(node: Run) -> None:
-    script = """
-      const row = layouts.dense([7, 8], [[1, 2], [3, 4, 5]]);
-      const cells = [[6, 0], [6, 3], [6, 6], [3, 6], [6, 1]];
-      const words = (window) => cells.map(([t, u]) => leak.cellWords(row, t, u, window));
-      const pale = leak.windowKinds(row, 4).filter((kind) => kind === 4).length;
-      tell([words(0), words(4), words(1)[1], pale]);
-    """
-    words, within, hidden, outside = node(PAINT + script)
-    assert words == [
-        "token 6 of group 2 may attend to token 0 of the question",
-        "token 6 of group 2 may not attend to token 3 of group 1",
-        "token 6 of group 2 may attend to itself",
-        "token 3 of group 1 may not attend to token 6 of group 2, which comes later",
-        "token 6 of group 2 may attend to token 1 of the question",
-    ]
-    far = ", but it is 4 positions back, outside of the window of 4"
-    assert within == [words[0] + far, *words[1:]]
-    assert (hidden, outside) == (words[1], 1)
 
 
 LEAKS = """

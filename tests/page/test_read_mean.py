@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,31 +11,25 @@ from torch import Tensor
 
 import minise
 from minise import LanguageModel, Question
-from minise.checking.recording import record
 from minise.engines import layout_logits
 from minise.layout import Tree, pack
 from minise.live.page import world
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Prompt, write_prompts
-from tests.support.browser import MARKS
-from tests.support.browser import browser as browser
-from tests.support.live import CHECKPOINT, Scene
-from tests.support.live import live_file as live_file
-from tests.support.live import open_scene as open_scene
-from tests.support.live import scene as scene
-from tests.support.live import shared as shared
+from minise.verify.recording import record
+from tests.support.browser import MARKS, View
 
 pytestmark = MARKS
 
 ITEM = world(3)[2]
-Open = Callable[..., Scene]
+Open = Callable[..., View]
 
 
 @pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return minise.load(CHECKPOINT)
+def lm(tiny_llama: LanguageModel) -> LanguageModel:
+    return tiny_llama
 
 
-def bars(view: Scene) -> dict[str, float]:
+def bars(view: View) -> dict[str, float]:
     """The lines of the group and their probabilities."""
     read = "all => all.map(bar => [bar.querySelector('.name > span').textContent, "
     read += "Number(bar.dataset.probability)])"
@@ -63,7 +56,7 @@ def line_rows(lm: LanguageModel, layout: Tree, names: list[str], line: int) -> l
 
 
 def test_read_shows_the_softmax_over_the_labels_of_each_group(
-    scene: Scene, lm: LanguageModel
+    scene: View, lm: LanguageModel
 ) -> None:
     scene.go("read?q=2&K=8&m=4&trial=2")
     seen = []
@@ -82,7 +75,7 @@ def test_read_shows_the_softmax_over_the_labels_of_each_group(
 
 
 def test_read_shows_where_each_head_looks_from_the_end_token(
-    scene: Scene, lm: LanguageModel
+    scene: View, lm: LanguageModel
 ) -> None:
     scene.go("read?q=2&K=8&m=4&group=2")
     names = list(bars(scene))
@@ -108,7 +101,7 @@ def test_read_shows_where_each_head_looks_from_the_end_token(
 
 
 def test_a_line_that_the_end_token_may_not_see_changes_the_answer_as_in_python(
-    scene: Scene, lm: LanguageModel
+    scene: View, lm: LanguageModel
 ) -> None:
     scene.go("read?q=2&K=8&m=4&group=2")
     before = bars(scene)
@@ -127,28 +120,7 @@ def test_a_line_that_the_end_token_may_not_see_changes_the_answer_as_in_python(
     assert "hide=3" in scene.address()
 
 
-def test_to_hide_a_line_does_not_choose_another_head(scene: Scene) -> None:
-    scene.go("read?q=2&K=8&m=4&group=2")
-    pressed = "#read-heads [aria-pressed=true]"
-    name = str(scene.page.get_attribute(pressed, "aria-label")).partition(":")[0]
-    top = scene.text("#read-bars .bar.top b")
-    for line in ("(A)", "(B)", "(C)", "(D)", "(E)"):
-        scene.page.get_by_role("radio", name=line).check()
-        scene.settle()
-        assert str(scene.page.get_attribute(pressed, "aria-label")).startswith(f"{name}:"), line
-        if line == top:
-            assert scene.text("#read-bars .bar.top b") != top
-
-
-def test_read_explains_its_words(scene: Scene) -> None:
-    scene.go("read")
-    terms = scene.page.locator("#scene-read p b").all_inner_texts()
-    wanted = ["end token", "logit", "answer cue", "null option", "Softmax", "layer", "head"]
-    assert [term for term in wanted if term not in terms] == []
-    assert "drops this one" in scene.text("#read-share")
-
-
-def test_mean_shows_the_scores_of_python(scene: Scene, lm: LanguageModel) -> None:
+def test_mean_shows_the_scores_of_python(scene: View, lm: LanguageModel) -> None:
     scene.go("mean?q=2&K=4&m=2&seed=3&n=2")
     kept = [choice for choice, rank in zip(ITEM["choices"], ITEM["rank"], strict=True) if rank < 4]
     question = Question(ITEM["question"], kept, id=ITEM["id"])
@@ -162,7 +134,7 @@ def test_mean_shows_the_scores_of_python(scene: Scene, lm: LanguageModel) -> Non
     assert scene.page.inner_text("#mean-verdict").startswith(said)
 
 
-def test_mean_plays_to_the_last_trial_and_stops(scene: Scene) -> None:
+def test_mean_plays_to_the_last_trial_and_stops(scene: View) -> None:
     scene.go("mean?q=2&K=2&m=2&N=3")
     scene.page.click("#mean-play")
     scene.page.wait_for_selector("#mean-play:disabled")
@@ -194,17 +166,3 @@ def test_where_a_worker_does_not_run_the_page_computes_itself(
     assert bars(view) == wanted
     assert not any(url.startswith("blob:") for url in view.requests[before:])
     del view.requests[before:]  # the page itself, loaded again
-
-
-def test_the_answer_to_the_guess_of_mean_can_be_tried(scene: Scene) -> None:
-    scene.go("mean?q=2")
-    scene.page.click("#guess button:text-is('40')")
-    assert scene.text("#guess").startswith("Right: 40.")
-    widths = []
-    for trials in ("10", "40"):
-        scene.page.click(f"#guess button:text-is('{trials} trials')")
-        scene.settle()
-        assert scene.text("#mean-verdict").startswith(f"After {trials} trials")
-        (width,) = re.findall(r"Its band is ([\d.]+) points", scene.text("#mean-told"))
-        widths.append(float(width))
-    assert widths[1] / widths[0] == pytest.approx(0.5, abs=0.1)

@@ -14,29 +14,23 @@ import torch
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble
-from minise.checking.recording import record
 from minise.engines import layout_logits
 from minise.explaining.ablations import ablated_layouts
-from minise.explaining.collect import watch_of
 from minise.layout import Layout, Tree, pack
 from minise.live.recording import (
     Asked,
     Lines,
-    all_passes,
+    all_said,
+    as_json,
     layout_key,
     leak_groups,
-    recorded_answers,
     recorded_page,
 )
 from minise.loading.checkpoint import load
-from minise.method import Plan, Standard, label_logits
+from minise.method import Plan, label_logits
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
-from tests.support.browser import MARKS
-from tests.support.browser import browser as browser
+from tests.support.browser import MARKS, WIDE, Run, View, needs_node, open_page
 from tests.support.commands import assert_one_line, run
-from tests.support.live import WIDE, Scene, open_page
-from tests.support.node import Run, needs_node
-from tests.support.node import node as node
 from tests.support.tiny import QWEN3, load_tiny, make_tokenizer, write_checkpoint
 
 QUESTION = Question(
@@ -64,19 +58,19 @@ def file(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Any, file: Path) -> Scene:
+def opened(browser: Any, file: Path) -> View:
     return open_page(browser, file, reduced_motion="reduce", **WIDE)
 
 
 @pytest.fixture
-def view(opened: Scene, file: Path) -> Iterator[Scene]:
+def view(opened: View, file: Path) -> Iterator[View]:
     """No console message and no request: `check` holds that."""
     yield opened
     opened.page.set_viewport_size(WIDE["viewport"])
     opened.check(file)
 
 
-def numbers(view: Scene, selector: str, name: str = "probability") -> list[float]:
+def numbers(view: View, selector: str, name: str = "probability") -> list[float]:
     read = f"all => all.map(one => Number(one.dataset.{name}))"
     found: list[float] = view.page.eval_on_selector_all(f"{selector} [data-{name}]", read)
     return found
@@ -117,7 +111,7 @@ class TestInTheBrowser:
     pytestmark = in_a_browser
 
     @pytest.mark.parametrize("width", [1400, 390])
-    def test_every_scene_opens_and_fits_the_sides(self, view: Scene, width: int) -> None:
+    def test_every_scene_opens_and_fits_the_sides(self, view: View, width: int) -> None:
         view.page.set_viewport_size({"width": width, "height": 844})
         for name in SCENES:
             view.go(name)
@@ -130,7 +124,7 @@ class TestInTheBrowser:
             assert view.page.locator("main b > b, main script, main img").count() == 0
 
     def test_ask_shows_the_probabilities_of_each_number_of_choices(
-        self, view: Scene, lm: LanguageModel
+        self, view: View, lm: LanguageModel
     ) -> None:
         view.go("ask")
         tops = []
@@ -148,7 +142,7 @@ class TestInTheBrowser:
         assert numbers(view, "#ask-strip") == pytest.approx(tops, abs=1e-6)
 
     def test_leak_shows_the_change_and_the_distance_of_all_four_combinations(
-        self, view: Scene, lm: LanguageModel
+        self, view: View, lm: LanguageModel
     ) -> None:
         view.go("leak")
         word = view.text(".leak-prompt mark")
@@ -182,7 +176,7 @@ class TestInTheBrowser:
         assert "Recorded when this page was made" in view.text("#scene-leak")
 
     def test_read_shows_each_group_with_each_line_hidden(
-        self, view: Scene, lm: LanguageModel
+        self, view: View, lm: LanguageModel
     ) -> None:
         plan = row(lm)
         heads = set()
@@ -202,26 +196,7 @@ class TestInTheBrowser:
                 heads.add(view.page.get_attribute("#read-heads button", "aria-label"))
         assert len(heads) == 3 * (M + 2)
 
-    def test_read_shows_where_each_head_looks(self, view: Scene, lm: LanguageModel) -> None:
-        view.go("read?group=2")
-        plan = row(lm)
-        layout = pack(plan.prefix, [plan.branches[1]])
-        group = plan.groups.trials[0][1]
-        names = [*(QUESTION.choices[i] for i in group), NULL_OPTION]
-        with torch.inference_mode(), record(lm.decoder, attention=True) as recording:
-            lm.decoder(layout.tokens, layout.positions, layout.mask)
-        cells = view.page.eval_on_selector_all(
-            "#read-heads button", "all => all.map(one => one.getAttribute('aria-label'))"
-        )
-        for number, cell in enumerate(cells):
-            layer, head = divmod(number, 4)
-            looks = recording.attention[layer][0, head, -1]
-            shares = [100 * float(looks[line_rows(lm, layout, names, i)].sum()) for i in range(3)]
-            said = [float(part.split("%")[0].split(" ")[-1]) for part in cell.split(", ")[1:]]
-            assert said == pytest.approx(shares, abs=0.51)
-        assert len(cells) == 12
-
-    def test_mean_shows_the_scores_of_self_ensemble(self, view: Scene, lm: LanguageModel) -> None:
+    def test_mean_shows_the_scores_of_self_ensemble(self, view: View, lm: LanguageModel) -> None:
         for n in (1, 3, N):
             view.go(f"mean?n={n}")
             wanted = minise.self_ensemble(lm, QUESTION, group_size=M, trials=n, seed=SEED)
@@ -232,23 +207,7 @@ class TestInTheBrowser:
             assert view.text("#mean-verdict").startswith(said)
         assert view.page.get_attribute("#scene-mean input", "max") == str(N)
 
-    def test_split_and_pack_follow_every_setting(self, view: Scene, lm: LanguageModel) -> None:
-        from minise.engines import token_counts
-        from minise.grouping import random_partitions
-
-        for K, m, n, seed in ((6, 3, 4, 1), (4, 1, 9, 0)):
-            kept = sorted([1, *(i for i in range(6) if i != 1)][:K])
-            drawn = random_partitions(K, m, n, seed, QUESTION.id).flat
-            lists = [[*(QUESTION.choices[kept[i]] for i in one), NULL_OPTION] for one in drawn]
-            prefix, prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, QUESTION.text, lists)
-            counts = token_counts(prefix, [prompt.ids for prompt in prompts])
-            for stage in ("separate", "dense", "tree"):
-                view.go(f"pack?K={K}&m={m}&N={n}&seed={seed}&stage={stage}")
-                assert view.text("#pack-counter") == f"{counts[stage]:,}"
-
-    def test_what_is_not_recorded_is_off_and_an_address_cannot_ask_for_it(
-        self, view: Scene
-    ) -> None:
+    def test_what_is_not_recorded_is_off_and_an_address_cannot_ask_for_it(self, view: View) -> None:
         off = {
             "ask?question=why?&choice=a&choice=b": ["#ask-question"],
             "leak?trial=3&cells=x3_5&word=other&K=3&m=4&seed=3": ["#scene-leak input[type=text]"],
@@ -280,12 +239,8 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
     """Of all rows that the page asks: the same keys, and label logits within 1e-4 relative."""
     lm = load(Path(minise.__file__).parents[1] / "weights" / name)
     asked = Asked(lm, replace(QUESTION, id=""), 4, 2, 0)
-    plan = asked.trials()
-    watch = watch_of(lm, plan.prefix + plan.branches[0])
-    passes = all_passes(asked, watch, Lines(asked, plan))
-    answers = recorded_answers(passes)
-    layouts = {layout_key(one): one for part in passes for one in part.layouts}
-    assert layouts.keys() == answers.keys()
+    said = all_said(asked, Lines(asked))
+    answers, layouts = as_json(said), {layout_key(one.layout): one.layout for one in said}
     rows = [
         {
             "ids": layout.tokens.tolist(),
@@ -330,31 +285,17 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
         assert max(one["looks"], default=0) < 1e-4
 
 
-def test_recorded_answers_of_standard_inference_are_those_of_the_method(lm: LanguageModel) -> None:
-    asked = Asked(lm, QUESTION, M, N, SEED)
-    plan = asked.trials()
-    watch = watch_of(lm, plan.prefix + plan.branches[0])
-    answers = recorded_answers(all_passes(asked, watch, Lines(asked, plan)))
-    one = Standard().plan(lm, QUESTION)
-    layout = pack(one.prefix, one.branches)
-    kept = answers[layout_key(layout)]["logits"][len(layout.tokens) - 1]
-    wanted = label_logits(lm, one)[0].tolist()
-    assert list(kept.values()) == pytest.approx(wanted, abs=1e-6)
-
-
-def test_the_command_records_what_does_not_run_and_says_what_it_runs(
+def test_the_command_records_what_does_not_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model, output = write_checkpoint(tmp_path / "qwen3", QWEN3), tmp_path / "page.html"
     options = ["--question", "Why?", "--choice", "a", "--choice", "b", "--trials", "2"]
-    options += ["--group-size", "1", "--json", "--output", str(output), "--model", str(model)]
-    status, out, err = run(capsys, "explain", "--live", *options)
+    options += ["--group-size", "1", "--output", str(output), "--model", str(model)]
+    status, out, _ = run(capsys, "explain", "--live", *options)
     assert status == 0
-    assert "the live page has no qwen3" in err
-    # Ask, Mean, the row with two words in four ways, group 2 alone, and Read twice.
-    assert "13 passes with " in err
-    assert json.loads(out)["recorded"] is True
+    assert "with recorded answers" in out
     page = output.read_text(encoding="utf-8")
+    assert "the live page has no qwen3" in page
     assert '"question":"Why?"' in page
     assert str(tmp_path) not in page
 
@@ -366,9 +307,7 @@ def test_the_command_records_what_does_not_run_and_says_what_it_runs(
         (["--group-size", "9"], "9 choices in a group, but"),
         (["--trials", "41"], "41 trials, but"),
         (["--seed", "10000"], "10,000 as seed, but"),
-        (["--grouping", "exact"], "--grouping is not for the live page"),
         (["--no-null-option"], "--no-null-option is not for the live page"),
-        (["--preset", "authors-code"], "--preset is not for the live page"),
     ],
 )
 def test_what_the_scenes_cannot_show_is_refused_in_one_line(
@@ -390,4 +329,4 @@ def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LanguageModel) -> None:
     joined = minise.tokenizer.Tokenizer(type(backend).from_str(json.dumps(raw)), "joined")
     asked = Asked(replace(lm, tokenizer=joined), QUESTION, M, N, SEED)
     with pytest.raises(InputError, match="joins lines of a prompt"):
-        Lines(asked, asked.trials())
+        Lines(asked)

@@ -1,0 +1,149 @@
+"""Pages of a question, and the live page of the shipped tiny-llama, in a browser and in node. At
+the end no page may have complained or asked for anything."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minise
+from minise import LanguageModel, Question
+from minise.explaining.page import Page, explain
+from minise.live.page import live_page
+from tests.support.browser import (
+    FOREIGN,
+    PHONE,
+    SETTINGS,
+    WIDE,
+    Run,
+    View,
+    chromium,
+    open_page,
+    run_node,
+)
+from tests.support.tiny import FAMILIES, load_tiny
+
+ROOT = Path(minise.__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def bird() -> Question:
+    choices = ["wren", "a trout", "oak", "the red ant", "quartz"]
+    return Question("Which is a bird?", choices, answer=0)
+
+
+@pytest.fixture(scope="session")
+def page(lm: LanguageModel, bird: Question) -> Page:
+    """Of each family's tiny model."""
+    return explain(lm, bird, **SETTINGS)
+
+
+@pytest.fixture(scope="session")
+def explained(
+    tmp_path_factory: pytest.TempPathFactory, bird: Question
+) -> tuple[LanguageModel, Page]:
+    lm = load_tiny(tmp_path_factory.mktemp("llama"), FAMILIES["llama"])
+    return lm, explain(lm, bird, **SETTINGS)
+
+
+@pytest.fixture(scope="session")
+def foreign(explained: tuple[LanguageModel, Page]) -> Page:
+    """A question in other scripts than Latin, and with an emoji of several characters."""
+    return explain(explained[0], FOREIGN, group_size=2, trials=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> LanguageModel:
+    """The shipped checkpoint that runs in the live page of these tests."""
+    return minise.load(ROOT / "weights" / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def live_file(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LanguageModel) -> Path:
+    path: Path = tmp_path_factory.mktemp("live") / "live.html"
+    path.write_text(live_page(tiny_llama), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., View]]:
+    """Open a page from the disk."""
+    opened: list[tuple[View, Path]] = []
+
+    def open_(html: str, **options: Any) -> View:
+        path = tmp_path / f"page-{len(opened)}.html"
+        path.write_text(html, encoding="utf-8")
+        opened.append((open_page(browser, path, **options), path))
+        return opened[-1][0]
+
+    yield open_
+    for view, path in opened:
+        view.check(path)
+        view.page.context.close()
+
+
+@pytest.fixture
+def view(show: Callable[..., View], explained: tuple[LanguageModel, Page]) -> View:
+    return show(explained[1].html)
+
+
+@pytest.fixture
+def open_scene(browser: Any, live_file: Path) -> Iterator[Callable[..., View]]:
+    """A live page of its own, 1400 pixels wide: `open_scene("split?m=2")`."""
+    opened: list[View] = []
+
+    def open_(address: str) -> View:
+        opened.append(open_page(browser, live_file, address, **WIDE))
+        return opened[-1]
+
+    yield open_
+    for view in opened:
+        view.check(live_file)
+        view.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Any, live_file: Path) -> dict[str, View]:
+    """Two pages for all tests of a module, because to open one takes a second or two."""
+    looks = {"scene": WIDE, "phone": PHONE}
+    still = {"address": "ask", "reduced_motion": "reduce"}
+    return {name: open_page(browser, live_file, **still, **look) for name, look in looks.items()}
+
+
+@pytest.fixture
+def scene(shared: dict[str, View], live_file: Path) -> Iterator[View]:
+    """1400 pixels wide, light, without motion."""
+    view = shared["scene"]
+    yield view
+    view.page.set_viewport_size(WIDE["viewport"])
+    view.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    view.check(live_file)
+
+
+@pytest.fixture
+def phone(shared: dict[str, View], live_file: Path) -> Iterator[View]:
+    """390 pixels wide, with touch."""
+    yield shared["phone"]
+    shared["phone"].check(live_file)
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The modules of minise/live in node: `node(script, data)`."""
+    folder = tmp_path_factory.mktemp("node")
+    for path in (ROOT / "minise" / "live").glob("*.js"):
+        shutil.copy(path, folder)
+    # Without this, node takes the files for scripts of its older kind.
+    (folder / "package.json").write_text('{"type": "module"}')
+    return partial(run_node, folder)

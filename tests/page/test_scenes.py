@@ -1,0 +1,256 @@
+"""The live page in a real browser: its frame, and the scenes Ask, Split and Pack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import minise
+from minise import LanguageModel, Question
+from minise.engines import token_counts
+from minise.grouping import random_partitions
+from minise.live.page import world
+from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
+from tests.support.browser import MARKS, View
+from tests.support.contrast import contrast, from_hex
+
+pytestmark = MARKS
+
+SCENES = ("ask", "split", "pack", "leak", "read", "mean", "own")
+WORLD = world(40)[:20]
+HOSTILE = "<img src=x onerror=alert(1)>"
+Open = Callable[..., View]
+
+
+@pytest.fixture(scope="module")
+def lm(tiny_llama: LanguageModel) -> LanguageModel:
+    return tiny_llama
+
+
+def of_size(item: dict[str, Any], K: int) -> Question:
+    """The question of the world with K choices."""
+    kept = [i for i, rank in enumerate(item["rank"]) if rank < K]
+    return Question(
+        item["question"], [item["choices"][i] for i in kept], answer=kept.index(item["answer"])
+    )
+
+
+def bars(view: View) -> dict[str, float]:
+    """The choices and their probabilities as Ask shows them."""
+    read = "all => all.map(bar => [bar.querySelector('.name > span').textContent, "
+    read += "Number(bar.dataset.probability), bar.querySelector('.value').textContent])"
+    rows = view.page.eval_on_selector_all("#ask-bars .bar:not(.axis)", read)
+    assert [shown for _, _, shown in rows] == [f"{100 * p:.1f}%" for _, p, _ in rows]
+    return {choice: p for choice, p, _ in rows}
+
+
+def trials(view: View) -> list[list[list[int]]]:
+    """The groups of each trial as Split shows them."""
+    labels = view.page.eval_on_selector_all(
+        "#split-trials button", "all => all.map(one => one.textContent)"
+    )
+    numbers = [re.findall(r"group \d+: ([\d ]+)", label) for label in labels]
+    return [[[int(i) - 1 for i in group.split()] for group in groups] for groups in numbers]
+
+
+def opens_and_fits(view: View) -> None:
+    for name in SCENES:
+        view.go(name)
+        assert view.page.is_visible(f"#scene-{name} h2")
+        assert view.page.locator("main section:visible").count() == 1
+        tab = view.page.locator("[role=tab][aria-selected=true]")
+        assert tab.get_attribute("id") == f"tab-{name}"
+        assert view.page.title() == f"{tab.inner_text()[2:]} - Many prompts, one pass"
+        width = view.page.evaluate("document.documentElement.clientWidth")
+        assert view.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        below = "document.documentElement.scrollHeight - Math.max(innerHeight, "
+        below += "document.body.getBoundingClientRect().bottom + scrollY)"
+        assert view.page.evaluate(below) <= 1, name  # nothing unseen makes the page longer
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_scene_opens_by_its_address_and_fits_the_sides(
+    scene: View, width: int, scheme: str
+) -> None:
+    """No console message and no request either: the fixture holds that."""
+    scene.page.set_viewport_size({"width": width, "height": 844})
+    scene.page.emulate_media(color_scheme=scheme)
+    opens_and_fits(scene)
+
+
+def test_each_scene_opens_on_a_phone(phone: View) -> None:
+    opens_and_fits(phone)
+
+
+def test_each_scene_fits_one_screen(scene: View) -> None:
+    for name in SCENES:
+        scene.go(f"{name}?K=8")
+        assert scene.page.evaluate("document.documentElement.scrollHeight") <= 900, name
+
+
+def test_ask_shows_what_python_computes(scene: View, lm: LanguageModel) -> None:
+    scene.go("ask?q=0&K=2")
+    for q, K in ((0, 2), (2, 5), (2, 8), (4, 8)):
+        scene.page.select_option("#ask-question", str(q))
+        scene.drag("K, the number of choices:", K)
+        question = of_size(WORLD[q], K)
+        answer = minise.standard(lm, question)
+        shown = bars(scene)
+        assert list(shown) == list(question.choices)
+        assert list(shown.values()) == pytest.approx(answer.probabilities.tolist(), abs=1e-4)
+        top = scene.page.inner_text("#ask-bars .bar.top .name")
+        assert question.choices[answer.prediction] in top
+        assert question.answer is not None
+        right = question.choices[question.answer]
+        assert right in scene.page.inner_text("#ask-bars .bar.right .name")
+        said = f"The model answers {question.choices[answer.prediction]}: "
+        said += "right." if answer.prediction == question.answer else f"wrong. It is {right}."
+        assert scene.page.inner_text("#scene-ask .verdict") == said
+
+
+def test_a_typed_question_is_asked_and_stands_in_the_address(
+    scene: View, open_scene: Open, lm: LanguageModel
+) -> None:
+    scene.go("ask")
+    scene.page.click("#scene-ask summary")
+    for text, fault in (("only one", "Write 2 to 8"), ("a\na", "the same")):
+        scene.page.fill("#scene-ask input[type=text]", HOSTILE)
+        scene.page.fill("#scene-ask textarea", text)
+        scene.page.click("text=Ask it")
+        assert fault in scene.text("#scene-ask details [role=status]")
+    scene.page.fill("#scene-ask textarea", f"trout\n{HOSTILE}\noak")
+    scene.page.click("text=Ask it")
+    scene.settle()
+    question = Question(HOSTILE, [HOSTILE, "oak", "trout"], answer=2)
+    for again in (False, True):
+        if again:
+            scene = open_scene(scene.address())
+        answer = minise.standard(lm, question)
+        assert list(bars(scene)) == list(question.choices)
+        assert list(bars(scene).values()) == pytest.approx(answer.probabilities.tolist(), abs=1e-4)
+        assert scene.text(".prompt") == DEFAULT_TEMPLATE.render(HOSTILE, question.choices)
+        assert "trout" in scene.page.inner_text("#ask-bars .bar.right .name")
+        assert scene.page.locator("main img").count() == 0
+    scene.drag("K, the number of choices:", 2)
+    assert "trout" in bars(scene)  # the right answer stays
+
+
+@pytest.mark.parametrize(("K", "m", "N"), [(8, 4, 20), (8, 3, 5), (5, 1, 40)])
+def test_split_shows_the_groups_that_python_draws(scene: View, K: int, m: int, N: int) -> None:
+    scene.go(f"split?K={K}&m={m}&N={N}")
+    shown = trials(scene)
+    drawn = random_partitions(K, m, N, 0, WORLD[2]["id"]).trials
+    assert shown == [[list(group) for group in trial] for trial in drawn]
+    assert f"= {N * len(shown[0])} prompts" in scene.text("#split-told")
+    scene.page.locator("#split-trials button").nth(N - 1).click()
+    scene.settle()
+    choices = of_size(WORLD[2], K).choices
+    cards = scene.page.locator("#split-groups .card").all_inner_texts()
+    assert len(cards) == len(shown[N - 1])
+    for card, group in zip(cards, shown[N - 1], strict=True):
+        lines = [line.partition(") ")[2] for line in card.split("\n")[1:]]
+        assert lines == [*(choices[i] for i in group), NULL_OPTION]
+
+
+@pytest.mark.parametrize("settings", ["", "m=2&N=3&seed=5", "K=5&m=3&q=0"])
+def test_pack_counts_the_tokens_that_python_counts(
+    scene: View, lm: LanguageModel, settings: str
+) -> None:
+    scene.go(f"split?{settings}")
+    chosen = dict(pair.split("=") for pair in settings.split("&") if pair)
+    question = of_size(WORLD[int(chosen.get("q", 2))], int(chosen.get("K", 8)))
+    listed = [
+        [*(question.choices[i] for i in group), NULL_OPTION]
+        for trial in trials(scene)
+        for group in trial
+    ]
+    prefix, prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, question.text, listed)
+    counts = token_counts(prefix, [prompt.ids for prompt in prompts])
+    for stage in ("separate", "dense", "tree"):
+        scene.go(f"pack?{settings}&stage={stage}")
+        assert scene.text("#pack-counter") == f"{counts[stage]:,}"
+        assert scene.text(f"#pack-{stage} b") == f"{counts[stage]:,}"
+        assert scene.page.get_attribute(f"#pack-{stage}", "aria-pressed") == "true"
+        two = [prompt.ids for prompt in prompts[:2]]
+        assert scene.page.locator("#pack-words .token").count() == token_counts(prefix, two)[stage]
+
+
+def test_the_state_stands_in_the_address_and_back_returns(scene: View) -> None:
+    scene.go("ask")
+    scene.drag("K, the number of choices:", 6)
+    scene.page.select_option("#ask-question", "1")
+    assert scene.address() == "ask?K=6&q=1"
+    scene.page.click("#after")
+    scene.settle()
+    assert scene.address() == "split?K=6&q=1"
+    assert len(trials(scene)[0][0] + trials(scene)[0][1]) == 6
+    scene.page.go_back()
+    scene.page.wait_for_selector("#tab-ask[aria-selected=true]")
+    scene.settle()
+    assert len(bars(scene)) == 6
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "nothing", "ask?K=99&q=-4", "split?m=x&N=1e9&seed=&trial=7", "pack?stage=none&__proto__=1",
+     "ask?own=1&choices=2&scene=leak", "ask?question=q&choice=a", "split?%E0%A4%A"],
+)  # fmt: skip
+def test_a_strange_address_shows_a_scene(scene: View, address: str) -> None:
+    scene.go(address)
+    assert scene.page.locator("main section:visible h2").count() == 1
+    assert not scene.page.is_visible("#fault")
+
+
+def test_arrow_keys_move_through_scenes_trials_and_sliders(scene: View) -> None:
+    scene.go("ask")
+    scene.page.focus("#tab-ask")
+    for key, name in (("ArrowRight", "split"), ("End", "own"), ("ArrowLeft", "mean"),
+                       ("Home", "ask"), ("ArrowLeft", "ask"), ("ArrowRight", "split")):  # fmt: skip
+        scene.page.keyboard.press(key)
+        scene.settle()
+        assert scene.page.evaluate("document.activeElement.id") == f"tab-{name}"
+    scene.page.focus("#split-trials button[aria-pressed=true]")
+    scene.page.keyboard.press("ArrowDown")
+    scene.settle()
+    focused = scene.page.evaluate("document.activeElement.textContent")
+    assert focused.startswith("Trial 2,")
+    scene.page.get_by_role("slider", name="m, choices in a group:").focus()
+    scene.page.keyboard.press("ArrowLeft")
+    scene.settle()
+    assert len(trials(scene)[0][0]) == 3
+
+
+SIZES = """[...document.querySelectorAll("button, select, input, textarea, summary")]
+  .map((one) => one.type === "radio" ? one.parentElement : one)
+  .filter((one) => one.checkVisibility() && getComputedStyle(one).visibility === "visible")
+  .map((one) => [one.outerHTML.slice(0, 90), one.getBoundingClientRect()])
+  .map(([name, { width, height }]) => [name, Math.min(width, height)])"""
+
+
+@pytest.mark.parametrize(("where", "least"), [("scene", 24), ("phone", 44)])
+def test_all_that_is_pressed_is_large_enough(
+    request: pytest.FixtureRequest, where: str, least: int
+) -> None:
+    """WCAG 2.5.8, and 2.5.5 where a finger presses. The mask's cells are reached by keys, too."""
+    view: View = request.getfixturevalue(where)
+    for name in SCENES:
+        view.go(name)
+        for pressed, size in view.page.evaluate(SIZES):
+            assert size >= least - 0.01, (name, pressed)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_enough_contrast(scene: View, scheme: str) -> None:
+    """At least 4.5 to 1 (WCAG AA) for each colour that a text has, on each ground."""
+    scene.page.emulate_media(color_scheme=scheme)
+    names = ["--ink", "--soft", "--shared", *(f"--g{i}" for i in range(6))]
+    read = "names => names.map(name => getComputedStyle(document.documentElement)"
+    read += ".getPropertyValue(name).trim())"
+    paper, wash, *colours = scene.page.evaluate(read, ["--paper", "--wash", *names])
+    for ground in (paper, wash):
+        for name, colour in zip(names, colours, strict=True):
+            assert contrast(from_hex(colour), from_hex(ground)) >= 4.5, (name, ground)
