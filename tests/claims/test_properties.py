@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,9 @@ pytest.importorskip("hypothesis", reason="it draws the trees; the extra [test] h
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minise import LanguageModel, Layout, branch_logits, pack
-from minise.engines import hidden_states, run_alone
-from minise.exact.run import read_ends
+from minise import LanguageModel, branch_logits, pack
+from minise.engines import layout_ends, run_alone
+from minise.exact.run import forward, read_ends
 from tests.support.tiny import ALL_FAMILIES, load_tiny
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -63,7 +64,17 @@ def examples(number: int) -> Callable[[Callable[..., None]], Callable[..., None]
     )
 
 
-families = st.sampled_from(list(ALL_FAMILIES))
+# Where a width is not a multiple of a vector, or the bytes of a row are not a multiple of 16,
+# kernels treat the end or the beginning of a row in another way. Real models have no such widths;
+# forks may.
+ODD = {"hidden_size": 13, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 6}
+MODELS: dict[str, dict[str, Any]] = {
+    **ALL_FAMILIES,
+    "odd": {**ALL_FAMILIES["mistral"], **ODD, "intermediate_size": 7, "sliding_window": 1},
+    "odder": {**ALL_FAMILIES["qwen3"], "hidden_size": 35, "head_dim": 96, "intermediate_size": 129},
+    "wide": {**ALL_FAMILIES["llama"], "hidden_size": 36, "head_dim": 20, "vocab_size": 301},
+}
+families = st.sampled_from(list(MODELS))
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=lambda dtype: str(dtype).split(".")[1])
@@ -72,7 +83,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("property")
     return {
         family: load_tiny(folder / family, raw, dtype=request.param)
-        for family, raw in ALL_FAMILIES.items()
+        for family, raw in MODELS.items()
     }
 
 
@@ -81,22 +92,22 @@ def alone(lm: LanguageModel, prefix: list[int], branches: list[list[int]]) -> Te
     return torch.stack([run_alone(lm, prefix + branch)[-1] for branch in branches])
 
 
-@examples(24)
+@examples(20)
 @given(family=families, case=prompts())
 def test_the_engines_agree(models: Models, family: str, case: Prompts) -> None:
     """Hidden states at the ends and logits of tree, dense and separate runs."""
     lm = models[family]
     expected, tree = alone(lm, *case), pack(*case, tree=True)
     assert expected.isfinite().all()
-    assert torch.equal(read_ends(lm.decoder, tree), expected)
+    assert torch.equal(read_ends(lm.refined, tree), expected)
     for layout in (tree, pack(*case)):
-        assert torch.equal(hidden_states(lm, layout)[layout.ends], expected)
+        assert torch.equal(layout_ends(lm, layout), expected)
     logits = branch_logits(lm, *case, engine="separate")
     for engine in ("dense", "tree"):
         assert torch.equal(branch_logits(lm, *case, engine=engine), logits)
 
 
-@examples(16)
+@examples(8)
 @given(family=families, case=prompts())
 def test_the_definition_agrees_within_rounding(models: Models, family: str, case: Prompts) -> None:
     """The engine plain, and every row of `Decoder.forward` under the mask of either layout."""
@@ -106,100 +117,47 @@ def test_the_definition_agrees_within_rounding(models: Models, family: str, case
     assert (plain - branch_logits(lm, *case)).abs().max() <= bound
     for layout in (pack(*case), pack(*case, tree=True)):
         hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)
-        assert (hidden - hidden_states(lm, layout)).abs().max() <= bound
+        refined = forward(lm.refined, layout.tokens, layout.positions, layout.mask)
+        assert (hidden - refined).abs().max() <= bound
 
 
-@examples(12)
-@given(family=families, case=prompts(), data=st.data())
-def test_the_order_of_branches_is_irrelevant(
-    models: Models, family: str, case: Prompts, data: st.DataObject
+@examples(8)
+@given(family=families, case=prompts(), other=prompts(most=3), data=st.data())
+def test_neither_order_nor_passes_nor_other_questions_nor_columns_matter(
+    models: Models, family: str, case: Prompts, other: Prompts, data: st.DataObject
 ) -> None:
-    prefix, branches = case
+    """The branches in another order, split over two passes; whole prompts beside those of another
+    question, of which the tree merges what they have in common; some columns in any order."""
+    lm, (prefix, branches) = models[family], case
+    expected = branch_logits(lm, *case)
     order = data.draw(st.permutations(range(len(branches))))
-    moved = [branches[i] for i in order]
+    cut = data.draw(st.integers(1, len(branches)))
+    for mine in filter(None, (order[:cut], order[cut:])):
+        part = branch_logits(lm, prefix, [branches[i] for i in mine])
+        assert torch.equal(part, expected[mine])
+    whole = [start + branch for start, some in (other, case) for branch in some]
+    columns = data.draw(st.permutations(range(288)))[: data.draw(st.sampled_from((1, 64, 65, 200)))]
+    some = branch_logits(lm, *case, columns=columns)
     for engine in ("dense", "tree"):
-        before = branch_logits(models[family], prefix, branches, engine)
-        assert torch.equal(branch_logits(models[family], prefix, moved, engine), before[order])
-
-
-@examples(12)
-@given(family=families, case=prompts(), data=st.data())
-def test_branches_may_be_split_over_passes(
-    models: Models, family: str, case: Prompts, data: st.DataObject
-) -> None:
-    prefix, branches = case
-    passes = data.draw(st.lists(st.integers(0, 2), min_size=len(branches), max_size=len(branches)))
-    whole = branch_logits(models[family], prefix, branches)
-    for number in set(passes):
-        mine = [i for i, of in enumerate(passes) if of == number]
-        part = branch_logits(models[family], prefix, [branches[i] for i in mine])
-        assert torch.equal(part, whole[mine])
-
-
-@examples(12)
-@given(family=families, first=prompts(most=4), second=prompts(most=4))
-def test_questions_may_share_a_pass(
-    models: Models, family: str, first: Prompts, second: Prompts
-) -> None:
-    """Their whole prompts as branches of no prefix. The tree merges what they have in common."""
-    lm = models[family]
-    expected = torch.cat([branch_logits(lm, *first), branch_logits(lm, *second)])
-    whole = [prefix + branch for prefix, branches in (first, second) for branch in branches]
-    for engine in ("dense", "tree"):
-        assert torch.equal(branch_logits(lm, [], whole, engine), expected)
-
-
-@examples(12)
-@given(
-    family=families,
-    case=prompts(lengths=(1, 3), most=3),
-    columns=st.sampled_from((1, 7, 60, 64, 65, 200)).flatmap(
-        lambda C: st.permutations(range(288)).map(lambda order: order[:C])
-    ),
-)
-def test_a_logit_does_not_depend_on_the_columns_beside_it(
-    models: Models, family: str, case: Prompts, columns: list[int]
-) -> None:
-    """By itself, and in the first or the last place of many: the same bits."""
-    together = branch_logits(models[family], *case, columns=columns)
-    assert together.shape == (len(case[1]), len(columns))
-    turned = branch_logits(models[family], *case, columns=columns[::-1])
-    assert torch.equal(turned.flip(1), together)
-    for place in {0, len(columns) // 2, len(columns) - 1}:
-        by_itself = branch_logits(models[family], *case, columns=[columns[place]])
-        assert torch.equal(by_itself[:, 0], together[:, place])
-
-
-def test_the_trees_that_are_drawn_have_every_shape() -> None:
-    shapes: dict[str, bool] = {}
-
-    @examples(400)
-    @given(case=prompts())
-    def look(case: Prompts) -> None:
-        prefix, branches = case
-        longest = len(prefix) + max(map(len, branches))
-        pairs = [(a, b) for a in branches for b in branches if a is not b]
-        for shape, here in {
-            "no prefix": not prefix,
-            "an empty branch": [] in branches,
-            "one branch": len(branches) == 1,
-            "equal branches": any(a == b for a, b in pairs),
-            "a branch that begins another": any(a and a == b[: len(a)] != b for a, b in pairs),
-            "prompts beyond one block": 64 < longest <= 128,
-            "prompts beyond two blocks": longest > 128,
-            "prompts that end with a block": longest % 64 == 0,
-        }.items():
-            shapes[shape] = shapes.get(shape, False) or here
-
-    look()
-    assert [shape for shape, drawn in shapes.items() if not drawn] == []
+        assert torch.equal(branch_logits(lm, [], whole, engine)[-len(branches) :], expected)
+        turned = branch_logits(lm, [], whole, engine, columns[::-1])[-len(branches) :]
+        assert torch.equal(turned.flip(1), some)
+    alone = branch_logits(lm, *case, columns=columns[-1:])
+    assert torch.equal(alone[:, 0], some[:, -1])
 
 
 @examples(40)
 @given(case=prompts())
-def test_the_mask_is_reachability_and_a_position_is_a_depth(case: Prompts) -> None:
+def test_a_layout_is_its_prompts_the_mask_is_reachability_and_a_position_is_a_depth(
+    case: Prompts,
+) -> None:
+    prefix, branches = case
+    whole = [prefix + branch for branch in branches]
+    beginnings = {tuple(prompt[:end]) for prompt in whole for end in range(1, len(prompt) + 1)}
+    flat = len(prefix) + sum(map(len, branches))
     for tree in (False, True):
         layout = pack(*case, tree=tree)
+        assert len(layout.tokens) == (len(beginnings) if tree else flat)
         T = len(layout.tokens)
         child = (layout.parents >= 0).nonzero().flatten()
         steps = torch.eye(T).index_put((child, layout.parents[child]), torch.tensor(1.0))
@@ -208,32 +166,10 @@ def test_the_mask_is_reachability_and_a_position_is_a_depth(case: Prompts) -> No
         reached = steps > 0
         assert torch.equal(layout.mask, reached)
         assert torch.equal(layout.positions, reached.sum(dim=1) - 1)
-
-
-@examples(100)
-@given(case=prompts())
-def test_the_prompts_can_be_read_off_the_layout(case: Prompts) -> None:
-    """A branch's end sees its prompt and nothing else, each token at its place in the prompt."""
-    prefix, branches = case
-    for layout in (pack(prefix, branches), pack(prefix, branches, tree=True)):
-        for end, path, branch in zip(layout.ends, layout.paths(), branches, strict=True):
-            visible = in_order(layout, end)
+        # A branch's end sees its prompt and nothing else, each token at its place in the prompt.
+        for end, path, prompt in zip(layout.ends, layout.paths(), whole, strict=True):
+            visible = layout.mask[end].nonzero().flatten()
+            visible = visible[layout.positions[visible].argsort()]
             assert visible.tolist() == path
-            assert layout.tokens[visible].tolist() == prefix + branch
-            assert layout.positions[visible].tolist() == list(range(len(path)))
-
-
-@examples(100)
-@given(case=prompts())
-def test_a_tree_has_one_token_for_each_distinct_beginning(case: Prompts) -> None:
-    prefix, branches = case
-    whole = [prefix + branch for branch in branches]
-    beginnings = {tuple(prompt[:end]) for prompt in whole for end in range(1, len(prompt) + 1)}
-    assert len(pack(prefix, branches, tree=True).tokens) == len(beginnings)
-    assert len(pack(prefix, branches).tokens) == len(prefix) + sum(map(len, branches))
-
-
-def in_order(layout: Layout, row: Tensor) -> Tensor:
-    """The rows that `row` sees, by position."""
-    visible = layout.mask[row].nonzero().flatten()
-    return visible[layout.positions[visible].argsort()]
+            assert layout.tokens[path].tolist() == prompt
+            assert layout.positions[path].tolist() == list(range(len(path)))

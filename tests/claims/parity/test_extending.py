@@ -24,18 +24,12 @@ SMOLLM3: dict[str, Any] = {
 }
 
 LOGITS = """
-from pathlib import Path
-
 import torch
 from safetensors.torch import load_file, save_file
 
-from minise.loading.checkpoint import read_weights
-from minise.loading.config_json import read_config
-from minise.loading.stored import read_headers
+from minise import load
 
-config = read_config(Path("checkpoint/config.json"))
-files = [Path("checkpoint/model.safetensors")]
-decoder = read_weights(read_headers(config, files), torch.float32, torch.device("cpu"))
+decoder = load("checkpoint", dtype=torch.float32).decoder
 given = load_file("runs.safetensors")
 names = {name.partition(".")[0] for name in given}
 inputs = {n: [given[f"{n}.{part}"] for part in ("tokens", "positions", "mask")] for n in names}

@@ -11,9 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
 
-from minise.loading.checkpoint import read_weights
-from minise.loading.config_json import read_config
-from minise.loading.stored import read_headers
+from minise import load
 from tests.support.reference import (
     SIZES,
     float64_islands,
@@ -25,6 +23,7 @@ from tests.support.reference import (
 )
 
 SEEDS = range(80)
+
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 
@@ -80,10 +79,10 @@ def random_rope(draw: random.Random) -> dict[str, Any]:
 def test_float64_logits_equal_those_of_the_library(seed: int, tmp_path: Path) -> None:
     """Of a plain prompt, masked by the library itself, and of a packed one with its full mask."""
     folder = write_checkpoint(random_case(seed), tmp_path, seed=seed)
-    config = read_config(folder / "config.json")
-    weights = [folder / "model.safetensors"]
-    decoder = read_weights(read_headers(config, weights), torch.float64, torch.device("cpu"))
-    assert list(config.sliding_windows) == windows(reference_model(folder, torch.float64).config)
+    decoder = load(str(folder), dtype=torch.float64).decoder
+    assert list(decoder.config.sliding_windows) == windows(
+        reference_model(folder, torch.float64).config
+    )
     for run, (tokens, positions, mask) in runs().items():
         given = None if run == "causal" else mask
         with float64_islands():
@@ -91,26 +90,3 @@ def test_float64_logits_equal_those_of_the_library(seed: int, tmp_path: Path) ->
         ours = decoder.logits(decoder(tokens, positions, mask))
         assert expected.std() > 0.5  # a model that says nothing would agree with any other
         assert (ours - expected).abs().max() <= 1e-9, run
-
-
-def test_the_configurations_differ_in_all_that_the_families_allow() -> None:
-    cases = [random_case(seed) for seed in SEEDS]
-    heads = [(case["num_attention_heads"], case["num_key_value_heads"]) for case in cases]
-    ropes = [case["rope_parameters"]["rope_type"] for case in cases]
-    mixed = [
-        case
-        for case in cases
-        if len(set(case.get("layer_types", ()))) == 2
-        or 0 < case.get("max_window_layers", 0) < case["num_hidden_layers"]
-    ]
-    assert {"one for all", "equal", "between"} == {
-        "one for all" if K == 1 else "equal" if K == H else "between" for H, K in heads
-    }
-    for model_type in MODEL_TYPES:
-        mine = [case for case in cases if case["model_type"] == model_type]
-        assert {case["tie_word_embeddings"] for case in mine} == {True, False}
-        assert {case["rope_parameters"]["rope_type"] for case in mine} == set(ropes)
-    assert {"default", "linear", "llama3"} == set(ropes)
-    assert any("head_dim" in case for case in cases)
-    assert {None, 1, 3, 5, 9} <= {case.get("sliding_window") for case in cases}
-    assert len(mixed) >= 3
