@@ -1,8 +1,8 @@
+"""Settings and models for the tests of all rooms."""
+
 from __future__ import annotations
 
 import atexit
-import contextlib
-import gc
 import os
 import shutil
 import tempfile
@@ -12,11 +12,6 @@ import pytest
 import torch
 
 from minise import LanguageModel, Question
-from minise.evaluation.meter import high_water
-from tests.support.runs import data as data
-from tests.support.runs import model as model
-from tests.support.runs import undrawn as undrawn
-from tests.support.runs import whole as whole
 from tests.support.tiny import FAMILIES, load_tiny
 
 
@@ -48,29 +43,6 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-def pytest_collection_finish() -> None:
-    """An evaluation collects garbage before it measures memory, for each method. It need not look
-    at the tests and at the libraries they have imported, which took most of the time of a small
-    run."""
-    gc.freeze()
-
-
-# Three workers and the system then fit in 8 GB. The imports of all extras take half of the limit.
-# With CUDA, torch takes some 0.3 GB more.
-MOST_BYTES = 1_500_000_000 if torch.version.cuda is None else 2_000_000_000
-above = False
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """The first test after which the peak of this process' memory is above the limit fails."""
-    global above
-    with contextlib.suppress(OSError):  # not Linux
-        before, above = above, high_water() > MOST_BYTES
-        if above and not before:
-            pytest.fail(f"memory had a peak of {high_water():,} bytes, over {MOST_BYTES:,}")
-
-
 @pytest.fixture(scope="session", params=list(FAMILIES))
 def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     """A tiny random model in float64, once per family."""
@@ -83,6 +55,13 @@ def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama-folder")
     load_tiny(folder, FAMILIES["llama"])
     return folder
+
+
+@pytest.fixture(scope="session")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    """The tiny model with most facts (biases, windows in some layers, tied output), for tests that
+    need one model only."""
+    return load_tiny(tmp_path_factory.mktemp("qwen"), FAMILIES["qwen2"])
 
 
 @pytest.fixture
