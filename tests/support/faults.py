@@ -1,7 +1,4 @@
-r"""Faults that such code really has, each planted on purpose: a pytest plugin.
-
-    MINISE_FAULT="swapped norms" python -m pytest -p tests.support.faults \
-        tests/claims/test_goldens.py
+"""Faults that such code really has, each planted on purpose (claims/test_sabotage.py).
 
 A fault wraps a function or class of the package from the outside and says nothing about how it is
 written inside: a fork that renames a variable, or writes a formula in another way, keeps them all.
@@ -10,7 +7,6 @@ It is planted where the function is defined, before anything else imports it.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import sys
@@ -22,13 +18,14 @@ import pytest
 import torch
 from torch import Tensor
 
-FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {}
+Make = Callable[..., Any]
+FAULTS: dict[str, tuple[str, str, Make]] = {}
 
 
-def fault(name: str, module: str, attribute: str) -> Callable[..., Any]:
+def fault(name: str, module: str, attribute: str) -> Callable[[Make], Make]:
     """Register what `minise.module`'s attribute becomes, made from what it is."""
 
-    def register(make: Callable[..., Any]) -> Callable[..., Any]:
+    def register(make: Make) -> Make:
         FAULTS[name] = (f"minise.{module}", attribute, make)
         return make
 
@@ -45,111 +42,93 @@ def plant(name: str) -> None:
     setattr(owner, last, make(getattr(owner, last)))
 
 
-def swapped(*names: str) -> Callable[..., Any]:
-    """A forward in which two submodules have changed places."""
+def with_attributes(change: Callable[[Any], dict[str, Any]]) -> Make:
+    """A method during which attributes of `self` have other values."""
 
     def make(real: Any) -> Any:
-        @functools.wraps(real)
-        def forward(self: Any, *arguments: Any, **named: Any) -> Any:
-            modules = [getattr(self, name) for name in names]
-            for name, module in zip(names, reversed(modules), strict=True):
-                setattr(self, name, module)
+        def method(self: Any, *arguments: Any, **named: Any) -> Any:
+            others = change(self)
+            before = {name: getattr(self, name) for name in others}
             try:
+                for name, value in others.items():
+                    setattr(self, name, value)
                 return real(self, *arguments, **named)
             finally:
-                for name, module in zip(names, modules, strict=True):
-                    setattr(self, name, module)
+                for name, value in before.items():
+                    setattr(self, name, value)
 
-        return forward
-
-    return make
-
-
-def without_bias(projection: str) -> Callable[..., Any]:
-    def make(real: Any) -> Any:
-        def forward(self: Any, *arguments: Any, **named: Any) -> Any:
-            linear = getattr(self, projection)
-            bias, linear.bias = linear.bias, None
-            try:
-                return real(self, *arguments, **named)
-            finally:
-                linear.bias = bias
-
-        return forward
+        return method
 
     return make
 
 
 fault("swapped norms", "model", "Block.forward")(
-    swapped("input_layernorm", "post_attention_layernorm")
+    with_attributes(
+        lambda block: {
+            "input_layernorm": block.post_attention_layernorm,
+            "post_attention_layernorm": block.input_layernorm,
+        }
+    )
 )
-fault("dropped key bias", "model", "Attention.forward")(without_bias("k_proj"))
-fault("dropped value bias", "model", "Attention.forward")(without_bias("v_proj"))
+for _name in ("key", "value"):
+    fault(f"dropped {_name} bias", "model", "Attention.forward")(
+        with_attributes(lambda a, name=f"{_name[0]}_proj": {name: without_bias(getattr(a, name))})
+    )
 
 
-@fault("key heads tiled instead of repeated", "attention", "masked_attention")
-def tiled_keys(real: Any) -> Any:
-    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        repeats = q.shape[2] // k.shape[2]
-        v = v.repeat_interleave(repeats, dim=2)
-        return real(q, k.repeat(1, 1, repeats, 1), v, mask)
-
-    return attention
+def without_bias(linear: torch.nn.Linear) -> torch.nn.Linear:
+    plain = torch.nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
+    plain.weight = linear.weight
+    return plain
 
 
-@fault("value heads tiled instead of repeated", "attention", "masked_attention")
-def tiled_values(real: Any) -> Any:
-    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        repeats = q.shape[2] // k.shape[2]
-        k = k.repeat_interleave(repeats, dim=2)
-        return real(q, k, v.repeat(1, 1, repeats, 1), mask)
-
-    return attention
+def with_arguments(change: Callable[[Tensor, Tensor, Tensor, Tensor], Any]) -> Make:
+    """An attention that reads other queries, keys, values or mask."""
+    return lambda real: lambda *arguments: real(*change(*arguments))
 
 
-@fault("inverted mask", "attention", "masked_attention")
-def inverted_mask(real: Any) -> Any:
-    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        hidden = ~mask
-        return real(q, k, v, hidden | ~hidden.any(dim=-1, keepdim=True))  # no empty softmax
-
-    return attention
+def repeats(q: Tensor, k: Tensor) -> int:
+    return q.shape[-2] // k.shape[-2]
 
 
-@fault("wrong epsilon", "model", "RMSNorm.__init__")
-def wrong_epsilon(real: Any) -> Any:
-    return lambda self, size, eps: real(self, size, 1e-5)
+for _name, _change in {
+    "key heads tiled instead of repeated": lambda q, k, v, mask: (
+        q,
+        k.repeat(1, 1, repeats(q, k), 1),
+        v.repeat_interleave(repeats(q, k), dim=2),
+        mask,
+    ),
+    "value heads tiled instead of repeated": lambda q, k, v, mask: (
+        q,
+        k.repeat_interleave(repeats(q, k), dim=2),
+        v.repeat(1, 1, repeats(q, k), 1),
+        mask,
+    ),
+    # A row that would see nothing sees everything: no empty softmax.
+    "inverted mask": lambda q, k, v, mask: (q, k, v, ~mask | mask.all(dim=-1, keepdim=True)),
+}.items():
+    fault(_name, "attention", "masked_attention")(with_arguments(_change))
+
+fault("wrong epsilon", "model", "RMSNorm.__init__")(
+    lambda real: lambda self, size, eps: real(self, size, 1e-5)
+)
+fault("norms narrowed to float32", "model", "RMSNorm.forward")(
+    lambda real: lambda self, x: real(self, x.float()).to(x.dtype)
+)
 
 
-@fault("norms narrowed to float32", "model", "RMSNorm.forward")
-def narrow_norm(real: Any) -> Any:
-    return lambda self, x: real(self, x.float()).to(x.dtype)
-
-
-@fault("windows by index", "model", "Decoder.forward")
+@fault("windows by index", "attention", "within")
 def windows_by_index(real: Any) -> Any:
-    def forward(self: Any, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        config, windows = self.config, set(self.config.sliding_windows)
-        if len(windows) > 1 or None in windows:
-            return real(self, tokens, positions, mask)
+    def within(mask: Tensor, rows: Tensor, columns: Tensor, window: Any) -> Tensor:
         index = torch.arange(mask.shape[-1])
-        near = index[:, None] - index < windows.pop()
-        self.config = replace(config, sliding_windows=(None,) * config.num_hidden_layers)
-        try:
-            return real(self, tokens, positions, mask & near)
-        finally:
-            self.config = config
+        return real(mask, index[-mask.shape[-2] :], index, window)
 
-    return forward
+    return within
 
 
-@fault("a window of one more", "model", "Decoder.__init__")
+@fault("a window of one more", "attention", "within")
 def wider_windows(real: Any) -> Any:
-    def init(self: Any, config: Any) -> None:
-        wider = tuple(None if w is None else w + 1 for w in config.sliding_windows)
-        real(self, replace(config, sliding_windows=wider))
-
-    return init
+    return lambda mask, rows, columns, w: real(mask, rows, columns, None if w is None else w + 1)
 
 
 @fault("interleaved rotary pairs", "rope", "cos_sin")
@@ -161,107 +140,109 @@ def interleaved(real: Any) -> Any:
     return cos_sin
 
 
-@fault("rotation the other way", "rope", "rotate")
-def turned_back(real: Any) -> Any:
-    return lambda x, cos, sin: real(x, cos, -sin)
+fault("rotation the other way", "rope", "rotate")(
+    lambda real: lambda x, cos, sin: real(x, cos, -sin)
+)
+fault("angles in the model's dtype", "rope", "cos_sin")(
+    lambda real: lambda config, at, dtype: real(config, at.to(dtype), dtype)
+)
 
 
-@fault("angles in the model's dtype", "rope", "cos_sin")
-def narrow_angles(real: Any) -> Any:
-    from minise.rope import inverse_frequencies
+def of_pack(name: str, change: Callable[[Any, Any], None]) -> None:
+    """A fault that changes a layout, given the prefix."""
 
-    def cos_sin(config: Any, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        angle = positions[..., None].to(dtype) * inverse_frequencies(
-            config, dtype, positions.device
-        )
-        angle = torch.cat([angle, angle], dim=-1)
-        return angle.cos(), angle.sin()
+    def make(real: Any) -> Any:
+        def pack(prefix: Any, branches: Any, tree: bool = False) -> Any:
+            layout = real(prefix, branches, tree)
+            change(vars(layout), prefix)
+            return layout
 
-    return cos_sin
+        return pack
 
-
-@fault("positions not re-encoded", "layout", "pack")
-def plain_positions(real: Any) -> Any:
-    def pack(*arguments: Any, **named: Any) -> Any:
-        layout = real(*arguments, **named)
-        layout.__dict__["positions"] = torch.arange(len(layout.tokens))
-        return layout
-
-    return pack
+    fault(name, "layout", "pack")(make)
 
 
-@fault("no block mask", "layout", "Tree.mask")
-def no_block_mask(real: Any) -> Any:
-    from minise.layout import causal_mask
-
-    return property(lambda self: causal_mask(len(self.tokens)))
-
-
-@fault("the paper's misprinted index_j", "layout", "pack")
-def misprinted_ends(real: Any) -> Any:
-    def pack(prefix: Any, branches: Any, tree: bool = False) -> Any:
-        layout = real(prefix, branches, tree)
-        before = torch.tensor([max(len(prefix) - 1, 0)])
-        layout.__dict__["ends"] = torch.cat([before, layout.ends[:-1]])
-        return layout
-
-    return pack
-
-
-@fault("a flat layout that merges", "layout", "pack")
-def always_merged(real: Any) -> Any:
-    return lambda prefix, branches, tree=False: real(prefix, branches, tree=True)
+of_pack(
+    "positions not re-encoded",
+    lambda layout, prefix: layout.update(positions=torch.arange(len(layout["tokens"]))),
+)
+of_pack(
+    "the paper's misprinted index_j",
+    lambda layout, prefix: layout.update(
+        ends=torch.cat([torch.tensor([max(len(prefix) - 1, 0)]), layout["ends"][:-1]])
+    ),
+)
+fault("a flat layout that merges", "layout", "pack")(
+    lambda real: lambda prefix, branches, tree=False: real(prefix, branches, tree=True)
+)
+fault("no block mask", "layout", "Tree.mask")(
+    lambda real: property(lambda self: torch.ones(2 * [len(self.tokens)]).tril().bool())
+)
 
 
-@fault("a tree that forgets windows", "exact.attention", "tree_calls")
-def no_windows(real: Any) -> Any:
-    def calls(tree: Any, windows: Any, device: Any) -> Any:
-        with_windows = real(tree, (*windows, None), device)
-        return [replace(c, masks=dict.fromkeys(c.masks, c.masks[None])) for c in with_windows]
+def with_masks(change: Callable[[dict[Any, Tensor]], dict[Any, Tensor]]) -> Make:
+    """A reader of trees whose calls have other masks."""
 
-    return calls
+    def make(real: Any) -> Any:
+        def tree_reader(tree: Any, windows: Any, device: Any) -> Any:
+            reader = real(tree, (*windows, None), device)
+            reader.windows = windows
+            reader.calls = [replace(call, masks=change(call.masks)) for call in reader.calls]
+            return reader
 
+        return tree_reader
 
-@fault("a tree that reads what comes after", "exact.attention", "tree_calls")
-def reads_on(real: Any) -> Any:
-    def calls(*arguments: Any) -> Any:
-        return [
-            replace(c, masks={w: torch.ones_like(m) for w, m in c.masks.items()})
-            for c in real(*arguments)
-        ]
-
-    return calls
+    return make
 
 
-@fault("query heads of other key/value heads", "attention", "masked_attention")
-def mixed_heads(real: Any) -> Any:
-    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        heads, groups = q.shape[2], k.shape[2]
-        mixed = torch.arange(heads).view(heads // groups, groups).T.flatten()
-        return real(q[:, :, mixed], k, v, mask)
-
-    return attention
+fault("a tree that forgets windows", "exact.attention", "tree_reader")(
+    with_masks(lambda masks: dict.fromkeys(masks, masks[None]))
+)
+fault("a tree that reads what comes after", "exact.attention", "tree_reader")(
+    with_masks(lambda masks: {w: torch.ones_like(mask) for w, mask in masks.items()})
+)
 
 
-@fault("null option outside the softmax", "method", "mean_answer")
+@fault("null option outside the softmax", "method", "Method.answer")
 def null_outside(real: Any) -> Any:
-    def answer(plan: Any, logits: Any) -> Any:
+    def answer(self: Any, plan: Any, logits: Any) -> Any:
         groups = zip(logits, plan.groups.flat, strict=True)
-        return real(plan, [row[: len(group)] for row, group in groups])
+        return real(self, plan, [row[: len(group)] for row, group in groups])
 
     return answer
 
 
-@fault("the mean (Eq. 2) read literally", "method", "combine")
-def literal_mean(real: Any) -> Any:
-    def combine(num_choices: int, groups: Any) -> Any:
-        answer = real(num_choices, groups)
-        weight = torch.zeros(num_choices, dtype=torch.float64)
-        for group in groups:
-            weight[list(group.choices)] += group.weight
-        return replace(answer, scores=answer.scores * weight / len(groups))
+def of_answer(name: str, change: Callable[[Any, Any], dict[str, Any]]) -> None:
+    """A mean that gives another answer, made from the right one and the groups."""
 
-    return combine
+    def make(real: Any) -> Any:
+        def combine(question: Any, groups: Any) -> Any:
+            answer = real(question, groups)
+            return replace(answer, **change(answer, groups))
+
+        return combine
+
+    fault(name, "method", "combine")(make)
+
+
+def literal(answer: Any, groups: Any) -> dict[str, Any]:
+    weight = torch.zeros(len(answer.scores), dtype=torch.float64)
+    for group in groups:
+        weight[list(group.choices)] += group.weight
+    return {"scores": answer.scores * weight / len(groups)}
+
+
+def last_of_equals(answer: Any, groups: Any) -> dict[str, Any]:
+    backwards = answer.scores.tolist()[::-1]
+    return {"prediction": len(backwards) - 1 - backwards.index(max(backwards))}
+
+
+of_answer("the mean (Eq. 2) read literally", literal)
+of_answer("ties to the higher index", last_of_equals)
+of_answer("scores that sum to 1", lambda answer, groups: {"scores": answer.probabilities})
+fault("weights of groups forgotten", "method", "combine")(
+    lambda real: lambda q, groups: real(q, [replace(group, weight=1.0) for group in groups])
+)
 
 
 @fault("labels of another order", "method", "label_logits")
@@ -273,16 +254,13 @@ def sorted_labels(real: Any) -> Any:
     return label_logits
 
 
-def run_planted(name: str, test: str, output: str) -> None:
-    """Run one test with a fault planted, in a process of its own; what it prints goes to a file."""
-    with open(output, "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+def run_planted(name: str, file: str, test: str, output: str) -> None:
+    """Run the tests of a file whose names hold `test`, with a fault planted, in a process of their
+    own; what it prints goes to a file."""
+    with open(output, "w") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
     plant(name)
     # Hypothesis would be imported at a failure, which takes longer than the test.
     fast = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-    sys.exit(pytest.main(["-x", "-q", *fast, test]))
-
-
-if "MINISE_FAULT" in os.environ:
-    plant(os.environ["MINISE_FAULT"])
+    sys.exit(pytest.main(["-x", "-q", *fast, "-k", test, file]))

@@ -1,30 +1,23 @@
 """The reference library's side of the comparison: transformers, eager attention, tiny checkpoints.
 
 The library runs as it is, except within `float64_islands`. Its float32 parts are then too coarse to
-compare to 1e-9, so they are replaced by the same formulas in float64.
+compare to 1e-9, so they get float64 instead.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import types
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import transformers
-from torch import Tensor, nn
-from transformers.models.llama import modeling_llama
-from transformers.models.mistral import modeling_mistral
-from transformers.models.qwen2 import modeling_qwen2
-from transformers.models.qwen3 import modeling_qwen3
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from minise import Layout, pack
+from tests.support.tiny import make_tokenizer
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -168,37 +161,27 @@ def write_checkpoint(case: dict[str, Any], folder: Path, seed: int = 2) -> Path:
             parameter.data *= 1.5  # they alone decide how sharp attention is
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
+    make_tokenizer().save(str(folder / "tokenizer.json"))  # so that minise can load the folder
     return folder
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """What the library computed: logits (T, V), and attention weights (H, T, T) for each layer."""
-
-    logits: Tensor
-    attentions: list[Tensor]
-
-
-def reference_logits(
-    folder: Path, tokens: Tensor, positions: Tensor, mask: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    """The library's logits (T, V) for all rows; see `reference_run`."""
-    return reference_run(folder, tokens, positions, mask, dtype).logits
 
 
 @functools.cache
 def reference_model(folder: Path, dtype: torch.dtype) -> Any:
     """The library's model of a folder. Kept, for loading takes longer than a run."""
-    return transformers.AutoModelForCausalLM.from_pretrained(
+    model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", local_files_only=True
-    ).eval()
+    )
+    if dtype == torch.float64:
+        with float64_islands():  # else its frequencies would be rounded to float32
+            model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    return model.eval()
 
 
 @torch.no_grad()
-def reference_run(
+def reference_logits(
     folder: Path, tokens: Tensor, positions: Tensor, mask: Tensor | None, dtype: torch.dtype
-) -> Reference:
-    """Run the library's model on explicit positions (T,).
+) -> Tensor:
+    """The logits (T, V) of the library's model on explicit positions (T,).
 
     mask=None leaves the masking to the library, its sliding windows included. That is right for
     one plain prompt only: where positions start over, the library takes it for packed documents.
@@ -211,9 +194,9 @@ def reference_run(
         position_ids=positions[None],
         attention_mask=None if mask is None else _masks(model.config, positions, mask, dtype),
         use_cache=False,
-        output_attentions=True,
     )
-    return Reference(out.logits[0], [weights[0] for weights in out.attentions])
+    logits: Tensor = out.logits[0]
+    return logits
 
 
 def windows(config: transformers.PreTrainedConfig) -> list[int | None]:
@@ -250,89 +233,19 @@ def _masks(
     return additive(windows(config)[0])
 
 
-@contextmanager
-def float64_islands() -> Iterator[None]:
+class float64_islands(TorchFunctionMode):
     """Let a float64 model compute in float64 throughout, in the library's own formulas.
 
-    Three places cast to float32 whatever the model's dtype: the norm, the rotary tables and the
-    softmax. Everything else in the library is left alone.
+    Three places name float32 whatever the model's dtype: the norm, the rotary tables and the
+    softmax. Here they get float64 instead.
     """
-    families = {
-        "Llama": modeling_llama,
-        "Mistral": modeling_mistral,
-        "Qwen2": modeling_qwen2,
-        "Qwen3": modeling_qwen3,
-    }
-    with ExitStack() as stack:
-        for prefix, module in families.items():
-            norm, rotary = getattr(module, f"{prefix}RMSNorm"), f"{prefix}RotaryEmbedding"
-            stack.enter_context(patch.object(norm, "forward", _norm))
-            stack.enter_context(patch.object(getattr(module, rotary), "forward", _rotary))
-            stack.enter_context(
-                patch.object(module, "eager_attention_forward", _eager_attention(module))
-            )
-        yield
 
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        def wide(x: Any) -> Any:
+            return torch.float64 if x is torch.float32 else x
 
-def _norm(self: Any, hidden_states: Tensor) -> Tensor:
-    _require_float64(hidden_states)
-    variance = hidden_states.pow(2).mean(-1, keepdim=True)
-    return self.weight * (hidden_states * torch.rsqrt(variance + self.variance_epsilon))
-
-
-def _rotary(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    _require_float64(x)
-    # The model's own table is not read: it was rounded to float32 when it was built.
-    freqs = position_ids[..., None].double() * inverse_frequencies(self.config)
-    emb = torch.cat((freqs, freqs), dim=-1)
-    return emb.cos() * self.attention_scaling, emb.sin() * self.attention_scaling
-
-
-def inverse_frequencies(config: transformers.PreTrainedConfig) -> Tensor:
-    """The library's rotary frequencies (head_dim / 2,), computed in float64 from its config."""
-    rope = config.rope_parameters
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    inv_freq = 1.0 / rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    if rope["rope_type"] == "default":
-        return inv_freq
-    factor = rope["factor"]
-    if rope["rope_type"] == "linear":
-        return inv_freq / factor
-    if rope["rope_type"] != "llama3":
-        raise NotImplementedError(rope["rope_type"])
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    old_context = rope["original_max_position_embeddings"]
-    wavelength = 2 * math.pi / inv_freq
-    smooth = (old_context / wavelength - low) / (high - low)
-    ramp = (1 - smooth) * inv_freq / factor + smooth * inv_freq
-    scaled = torch.where(wavelength > old_context / low, inv_freq / factor, ramp)
-    return torch.where(wavelength < old_context / high, inv_freq, scaled)
-
-
-def _eager_attention(library: types.ModuleType) -> Any:
-    def eager_attention_forward(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float,
-        dropout: float = 0.0,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor]:
-        _require_float64(query)
-        key_states = library.repeat_kv(key, module.num_key_value_groups)
-        value_states = library.repeat_kv(value, module.num_key_value_groups)
-        scores = torch.matmul(query, key_states.transpose(2, 3)) * scaling
-        if attention_mask is not None:
-            scores = scores + attention_mask
-        weights = scores.softmax(dim=-1)
-        return torch.matmul(weights, value_states).transpose(1, 2).contiguous(), weights
-
-    return eager_attention_forward
-
-
-def _require_float64(x: Tensor) -> None:
-    """The replacements would quietly change what a float32 model computes."""
-    if x.dtype != torch.float64:
-        raise TypeError(f"float64_islands is for float64 models, this one computes in {x.dtype}")
+        if func is Tensor.float:
+            func = Tensor.double
+        return func(*map(wide, args), **{k: wide(x) for k, x in (kwargs or {}).items()})

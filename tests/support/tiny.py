@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from minise import Decoder, LanguageModel, load
-from minise.loading.config_json import config_from_dict
+from minise.loading.config_json import read_config
 
 SIZES = {
     "vocab_size": 288,
@@ -53,6 +54,13 @@ QWEN3: dict[str, Any] = {**FAMILIES["qwen2"], "model_type": "qwen3", "head_dim":
 ALL_FAMILIES = {**FAMILIES, "qwen3": QWEN3}
 
 
+def make_decoder(raw: dict[str, Any], dtype: torch.dtype = torch.float64) -> Decoder:
+    """A random decoder for the facts of a config.json."""
+    decoder = Decoder(read_config(raw)).to(dtype)
+    randomise(decoder, seed=1)
+    return decoder.requires_grad_(False)
+
+
 def randomise(decoder: Decoder, seed: int) -> None:
     """Every parameter, norms and biases too. Matrices are wide enough for attention scores of a few
     units: a near-uniform softmax would hide a wrong mask."""
@@ -88,7 +96,7 @@ def write_checkpoint(
 ) -> Path:
     """A checkpoint folder for the config `raw`: config.json, tokenizer.json, model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    decoder = Decoder(config_from_dict(raw))
+    decoder = Decoder(read_config(raw))
     randomise(decoder, seed)
     state = {name: tensor.to(dtype).contiguous() for name, tensor in decoder.state_dict().items()}
     save_file(state, folder / "model.safetensors")
@@ -102,3 +110,11 @@ def load_tiny(
     folder: Path, raw: dict[str, Any], seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> LanguageModel:
     return load(write_checkpoint(folder, raw, seed), dtype=dtype)
+
+
+def load_folder(folder: Path, copy: Path, dtype: torch.dtype) -> LanguageModel:
+    """Load a checkpoint that has no tokenizer, by way of a copy that has one."""
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(folder / name, copy)
+    make_tokenizer().save(str(copy / "tokenizer.json"))
+    return load(copy, dtype=dtype)
