@@ -3,7 +3,7 @@
     python -m tools.check_paper
 
 Each line says what is printed and what follows from it. The accuracies, ratios and improvements are
-those of minise/report/paper.json, copied as printed.
+those of minise/evaluation/paper.json, copied as printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-PAPER = json.loads((Path(__file__).parents[1] / "minise" / "report" / "paper.json").read_text())
+PAPER = json.loads((Path(__file__).parents[1] / "minise" / "evaluation" / "paper.json").read_text())
+NUMBERS = [{**number, **number["match"]} for number in PAPER["numbers"]]
 NAMES = {"qasc": "QASC", "truthfulqa": "TruthfulQA", "mmlu_pro_biology": "MMLU-Pro Biology"}
 # How many questions else it could be: as the text says, in the first release, in the test split.
 OTHERS = {"qasc": 927, "truthfulqa": 285, "mmlu_pro_biology": 717}
@@ -31,8 +32,8 @@ VOCABULARY, HIDDEN, PARAMETERS, BANDWIDTH = 128_256, 4096, 8_030_261_248, 696e9
 def printed(what: str = "accuracy", **facts: Any) -> dict[tuple[str, str], float]:
     """The numbers of records with these facts and of no one experiment, by model and method."""
     return {
-        (number["model"], number["method"]): number[what]
-        for number in PAPER["numbers"]
+        (number["model"], number["kind"]): number[what]
+        for number in NUMBERS
         if what in number and "experiment" not in number and facts.items() <= number.items()
     }
 
@@ -60,7 +61,7 @@ def counts() -> Iterator[tuple[str, str]]:
             continue
         accuracies = [
             number["accuracy"]
-            for number in PAPER["numbers"]
+            for number in NUMBERS
             if number["dataset"] == dataset and "accuracy" in number
         ]
         odd = [value for value in accuracies if not is_share(value, n)]
@@ -80,7 +81,7 @@ def counts() -> Iterator[tuple[str, str]]:
 def averages() -> Iterator[tuple[str, str]]:
     right = {}
     for K in AVERAGES:
-        of = printed(dataset="qasc", choices=K, method="standard")
+        of = printed(dataset="qasc", choices=K, kind="standard")
         right[K] = f"{fmean(of[model, 'standard'] for model in MAIN):.2f}"
     agree = sum(right[K] == f"{value:.2f}" for K, value in AVERAGES.items())
     yield "standard at K = 2, 4, 6, 8: averages of three models", f"{agree} of {len(right)} agree"
@@ -102,34 +103,28 @@ def averages() -> Iterator[tuple[str, str]]:
                 name = f"{method} of {model} on {NAMES.get(dataset, dataset)}"
                 wrong.append(f"{name} is {difference:+.2f}, printed {gain:+.2f}")
     yield "main table: improvements", f"{count - len(wrong)} of {count} agree; {'; '.join(wrong)}"
-    gains = printed("improve", dataset="average", method="self-ensemble").values()
+    gains = printed("improve", dataset="average", kind="self-ensemble").values()
     yield f"improves accuracy by {ON_AVERAGE}% on average", f"by {fmean(gains):.2f} points"
 
 
 def contradictions() -> Iterator[tuple[str, str]]:
     n = PAPER["questions"]["qasc"]
-    passes = [
-        number["accuracy"]
-        for number in PAPER["numbers"]
-        if number.get("experiment") == "efficiency"
-    ]
+    passes = [number["accuracy"] for number in NUMBERS if number.get("experiment") == "efficiency"]
     few, many = (round(value * n / 100) for value in passes)
     finding = (
         f"{few} and {many} of {n} questions: {many - few} apart, though the two are equivalent"
     )
     yield f"multi-pass {passes[0]:.2f}, single-pass {passes[1]:.2f}", finding
     sizes = {
-        (number["settings"]["group_size"], number["settings"]["trials"]): number["accuracy"]
-        for number in PAPER["numbers"]
+        (number["group_size"], number["trials"]): number["accuracy"]
+        for number in NUMBERS
         if number.get("experiment") == "sensitivity"
     }
-    scale = printed(dataset="qasc", choices=8, method="self-ensemble")[
-        "Qwen2.5-7B", "self-ensemble"
-    ]
+    scale = printed(dataset="qasc", choices=8, kind="self-ensemble")["Qwen2.5-7B", "self-ensemble"]
     same = [f"m={m}, N={trials}" for (m, trials), value in sizes.items() if value == scale]
     finding = f"the table of sizes has {sizes[4, 20]:.2f} there, and this number at {same[0]}"
     yield f"Qwen2.5-7B with m=4, N=20: {scale:.2f}", finding
-    ours = printed(dataset="qasc", choices=8, method="self-ensemble")
+    ours = printed(dataset="qasc", choices=8, kind="self-ensemble")
     for model, other in (MAIN[1:], MAIN[:0:-1]):
         far, near = (abs(SEEDS[model] - ours[one, "self-ensemble"]) for one in (model, other))
         finding = f"{far:.2f} from its number in the main table, {near:.2f} from that of {other}"

@@ -21,6 +21,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import minise
+from minise import load
 from minise.live.page import live_page
 from tools.cli_page import page as cli_page
 from tools.draw_api import with_code
@@ -49,7 +51,13 @@ LINK = re.compile(
 
 
 class Examples(griffe.Extension):  # type: ignore[misc]
-    """The examples in docstrings become code, also where they stand under no heading."""
+    """The examples in docstrings become code, also where they stand under no heading. And the
+    public names, which `import minise` looks up when they are used, are found."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        if pkg.path == "minise":
+            for name, module in minise._HOMES.items():
+                pkg.set_member(name, griffe.Alias(name, f"{module}.{name}"))
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
@@ -78,7 +86,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         content = _notebook(json.loads(text)) if path == NOTEBOOK else text
         files.append(File.generated(config, name, content=content))
     files.append(File.generated(config, "cli.md", content=cli_page()))
-    files.append(File.generated(config, LIVE, content=live_page(ROOT / "weights" / "tiny-llama")))
+    files.append(
+        File.generated(config, LIVE, content=live_page(load(ROOT / "weights" / "tiny-llama")))
+    )
     return files
 
 

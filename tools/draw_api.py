@@ -27,10 +27,7 @@ PARTS = {
     ),
     "Models": ("LanguageModel", "Decoder", "Config"),
     "Layouts": ("pack", "Layout", "Tree", "branch_logits"),
-    "Methods": (
-        *("Method", "Plan", "Groups", "SelfEnsemble", "Standard"),
-        *("Preset", "PAPER", "AUTHORS_CODE", "Template"),
-    ),
+    "Methods": ("Method", "Plan", "Groups", "SelfEnsemble", "Standard", "Template"),
     "Look inside": ("explain", "Page", "record", "check", "packed_loss"),
 }
 HEAD = """# The public names
@@ -56,9 +53,6 @@ def page() -> str:
 def _entry(name: str) -> str:
     """A name with its signature and docstring; a class with its own methods and properties."""
     value = getattr(PACKAGE, name)
-    if not callable(value):
-        home = PACKAGE.NAMES[name].replace(".", "/")
-        return f"### `{name}`\n\nA `{type(value).__name__}`, see `{home}.py`.\n"
     text = f"### `{name}`\n\n{_code(name, value)}\n{_doc(value)}"
     for method, function in _own(value) if isinstance(value, type) else ():
         text += f"\n**`{name}.{method}`**\n"

@@ -1,5 +1,7 @@
 """The idea in one picture: question -> groups -> one sequence with its mask -> mean.
 
+    python -m tools.draw_idea    writes docs/idea.png, and docs/idea-dark.png for a dark page
+
 The built-in question, with the options of `minise ask`. The groups, their sequence and its mask are
 those of the first trial; the mean is of all trials.
 """
@@ -8,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
+from textwrap import fill
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 
 from minise import SelfEnsemble, ask, load, pack
 from minise.commands.options import QUESTION
 from minise.layout import Layout
-from minise.loading.names import DEFAULT_MODEL
-from minise.loading.plugin import load_extra
-from minise.report.drawing import looks, text_colour, wrapped
+from minise.loading import DEFAULT_MODEL
 
 METHOD = SelfEnsemble(group_size=4, trials=20)
 TITLES = (
@@ -33,20 +38,20 @@ CAPTION = (
     "the groups that hold it, scaled to a sum of 100."
 )
 INCHES, WIDTHS = (9.8, 4.3), (1.3, 2.1, 2.9, 1.3, 2.0)
-SHARED = "#8c8c8c"  # the tokens that all groups see
+# The tokens that all groups see, and each group: Okabe and Ito's, for colour-blind readers, too.
+COLOURS = ("#8c8c8c", "#d55e00", "#0072b2")
+STYLE = {"font.size": 9, "axes.titlesize": 9, "savefig.dpi": 130, "text.parse_math": False}
+FACES, INKS = ("figure.facecolor", "axes.facecolor"), ("text.color", "axes.edgecolor")
+DARK = {**STYLE, **dict.fromkeys(FACES, "#0d1117"), **dict.fromkeys(INKS, "#d6dbe1")}
 
 
-def idea() -> Any:
-    """Matplotlib's figure."""
+def idea() -> Figure:
     lm = load(DEFAULT_MODEL)
     plan, answer = METHOD.plan(lm, QUESTION), ask(lm, METHOD, QUESTION)
     branches = plan.branches[: len(plan.groups.trials[0])]
     layout = pack(plan.prefix, branches)
     texts = [lm.tokenizer.decode(ids) for ids in (plan.prefix, *branches)]
-    colours = [SHARED, *(look.colour for look in looks(range(len(texts))).values())]
-    colours.pop(1)  # grey
-
-    figure = load_extra("matplotlib.figure").Figure(figsize=INCHES, layout="constrained")
+    figure = Figure(figsize=INCHES, layout="constrained")
     columns = figure.subplots(1, len(WIDTHS), width_ratios=WIDTHS)
     numbers = {"choices": len(QUESTION.choices), "trials": METHOD.trials}
     numbers |= {"shown": len(branches), "groups": len(answer.groups)}
@@ -56,17 +61,17 @@ def idea() -> Any:
         ax.spines[:].set_visible(False)
     asked, sequence, mask, ends, mean = columns
 
-    _lines(asked, [wrapped(QUESTION.text, 1.2), *QUESTION.choices], 0, len(layout.tokens))
+    _lines(asked, [fill(QUESTION.text, 16), *QUESTION.choices], 0, len(layout.tokens))
     starts = [0, len(plan.prefix), *(layout.ends + 1).tolist()]
     for i, (text, (start, stop)) in enumerate(zip(texts, pairwise(starts), strict=True)):
-        places = _lines(sequence, text.strip().split("\n"), start, stop, colours[i])
+        places = _lines(sequence, text.strip().split("\n"), start, stop, COLOURS[i])
         if i > 0:
             group = answer.groups[i - 1]
-            _bars(ends, [*group.probabilities.tolist(), group.null or 0.0], places, colours[i])
-    _mask(mask, layout, starts, colours)
+            _bars(ends, [*group.probabilities.tolist(), group.null or 0.0], places, COLOURS[i])
+    _mask(mask, layout, starts)
     places = _lines(mean, QUESTION.choices, 0, len(layout.tokens))
-    _bars(mean, answer.probabilities.tolist(), places, text_colour(), 0.42)
-    figure.supxlabel(wrapped(CAPTION, INCHES[0], 17), fontsize="small", x=0.01, ha="left")
+    _bars(mean, answer.probabilities.tolist(), places, matplotlib.rcParams["text.color"], 0.42)
+    figure.supxlabel(fill(CAPTION, int(17 * INCHES[0])), fontsize="small", x=0.01, ha="left")
     return figure
 
 
@@ -93,12 +98,11 @@ def _bars(
         ax.annotate(percent, (end + 0.04, y), va="center", fontsize=8)
 
 
-def _mask(ax: Any, layout: Layout, starts: Sequence[int], colours: Sequence[Any]) -> None:
+def _mask(ax: Any, layout: Layout, starts: Sequence[int]) -> None:
     """A row in the colour of its part, where it attends."""
-    to_rgba = load_extra("matplotlib.colors").to_rgba
     T = len(layout.tokens)
     cells = np.zeros((T, T, 4))
-    for (start, stop), colour in zip(pairwise(starts), colours, strict=True):
+    for (start, stop), colour in zip(pairwise(starts), COLOURS, strict=True):
         cells[start:stop] = to_rgba(colour, 0.75)
     cells[~layout.mask.numpy()] = 0
     ax.imshow(cells, extent=(0, T, T, 0), aspect="auto", interpolation="nearest")
@@ -110,3 +114,9 @@ def _mask(ax: Any, layout: Layout, starts: Sequence[int], colours: Sequence[Any]
             note = "positions {} to {}".format(*positions)
             x = stop + 2 if i == 1 else starts[1] + 2
             ax.annotate(note, (x, (start + stop) / 2), va="center", fontsize=8)
+
+
+if __name__ == "__main__":
+    for name, style in (("idea.png", STYLE), ("idea-dark.png", DARK)):
+        with matplotlib.rc_context(style):
+            idea().savefig(Path(__file__).parents[1] / "docs" / name, metadata={"Software": None})

@@ -72,11 +72,10 @@ def commands(folder: Path, kind: str, seed: int) -> list[list[str]]:
         train = ["-m", "tools.train_miniature", str(model), "--seed", str(seed)]
         if not (model / "model.safetensors").exists():
             needed.append([sys.executable, *train, *KINDS[kind]])
-    ask = ["-m", "minise", "eval", "--task", "miniature", "--questions", "500", "--resume"]
+    ask = ["-m", "minise", "eval", "--task", "miniature", "--limit", "500"]
     ask += ["--cut-to", ",".join(map(str, CHOICES)), "--method", ",".join(METHODS)]
     if not (run_folder / "results.json").exists():
-        where = ["--model", str(model), "--output-path", str(run_folder), "--label", f"seed {seed}"]
-        needed.append([sys.executable, *ask, *where])
+        needed.append([sys.executable, *ask, "--model", str(model), "-o", str(run_folder)])
     return needed
 
 

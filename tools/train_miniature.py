@@ -54,7 +54,7 @@ from tqdm import tqdm
 from minise import Decoder, LanguageModel, Question, load
 from minise.data.miniature import Fact, draw_wrong, held_out, load_facts, load_hops, shown
 from minise.exact.attention import attention_call
-from minise.loading.config_json import config_from_dict
+from minise.loading.config_json import read_config
 from minise.methods.reasoning import ChainOfThought, Reasoning
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
@@ -378,7 +378,7 @@ class Training:
 
     def __init__(self, config: dict[str, Any], settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.decoder = Decoder(config_from_dict(config))
+        self.decoder = Decoder(read_config(config))
         initialise(self.decoder, settings["seed"])
         self.optimizer = torch.optim.AdamW(
             self.decoder.parameters(), lr=settings["rate"], betas=(0.9, 0.98), weight_decay=0.01

@@ -10,16 +10,17 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+import matplotlib
+
 from minise import ask, load, pack
 from minise.commands.options import QUESTION
-from minise.loading.names import DEFAULT_MODEL
-from minise.report.drawing import style
-from tools.draw_idea import METHOD, idea
+from minise.loading import DEFAULT_MODEL
+from tools.draw_idea import METHOD, STYLE, idea
 
 
 @pytest.fixture(scope="module")
 def columns() -> list[Any]:
-    with style():
+    with matplotlib.rc_context(STYLE):
         return idea().axes
 
 
@@ -72,7 +73,7 @@ def test_a_bar_is_as_long_as_its_number_and_stands_beside_its_line(columns: list
 
 
 def test_all_texts_stay_in_the_picture_and_apart() -> None:
-    with style():
+    with matplotlib.rc_context(STYLE):
         figure = idea()
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for ax in figure.axes for text in ax.texts]
