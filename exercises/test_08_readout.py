@@ -11,7 +11,7 @@ import torch
 import minise
 from exercises.checks import examples, holds, same
 from minise.engines import branch_logits
-from minise.method import label_logits, mean_answer
+from minise.method import label_logits
 
 QUESTION = minise.Question("What is the capital of Kenya?", ["Accra", "Nairobi", "Lagos"])
 
@@ -68,7 +68,7 @@ def test_probabilities_are_those_of_the_labels_alone(
     """Those of a real question; the last label of each group is "None of the above"."""
     plan = minise.SelfEnsemble(group_size=2, trials=2).plan(lm, QUESTION)
     logits = branch_logits(lm, plan.prefix, plan.branches, "plain")
-    expected = mean_answer(plan, label_logits(lm, plan)).groups
+    expected = minise.Method().answer(plan, label_logits(lm, plan)).groups
     for prompt, row, group in zip(plan.prompts, logits, expected, strict=True):
         got = exercise.label_probabilities(row, prompt.label_ids)
         holds(len(got) == len(prompt.label_ids), "each label must get a probability")

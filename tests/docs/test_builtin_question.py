@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from minise import load, self_ensemble, standard
-from minise.commands.ask_text import HOW_OFTEN
+from minise.commands.ask import HOW_OFTEN
 from minise.commands.options import QUESTION
 from minise.data.miniature import LARGEST, evaluation_questions
-from minise.loading.names import DEFAULT_MODEL
+from minise.loading import DEFAULT_MODEL
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,15 +34,3 @@ def test_ask_says_how_often_each_is_right() -> None:
         for page, row in ((study, f"| tiny-llama | {method} |"), (card, f"| {method} |")):
             cells = page[page.index(row) :].partition("\n")[0].split("|")
             assert cells[-2].split()[0] == number
-
-
-def test_an_answer_is_short_in_a_python_session() -> None:
-    lm = load(DEFAULT_MODEL)
-    answer = self_ensemble(lm, QUESTION, group_size=4, trials=20)
-    numbers = r"\[0\.\d+(, 0\.\d+)*\]"
-    pattern = rf"Answer\(prediction=2, probabilities={numbers}, groups=40\)"
-    assert re.fullmatch(pattern, repr(answer))
-    pattern = rf"Group\(choices=\(\d(, \d){{3}}\), probabilities={numbers}, null=0\.\d+\)"
-    assert re.fullmatch(pattern, repr(answer.groups[0]))
-    alone = standard(lm, QUESTION)
-    assert repr(alone.groups[0]).endswith("null=None)")

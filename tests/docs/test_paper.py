@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from minise import pack
-from minise.grouping import make_groups
+from minise.grouping import random_partitions
 from tools import check_paper
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +33,11 @@ def test_the_page_has_no_other_findings() -> None:
 
 
 def test_a_changed_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for record, number in enumerate(check_paper.PAPER["numbers"]):
+    for record, number in enumerate(check_paper.NUMBERS):
         if number["dataset"] in ("average", "truthfulqa") and "accuracy" in number:
-            other = json.loads(json.dumps(check_paper.PAPER))
-            other["numbers"][record]["accuracy"] += 0.07
-            monkeypatch.setattr(check_paper, "PAPER", other)
+            other = json.loads(json.dumps(check_paper.NUMBERS))
+            other[record]["accuracy"] += 0.07
+            monkeypatch.setattr(check_paper, "NUMBERS", other)
             assert check_paper.table() not in PAGE
             monkeypatch.undo()
 
@@ -99,7 +99,7 @@ def test_the_formula_of_the_ending_tokens_needs_a_sum_up_to_j() -> None:
 def test_the_formula_of_the_mean_is_as_stated() -> None:
     """Over the draws of the equation (a seed, one of its groups, one of that group's choices) the
     indicator is 1 in 1/8 of all cases."""
-    groups = [make_groups(8, 4, 1, seed, "").flat for seed in range(30)]
+    groups = [random_partitions(8, 4, 1, seed, "").flat for seed in range(30)]
     drawn = [choice for trial in groups for group in trial for choice in group]
     assert drawn.count(3) * 8 == len(drawn)
     assert "with K = 8 and m = 4 it would be 1/8 of the mean" in TEXT
