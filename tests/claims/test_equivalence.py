@@ -1,7 +1,7 @@
 """The paper's claim (end of Section 4.2): the packed pass equals the separate runs, token by token.
 
-All in float64, where only rounding separates the two: hidden states within 1e-10, probabilities
-within 1e-12. The families' windows are shorter than a prompt, so that they bite.
+All in float64, where only rounding separates the two: hidden states within 1e-10. The families'
+windows are shorter than a prompt, so that they bite.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minise import LanguageModel, Layout, Plan, Question, SelfEnsemble, pack, re
 from minise.layout import causal_mask
 from tests.support.tiny import ALL_FAMILIES, load_tiny
 
-HIDDEN, PROBABILITY = 1e-10, 1e-12
+HIDDEN = 1e-10
 # (group size, trials) for the five choices of the fixture: m = 1, K not divisible by m, m = K,
 # m > K; a single trial and many.
 SPLITS = [(1, 1), (2, 8), (3, 5), (5, 2), (9, 1)]
@@ -54,22 +54,6 @@ def test_every_hidden_state_of_every_token_of_every_group(
         prompt = group_plan.prefix + branch
         assert layout.tokens[rows].tolist() == prompt
         assert (together[:, rows] - alone(lm, prompt)).abs().max() <= HIDDEN
-
-
-@pytest.mark.parametrize(("size", "trials"), SPLITS)
-def test_every_engine_gives_the_same_probabilities(
-    lm: LanguageModel, question: Question, size: int, trials: int
-) -> None:
-    reference, *answers = (
-        self_ensemble(lm, question, size, trials, engine=engine, null_option=trials > 1)
-        for engine in ("separate", "dense", "tree", "plain")
-    )
-    for answer in answers:
-        assert answer.prediction == reference.prediction
-        assert (answer.scores - reference.scores).abs().max() <= PROBABILITY
-        for a, b in zip(answer.groups, reference.groups, strict=True):
-            assert a.choices == b.choices
-            assert (a.probabilities - b.probabilities).abs().max() <= PROBABILITY
 
 
 def test_the_check_can_see(lm: LanguageModel, question: Question) -> None:

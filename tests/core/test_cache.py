@@ -57,17 +57,6 @@ def test_pieces_under_any_mask_that_looks_back_equal_the_whole_run(name: str) ->
         assert (hidden - whole).abs().max() <= 1e-10
 
 
-def test_a_batch_is_extended_as_each_of_its_items() -> None:
-    decoder, tokens = DECODERS["mistral"], torch.arange(24).reshape(2, 12) + 30
-    positions = torch.stack([torch.arange(12), torch.arange(12) + 5])
-    together, cache = in_pieces(decoder, tokens, positions, causal_mask(12), [7])
-    for item in range(2):
-        alone = decoder(tokens[item], positions[item], causal_mask(12))
-        assert (together[item] - alone).abs().max() <= 1e-10
-    assert cache is not None
-    assert torch.equal(cache.positions, positions)
-
-
 def test_a_cache_can_be_extended_twice_and_cut_into_parts() -> None:
     """Several branches extend one trunk, and a branch can be cut off again. None of this changes
     the cache that was there."""

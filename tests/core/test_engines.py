@@ -126,12 +126,6 @@ class TestTheTwoDecoders:
                 branch_logits(lm, PREFIX, BRANCHES, engine)
 
 
-def test_a_model_is_one_line_where_it_is_printed(qwen: LanguageModel) -> None:
-    shown = repr(qwen)
-    assert shown.startswith(f"LanguageModel(name={qwen.name!r}, config=Config(")
-    assert [part for part in ("\n", "decoder", "tokenizer") if part in shown] == []
-
-
 PEAK = """
 import resource, sys
 from minise import branch_logits, load

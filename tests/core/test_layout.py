@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from minise import Layout, Tree, pack
-from minise.engines import token_counts
 from minise.layout import causal_mask
 
 
@@ -69,13 +68,6 @@ def test_packing_without_a_branch_is_an_error() -> None:
         pack([1], [])
     with pytest.raises(ValueError, match="empty prompt"):
         pack([], [[1], []])
-
-
-def test_token_counts_are_those_of_the_layouts() -> None:
-    prefix, branches = [5, 6], [[1, 2], [1, 3, 4], []]
-    flat, tree = (len(pack(prefix, branches, tree=tree).tokens) for tree in (False, True))
-    counts = {"separate": 11, "dense": flat, "tree": tree, "plain": flat}
-    assert token_counts(prefix, branches) == counts
 
 
 def test_an_ablation_is_a_plain_layout_with_one_field_replaced(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import models, pre_tokenizers
 
 from minise import InputError
 from minise.tokenizer import Tokenizer
@@ -32,14 +30,6 @@ def test_decoding_shows_special_tokens() -> None:
     tokenizer = Tokenizer(make_tokenizer(), "tiny")
     tokenizer.backend.add_special_tokens(["<s>", "<|end|>"])
     assert tokenizer.decode(tokenizer.encode(["Yes<|end|>"])[0]) == "<s>Yes<|end|>"
-
-
-def test_the_unknown_token_is_known() -> None:
-    words = models.WordLevel({"w": 0, "[UNK]": 1}, unk_token="[UNK]")
-    backend = tokenizers.Tokenizer(words)
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    assert Tokenizer(backend, "words").unknown_id == 1
-    assert Tokenizer(make_tokenizer(), "bytes").unknown_id is None
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no json", '{"model": {"type": "BPE"}}'])

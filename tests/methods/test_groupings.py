@@ -34,21 +34,6 @@ def test_independent_draws_are_the_released_codes() -> None:
     assert len(independent_draws(3, 5, 1, 0, "").flat[0]) == 3
 
 
-@pytest.mark.parametrize(("k", "m"), [(5, 2), (4, 1), (3, 3), (3, 7), (6, 4)])
-def test_exact_groups_are_what_partitions_hold_on_average(k: int, m: int) -> None:
-    """Counted over all k! orders of the choices: how often each ordered group is a part of one."""
-    cut: Counter[tuple[int, ...]] = Counter()
-    for order in permutations(range(k)):
-        for start in range(0, k, m):
-            cut[order[start : start + m]] += 1
-    groups = all_ordered_groups(k, m, 0, 0, "")
-    assert groups.weights is not None
-    weights = dict(zip(groups.flat, groups.weights, strict=True))
-    assert set(weights) == set(cut)
-    for group, times in cut.items():
-        assert weights[group] == pytest.approx(times / factorial(k), rel=1e-12)
-
-
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 7])
 def test_exact_is_the_mean_over_all_permutations(
     qwen: LanguageModel, question: Question, m: int

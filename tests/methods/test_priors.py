@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise import Groups, InputError, LanguageModel, Plan, Question, branch_logits, standard
+from minise import InputError, LanguageModel, branch_logits, standard
 from minise import ask as ask_method
 from minise.methods.priors import ContextualCalibration, PriDe
-from minise.prompt import Prompt
 from tests.support.methods import OTHER, saved
 
 
@@ -21,23 +20,6 @@ def log(*p: float) -> Tensor:
 
 
 class TestContextualCalibration:
-    def test_it_divides_by_the_mean_of_the_content_free_answers(self) -> None:
-        """p = (.5, .25, .25). The vocabulary has a fourth token. The second input, after which
-        labels are unlikely, hardly counts."""
-        free = [log(0.45, 0.27, 0.18, 0.1), log(0.02, 0.02, 0.02, 0.94), log(0.5, 0.3, 0.2, 1e-9)]
-        plan = Plan(
-            Question("Which?", ["a", "b", "c"]),
-            Groups((((0, 1, 2),),)),
-            [],
-            [Prompt("", [], [0, 1, 2])],
-        )
-        prior = [(0.45 + 0.02 + 0.5) / 3, (0.27 + 0.02 + 0.3) / 3, (0.18 + 0.02 + 0.2) / 3]
-        ratios = [p / q for p, q in zip((0.5, 0.25, 0.25), prior, strict=True)]
-        answer = ContextualCalibration().answer(plan, [log(0.5, 0.25, 0.25), *free])
-        expected = [ratio / sum(ratios) for ratio in ratios]
-        assert answer.probabilities.tolist() == pytest.approx(expected, abs=1e-6)
-        assert answer.prediction == expected.index(max(expected))
-
     def test_the_content_free_inputs_hold_nothing_of_the_question(self, lm: LanguageModel) -> None:
         plan = ContextualCalibration().plan(lm, OTHER, 0)
         first, *free = [prompt.text for prompt in plan.prompts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -38,8 +37,3 @@ def test_permutations_is_the_mean_over_random_orders_of_the_question(lm: Languag
     torch.testing.assert_close(p, mean_over(lm, orders), rtol=0, atol=1e-10)
     assert Permutations(count=7).plan(lm, OTHER, 3).groups.flat[:3] == orders
     assert method.plan(lm, OTHER, 4).groups.flat != orders
-
-
-@pytest.mark.parametrize("method", [Cyclic(), Permutations()])
-def test_no_null_option_is_listed(qwen: LanguageModel, method: Cyclic | Permutations) -> None:
-    assert all("None of the above" not in p.text for p in method.plan(qwen, OTHER).prompts)
