@@ -69,13 +69,16 @@ def lines(x: str, of: str, cells: list[Cell], ax: Any) -> None:
     values: list[Any] = list(dict.fromkeys(cell[x] for cell in cells))
     if x == "billions":
         values.sort()
-    for i, (name, each) in enumerate(grouped(cells, of).items()):
-        at = [values.index(cell[x]) + 0.06 * i for cell in each]  # no interval covers another
+    named = grouped(cells, of)
+    for i, (name, each) in enumerate(named.items()):
+        aside = 0.06 * (i - (len(named) - 1) / 2)  # no interval covers another
+        at = [values.index(cell[x]) + aside for cell in each]
         value = np.array([100 * cell["accuracy"] for cell in each])
         reach = abs(100 * np.array([cell["accuracy_interval"] for cell in each]).T - value)
         ax.errorbar(at, value, reach, marker="o", label=name, color=f"C{i}")
     chance = {values.index(cell[x]): 100 * cell["chance"] for cell in cells}
-    ax.plot(chance.keys(), chance.values(), ":", color="black", label="chance (1/K)")
+    ax.plot(chance.keys(), chance.values(), ":_", color="black", label="chance (1/K)")
+    ax.set_xlim(-0.5, len(values) - 0.5)
     ax.set_xticks(range(len(values)), [shorten(str(value), 20) for value in values])
 
 
@@ -94,6 +97,7 @@ def curves(of: str, cells: list[Cell], *axes: Any) -> None:
 def bins(cells: list[Cell], above: Any, below: Any) -> None:
     """Accuracy against mean confidence, and how many predictions each bin has."""
     above.plot([0, 1], [0, 100], ":", color="black", label="calibrated")
+    below.set_xlim(above.get_xlim())
     for i, cell in enumerate(cells):
         f, of, color = cell["reliability"]["confidence"], cell["reliability"], f"C{i}"
         above.plot(f, 100 * np.array(of["accuracy"]), "o-", label=cell["method"], color=color)
