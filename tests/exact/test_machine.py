@@ -137,3 +137,11 @@ def test_a_cpu_with_avx2_and_nothing_newer_does_not_compute_with_16_bits(
     for instructions, expected in (("AVX2", False), ("AVX512", True), ("AVX2 + AMX", True)):
         monkeypatch.setattr(machine, "instructions", lambda text=instructions: text)
         assert machine.computes_16_bits() is expected
+
+
+def test_a_processor_is_named_with_its_numbers(monkeypatch: Patch) -> None:
+    cores = "model name\t: AMD EPYC\ncpu family\t: 26\nmodel\t\t: 2\n\nmodel name\t: other\n"
+    monkeypatch.setattr(machine.Path, "read_text", lambda path: cores)
+    assert machine.processor() == "AMD EPYC (family 26, model 2)"
+    monkeypatch.setattr(machine.Path, "read_text", lambda path: "model name\t: Small\n")
+    assert machine.processor() == "Small"
