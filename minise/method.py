@@ -94,25 +94,26 @@ class Method:
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
         """The answer, from the label logits of each prompt: softmax over each group's labels (the
-        readout, Eq. 6), then the mean over the groups (Eq. 2)."""
+        readout, Eq. 6), then the mean over the groups (Eq. 2), both in the logits' dtype."""
         weights = plan.groups.weights or [1.0] * len(plan.prompts)
         groups = []
         for choices, weight, row in zip(plan.groups.flat, weights, logits, strict=True):
-            p, m = torch.softmax(row, dim=-1), len(choices)
+            p, m = torch.softmax(row, dim=-1).double(), len(choices)
             null = float(p[m]) if len(p) > m else None  # its label is the last
             groups.append(Group(choices, p[:m], null, weight))
-        return combine(plan.question, groups)
+        return combine(plan.question, groups, logits[0].dtype)
 
 
-def combine(question: Question, groups: Sequence[Group]) -> Answer:
-    """The mean (Eq. 2): each choice's weighted mean probability over the groups that hold it, 0 if
-    none does. The scores need not sum to 1; `probabilities` are the scores divided by their sum.
-    Raises InputError if all scores are 0."""
-    total, weights = torch.zeros(2, len(question.choices), dtype=torch.float64)
+def combine(
+    question: Question, groups: Sequence[Group], dtype: torch.dtype = torch.float64
+) -> Answer:
+    """The mean (Eq. 2): a choice's score is its weighted mean probability over the groups that hold
+    it, 0 if none does. `probabilities`: the scores by their sum. InputError if that is 0."""
+    total, weights = torch.zeros(2, len(question.choices), dtype=dtype)
     for group in groups:
-        total[list(group.choices)] += group.weight * group.probabilities
+        total[list(group.choices)] += (group.weight * group.probabilities).to(dtype)
         weights[list(group.choices)] += group.weight
-    scores = total / torch.where(weights > 0, weights, 1.0)
+    scores = (total / torch.where(weights > 0, weights, 1.0)).double()
     check_scores(scores, question.text)
     # The index of a list gives the first of equals; torch.argmax promises no order among ties.
     prediction = scores.tolist().index(max(scores.tolist()))

@@ -12,7 +12,7 @@ from torch import Tensor
 from minise.checks import check_name, check_sizes
 from minise.engines import LanguageModel
 from minise.grouping import Grouping
-from minise.method import Answer, Group, Method, Plan, SelfEnsemble, Standard, plan_groups
+from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, plan_groups
 from minise.methods.groupings import independent_draws
 from minise.prompt import LABELS, Template
 from minise.question import Question
@@ -93,17 +93,7 @@ class AuthorsCode(SelfEnsemble):
 
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
         """As `Method.answer`, each softmax, sum and quotient rounded to `dtype`."""
-        dtype, K = getattr(torch, self.dtype), len(plan.question.choices)
-        total, count = torch.zeros(2, K, dtype=dtype)
-        groups = []
-        for choices, row in zip(plan.groups.flat, logits, strict=True):
-            p = row.to(dtype).softmax(dim=-1)[: len(choices)]
-            total[list(choices)] += p
-            count[list(choices)] += 1
-            groups.append(Group(choices, p.double(), None))
-        scores = (total / count.clamp(min=1)).double()
-        prediction = scores.tolist().index(max(scores.tolist()))
-        return Answer(scores / scores.sum(), scores, prediction, tuple(groups))
+        return super().answer(plan, [row.to(getattr(torch, self.dtype)) for row in logits])
 
 
 @dataclass(frozen=True)
