@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minise.checks import check_sizes
 from minise.commands.options import (
     ModelOptions,
     Option,
@@ -43,9 +42,6 @@ class Options(QuestionOptions, ModelOptions):
         str | None,
         Option("one method, also with settings: cyclic, cot, './mine.py:Mine(x=1)'", "NAME"),
     ] = None
-    group_size: Annotated[int, Option("choices in a group", "M", min=1)] = 4
-    trials: Annotated[int, Option("splits into groups", "N", min=1)] = 20
-    seed: Annotated[int, Option("of the groups", "S")] = 0
     grouping: Annotated[
         str | None,
         Option("random (the paper's), independent, exact, or FILE.py:NAME", "NAME"),
@@ -76,7 +72,6 @@ class Asked:
 
 def run(options: Options) -> int:
     question = read_question(options)
-    check_sizes(len(question.choices), options.group_size, options.trials)
     methods = choose_methods(options)
     lm = load_model(options)
     asked, notes = [], []
@@ -106,7 +101,7 @@ def choose_methods(options: Options) -> dict[str, Method]:
     if options.no_null_option:
         settings["null_option"] = False
     if options.grouping is not None:
-        from minise.methods.registry import grouping_named
+        from minise.methods.groupings import grouping_named
 
         settings["grouping"] = grouping_named(options.grouping)
     if options.method is None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from minise.checks import check_sizes
 from minise.commands.options import (
     ModelOptions,
     Option,
@@ -35,9 +34,6 @@ LIVE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options(QuestionOptions, ModelOptions):
-    group_size: Annotated[int, Option("choices in a group", "M", min=1)] = 4
-    trials: Annotated[int, Option("splits into groups", "N", min=1)] = 20
-    seed: Annotated[int, Option("of the groups", "S")] = 0
     no_null_option: Annotated[bool, Option('leave "None of the above" out of the groups')] = False
     output: Annotated[Path, Option("the page to write", "FILE", short="-o")] = Path("page.html")
     figure: Annotated[
@@ -48,7 +44,6 @@ class Options(QuestionOptions, ModelOptions):
 
 def run(options: Options) -> int:
     question = read_question(options)
-    check_sizes(len(question.choices), options.group_size, options.trials)
     for path in (options.output, options.figure):
         if path is not None and not path.absolute().parent.is_dir():
             raise InputError(f"{path}: no such folder to write to; create it")

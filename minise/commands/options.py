@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from minise.checks import check_sizes
 from minise.errors import InputError
 from minise.question import Question
 
@@ -47,15 +48,25 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionOptions:
-    """One question. The Options of a command that asks one inherit from it."""
+    """One question and its groups. The Options of a command that asks one inherit from it."""
 
     question: Annotated[str | None, Option("the question; choices by --choice")] = None
     choice: Annotated[tuple[str, ...], Option("a choice; give one --choice for each")] = ()
     file: Annotated[Path | None, Option("one question: a file as for minise eval --task")] = None
+    group_size: Annotated[int, Option("choices in a group", "M", min=1)] = 4
+    trials: Annotated[int, Option("splits into groups", "N", min=1)] = 20
+    seed: Annotated[int, Option("of the groups", "S")] = 0
 
 
 def read_question(options: QuestionOptions) -> Question:
-    """The question of --file, or of --question and --choice, or the built-in one."""
+    """The question of --file, or of --question and --choice, or the built-in one. Its groups are
+    checked before a model is loaded."""
+    question = _question(options)
+    check_sizes(len(question.choices), options.group_size, options.trials)
+    return question
+
+
+def _question(options: QuestionOptions) -> Question:
     if options.file is not None:
         if options.question is not None or options.choice:
             raise InputError("--file and --question or --choice exclude each other; give one")

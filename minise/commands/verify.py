@@ -17,7 +17,6 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minise.checks import check_sizes
 from minise.commands.options import (
     ModelOptions,
     Option,
@@ -38,9 +37,6 @@ class Options(QuestionOptions, ModelOptions):
         Literal["auto", "float64", "float32", "bfloat16", "float16"],
         Option("what the model runs in; the verdict is float64's"),
     ] = "float64"
-    group_size: Annotated[int, Option("choices in a group", "M", min=1)] = 4
-    trials: Annotated[int, Option("splits into groups", "N", min=1)] = 20
-    seed: Annotated[int, Option("of the groups", "S")] = 0
     proof: Annotated[bool, Option("prove it for all weights instead; reads none")] = False
     training: Annotated[bool, Option("compare gradients of a packed loss instead")] = False
     bits: Annotated[bool, Option("also show which numbers of rows share their bits")] = False
@@ -55,7 +51,6 @@ def run(options: Options) -> int:
     if len(kinds) > 1 or (kinds and (options.bits or options.require_bits)):
         raise InputError(f"--{kinds[0]} is a check of its own; leave the others out")
     question = read_question(options)
-    check_sizes(len(question.choices), options.group_size, options.trials)
     if options.training:
         options = replace(options, dtype="float64")
     lm = without_weights(options) if options.proof else load_model(options)
@@ -70,14 +65,10 @@ def run(options: Options) -> int:
 def without_weights(options: Options) -> LanguageModel:
     """The model's config and tokenizer, which are all that a proof needs."""
     from minise.engines import LanguageModel
-    from minise.loading.config_json import read_config
-    from minise.loading.source import find_folder, read_json
-    from minise.tokenizer import Tokenizer
+    from minise.loading.checkpoint import read_small
 
-    folder, commit = find_folder(options.model, options.revision)
-    config = read_config(read_json(folder / "config.json"), f"{folder / 'config.json'}")
+    _, commit, config, tokenizer = read_small(options.model, options.revision)
     none: Any = None
-    tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
     return LanguageModel(options.model, config, none, tokenizer, commit)
 
 

@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from minise.config import Config
 from minise.engines import LanguageModel
 from minise.errors import InputError, one_line, printable, quote, shorten
 from minise.loading import DTYPES, FOUR_BIT
@@ -46,9 +47,7 @@ def load(
         raise InputError(f"dtype {quote(wanted)} is not one of auto, {', '.join(DTYPES)}")
     if quantize not in (None, *FOUR_BIT):
         raise InputError(f"quantize {quote(quantize)} is not one of {', '.join(FOUR_BIT)}")
-    folder, commit = find_folder(str(source), revision)
-    config = read_config(read_json(folder / "config.json"), f"{folder / 'config.json'}")
-    tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
+    folder, commit, config, tokenizer = read_small(str(source), revision)
     with torch.device("meta"):  # no memory for initial values
         decoder = Decoder(config)
     place = _usable(device, decoder)
@@ -64,6 +63,14 @@ def load(
         pack_layers(decoder.model.layers, quantize, target, place)
     decoder.to(place, target)
     return LanguageModel(str(source), config, decoder, tokenizer, commit)
+
+
+def read_small(source: str, revision: str | None) -> tuple[Path, str | None, Config, Tokenizer]:
+    """All of a checkpoint but its weights: its folder, the hub's commit, config and tokenizer."""
+    folder, commit = find_folder(source, revision)
+    path = folder / "config.json"
+    config = read_config(read_json(path), f"{path}")
+    return folder, commit, config, Tokenizer.from_file(folder / "tokenizer.json")
 
 
 def _usable(device: torch.device | str, decoder: Decoder) -> torch.device:

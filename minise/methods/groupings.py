@@ -9,6 +9,7 @@ from math import perm
 from minise.checks import MOST_GROUPS, check_name
 from minise.errors import InputError, shorten
 from minise.grouping import Grouping, Groups, random_partitions
+from minise.loading.plugin import find_object
 
 
 def independent_draws(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
@@ -48,8 +49,11 @@ GROUPINGS: dict[str, Grouping] = {
 
 
 def grouping_named(name: str | Grouping) -> Grouping:
-    """The grouping for a name in GROUPINGS; a function is returned as it is."""
+    """The grouping for a name in GROUPINGS or "FILE.py:NAME"; a function is returned as it is."""
     if not isinstance(name, str):
         return name
+    if ":" in name:
+        found: Grouping = find_object(name)
+        return found
     check_name("grouping", name, GROUPINGS)
     return GROUPINGS[name]

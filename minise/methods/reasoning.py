@@ -15,8 +15,7 @@ from typing import ClassVar
 
 from minise.engines import LanguageModel
 from minise.errors import Unsuited
-from minise.grouping import Groups
-from minise.method import Method, Plan, plan_groups
+from minise.method import Method, Plan, Standard
 from minise.prompt import LABELS, Template
 from minise.question import Question
 from minise.writing.chat import chat_template, chat_text
@@ -84,9 +83,7 @@ class ChainOfThought(Method):
 
     def read(self, lm: LanguageModel, question: Question, text: str) -> Plan:
         """The prompt that reads the answer after `text`: the cue alone."""
-        one_group = Groups(((tuple(range(len(question.choices))),),))
-        cue, asked = Template(choice=""), replace(question, text=text)
-        plan = plan_groups(lm, asked, cue, one_group, null_option=False)
+        plan = Standard(Template(choice="")).plan(lm, replace(question, text=text))
         return replace(plan, question=question)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from minise.checks import check_name
 from minise.errors import InputError, quote
 from minise.loading.plugin import find_object
+from minise.methods.groupings import grouping_named
 
 if TYPE_CHECKING:
     from minise.method import Method
@@ -105,13 +106,6 @@ def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fi
     if isinstance(chosen.get("grouping"), str):
         chosen["grouping"] = grouping_named(chosen["grouping"])
     return f"{cls.name}({listed})" if listed else cls.name, cls(**chosen)
-
-
-def grouping_named(name: str) -> Any:
-    """The grouping for a name in GROUPINGS, or a function of the user's own, FILE.py:NAME."""
-    from minise.methods import groupings
-
-    return find_object(name) if ":" in name else groupings.grouping_named(name)
 
 
 def read_settings(text: str) -> tuple[str, dict[str, Any]]:
