@@ -20,7 +20,7 @@ SMALL += ["chat_template.jinja"]
 SHIPPED = (Path(__file__).parents[2], Path(__file__).parents[1])
 # What a folder may hold in place of a checkpoint, and what to do.
 INSTEAD = {
-    "*.gguf": "is GGUF: take the original weights, or serve it and use --model server:URL",
+    "*.gguf": "is GGUF: take the original weights",
     "adapter_config.json": "is a LoRA adapter: merge it into its model (peft: merge_and_unload)",
     "pytorch_model*.bin": "has pickled weights: convert them (transformers: save_pretrained)",
     "": "needs a whole config.json, tokenizer.json and model*.safetensors: fetch them again",

@@ -183,7 +183,7 @@ def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, llama_folder
     [
         ("model.safetensors", "model.safetensors", "is a file"),
         ("small.gguf", "small.gguf", "is a file"),
-        ("small.gguf", "", "server:URL"),
+        ("small.gguf", "", "is GGUF: take the original weights"),
         ("adapter_config.json", "", "merge"),
         ("pytorch_model-00001-of-00002.bin", "", "pickled"),
         ("README.md", "", "config.json"),
