@@ -21,7 +21,7 @@ from minise.cache import Cache, Growing
 from minise.config import Config
 from minise.rope import cos_sin, rotate
 
-Read = Callable[[Tensor, Tensor, Tensor], Tensor]  # an `Attend`, its layer filled in
+Mixing = Callable[[Tensor, Tensor, Tensor], Tensor]  # an `Attend`, its layer filled in
 Angles = tuple[Tensor, Tensor]  # cos and sin
 
 
@@ -67,15 +67,15 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(h, eps) if config.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(h, eps) if config.qk_norm else nn.Identity()
 
-    def forward(self, x_BTD: Tensor, angles: Angles, read: Read, rows: Tensor | None) -> Tensor:
-        """What the tokens in `rows` (all, if None) read from the others by way of `read`."""
+    def forward(self, x_BTD: Tensor, angles: Angles, attend: Mixing, rows: Tensor | None) -> Tensor:
+        """What the tokens in `rows` (all, if None) read from the others by way of `attend`."""
         k_BTKh = rotate(self.k_norm(self._heads(self.k_proj(x_BTD))), *angles)
         v_BTKh = self._heads(self.v_proj(x_BTD))
         if rows is not None:
             x_BTD = x_BTD[..., rows, :]
             angles = angles[0][..., rows, :, :], angles[1][..., rows, :, :]
         q_BTHh = rotate(self.q_norm(self._heads(self.q_proj(x_BTD))), *angles)
-        return self.o_proj(read(q_BTHh, k_BTKh, v_BTKh).flatten(-2))
+        return self.o_proj(attend(q_BTHh, k_BTKh, v_BTKh).flatten(-2))
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.unflatten(-1, (-1, self.head_dim))
@@ -105,10 +105,10 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x_BTD: Tensor, angles: Angles, read: Read, rows: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, angles: Angles, attend: Mixing, rows: Tensor | None) -> Tensor:
         """The stream after this layer, of the tokens in `rows` only if given."""
-        read_BTD = self.self_attn(self.input_layernorm(x_BTD), angles, read, rows)
-        x_BTD = (x_BTD if rows is None else x_BTD[..., rows, :]) + read_BTD
+        attended_BTD = self.self_attn(self.input_layernorm(x_BTD), angles, attend, rows)
+        x_BTD = (x_BTD if rows is None else x_BTD[..., rows, :]) + attended_BTD
         return x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
 
 
@@ -185,10 +185,10 @@ class Decoder(nn.Module):
         tokens, positions, mask = expanded(tokens, positions, mask, cached)
         growing = Growing(cache, positions)
         all_positions = growing.cache.positions
-        read = by_mask(mask.to(tokens.device), all_positions, self.config.sliding_windows)
+        masked = by_mask(mask.to(tokens.device), all_positions, self.config.sliding_windows)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return read(layer, q, *growing.add(layer, k, v))
+            return masked(layer, q, *growing.add(layer, k, v))
 
         return self.run(tokens, positions, attend), growing.cache
 
