@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -54,6 +54,7 @@ def on(lm: LanguageModel, *tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(lm.decoder.device) for tensor in tensors)
 
 
+@torch.inference_mode()
 def layout_ends(lm: LanguageModel, layout: Layout) -> Tensor:
     """Hidden states (G, D) at the ends of any layout, run with its mask as it is."""
     check_mask_fits(len(layout.tokens))
@@ -107,9 +108,11 @@ def branch_logits(
     branches: Sequence[Ids],
     engine: str = "tree",
     columns: Ids | None = None,
+    total: bool = False,
 ) -> Tensor:
     """The logits after each prompt `prefix + branch`: (G, V), or (G, len(columns)) for those token
     ids, in the weights' dtype and on their device. Every method is built on this function.
+    total: one column more, at least float32: the log of the sum of exp over the vocabulary.
 
     Raises InputError for an unknown engine, a prompt beyond the model's positions, or token ids
     beyond its vocabulary.
@@ -117,23 +120,29 @@ def branch_logits(
     check_name("engine", engine, ENGINES)
     check_prompts(lm, prefix, branches, columns or ())
     hidden = ENGINES[engine](lm, prefix, branches)
-    return read_logits(lm, hidden, columns, is_plain=engine == "plain")
+    return read_logits(lm, hidden, columns, total, is_plain=engine == "plain")
 
 
 @torch.inference_mode()
-def layout_logits(lm: LanguageModel, layout: Layout, columns: Ids | None = None) -> Tensor:
-    """The logits at the ends of any layout, run with its mask as it is: (G, V) or (G, C)."""
-    return read_logits(lm, layout_ends(lm, layout), columns)
-
-
 def read_logits(
-    lm: LanguageModel, hidden: Tensor, columns: Ids | None, is_plain: bool = False
+    lm: LanguageModel,
+    hidden: Tensor,
+    columns: Ids | None = None,
+    total: bool = False,
+    is_plain: bool = False,
 ) -> Tensor:
-    """The logits of hidden states (G, D): (G, V), or (G, C) for the token ids `columns`."""
+    """The logits of hidden states (G, D), as `branch_logits` gives them."""
     ids = None if columns is None else torch.tensor(list(columns), device=hidden.device)
-    logits = lm.decoder.logits(hidden, ids) if is_plain else exact.logits(lm.refined, hidden, ids)
+    read = lm.decoder.logits if is_plain else partial(exact.logits, lm.refined)
+    logits = read(hidden, ids)
     check_finite(lm, logits, hidden)
-    return logits
+    if not total:
+        return logits
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    # In parts: with many prompts, the logits of the whole vocabulary would fill the memory.
+    parts = [logits] if ids is None else map(read, hidden.split(64))
+    totals = torch.cat([part.to(wide).logsumexp(dim=-1, keepdim=True) for part in parts])
+    return torch.cat([logits, totals], dim=-1)
 
 
 def token_counts(prefix: Ids, branches: Sequence[Ids]) -> dict[str, int]:

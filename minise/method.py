@@ -13,16 +13,16 @@ cache.py, model.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from minise.checks import check_length, check_prompts, check_scores, check_sizes
-from minise.engines import LanguageModel, branch_logits, layout_logits, token_counts
+from minise.engines import LanguageModel, branch_logits, layout_ends, read_logits, token_counts
 from minise.grouping import Grouping, Groups, random_partitions
-from minise.layout import Layout, shared_length
+from minise.layout import Layout
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Prompt, Template, write_prompts
 from minise.question import Question
 
@@ -164,21 +164,24 @@ def plan_groups(
     return Plan(question, groups, prefix, prompts)
 
 
-def label_logits(lm: LanguageModel, plan: Plan, engine: str = "tree") -> list[Tensor]:
+def label_logits(
+    lm: LanguageModel, plan: Plan, engine: str = "tree", total: bool = False
+) -> list[Tensor]:
     """Each prompt's label logits, float64 on the CPU, in the order of its choices; that of the null
-    option is last. Only the logits of labels are computed, unless a prompt reads all."""
+    option is last. Only the logits of labels are computed, unless a prompt reads all. total: after
+    them, the log of the sum of exp over the vocabulary; less that, they are log-probabilities."""
     read = [prompt.label_ids for prompt in plan.prompts]
     columns = None if None in read else sorted({i for ids in read for i in ids or ()})
     if plan.layout is None:
-        logits = branch_logits(lm, plan.prefix, plan.branches, engine, columns)
+        logits = branch_logits(lm, plan.prefix, plan.branches, engine, columns, total)
     else:
         check_prompts(lm, plan.prefix, plan.branches, columns or ())
-        logits = layout_logits(lm, plan.layout, columns)
+        logits = read_logits(lm, layout_ends(lm, plan.layout), columns, total)
     if columns is not None:
         place = {token_id: column for column, token_id in enumerate(columns)}
         read = [[place[i] for i in ids or ()] for ids in read]
     rows = zip(logits.cpu().double(), read, strict=True)
-    return [row if ids is None else row[ids] for row, ids in rows]
+    return [row if ids is None else row[ids + [-1] * total] for row, ids in rows]
 
 
 def ask(
@@ -187,24 +190,3 @@ def ask(
     """The answer of a method to one question. Raises InputError as `plan` and the engine do."""
     plan = method.plan(lm, question, seed)
     return method.answer(plan, label_logits(lm, plan, engine))
-
-
-def join(plans: Sequence[Plan]) -> Plan:
-    """A plan to be run only: the prompts of all plans; question and groups are the first's."""
-    shared = shared_length([plan.prefix for plan in plans])
-    prompts = [
-        replace(prompt, ids=plan.prefix[shared:] + prompt.ids)
-        for plan in plans
-        for prompt in plan.prompts
-    ]
-    return replace(plans[0], prefix=plans[0].prefix[:shared], prompts=prompts)
-
-
-def pass_logits(lm: LanguageModel, plans: Sequence[Plan], engine: str) -> list[list[Tensor]]:
-    """The `label_logits` of each plan. The engine tree runs the plans of several questions in one
-    pass (the packing of Section 4, over questions), with the same result as in a pass for each. The
-    other engines, and a plan with its own layout, take a pass for each plan."""
-    if engine != "tree" or len(plans) < 2 or any(plan.layout for plan in plans):
-        return [label_logits(lm, plan, engine) for plan in plans]
-    rows = iter(label_logits(lm, join(plans), engine))
-    return [[next(rows) for _ in plan.prompts] for plan in plans]

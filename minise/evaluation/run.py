@@ -30,10 +30,11 @@ from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line, quote, shorten
 from minise.evaluation.experiments import Variant
 from minise.files import write_file
-from minise.method import Method, Plan, pass_logits
+from minise.method import Method, Plan
 from minise.methods.first_trials import group_records
 from minise.methods.fitted import Fitted, Row
 from minise.methods.registry import make_method
+from minise.methods.together import pass_logits
 from minise.question import Question
 
 Asked = list[tuple[int, Question]]  # with the seeds of the groups
@@ -163,7 +164,8 @@ class Asker:
             total = sum(tokens for _, _, tokens in batch)
             if total >= self.run.tokens_per_pass or number == len(questions):
                 before = memory(self.lm, reset=True) if self.run.peak else 0
-                logits = pass_logits(self.lm, [plan for _, plan, _ in batch], self.engine)
+                plans = [plan for _, plan, _ in batch]
+                logits = pass_logits(self.lm, plans, self.engine, total=True)
                 peak = {"peak_bytes": memory(self.lm) - before} if self.run.peak else {}
                 each = (time.perf_counter() - began) / total
                 for (seed, plan, tokens), rows in zip(batch, logits, strict=True):
@@ -172,7 +174,11 @@ class Asker:
                 batch, began = [], time.perf_counter()
 
     def row(self, seed: int, plan: Plan, logits: list[torch.Tensor], cost: Row) -> Row:
-        """A line of a samples file."""
+        """A line of a samples file. on_labels: of the probability after a prompt, the share that
+        its labels have; the mean over the prompts. None where no labels are read."""
+        has_labels = plan.prompts[0].label_ids is not None
+        shares = [(row[:-1].logsumexp(dim=0) - row[-1]).exp() for row in logits]
+        logits = [row[:-1] for row in logits]
         question, answer = plan.question, self.method.answer(plan, logits)
         alone = answer.groups[0].choices if len(answer.groups) == 1 else ()
         nulls = [(one.weight, one.null) for one in answer.groups if one.null is not None]
@@ -186,7 +192,8 @@ class Asker:
             "probabilities": answer.probabilities.tolist(),
             "scores": answer.scores.tolist(),
             "label": alone.index(answer.prediction) if answer.prediction in alone else None,
-            "logits": None if plan.prompts[0].label_ids is None else logits[0].tolist(),
+            "logits": logits[0].tolist() if has_labels else None,
+            "on_labels": float(torch.stack(shares).mean()) if has_labels else None,
             "null": sum(w * p for w, p in nulls) / sum(w for w, _ in nulls) if nulls else None,
             **cost,
         }

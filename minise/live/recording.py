@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel, layout_logits
+from minise.engines import LanguageModel, layout_ends, read_logits
 from minise.errors import InputError
 from minise.explaining.ablations import ablated_layouts
 from minise.explaining.runs import attention_weights, by_layer
@@ -239,7 +239,7 @@ def read_said(asked: Asked, lines: Lines) -> list[Said]:
     )
     layouts = [flat, *(flat.replace(mask=one) for _, one in hidden)]
     owners = [*range(len(lists)), *(g for g, _ in hidden)]  # of each end of `longer`
-    logits = layout_logits(asked.lm, longer).cpu().double()
+    logits = read_logits(asked.lm, layout_ends(asked.lm, longer)).cpu().double()
     weights = torch.cat(by_layer(attention_weights(asked.lm, longer))).float().cpu()
     answers = []
     for number, (row, owner) in enumerate(zip(longer.ends.tolist(), owners, strict=True)):

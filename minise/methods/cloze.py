@@ -14,7 +14,8 @@ from minise.engines import LanguageModel
 from minise.errors import Unsuited
 from minise.grouping import Groups
 from minise.layout import shared_length
-from minise.method import Answer, Group, Method, Plan, join
+from minise.method import Answer, Group, Method, Plan
+from minise.methods.together import join
 from minise.prompt import DEFAULT_TEMPLATE, Prompt, Template
 from minise.question import Question
 from minise.writing.chat import stop_tokens

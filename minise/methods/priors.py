@@ -17,8 +17,9 @@ from torch import Tensor
 
 from minise.engines import LanguageModel
 from minise.errors import InputError
-from minise.method import Answer, Group, Method, Plan, Standard, combine, join
+from minise.method import Answer, Group, Method, Plan, Standard, combine
 from minise.methods.fitted import Fitted, Row, check_same_size, remade
+from minise.methods.together import join
 from minise.prompt import DEFAULT_TEMPLATE, Template, write_prompts
 from minise.question import Question
 

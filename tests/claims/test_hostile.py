@@ -20,7 +20,8 @@ from minise.engines import run_alone
 from minise.exact import run as exact
 from minise.exact.layers import FixedSiLU
 from minise.exact.probe import Shape, measure, numbers_for
-from minise.method import label_logits, pass_logits
+from minise.method import label_logits
+from minise.methods.together import pass_logits
 from minise.writing import generation
 from tests.support.hostile import KERNELS, ClassOf, linear_by, plant
 from tests.support.tiny import FAMILIES, write_checkpoint

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from minise import Decoder, LanguageModel, branch_logits, pack
-from minise.engines import ENGINES, layout_logits, token_counts
+from minise.engines import ENGINES, layout_ends, read_logits, token_counts
 from minise.exact.layers import FixedLinear
 from minise.layout import causal_mask
 from tests.support.tiny import FAMILIES, write_checkpoint
@@ -70,14 +70,14 @@ def test_each_engine_runs_the_expected_numbers_of_tokens(
 def test_any_layout_is_run_under_its_mask_as_it_is(lm: LanguageModel) -> None:
     layout = pack(PREFIX, BRANCHES)
     dense = branch_logits(lm, PREFIX, BRANCHES, "dense")
-    assert torch.equal(layout_logits(lm, layout), dense)
-    assert torch.equal(layout_logits(lm, pack(PREFIX, BRANCHES, tree=True)), dense)
-    some = layout_logits(lm, layout, [7, 3])
+    assert torch.equal(read_logits(lm, layout_ends(lm, layout)), dense)
+    assert torch.equal(read_logits(lm, layout_ends(lm, pack(PREFIX, BRANCHES, tree=True))), dense)
+    some = read_logits(lm, layout_ends(lm, layout), [7, 3])
     assert torch.equal(some, branch_logits(lm, PREFIX, BRANCHES, "dense", [7, 3]))
     # Tokens that see themselves only, at position 0, are prompts of one token.
     blind = layout.replace(mask=torch.eye(9).bool(), positions=torch.zeros(9, dtype=torch.int64))
     expected = branch_logits(lm, [], [branch[-1:] for branch in BRANCHES])
-    assert torch.equal(layout_logits(lm, blind), expected)
+    assert torch.equal(read_logits(lm, layout_ends(lm, blind)), expected)
 
 
 class TestTheTwoDecoders:

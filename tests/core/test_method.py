@@ -24,14 +24,14 @@ from minise import (
     Standard,
     Template,
     ask,
+    branch_logits,
     pack,
     self_ensemble,
     standard,
 )
 from minise.engines import ENGINES, token_counts
 from minise.grouping import random_partitions
-from minise.method import combine, label_logits, pass_logits, plan_groups
-from minise.methods.ablations import WithoutMask
+from minise.method import combine, label_logits, plan_groups
 from tests.support.methods import OTHER, QUESTION
 
 LETTERS = "ABCDEFGHIJ"
@@ -172,6 +172,15 @@ class TestLabelLogits:
             p = by_definition(qwen, prompt.text, LETTERS[: len(row)])
             assert (row.softmax(0) - p).abs().max() <= 1e-12
 
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_the_total_makes_them_log_probabilities(self, qwen: LanguageModel, engine: str) -> None:
+        plan = SelfEnsemble(3, 2).plan(qwen, QUESTION)
+        rows, bare = (label_logits(qwen, plan, engine, total) for total in (True, False))
+        whole = branch_logits(qwen, plan.prefix, plan.branches, engine).log_softmax(dim=-1)
+        for row, alone, prompt, log_p in zip(rows, bare, plan.prompts, whole, strict=True):
+            assert torch.equal(row[:-1], alone)
+            assert (row[:-1] - row[-1] - log_p[prompt.label_ids]).abs().max() <= 1e-12
+
     def test_a_layout_of_its_own_is_run_as_it_is(self, lm: LanguageModel) -> None:
         plan = SelfEnsemble(2, 2).plan(lm, OTHER, 0)
         layout = pack(plan.prefix, plan.branches)
@@ -185,34 +194,6 @@ class TestLabelLogits:
             assert torch.equal(mine, dense)
         blind = replace(plan, layout=layout.replace(mask=torch.eye(len(layout.tokens)).bool()))
         assert not torch.equal(label_logits(lm, blind)[0], label_logits(lm, plan)[0])
-
-
-class TestOnePassForSeveralQuestions:
-    def plans(self, lm: LanguageModel) -> list[Plan]:
-        return [SelfEnsemble(3, 2).plan(lm, QUESTION), Standard().plan(lm, OTHER)]
-
-    @pytest.mark.parametrize("engine", ENGINES)
-    def test_each_gets_the_rows_of_a_pass_of_its_own(self, lm: LanguageModel, engine: str) -> None:
-        plans = self.plans(lm)
-        together = pass_logits(lm, plans, engine)
-        for plan, rows in zip(plans, together, strict=True):
-            alone = label_logits(lm, plan, engine)
-            assert all(torch.equal(a, b) for a, b in zip(rows, alone, strict=True))
-
-    def test_a_pass_is_one_run_for_the_tree_and_one_for_each_layout(
-        self, qwen: LanguageModel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        runs: list[int] = []
-        monkeypatch.setattr(
-            "minise.method.label_logits",
-            lambda lm, plan, engine: (runs.append(len(plan.prompts)), label_logits(lm, plan))[1],
-        )
-        plans = self.plans(qwen)
-        pass_logits(qwen, plans, "tree")
-        assert runs == [sum(len(plan.prompts) for plan in plans)]
-        runs.clear()
-        pass_logits(qwen, [*plans, WithoutMask(3, 1).plan(qwen, QUESTION)], "tree")
-        assert runs == [6, 1, 3]
 
 
 class TestSeams:

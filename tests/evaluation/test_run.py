@@ -60,6 +60,7 @@ def test_a_single_prompt_has_its_label_and_logits(finished: Path) -> None:
         softmax = torch.tensor(row["logits"], dtype=torch.float64).softmax(-1)
         assert row["probabilities"] == pytest.approx(softmax.tolist(), abs=1e-12)
         assert row["null"] is None
+        assert 0 < row["on_labels"] < 1
 
 
 def test_texts_and_groups_are_kept_where_asked(
@@ -118,9 +119,9 @@ def test_a_pass_takes_questions_until_it_has_so_many_tokens(
 ) -> None:
     passes: list[list[int]] = []
 
-    def counted(lm: LanguageModel, plans: Sequence[Plan], engine: str) -> Any:
+    def counted(lm: LanguageModel, plans: Sequence[Plan], engine: str, total: bool) -> Any:
         passes.append([plan.tokens(engine) for plan in plans])
-        return original(lm, plans, engine)
+        return original(lm, plans, engine, total)
 
     original = module.pass_logits
     monkeypatch.setattr(module, "pass_logits", counted)

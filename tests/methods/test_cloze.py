@@ -12,8 +12,8 @@ from minise import InputError, LanguageModel, Question, load
 from minise import ask as ask_method
 from minise.errors import Unsuited
 from minise.layout import causal_mask
-from minise.method import pass_logits
 from minise.methods.cloze import Cloze
+from minise.methods.together import pass_logits
 from minise.tokenizer import Tokenizer
 from minise.writing.chat import stop_tokens
 from tests.support.methods import OTHER, QUESTION

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minise import pack, record
-from minise.engines import layout_logits
+from minise.engines import layout_ends, read_logits
 from minise.explaining.ablations import ablated_layouts, first_trials, groups_that_fit
 from minise.explaining.page import explain
 from minise.grouping import Groups
@@ -27,7 +27,7 @@ def test_an_ablations_answers_are_those_of_its_run(lm, page, plan, name: str) ->
     flat, shown = pack(plan.prefix, plan.branches), page.data["ablations"][name]
     layout, K = ablated_layouts(flat)[name], len(page.data["choices"])
     scores, counts = torch.zeros(K).double(), torch.zeros(K)
-    logits = layout_logits(lm, layout).double()
+    logits = read_logits(lm, layout_ends(lm, layout)).double()
     for number, (prompt, group) in enumerate(zip(plan.prompts, plan.groups.flat, strict=True)):
         row = logits[number, prompt.label_ids].softmax(dim=-1)
         assert shown["probabilities"][number] == pytest.approx(row[:-1].tolist(), abs=1e-6)
@@ -50,7 +50,7 @@ def test_an_ablations_attention_is_that_of_its_run(lm, page, plan, name: str) ->
     rows = shown["rows"]
     assert page.data["packed"]["ends"][1] < rows < T
     with record(lm.refined, attention=True) as recording:
-        layout_logits(lm, layout)
+        read_logits(lm, layout_ends(lm, layout))
     weights = torch.stack([recording.attention[i][0] for i in sorted(recording.attention)])
     expected = [weights[:, :, row, layout.mask[row]].flatten() for row in range(rows)]
     assert np.abs(shown["attention"] / 255 - torch.cat(expected).numpy()).max() < 0.51 / 255

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import minise
 from minise import LanguageModel, Question
-from minise.engines import layout_logits
+from minise.engines import layout_ends, read_logits
 from minise.layout import Tree, pack
 from minise.live.page import world
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Prompt, write_prompts
@@ -42,7 +42,7 @@ def prompt_of(lm: LanguageModel, names: list[str]) -> tuple[Tree, Prompt]:
 
 
 def probabilities(lm: LanguageModel, layout: Any, prompt: Prompt) -> list[float]:
-    logits = layout_logits(lm, layout, prompt.label_ids)[0]
+    logits = read_logits(lm, layout_ends(lm, layout), prompt.label_ids)[0]
     return torch.softmax(logits.double(), dim=-1).tolist()
 
 

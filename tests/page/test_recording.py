@@ -14,7 +14,7 @@ import torch
 
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble
-from minise.engines import layout_logits
+from minise.engines import layout_ends, read_logits
 from minise.explaining.ablations import ablated_layouts
 from minise.layout import Layout, Tree, pack
 from minise.live.recording import (
@@ -190,7 +190,9 @@ class TestInTheBrowser:
                 mask = layout.mask.clone()
                 if hide:
                     mask[-1, line_rows(lm, layout, names, hide - 1)] = False
-                logits = layout_logits(lm, layout.replace(mask=mask), prompt.label_ids)[0]
+                logits = read_logits(
+                    lm, layout_ends(lm, layout.replace(mask=mask)), prompt.label_ids
+                )[0]
                 wanted = logits.double().softmax(dim=0).tolist()
                 assert numbers(view, "#read-bars") == pytest.approx(wanted, abs=1e-5)
                 heads.add(view.page.get_attribute("#read-heads button", "aria-label"))
