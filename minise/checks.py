@@ -4,6 +4,7 @@ overflow. Each raises InputError. A first reading can leave this file out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,8 +142,6 @@ def check_mask_fits(tokens: int, score_bytes: int = 0) -> None:
 
 def free_bytes() -> int | None:
     """Bytes of memory that are free; None where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    path = Path("/proc/meminfo")
+    found = re.search(r"MemAvailable: +(\d+)", path.read_text()) if path.exists() else None
+    return int(found[1]) * 1024 if found else None

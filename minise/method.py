@@ -82,9 +82,7 @@ class Answer:
 
 class Method:
     """A way to answer a question with a model: `plan` says which prompts to run, and `answer` turns
-    their label logits into probabilities. If the method is a dataclass, its fields are its
-    settings. A method that lets the model write a chain of thought first does so in `plan`.
-    """
+    their label logits into probabilities. The fields of a dataclass are its settings."""
 
     name: ClassVar[str]
 
@@ -158,6 +156,7 @@ def plan_groups(
 ) -> Plan:
     """A prompt for each group, with the null option as its last choice or without."""
     check_length(lm, question.text, question.choices)
+    template = template.adapt(lm, question, max(map(len, groups.flat)), null_option)
     null = [NULL_OPTION] if null_option else []
     choice_lists = [[question.choices[i] for i in group] + null for group in groups.flat]
     prefix, prompts = write_prompts(lm.tokenizer, template, question.text, choice_lists)

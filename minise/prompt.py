@@ -9,9 +9,11 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from minise.checks import check_label_ids, check_labels
 from minise.layout import shared_length
+from minise.question import Question
 from minise.tokenizer import Tokenizer
 
 LABELS = string.ascii_uppercase
@@ -35,6 +37,10 @@ class Template:
     choice: str = "({label}) {choice}\n"
     cue: str = "Answer:"
     label: str = " {label}"
+
+    def adapt(self, lm: Any, question: Question, size: int, null: bool) -> Template:
+        """The template for this model, question and group: methods/templates.py has others."""
+        return self
 
     def prefix(self, question: str) -> str:
         """The text that all prompts of a question share."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minise.commands.options import (
+    TEMPLATE,
     ModelOptions,
     Option,
     QuestionOptions,
@@ -46,6 +47,7 @@ class Options(QuestionOptions, ModelOptions):
         str | None,
         Option("random (the paper's), independent, exact, or FILE.py:NAME", "NAME"),
     ] = None
+    template: Annotated[str | None, TEMPLATE] = None
     no_null_option: Annotated[bool, Option('leave "None of the above" out of the groups')] = False
     engine: Annotated[
         Literal["tree", "dense", "separate", "plain"],
@@ -96,6 +98,7 @@ def run(options: Options) -> int:
 def choose_methods(options: Options) -> dict[str, Method]:
     """The method of --method, or standard inference and Self-Ensemble; for --json the latter."""
     from minise.method import Method, SelfEnsemble, Standard
+    from minise.prompt import DEFAULT_TEMPLATE
 
     settings: dict[str, Any] = {"group_size": options.group_size, "trials": options.trials}
     if options.no_null_option:
@@ -104,8 +107,13 @@ def choose_methods(options: Options) -> dict[str, Method]:
         from minise.methods.groupings import grouping_named
 
         settings["grouping"] = grouping_named(options.grouping)
+    if options.template is not None:
+        from minise.methods.registry import find_template
+
+        settings["template"] = find_template(options.template)
     if options.method is None:
-        standard = {} if options.json else {"standard": Standard()}
+        template = settings.get("template", DEFAULT_TEMPLATE)
+        standard = {} if options.json else {"standard": Standard(template)}
         return standard | {"self-ensemble": SelfEnsemble(**settings)}
     from minise.methods.registry import make_methods
 
@@ -135,7 +143,7 @@ def as_json(asked: Asked, options: Options) -> dict[str, Any]:
         "model": options.model,
         "method": asked.name,
         "engine": options.engine,
-        "template": "default",
+        "template": options.template or "default",
         "group_size": max(map(len, plan.groups.flat)),
         "trials": len(plan.groups.trials),
         "seed": options.seed,

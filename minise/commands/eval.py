@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minise.checks import check_name
-from minise.commands.options import ModelOptions, Option, load_model
+from minise.commands.options import TEMPLATE, ModelOptions, Option, load_model
 from minise.commands.terminal import say
 from minise.errors import InputError, quote
 from minise.evaluation.experiments import EXPERIMENTS, Experiment, Variant
@@ -23,6 +23,7 @@ from minise.loading.plugin import load_extra
 if TYPE_CHECKING:
     from minise.data.tasks import Task
     from minise.evaluation.run import Shard, TaskRun
+    from minise.question import Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,8 @@ class Options(ModelOptions):
     grouping: Annotated[str | None, Option("random, independent, exact, FILE.py:NAME", "NAME")] = (
         None
     )
+    template: Annotated[str | None, TEMPLATE] = None
+    shots: Annotated[str | None, Option("solved questions in front", "N[@TASK]")] = None
     no_null_option: Annotated[bool, Option('no "None of the above" in groups')] = False
     engine: Annotated[
         Literal["tree", "dense", "separate", "plain"] | None, Option("default: tree")
@@ -66,6 +69,8 @@ def run(options: Options) -> int:
         "experiment": options.experiment,
         "quantize": options.quantize,
         "limit": options.limit,
+        "template": options.template or "default",
+        "shots": options.shots or "0",
         "seeds": read_integers("seed", options.seed) or list(experiment.seeds),
     }
     keep = {"keep_groups": options.keep_groups, "keep_text": options.keep_text}
@@ -129,7 +134,26 @@ def settings(options: Options, task: Task) -> dict[str, Any]:
     }
     if options.grouping is not None:
         chosen["grouping"] = options.grouping
+    if options.template is not None:
+        chosen["template"] = options.template
+    if options.shots not in (None, "0"):
+        chosen["solved"] = draw(options.shots, options, task)
     return {**chosen, "null_option": False} if options.no_null_option else chosen
+
+
+def draw(shots: str, options: Options, task: Task) -> tuple[Question, ...]:
+    """The solved questions, from all of another task or of the same one."""
+    from minise.data.tasks import Selection, load_tasks
+    from minise.methods.templates import draw_solved
+
+    count, _, other = shots.partition("@")
+    if not count.isdecimal():
+        raise InputError(f"--shots {quote(shots)} is wrong; give N or N@TASK, such as 5@train.csv")
+    seed = options.question_seed or 0
+    cut_to = [task.choices] if options.cut_to and task.choices else []
+    selection = Selection(cut_to=cut_to, question_seed=seed, columns=options.columns)
+    [source] = load_tasks([other or task.origin], selection)
+    return draw_solved(int(count), source.questions, seed)
 
 
 def read_integers(name: str, text: str | None) -> Sequence[int]:

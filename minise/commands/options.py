@@ -58,6 +58,9 @@ class QuestionOptions:
     seed: Annotated[int, Option("of the groups", "S")] = 0
 
 
+TEMPLATE = Option("of prompts: default, mmlu, paren, authors, chat, chat:NAME", "NAME|FILE.json")
+
+
 def read_question(options: QuestionOptions) -> Question:
     """The question of --file, or of --question and --choice, or the built-in one. Its groups are
     checked before a model is loaded."""

@@ -24,7 +24,7 @@ class Task:
     name: str  # the key in results, for people to read: "qasc-k4"
     dataset: str  # one of TASKS, or "own" for a file, whatever it is called
     questions: list[Question]
-    source: str  # the file, or the hub's repository and commit
+    origin: str  # as it was named: "qasc", "qasc@FILE", "FILE"
     group_size: int = 4  # the paper's m and N for the data set
     trials: int = 20
 
@@ -75,15 +75,15 @@ def _load(text: str, selection: Selection) -> Task:
     name, _, place = text.partition("@")
     if text in WORLDS:
         made = evaluation_questions(selection.questions, LARGEST, selection.question_seed, text)
-        return Task(text, text, made, "facts.json")
+        return Task(text, text, made, text)
     if (dataset := DATASETS.get(name)) is None:
         return Task(split_name(Path(text))[0], "own", read_questions(Path(text), selection), text)
-    path, source = Path(place), place
+    path = Path(place)
     if not split_name(path)[1]:
-        folder, commit = fetch(dataset.repository, [dataset.file], place or None, "dataset")
-        path, source = folder / dataset.file, f"{dataset.repository}@{commit}"
+        folder, _ = fetch(dataset.repository, [dataset.file], place or None, "dataset")
+        path = folder / dataset.file
     questions = read_questions(path, selection, dataset)
-    return Task(name, name, questions, source, dataset.group_size, dataset.trials)
+    return Task(name, name, questions, text, dataset.group_size, dataset.trials)
 
 
 def read_questions(

@@ -70,20 +70,26 @@ class Cloze(Method):
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> ClozePlan:
         check_name("score of cloze", self.score, SCORES)
         check_length(lm, question.text, question.choices)
-        start = replace(self.template, choice="").render(question.text, [])
-        plan = self._read(lm, start, question, 0)
+        template = self.template.adapt(lm, question, 0, null=False)
+        start = replace(template, choice="").render(question.text, [])
+        plan = self._read(lm, template, start, question, 0)
         if self.score != "pmi":
             return plan
-        bare = self._read(lm, self.template.cue, question, len(plan.prompts))
+        bare = self._read(lm, template, template.cue, question, len(plan.prompts))
         both = join([plan, bare])  # all in one pass
         return replace(plan, prefix=both.prefix, prompts=both.prompts, bare=bare.reads)
 
     def _read(
-        self, lm: LanguageModel, start: str, question: Question, first_prompt: int
+        self,
+        lm: LanguageModel,
+        template: Template,
+        start: str,
+        question: Question,
+        first_prompt: int,
     ) -> ClozePlan:
         """The ids that all texts share, a prompt for each place at which a text is read, numbered
         from `first_prompt`, and these places. Texts that begin alike are read at the same ones."""
-        texts = [start + self.template.label.format(label=choice) for choice in question.choices]
+        texts = [start + template.label.format(label=choice) for choice in question.choices]
         first, *encoded = lm.tokenizer.encode([start, *texts, *(f"{text}\n" for text in texts)])
         whole, line_ended = encoded[: len(texts)], encoded[len(texts) :]
         # If a tokenizer merges the cue and a text, all are read from the token before that.

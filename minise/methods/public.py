@@ -6,6 +6,8 @@ from minise.engines import LanguageModel
 from minise.grouping import Grouping
 from minise.method import Answer, SelfEnsemble, Standard, ask
 from minise.methods.groupings import grouping_named
+from minise.methods.registry import find_template
+from minise.prompt import Template
 from minise.question import Question
 
 
@@ -18,14 +20,21 @@ def self_ensemble(
     engine: str = "tree",
     grouping: str | Grouping = "random",
     null_option: bool = True,
+    template: str | Template = "default",
 ) -> Answer:
-    """Answer a question by Self-Ensemble: group_size is m, trials is N. Raises InputError for sizes
-    below 1, more choices than labels, labels that are not single tokens, or a prompt beyond the
-    model's positions."""
-    method = SelfEnsemble(group_size, trials, grouping_named(grouping), null_option)
+    """Answer a question by Self-Ensemble: group_size is m, trials is N, template a name as for
+    `minise ask --template`, or a Template. Raises InputError for sizes below 1, more choices than
+    labels, labels that are not single tokens, or a prompt beyond the model's positions."""
+    written = find_template(template)
+    method = SelfEnsemble(group_size, trials, grouping_named(grouping), null_option, written)
     return ask(lm, method, question, seed, engine)
 
 
-def standard(lm: LanguageModel, question: Question, engine: str = "tree") -> Answer:
+def standard(
+    lm: LanguageModel,
+    question: Question,
+    engine: str = "tree",
+    template: str | Template = "default",
+) -> Answer:
     """Answer a question by standard inference. Raises InputError as `self_ensemble` does."""
-    return ask(lm, Standard(), question, 0, engine)
+    return ask(lm, Standard(find_template(template)), question, 0, engine)

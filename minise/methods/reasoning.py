@@ -18,7 +18,7 @@ from minise.errors import Unsuited
 from minise.method import Method, Plan, Standard
 from minise.prompt import LABELS, Template
 from minise.question import Question
-from minise.writing.chat import chat_template, chat_text
+from minise.writing.chat import chat_template, user_turn
 from minise.writing.generation import generate
 
 STEPS = "Let's think step by step."  # Kojima et al. 2022, zero-shot
@@ -74,7 +74,7 @@ class ChainOfThought(Method):
     def start(self, lm: LanguageModel, question: Question) -> str:
         """The text after which the model reasons."""
         if self.is_chat(lm):
-            return _chat_prompt(lm, question, STEPS)
+            return user_turn(lm, Template(cue=STEPS).render(question.text, question.choices))
         return f"{Template().render(question.text, question.choices)} {STEPS}"
 
     def close(self, text: str) -> str:
@@ -111,7 +111,7 @@ class Reasoning(ChainOfThought):
 
     def start(self, lm: LanguageModel, question: Question) -> str:
         if self.is_chat(lm):
-            text = _chat_prompt(lm, question, LETTER)
+            text = user_turn(lm, Template(cue=LETTER).render(question.text, question.choices))
         else:
             text = Template(cue=f"{LETTER}\n").render(question.text, question.choices)
         return text if text.endswith(OPEN) else text + OPEN
@@ -134,11 +134,3 @@ def named_choice(text: str, num_choices: int) -> int | None:
     letters = ["".join(groups) for groups in re.findall(form, after)]
     choices = [LABELS.index(letter) for letter in letters if letter in LABELS[:num_choices]]
     return choices[-1] if choices else None
-
-
-def _chat_prompt(lm: LanguageModel, question: Question, instruction: str) -> str:
-    """The question as a user's message in the chat template, without the beginning token, which the
-    tokenizer adds."""
-    content = Template(cue=instruction).render(question.text, question.choices)
-    text = chat_text(lm, [{"role": "user", "content": content}])
-    return text.removeprefix(lm.tokenizer.decode(lm.tokenizer.encode([""])[0]))

@@ -105,7 +105,22 @@ def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fi
     chosen = {name: value for name, value in options.items() if name in known} | settings
     if isinstance(chosen.get("grouping"), str):
         chosen["grouping"] = grouping_named(chosen["grouping"])
+    if "template" in known:
+        chosen["template"] = find_template(
+            chosen.get("template", known["template"]), options.get("solved")
+        )
     return f"{cls.name}({listed})" if listed else cls.name, cls(**chosen)
+
+
+def find_template(template: Any, solved: Any = ()) -> Any:
+    """The template that a setting names, after solved questions if there are any. `template` may
+    also be one already, or None: the method's own."""
+    if not isinstance(template, str) and not solved:
+        return template
+    from minise.methods.templates import TEMPLATES, after_solved, template_named  # takes a while
+
+    found = template_named(template) if isinstance(template, str) else template
+    return after_solved(found or TEMPLATES["authors"], solved) if solved else found
 
 
 def read_settings(text: str) -> tuple[str, dict[str, Any]]:

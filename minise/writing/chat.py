@@ -62,6 +62,13 @@ def chat_text(lm: LanguageModel, messages: Sequence[dict[str, str]]) -> str:
     return reply["text"]
 
 
+def user_turn(lm: LanguageModel, content: str) -> str:
+    """A user's message as `chat_text` writes it, without the beginning token, which the tokenizer
+    adds."""
+    text = chat_text(lm, [{"role": "user", "content": content}])
+    return text.removeprefix(lm.tokenizer.decode(lm.tokenizer.encode([""])[0]))
+
+
 @lru_cache(1024)
 def _render(request: str) -> dict[str, str]:  # what render.py replies
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -133,7 +133,6 @@ def test_a_data_set_is_fetched_from_the_hub_and_its_commit_recorded(
     monkeypatch.setattr("minise.data.tasks.fetch", fetch)
     [task] = load_tasks([f"{name}{revision}"])
     assert len(task.questions) == 1
-    assert task.source == f"{dataset.repository}@{'c' * 40}"
     assert asked == [(dataset.repository, [dataset.file], revision[1:] or None, "dataset")]
 
 

@@ -21,7 +21,7 @@ def test_the_same_rows_are_the_same_questions_in_every_kind_of_file(
     path = write(tmp_path / f"mine.{kind}", OWN)
     task = load(path)
     assert task.questions == QUESTIONS
-    assert (task.name, task.dataset, task.source) == ("mine", "own", str(path))
+    assert (task.name, task.dataset, task.origin) == ("mine", "own", str(path))
 
 
 def test_one_object_is_one_question_and_other_columns_are_not_read(tmp_path: Path) -> None:

@@ -79,7 +79,6 @@ def test_group_size_and_trials_are_the_papers(tmp_path: Path) -> None:
         path = write(tmp_path / f"{name}.json", [rows[name]])
         for task in [load(path, name), load(path, name, cut_to=[2])]:
             assert (task.dataset, task.group_size, task.trials) == (name, *sizes)
-            assert task.source == str(path)
     [small, large] = load_tasks(["miniature"], Selection(questions=3, cut_to=[2, 8]))
     assert (small.group_size, large.trials) == (4, 20)
     # A user's file is no published data set, even if it has its name.
