@@ -14,7 +14,7 @@ from minise.errors import InputError, one_line, printable, quote, shorten
 from minise.loading import DTYPES, FOUR_BIT
 from minise.loading.config_json import read_config
 from minise.loading.quantize import pack_layers, take_stored
-from minise.loading.source import find_folder, read_json, weight_files
+from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
@@ -70,7 +70,10 @@ def read_small(source: str, revision: str | None) -> tuple[Path, str | None, Con
     folder, commit = find_folder(source, revision)
     path = folder / "config.json"
     config = read_config(read_json(path), f"{path}")
-    return folder, commit, config, Tokenizer.from_file(folder / "tokenizer.json")
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise InputError(f"{path}: no such file; {instead(folder)}")
+    return folder, commit, config, Tokenizer.from_file(path)
 
 
 def _usable(device: torch.device | str, decoder: Decoder) -> torch.device:

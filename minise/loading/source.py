@@ -20,8 +20,9 @@ SMALL += ["chat_template.jinja"]
 SHIPPED = (Path(__file__).parents[2], Path(__file__).parents[1])
 # What a folder may hold in place of a checkpoint, and what to do.
 INSTEAD = {
-    "*.gguf": "is GGUF: take the original weights",
-    "adapter_config.json": "is a LoRA adapter: merge it into its model (peft: merge_and_unload)",
+    "*.gguf": "is GGUF: python -m tools.from_gguf FILE.gguf FOLDER makes a checkpoint of it",
+    "adapter_config.json": "is a LoRA adapter; merge it with peft: m = AutoPeftModelForCausalLM"
+    ".from_pretrained(HERE).merge_and_unload(); m.save_pretrained(FOLDER); copy tokenizer.json too",
     "pytorch_model*.bin": "has pickled weights: convert them (transformers: save_pretrained)",
     "": "needs a whole config.json, tokenizer.json and model*.safetensors: fetch them again",
 }
@@ -37,9 +38,11 @@ def find_folder(source: str, revision: str | None = None) -> tuple[Path, str | N
                 raise InputError(f"{folder}: is a folder; omit the revision, it is for hub ids")
             return folder, None
     if os.path.exists(source):
-        raise InputError(f"{source}: is a file; give the folder that holds config.json")
+        how = "is a file; give the folder that holds config.json"
+        raise InputError(f"{source}: {INSTEAD['*.gguf'] if source.endswith('.gguf') else how}")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
-        raise InputError(f"{shorten(source, 200)}: no such folder, and no hub id (owner/name)")
+        what = "no such folder, and no hub id (owner/name); a running server is server:ADDRESS"
+        raise InputError(f"{shorten(source, 200)}: {what} with --tokenizer FOLDER_OR_ID")
     return fetch(source, SMALL, revision)
 
 
@@ -89,7 +92,7 @@ def weight_files(folder: Path, source: str, commit: str | None) -> list[Path]:
     missing = [shorten(name, 80) for name in names if not os.path.isfile(folder / name)]
     if missing:
         count = f"{', '.join(missing[:3])} missing ({len(missing)} of {len(names)} weight files)"
-        raise InputError(f"{folder}: {count}; {_instead(folder)}")
+        raise InputError(f"{folder}: {count}; {instead(folder)}")
     return [folder / name for name in names]
 
 
@@ -98,9 +101,10 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: {one_line(error)}; {_instead(path.parent)}") from None
+        raise InputError(f"{path}: {one_line(error)}; {instead(path.parent)}") from None
 
 
-def _instead(folder: Path) -> str:
+def instead(folder: Path) -> str:
+    """What to do about a folder that holds no whole checkpoint."""
     found = [what for name, what in INSTEAD.items() if not name or any(folder.glob(name))]
     return f"the folder {found[0]}"

@@ -4,6 +4,7 @@ for the hub."""
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,9 +183,9 @@ def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, llama_folder
     ("made", "source", "named"),
     [
         ("model.safetensors", "model.safetensors", "is a file"),
-        ("small.gguf", "small.gguf", "is a file"),
-        ("small.gguf", "", "is GGUF: take the original weights"),
-        ("adapter_config.json", "", "merge"),
+        ("small.gguf", "small.gguf", "small.gguf: is GGUF: python -m tools.from_gguf"),
+        ("small.gguf", "", "python -m tools.from_gguf"),
+        ("adapter_config.json", "", "merge_and_unload"),
         ("pytorch_model-00001-of-00002.bin", "", "pickled"),
         ("README.md", "", "config.json"),
         ("README.md", "none", "owner/name"),
@@ -200,6 +201,22 @@ def test_what_people_bring_by_mistake_is_named(
         minise.load(tmp_path / source)
     assert named in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_an_address_is_no_checkpoint() -> None:
+    for source in ("http://127.0.0.1:8000", "https://huggingface.co/owner/name"):
+        with pytest.raises(InputError, match=r"owner/name.*server:ADDRESS"):
+            minise.load(source)
+
+
+@pytest.mark.parametrize("lost", ["tokenizer.json", SINGLE])
+def test_gguf_beside_a_config_is_named_whatever_else_is_missing(
+    tmp_path: Path, llama_folder: Path, lost: str
+) -> None:
+    shutil.copytree(llama_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / lost).rename(tmp_path / "small.gguf")
+    with pytest.raises(InputError, match=rf"{lost}.*python -m tools\.from_gguf"):
+        minise.load(tmp_path)
 
 
 def test_a_revision_is_for_the_hub(llama_folder: Path) -> None:
