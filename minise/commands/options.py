@@ -99,7 +99,7 @@ class ModelOptions:
     revision: Annotated[str | None, Option("branch, tag or commit of a hub id", "NAME")] = None
     dtype: Annotated[
         Literal["auto", "float64", "float32", "bfloat16", "float16"],
-        Option("auto: float32 on a CPU, elsewhere as stored"),
+        Option("auto: as stored; on a CPU float32, large ones bfloat16 by AVX512-BF16 or AMX"),
     ] = "auto"
     device: Annotated[str, Option("cpu, cuda, cuda:1; auto: a GPU if there is one")] = "auto"
     threads: Annotated[

@@ -11,6 +11,7 @@ from torch import Tensor
 from minise.config import Config
 from minise.engines import LanguageModel
 from minise.errors import InputError, one_line, printable, quote, shorten
+from minise.exact import machine
 from minise.loading import DTYPES, FOUR_BIT
 from minise.loading.config_json import read_config
 from minise.loading.quantize import pack_layers, take_stored
@@ -18,7 +19,7 @@ from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
-LARGE = 20_000_000  # values; a smaller model gains nothing by a GPU
+LARGE = 20_000_000  # values; a smaller model gains nothing by a GPU or by 16 bits
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -32,9 +33,10 @@ def load(
 ) -> LanguageModel:
     """Load a checkpoint from a folder, the shipped "weights/...", or a hub id "owner/name".
 
-    dtype "auto": float32 on a CPU, elsewhere as stored. device "auto": CUDA, if there is one, for a
-    model of 20 million values and more; else the CPU. quantize: one of FOUR_BIT, for the linear
-    layers inside the blocks (quantize.py); what bitsandbytes stored in 4 bits stays so without it.
+    device "auto": CUDA, if there is one, for a model of 20 million values and more; else the CPU.
+    dtype "auto": as stored; but on a CPU float32, unless it is such a model, stored in 16 bits, and
+    the CPU multiplies bfloat16: then bfloat16. quantize: one of FOUR_BIT, for the linear layers
+    inside the blocks (quantize.py); what bitsandbytes stored in 4 bits stays so without it.
 
     Weights that run on a CPU in their stored dtype are not copied: they are pages of the file, read
     when they are first used. Do not write into such a file while it is in use.
@@ -50,11 +52,14 @@ def load(
     folder, commit, config, tokenizer = read_small(str(source), revision)
     with torch.device("meta"):  # no memory for initial values
         decoder = Decoder(config)
-    place = _usable(device, decoder)
+    large = sum(x.numel() for x in decoder.parameters()) >= LARGE
+    place = _usable(device, large)
     state = _mapped(weight_files(folder, str(source), commit))
     if wanted == "auto":
         stored = state.get(EMBEDDING, torch.empty(0)).dtype
-        wanted = "float32" if place.type == "cpu" else str(stored).removeprefix("torch.")
+        gains = large and stored.itemsize == 2 and machine.for_bfloat16()
+        on_cpu = "bfloat16" if gains else "float32"
+        wanted = on_cpu if place.type == "cpu" else str(stored).removeprefix("torch.")
     target: torch.dtype = getattr(torch, wanted)
     if take_stored(decoder, state, target, f"{folder}") and quantize:
         raise InputError(f"{folder}: is stored in 4 bits; leave quantize out")
@@ -76,9 +81,8 @@ def read_small(source: str, revision: str | None) -> tuple[Path, str | None, Con
     return folder, commit, config, Tokenizer.from_file(path)
 
 
-def _usable(device: torch.device | str, decoder: Decoder) -> torch.device:
+def _usable(device: torch.device | str, large: bool) -> torch.device:
     if device == "auto":
-        large = sum(x.numel() for x in decoder.parameters()) >= LARGE
         device = "cuda" if large and torch.cuda.is_available() else "cpu"
     try:
         torch.zeros(1, device=device).item()  # fails on "meta", whose tensors hold no values

@@ -89,11 +89,23 @@ def test_weights_are_loaded_exactly_from_and_to_each_dtype(
 def test_the_model_is_the_plain_decoder_without_gradients(llama_folder: Path) -> None:
     lm = minise.load(llama_folder)
     assert (lm.name, lm.revision) == (str(llama_folder), None)
-    assert lm.decoder.dtype == torch.float32  # on a CPU, whatever is stored
     assert not lm.decoder.training
     assert not any(parameter.requires_grad for parameter in lm.decoder.parameters())
     kinds = {type(layer) for layer in lm.decoder.modules() if hasattr(layer, "in_features")}
     assert kinds == {nn.Linear}
+
+
+@pytest.mark.parametrize("stored", DTYPES)
+@pytest.mark.parametrize(("multiplies", "large"), [(["AMX"], True), (["AMX"], False), ([], True)])
+def test_auto_is_bfloat16_on_a_cpu_where_that_gains_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, multiplies: list[str], large: bool
+) -> None:
+    monkeypatch.setattr("minise.exact.machine.for_bfloat16", lambda: multiplies)
+    monkeypatch.setattr("minise.loading.checkpoint.LARGE", 0 if large else 20_000_000)
+    folder = write_checkpoint(tmp_path, FAMILIES["llama"], dtype=getattr(torch, stored))
+    gains = multiplies and large and stored in ("bfloat16", "float16")
+    auto = minise.load(folder, device="cpu").decoder.dtype
+    assert auto == (torch.bfloat16 if gains else torch.float32)
 
 
 def test_shards_hold_the_same_model_as_one_file(folder: Path) -> None:
