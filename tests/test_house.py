@@ -23,6 +23,7 @@ FLOORS = (
     ("explaining",),
     ("evaluation",),
     ("verify",),
+    ("serving",),
     ("methods",),
     ("writing",),
     ("data",),

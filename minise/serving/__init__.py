@@ -1,0 +1,1 @@
+"""Where models run elsewhere: prompts as texts, and Self-Ensemble in other evaluation programs."""

@@ -1,0 +1,81 @@
+"""Self-Ensemble as a task of lm-evaluation-harness. One line makes it of a multiple-choice task:
+
+    class: !function minise.serving.lm_eval.SelfEnsembleTask
+
+in the task's YAML, where `doc_to_text` is the question alone, `doc_to_choice` the choices' texts,
+`doc_to_target` the right one. `metadata` may set group_size, trials, seed and null_option.
+qasc_self_ensemble.yaml beside this file is a complete task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+
+from minise.errors import InputError, Unsuited, quote
+from minise.method import Plan, SelfEnsemble
+from minise.question import Question
+from minise.serving.texts import text_plan
+
+SETTINGS = ("group_size", "trials", "null_option")
+
+
+class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
+    """A multiple-choice task that asks the groups of each question, one log-likelihood request for
+    each label. Its metrics (acc, brier_score, likelihood, ...) get the logarithms of the choices'
+    probabilities in place of log-likelihoods. Raises InputError as `minise.self_ensemble` does.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        config = {key: value for key, value in config.items() if key != "class"}
+        super().__init__(config={**config, "output_type": "multiple_choice"})
+
+    def plan(self, doc: dict[str, Any]) -> tuple[SelfEnsemble, Plan, list[str]]:
+        """The method, the plan of a question and its prompts' labels: the same in every call."""
+        given = self.config.metadata or {}
+        method = SelfEnsemble(**{name: given[name] for name in SETTINGS if name in given})
+        question = Question(self.doc_to_text(doc), self.doc_to_choice(doc))
+        return method, *text_plan(method, question, given.get("seed", 0))
+
+    def construct_requests(
+        self,
+        doc: dict[str, Any],
+        ctx: str,
+        apply_chat_template: bool = False,
+        chat_template: Any = None,
+        **kwargs: Any,
+    ) -> list[Instance]:
+        """The requests of all groups. What stands around the question in `ctx` (a description, a
+        chat template) stands around each prompt. Few shots would show answers without labels."""
+        if self.config.num_fewshot:
+            raise Unsuited("few shots show no labels; leave num_fewshot out")
+        _, plan, labels = self.plan(doc)
+        before, question, after = ctx.rpartition(plan.question.text)
+        if not question:
+            problem = f"the chat template changes the question {quote(plan.question.text)}"
+            raise InputError(f"{problem}; leave --apply_chat_template out")
+        delimiter = "" if apply_chat_template else self.config.target_delimiter
+        pairs = [
+            (before + prompt.text + after, delimiter + label)
+            for prompt, names in zip(plan.prompts, labels, strict=True)
+            for label in names
+        ]
+        return [
+            Instance(request_type="loglikelihood", doc=doc, arguments=pair, idx=i, **kwargs)
+            for i, pair in enumerate(pairs)
+        ]
+
+    def process_results(
+        self, doc: dict[str, Any], results: list[tuple[float, bool]]
+    ) -> dict[str, Any]:
+        """The metrics of one question, from the log-likelihoods of all labels of its prompts."""
+        method, plan, labels = self.plan(doc)
+        rows = torch.tensor([value for value, _ in results], dtype=torch.float64)
+        if not rows.isfinite().all():
+            raise InputError("the model gives log-likelihoods that are not finite; use float32")
+        answer = method.answer(plan, rows.split([len(names) for names in labels]))
+        choices = enumerate(answer.probabilities.log().tolist())
+        return super().process_results(doc, [(p, i == answer.prediction) for i, p in choices])
