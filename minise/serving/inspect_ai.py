@@ -1,0 +1,100 @@
+"""Self-Ensemble as a solver for the multiple-choice tasks of inspect_ai.
+
+    inspect eval TASK --model MODEL --solver minise/self_ensemble -S m=4 -S trials=20
+
+It stands in for `multiple_choice()`. The task keeps its data set and its scorer `choice()`.
+"""
+
+from __future__ import annotations
+
+from inspect_ai.model import ChatMessage, GenerateConfig, ModelOutput, get_model
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+from inspect_ai.util import collect
+from torch import Tensor, float64, tensor
+
+from minise.errors import InputError, quote
+from minise.method import SelfEnsemble
+from minise.question import Question
+from minise.serving.texts import text_plan
+
+NEVER = -9999.0  # OpenAI's number for a log-probability that it did not compute
+SPACES = str.maketrans("\u0120\u2581", "  ")  # some providers spell tokens as the vocabulary does
+
+
+@solver  # type: ignore[untyped-decorator]
+def self_ensemble(
+    m: int = 4, trials: int = 20, seed: int = 0, null_option: bool = True, top_logprobs: int = 20
+) -> Solver:
+    """Ask groups of m choices, split `trials` times, and mark the choice with the largest score.
+
+    Each epoch draws other groups. The sample's store keeps the choices' probabilities as
+    "self_ensemble". `top_logprobs`: how many log-probabilities to ask for; 10 and 100 times as many
+    where a label is missing. Raises InputError as `minise.self_ensemble` does, and for a label that
+    is still missing."""
+    method = SelfEnsemble(m, trials, null_option=null_option)
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        user = state.user_prompt
+        question = Question(user.text, [choice.value for choice in state.choices])
+        plan, labels = text_plan(method, question, seed + state.epoch - 1)
+
+        async def ask_group(text: str, labels: str) -> Tensor:
+            prompt = user.model_copy(deep=True)
+            prompt.text = text
+            messages = [prompt if message is user else message for message in state.messages]
+            return await ask(messages, labels, top_logprobs)
+
+        rows = await collect(*map(ask_group, [prompt.text for prompt in plan.prompts], labels))
+        answer = method.answer(plan, rows)
+        for i in range(len(question.choices)):
+            state.choices.mark_choice(i, i == answer.prediction)
+        state.store.set("self_ensemble", answer.probabilities.tolist())
+        chosen = question.choices[answer.prediction]
+        state.output = ModelOutput.from_content(str(state.model), chosen)
+        state.messages.append(state.output.message)
+        return state
+
+    return solve
+
+
+class MissingLabel(InputError):
+    """A label is not among the log-probabilities that were asked for. More may have it."""
+
+
+async def ask(messages: list[ChatMessage], labels: str, top_logprobs: int) -> Tensor:
+    """The log-probabilities of the labels, from as many top log-probabilities as it takes."""
+    refusals: list[InputError] = []
+    for most in (top_logprobs, 10 * top_logprobs, 100 * top_logprobs):
+        config = GenerateConfig(max_tokens=1, logprobs=True, top_logprobs=most)
+        try:
+            return read_labels(await get_model().generate(messages, config=config), labels)
+        except MissingLabel as error:
+            refusals.append(error)
+        except Exception:
+            if not refusals:
+                raise
+            break  # the provider gives no more, which each says in its own way
+    raise refusals[-1]
+
+
+def read_labels(output: ModelOutput, labels: str) -> Tensor:
+    """The log-probabilities of the labels as an answer's first token: (len(labels),) float64.
+
+    A model that goes on with a text says " A", one that answers a message "A". The spelling of
+    the most probable label counts. Raises MissingLabel if a label is missing in it.
+    """
+    logprobs = output.choices[0].logprobs
+    if not (logprobs and logprobs.content and logprobs.content[0].top_logprobs):
+        raise InputError(f"{output.model} gives no log-probabilities; use a provider that does")
+    # The most probable come first. Of two tokens with the same text, the first counts.
+    given = {
+        top.token.translate(SPACES): top.logprob
+        for top in reversed(logprobs.content[0].top_logprobs)
+        if top.logprob > NEVER  # NaN is not
+    }
+    spellings = [[space + label for label in labels] for space in (" ", "")]
+    spelled = max(spellings, key=lambda names: max(given.get(name, NEVER) for name in names))
+    if missing := [name for name in spelled if name not in given]:
+        about = f"{quote(missing)} not among the {len(given)} most probable tokens"
+        raise MissingLabel(f"{output.model}: {about}; use a provider that gives more")
+    return tensor([given[name] for name in spelled], dtype=float64)
