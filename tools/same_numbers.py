@@ -58,7 +58,6 @@ WAYS = {
     "cyclic": "cyclic",
     "cloze": "cloze",
     "presence": "presence",
-    "contextual-calibration": "contextual-calibration",
     "cot": "cot(max_new_tokens=24)",
 }
 SLOW = ("dense", "separate", "exact", "without-mask", "without-positions")  # left out on Biology
@@ -124,8 +123,8 @@ def numbers(
             plan = method.plan(lm, question)
         except InputError as error:
             return {"refused": str(error)[:80]}, rows
-        # These methods read more prompts than there are groups, in an order of their own.
-        hidden = name in ("cloze", "contextual-calibration")
+        # Cloze reads more prompts than there are groups, in an order of its own.
+        hidden = name == "cloze"
         prompts = [] if hidden else [[*plan.prefix, *branch] for branch in plan.branches]
         groups = [list(group) for group in plan.groups.flat]
         ids.update(json.dumps([question.id, prompts, groups]).encode())

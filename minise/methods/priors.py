@@ -1,13 +1,8 @@
-"""Label priors, divided out: how probable the labels A, B, ... are whatever the choices are.
-
-Each method here gives p(i) = softmax(log p_standard - log prior): standard inference with the prior
-of its labels divided out. They differ in the prior. Both are "label-free": no right answer is used.
-"""
+"""Label priors, divided out: how probable the labels A, B, ... are whatever the choices are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil
 from typing import ClassVar
@@ -15,58 +10,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel
 from minise.errors import InputError
-from minise.method import Answer, Group, Method, Plan, Standard, combine
 from minise.methods.fitted import Fitted, Row, check_same_size, remade
-from minise.methods.together import join
-from minise.prompt import DEFAULT_TEMPLATE, Template, write_prompts
-from minise.question import Question
-
-
-def without_prior(logits: Tensor, prior: Tensor) -> Tensor:
-    """Probabilities (..., K) from logits (..., K): the labels' prior (K,) is divided out, and the
-    result is normalised."""
-    return torch.softmax(logits - prior.clamp_min(1e-300).log(), dim=-1)
-
-
-@dataclass(frozen=True)
-class ContextualCalibration(Method):
-    """Contextual calibration (Zhao et al. 2021, arXiv 2102.09690).
-
-    The prior is the mean of the labels' probabilities over three content-free inputs, "N/A",
-    "[MASK]" and "". Each replaces the question and every choice: nothing about this question is
-    left but the labels and their number. As in the authors' code the probabilities are those among
-    the whole vocabulary: an input after which labels are unlikely counts less. p is proportional to
-    W p_standard with W = diag(prior)^-1 and b = 0, as in the publication. It writes a softmax
-    around W p, its code takes the largest of W p: the same prediction. Here W p is divided by its
-    sum, which gives probabilities. The three prompts are asked with every question.
-    """
-
-    name: ClassVar[str] = "contextual-calibration"
-    template: Template = DEFAULT_TEMPLATE
-
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        plan = Standard(self.template).plan(lm, question, seed)
-        plans = [plan]
-        for text in ("N/A", "[MASK]", ""):
-            lists = [[text] * len(question.choices)]
-            prefix, (prompt,) = write_prompts(lm.tokenizer, self.template, text, lists)
-            plans.append(replace(plan, prefix=prefix, prompts=[replace(prompt, label_ids=None)]))
-        return join(plans)
-
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        standard, *content_free = logits
-        labels = plan.prompts[0].label_ids
-        prior = torch.stack(content_free).softmax(dim=-1)[:, labels].mean(dim=0)
-        (order,) = plan.groups.flat
-        return combine(plan.question, [Group(order, without_prior(standard, prior), None)])
 
 
 @dataclass(frozen=True)
 class PriDe(Fitted):
     """PriDe (Zheng et al. 2023, arXiv 2309.03882): the prior is estimated from the rotations of a
-    few questions and divided out of the others.
+    few questions and divided out of the others: p = softmax(logits - log prior). No right answer is
+    used.
 
     For an estimation question, over its K rotations r: prior_q(label) = softmax(mean over r of
     log p_r(label)). Every choice has every label once, so only the effect of the label is left. The
@@ -97,8 +49,8 @@ class PriDe(Fitted):
             for row in answers["standard"]:
                 if row["seed"] == seed:
                     logits = torch.tensor(row["logits"], dtype=torch.float64)
-                    new = without_prior(logits, prior).tolist()
-                    fitted[seed, row["id"]] = remade(row, new)
+                    new = torch.softmax(logits - prior.clamp_min(1e-300).log(), dim=-1)
+                    fitted[seed, row["id"]] = remade(row, new.tolist())
             for key in estimation:
                 fitted[key] = remade(rotated[key], rotated[key]["probabilities"])
         return [fitted[row["seed"], row["id"]] for row in answers["standard"]]

@@ -38,15 +38,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "Self-Ensemble at positions 0, 1, 2, ...",
     ),
     "cyclic": ("minise.methods.rotations:Cyclic", "the mean over all K rotations of the question"),
-    "permutations": ("minise.methods.rotations:Permutations", "the mean over random orders"),
     "cloze": ("minise.methods.cloze:Cloze", "the probability of each choice's text, unlisted"),
     "presence": (
         "minise.methods.presence:Presence",
         "each choice alone against None of the above",
-    ),
-    "contextual-calibration": (
-        "minise.methods.priors:ContextualCalibration",
-        "standard without its prior, from empty questions",
     ),
     "pride": ("minise.methods.priors:PriDe", "standard without its prior, from some rotations"),
     "vector-scaling": (

@@ -8,41 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise import InputError, LanguageModel, branch_logits, standard
-from minise import ask as ask_method
-from minise.methods.priors import ContextualCalibration, PriDe
-from tests.support.methods import OTHER, saved
+from minise import InputError
+from minise.methods.priors import PriDe
+from tests.support.methods import saved
 
 
 def log(*p: float) -> Tensor:
     """Logits of these probabilities, shifted: a constant must change nothing."""
     return torch.tensor(p, dtype=torch.float64).log() + 3
-
-
-class TestContextualCalibration:
-    def test_the_content_free_inputs_hold_nothing_of_the_question(self, lm: LanguageModel) -> None:
-        plan = ContextualCalibration().plan(lm, OTHER, 0)
-        first, *free = [prompt.text for prompt in plan.prompts]
-        assert first == "Which one flies?\n(A) eel\n(B) cat\n(C) owl\n(D) ant\n(E) yak\nAnswer:"
-        for text, filler in zip(free, ("N/A", "[MASK]", ""), strict=True):
-            lines = "".join(f"({label}) {filler}\n" for label in "ABCDE")
-            assert text == f"{filler}\n{lines}Answer:"
-        assert [prompt.label_ids is None for prompt in plan.prompts] == [False, True, True, True]
-        # Its tokens are those of all its prompts.
-        separate = sum(len(plan.prefix) + len(ids) for ids in plan.branches)
-        assert plan.tokens("separate") == separate >= plan.tokens("tree")
-
-    @pytest.mark.parametrize("engine", ["separate", "dense", "tree"])
-    def test_it_is_its_definition_on_every_engine(self, lm: LanguageModel, engine: str) -> None:
-        mass = []
-        for filler in ("N/A", "[MASK]", ""):
-            prompt = f"{filler}\n" + "".join(f"({x}) {filler}\n" for x in "ABCDE") + "Answer:"
-            logits = branch_logits(lm, [], lm.tokenizer.encode([prompt])).double()[0]
-            labels = [lm.tokenizer.encode([f"{prompt} {label}"])[0][-1] for label in "ABCDE"]
-            mass.append(logits.softmax(dim=-1)[labels])
-        expected = standard(lm, OTHER).probabilities / torch.stack(mass).mean(dim=0)
-        actual = ask_method(lm, ContextualCalibration(), OTHER, 5, engine).probabilities
-        torch.testing.assert_close(actual, expected / expected.sum(), rtol=0, atol=1e-10)
 
 
 def as_cyclic(row: dict[str, Any]) -> dict[str, Any]:

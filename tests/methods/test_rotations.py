@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minise import LanguageModel, Question, standard
-from minise.methods.rotations import Cyclic, Permutations
+from minise.methods.rotations import Cyclic
 from tests.support.methods import OTHER, ask
 
 
@@ -26,14 +26,3 @@ def test_cyclic_gives_the_mean_over_all_rotations_of_the_question(lm: LanguageMo
     assert all(sorted(column) == [0, 1, 2, 3, 4] for column in zip(*orders, strict=True))
     p = ask(lm, "cyclic", OTHER)
     torch.testing.assert_close(p, mean_over(lm, orders), rtol=0, atol=1e-10)
-
-
-def test_permutations_is_the_mean_over_random_orders_of_the_question(lm: LanguageModel) -> None:
-    method = Permutations(count=3)
-    orders = method.plan(lm, OTHER, 3).groups.flat
-    assert [sorted(order) for order in orders] == [[0, 1, 2, 3, 4]] * 3
-    assert len(set(orders)) == 3
-    p = ask(lm, "permutations(count=3)", OTHER)
-    torch.testing.assert_close(p, mean_over(lm, orders), rtol=0, atol=1e-10)
-    assert Permutations(count=7).plan(lm, OTHER, 3).groups.flat[:3] == orders
-    assert method.plan(lm, OTHER, 4).groups.flat != orders
