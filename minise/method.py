@@ -141,14 +141,17 @@ class SelfEnsemble(Method):
 
 @dataclass(frozen=True)
 class Standard(Method):
-    """Standard inference: one prompt with all K choices and no null option; one group."""
+    """One prompt with all K choices and no null option. `shuffled`: in an order that seed draws."""
 
     name: ClassVar[str] = "standard"
     template: Template = DEFAULT_TEMPLATE
+    shuffled: bool = False
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        one_group = Groups(((tuple(range(len(question.choices))),),))
-        return plan_groups(lm, question, self.template, one_group, null_option=False)
+        K = len(question.choices)
+        drawn = random_partitions(K, K, 1, seed, question.id)
+        group = drawn if self.shuffled else Groups(((tuple(range(K)),),))
+        return plan_groups(lm, question, self.template, group, null_option=False)
 
 
 def plan_groups(

@@ -36,8 +36,10 @@ class Experiment:
     peak: bool = False
 
 
-def named(names: str) -> tuple[Variant, ...]:
-    return tuple(Variant(name, name) for name in names.split())
+def named(texts: str) -> tuple[Variant, ...]:
+    """Variants, each written as TEXT, or as NAME:TEXT."""
+    parts = [one.rpartition(":") for one in texts.split()]
+    return tuple(Variant(name or text, text) for name, _, text in parts)
 
 
 def sizes() -> tuple[Variant, ...]:
@@ -51,8 +53,14 @@ def sizes() -> tuple[Variant, ...]:
     return tuple(variants)
 
 
+ABLATIONS = named("standard without-mask without-positions self-ensemble")
 BOTH = named("standard self-ensemble")
 MAIN = named("standard vector-scaling dirichlet self-ensemble cyclic cloze presence")
+SHUFFLED = named(
+    "standard-shuffled:standard(shuffled=true) cyclic-shuffled:cyclic(shuffled=true) "
+    "geometric-shuffled:cyclic(shuffled=true,mean=geometric) self-ensemble cloze"
+)
+THOUGHTS = named("standard cot reasoning self-ensemble")
 ENGINES = {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
 DATA_SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 BY_K = ("choices", "confidence-choices", "reliability")
@@ -65,15 +73,15 @@ EXPERIMENTS = {
     "scale": Experiment(
         "models of several sizes", BOTH, figures=("scaling", "confidence", "reliability")
     ),
-    "ablation": Experiment(
-        "without the mask, without positional re-encoding",
-        named("standard without-mask without-positions self-ensemble"),
-    ),
+    "ablation": Experiment("without the mask, without positional re-encoding", ABLATIONS),
     "sensitivity": Experiment(
         "group size by trials", sizes(), tables=("sizes",), figures=("sensitivity",)
     ),
     "seeds": Experiment(
         "five seeds of the groups", BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0
+    ),
+    "orders": Experiment(
+        "other orders of the choices", SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0
     ),
     "confidence": Experiment(
         "under- and over-confidence", BOTH, DATA_SETS, tables=("under-and-over",)
@@ -86,8 +94,5 @@ EXPERIMENTS = {
         peak=True,
     ),
     "quantized": Experiment("4-bit and full weights", BOTH, tables=("weights", "all")),
-    "reasoning": Experiment(
-        "chain of thought and reasoning models",
-        named("standard cot reasoning self-ensemble"),
-    ),
+    "reasoning": Experiment("chain of thought and reasoning models", THOUGHTS),
 }

@@ -24,9 +24,9 @@ RESAMPLES = 1000
 FOLDS = 5  # of the clusters, for the temperature of matched_nll
 # The answer has probability 0 if no group held it. One such question would make the mean infinite.
 SMALLEST = 1e-12
-SHARES = ("accuracy", "under", "over")
+SHARES = ("accuracy", "under", "over", "flips")
 LOSSES = ("nll", "matched_nll", "brier")
-MEANS = ("accuracy", *LOSSES, "under", "over", "tokens", "confidence", "null", "seconds")
+MEANS = ("accuracy", *LOSSES, "under", "over", "flips", "tokens", "confidence", "null", "seconds")
 NAMES = (*MEANS, "ece", "auroc")
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def scored(rows: Sequence[Row]) -> pd.DataFrame:
     """A line for each answer, sorted by seed and question id, with what the metrics are means of;
     NaN where an answer has no part in one. cluster: numbers from 0, in the order of the names."""
     rows = sorted(rows, key=lambda row: (row["seed"], row["id"]))
-    keys = ("seed", "id", "answer", "prediction", "tokens")
+    keys = (*KEYS, "prediction", "tokens")
     frame = pd.DataFrame({key: [row[key] for row in rows] for key in keys})
     names = [row.get("cluster") or f"\0{row['id']}" for row in rows]
     frame["cluster"] = np.unique(names, return_inverse=True)[1]
@@ -46,6 +46,9 @@ def scored(rows: Sequence[Row]) -> pd.DataFrame:
     p = np.array([row["probabilities"][row["answer"]] for row in rows])
     right = frame.answer == frame.prediction
     frame["confidence"], frame["accuracy"] = f, right.astype(float)
+    under_all = frame.groupby(["id", "question_hash"]).seed.transform("size")
+    alike = frame.groupby(["id", "question_hash", "prediction"]).seed.transform("size")
+    frame["flips"] = (under_all - alike) / (under_all - 1)
     frame["bin"] = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], f)
     frame["under"] = np.where(right, f < TAU, np.nan)
     frame["over"] = np.where(right, np.nan, f > TAU)
@@ -134,6 +137,8 @@ def measure(rows: Sequence[Row]) -> dict[str, Any]:
     - auroc: the probability that f is larger for a right prediction than for a wrong one.
     - under: the share of f < 0.5 among the right predictions; over: of f > 0.5 among the wrong.
       confidence_curve (Section 3.1): of f > "tau" among the correct, and among the incorrect.
+    - flips: the share of questions with another prediction under another seed, over all pairs of
+      seeds. A seed draws the orders or groups; None where no question was asked under two.
     - NAME_interval: 95%, over clusters: what questions are about, or their ids. A share of 0 or
       100% has Wilson's interval.
     - picks: how often each choice of the question's order is predicted; answers: is the answer.

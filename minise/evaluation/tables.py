@@ -35,14 +35,15 @@ TABLES: dict[str, tuple[str, Sequence[str], Sequence[str], str]] = {
     "accuracy": ("Accuracy", ("model", "task"), ["accuracy"], "method"),
     "weights": ("Accuracy", ("checkpoint", "task"), ["accuracy"], "weights"),
     "sizes": ("Accuracy by m and N", ("model", "task", "N"), ["accuracy"], "m"),
-    "seeds": ("Accuracy over seeds", EACH, ["seeds_mean", "seeds_sd", "accuracy"], ""),
+    "seeds": ("Accuracy over seeds", EACH, ["seeds_mean", "seeds_sd", "accuracy", "flips"], ""),
     "under-and-over": ("Under- and over-confidence", EACH, ["under", "over"], ""),
     "costs": ("Costs", EACH, ["tokens", "seconds", "peak_bytes", "accuracy"], ""),
 }
 READ = """Brackets: 95% bootstrap intervals over questions, those about one fact drawn together \
 (percentile, 1,000 resamples). Shares in percent. under: of the right answers with a probability \
-below 0.5; over: of the wrong ones with one above 0.5. matched_nll: at the temperature that is \
-best for other questions. ece: 15 bins of equal width."""
+below 0.5; over: of the wrong ones with one above 0.5. flips: of the questions with another \
+prediction under another seed. matched_nll: at the temperature that is best for other questions. \
+ece: 15 bins of equal width."""
 
 
 def labels(runs: Sequence[Results]) -> list[str]:
@@ -90,11 +91,8 @@ def paper(cell: Cell, name: str) -> Any:
     facts = {**cell, **cell["settings"], "four_bit": cell["quantize"] is not None}
     count = PAPER["questions"].get(cell["dataset"], 0) * len(cell["seeds"])
     is_random = "random_partitions" in facts.get("grouping", "random_partitions")
-    if (
-        cell["limit"]
-        or cell["questions"] != count
-        or not (is_random and facts.get("null_option", 1))
-    ):
+    is_papers = is_random and facts.get("null_option", 1) and not facts.get("shuffled")
+    if cell["limit"] or cell["questions"] != count or not is_papers:
         return None
     for number in PAPER["numbers"]:
         is_model = cell["checkpoint"] in PAPER["models"][number["model"]]

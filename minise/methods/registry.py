@@ -21,43 +21,19 @@ if TYPE_CHECKING:
 METHODS: dict[str, tuple[str, str]] = {
     "standard": ("minise.method:Standard", "one prompt with all choices"),
     "self-ensemble": ("minise.method:SelfEnsemble", "the paper's method"),
-    "authors-standard": (
-        "minise.methods.authors_code:AuthorsStandard",
-        "standard, as the released code writes it",
-    ),
-    "authors-code": (
-        "minise.methods.authors_code:AuthorsCode",
-        "Self-Ensemble, as the released code computes it",
-    ),
-    "without-mask": (
-        "minise.methods.ablations:WithoutMask",
-        "Self-Ensemble under a plain causal mask",
-    ),
-    "without-positions": (
-        "minise.methods.ablations:WithoutPositions",
-        "Self-Ensemble at positions 0, 1, 2, ...",
-    ),
+    "authors-standard": ("minise.methods.authors_code:AuthorsStandard", "standard, as released"),
+    "authors-code": ("minise.methods.authors_code:AuthorsCode", "Self-Ensemble, as released"),
+    "without-mask": ("minise.methods.ablations:WithoutMask", "Self-Ensemble, plain causal mask"),
+    "without-positions": ("minise.methods.ablations:WithoutPositions", "positions 0, 1, 2, ..."),
     "cyclic": ("minise.methods.rotations:Cyclic", "the mean over all K rotations of the question"),
     "cloze": ("minise.methods.cloze:Cloze", "the probability of each choice's text, unlisted"),
-    "presence": (
-        "minise.methods.presence:Presence",
-        "each choice alone against None of the above",
-    ),
+    "presence": ("minise.methods.presence:Presence", "each choice alone against None of the above"),
     "pride": ("minise.methods.priors:PriDe", "standard without its prior, from some rotations"),
-    "vector-scaling": (
-        "minise.methods.calibration:VectorScaling",
-        "standard, or another method, its logits scaled and shifted",
-    ),
-    "dirichlet": (
-        "minise.methods.calibration:Dirichlet",
-        "a regression on the log-probabilities of standard, or of another method",
-    ),
+    "vector-scaling": ("minise.methods.calibration:VectorScaling", "logits scaled and shifted"),
+    "dirichlet": ("minise.methods.calibration:Dirichlet", "a regression on log-probabilities"),
     "cot": ("minise.methods.reasoning:ChainOfThought", "chain of thought, then one prompt"),
     "reasoning": ("minise.methods.reasoning:Reasoning", "a reasoning model's own thoughts first"),
-    "first-trials": (
-        "minise.methods.first_trials:FirstTrials",
-        "the first N trials of Self-Ensemble in the same run",
-    ),
+    "first-trials": ("minise.methods.first_trials:FirstTrials", "the first N of a run's trials"),
 }
 
 

@@ -196,6 +196,7 @@ def test_other_groups_than_the_papers_are_not_compared(tmp_path: Path) -> None:
         {"trials": 7},
         {"grouping": "<function independent_draws>"},
         {"null_option": False},
+        {"shuffled": True},
     ):
         assert tables.paper(cell | {"settings": cell["settings"] | settings}, "accuracy") is None
 
@@ -207,6 +208,14 @@ def test_averages_over_tasks_have_the_papers_average(tmp_path: Path) -> None:
     assert (average["task"], average["questions"]) == ("average", 20)
     assert average["accuracy"] == pytest.approx(0.6)
     assert average["accuracy_interval"] is None
+
+
+def test_several_seeds_show_how_many_answers_change(tmp_path: Path) -> None:
+    rows = [*rows_of(40, 30), *(one | {"seed": 1} for one in rows_of(40, 20))]
+    run = made(tmp_path / "run", {"standard": rows}, experiment="seeds", seeds=[0, 1])
+    heading, _, shown = table_text([run]).splitlines()[2:5]
+    assert heading.split()[-2] == "flips"
+    assert re.search(r"\| 25\.0 \[[\d., ]+\] +\|$", shown)
 
 
 def test_columns_line_up_and_fit_the_terminal(tmp_path: Path) -> None:

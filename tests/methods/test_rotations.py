@@ -1,28 +1,63 @@
-"""The mean over orders of the whole question: all rotations, or some drawn at random."""
+"""The mean over orders of the whole question, and orders that the seed draws."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
-from minise import LanguageModel, Question, standard
+from minise import InputError, LanguageModel, Method, Question, Standard, standard
+from minise.grouping import permutation
 from minise.methods.rotations import Cyclic
-from tests.support.methods import OTHER, ask
+from tests.support.methods import OTHER, ask, plan
+
+ORDERS = [tuple((start + i) % 5 for i in range(5)) for start in range(5)]
 
 
-def mean_over(lm: LanguageModel, orders: list[tuple[int, ...]]) -> Tensor:
-    """By standard inference on the question with its choices in each order."""
-    total = torch.zeros(len(OTHER.choices), dtype=torch.float64)
-    for order in orders:
+def in_each(lm: LanguageModel, orders: list[tuple[int, ...]]) -> Tensor:
+    """Standard inference on the question with its choices in each order: (orders, K), by choice."""
+    p = torch.zeros(len(orders), len(OTHER.choices), dtype=torch.float64)
+    for row, order in zip(p, orders, strict=True):
         turned = Question(OTHER.text, [OTHER.choices[i] for i in order])
-        total[list(order)] += standard(lm, turned, engine="separate").probabilities
-    return total / len(orders)
+        row[list(order)] = standard(lm, turned, engine="separate").probabilities
+    return p
 
 
 def test_cyclic_gives_the_mean_over_all_rotations_of_the_question(lm: LanguageModel) -> None:
-    orders = [tuple((start + i) % 5 for i in range(5)) for start in range(5)]
-    assert Cyclic().plan(lm, OTHER).groups.flat == orders
+    assert Cyclic().plan(lm, OTHER).groups.flat == ORDERS
     # Every choice has every label once.
-    assert all(sorted(column) == [0, 1, 2, 3, 4] for column in zip(*orders, strict=True))
-    p = ask(lm, "cyclic", OTHER)
-    torch.testing.assert_close(p, mean_over(lm, orders), rtol=0, atol=1e-10)
+    assert all(sorted(column) == [0, 1, 2, 3, 4] for column in zip(*ORDERS, strict=True))
+    p = in_each(lm, ORDERS)
+    found = ask(lm, "cyclic", OTHER)
+    torch.testing.assert_close(found, p.mean(dim=0), rtol=0, atol=1e-10)
+    product = p.prod(dim=0) ** (1 / 5)
+    found = ask(lm, "cyclic(mean=geometric)", OTHER)
+    torch.testing.assert_close(found, product / product.sum(), rtol=0, atol=1e-10)
+
+
+def test_a_prior_of_the_labels_divides_out_of_the_geometric_mean_alone(lm: LanguageModel) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = [*torch.randn(5, 5, dtype=torch.float64, generator=generator)]
+    prior = torch.tensor([0.6, 0.2, 0.1, 0.06, 0.04], dtype=torch.float64)
+    for mean, changes in (("arithmetic", True), ("geometric", False)):
+        method = Cyclic(mean=mean)
+        asked = method.plan(lm, OTHER)
+        p = method.answer(asked, logits).probabilities
+        without = method.answer(asked, [row - prior.log() for row in logits])
+        assert bool((without.probabilities - p).abs().max() > 1e-12) == changes
+        assert [group.choices for group in without.groups] == ORDERS
+    with pytest.raises(InputError, match=r'"median".*geometric'):
+        Cyclic(mean="median").plan(lm, OTHER)
+
+
+@pytest.mark.parametrize("method", [Standard(shuffled=True), Cyclic(shuffled=True)])
+def test_shuffled_lists_the_choices_in_an_order_of_the_seed(
+    lm: LanguageModel, method: Method
+) -> None:
+    orders = method.plan(lm, OTHER, 3).groups.flat
+    assert orders[0] == tuple(permutation(5, f"3/{OTHER.id}/0")) != ORDERS[0]
+    assert method.plan(lm, OTHER, 4).groups.flat[0] != orders[0]
+    p = in_each(lm, orders).mean(dim=0)
+    found = ask(lm, f"{method.name}(shuffled=true)", OTHER)  # by the question's own indices
+    torch.testing.assert_close(found, p, rtol=0, atol=1e-10)
+    assert plan(lm, method.name, OTHER).groups.flat[0] == ORDERS[0]
