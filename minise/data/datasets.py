@@ -1,8 +1,9 @@
-"""The paper's data sets: where their files are on the hub, and how their rows become questions.
+"""The paper's data sets and Banking77: where their files are, and how rows become questions.
 
 A new data set is a function from its row to the fields of a question, and an entry of DATASETS.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from string import ascii_uppercase
@@ -12,17 +13,21 @@ from minise.data.rows import Fields
 from minise.grouping import permutation
 from minise.question import Question
 
+Rows = list[tuple[str, Row]]
+
 
 @dataclass(frozen=True)
 class Dataset:
     """A published data set, with the paper's group size m and trials N. convert: the question of a
-    row, by the seed of its draws; None: the row is not asked. A damaged row may raise anything."""
+    row, by the seed of its draws; None: the row is not asked. A damaged row may raise anything.
+    prepare: puts into each row what it needs of the others; rows are with their places."""
 
     repository: str
     file: str
     convert: Callable[[Row, int], Fields | None]
     group_size: int = 4
     trials: int = 20
+    prepare: Callable[[Rows], Rows] = list
 
 
 def _qasc(row: Row, seed: int) -> Fields:
@@ -55,12 +60,31 @@ def _truthfulqa(row: Row, seed: int) -> Fields | None:
     return identity, row["question"], [choices[i] for i in order], order.index(0)
 
 
+def _with_intents(rows: Rows) -> Rows:
+    """The intents of all messages, each where it comes first, are the choices of every message. The
+    published files are sorted by intent, so the messages are shuffled, always in the same way."""
+    given = [row.get("category") or row.get("label_text") for _, row in rows]
+    names = list(dict.fromkeys(name for name in given if name))
+    order = permutation(len(rows), "banking77") if names else range(len(rows))
+    return [(rows[i][0], {**rows[i][1], "intent": given[i], "intents": names}) for i in order]
+
+
+def _banking77(row: Row, seed: int) -> Fields:
+    if "choices" in row:  # a question already
+        return row["id"], row["question"], row["choices"], row["answer"]
+    text = f"What does this bank customer want? {json.dumps(row['text'], ensure_ascii=False)}"
+    choices = [name.replace("_", " ") for name in row["intents"]]
+    return None, text, choices, row["intents"].index(row["intent"])
+
+
 _PART = "-00000-of-00001.parquet"
-_TRUTHFUL, _MMLU_PRO = f"generation/validation{_PART}", f"data/test{_PART}"
+_TRUTHFUL, _TEST = f"generation/validation{_PART}", f"data/test{_PART}"
 DATASETS = {
     "qasc": Dataset("allenai/qasc", f"data/validation{_PART}", _qasc),
     # The hub has the first release, 817 questions. The paper's 277 are among the 790 of
     # TruthfulQA.csv of January 2025, which is not on the hub: give it by --task truthfulqa@FILE.
     "truthfulqa": Dataset("truthfulqa/truthful_qa", _TRUTHFUL, _truthfulqa, 3, 6),
-    "mmlu_pro_biology": Dataset("TIGER-Lab/MMLU-Pro", _MMLU_PRO, _mmlu_pro_biology, 5, 40),
+    "mmlu_pro_biology": Dataset("TIGER-Lab/MMLU-Pro", _TEST, _mmlu_pro_biology, 5, 40),
+    # 3,076 questions; all 3,080 are in the authors' test.csv: give it by --task banking77@FILE.
+    "banking77": Dataset("mteb/banking77", _TEST, _banking77, 8, 20, _with_intents),
 }

@@ -92,6 +92,7 @@ def read_questions(
     """The questions of a file, of a data set or (None) of the user's own. Raises InputError."""
     rows, questions, number = read_rows(path), dict[str, Question](), 0
     try:
+        rows = dataset.prepare(rows) if dataset else rows
         own = [] if dataset else own_fields([row for _, row in rows], selection.columns)
         for number, (_, row) in enumerate(rows):
             fields = dataset.convert(row, selection.question_seed) if dataset else own[number]

@@ -56,6 +56,10 @@ def sizes() -> tuple[Variant, ...]:
 ABLATIONS = named("standard without-mask without-positions self-ensemble")
 BOTH = named("standard self-ensemble")
 MAIN = named("standard vector-scaling dirichlet self-ensemble cyclic cloze presence")
+MANY = named(
+    "standard m4:self-ensemble(group_size=4) m8:self-ensemble(group_size=8) "
+    "m20:self-ensemble(group_size=20) cyclic geometric:cyclic(mean=geometric) cloze presence"
+)
 SHUFFLED = named(
     "standard-shuffled:standard(shuffled=true) cyclic-shuffled:cyclic(shuffled=true) "
     "geometric-shuffled:cyclic(shuffled=true,mean=geometric) self-ensemble cloze"
@@ -82,6 +86,9 @@ EXPERIMENTS = {
     ),
     "orders": Experiment(
         "other orders of the choices", SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0
+    ),
+    "many-choices": Experiment(
+        "20 and 77 choices", MANY, ("banking77",), figures=BY_K, cut_to=(20, 77)
     ),
     "confidence": Experiment(
         "under- and over-confidence", BOTH, DATA_SETS, tables=("under-and-over",)

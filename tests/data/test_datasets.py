@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minise import InputError, Question
+from minise import Question
 from minise.data.datasets import DATASETS
 from minise.data.tasks import load_tasks
 from tests.support.rows import MMLU, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, load, refusal, write
@@ -41,6 +41,21 @@ def test_both_layouts_of_truthfulqa_give_the_best_answer_and_five_incorrect_ones
     assert {*question.choices} - {"Not at all"} < {*wrong}
     # The id comes from all answers of the row, so both layouts agree on it.
     assert question.id == Question(question.text, ["Not at all", *wrong]).id
+
+
+@pytest.mark.parametrize(("kind", "column"), [("csv", "category"), ("parquet", "label_text")])
+def test_banking77_has_the_intents_of_all_messages_as_choices(
+    tmp_path: Path, kind: str, column: str
+) -> None:
+    intents, choices = ["card_arrival", "PIN_lost?"], ["card arrival", "PIN lost?"]
+    rows = [{"text": f'Is it "{i}"?', column: intents[i // 20]} for i in range(40)]
+    task = load(write(tmp_path / f"test.{kind}", rows), "banking77")
+    text = 'What does this bank customer want? "Is it \\"{}\\"?"'
+    assert {*task.questions} == {Question(text.format(i), choices, "", i // 20) for i in range(40)}
+    assert [q.text for q in task.questions][:2] == [text.format(i) for i in (38, 6)]  # shuffled
+    assert (task.group_size, task.trials, task.choices) == (8, 20, 2)
+    path = write(tmp_path / "test.jsonl", [*rows, {"text": "What?", column: ""}])
+    assert refusal(f"banking77@{path}").startswith(f"{path}, line 41: ")
 
 
 def truthful(number: int, wrong: list[str]) -> dict[str, Any]:
@@ -134,11 +149,3 @@ def test_a_data_set_is_fetched_from_the_hub_and_its_commit_recorded(
     [task] = load_tasks([f"{name}{revision}"])
     assert len(task.questions) == 1
     assert asked == [(dataset.repository, [dataset.file], revision[1:] or None, "dataset")]
-
-
-def test_what_the_hub_does_not_serve_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(*_: Any) -> tuple[Path, str]:
-        raise InputError("allenai/qasc: not in the cache")
-
-    monkeypatch.setattr("minise.data.tasks.fetch", fetch)
-    assert "allenai/qasc" in refusal("qasc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ def test_the_same_rows_are_the_same_questions_in_every_kind_of_file(
     task = load(path)
     assert task.questions == QUESTIONS
     assert (task.name, task.dataset, task.origin) == ("mine", "own", str(path))
+    if kind.startswith("json"):  # Banking77 may be questions already
+        assert load(path, "banking77").questions == QUESTIONS
 
 
 def test_one_object_is_one_question_and_other_columns_are_not_read(tmp_path: Path) -> None:
@@ -41,13 +44,11 @@ def test_without_an_id_it_is_the_hash_of_the_content(tmp_path: Path) -> None:
 
 def test_csv_may_have_a_byte_order_mark_blank_lines_and_any_separator(tmp_path: Path) -> None:
     path = tmp_path / "mine.CSV"
+    rows: list[list[object]] = [["choice_2", "answer", "question", "choice_1", "a, b; c"]]
+    rows += [["b", 1, "one\nq, é?", "a", ""], [], ["e", 0, "two?", "d", ""]]
     for mark in ",;\t":
-        header = mark.join(["choice_2", "answer", "question", "choice_1", '"a, b; c"'])
-        text = f'{header}\r\nb,1,"one\nq, é?",a,\r\n\r\ne,0,two?,d,\r\n'
-        quoted = text if mark == "," else text.replace(",", mark).replace(f"q{mark} é", "q, é")
-        head = header if mark == "," else header.replace('"a, b; c"', '"a, b; c"')
-        quoted = quoted.replace(quoted.partition("\r\n")[0], head)
-        path.write_bytes(b"\xef\xbb\xbf" + quoted.encode())
+        with path.open("w", encoding="utf-8-sig", newline="") as file:
+            csv.writer(file, delimiter=mark).writerows(rows)
         questions = [(q.text, q.choices, q.answer) for q in load(path).questions]
         assert questions == [("one\nq, é?", ("a", "b"), 1), ("two?", ("d", "e"), 0)]
 
@@ -66,18 +67,14 @@ def test_only_parquet_needs_pyarrow_and_says_how_to_install_it(
     ("change", "named"),
     [
         ({"question": None}, "question"),
-        ({"question": 3}, "question"),
         ({"question": " "}, "question"),
         ({"question": "\ud800"}, "question"),
         ({"question": "Which?\n" * 99, "choices": ["a"]}, "1 choice"),
         ({"choices": None}, "choices"),
         ({"choices": "abc"}, "choices"),
-        ({"choices": 3}, "choices"),
         ({"choices": ["a", 2]}, "choice 2"),
-        ({"choices": ["a", None]}, "choice 2"),
         ({"choices": ["a", " ", "c"]}, "choice 2"),
         ({"choices": ["a", "\udcff"]}, "choice 2"),
-        ({"choices": []}, "answer"),
         ({"choices": ["x"] * 1001}, "1001"),
         ({"choices": ["a", "b", " a"]}, '"a"'),
         ({"answer": None}, '""'),
@@ -110,7 +107,6 @@ def test_a_malformed_row_is_named_with_its_file_and_its_line(
         ("mine.jsonl", b"[" * 100_000, "line 1: "),
         ("mine.jsonl", b'\n\n[1, "\\u001b"]', "line 3: is [1, "),
         ("mine.json", b"[null]", "row 1: is null"),
-        ("mine.json", b"7", "row 1: is 7"),
         ("mine.csv", b"question,A,B\nq,a,b\nq,a\n", "line 3 has"),
         ("mine.csv", b"question,A,B\nq,a,b,c\n", "line 2 has"),
         ("mine.csv", b"question,A,B\n\xe9,a,b\n", "line 2: the question"),
@@ -122,7 +118,6 @@ def test_a_malformed_row_is_named_with_its_file_and_its_line(
         ("mine.csv", b"prompt,A,B\nq,a,b\n", '"prompt"'),
         ("mine.csv", b",".join(b"c%d" % i for i in range(60_000)) + b"\n" + b"," * 59_999, '"c0"'),
         ("mine.json", b"[{}]", "--columns"),
-        ("mine.json", b"{", "JSON"),
         ("mine.json", b"", "JSON"),
         ("mine.json", b"[" * 100_000, "JSON"),
         ("mine.json", b"[]", "is empty"),

@@ -18,9 +18,7 @@ ROW = "7,Capital of Canada?,Kingston,Ottawa,Toronto,{}\n"
     "choices",
     [
         ("A", "B", "C"),
-        ("a", "b", "c"),
         ("choice_1", "choice_2", "choice_3"),
-        ("Choice 1", "Choice 2", "Choice 3"),
         ("option1", "option2", "option3"),
         ("option_a", "option_b", "option_c"),
         ("Option A", "Option B", "Option C"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -135,12 +134,7 @@ def test_what_leaves_no_question_is_refused(
     assert named in refusal(*names, **selection)
 
 
-def test_a_selection_cannot_be_changed() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Selection().limit = 3  # type: ignore[misc]
-
-
 def test_loading_tasks_does_not_import_torch() -> None:
     code = "import sys, minise.data.tasks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert len(TASKS) == 6
+    assert len(TASKS) == 7

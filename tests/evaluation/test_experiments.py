@@ -12,7 +12,7 @@ NAMES = "choices main scale ablation sensitivity seeds confidence efficiency qua
 
 
 def test_every_experiment_of_the_paper_is_there() -> None:
-    assert EXPERIMENTS.keys() == {*NAMES.split(), "orders"}
+    assert EXPERIMENTS.keys() == {*NAMES.split(), "orders", "many-choices"}
 
 
 def test_names_in_the_data_exist() -> None:
