@@ -16,8 +16,7 @@ from torch import Tensor
 @dataclass(frozen=True, eq=False)
 class Cache:
     """S tokens. positions: (..., S) int64. keys (rotated) and values: one tensor (..., S, K, h) for
-    each layer. Do not change one: a longer cache is a new object. (While
-    tokens run, `Growing` still fills theirs.)"""
+    each layer. Do not change one: a longer cache is a new object."""
 
     positions: Tensor
     keys: Sequence[Tensor]

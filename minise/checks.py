@@ -1,5 +1,5 @@
 """What is refused where input enters: questions, sizes, prompts that do not fit, numbers that
-overflow. Each raises InputError. A first reading can leave this file out.
+overflow. Each raises InputError. A first reading can leave out this file and errors.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The one exception that a user can cause, and how text from outside becomes part of a message.
-
-A first reading can leave out this file and checks.py.
-"""
+"""The one exception that a user can cause, and how text from outside becomes part of a message."""
 
 from __future__ import annotations
 

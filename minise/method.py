@@ -132,7 +132,6 @@ class SelfEnsemble(Method):
     template: Template = DEFAULT_TEMPLATE
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        """Steps 1 and 2 up to the model: draw the groups and write their prompts."""
         sizes = len(question.choices), self.group_size, self.trials
         check_sizes(*sizes)
         groups = self.grouping(*sizes, seed, question.id)
@@ -149,8 +148,8 @@ class Standard(Method):
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         K = len(question.choices)
-        drawn = random_partitions(K, K, 1, seed, question.id)
-        group = drawn if self.shuffled else Groups(((tuple(range(K)),),))
+        in_order = Groups(((tuple(range(K)),),))
+        group = random_partitions(K, K, 1, seed, question.id) if self.shuffled else in_order
         return plan_groups(lm, question, self.template, group, null_option=False)
 
 

@@ -26,7 +26,8 @@ FOLDS = 5  # of the clusters, for the temperature of matched_nll
 SMALLEST = 1e-12
 SHARES = ("accuracy", "under", "over", "flips")
 LOSSES = ("nll", "matched_nll", "brier")
-MEANS = ("accuracy", *LOSSES, "under", "over", "flips", "tokens", "confidence", "null", "seconds")
+READ_OUT = ("confidence", "null", "on_labels")
+MEANS = ("accuracy", *LOSSES, "under", "over", "flips", "tokens", *READ_OUT, "seconds")
 NAMES = (*MEANS, "ece", "auroc")
 Array = NDArray[np.float64]
 
@@ -40,7 +41,8 @@ def scored(rows: Sequence[Row]) -> pd.DataFrame:
     names = [row.get("cluster") or f"\0{row['id']}" for row in rows]
     frame["cluster"] = np.unique(names, return_inverse=True)[1]
     frame["seconds"] = [row.get("seconds", np.nan) for row in rows]
-    frame["null"] = np.array([row.get("null") for row in rows], dtype=float)
+    for name in ("null", "on_labels"):
+        frame[name] = np.array([row.get(name) for row in rows], dtype=float)
     frame["chance"] = [1 / len(row["probabilities"]) for row in rows]
     f = np.array([row["probabilities"][row["prediction"]] for row in rows])
     p = np.array([row["probabilities"][row["answer"]] for row in rows])
@@ -141,6 +143,8 @@ def measure(rows: Sequence[Row]) -> dict[str, Any]:
       seeds. A seed draws the orders or groups; None where no question was asked under two.
     - NAME_interval: 95%, over clusters: what questions are about, or their ids. A share of 0 or
       100% has Wilson's interval.
+    - on_labels: of the probability after a prompt, the labels' share; on_labels_p5: the 5th
+      percentile over the answers.
     - picks: how often each choice of the question's order is predicted; answers: is the answer.
     """
     most = max(len(row["probabilities"]) for row in rows)
@@ -169,6 +173,7 @@ def measure(rows: Sequence[Row]) -> dict[str, Any]:
         "clusters": int(frame.cluster.max()) + 1,
         **numbers,
         "peak_bytes": max((row["peak_bytes"] for row in rows if "peak_bytes" in row), default=None),
+        "on_labels_p5": frame.on_labels.quantile(0.05) if frame.on_labels.notna().any() else None,
         "chance": float(frame.chance.mean()),
         "picks": picks,
         "answers": np.bincount(frame.answer, minlength=most).tolist(),

@@ -59,9 +59,16 @@ def read_run(folder: Path) -> Results:
         for a in others:
             pairs.append(({"task": task, "a": a, "b": first}, named[a], named[first]))
     found = differences(pairs)
+    results = {
+        task: {
+            name: {"template": what["tasks"][task]["methods"][name]["template"], **measure(lines)}
+            for name, lines in each.items()
+        }
+        for task, each in rows.items()
+    }
     content = {
         "config": what,
-        "results": {t: {n: measure(x) for n, x in each.items()} for t, each in rows.items()},
+        "results": results,
         "differences": {task: [one for one in found if one["task"] == task] for task in rows},
     }
     write_file(folder / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")

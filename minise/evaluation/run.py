@@ -33,7 +33,7 @@ from minise.files import write_file
 from minise.method import Method, Plan
 from minise.methods.first_trials import group_records
 from minise.methods.fitted import Fitted, Row
-from minise.methods.registry import make_method
+from minise.methods.registry import make_method, read_settings
 from minise.methods.together import pass_logits
 from minise.question import Question
 
@@ -250,16 +250,22 @@ def describe_task(task: TaskRun) -> dict[str, Any]:
         "questions": len(rows),
         "hash": hash_of(rows),
         "options": task.options,
-        "methods": {one.name: describe_method(one, methods[one.name]) for one in task.variants},
+        "methods": {
+            one.name: describe_method(one, methods[one.name], task.options) for one in task.variants
+        },
     }
 
 
-def describe_method(variant: Variant, method: Method | Fitted) -> dict[str, Any]:
+def describe_method(
+    variant: Variant, method: Method | Fitted, options: dict[str, Any]
+) -> dict[str, Any]:
     cls = type(method)
+    template = (options | read_settings(variant.text)[1]).get("template", "default")
     return {
         "text": variant.text,
         "engine": variant.engine,
         "kind": cls.name,
+        "template": template if "template" in vars(method) else None,
         "settings": vars(method),
         "fitted": isinstance(method, Fitted),
         "code": hash_of([Path(inspect.getfile(cls)).read_text()]),  # it may be the user's own

@@ -12,7 +12,7 @@ import pandas as pd
 
 from minise.errors import printable
 from minise.evaluation.experiments import EXPERIMENTS, NO_EXPERIMENT
-from minise.evaluation.metrics import LOSSES, NAMES, SHARES
+from minise.evaluation.metrics import LOSSES, NAMES, READ_OUT, SHARES
 from minise.evaluation.results import Results
 from minise.prompt import LABELS
 
@@ -21,14 +21,14 @@ NUMBERED = [*LABELS, *map(str, range(len(LABELS) + 1, 1000))]
 PAPER = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
 # How a number is written, and by what it is multiplied; others are ".3f" and 1.
 FORMS: dict[str, tuple[str, float]] = {
-    **dict.fromkeys((*SHARES, "confidence", "null"), (".1f", 100)),
+    **dict.fromkeys((*SHARES, *READ_OUT, "on_labels_p5"), (".1f", 100)),
     **dict.fromkeys(("seeds_mean", "seeds_sd"), (".2f", 100)),
     **dict.fromkeys(("n", "tokens", "peak_bytes"), (",.0f", 1)),
     "seconds": (".4f", 1),
 }
 WITH_INTERVAL = (*SHARES, *LOSSES, "ece", "auroc")
 EACH = ("model", "task", "method")
-ALL = ("n", *NAMES)
+ALL = ("n", *NAMES, "on_labels_p5")
 # name -> title; what a row is of; the numbers shown; what has a column of its own
 TABLES: dict[str, tuple[str, Sequence[str], Sequence[str], str]] = {
     "all": ("All numbers", EACH, ALL, ""),
@@ -183,12 +183,22 @@ def report(runs: Sequence[Results], between: Sequence[Any] = (), width: int | No
     frames["Paired differences of runs"] = differences(between)
     tables = [markdown(title, frame, width) for title, frame in frames.items() if len(frame)]
     lines = [clean(about(name, run)) for name, run in zip(names, runs, strict=True)]
+    lines += filter(None, map(few_on_labels, cells))
     return "\n\n".join([*tables, READ, *lines]) + "\n"
+
+
+def few_on_labels(cell: Cell) -> str:
+    """A line where the labels have less than half of the probability."""
+    if (share := cell.get("on_labels")) is None or share >= 0.5:
+        return ""
+    where = clean(f"{cell['task']}, {cell['method']}")
+    return f"{where}: only {share:.0%} of the probability is on the labels; try another --template"
 
 
 def about(name: str, run: Results) -> str:
     what = run.what
     tasks = ", ".join(f"{task}: {one['questions']:,}" for task, one in what["tasks"].items())
     line = f"{name}: {what['dtype']}, {what['device']}; questions: {tasks}; seeds {what['seeds']}"
+    line += f"; template {what['template']}, {what['shots']} shots"
     part = "" if what["limit"] is None else f"not a full run: the first {what['limit']} questions"
     return ". ".join(filter(None, [line, part, *what["left_out"]]))

@@ -31,6 +31,10 @@ def asked() -> Asked:
     return [(0, question) for question in task.questions]
 
 
+ABOUT = {"experiment": None, "quantize": None, "limit": None, "seeds": [0]}
+ABOUT |= {"template": "default", "shots": "0"}
+
+
 @pytest.fixture(scope="session")
 def make_run(asked: Asked) -> Callable[..., Run]:
     """A run of a task called "words" by methods written as after --method."""
@@ -39,8 +43,7 @@ def make_run(asked: Asked) -> Callable[..., Run]:
         variants = [Variant(text, text) for text in texts or ("standard",)]
         options = {"group_size": 2, "trials": 3}
         task = TaskRun("words", "own", asked if questions is None else questions, variants, options)
-        about = {"experiment": None, "quantize": None, "limit": None, "seeds": [0]}
-        return replace(Run([task], about), **facts)
+        return replace(Run([task], ABOUT), **facts)
 
     return make
 

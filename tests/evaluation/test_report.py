@@ -32,10 +32,11 @@ def made(folder: Path, methods: dict[str, list[dict[str, Any]]], **facts: Any) -
     task = facts.pop("task", "words")
     rows = next(iter(methods.values()))
     one = {"engine": "tree", "fitted": False, "settings": {"group_size": 4, "trials": 20}}
+    one["template"] = "default"
     what = {
         **{"experiment": None, "quantize": None, "limit": None, "seeds": [0], "shards": 1},
         **{"model": "weights/tiny-llama", "dtype": "float32", "device": "cpu"},
-        **{"parameters": 2 * 10**9},
+        **{"parameters": 2 * 10**9, "template": "default", "shots": "0"},
         "tasks": {
             task: {
                 **{"dataset": task, "choices": 8, "questions": len(rows), "options": {}},
@@ -152,12 +153,26 @@ def test_questions_without_answers_are_only_counted(
     evaluate(lm, make_run("standard", "cyclic", questions=questions), tmp_path, print)
     assert report.run(report.Options((tmp_path,))) == 0
     content = json.loads((tmp_path / "results.json").read_text())
-    assert content["results"]["words"]["cyclic"].keys() == {"n", "picks"}
+    assert content["results"]["words"]["cyclic"].keys() == {"template", "n", "picks"}
     assert content["differences"] == {"words": []}
     assert "Picks" in (tmp_path / "report.md").read_text()
 
 
 # Tables
+
+
+def test_few_probability_on_the_labels_is_said(tmp_path: Path) -> None:
+    shares = {"few": 0.3, "many": 0.9, "none": None}
+    rows = {name: [r | {"on_labels": x} for r in rows_of(40, 9)] for name, x in shares.items()}
+    rows["few"][0]["on_labels"] = 0.1
+    run = made(tmp_path / "run", rows)
+    few = run.content["results"]["words"]["few"]
+    assert few["on_labels"] == pytest.approx((39 * 0.3 + 0.1) / 40)
+    assert (few["on_labels_p5"], few["template"]) == (0.3, "default")
+    assert run.content["results"]["words"]["none"]["on_labels_p5"] is None
+    text = tables.report([run])
+    assert "words, few: only 29% of the probability is on the labels" in text
+    assert text.count("on the labels") == 1
 
 
 def test_a_method_that_picks_one_label_looks_like_it(tmp_path: Path) -> None:
@@ -306,6 +321,7 @@ def test_each_experiment_is_shown_in_its_tables_and_pictures(
     options = {"group_size": 2, "trials": 2, "max_new_tokens": 2}
     tasks = [TaskRun(name, "own", asked[:2], variants, options) for name in "ab"]
     about = {"experiment": experiment, "quantize": None, "limit": 2, "seeds": [0]}
+    about |= {"template": "default", "shots": "0"}
     evaluate(lm, Run(tasks, about, peak=found.peak), tmp_path, lambda line: None)
     report.run(report.Options((tmp_path,)))
     text = (tmp_path / "report.md").read_text()

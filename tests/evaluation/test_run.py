@@ -19,7 +19,7 @@ from minise.evaluation import run as module
 from minise.evaluation.run import Asked, Run, evaluate, read_rows
 from minise.method import Plan, SelfEnsemble, Standard, ask
 from minise.question import Question
-from tests.evaluation.conftest import QUESTIONS, lines, make_question
+from tests.evaluation.conftest import ABOUT, QUESTIONS, lines, make_question
 
 MakeRun = Callable[..., Run]
 STANDARD, ENSEMBLE = "samples-words-standard.jsonl", "samples-words-self-ensemble.jsonl"
@@ -210,7 +210,7 @@ def other_runs(make_run: MakeRun, asked: Asked) -> dict[str, Run]:
         "tasks.words.methods.standard": make_run("cyclic"),
         "keep.groups": make_run(keep_groups=True),
         "shards": make_run(shard=(0, 2)),
-        "limit": make_run(about={"experiment": None, "quantize": None, "limit": 6, "seeds": [0]}),
+        "limit": make_run(about={**ABOUT, "limit": 6}),
     }
 
 
