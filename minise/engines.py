@@ -41,6 +41,7 @@ class LanguageModel:
     decoder: Decoder = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
     revision: str | None = None
+    elsewhere: Callable[..., Tensor] | None = None  # gives branch_logits: minise/serving/
 
     @cached_property
     def refined(self) -> Decoder:
@@ -119,6 +120,8 @@ def branch_logits(
     """
     check_name("engine", engine, ENGINES)
     check_prompts(lm, prefix, branches, columns or ())
+    if lm.elsewhere is not None:
+        return lm.elsewhere(prefix, branches, columns, total)
     hidden = ENGINES[engine](lm, prefix, branches)
     return read_logits(lm, hidden, columns, total, is_plain=engine == "plain")
 

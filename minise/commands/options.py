@@ -93,9 +93,10 @@ def _question(options: QuestionOptions) -> Question:
 class ModelOptions:
     """Which model a command loads, and how. The Options of such a command inherit from it."""
 
-    model: Annotated[str, Option("checkpoint folder or hub id", "PATH_OR_ID")] = (
-        "weights/tiny-llama"
-    )
+    model: Annotated[
+        str, Option("checkpoint folder or hub id; server:URL, transformers:ID", "PATH_OR_ID")
+    ] = "weights/tiny-llama"
+    tokenizer: Annotated[str | None, Option("of a server's model", "PATH_OR_ID")] = None
     revision: Annotated[str | None, Option("branch, tag or commit of a hub id", "NAME")] = None
     dtype: Annotated[
         Literal["auto", "float64", "float32", "bfloat16", "float16"],
@@ -123,6 +124,7 @@ def load_model(options: ModelOptions) -> LanguageModel:
         dtype=options.dtype,
         device=options.device,
         quantize=options.quantize,
+        tokenizer=options.tokenizer,
     )
     size = sum(parameter.numel() for parameter in lm.decoder.parameters())
     if options.threads is not None:

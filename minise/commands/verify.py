@@ -6,7 +6,8 @@ that a group must not see is replaced: the group's numbers must not change. Exit
 fails.
 
 Instead, --proof shows it for all weights, on symbols (docs/proof.md); --training compares gradients
-of a loss over packed prompts, in float64.
+of a loss over packed prompts, in float64. With --model server:URL or transformers:ID it compares
+the answers to some questions with those of the weights in --tokenizer, or in ID, run here.
 
 example: minise verify --dtype bfloat16 --trials 5
 """
@@ -29,6 +30,7 @@ from minise.errors import InputError, printable
 if TYPE_CHECKING:
     from minise.engines import LanguageModel
     from minise.method import Plan
+    from minise.question import Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,8 @@ def run(options: Options) -> int:
     if len(kinds) > 1 or (kinds and (options.bits or options.require_bits)):
         raise InputError(f"--{kinds[0]} is a check of its own; leave the others out")
     question = read_question(options)
+    if options.model.startswith(("server:", "transformers:")):
+        return run_served(options, question, kinds)
     if options.training:
         options = replace(options, dtype="float64")
     lm = without_weights(options) if options.proof else load_model(options)
@@ -60,6 +64,32 @@ def run(options: Options) -> int:
     )
     print(json.dumps({"model": options.model, **facts}) if options.json else printable(text))
     return 0 if facts["passed"] else 1
+
+
+def run_served(options: Options, question: Question, kinds: list[str]) -> int:
+    """The question that is given, or the first ones of the miniature."""
+    from minise.data.tasks import Selection, load_tasks
+    from minise.method import SelfEnsemble
+    from minise.verify.served import distance
+
+    if kinds or options.bits or options.require_bits:
+        raise InputError("a model that runs elsewhere is compared only; leave the checks out")
+    few = Selection(limit=5, question_seed=options.seed)
+    given = options.question is not None or options.file is not None
+    questions = [question] if given else load_tasks(["miniature"], few)[0].questions
+    # Loaded first: it says what is missing.
+    served = load_model(replace(options, dtype="auto"))
+    source = options.tokenizer or options.model
+    local = load_model(
+        replace(options, model=source.partition("transformers:")[2] or source, tokenizer=None)
+    )
+    method = SelfEnsemble(options.group_size, options.trials)
+    found = distance(served, local, method, questions)
+    facts = {"model": options.model, "local": source, **asdict(found), "passed": found.passed}
+    print(
+        json.dumps(facts) if options.json else printable(f"{options.model}, here {source}: {found}")
+    )
+    return 0 if found.passed else 1
 
 
 def without_weights(options: Options) -> LanguageModel:

@@ -14,12 +14,18 @@ from minise.errors import InputError, one_line, printable, quote, shorten
 from minise.exact import machine
 from minise.loading import DTYPES, FOUR_BIT
 from minise.loading.config_json import read_config
+from minise.loading.plugin import find_object
 from minise.loading.quantize import pack_layers, take_stored
 from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
 LARGE = 20_000_000  # values; a smaller model gains nothing by a GPU or by 16 bits
+# Found by name: the room serving stands above this one.
+ELSEWHERE = {
+    "server": "minise.serving.server:connect",
+    "transformers": "minise.serving.transformers:load",
+}
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -30,6 +36,7 @@ def load(
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "auto",
     quantize: str | None = None,
+    tokenizer: str | Path | None = None,
 ) -> LanguageModel:
     """Load a checkpoint from a folder, the shipped "weights/...", or a hub id "owner/name".
 
@@ -37,6 +44,9 @@ def load(
     dtype "auto": as stored; but on a CPU float32, unless it is such a model, stored in 16 bits, and
     the CPU multiplies bfloat16: then bfloat16. quantize: one of FOUR_BIT, for the linear layers
     inside the blocks (quantize.py); what bitsandbytes stored in 4 bits stays so without it.
+    "server:http://HOST:PORT" is a model that a server runs, and "transformers:ID" one that the
+    library transformers runs (minise/serving/). tokenizer: the folder or hub id of the tokenizer of
+    a server's model; `revision` is that id's.
 
     Weights that run on a CPU in their stored dtype are not copied: they are pages of the file, read
     when they are first used. Do not write into such a file while it is in use.
@@ -49,7 +59,14 @@ def load(
         raise InputError(f"dtype {quote(wanted)} is not one of auto, {', '.join(DTYPES)}")
     if quantize not in (None, *FOUR_BIT):
         raise InputError(f"quantize {quote(quantize)} is not one of {', '.join(FOUR_BIT)}")
-    folder, commit, config, tokenizer = read_small(str(source), revision)
+    kind, _, where = str(source).partition(":")
+    if kind in ELSEWHERE:
+        given = [None if x == "auto" else x for x in (wanted, str(device))]
+        facts = {"dtype": given[0], "device": given[1], "quantize": quantize}
+        return find_object(ELSEWHERE[kind])(where, tokenizer, revision, **facts)
+    if tokenizer is not None:
+        raise InputError("a tokenizer is named for server:URL; a checkpoint has its own")
+    folder, commit, config, words = read_small(str(source), revision)
     with torch.device("meta"):  # no memory for initial values
         decoder = Decoder(config)
     large = sum(x.numel() for x in decoder.parameters()) >= LARGE
@@ -67,7 +84,7 @@ def load(
     if quantize:
         pack_layers(decoder.model.layers, quantize, target, place)
     decoder.to(place, target)
-    return LanguageModel(str(source), config, decoder, tokenizer, commit)
+    return LanguageModel(str(source), config, decoder, words, commit)
 
 
 def read_small(source: str, revision: str | None) -> tuple[Path, str | None, Config, Tokenizer]:

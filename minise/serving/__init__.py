@@ -1,1 +1,3 @@
-"""Where models run elsewhere: prompts as texts, and Self-Ensemble in other evaluation programs."""
+"""Models that run elsewhere: in a server (vLLM, SGLang, llama.cpp, any that speaks OpenAI's
+completions), or in transformers by whole prompts; and Self-Ensemble in other evaluation programs.
+docs/serving.md begins with three commands."""

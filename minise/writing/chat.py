@@ -11,10 +11,8 @@ from typing import Any
 
 from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line
-from minise.loading.source import find_folder
 
 MOST = 20 << 20  # bytes of a file, and characters of a prompt
-find_once = lru_cache(64)(find_folder)  # the hub would be asked each time
 
 
 def stop_tokens(lm: LanguageModel) -> list[int]:
@@ -89,7 +87,7 @@ def _settings(lm: LanguageModel, name: str) -> dict[str, Any]:
 
 def _read(lm: LanguageModel, name: str, parse: Callable[[str], Any]) -> Any:
     """The content of a file of the checkpoint; None where there is none."""
-    path = find_once(lm.name, lm.revision)[0] / name
+    path = Path(lm.tokenizer.name).with_name(name)  # a served model's tokenizer has them beside it
     if not path.is_file():  # to open a pipe would wait for ever
         return None
     try:
