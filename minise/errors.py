@@ -38,12 +38,8 @@ def shorten(text: str, most: int) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text with everything that a terminal could take for a command written as an escape:
-    control characters, halves of surrogate pairs, and marks that turn the direction of text.
-
-    >>> print(printable("red \x1b[31m"))
-    red \x1b[31m
-    """
+    """The text with everything that a terminal could take for a command written as an escape:
+    control characters, halves of surrogate pairs, and marks that turn the direction of text."""
     return "".join(repr(c)[1:-1] if _is_command(c) else c for c in text)
 
 

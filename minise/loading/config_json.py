@@ -31,7 +31,7 @@ def read_config(raw: Any, where: str = "config.json") -> Config:
         raise InputError(f"{where}: holds {type(raw).__name__}, not a JSON object; fetch it again")
     facts, model_type = _Facts(raw, where), raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise facts.error("model_type", f"be one of {', '.join(FAMILIES)}")
+        raise facts.error("model_type", f"be one of {', '.join(FAMILIES)}, or use transformers:ID")
     how = raw.get("quantization_config") or {"load_in_4bit": True}
     by = how.get("quant_method", "bitsandbytes") if isinstance(how, dict) else None
     if by != "bitsandbytes" or how.get("load_in_4bit") is not True:
