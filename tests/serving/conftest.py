@@ -124,13 +124,14 @@ class Handler(BaseHTTPRequestHandler):
             server.at_once += 1
             server.most_at_once = max(server.at_once, server.most_at_once)
         try:
-            time.sleep(0.002)
+            time.sleep(0.01)  # others arrive
             self.close_connection = server.killed
             content = fault(self) if fault else None
             if not self.close_connection or content:
                 self.send(ANSWERS[server.kind](server, body), content)
         finally:
-            server.at_once -= 1
+            with server.lock:
+                server.at_once -= 1
 
     def send(self, answer: Any, content: bytes | None = None, status: int = 200) -> None:
         content = json.dumps(answer).encode() if content is None else content
