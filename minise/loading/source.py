@@ -20,8 +20,8 @@ SMALL += ["chat_template.jinja"]
 SHIPPED = (Path(__file__).parents[2], Path(__file__).parents[1])
 # What a folder may hold in place of a checkpoint, and what to do.
 INSTEAD = {
-    "*.gguf": "is GGUF: python -m tools.from_gguf FILE.gguf FOLDER makes a checkpoint of it; or serve "
-    "it, and use --model server:URL",
+    "*.gguf": "is GGUF: python -m tools.from_gguf FILE.gguf FOLDER makes a checkpoint of it, or "
+    "serve it and use --model server:URL",
     "adapter_config.json": "is a LoRA adapter; merge it with peft: m = AutoPeftModelForCausalLM"
     ".from_pretrained(HERE).merge_and_unload(); m.save_pretrained(FOLDER); copy tokenizer.json too",
     "pytorch_model*.bin": "has pickled weights: convert them (transformers: save_pretrained)",
