@@ -14,7 +14,6 @@ from minise.errors import InputError, one_line, printable, quote, shorten
 from minise.exact import machine
 from minise.loading import DTYPES, FOUR_BIT
 from minise.loading.config_json import read_config
-from minise.loading.plugin import find_object
 from minise.loading.quantize import pack_layers, take_stored
 from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.model import Decoder
@@ -61,6 +60,8 @@ def load(
         raise InputError(f"quantize {quote(quantize)} is not one of {', '.join(FOUR_BIT)}")
     kind, _, where = str(source).partition(":")
     if kind in ELSEWHERE:
+        from minise.loading.plugin import find_object
+
         given = [None if x == "auto" else x for x in (wanted, str(device))]
         facts = {"dtype": given[0], "device": given[1], "quantize": quantize}
         return find_object(ELSEWHERE[kind])(where, tokenizer, revision, **facts)

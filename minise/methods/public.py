@@ -22,8 +22,8 @@ def self_ensemble(
     null_option: bool = True,
     template: str | Template = "default",
 ) -> Answer:
-    """Answer a question by Self-Ensemble: group_size is m, trials is N, template a name as for
-    `minise ask --template`, or a Template. Raises InputError for sizes below 1, more choices than
+    """Answer a question by Self-Ensemble: group_size is m, trials is N, template a name that
+    `minise ask` takes, or a Template. Raises InputError for sizes below 1, more choices than
     labels, labels that are not single tokens, or a prompt beyond the model's positions."""
     written = find_template(template)
     method = SelfEnsemble(group_size, trials, grouping_named(grouping), null_option, written)
