@@ -19,8 +19,7 @@ PACKAGE = ROOT / "minise"
 # package; exact/ is its appendix, on the same floor.
 FLOORS = (
     ("commands",),
-    ("live",),
-    ("explaining",),
+    ("page",),
     ("evaluation",),
     ("serving",),
     ("verify",),

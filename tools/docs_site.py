@@ -22,8 +22,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import minise
-from minise import load
-from minise.live.page import live_page
+from minise import explain, load
+from minise.commands.options import QUESTION
 from tools.cli_page import page as cli_page
 from tools.draw_api import with_code
 
@@ -87,7 +87,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, content=content))
     files.append(File.generated(config, "cli.md", content=cli_page()))
     files.append(
-        File.generated(config, LIVE, content=live_page(load(ROOT / "weights" / "tiny-llama")))
+        File.generated(
+            config, LIVE, content=explain(load(ROOT / "weights" / "tiny-llama"), QUESTION).html
+        )
     )
     return files
 

@@ -71,7 +71,7 @@ def test_the_picture_shows_the_mask_and_the_positions_of_the_layout(ran: dict[st
 
 def test_the_page_of_explain_is_shown_in_a_frame(ran: dict[str, Any]) -> None:
     assert code_cells()["page"]["source"][-1] == "page"
-    assert ran["page"].data["question"] == ran["question"].text
+    assert ran["page"].question == ran["question"]
     assert ran["page"]._repr_html_().startswith("<iframe srcdoc=")
 
 

@@ -1,5 +1,5 @@
-"""Pages of a question, and the live page of the shipped tiny-llama, in a browser and in node. At
-the end no page may have complained or asked for anything."""
+"""The live page of the shipped tiny-llama, in a browser and in node. At the end no page may have
+complained or asked for anything."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 
 import minise
-from minise import LanguageModel, Question
-from minise.explaining.page import Page, explain
-from minise.live.page import live_page
+from minise import LanguageModel
+from minise.commands.options import QUESTION
 from tests.support.browser import (
-    FOREIGN,
     PHONE,
-    SETTINGS,
     WIDE,
     Run,
     View,
@@ -26,35 +23,8 @@ from tests.support.browser import (
     open_page,
     run_node,
 )
-from tests.support.tiny import FAMILIES, load_tiny
 
 ROOT = Path(minise.__file__).parents[1]
-
-
-@pytest.fixture(scope="session")
-def bird() -> Question:
-    choices = ["wren", "a trout", "oak", "the red ant", "quartz"]
-    return Question("Which is a bird?", choices, answer=0)
-
-
-@pytest.fixture(scope="session")
-def page(lm: LanguageModel, bird: Question) -> Page:
-    """Of each family's tiny model."""
-    return explain(lm, bird, **SETTINGS)
-
-
-@pytest.fixture(scope="session")
-def explained(
-    tmp_path_factory: pytest.TempPathFactory, bird: Question
-) -> tuple[LanguageModel, Page]:
-    lm = load_tiny(tmp_path_factory.mktemp("llama"), FAMILIES["llama"])
-    return lm, explain(lm, bird, **SETTINGS)
-
-
-@pytest.fixture(scope="session")
-def foreign(explained: tuple[LanguageModel, Page]) -> Page:
-    """A question in other scripts than Latin, and with an emoji of several characters."""
-    return explain(explained[0], FOREIGN, group_size=2, trials=2)
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +36,7 @@ def tiny_llama() -> LanguageModel:
 @pytest.fixture(scope="session")
 def live_file(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LanguageModel) -> Path:
     path: Path = tmp_path_factory.mktemp("live") / "live.html"
-    path.write_text(live_page(tiny_llama), encoding="utf-8")
+    path.write_text(minise.explain(tiny_llama, QUESTION).html, encoding="utf-8")
     return path
 
 
@@ -74,28 +44,6 @@ def live_file(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LanguageMode
 def browser() -> Iterator[Any]:
     with chromium() as opened:
         yield opened
-
-
-@pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., View]]:
-    """Open a page from the disk."""
-    opened: list[tuple[View, Path]] = []
-
-    def open_(html: str, **options: Any) -> View:
-        path = tmp_path / f"page-{len(opened)}.html"
-        path.write_text(html, encoding="utf-8")
-        opened.append((open_page(browser, path, **options), path))
-        return opened[-1][0]
-
-    yield open_
-    for view, path in opened:
-        view.check(path)
-        view.page.context.close()
-
-
-@pytest.fixture
-def view(show: Callable[..., View], explained: tuple[LanguageModel, Page]) -> View:
-    return show(explained[1].html)
 
 
 @pytest.fixture
@@ -140,9 +88,9 @@ def phone(shared: dict[str, View], live_file: Path) -> Iterator[View]:
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The modules of minise/live in node: `node(script, data)`."""
+    """The modules of minise/page in node: `node(script, data)`."""
     folder = tmp_path_factory.mktemp("node")
-    for path in (ROOT / "minise" / "live").glob("*.js"):
+    for path in (ROOT / "minise" / "page").glob("*.js"):
         shutil.copy(path, folder)
     # Without this, node takes the files for scripts of its older kind.
     (folder / "package.json").write_text('{"type": "module"}')

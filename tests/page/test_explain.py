@@ -1,54 +1,89 @@
-"""`minise.explain` and `minise explain`: the page's markup, the files and what is refused."""
+"""`minise.explain` and `minise explain`: the page, its figure, and what is refused."""
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
-from minise import Question
-from minise.explaining.page import explain
-from tests.support.browser import HOSTILE
+import minise
+from minise import InputError, LanguageModel, Question, explain, pack
+from minise.method import SelfEnsemble
+from tests.support.browser import FOREIGN, HOSTILE
 from tests.support.commands import Q, assert_one_line, run
+from tests.support.tiny import FAMILIES, QWEN3, write_checkpoint
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_text_of_a_user_cannot_end_the_script_or_become_markup(lm) -> None:
-    page = explain(lm, Question(HOSTILE, [HOSTILE, "b", f"c{HOSTILE}"]), group_size=2, trials=1)
-    assert page.html.count("<script") == page.html.count("</script>") == 2
-    assert "<img" not in page.html
-    assert "\u2028" not in page.html.partition('id="data">')[2].partition("</script>")[0]
-    text = page.html.partition('id="data">')[2].partition("</script>")[0]
-    assert json.loads(text)["question"] == HOSTILE
-    assert "49" not in page.data["question"]
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    return minise.load(write_checkpoint(tmp_path_factory.mktemp("m") / "llama", FAMILIES["llama"]))
 
 
-def test_the_page_loads_nothing_from_outside(page) -> None:
-    for word in ("http://", "https://", "@import", "fetch(", "XMLHttpRequest", "url("):
-        rest = page.html.replace("http://www.w3.org/2000/svg", "").replace(
-            "http://www.w3.org/1999/xhtml", ""
-        )
-        assert word not in rest, word
-    assert "default-src 'none'" in page.html
-
-
-def test_a_notebook_shows_the_page_in_a_frame(page) -> None:
+def test_a_notebook_shows_the_page_in_a_frame(lm: LanguageModel) -> None:
+    page = explain(lm, Question("Which is a bird?", ["wren", "oak"], answer=0), 1, 2)
     shown = page._repr_html_()
     assert shown.startswith('<iframe srcdoc="')
     assert shown.count("<") == 2  # the page is escaped
     assert 'sandbox="allow-scripts"' in shown
-    assert repr(page).startswith("Page('Which is a bird?', ")
+    assert "Which is a bird?" in repr(page)
+    assert page.recorded == ""
 
 
-def test_the_command_writes_the_page_and_the_figure(capsys, tmp_path, llama_folder) -> None:
-    output, figure = tmp_path / "page.html", tmp_path / "mask.svg"
+def test_text_of_a_user_cannot_end_the_script_or_become_markup(lm: LanguageModel) -> None:
+    page = explain(lm, Question(HOSTILE, [HOSTILE, "b", f"c{HOSTILE}"]), group_size=2, trials=1)
+    assert page.html.count("<script") == page.html.count("</script>") == 2
+    assert "<img" not in page.html
+
+
+def test_the_figure_is_the_first_trials_mask(lm: LanguageModel) -> None:
+    question = Question("Which is a bird?", ["wren", "a trout", "oak", "quartz"])
+    plan = SelfEnsemble(2, 1).plan(lm, question, 4)
+    layout = pack(plan.prefix, plan.branches)
+    figure = explain(lm, question, 2, 3, 4).figure
+    root = ElementTree.fromstring(figure)
+    rows = [g for g in root.findall(f"{SVG}g") if g.find(f"{SVG}rect") is not None]
+    assert len(rows) == len(layout.tokens)
+    for row, drawn in enumerate(rows):
+        visible = torch.zeros(len(rows), dtype=torch.bool)
+        for rect in drawn.findall(f"{SVG}rect"):
+            visible[int((float(rect.get("x")) - 170) / 12)] = True
+        assert torch.equal(visible, layout.mask[row])
+        assert drawn.findall(f"{SVG}text")[1].text == str(int(layout.positions[row]))
+    assert figure.count("reads out") == len(layout.ends)
+
+
+@pytest.mark.parametrize("text", [HOSTILE, FOREIGN.text, "\ufffe\uffff\x00\x0b\x1b \U0001fffe"])
+def test_a_figure_of_any_text_is_xml_that_a_parser_takes(lm: LanguageModel, text: str) -> None:
+    ElementTree.fromstring(explain(lm, Question(text, [text, "b"]), 1, 1).figure)
+
+
+def test_more_choices_than_the_page_shows_are_refused(lm: LanguageModel) -> None:
+    with pytest.raises(InputError, match="9 choices; the page shows 2 to 8"):
+        explain(lm, Question("Which?", [f"c{i}" for i in range(9)]))
+
+
+@pytest.mark.parametrize(
+    ("family", "how"),
+    [(FAMILIES["mistral"], "the model runs in it"), (QWEN3, "because the live page has no qwen3")],
+)
+def test_the_command_writes_the_page_and_the_figure(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, family, how: str
+) -> None:
+    model, output = write_checkpoint(tmp_path / "m", family), tmp_path / "page.html"
+    figure = tmp_path / "mask.svg"
     files = ("--output", output, "--figure", figure)
-    command = ("explain", "--model", llama_folder, *Q, "--trials", 2)
-    status, out, err = run(capsys, *command, *files)
-    assert (status, err) == (0, "")
+    status, out, err = run(capsys, "explain", "--model", model, *Q, "--trials", 2, *files)
+    assert status == 0
     assert out.startswith(f"written: {output} (")
-    assert "equal bit for bit" in out
-    assert "Which is a bird?" in output.read_text(encoding="utf-8")
+    assert how in out
+    assert ("recording 1 of 5, Ask" in err) is ("qwen3" in how)
+    page = output.read_text(encoding="utf-8")
+    assert '"question":"Which is a bird?"' in page
+    assert str(tmp_path) not in page
     ElementTree.fromstring(figure.read_text(encoding="utf-8"))
 
 
@@ -59,16 +94,18 @@ def test_the_command_writes_the_page_and_the_figure(capsys, tmp_path, llama_fold
         (["--output", "{}/none/page.html"], ["/none/page.html"]),
         (["--figure", "{}/mask.png"], ["mask.png", ".svg"]),
         (["--figure", "{}/none/mask.svg"], ["/none/mask.svg"]),
-        (["--trials", "600", "--group-size", "1"], ["1,800 groups", "1,000"]),
+        (["--trials", "41"], ["41 trials; the page shows 1 to 40"]),
         (["--trials", "0"], ["trials", "0"]),
+        (["--seed", "10000"], ["10,000 as seed; the page shows 0 to 9,999"]),
         (["--output", "/dev/full"], ["/dev/full"]),
     ],
 )
 def test_unusable_arguments_are_one_line(
-    capsys, tmp_path, llama_folder, arguments: list[str], parts: list[str], monkeypatch
+    capsys, tmp_path: Path, arguments: list[str], parts: list[str], monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    model = write_checkpoint(tmp_path / "llama", FAMILIES["llama"])
     options = [argument.format(tmp_path) for argument in arguments]
-    outcome = run(capsys, "explain", "--model", llama_folder, *Q, "--trials", 1, *options)
+    outcome = run(capsys, "explain", "--model", model, *Q, "--trials", 1, *options)
     assert_one_line(*outcome, [part.format(tmp_path) for part in parts])
     assert not (tmp_path / "page.html").exists()

@@ -17,9 +17,8 @@ import torch
 import minise
 from minise import InputError, load
 from minise.data.miniature import evaluation_questions, load_facts
-from minise.live import page
-from minise.live.page import live_page, script_of, tokenizer_problem, world
-from tests.support.commands import assert_one_line, run
+from minise.page import page
+from minise.page.page import live_page, script_of, tokenizer_problem, world
 from tests.support.tiny import FAMILIES, QWEN3, make_tokenizer, write_checkpoint
 
 SHIPPED = Path(minise.__file__).parents[1] / "weights"
@@ -49,6 +48,7 @@ def test_the_page_holds_the_checkpoint_unchanged(text: str) -> None:
 
 def test_the_page_needs_no_other_file_and_its_policy_forbids_requests(text: str) -> None:
     names = r"http://www\.w3\.org/(?:2000/svg|1999/xhtml)"
+    names += "|https://arxiv.org/abs/2506.01951"  # a link, which the page itself never follows
     for word in ("http://", "https://", "@import", "fetch(", "XMLHttpRequest", "url(", "eval("):
         assert word not in re.sub(names, "", text), word
     policy = html.unescape(re.search(r'Security-Policy" content="([^"]*)"', text)[1])
@@ -63,7 +63,7 @@ def test_the_page_needs_no_other_file_and_its_policy_forbids_requests(text: str)
 
 def test_a_name_cannot_end_the_script_or_become_markup(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "<img src=x> {{script}} <", FAMILIES["llama"])
-    hostile = live_page(load(folder))
+    hostile = live_page(load(folder), {})
     assert "<img" not in hostile
     assert embedded(hostile)["name"] == folder.name
     assert hostile.count('"use strict";\n{\n') == 1
@@ -72,7 +72,7 @@ def test_a_name_cannot_end_the_script_or_become_markup(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_of_float32_stay_float32(tmp_path: Path, family: str) -> None:
     folder = write_checkpoint(tmp_path / "tiny", FAMILIES[family])
-    held = embedded(live_page(load(folder)))
+    held = embedded(live_page(load(folder), {}))
     weights = safetensors.torch.load(base64.b64decode(held["weights"]))
     wanted = safetensors.torch.load_file(folder / "model.safetensors")
     assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
@@ -161,31 +161,14 @@ def test_a_checkpoint_that_does_not_run_in_a_page_is_refused_in_one_line(
 ) -> None:
     packed = load(SHIPPED / "tiny-llama", quantize="nf4")
     with pytest.raises(InputError, match="its weights are in 4 bits"):
-        live_page(packed)
+        live_page(packed, {})
     qwen3 = write_checkpoint(tmp_path / "qwen3", QWEN3)
     with pytest.raises(InputError, match="the live page has no qwen3"):
-        live_page(load(qwen3))
+        live_page(load(qwen3), {})
     llama = write_checkpoint(tmp_path / "llama", FAMILIES["llama"])
     (llama / "tokenizer.json").write_text(json.dumps(tokenizer(normalizer={"type": "NFC"})))
     with pytest.raises(InputError, match=r"changes the text; .* byte-level BPE only"):
-        live_page(load(llama))
+        live_page(load(llama), {})
     monkeypatch.setattr(page, "MOST_NUMBERS", 30_000)
     with pytest.raises(InputError, match="numbers, but a live page holds at most 30,000"):
-        live_page(load(llama))
-
-
-@pytest.mark.parametrize(
-    "option",
-    ["--question Why? --choice a --choice b", "--figure a.svg"],
-)
-def test_options_that_the_live_page_has_no_use_for_are_refused(capsys, option: str) -> None:
-    refused = run(capsys, "explain", "--live", *option.split())
-    assert_one_line(*refused, [f"{option.split()[0]} is not for the live page"])
-
-
-def test_the_command_writes_the_page(capsys, tmp_path: Path) -> None:
-    output, model = tmp_path / "live.html", write_checkpoint(tmp_path / "m", FAMILIES["mistral"])
-    status, out, err = run(capsys, "explain", "--live", "--model", model, "--output", output)
-    assert (status, err) == (0, "")
-    assert out.startswith(f"written: {output} (")
-    assert output.read_text(encoding="utf-8") == live_page(load(model))
+        live_page(load(llama), {})

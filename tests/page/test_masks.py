@@ -26,7 +26,7 @@ WORDS = """
 import { readFields, readPacking, judgePacking, RowError } from "./check.js";
 const said = (text) => {
   try {
-    return judgePacking(readPacking(readFields(text).fields));
+    return judgePacking(readPacking(readFields(text)));
   } catch (error) {
     if (!(error instanceof RowError)) throw error;
     return error.message;
@@ -132,25 +132,28 @@ def test_the_page_finds_what_minise_check_finds_word_for_word(node: Run) -> None
 
 BAD = {
     "": "there is nothing to read",
-    "hello": 'this: "hello" is no number',
+    "hello": "the first line has no name",
+    "position_ids: hello": 'position_ids: "hello" is no number',
+    "position_ids: 0 1 2": "nothing says what was meant; give one of documents, branches, tree",
     '{"documents": [3, 3]': "this is no JSON",
     '{"documents": {"a": 1}}': "documents: is one number",
     '{"documents": ["x"]}': "documents: holds what is no number",
     "documents: 2 2\nposition_ids: 0 1 0": "documents: hold 4 tokens, but the row has 3",
     "documents: 4\nbranches: 4": "documents and branches both say what was meant",
-    "position_ids: 0 1 2\nsegment_ids: 1 1": "segment_ids: has 2 entries, but position_ids has 3",
+    "documents: 3\nposition_ids: 0 1 2\nsegment_ids: 1 1": "segment_ids: has 2 entries, but",
     "position_ids: 0 1.5": "position_ids: holds 1.5",
     "attention_mask: [[1, 0], [1]]": "attention_mask: its rows have different lengths",
-    "attention_mask: [[1, 0, 0], [1, 1, 0]]": "attention_mask: has the shape 2x3; give 3x3",
+    "documents: 3\nattention_mask: [[1, 0, 0], [1, 1, 0]]": "has the shape 2x3; give 3x3",
     "attention_mask: [[1, 0 ... 0], [1, 1]]": 'attention_mask: is cut short by "..."',
-    "attention_mask: 1 1\nsegment_ids: 1 1\ncu_seqlens: 0 2": "both say who may attend to whom",
+    "documents: 2\nsegment_ids: 1 1\ncu_seqlens: 0 2": "both say who may attend to whom",
     "cu_seqlens: 0 -3": "cu_seqlens: makes a row of -3 tokens",
     "documents: 600": "600 tokens are too many for this page",
     "mask: 1 0\n1 1": '"mask" is unknown; the fields are documents, branches,',
     "window: 0\nposition_ids: 0 1": "window: is 0; give a number of positions",
     "1 2 3\nposition_ids: 0 1 2": "the first line has no name",
-    "[" * 3000: 'this: a "]" is missing',
-    "1 " * 100_000: "100000 tokens are too many",
+    "position_ids: " + "[" * 3000: 'position_ids: a "]" is missing',
+    "position_ids: " + "[" * 3000 + "]" * 3000: "position_ids: has lists in lists",
+    "position_ids: " + "1 " * 100_000: "100000 tokens are too many",
     "__proto__: 1": "nothing says how long the row is",
 }
 
@@ -181,7 +184,7 @@ SAME = [
 
 
 def test_a_row_is_read_as_json_as_lines_and_as_python_prints_it(node: Run) -> None:
-    script = WORDS + "tell(data.map((text) => [...readPacking(readFields(text).fields).mask]));"
+    script = WORDS + "tell(data.map((text) => [...readPacking(readFields(text)).mask]));"
     masks = node(script, SAME)
     right = [1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1]
     assert masks == [right] * len(SAME)
@@ -190,26 +193,24 @@ def test_a_row_is_read_as_json_as_lines_and_as_python_prints_it(node: Run) -> No
 PAINT = 'import * as leak from "./leak.js";\nimport * as layouts from "./layout.js";\n'
 
 
-def test_a_painted_mask_survives_the_address_and_a_wrong_address_is_no_mask(node: Run) -> None:
+def test_painted_blocks_survive_the_address_and_a_wrong_address_is_no_mask(node: Run) -> None:
     script = """
-      let seed = 1;
-      const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
-      const survive = [1, 2, 9, 40].map((T) => {
-        let mask = layouts.ancestors(Array.from({ length: T }, (_, t) => t - 1));
-        const cell = () => Math.floor(random() * T);
-        for (let i = 0; i < 9; i++) {
-          mask = leak.paintCells(mask, T, [cell(), cell()], [cell(), cell()], i % 2);
-        }
-        const text = leak.writeCells(mask, T);
-        return String(leak.readCells(text, T)) === String(mask) && Number.isNaN(Number(text));
-      });
-      const wrong = ["", "x", "none", "x2", "x4", "3", "x_3", "x1_-2", "xzzzzzzzzzz", "x3__0", 3];
-      tell([survive, wrong.map((text) => leak.readCells(text, 3)), leak.readCells("x3", 3).length]);
+      const layout = layouts.dense([7, 8], [[1, 2], [1, 3, 4]]);
+      const text = (blocks) => leak.writeBlocks(blocks, layout);
+      const own = (lay) => [...leak.blockMask(leak.readBlocks("groups", layout), lay)];
+      let blocks = leak.readBlocks("none", layout);
+      const told = [text(blocks), String(own(layout)) === String([...layout.mask])];
+      blocks = leak.paintBlock(blocks, layout, 5, 2, 0);
+      told.push(text(blocks), leak.readersOfFirst(blocks, layout));
+      blocks = leak.paintBlock(blocks, layout, 3, 1, 0);
+      told.push(text(blocks), String(leak.readBlocks(text(blocks), layout)) === String(blocks));
+      const wrong = ["", "x", "b", "b10", "b1011111", "1011", "constructor", 3];
+      tell([...told, wrong.map((one) => text(leak.readBlocks(one, layout)))]);
     """
-    survive, wrong, size = node(PAINT + script)
-    assert survive == [True] * 4
-    assert wrong == [None] * 11
-    assert size == 9
+    wanted = ["none", True, "groups", [], "b101001"[:7], True, ["none"] * 8]
+    got = node(PAINT + script)
+    assert got[:4] + got[5:] == wanted[:4] + wanted[5:]
+    assert got[4].startswith("b")
 
 
 LEAKS = """

@@ -13,7 +13,7 @@ import minise
 from minise import LanguageModel, Question
 from minise.engines import layout_ends, read_logits
 from minise.layout import Tree, pack
-from minise.live.page import world
+from minise.page.page import world
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Prompt, write_prompts
 from minise.verify.recording import record
 from tests.support.browser import MARKS, View

@@ -15,23 +15,22 @@ import torch
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble
 from minise.engines import layout_ends, read_logits
-from minise.explaining.ablations import ablated_layouts
 from minise.layout import Layout, Tree, pack
-from minise.live.recording import (
+from minise.loading.checkpoint import load
+from minise.method import Plan, label_logits
+from minise.page.recording import (
     Asked,
     Lines,
+    ablated_layouts,
     all_said,
     as_json,
     layout_key,
     leak_groups,
     recorded_page,
 )
-from minise.loading.checkpoint import load
-from minise.method import Plan, label_logits
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from tests.support.browser import MARKS, WIDE, Run, View, needs_node, open_page
-from tests.support.commands import assert_one_line, run
-from tests.support.tiny import QWEN3, load_tiny, make_tokenizer, write_checkpoint
+from tests.support.tiny import QWEN3, load_tiny, make_tokenizer
 
 QUESTION = Question(
     "Which is a bird?",
@@ -39,7 +38,7 @@ QUESTION = Question(
     answer=1,
 )
 M, N, SEED = 2, 5, 7
-SCENES = ("ask", "split", "pack", "leak", "read", "mean", "own")
+SCENES = ("ask", "why", "split", "pack", "leak", "read", "mean", "own")
 in_a_browser = [*MARKS]
 
 
@@ -52,7 +51,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 @pytest.fixture(scope="module")
 def file(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("recorded") / "page.html"
-    page = recorded_page(lm, QUESTION, M, N, SEED, "the live page has no qwen3")
+    page = recorded_page(Asked(lm, QUESTION, M, N, SEED), "the live page has no qwen3", str)
     path.write_text(page, encoding="utf-8")
     return path
 
@@ -212,7 +211,7 @@ class TestInTheBrowser:
     def test_what_is_not_recorded_is_off_and_an_address_cannot_ask_for_it(self, view: View) -> None:
         off = {
             "ask?question=why?&choice=a&choice=b": ["#ask-question"],
-            "leak?trial=3&cells=x3_5&word=other&K=3&m=4&seed=3": ["#scene-leak input[type=text]"],
+            "leak?trial=3&cells=b101&word=other&K=3&m=4&seed=3": ["#scene-leak input[type=text]"],
             "read?trial=4&m=1&seed=9&N=2": ["#scene-read input[type=range]"],
             "mean?m=4&N=40&n=9&K=2&seed=1": ["#scene-mean input[type=range] >> nth=1"],
             "own": [],
@@ -241,7 +240,7 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
     """Of all rows that the page asks: the same keys, and label logits within 1e-4 relative."""
     lm = load(Path(minise.__file__).parents[1] / "weights" / name)
     asked = Asked(lm, replace(QUESTION, id=""), 4, 2, 0)
-    said = all_said(asked, Lines(asked))
+    said = all_said(asked, Lines(asked), str)
     answers, layouts = as_json(said), {layout_key(one.layout): one.layout for one in said}
     rows = [
         {
@@ -285,41 +284,6 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
         live, recorded = torch.tensor(one["live"]), torch.tensor(one["recorded"])
         assert (live - recorded).abs().max() < 1e-4 * live.abs().max()
         assert max(one["looks"], default=0) < 1e-4
-
-
-def test_the_command_records_what_does_not_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    model, output = write_checkpoint(tmp_path / "qwen3", QWEN3), tmp_path / "page.html"
-    options = ["--question", "Why?", "--choice", "a", "--choice", "b", "--trials", "2"]
-    options += ["--group-size", "1", "--output", str(output), "--model", str(model)]
-    status, out, _ = run(capsys, "explain", "--live", *options)
-    assert status == 0
-    assert "with recorded answers" in out
-    page = output.read_text(encoding="utf-8")
-    assert "the live page has no qwen3" in page
-    assert '"question":"Why?"' in page
-    assert str(tmp_path) not in page
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        (["--question", "Why?", *(f"--choice={i}" for i in range(9))], "9 choices, but"),
-        (["--group-size", "9"], "9 choices in a group, but"),
-        (["--trials", "41"], "41 trials, but"),
-        (["--seed", "10000"], "10,000 as seed, but"),
-        (["--no-null-option"], "--no-null-option is not for the live page"),
-    ],
-)
-def test_what_the_scenes_cannot_show_is_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], what: str
-) -> None:
-    model = write_checkpoint(tmp_path / "qwen3", QWEN3)
-    output = tmp_path / "page.html"
-    refused = run(capsys, "explain", "--live", "--model", model, "--output", output, *options)
-    assert_one_line(*refused, [what])
-    assert not output.exists()
 
 
 def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LanguageModel) -> None:

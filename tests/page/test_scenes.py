@@ -12,14 +12,14 @@ import minise
 from minise import LanguageModel, Question
 from minise.engines import token_counts
 from minise.grouping import random_partitions
-from minise.live.page import world
+from minise.page.page import world
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from tests.support.browser import MARKS, View
 from tests.support.contrast import contrast, from_hex
 
 pytestmark = MARKS
 
-SCENES = ("ask", "split", "pack", "leak", "read", "mean", "own")
+SCENES = ("ask", "why", "split", "pack", "leak", "read", "mean", "own")
 WORLD = world(40)[:20]
 HOSTILE = "<img src=x onerror=alert(1)>"
 Open = Callable[..., View]
@@ -63,7 +63,7 @@ def opens_and_fits(view: View) -> None:
         assert view.page.locator("main section:visible").count() == 1
         tab = view.page.locator("[role=tab][aria-selected=true]")
         assert tab.get_attribute("id") == f"tab-{name}"
-        assert view.page.title() == f"{tab.inner_text()[2:]} - Many prompts, one pass"
+        assert view.page.title() == f"{tab.inner_text()[2:]} - Self-Ensemble"
         width = view.page.evaluate("document.documentElement.clientWidth")
         assert view.page.evaluate("document.documentElement.scrollWidth") <= width, name
         below = "document.documentElement.scrollHeight - Math.max(innerHeight, "
@@ -186,8 +186,12 @@ def test_the_state_stands_in_the_address_and_back_returns(scene: View) -> None:
     assert scene.address() == "ask?K=6&q=1"
     scene.page.click("#after")
     scene.settle()
-    assert scene.address() == "split?K=6&q=1"
+    assert scene.address() == "why?K=6&q=1"
+    scene.page.click("#after")
+    scene.settle()
     assert len(trials(scene)[0][0] + trials(scene)[0][1]) == 6
+    scene.page.go_back()
+    scene.page.wait_for_selector("#tab-why[aria-selected=true]")
     scene.page.go_back()
     scene.page.wait_for_selector("#tab-ask[aria-selected=true]")
     scene.settle()
@@ -208,8 +212,9 @@ def test_a_strange_address_shows_a_scene(scene: View, address: str) -> None:
 def test_arrow_keys_move_through_scenes_trials_and_sliders(scene: View) -> None:
     scene.go("ask")
     scene.page.focus("#tab-ask")
-    for key, name in (("ArrowRight", "split"), ("End", "own"), ("ArrowLeft", "mean"),
-                       ("Home", "ask"), ("ArrowLeft", "ask"), ("ArrowRight", "split")):  # fmt: skip
+    for key, name in (("ArrowRight", "why"), ("End", "own"), ("ArrowLeft", "mean"),
+                       ("Home", "ask"), ("ArrowLeft", "ask"), ("ArrowRight", "why"),
+                       ("ArrowRight", "split")):  # fmt: skip
         scene.page.keyboard.press(key)
         scene.settle()
         assert scene.page.evaluate("document.activeElement.id") == f"tab-{name}"

@@ -1,0 +1,61 @@
+"""`minise.explain`: the page of one question, and how a notebook shows it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from minise.engines import LanguageModel
+from minise.method import Plan, SelfEnsemble
+from minise.page.figure import mask_figure
+from minise.page.page import live_page, why_not_live
+from minise.page.recording import Asked, check_scenes, recorded_page
+from minise.question import Question
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """What `explain` returns. `html` is one file, which needs no other file and no network.
+    `recorded` says why its answers are recorded; it is empty where the model runs in the page."""
+
+    lm: LanguageModel = field(repr=False)
+    plan: Plan = field(repr=False)
+    question: Question
+    html: str = field(repr=False)
+    recorded: str
+
+    @cached_property
+    def figure(self) -> str:
+        """The first trial's packed sequence and mask as SVG, for a paper or a slide."""
+        return mask_figure(self.lm, self.plan)
+
+    def _repr_html_(self) -> str:
+        """The page in a notebook: in a frame, so that neither can change the other."""
+        style = "width: 100%; height: 85vh; border: 1px solid #8884"
+        page = html.escape(self.html)
+        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="{style}"></iframe>'
+
+
+def explain(
+    lm: LanguageModel,
+    question: Question,
+    group_size: int = 4,
+    trials: int = 20,
+    seed: int = 0,
+    tell: Callable[[str], object] | None = None,
+) -> Page:
+    """A page that shows how Self-Ensemble answers a question, scene by scene. A notebook shows it.
+
+    A llama, mistral or qwen2 model of at most 10 million numbers runs in the page, and the question
+    can be changed there. Of any other the answers to this question are recorded, which takes some
+    60 runs of its prompts; `tell` is called with what is asked at the moment. Raises InputError for
+    more than 8 choices, 8 in a group or 40 trials, and as `self_ensemble` does.
+    """
+    check_scenes(question, group_size, trials, seed)
+    asked = Asked(lm, question, group_size, trials, seed)
+    plan = SelfEnsemble(group_size, trials).plan(lm, question, seed)
+    why = why_not_live(lm)
+    page = recorded_page(asked, why, tell or str) if why else live_page(lm, asked.embedded())
+    return Page(lm, plan, question, page, why)

@@ -1,0 +1,203 @@
+"""The live page in one HTML file: the modules of this folder, a checkpoint and the miniature's
+questions. This file is the only build step; the modules also run as they are."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from minise.data.miniature import evaluation_questions, load_facts
+from minise.engines import LanguageModel
+from minise.errors import InputError
+
+FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
+MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a page of 27 MB
+QUESTIONS = 300
+CODE = os.environ.get("MINISE_REPOSITORY", "")  # the address to which the page links
+MOST_CHOICES = 8
+_HERE = Path(__file__).parent
+_START = "app.js"  # the module that imports all others
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
+_NAME = re.compile(r"^(?:async )?(?:function|class|const|let) ([\w$]+)", re.MULTILINE)
+# What these do not know: other imports and exports, names by `var` or from a pattern, and an end of
+# the script.
+_OTHER = re.compile(r"^(?:import|export|var|(?:const|let) [\[{])|</script", re.MULTILINE)
+
+
+def live_page(lm: LanguageModel, asked: dict[str, Any]) -> str:
+    """The page in which a model runs: one file, which needs no network, and whose policy forbids
+    every request. `asked`: the question that it opens with (`Asked.embedded`).
+
+    Raises InputError where `why_not_live` has a reason.
+    """
+    if why := why_not_live(lm):
+        raise InputError(f"{lm.name}: {why}")
+    state = lm.decoder.state_dict()
+    lossless = all(torch.equal(x.bfloat16().to(x.dtype), x) for x in state.values())
+    dtype = torch.bfloat16 if lossless else torch.float32
+    tensors = {name: x.to("cpu", dtype, copy=True).contiguous() for name, x in state.items()}
+    embedded = {
+        "name": Path(lm.name).name,
+        "config": asdict(lm.config),
+        "tokenizer": json.loads(lm.tokenizer.backend.to_str()),
+        "weights": base64.b64encode(safetensors.torch.save(tensors)).decode(),
+        "world": world(),
+        **asked,
+    }
+    return page_of(embedded)
+
+
+def why_not_live(lm: LanguageModel) -> str:
+    """Why a model does not run in a page; empty if it does. It must be of FAMILIES, have at most
+    MOST_NUMBERS numbers, none of them in 4 bits, and a tokenizer of byte-level BPE."""
+    family, values = lm.config.model_type, sum(x.numel() for x in lm.decoder.parameters())
+    layers = [x for name, x in lm.decoder.named_modules() if name.endswith("_proj")]
+    if family not in FAMILIES:
+        return f"the live page has no {family}, only {', '.join(FAMILIES)}"
+    if not all(isinstance(layer, nn.Linear) for layer in layers):
+        return "its weights are in 4 bits, which the live page has not"
+    if values > MOST_NUMBERS:
+        return f"it has {values:,} numbers, but a live page holds at most {MOST_NUMBERS:,}"
+    if problem := tokenizer_problem(json.loads(lm.tokenizer.backend.to_str())):
+        return f"{problem}; the live page has byte-level BPE only, as GPT-2 cuts words"
+    return ""
+
+
+def page_of(embedded: dict[str, Any]) -> str:
+    """The page with what it shows, ready for JSON: a checkpoint, or recorded answers."""
+    style, script = _text(_HERE / "page.css"), script_of(_HERE)
+    parts = {
+        "policy": _policy(style, script),
+        "code": f'<a href="{html.escape(CODE)}">minise</a>' if CODE else "minise",
+        "style": style,
+        "script": script,
+        # "<" could end the script element in which the JSON stands.
+        "checkpoint": json.dumps(embedded, allow_nan=False, separators=(",", ":")).replace(
+            "<", "\\u003c"
+        ),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _text(_HERE / "page.html"))
+
+
+def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
+    """Evaluation questions of the miniature with 8 choices, ready for JSON: of the first `count`
+    those whose text no earlier one has.
+
+    id: seeds the groups. answer: the index of the right choice. rank: of each choice; the question
+    with K choices has those of rank 0 ... K - 1, as `evaluation_questions` draws it. fame: the
+    place of its fact among those of its `kind`, 1 for the best known, which the training texts tell
+    most often.
+    """
+    fame: dict[str, tuple[str, int]] = {}
+    seen: dict[str, int] = {}
+    for fact in load_facts():
+        seen[fact.kind] = seen.get(fact.kind, 0) + 1
+        fame[fact.question] = fact.kind, seen[fact.kind]
+    texts: set[str] = set()
+    by_size = [evaluation_questions(count, K, 0) for K in range(2, MOST_CHOICES + 1)]
+    questions = []
+    for sizes in zip(*by_size, strict=True):
+        largest = sizes[-1]
+        if largest.text in texts:
+            continue
+        texts.add(largest.text)
+        # A choice that the question of two lacks, that of three has, and so on.
+        rank = [1 + sum(choice not in one.choices for one in sizes) for choice in largest.choices]
+        assert largest.answer is not None
+        rank[largest.answer] = 0
+        kind, place = fame[largest.text]
+        questions.append(
+            {
+                "id": largest.id,
+                "question": largest.text,
+                "choices": largest.choices,
+                "answer": largest.answer,
+                "rank": rank,
+                "kind": kind,
+                "fame": place,
+            }
+        )
+    return questions
+
+
+def script_of(folder: Path, start: str = _START) -> str:
+    """The modules of a folder as one script: each after those that it imports, in one scope.
+
+    Raises ValueError for a name that two modules define, an import or export that is written in
+    another way than here, and modules that import each other.
+    """
+    texts: dict[str, str] = {}
+    homes: dict[str, str] = {}
+
+    def add(name: str, importing: tuple[str, ...]) -> None:
+        if name in importing:
+            raise ValueError(f"{' -> '.join([*importing, name])}: modules import each other")
+        if name in texts:
+            return
+        text = _text(folder / name)
+        for imported in _IMPORT.findall(text):
+            add(imported, (*importing, name))
+        text = _EXPORT.sub("", _IMPORT.sub("", text))
+        if other := _OTHER.search(text):
+            raise ValueError(f"{name}: {other[0]!r} cannot be joined with other modules")
+        for defined in _NAME.findall(text):
+            if homes.setdefault(defined, name) != name:
+                raise ValueError(f"{name}: {defined} is also defined in {homes[defined]}")
+        texts[name] = text
+
+    add(start, ())
+    return "\n".join(['"use strict";', "{", *texts.values(), "}", ""])
+
+
+def tokenizer_problem(raw: dict[str, Any]) -> str:
+    """What of a tokenizer.json tokenizer.js does not do, in words; empty if it does all."""
+    model, cut, after = raw["model"], raw["pre_tokenizer"] or {}, raw["post_processor"]
+    settings = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
+    used = [name for name in (*settings, "byte_fallback", "ignore_merges") if model.get(name)]
+    flags = ("single_word", "lstrip", "rstrip")
+    problems = {
+        "its tokenizer is not BPE": model["type"] != "BPE",
+        f"its BPE uses {', '.join(used)}": bool(used),
+        "its tokenizer changes the text": raw["normalizer"] is not None,
+        "its tokenizer cuts words in another way": cut.get("type") != "ByteLevel"
+        or cut.get("add_prefix_space")
+        or not cut.get("use_regex", True),
+        "its tokenizer adds tokens in another way": after is not None
+        and after["type"] not in ("TemplateProcessing", "ByteLevel"),
+        "a special token takes the space beside it": any(
+            token.get(flag) for token in raw["added_tokens"] for flag in flags
+        ),
+    }
+    return next((problem for problem, is_one in problems.items() if is_one), "")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """The Content-Security-Policy: this style and script, a worker, and nothing from outside.
+
+    "wasm-unsafe-eval" allows WebAssembly (kernel.js) and no evaluation of text.
+    """
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    ]
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; "
+        f"script-src 'sha256-{hashes[1]}' 'wasm-unsafe-eval'; "
+        "worker-src blob:; img-src data:; base-uri 'none'; form-action 'none'"
+    )

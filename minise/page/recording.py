@@ -1,0 +1,428 @@
+"""The scenes with recorded answers, for a checkpoint that does not run in a page.
+
+The scenes ask a model in one way: a row of tokens with positions and a mask, and the tokens at
+which to read. Here Python asks all that they can ask about one question, with the package's own
+engines, and the page finds each answer by a hash of what it asks (recording.js). So the scenes are
+those of the live page. What is recorded: the prompt with each number of choices (Ask), with other
+labels and with a text before the list (Why); one trial with another word in group 1, under both
+masks and with both positions, and how far from a run of its own each layer is (Leak); one trial
+with each line hidden, its attention, and the answer after each layer (Read); all trials (Mean).
+Split, Pack and the judgement of a mask need no model.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minise.engines import LanguageModel, layout_ends, read_logits
+from minise.errors import InputError
+from minise.grouping import Groups
+from minise.layout import Layout, Tree, causal_mask, pack
+from minise.method import Plan, SelfEnsemble, label_logits, plan_groups
+from minise.page.page import MOST_CHOICES, page_of
+from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
+from minise.question import Question
+from minise.verify.recording import Recording, record
+from minise.verify.traces import relative
+
+MOST_TRIALS, MOST_SEED = 40, 9999  # that the scenes can show
+GROUPS = 3  # at most, in the row of Leak
+WORDS = 2  # that Leak puts in place of group 1's first choice
+MARKS = 400  # for the logits of all tokens, in Read
+FEW = 4  # choices in Why, once under the labels behind the first FEW, once behind FILLER
+FILLER = (  # neutral text, about as long as FEW lines of choices
+    "The door was made of old wood.\n",
+    "It was a quiet day in the town.\n",
+    "The table stood near the window.\n",
+    "A man walked slowly along the road.\n",
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the model says of a layout, at some of its rows. logits: of labels, by row and token id.
+    every: of all tokens, see `_every`. attention: (L, heads, T) by row, what the row's token
+    reads. lens: by row, the label logits as read after each layer. apart: after each layer, how
+    far group 2's end is from a run of its own, as a part of its size."""
+
+    layout: Layout
+    logits: dict[int, dict[int, float]]
+    every: dict[int, dict[str, Any]] = field(default_factory=dict)
+    attention: dict[int, Tensor] = field(default_factory=dict)
+    lens: dict[int, list[dict[int, float]]] = field(default_factory=dict)
+    apart: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question, and how it is asked: N trials with groups of m."""
+
+    lm: LanguageModel
+    question: Question
+    m: int
+    N: int
+    seed: int
+
+    def trials(self) -> Plan:
+        """The prompts of all trials."""
+        return SelfEnsemble(self.m, self.N).plan(self.lm, self.question, self.seed)
+
+    def prompts(self, lists: Sequence[Sequence[str]]) -> Plan:
+        """Prompts with these choices and the null option."""
+        texts = [[*one, NULL_OPTION] for one in lists]
+        tokenizer, text = self.lm.tokenizer, self.question.text
+        prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, text, texts)
+        return Plan(self.question, Groups(()), prefix, prompts)
+
+    def embedded(self) -> dict[str, Any]:
+        """The question and its settings, as the page has them."""
+        settings = {"m": self.m, "N": self.N, "seed": self.seed}
+        return {"asked": world_item(self.question), "settings": settings, "filler": FILLER}
+
+
+def recorded_page(asked: Asked, why: str, tell: Callable[[str], object]) -> str:
+    """The page for one question. `why` the model does not run in the page stands there. `tell` is
+    called with what is asked.
+
+    Raises InputError for a prompt beyond the model's positions, and for a tokenizer that joins two
+    lines of a prompt.
+    """
+    lm, lines = asked.lm, Lines(asked)
+    item = world_item(asked.question)
+    embedded = {
+        "name": Path(lm.name).name,
+        "config": {"sliding_windows": list(lm.config.sliding_windows)},
+        "tokenizer": {"lines": lines.ids, "pieces": lines.pieces()},
+        "weights": "",
+        "world": [item],
+        **asked.embedded(),
+        "recording": {
+            "why": why,
+            "words": other_words(asked.question, leak_groups(asked.trials().groups.trials[0])),
+            "answers": as_json(all_said(asked, lines, tell)),
+        },
+    }
+    return page_of(embedded)
+
+
+def check_scenes(question: Question, m: int, N: int, seed: int) -> None:
+    """Raise InputError for what the scenes cannot show."""
+    limits = {
+        "choices": (len(question.choices), 2, MOST_CHOICES),
+        "choices in a group": (m, 1, MOST_CHOICES),
+        "trials": (N, 1, MOST_TRIALS),
+        "as seed": (seed, 0, MOST_SEED),
+    }
+    for what, (value, least, most) in limits.items():
+        if not least <= value <= most:
+            raise InputError(f"{value:,} {what}; the page shows {least} to {most:,}, so give these")
+
+
+def world_item(question: Question) -> dict[str, Any]:
+    """The question as the page has it. rank: the question with K choices has those below K, the
+    right one among them."""
+    first = question.answer or 0
+    order = [first, *(i for i in range(len(question.choices)) if i != first)]
+    return {
+        "id": question.id,
+        "question": question.text,
+        "choices": list(question.choices),
+        "answer": question.answer,
+        "rank": [order.index(i) for i in range(len(order))],
+    }
+
+
+# What the scenes ask.
+
+
+def all_said(asked: Asked, lines: Lines, tell: Callable[[str], object]) -> list[Said]:
+    """The answers to all that the page can ask. Leak comes before Read, whose row it has, too: its
+    numbers are compared bit for bit."""
+    said: list[Said] = []
+    steps: dict[str, Callable[[], list[Said]]] = {
+        "Ask: the prompt with each number of choices": lambda: ask_said(asked),
+        "Why: other labels, and text before the list": lambda: why_said(asked),
+        f"Mean: {asked.N} trials": lambda: mean_said(asked),
+        "Leak: four combinations of mask and positions": lambda: leak_said(asked),
+        "Read: each line hidden": lambda: read_said(asked, lines),
+    }
+    for number, (what, step) in enumerate(steps.items(), 1):
+        tell(f"recording {number} of {len(steps)}, {what}")
+        said += step()
+    return said
+
+
+def ask_said(asked: Asked) -> list[Said]:
+    """Standard inference with 2, 3, ... of the choices."""
+    rank = world_item(asked.question)["rank"]
+    orders = [
+        (tuple(i for i, place in enumerate(rank) if place < K),) for K in range(2, len(rank) + 1)
+    ]
+    groups = Groups(tuple(orders))
+    plan = plan_groups(asked.lm, asked.question, DEFAULT_TEMPLATE, groups, null_option=False)
+    layouts = [pack(plan.prefix, [ids]) for ids in plan.branches]
+    return _said(plan, layouts, label_logits(asked.lm, plan))
+
+
+def why_said(asked: Asked) -> list[Said]:
+    """The prompt with FEW choices under the labels behind the first, and behind a text."""
+    item, tokenizer = world_item(asked.question), asked.lm.tokenizer
+    K = min(FEW, len(item["choices"]))
+    names = [one for one, place in zip(item["choices"], item["rank"], strict=True) if place < K]
+    said = []
+    for text, labels in why_prompts(asked.question.text, names):
+        whole, *longer = tokenizer.encode([text, *(f"{text} {label}" for label in labels)])
+        layout = pack(whole[:-1], [whole[-1:]])
+        ids = [one[-1] for one in longer]
+        logits = read_logits(asked.lm, layout_ends(asked.lm, layout), ids)[0].double().tolist()
+        said.append(Said(layout, {len(whole) - 1: dict(zip(ids, logits, strict=True))}))
+    return said
+
+
+def why_prompts(question: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The two prompts of Why, and their labels."""
+    template, K = DEFAULT_TEMPLATE, len(names)
+    prompts = []
+    for filler, labels in (("", LABELS[FEW : FEW + K]), ("".join(FILLER), LABELS[:K])):
+        pairs = zip(labels, names, strict=True)
+        lines = [template.choice.format(label=label, choice=name) for label, name in pairs]
+        text = template.prefix(question) + filler + "".join(lines) + template.cue
+        prompts.append((text, labels))
+    return prompts
+
+
+def mean_said(asked: Asked) -> list[Said]:
+    """All trials at once. The page asks trial after trial, each as a tree of its groups."""
+    plan = asked.trials()
+    groups = iter(plan.branches)
+    layouts = [
+        pack(plan.prefix, [next(groups) for _ in trial], tree=True) for trial in plan.groups.trials
+    ]
+    return _said(plan, layouts, label_logits(asked.lm, plan))
+
+
+def _said(plan: Plan, layouts: Sequence[Layout], logits: Sequence[Tensor]) -> list[Said]:
+    """The label logits of each prompt of the plan, by the layouts in whose ends they stand."""
+    said = iter(zip(plan.prompts, logits, strict=True))
+    answers = []
+    for layout in layouts:
+        rows = {}
+        for end, (prompt, values) in zip(layout.ends.tolist(), said, strict=False):
+            rows[end] = dict(zip(prompt.label_ids or (), values.tolist(), strict=True))
+        answers.append(Said(layout, rows))
+    return answers
+
+
+def leak_groups(trial: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The groups in the row of Leak; one group alone is cut in two."""
+    if len(trial) > 1:
+        return list(trial[:GROUPS])
+    half = -(-len(trial[0]) // 2)
+    return [trial[0][:half], trial[0][half:]]
+
+
+def other_words(question: Question, groups: Sequence[Sequence[int]]) -> list[str]:
+    """Choices that can take the place of group 1's first: the right one first, for it changes most,
+    then those that are not in the row."""
+    in_row = {i for group in groups for i in group}
+    others = [i for i in range(len(question.choices)) if i not in groups[0]]
+    others.sort(key=lambda i: (i != question.answer, i in in_row))
+    return [question.choices[i] for i in others[:WORDS]]
+
+
+def ablated_layouts(flat: Tree) -> dict[str, Layout]:
+    """The packed sequence with a causal mask, with positions 0, 1, ..., and with both."""
+    mask, positions = causal_mask(len(flat.tokens)), torch.arange(len(flat.tokens))
+    return {
+        "without_mask": flat.replace(mask=mask),
+        "without_positions": flat.replace(positions=positions),
+        "without_both": flat.replace(mask=mask, positions=positions),
+    }
+
+
+def leak_said(asked: Asked) -> list[Said]:
+    """The row with each word in group 1, as it should be and ablated, and group 2 alone."""
+    choices = asked.question.choices
+    groups = leak_groups(asked.trials().groups.trials[0])
+    lists = [[choices[i] for i in group] for group in groups]
+    alone = asked.prompts(lists)
+    alone = replace(alone, prompts=alone.prompts[1:2])
+    one = pack(alone.prefix, alone.branches)
+    said, streams = _run(asked.lm, alone, one)
+    answers = [said]
+    for word in [lists[0][0], *other_words(asked.question, groups)]:
+        plan = asked.prompts([[word, *lists[0][1:]], *lists[1:]])
+        flat = pack(plan.prefix, plan.branches)
+        for layout in (flat, *ablated_layouts(flat).values()):
+            said, there = _run(asked.lm, plan, layout)
+            apart = [relative(a[-1:], b[1:2]) for a, b in zip(streams, there, strict=True)]
+            answers.append(replace(said, apart=apart))
+    return answers
+
+
+def _run(lm: LanguageModel, plan: Plan, layout: Layout) -> tuple[Said, list[Tensor]]:
+    """The label logits at the ends of a layout, and after each layer the stream (G, D) there."""
+    with record(lm.refined) as seen:
+        logits = label_logits(lm, replace(plan, layout=layout))
+    return _said(plan, [layout], logits)[0], [rows[layout.ends] for rows in by_layer(seen.residual)]
+
+
+def by_layer(recorded: dict[int, Tensor]) -> list[Tensor]:
+    """What was recorded of one row of tokens, from the first layer to the last."""
+    return [recorded[layer][0] for layer in sorted(recorded)]
+
+
+def read_said(asked: Asked, lines: Lines) -> list[Said]:
+    """The groups of the first trial in one row, and each line of a group hidden from its end.
+
+    One pass has all of it: behind the row stands, for each hidden line, one more end token. At the
+    end's own position, it sees what the end sees, but for that line.
+    """
+    choices, (trial, *_) = asked.question.choices, asked.trials().groups.trials
+    lists = [[choices[i] for i in group] for group in trial]
+    plan = asked.prompts(lists)
+    flat = pack(plan.prefix, plan.branches)
+    hidden = []  # for each copy: its group, and the mask that it stands for
+    for g, (names, end) in enumerate(zip(lists, flat.ends.tolist(), strict=True)):
+        start = end + 1 - len(plan.prefix) - len(plan.branches[g])  # of the prompt, but its prefix
+        stops = lines.stops([*names, NULL_OPTION])
+        for first, last in pairwise(stops):
+            mask = flat.mask.clone()
+            mask[end, start + first : start + last] = False
+            hidden.append((g, mask))
+    T, places = len(flat.tokens), flat.ends[[g for g, _ in hidden]]
+    mask = torch.eye(T + len(hidden), dtype=torch.bool)
+    mask[:T, :T] = flat.mask
+    for copy, ((_, one), place) in enumerate(zip(hidden, places.tolist(), strict=True), T):
+        mask[copy, :T] = one[place]
+        mask[copy, place] = False  # it sees itself in its place
+    longer = Layout(
+        torch.cat([flat.tokens, flat.tokens[places]]),
+        torch.cat([flat.positions, flat.positions[places]]),
+        mask,
+        torch.cat([flat.ends, torch.arange(T, T + len(hidden))]),
+    )
+    layouts = [flat, *(flat.replace(mask=one) for _, one in hidden)]
+    owners = [*range(len(lists)), *(g for g, _ in hidden)]  # of each end of `longer`
+    with record(asked.lm.refined, attention=True) as seen:
+        logits = read_logits(asked.lm, layout_ends(asked.lm, longer)).cpu().double()
+    weights = torch.stack(by_layer(seen.attention)).float().cpu()
+    answers = []
+    for number, (row, owner) in enumerate(zip(longer.ends.tolist(), owners, strict=True)):
+        end, ids = int(flat.ends[owner]), plan.prompts[owner].label_ids or []
+        said = dict(zip(ids, logits[number, ids].tolist(), strict=True))
+        reads = weights[:, :, row, :T].clone()
+        reads[:, :, end] += weights[:, :, row, row] if row >= T else 0  # its own weight
+        layout = layouts[max(0, number - len(lists) + 1)]
+        lens = _lens(asked.lm, seen, row, ids)
+        answers.append(
+            Said(layout, {end: said}, {end: _every(logits[number])}, {end: reads}, {end: lens})
+        )
+    return answers
+
+
+@torch.inference_mode()
+def _lens(lm: LanguageModel, seen: Recording, row: int, ids: list[int]) -> list[dict[int, float]]:
+    """The label logits of a row's stream after each layer, read as after the last one."""
+    rows = torch.stack([rows[row] for rows in by_layer(seen.residual)])
+    logits = read_logits(lm, lm.refined.model.norm(rows), ids).double().tolist()
+    return [dict(zip(ids, one, strict=True)) for one in logits]
+
+
+def _every(logits: Tensor) -> dict[str, Any]:
+    """What Read draws of the logits (V,) of all tokens. marks: some of them, from the smallest to
+    the largest. total: the logarithm of the sum of their exponentials."""
+    places = torch.linspace(0, len(logits) - 1, min(MARKS, len(logits))).round().long()
+    marks = [round(value, 3) for value in logits.sort().values[places].tolist()]
+    return {"count": len(logits), "total": float(logits.logsumexp(dim=0)), "marks": marks}
+
+
+# How the page gets it.
+
+
+class Lines:
+    """The token ids of each line of the prompts, by its text: the page puts all prompts together of
+    them. The question's begin with what the tokenizer writes before a text.
+
+    Raises InputError where the ids of a prompt are not those of its lines.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        plan = asked.trials()
+        self.lm, question, template = asked.lm, asked.question, DEFAULT_TEMPLATE
+        self.first = template.prefix(question.text)
+        labels = LABELS[: max(len(question.choices) + 1, 2 * FEW)]
+        cues = [template.cue + template.label.format(label=label) for label in labels]
+        texts = [template.cue, *FILLER, *cues]
+        for choice in (*question.choices, NULL_OPTION):
+            texts += [template.choice.format(label=label, choice=choice) for label in labels]
+        begin, *longer = self.lm.tokenizer.encode([self.first, *(self.first + t for t in texts)])
+        self.ids = {self.first: begin}
+        self.ids |= {text: ids[len(begin) :] for text, ids in zip(texts, longer, strict=True)}
+        apart = all(ids[: len(begin)] == begin for ids in longer)
+        if not apart or any(self.encode(p.text) != plan.prefix + p.ids for p in plan.prompts):
+            own = "its tokenizer joins lines of a prompt, which the page keeps apart"
+            raise InputError(f"{self.lm.name}: {own}; choose another model")
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a prompt. At each place the longest line that fits is taken."""
+        ids, at, lines = list[int](), 0, sorted(self.ids, key=len, reverse=True)
+        while at < len(text):
+            line = next(line for line in lines if text.startswith(line, at))
+            ids += self.ids[line]
+            at += len(line)
+        return ids
+
+    def stops(self, names: Sequence[str]) -> list[int]:
+        """How many tokens of a prompt stand before its first choice, before its second, ..., and
+        before its cue."""
+        lines = [
+            DEFAULT_TEMPLATE.choice.format(label=label, choice=name)
+            for label, name in zip(LABELS, names, strict=False)
+        ]
+        return list(accumulate([len(self.ids[line]) for line in [self.first, *lines]]))
+
+    def pieces(self) -> dict[int, str]:
+        """The text of each token as it stands after the question. Some tokenizers would decode a
+        token alone without its space."""
+        decode, first = self.lm.tokenizer.decode, self.ids[self.first]
+        before = len(decode(first))
+        ids = sorted({token for line in self.ids.values() for token in line})
+        return {token: decode([*first, token])[before:] for token in ids}
+
+
+def as_json(all_answers: Sequence[Said]) -> dict[str, dict[str, Any]]:
+    """All answers by the key of their layout, ready for JSON. Where two are of one layout, the
+    first one's logits stay."""
+    answers: dict[str, dict[str, Any]] = {}
+    for said in all_answers:
+        empty: dict[str, Any] = {"logits": {}, "every": {}, "attention": {}, "lens": {}}
+        kept = answers.setdefault(layout_key(said.layout), empty)
+        kept["logits"] = said.logits | kept["logits"]
+        kept["every"] |= said.every
+        kept["lens"] |= said.lens
+        kept["apart"] = kept.get("apart") or said.apart
+        kept["attention"] |= {end: _packed(w) for end, w in said.attention.items()}
+    return answers
+
+
+def _packed(weights: Tensor) -> dict[str, Any]:
+    """Attention weights in steps of 1/65535, little-endian, in base64."""
+    steps = (weights.double() * 65535).round().clamp(0, 65535).numpy().astype("<u2")
+    return {"shape": list(steps.shape), "steps": base64.b64encode(steps.tobytes()).decode()}
+
+
+def layout_key(layout: Layout) -> str:
+    """A hash of tokens, positions and mask, as recording.js takes it."""
+    numbers = [",".join(map(str, row.tolist())) for row in (layout.tokens, layout.positions)]
+    cells = "".join(map(str, layout.mask.int().flatten().tolist()))
+    return hashlib.sha256("|".join([*numbers, cells]).encode()).hexdigest()

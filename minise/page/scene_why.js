@@ -1,0 +1,102 @@
+// Why: is a long list hard because of its labels, or because of its length? Each alone, at four
+// choices.
+import { bars, button, el, fill, paragraph, percent } from "./draw.js";
+import { topOf } from "./method.js";
+import { ASKED, askModel } from "./scene_ask.js";
+
+const WHY_FEW = 4;
+const whyView = { running: false };
+
+export const why = {
+  id: "why",
+  title: "Why",
+  defaults: { K: 8, way: "few" },
+  guess: {
+    question: "Eight choices are hard. Four choices with the labels E to H, which the model also " +
+      "knows: are they as easy as four with A to D?",
+    options: ["As easy", "Harder"],
+    right: 1,
+    hides: true,
+    ofShipped: true, // of this model's training
+    because: "In training, E to H stood only in long lists, far from the question, and rarely. " +
+      "So labels and length each cost something alone.",
+  },
+  build: buildWhy,
+  update: updateWhy,
+};
+
+// The ways to ask: a name, how many of the choices, and how the prompt is written.
+function whyWays(app) {
+  const most = app.state.most, filler = app.filler.join("");
+  const ways = {
+    few: ["4 choices, A to D", WHY_FEW, {}],
+    labels: ["4 choices, E to H", WHY_FEW, { first: WHY_FEW }],
+    length: ["4 choices, after a text", WHY_FEW, { filler }],
+    many: [`${most} choices`, most, {}],
+  };
+  if (most <= WHY_FEW) delete ways.many;
+  return ways;
+}
+
+function buildWhy(root, app) {
+  whyView.ways = el("div", { class: "steps", role: "group", "aria-label": "Ways to ask" });
+  whyView.bars = el("div", { id: "why-bars" });
+  whyView.told = el("p", { class: "soft", id: "why-told", "aria-live": "polite" });
+  whyView.title = el("h3");
+  whyView.answer = el("div", { id: "why-answer" });
+  whyView.prompt = el("pre", { class: "prompt", tabindex: 0, "aria-label": "The prompt" });
+  root.append(
+    el("div", { class: "side" },
+      el("h2", {}, "Labels and length both cost"),
+      paragraph("A long list has **labels** that are rare in short ones, E to H. And it has " +
+        "**length**: its choices stand far from the question. Here each comes alone, with four " +
+        "choices: other labels, or neutral text between the question and the list."),
+      paragraph("Self-Ensemble asks short lists only, with the labels that the model knows best."),
+      whyView.ways, el("h3", {}, "The prompt"), whyView.prompt),
+    el("div", { class: "stage result" },
+      el("h3", {}, app.recorded ? "Probability of the right choice, four ways"
+        : `Right answers of ${ASKED}, four ways`), whyView.bars, whyView.told,
+      whyView.title, whyView.answer));
+}
+
+async function updateWhy(app) {
+  const { run, state } = app, ways = whyWays(app);
+  const way = Object.hasOwn(ways, state.way) ? state.way : "few";
+  const [name, K, options] = ways[way];
+  fill(whyView.ways, Object.entries(ways).map(([one, [text]]) =>
+    button(text, () => app.set({ way: one }), { "aria-pressed": `${one === way}` })));
+  const item = state.q === null ? app.asked : app.world[state.q];
+  const picked = app.pick(item, Math.min(K, item.choices.length));
+  const { probabilities, text } = await askModel(app, picked, options);
+  if (run !== app.run) return;
+  fill(whyView.prompt, text);
+  fill(whyView.title, `This question, ${name}`);
+  const top = topOf(probabilities);
+  bars(whyView.answer, probabilities.map((value, i) => ({ value, name: picked.choices[i],
+    label: `(${app.label(i + (options.first ?? 0))})`, top: i === top,
+    right: i === picked.answer })));
+  whyOthers(app, ways);
+}
+
+// The other questions, one after the other while this scene is shown.
+async function whyOthers(app, ways) {
+  if (whyView.running) return;
+  whyView.running = true;
+  const right = Object.keys(ways).map(() => 0), all = Math.min(ASKED, app.world.length);
+  for (const [number, item] of app.world.slice(0, ASKED).entries()) {
+    for (const [i, [, K, options]] of Object.values(ways).entries()) {
+      if (app.state.scene !== "why") break;
+      const picked = app.pick(item, Math.min(K, item.choices.length));
+      const { probabilities } = await askModel(app, picked, options);
+      const top = topOf(probabilities), wanted = picked.answer ?? top;
+      right[i] += app.recorded ? probabilities[wanted] : top === wanted ? 1 : 0;
+    }
+    if (app.state.scene !== "why") break;
+    const rows = Object.values(ways).map(([name], i) => ({ name, value: right[i], top: i === 0 }));
+    bars(whyView.bars, rows, app.recorded ? { show: percent }
+      : { max: ASKED, title: "right answers", show: (value) => `${Math.round(value)}` });
+    fill(whyView.told, number + 1 < all ? `${number + 1} of ${all} questions so far.`
+      : app.recorded ? "" : "Each way has the same questions and the same choices.");
+  }
+  whyView.running = false;
+}
