@@ -89,20 +89,14 @@ function readNumbers(name, text) {
 }
 
 function readBrackets(name, text) {
-  const root = [];
-  const open = [root];
-  for (const [piece] of text.matchAll(/\[|\]|[^\s,;[\]]+/g)) {
-    if (piece === "[") {
-      const list = [];
-      open.at(-1).push(list);
-      open.push(list);
-    } else if (piece === "]") {
-      if (open.length > 1) open.pop();
-      else refuse(`${name}: has a "]" too many; fix the brackets`);
-    } else open.at(-1).push(toNumber(name, piece));
+  const words = { true: "1", false: "0", "-inf": "-1e999", "-infinity": "-1e999" };
+  const json = text.replace(/-?[a-z]{3,}/gi, (word) => words[word.toLowerCase()] ?? word)
+    .replace(/(\d)\.(?=\D)/g, "$1.0").replace(/[\s,]+$/, ""); // Python writes "1."
+  try {
+    return JSON.parse(json);
+  } catch {
+    return refuse(`${name}: cannot be read; write numbers with commas, such as [0, 1, 2]`);
   }
-  if (open.length > 1) refuse(`${name}: a "]" is missing; fix the brackets`);
-  return root.length === 1 ? root[0] : root;
 }
 
 function toNumber(name, text) {

@@ -46,16 +46,6 @@ export const percent = (p, digits = 1) => `${(100 * p).toFixed(digits)}%`;
 export const thousands = (n) => Math.round(n).toLocaleString("en");
 export const edgeName = (segment) => (segment < 0 ? "question" : `group ${segment + 1}`);
 
-export function small(value) {
-  if (value === 0) return "0";
-  if (value >= 0.001) return value.toPrecision(2);
-  const [digits, exponent] = value.toExponential(1).split("e");
-  return `${digits} · 10${superscript(Number(exponent))}`;
-}
-
-export const superscript = (n) =>
-  `${n}`.replace(/./g, (c) => ({ "-": "⁻" })[c] || "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(c)]);
-
 // Motion: step(0..1) at each frame, or step(1) at once where the reader wants no motion.
 export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -76,8 +66,8 @@ export function animate(milliseconds, step) {
 }
 
 // Controls. Each returns its element; `.value = ...` of what it holds is set by `set`.
-export function slider({ label, min, max, step = 1, value, oninput, ticks = true }) {
-  const input = el("input", { type: "range", min, max, step, value, "aria-label": label });
+export function slider({ label, min, max, value, oninput }) {
+  const input = el("input", { type: "range", min, max, value, "aria-label": label });
   const shown = el("b", {}, `${value}`);
   input.addEventListener("input", () => {
     fill(shown, input.value);
@@ -85,7 +75,7 @@ export function slider({ label, min, max, step = 1, value, oninput, ticks = true
   });
   const root = el("label", { class: "slider" },
     el("span", {}, label, " ", shown), input,
-    ticks && el("span", { class: "range", "aria-hidden": true },
+    el("span", { class: "range", "aria-hidden": true },
       el("span", {}, min), el("span", {}, max)));
   const set = (now) => {
     input.value = now;
@@ -108,8 +98,8 @@ export function chooser({ label, options, value, onchange }) {
 export const button = (text, onclick, attributes = {}) =>
   el("button", { type: "button", onclick, ...attributes }, text);
 
-// Bars, one line each: {label, name, value, top, right, group, note}. The top is ink, the rest
-// grey; a group's bar has its colour. Called again on the same host, the bars move.
+// Bars, one line each: {label, name, value, top, right, note}. The top is ink, the rest grey.
+// Called again on the same host, the bars move.
 export function bars(host, rows, { max = 1, title = "probability", show = percent } = {}) {
   if (host.dataset.rows !== `${rows.length}`) {
     host.dataset.rows = rows.length;
@@ -128,7 +118,6 @@ export function bars(host, rows, { max = 1, title = "probability", show = percen
       row.right ? el("em", {}, " ✓ right") : null,
       row.note ? el("small", {}, ` ${row.note}`) : null);
     track.firstChild.style.width = `${100 * Math.min(row.value / max, 1)}%`;
-    track.firstChild.style.background = row.group === undefined ? "" : colour(row.group);
     fill(value, show(row.value));
     host.children[i].dataset.probability = row.value;
   });
@@ -160,6 +149,19 @@ export function plot(host, { height = 220, xs, ys, xTicks, yTicks, xTitle, yTitl
   return { svg, x, y, width, height };
 }
 
+// A chart over the layers: of each line its value after every layer, and its place on the axis. The
+// one of `ink` is dark. Returns the chart.
+export function layerPlot(host, lines, { ink, name, place = (value) => value, ...options }) {
+  const L = lines[0].length, every = Math.ceil(L / 8);
+  const ticks = lines[0].map((_, l) => [l + 1, `${l + 1}`]).filter((_, l) => l % every === 0);
+  const at = plot(host, { xs: [1, L], xTicks: ticks, xTitle: "layer", right: 26, bottom: 38,
+    ...options });
+  lines.forEach((line, i) => at.svg.append(el("path", { class: i === ink ? "line" : "faint",
+    [`data-${name}`]: line.join(" "), d: line.map((value, l) =>
+      `${l ? "L" : "M"}${at.x(l + 1)} ${at.y(place(value))}`).join("") })));
+  return at;
+}
+
 // A token's text; "<|begin_of_text|>" is shorter as "<begin>".
 export const shownPiece = (tokenizer, id) =>
   tokenizer.piece(id).replace(/^<\|?(\w+?)(_of_text)?\|?>$/, "<$1>");
@@ -188,12 +190,12 @@ export function cellText(layout, mask, t, u) {
 
 // The mask as a picture, with the segments' names at its edges, a read-out of the cell under the
 // pointer, and, with `ruler`, the positions below the columns. A cell has the colour of the group
-// that is seen. Optional: onPoint(t, u); onPaint(t, u, allowed, from), called for the cell that is
+// that is seen. Optional: onPaint(t, u, allowed), called for the cell that is
 // pressed (`from`) and each one that it is dragged to, Space too; words(t, u) for the read-out;
 // name(segment). draw({layout, mask, kinds, most}): kinds of cells: 0 hidden, 1 shown, 2 leaks,
 // 3 missing, 4 shown but outside of the window; without it, the mask. Returns {root, canvas, draw}.
 export function maskCanvas(options = {}) {
-  const { onPoint, onPaint, ruler = false, label = "Attention mask" } = options;
+  const { onPaint, ruler = false, label = "Attention mask" } = options;
   const { words = (t, u) => cellText(view.layout, view.mask, t, u), name = edgeName } = options;
   const view = { layout: null, mask: null, at: [0, 0], wide: 1, pointed: false, painting: null,
     from: null };
@@ -216,7 +218,6 @@ export function maskCanvas(options = {}) {
     Object.assign(view, { at: [t, u], pointed: true });
     drawPointed(parts.canvas, view);
     fill(parts.readout, words(t, u));
-    if (onPoint) onPoint(t, u);
   };
   const paint = ([t, u]) => onPaint(t, u, view.painting, view.from);
   listenToMask(parts.canvas, view, point, onPaint ? paint : null);

@@ -17,13 +17,13 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from minise.data.miniature import evaluation_questions, load_facts
+from minise.data.miniature import evaluation_questions
 from minise.engines import LanguageModel
 from minise.errors import InputError
 
 FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
 MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a page of 27 MB
-QUESTIONS = 300
+QUESTIONS = 40
 CODE = os.environ.get("MINISE_REPOSITORY", "")  # the address to which the page links
 MOST_CHOICES = 8
 _HERE = Path(__file__).parent
@@ -96,15 +96,8 @@ def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
     those whose text no earlier one has.
 
     id: seeds the groups. answer: the index of the right choice. rank: of each choice; the question
-    with K choices has those of rank 0 ... K - 1, as `evaluation_questions` draws it. fame: the
-    place of its fact among those of its `kind`, 1 for the best known, which the training texts tell
-    most often.
+    with K choices has those of rank 0 ... K - 1, as `evaluation_questions` draws it.
     """
-    fame: dict[str, tuple[str, int]] = {}
-    seen: dict[str, int] = {}
-    for fact in load_facts():
-        seen[fact.kind] = seen.get(fact.kind, 0) + 1
-        fame[fact.question] = fact.kind, seen[fact.kind]
     texts: set[str] = set()
     by_size = [evaluation_questions(count, K, 0) for K in range(2, MOST_CHOICES + 1)]
     questions = []
@@ -117,7 +110,6 @@ def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
         rank = [1 + sum(choice not in one.choices for one in sizes) for choice in largest.choices]
         assert largest.answer is not None
         rank[largest.answer] = 0
-        kind, place = fame[largest.text]
         questions.append(
             {
                 "id": largest.id,
@@ -125,8 +117,6 @@ def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
                 "choices": largest.choices,
                 "answer": largest.answer,
                 "rank": rank,
-                "kind": kind,
-                "fame": place,
             }
         )
     return questions

@@ -33,19 +33,16 @@ export function layoutKey(ids, positions, mask) {
   return sha256([ids.join(), positions.join(), mask.join("")].join("|"));
 }
 
-// The forward of Model, from the record: logits by token id, of labels only; every: what is known
-// of all tokens' logits; attention, lens: only of the first of `rows`; apart: as in recording.py.
+// The forward of Model, from the record: logits by token id, of labels only. Of the first of `rows`,
+// every: what is known of all tokens' logits; attention: what it reads; lens. apart: see
+// recording.py.
 export function recordedForward(answers) {
-  return async (ids, positions, mask, { rows, attention = false }) => {
+  return async (ids, positions, mask, { rows }) => {
     const found = answers[layoutKey(ids, positions, mask)];
     if (!found) throw new Error("this run is not recorded");
-    return {
-      logits: rows.map((row) => found.logits[row]),
-      every: found.every[rows[0]],
-      attention: attention ? recordedAttention(found.attention[rows[0]]) : [],
-      lens: found.lens[rows[0]] ?? [],
-      apart: found.apart.length ? found.apart : null,
-    };
+    const read = found.read[rows[0]];
+    return { logits: rows.map((row) => found.logits[row]), apart: found.apart, every: read,
+      attention: recordedAttention(read?.attention), lens: read?.lens };
   };
 }
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -23,19 +23,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel, layout_ends, read_logits
+from minise.engines import LanguageModel, layout_ends, on, read_logits
 from minise.errors import InputError
 from minise.grouping import Groups
 from minise.layout import Layout, Tree, causal_mask, pack
-from minise.method import Plan, SelfEnsemble, label_logits, plan_groups
+from minise.method import Plan, SelfEnsemble
 from minise.page.page import MOST_CHOICES, page_of
-from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
+from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, Prompt, write_prompts
 from minise.question import Question
-from minise.verify.recording import Recording, record
+from minise.verify.recording import record
 from minise.verify.traces import relative
 
 MOST_TRIALS, MOST_SEED = 40, 9999  # that the scenes can show
 GROUPS = 3  # at most, in the row of Leak
+AT_ONCE = 10  # trials in a pass
 WORDS = 2  # that Leak puts in place of group 1's first choice
 MARKS = 400  # for the logits of all tokens, in Read
 FEW = 4  # choices in Why, once under the labels behind the first FEW, once behind FILLER
@@ -49,16 +50,13 @@ FILLER = (  # neutral text, about as long as FEW lines of choices
 
 @dataclass(frozen=True)
 class Said:
-    """What the model says of a layout, at some of its rows. logits: of labels, by row and token id.
-    every: of all tokens, see `_every`. attention: (L, heads, T) by row, what the row's token
-    reads. lens: by row, the label logits as read after each layer. apart: after each layer, how
-    far group 2's end is from a run of its own, as a part of its size."""
+    """What the model says of a layout. logits: at some of its rows, of labels, by row and token id.
+    read: more of such a row, for Read (see `read_said`). apart: after each layer, how far group 2's
+    end is from a run of its own, as a part of its size."""
 
     layout: Layout
     logits: dict[int, dict[int, float]]
-    every: dict[int, dict[str, Any]] = field(default_factory=dict)
-    attention: dict[int, Tensor] = field(default_factory=dict)
-    lens: dict[int, list[dict[int, float]]] = field(default_factory=dict)
+    read: dict[int, dict[str, Any]] = field(default_factory=dict)
     apart: list[float] = field(default_factory=list)
 
 
@@ -149,10 +147,9 @@ def all_said(asked: Asked, lines: Lines, tell: Callable[[str], object]) -> list[
     numbers are compared bit for bit."""
     said: list[Said] = []
     steps: dict[str, Callable[[], list[Said]]] = {
-        "Ask: the prompt with each number of choices": lambda: ask_said(asked),
-        "Why: other labels, and text before the list": lambda: why_said(asked),
+        "Ask and Why: prompts with all choices": lambda: ask_said(asked),
         f"Mean: {asked.N} trials": lambda: mean_said(asked),
-        "Leak: four combinations of mask and positions": lambda: leak_said(asked),
+        "Leak: each word, with each mask and positions": lambda: leak_said(asked),
         "Read: each line hidden": lambda: read_said(asked, lines),
     }
     for number, (what, step) in enumerate(steps.items(), 1):
@@ -161,65 +158,81 @@ def all_said(asked: Asked, lines: Lines, tell: Callable[[str], object]) -> list[
     return said
 
 
+def run_all(
+    lm: LanguageModel, rows: Sequence[tuple[Layout, list[list[int]]]], exact: bool = False
+) -> Iterator[tuple[Said, list[Tensor]]]:
+    """Run layouts in one pass, each as if it were alone, and read labels (ids for each end): of
+    each the answer, and after each layer the stream (G, D) at its ends. `exact`: by the decoder
+    whose bits do not depend on what runs together, which takes longer."""
+    layouts, lengths = [layout for layout, _ in rows], [len(layout.tokens) for layout, _ in rows]
+    starts = [0, *accumulate(lengths)]
+    whole = Layout(
+        torch.cat([layout.tokens for layout in layouts]),
+        torch.cat([layout.positions for layout in layouts]),
+        torch.block_diag(*[layout.mask for layout in layouts]).bool(),
+        torch.cat([one.ends + start for one, start in zip(layouts, starts, strict=False)]),
+    )
+    with torch.inference_mode(), record(lm.refined if exact else lm.decoder) as seen:
+        if exact:
+            hidden = layout_ends(lm, whole)
+        else:
+            tokens, positions, ends = on(lm, whole.tokens, whole.positions, whole.ends)
+            hidden = lm.decoder(tokens, positions, whole.mask)[ends]
+        columns = sorted({i for _, labels in rows for ids in labels for i in ids})
+        logits = read_logits(lm, hidden, columns, is_plain=not exact).double().cpu()
+    values = iter(logits.tolist())
+    for (layout, labels), start in zip(rows, starts, strict=False):
+        said = {
+            end: {i: value for i, value in zip(columns, next(values), strict=True) if i in ids}
+            for end, ids in zip(layout.ends.tolist(), labels, strict=True)
+        }
+        yield Said(layout, said), [rows[layout.ends + start] for rows in by_layer(seen.residual)]
+
+
+def by_layer(recorded: dict[int, Tensor]) -> list[Tensor]:
+    """What was recorded of a row of tokens, from the first layer to the last."""
+    return [one.squeeze(0) for _, one in sorted(recorded.items())]
+
+
 def ask_said(asked: Asked) -> list[Said]:
-    """Standard inference with 2, 3, ... of the choices."""
-    rank = world_item(asked.question)["rank"]
-    orders = [
-        (tuple(i for i, place in enumerate(rank) if place < K),) for K in range(2, len(rank) + 1)
-    ]
-    groups = Groups(tuple(orders))
-    plan = plan_groups(asked.lm, asked.question, DEFAULT_TEMPLATE, groups, null_option=False)
-    layouts = [pack(plan.prefix, [ids]) for ids in plan.branches]
-    return _said(plan, layouts, label_logits(asked.lm, plan))
-
-
-def why_said(asked: Asked) -> list[Said]:
-    """The prompt with FEW choices under the labels behind the first, and behind a text."""
-    item, tokenizer = world_item(asked.question), asked.lm.tokenizer
-    K = min(FEW, len(item["choices"]))
-    names = [one for one, place in zip(item["choices"], item["rank"], strict=True) if place < K]
-    said = []
-    for text, labels in why_prompts(asked.question.text, names):
-        whole, *longer = tokenizer.encode([text, *(f"{text} {label}" for label in labels)])
-        layout = pack(whole[:-1], [whole[-1:]])
-        ids = [one[-1] for one in longer]
-        logits = read_logits(asked.lm, layout_ends(asked.lm, layout), ids)[0].double().tolist()
-        said.append(Said(layout, {len(whole) - 1: dict(zip(ids, logits, strict=True))}))
-    return said
-
-
-def why_prompts(question: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """The two prompts of Why, and their labels."""
-    template, K = DEFAULT_TEMPLATE, len(names)
-    prompts = []
-    for filler, labels in (("", LABELS[FEW : FEW + K]), ("".join(FILLER), LABELS[:K])):
+    """Standard inference with 2, 3, ... of the choices, and the two prompts of Why."""
+    item, encode, template = world_item(asked.question), asked.lm.tokenizer.encode, DEFAULT_TEMPLATE
+    ways = [(K, LABELS[:K], "") for K in range(2, len(item["choices"]) + 1)]
+    few = min(FEW, len(item["choices"]))
+    ways += [(few, LABELS[FEW : FEW + few], ""), (few, LABELS[:few], "".join(FILLER))]
+    rows = []
+    for K, labels, filler in ways:
+        names = [one for one, at in zip(item["choices"], item["rank"], strict=True) if at < K]
         pairs = zip(labels, names, strict=True)
-        lines = [template.choice.format(label=label, choice=name) for label, name in pairs]
-        text = template.prefix(question) + filler + "".join(lines) + template.cue
-        prompts.append((text, labels))
-    return prompts
+        listed = [template.choice.format(label=label, choice=name) for label, name in pairs]
+        text = template.prefix(item["question"]) + filler + "".join(listed) + template.cue
+        cues = [text + template.label.format(label=label) for label in labels]
+        whole, *longer = encode([text, *cues])
+        rows.append((pack(whole[:-1], [whole[-1:]]), [[ids[-1] for ids in longer]]))
+    return [said for said, _ in run_all(asked.lm, rows)]
 
 
 def mean_said(asked: Asked) -> list[Said]:
-    """All trials at once. The page asks trial after trial, each as a tree of its groups."""
-    plan = asked.trials()
-    groups = iter(plan.branches)
-    layouts = [
-        pack(plan.prefix, [next(groups) for _ in trial], tree=True) for trial in plan.groups.trials
-    ]
-    return _said(plan, layouts, label_logits(asked.lm, plan))
-
-
-def _said(plan: Plan, layouts: Sequence[Layout], logits: Sequence[Tensor]) -> list[Said]:
-    """The label logits of each prompt of the plan, by the layouts in whose ends they stand."""
-    said = iter(zip(plan.prompts, logits, strict=True))
-    answers = []
-    for layout in layouts:
-        rows = {}
-        for end, (prompt, values) in zip(layout.ends.tolist(), said, strict=False):
-            rows[end] = dict(zip(prompt.label_ids or (), values.tolist(), strict=True))
-        answers.append(Said(layout, rows))
+    """The trials, some in a pass. The page asks trial after trial, each as a tree of its groups."""
+    plan, answers = asked.trials(), []
+    prompts = iter(plan.prompts)
+    trials = [[next(prompts) for _ in trial] for trial in plan.groups.trials]
+    for first in range(0, len(trials), AT_ONCE):
+        part = trials[first : first + AT_ONCE]
+        whole = _row(plan, [prompt for trial in part for prompt in trial], tree=True)
+        ((said, _),) = run_all(asked.lm, [whole])
+        places = iter(whole[0].ends.tolist())
+        for trial in part:
+            layout, _ = _row(plan, trial, tree=True)
+            logits = {end: said.logits[next(places)] for end in layout.ends.tolist()}
+            answers.append(Said(layout, logits))
     return answers
+
+
+def _row(plan: Plan, prompts: Sequence[Prompt], tree: bool = False) -> tuple[Tree, list[list[int]]]:
+    """Prompts of a plan in one row, and the ids of their labels."""
+    layout = pack(plan.prefix, [prompt.ids for prompt in prompts], tree=tree)
+    return layout, [prompt.label_ids or [] for prompt in prompts]
 
 
 def leak_groups(trial: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -254,31 +267,17 @@ def leak_said(asked: Asked) -> list[Said]:
     choices = asked.question.choices
     groups = leak_groups(asked.trials().groups.trials[0])
     lists = [[choices[i] for i in group] for group in groups]
-    alone = asked.prompts(lists)
-    alone = replace(alone, prompts=alone.prompts[1:2])
-    one = pack(alone.prefix, alone.branches)
-    said, streams = _run(asked.lm, alone, one)
-    answers = [said]
+    rows = []
     for word in [lists[0][0], *other_words(asked.question, groups)]:
         plan = asked.prompts([[word, *lists[0][1:]], *lists[1:]])
-        flat = pack(plan.prefix, plan.branches)
-        for layout in (flat, *ablated_layouts(flat).values()):
-            said, there = _run(asked.lm, plan, layout)
-            apart = [relative(a[-1:], b[1:2]) for a, b in zip(streams, there, strict=True)]
-            answers.append(replace(said, apart=apart))
-    return answers
-
-
-def _run(lm: LanguageModel, plan: Plan, layout: Layout) -> tuple[Said, list[Tensor]]:
-    """The label logits at the ends of a layout, and after each layer the stream (G, D) there."""
-    with record(lm.refined) as seen:
-        logits = label_logits(lm, replace(plan, layout=layout))
-    return _said(plan, [layout], logits)[0], [rows[layout.ends] for rows in by_layer(seen.residual)]
-
-
-def by_layer(recorded: dict[int, Tensor]) -> list[Tensor]:
-    """What was recorded of one row of tokens, from the first layer to the last."""
-    return [recorded[layer][0] for layer in sorted(recorded)]
+        flat, labels = _row(plan, plan.prompts)
+        rows += [(layout, labels) for layout in (flat, *ablated_layouts(flat).values())]
+    alone = _row(plan, plan.prompts[1:2])
+    (first, streams), *others = run_all(asked.lm, [alone, *rows], exact=True)
+    return [first] + [
+        replace(said, apart=[relative(a[-1:], b[1:2]) for a, b in zip(streams, there, strict=True)])
+        for said, there in others
+    ]
 
 
 def read_said(asked: Asked, lines: Lines) -> list[Said]:
@@ -313,8 +312,14 @@ def read_said(asked: Asked, lines: Lines) -> list[Said]:
     )
     layouts = [flat, *(flat.replace(mask=one) for _, one in hidden)]
     owners = [*range(len(lists)), *(g for g, _ in hidden)]  # of each end of `longer`
-    with record(asked.lm.refined, attention=True) as seen:
-        logits = read_logits(asked.lm, layout_ends(asked.lm, longer)).cpu().double()
+    lm, decoder = asked.lm, asked.lm.decoder
+    with torch.inference_mode(), record(decoder, attention=True) as seen:
+        hidden = decoder(*on(lm, longer.tokens, longer.positions), longer.mask)
+        logits = read_logits(lm, hidden[longer.ends], is_plain=True).double().cpu()
+        # The stream (G, D) at the ends after each layer, read out as after the last one.
+        columns = sorted({i for prompt in plan.prompts for i in prompt.label_ids or []})
+        streams = [decoder.model.norm(rows[longer.ends]) for rows in by_layer(seen.residual)]
+        lens = [read_logits(lm, rows, columns, is_plain=True).tolist() for rows in streams]
     weights = torch.stack(by_layer(seen.attention)).float().cpu()
     answers = []
     for number, (row, owner) in enumerate(zip(longer.ends.tolist(), owners, strict=True)):
@@ -323,19 +328,13 @@ def read_said(asked: Asked, lines: Lines) -> list[Said]:
         reads = weights[:, :, row, :T].clone()
         reads[:, :, end] += weights[:, :, row, row] if row >= T else 0  # its own weight
         layout = layouts[max(0, number - len(lists) + 1)]
-        lens = _lens(asked.lm, seen, row, ids)
-        answers.append(
-            Said(layout, {end: said}, {end: _every(logits[number])}, {end: reads}, {end: lens})
-        )
+        more = {
+            **_every(logits[number]),
+            "attention": _packed(reads),
+            "lens": [dict(zip(columns, rows[number], strict=True)) for rows in lens],
+        }
+        answers.append(Said(layout, {end: said}, {end: more}))
     return answers
-
-
-@torch.inference_mode()
-def _lens(lm: LanguageModel, seen: Recording, row: int, ids: list[int]) -> list[dict[int, float]]:
-    """The label logits of a row's stream after each layer, read as after the last one."""
-    rows = torch.stack([rows[row] for rows in by_layer(seen.residual)])
-    logits = read_logits(lm, lm.refined.model.norm(rows), ids).double().tolist()
-    return [dict(zip(ids, one, strict=True)) for one in logits]
 
 
 def _every(logits: Tensor) -> dict[str, Any]:
@@ -405,13 +404,11 @@ def as_json(all_answers: Sequence[Said]) -> dict[str, dict[str, Any]]:
     first one's logits stay."""
     answers: dict[str, dict[str, Any]] = {}
     for said in all_answers:
-        empty: dict[str, Any] = {"logits": {}, "every": {}, "attention": {}, "lens": {}}
+        empty: dict[str, Any] = {"logits": {}, "read": {}, "apart": []}
         kept = answers.setdefault(layout_key(said.layout), empty)
         kept["logits"] = said.logits | kept["logits"]
-        kept["every"] |= said.every
-        kept["lens"] |= said.lens
-        kept["apart"] = kept.get("apart") or said.apart
-        kept["attention"] |= {end: _packed(w) for end, w in said.attention.items()}
+        kept["read"] |= said.read
+        kept["apart"] = kept["apart"] or said.apart
     return answers
 
 

@@ -1,7 +1,7 @@
 // Leak: groups of one question in one row. A reader changes a word in group 1, watches group 2's
 // answer, and paints the mask until nothing changes; then come the positions.
-import { button, chooser, colour, el, equation, fill, maskCanvas, paragraph, percent, plot,
-  shownPiece, superscript } from "./draw.js";
+import { button, chooser, colour, el, equation, fill, layerPlot, maskCanvas, paragraph, percent,
+  shownPiece } from "./draw.js";
 import { dense, runOn, separate } from "./layout.js";
 import { blockMask, cellWords, changeWords, largestChange, paintBlock, readBlocks, readersOfFirst,
   relativeChange, windowKinds, writeBlocks } from "./leak.js";
@@ -317,16 +317,10 @@ function miniBars(answer, alone, app) {
 
 // A line for each of the four ways, on a logarithmic scale; the last one is the state's, in ink.
 function drawLayers(ways) {
-  const host = leakView.layers, L = ways[0].length, zero = -9;
-  if (!host.clientWidth) return;
-  const log = (d) => (d ? Math.max(Math.log10(d), zero + 1) : zero);
-  const every = Math.ceil(L / 8);
-  const at = plot(host, { height: 128, xs: [1, L], ys: [zero, 1], top: 22, bottom: 38, right: 20,
-    xTicks: Array.from({ length: L }, (_, l) => [l + 1, `${l + 1}`]).filter((_, l) =>
-      l % every === 0), yTicks: [[zero, "0"], [-6, `10${superscript(-6)}`],
-      [-3, `10${superscript(-3)}`], [0, "1"]], xTitle: "layer", yTitle: "distance",
+  const none = -9; // where 0 stands
+  if (!leakView.layers.clientWidth) return;
+  layerPlot(leakView.layers, ways, { ink: ways.length - 1, name: "layers", height: 128, top: 22,
+    place: (d) => (d ? Math.max(Math.log10(d), none + 1) : none), ys: [none, 1],
+    yTicks: [[none, "0"], [-6, "10⁻⁶"], [-3, "10⁻³"], [0, "1"]], yTitle: "distance",
     label: `Distance after each layer: ${ways.at(-1).map(changeWords).join(", ")}` });
-  ways.forEach((way, i) => at.svg.append(el("path", { class: i < ways.length - 1 ? "faint" : "line",
-    "data-layers": way.join(" "),
-    d: way.map((d, l) => `${l ? "L" : "M"}${at.x(l + 1)} ${at.y(log(d))}`).join("") })));
 }

@@ -2,7 +2,7 @@
 // leaks when the model of this page runs a row with it.
 import { judgePacking, meantMask, meantPairs, readFields, readPacking, RowError,
   tokenWords } from "./check.js";
-import { button, el, fill, maskCanvas, paragraph, small } from "./draw.js";
+import { button, el, fill, maskCanvas, paragraph } from "./draw.js";
 import { ancestors } from "./layout.js";
 import { changeWords, largestChange } from "./leak.js";
 import { softmax } from "./method.js";
@@ -21,19 +21,8 @@ const OWN_EXAMPLES = [
   ["padding is seen", "documents: 6\npadding: left\nattention_mask: 1 1 1 1 1 1 1 1\n" +
     "position_ids: 0 0 0 1 2 3 4 5"],
   ["right: documents", `${THREE}cu_seqlens: 0 4 8 12\n${RESET}`],
-  ["right: a trunk with two branches, as a mask", `trunk: 3
-branches: 3 3
-position_ids: 0 1 2 3 4 5 3 4 5
-attention_mask:
-1 0 0 0 0 0 0 0 0
-1 1 0 0 0 0 0 0 0
-1 1 1 0 0 0 0 0 0
-1 1 1 1 0 0 0 0 0
-1 1 1 1 1 0 0 0 0
-1 1 1 1 1 1 0 0 0
-1 1 1 0 0 0 1 0 0
-1 1 1 0 0 0 1 1 0
-1 1 1 0 0 0 1 1 1`],
+  ["right: a trunk with two branches", "trunk: 3\nbranches: 3 3\n" +
+    "position_ids: 0 1 2 3 4 5 3 4 5\nparents: -1 0 1 2 3 4 2 6 7"],
 ];
 const ownView = { queue: Promise.resolve(), pasted: "", waiting: 0 };
 
@@ -266,9 +255,9 @@ function showLeaks(p, { changes, apart }) {
     real.length > 1 || still.length < changes.length ? lines : null,
     still.length ? el("li", {}, `Change ${names(still)}: nothing else changes, exactly.`) : null,
     exact.length ? el("li", {}, `Equal to a run of its own, exactly: ${names(exact)}.`) : null,
-    real.filter((part) => apart[part]).map((part) => el("li", {}, `${p.names[part]}: `,
-      apart[part] < 1e-6 ? `equal to a run of its own up to rounding, by ${small(apart[part])}.`
-        : `${small(apart[part])} apart from a run of its own.`)));
+    real.filter((part) => apart[part]).map((part) => el("li", {}, `${p.names[part]}: ${
+      apart[part] < 1e-6 ? "equal to a run of its own up to rounding" : "apart from a run of its own"
+    }, by ${changeWords(apart[part])}.`)));
   fill(ownView.about, "Run on a built-in text, with the model of this page. A number is the ",
     "largest change of any next token's probability.",
     changes.length === OWN_PARTS ? ` The first ${OWN_PARTS} parts were changed.` : "");

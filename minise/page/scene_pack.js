@@ -12,7 +12,7 @@ const STAGES = {
     "same tokens at the same positions, so the answers stay the same. A trunk that all share, " +
     "and a branch where prompts begin to differ: a tree."],
 };
-const packView = { key: "", stage: "separate", amount: 0, stop: () => {}, playing: 0 };
+const packView = { key: "", stage: "separate", stop: () => {} };
 
 export const pack = {
   id: "pack",
@@ -33,9 +33,7 @@ export const pack = {
 function buildPack(root, app) {
   packView.counter = el("b", { class: "counter", id: "pack-counter" });
   packView.stages = Object.entries(STAGES).map(([stage, [name]]) => el("button", { type: "button",
-    id: `pack-${stage}`, onclick: () => packStage(app, stage) }, el("b"), ` ${name}`));
-  packView.play = el("button", { type: "button", id: "pack-play", onclick: () => packPlay(app) },
-    "▶ Play");
+    id: `pack-${stage}`, onclick: () => app.set({ stage }) }, el("b"), ` ${name}`));
   packView.text = el("p", { "aria-live": "polite", class: "stage-text" });
   packView.words = el("div", { class: "words", id: "pack-words" });
   packView.title = el("h3");
@@ -51,8 +49,7 @@ function buildPack(root, app) {
         "should be read twice. **Packing** writes all prompts into one row."),
       el("p", {}, packView.counter, " tokens to read"),
       el("div", { class: "steps", role: "group", "aria-label": "How the prompts are laid out" },
-        packView.stages),
-      packView.play),
+        packView.stages)),
     el("div", { class: "stage" }, packView.text,
       el("h3", {}, "The first two prompts. The number below a token is its position."),
       packView.words, packView.title, packView.canvas, packView.pointed,
@@ -63,23 +60,6 @@ function buildPack(root, app) {
       equation("M_ij = 1 if j ≤ i and j ∈ Q ∪ G(i), else 0"),
       equation("pos(i) = |Q| + place of i in its group G(i)"),
       paragraph("The next scene shows what goes wrong without them.", { class: "soft" })));
-}
-
-function packStage(app, stage) {
-  clearTimeout(packView.playing);
-  app.set({ stage });
-}
-
-function packPlay(app) {
-  clearTimeout(packView.playing);
-  const rest = packView.stage === "tree" ? ["separate", "dense", "tree"]
-    : packView.stage === "dense" ? ["tree"] : ["dense", "tree"];
-  const next = () => {
-    if (app.state.scene !== "pack") return;
-    app.set({ stage: rest.shift() });
-    if (rest.length) packView.playing = setTimeout(next, 2600);
-  };
-  next();
 }
 
 function updatePack(app) {

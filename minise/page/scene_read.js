@@ -1,6 +1,7 @@
 // Read: the last token of a group, its logits, the softmax over the labels, and where the heads of
 // that token look.
-import { bars, chooser, el, equation, fill, paragraph, percent, plot, slider } from "./draw.js";
+import { bars, chooser, el, equation, fill, layerPlot, paragraph, percent, plot,
+  slider } from "./draw.js";
 import { dense } from "./layout.js";
 import { NULL_OPTION, render, softmax, topOf } from "./method.js";
 import { switchOff } from "./recording.js";
@@ -172,22 +173,18 @@ function drawReadAnswer(app, result, { names, labels, before, right }) {
 
 // A line for each label: its probability as read after each layer.
 function drawReadLens(app, { lens }, { labels, top }) {
-  const L = lens.length, each = lens.map((logits) => softmax(logits, labels));
-  if (!L || !readView.lens.clientWidth) return;
-  const every = Math.ceil(L / 8);
-  const at = plot(readView.lens, { height: 170, xs: [1, L], ys: [0, 1], right: 26, bottom: 38,
-    xTicks: each.map((_, l) => [l + 1, `${l + 1}`]).filter((_, l) => l % every === 0),
-    yTicks: [[0, "0%"], [0.5, "50%"], [1, "100%"]], xTitle: "layer", yTitle: "probability",
+  if (!readView.lens.clientWidth) return;
+  const each = lens.map((logits) => softmax(logits, labels));
+  const at = layerPlot(readView.lens, labels.map((_, i) => each.map((p) => p[i])), { ink: top,
+    name: "lens", height: 170, ys: [0, 1], yTicks: [[0, "0%"], [0.5, "50%"], [1, "100%"]],
+    yTitle: "probability",
     label: `The answer after each layer: ${each.map((p) => app.label(topOf(p))).join(", ")}` });
-  const ends = labels.map((_, i) => i).sort((a, b) => each.at(-1)[b] - each.at(-1)[a]);
   let free = -Infinity; // names stand below each other
-  for (const i of ends) {
-    const y = Math.max(at.y(each.at(-1)[i]) + 4, free);
-    free = y + 11;
-    at.svg.append(el("path", { class: i === top ? "line" : "faint",
-      "data-lens": each.map((p) => p[i]).join(" "),
-      d: each.map((p, l) => `${l ? "L" : "M"}${at.x(l + 1)} ${at.y(p[i])}`).join("") }),
-    el("text", { x: at.x(L) + 6, y, class: i === top ? "here" : "" }, app.label(i)));
+  for (const i of [...labels.keys()].sort((a, b) => each.at(-1)[b] - each.at(-1)[a])) {
+    free = Math.max(at.y(each.at(-1)[i]) + 4, free);
+    at.svg.append(el("text", { x: at.x(lens.length) + 6, y: free, class: i === top ? "here" : "" },
+      app.label(i)));
+    free += 11;
   }
 }
 

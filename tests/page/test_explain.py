@@ -80,7 +80,7 @@ def test_the_command_writes_the_page_and_the_figure(
     assert status == 0
     assert out.startswith(f"written: {output} (")
     assert how in out
-    assert ("recording 1 of 5, Ask" in err) is ("qwen3" in how)
+    assert ("recording 1 of 4, Ask" in err) is ("qwen3" in how)
     page = output.read_text(encoding="utf-8")
     assert '"question":"Which is a bird?"' in page
     assert str(tmp_path) not in page

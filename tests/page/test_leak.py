@@ -139,7 +139,7 @@ OWN = {
         "equal to the separate runs",
         "Equal to a run of its own, exactly: document 1, document 2, document 3.",
     ),
-    "right: a trunk with two branches, as a mask": (
+    "right: a trunk with two branches": (
         "equal to the separate runs",
         "as it should",
     ),

@@ -16,7 +16,7 @@ import torch
 
 import minise
 from minise import InputError, load
-from minise.data.miniature import evaluation_questions, load_facts
+from minise.data.miniature import evaluation_questions
 from minise.page import page
 from minise.page.page import live_page, script_of, tokenizer_problem, world
 from tests.support.tiny import FAMILIES, QWEN3, make_tokenizer, write_checkpoint
@@ -90,11 +90,6 @@ def test_the_world_has_the_evaluation_questions_of_each_number_of_choices() -> N
             assert (one["id"], one["question"]) == (question.id, question.text)
             assert chosen == list(question.choices)
             assert one["choices"][one["answer"]] == question.choices[question.answer]
-    facts = {fact.question: fact for fact in load_facts()}
-    for one in held:
-        fact = facts[one["question"]]
-        assert one["kind"] == fact.kind
-        assert one["fame"] ** -1.25 == pytest.approx(fact.frequency)
 
 
 def write(folder: Path, **modules: str) -> Path:

@@ -151,7 +151,7 @@ BAD = {
     "mask: 1 0\n1 1": '"mask" is unknown; the fields are documents, branches,',
     "window: 0\nposition_ids: 0 1": "window: is 0; give a number of positions",
     "1 2 3\nposition_ids: 0 1 2": "the first line has no name",
-    "position_ids: " + "[" * 3000: 'position_ids: a "]" is missing',
+    "position_ids: " + "[" * 3000: "position_ids: cannot be read",
     "position_ids: " + "[" * 3000 + "]" * 3000: "position_ids: has lists in lists",
     "position_ids: " + "1 " * 100_000: "100000 tokens are too many",
     "__proto__: 1": "nothing says how long the row is",

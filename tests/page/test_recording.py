@@ -263,15 +263,18 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
           const key = layoutKey(ids, positions, mask);
           const ends = Object.keys(data.answers[key].logits).map(Number);
           for (const end of ends) {
-            const options = { rows: [end], attention: end in data.answers[key].attention };
+            const read = end in data.answers[key].read;
+            const options = { rows: [end], attention: read, lens: read };
             const live = model.forward(ids, positions, Uint8Array.from(mask), options);
             const one = await recorded(ids, positions, mask, options);
             const labels = Object.keys(one.logits[0]);
+            const lens = (one.lens ?? []).map((logits, l) => [labels.map((id) => logits[id]),
+              labels.map((id) => live.lens[l][id])]);
             const looks = one.attention.flatMap((heads, l) => heads.map((row, h) =>
               Math.max(...row.map((w, u) =>
                 Math.abs(w - live.attention[l][h][end * ids.length + u])))));
             told.push({ key, live: labels.map((id) => live.logits[0][id]),
-              recorded: labels.map((id) => one.logits[0][id]), looks });
+              recorded: labels.map((id) => one.logits[0][id]), looks, lens });
           }
         }
         tell(told);
@@ -284,6 +287,9 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
         live, recorded = torch.tensor(one["live"]), torch.tensor(one["recorded"])
         assert (live - recorded).abs().max() < 1e-4 * live.abs().max()
         assert max(one["looks"], default=0) < 1e-4
+        assert bool(one["lens"]) is bool(one["looks"])
+        for some, others in torch.tensor(one["lens"]):
+            assert (some - others).abs().max() < 1e-4 * others.abs().max()
 
 
 def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LanguageModel) -> None:
