@@ -129,7 +129,9 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     top = "minise|tests|tools|docs|weights"
     named = [ROOT / name for name in re.findall(rf"`((?:{top})/[\w./-]+)`", text)]
-    named += [page.parent / name for name in re.findall(r"\]\((?!https?:)([^)#]+)", text)]
+    named += [
+        page.parent / name for name in re.findall(r"\]\((?!https?:|live\.html)([^)#]+)", text)
+    ]
     if page.name == "README.md" and page.parent == ROOT:
         # "Read it" names files by their names alone.
         start = text.index("## Read it")

@@ -181,6 +181,13 @@ def test_what_is_no_row_gets_one_line_and_the_next_row_is_read(scene: View) -> N
     assert scene.text("#own-fault") == ""
 
 
+def test_a_row_of_the_zoo_opens_by_its_address(scene: View) -> None:
+    """As docs/zoo.md links to it."""
+    scene.go("own?row=%7B%22documents%22:%5B3,3%5D%7D")
+    assert "6 tokens, 2 separate prompts: NOT equal" in scene.text("#scene-own .own-stage")
+    assert scene.page.input_value("#scene-own textarea") == '{"documents":[3,3]}'
+
+
 def test_a_word_that_is_hostile_stays_text(scene: View) -> None:
     scene.go(f"leak?K=4&m=2&word={quote(HOSTILE)}&cells={quote(HOSTILE)}")
     assert scene.page.evaluate("typeof hacked") == "undefined"

@@ -9,6 +9,7 @@ import math
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -395,6 +396,9 @@ def test_a_published_bug_is_named_its_fix_passes_and_the_page_tells_it(name: str
         assert finding.words in story
     if "half" not in name:
         assert report.picture in story
+        row = {field: value for field, value in bug["wrong"].items() if field != "input_ids"}
+        link = "live.html#own?row=" + quote(json.dumps(row, separators=(",", ":")), safe=",:")
+        assert f"({link})" in story or "labels" in row  # which the page does not read
 
 
 def test_the_pages_tell_of_no_bug_that_is_not_rebuilt_and_list_every_field() -> None:
