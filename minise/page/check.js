@@ -2,7 +2,6 @@
 // minise/verify/packing.py, mistakes.py and judging.py the same code in Python.
 import { ancestors } from "./layout.js";
 export const MOST_TOKENS = 512; // of a row that is read here
-const MOST_TEXT = 4e6; // characters
 const MOST_LEVELS = 8; // of lists in lists
 const ROW_LISTS = ["position_ids", "segment_ids", "parents", "tree"];
 const ROW_LENGTHS = ["documents", "branches"];
@@ -30,7 +29,6 @@ function refuse(line) {
 export function readFields(text) {
   const trimmed = text.trim();
   if (!trimmed) refuse("there is nothing to read; paste a row, or load an example");
-  if (trimmed.length > MOST_TEXT) refuse("this is too long for this page; use minise check");
   const { fields, written } = trimmed.startsWith("{")
     ? { fields: readObject(trimmed), written: /"attention_mask"([^"]*)/.exec(trimmed)?.[1] }
     : readLines(trimmed);
@@ -145,7 +143,7 @@ function listOf(name, value) {
 
 function lengthsOf(name, value) {
   const lengths = listOf(name, value);
-  const least = lengths.reduce((low, one) => Math.min(low, one));
+  const least = Math.min(...lengths);
   if (least < 1) refuse(`${name}: holds the length ${least}; give lengths from 1`);
   return lengths;
 }
@@ -474,27 +472,23 @@ function* knownMasks(p) {
 // Known wrong positions: [name, positions].
 function knownPositions({ T, depths, parts, real, isTree }) {
   const index = depths.map((_, t) => t);
-  const known = [];
   const later = isTree ? "branches" : "documents after the first";
-  let count = -1;
+  let count = -1, start = 0;
   const runOn = real.map((one) => (count += one ? 1 : 0));
-  let start = 0;
   const restart = index.map((t) => {
     if (t && parts[t] !== parts[t - 1]) start = t;
     return t - start;
   });
-  if (isTree || !real.every(Boolean)) {
-    known.push(["positions are by index: they count every token of the row", index]);
-  }
-  if (!isTree) known.push(["positions run on, and do not start over with each document", runOn]);
-  known.push(["positions start at 1, not at 0", depths.map((one) => one + 1)]);
-  known.push(["positions start over at 0 with each branch, and do not go on from the trunk",
-    restart]);
-  for (const step of [1, -1]) {
-    const moved = depths.map((one, t) => one + (parts[t] !== parts[0] ? step : 0));
-    known.push([`positions of the ${later} are off by one`, moved]);
-  }
-  return known;
+  const moved = (step) => depths.map((one, t) => one + (parts[t] !== parts[0] ? step : 0));
+  return [
+    (isTree || !real.every(Boolean)) &&
+      ["positions are by index: they count every token of the row", index],
+    !isTree && ["positions run on, and do not start over with each document", runOn],
+    ["positions start at 1, not at 0", depths.map((one) => one + 1)],
+    ["positions start over at 0 with each branch, and do not go on from the trunk", restart],
+    [`positions of the ${later} are off by one`, moved(1)],
+    [`positions of the ${later} are off by one`, moved(-1)],
+  ].filter(Boolean);
 }
 
 function judgeMask(p) {

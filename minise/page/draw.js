@@ -81,7 +81,11 @@ export function slider({ label, min, max, value, oninput }) {
     input.value = now;
     fill(shown, `${now}`);
   };
-  return Object.assign(root, { input, set });
+  const limit = (most) => {
+    input.max = most;
+    fill(root.querySelector(".range").lastChild, most);
+  };
+  return Object.assign(root, { input, set, limit });
 }
 
 // One of a few: options are [value, text] pairs.

@@ -20,6 +20,7 @@ from torch import nn
 from minise.data.miniature import evaluation_questions
 from minise.engines import LanguageModel
 from minise.errors import InputError
+from minise.question import Question
 
 FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
 MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a page of 27 MB
@@ -30,10 +31,6 @@ _HERE = Path(__file__).parent
 _START = "app.js"  # the module that imports all others
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
-_NAME = re.compile(r"^(?:async )?(?:function|class|const|let) ([\w$]+)", re.MULTILINE)
-# What these do not know: other imports and exports, names by `var` or from a pattern, and an end of
-# the script.
-_OTHER = re.compile(r"^(?:import|export|var|(?:const|let) [\[{])|</script", re.MULTILINE)
 
 
 def live_page(lm: LanguageModel, asked: dict[str, Any]) -> str:
@@ -95,8 +92,7 @@ def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
     """Evaluation questions of the miniature with 8 choices, ready for JSON: of the first `count`
     those whose text no earlier one has.
 
-    id: seeds the groups. answer: the index of the right choice. rank: of each choice; the question
-    with K choices has those of rank 0 ... K - 1, as `evaluation_questions` draws it.
+    The question with K choices is that which `evaluation_questions` draws.
     """
     texts: set[str] = set()
     by_size = [evaluation_questions(count, K, 0) for K in range(2, MOST_CHOICES + 1)]
@@ -110,44 +106,29 @@ def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
         rank = [1 + sum(choice not in one.choices for one in sizes) for choice in largest.choices]
         assert largest.answer is not None
         rank[largest.answer] = 0
-        questions.append(
-            {
-                "id": largest.id,
-                "question": largest.text,
-                "choices": largest.choices,
-                "answer": largest.answer,
-                "rank": rank,
-            }
-        )
+        questions.append(page_question(largest, rank))
     return questions
 
 
+def page_question(question: Question, rank: list[int]) -> dict[str, Any]:
+    """A question as the page has it. rank: that with K choices has those of rank 0 ... K - 1."""
+    chosen = {"id": question.id, "choices": list(question.choices), "answer": question.answer}
+    return {"question": question.text, "rank": rank, **chosen}
+
+
 def script_of(folder: Path, start: str = _START) -> str:
-    """The modules of a folder as one script: each after those that it imports, in one scope.
-
-    Raises ValueError for a name that two modules define, an import or export that is written in
-    another way than here, and modules that import each other.
-    """
+    """The modules of a folder as one script: each after those that it imports, in one scope. So
+    no two may define one name, and they import and export in one way (_IMPORT, _EXPORT)."""
     texts: dict[str, str] = {}
-    homes: dict[str, str] = {}
 
-    def add(name: str, importing: tuple[str, ...]) -> None:
-        if name in importing:
-            raise ValueError(f"{' -> '.join([*importing, name])}: modules import each other")
-        if name in texts:
-            return
+    def add(name: str) -> None:
         text = _text(folder / name)
         for imported in _IMPORT.findall(text):
-            add(imported, (*importing, name))
-        text = _EXPORT.sub("", _IMPORT.sub("", text))
-        if other := _OTHER.search(text):
-            raise ValueError(f"{name}: {other[0]!r} cannot be joined with other modules")
-        for defined in _NAME.findall(text):
-            if homes.setdefault(defined, name) != name:
-                raise ValueError(f"{name}: {defined} is also defined in {homes[defined]}")
-        texts[name] = text
+            if imported not in texts:
+                add(imported)
+        texts[name] = _EXPORT.sub("", _IMPORT.sub("", text))
 
-    add(start, ())
+    add(start)
     return "\n".join(['"use strict";', "{", *texts.values(), "}", ""])
 
 

@@ -73,8 +73,7 @@ export function tellRecorded(why, { m, N, seed }, name, about, foot) {
   about.classList.add("recorded");
   foot.classList.add("recorded");
   fill(foot, `${name} does not run in this page: ${why}. Recorded are ${N} trials with groups of ${
-    m}, seed ${seed}; what needs another run is off. All works in the page of a llama, mistral or `,
-  "qwen2 model of at most 10 million numbers. Nothing is sent anywhere.");
+    m}, seed ${seed}; what needs another run is off. Nothing is sent anywhere.`);
 }
 
 // Switches controls off that have no recording.

@@ -28,7 +28,7 @@ from minise.errors import InputError
 from minise.grouping import Groups
 from minise.layout import Layout, Tree, causal_mask, pack
 from minise.method import Plan, SelfEnsemble
-from minise.page.page import MOST_CHOICES, page_of
+from minise.page.page import MOST_CHOICES, page_of, page_question
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, Prompt, write_prompts
 from minise.question import Question
 from minise.verify.recording import record
@@ -126,17 +126,10 @@ def check_scenes(question: Question, m: int, N: int, seed: int) -> None:
 
 
 def world_item(question: Question) -> dict[str, Any]:
-    """The question as the page has it. rank: the question with K choices has those below K, the
-    right one among them."""
+    """The question as the page has it; with fewer choices, the right one is among them."""
     first = question.answer or 0
     order = [first, *(i for i in range(len(question.choices)) if i != first)]
-    return {
-        "id": question.id,
-        "question": question.text,
-        "choices": list(question.choices),
-        "answer": question.answer,
-        "rank": [order.index(i) for i in range(len(order))],
-    }
+    return page_question(question, [order.index(i) for i in range(len(order))])
 
 
 # What the scenes ask.
@@ -290,28 +283,27 @@ def read_said(asked: Asked, lines: Lines) -> list[Said]:
     lists = [[choices[i] for i in group] for group in trial]
     plan = asked.prompts(lists)
     flat = pack(plan.prefix, plan.branches)
-    hidden = []  # for each copy: its group, and the mask that it stands for
+    hidden = []  # for each copy: its group, and the first and the last column that it does not see
     for g, (names, end) in enumerate(zip(lists, flat.ends.tolist(), strict=True)):
         start = end + 1 - len(plan.prefix) - len(plan.branches[g])  # of the prompt, but its prefix
-        stops = lines.stops([*names, NULL_OPTION])
-        for first, last in pairwise(stops):
-            mask = flat.mask.clone()
-            mask[end, start + first : start + last] = False
-            hidden.append((g, mask))
-    T, places = len(flat.tokens), flat.ends[[g for g, _ in hidden]]
-    mask = torch.eye(T + len(hidden), dtype=torch.bool)
-    mask[:T, :T] = flat.mask
-    for copy, ((_, one), place) in enumerate(zip(hidden, places.tolist(), strict=True), T):
-        mask[copy, :T] = one[place]
-        mask[copy, place] = False  # it sees itself in its place
+        stops = pairwise(lines.stops([*names, NULL_OPTION]))
+        hidden += [(g, start + first, start + last) for first, last in stops]
+    owners = [*range(len(lists)), *(g for g, _, _ in hidden)]  # of each end of `longer`
+    T, places = len(flat.tokens), flat.ends[owners[len(lists) :]]
+    mask = torch.block_diag(flat.mask, torch.eye(len(hidden))).bool()
+    layouts: list[Layout] = [flat] * len(lists)
+    for copy, (g, first, last) in enumerate(hidden, T):
+        end, one = int(flat.ends[g]), flat.mask.clone()
+        one[end, first:last] = False
+        layouts.append(flat.replace(mask=one))
+        mask[copy, :T] = one[end]
+        mask[copy, end] = False  # it sees itself in its place
     longer = Layout(
         torch.cat([flat.tokens, flat.tokens[places]]),
         torch.cat([flat.positions, flat.positions[places]]),
         mask,
         torch.cat([flat.ends, torch.arange(T, T + len(hidden))]),
     )
-    layouts = [flat, *(flat.replace(mask=one) for _, one in hidden)]
-    owners = [*range(len(lists)), *(g for g, _ in hidden)]  # of each end of `longer`
     lm, decoder = asked.lm, asked.lm.decoder
     with torch.inference_mode(), record(decoder, attention=True) as seen:
         hidden = decoder(*on(lm, longer.tokens, longer.positions), longer.mask)
@@ -327,13 +319,12 @@ def read_said(asked: Asked, lines: Lines) -> list[Said]:
         said = dict(zip(ids, logits[number, ids].tolist(), strict=True))
         reads = weights[:, :, row, :T].clone()
         reads[:, :, end] += weights[:, :, row, row] if row >= T else 0  # its own weight
-        layout = layouts[max(0, number - len(lists) + 1)]
         more = {
             **_every(logits[number]),
             "attention": _packed(reads),
             "lens": [dict(zip(columns, rows[number], strict=True)) for rows in lens],
         }
-        answers.append(Said(layout, {end: said}, {end: more}))
+        answers.append(Said(layouts[number], {end: said}, {end: more}))
     return answers
 
 

@@ -7,9 +7,7 @@ export const ASKED = 20;
 const askView = { known: new Map(), running: false };
 
 export const ask = {
-  id: "ask",
-  title: "Ask",
-  defaults: { K: 2 },
+  id: "ask", title: "Ask", defaults: { K: 2 },
   guess: {
     question: "A model gets 20 questions, first with 2 choices each, then with 8. " +
       "What happens to its share of right answers?",
@@ -20,8 +18,7 @@ export const ask = {
     because: "The model knows most of these facts, but a longer list of choices confuses it. " +
       "Drag K and see.",
   },
-  build: buildAsk,
-  update: updateAsk,
+  build: buildAsk, update: updateAsk,
 };
 
 function buildAsk(root, app) {
@@ -81,9 +78,8 @@ function askTyped(app) {
 async function updateAsk(app) {
   const { run, state } = app;
   askView.question.value = state.q === null || state.q >= ASKED ? "" : `${state.q}`;
-  askView.K.input.max = state.most;
+  askView.K.limit(state.most);
   askView.K.set(state.K);
-  fill(askView.K.querySelector(".range").lastChild, state.most);
   const { probabilities, text } = await askModel(app, state);
   if (run !== app.run) return;
   fill(askView.prompt, text);

@@ -14,15 +14,14 @@ const LEAK_CASES = [["none", true], ["groups", true], ["none", false], ["groups"
 const leakView = { rows: new Map(), measured: new Map(), queue: Promise.resolve() };
 
 export const leak = {
-  id: "leak",
-  title: "Leak",
-  defaults: { word: "", cells: "none" },
+  id: "leak", title: "Leak", defaults: { word: "", cells: "none" },
   guess: {
     question: "Two groups stand in one row. A word in group 1 changes. " +
       "Does the answer of group 2 change?",
     options: ["No, it has a question and choices of its own",
       "Yes, unless something hides the first", "Only if the words are alike"],
     right: 1,
+    hides: true,
     because: "Group 2 attends to all tokens before it in the row, those of group 1 too.",
   },
   build: buildLeak,
@@ -216,7 +215,7 @@ function showLeak(app) {
   const placed = runsOn ? runOn(now.layout) : now.layout, mask = blockMask(blocks, placed);
   leakView.shown = { ...placed, mask };
   const kinds = windowKinds(leakView.shown, window);
-  const most = Math.max(260, Math.min(400, innerHeight - 455)); // all of the scene on one screen
+  const most = Math.max(260, Math.min(400, innerHeight - 480)); // all of the scene on one screen
   picture.draw({ layout: placed, mask, kinds, most });
   fill(leakView.about, window ? leakWindow(app, kinds, window) : null);
   leakView.masks.forEach((one, i) =>

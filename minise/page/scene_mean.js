@@ -11,11 +11,8 @@ const MEAN_PAPER = { m: 4, N: 20, seed: 0 }; // of the comparison
 const MEAN_PAUSE = 150; // milliseconds between trials
 
 export const mean = {
-  id: "mean",
-  title: "Mean",
-  defaults: { n: 1 },
-  build: buildMean,
-  update: updateMean,
+  id: "mean", title: "Mean", defaults: { n: 1 },
+  build: buildMean, update: updateMean,
 };
 
 function buildMean(root, app) {
@@ -151,9 +148,8 @@ function drawMeanSquares(app) {
 function drawMeanControls(app, n) {
   const { N, m, most } = app.state;
   meanView.N.set(N);
+  meanView.m.limit(most);
   meanView.m.set(m);
-  meanView.m.input.max = most;
-  fill(meanView.m.querySelector(".range").lastChild, most);
   meanView.step.disabled = meanView.play.disabled = n >= N;
 }
 

@@ -27,15 +27,12 @@ const OWN_EXAMPLES = [
 const ownView = { queue: Promise.resolve(), pasted: "", waiting: 0 };
 
 export const own = {
-  id: "own",
-  title: "Your own mask",
-  defaults: { row: "" },
-  guess: null,
+  id: "own", title: "Your own mask", defaults: { row: "" },
   build: buildOwn,
   async update(app) {
     const run = app.run, view = ownView;
     const text = String(app.state.row || view.pasted || OWN_EXAMPLES[0][1]);
-    if (document.activeElement !== view.text || view.text.value === "") view.text.value = text;
+    if (document.activeElement !== view.text || view.pasted !== text) view.text.value = text;
     view.examples.forEach((one, i) =>
       one.setAttribute("aria-pressed", `${OWN_EXAMPLES[i][1] === text}`));
     const row = readOwn(text);
@@ -123,8 +120,7 @@ const ownPart = (segment) => (segment < 0 ? -1 - segment : segment);
 function ownName(segment) {
   const { names, parts, T } = ownView.packing, part = ownPart(segment);
   const room = parts.filter((one) => one === part).length / T;
-  if (room > 0.19) return names[part];
-  return room < 0.04 ? "" : names[part].split(" ").at(-1).slice(0, room > 0.1 ? 7 : 3);
+  return room > 0.19 ? names[part] : room < 0.04 ? "" : names[part].split(" ").at(-1).slice(0, 7);
 }
 
 // The packing as draw.js draws it. A trunk and padding are grey.
@@ -186,10 +182,6 @@ async function nextTokens(app, ids, positions, mask) {
   return logits.map((one) => softmax(one, all));
 }
 
-function rowsOf(p, part) {
-  return p.parts.flatMap((one, t) => (one === part ? [t] : []));
-}
-
 // The row under its own mask, with one part after the other changed: for each part how much each
 // other one changes, and how far each is from a run of its own.
 async function runOwn(app, p, stopped) {
@@ -208,7 +200,7 @@ async function runOwn(app, p, stopped) {
     const after = await nextTokens(app, changed, p.positions, mask);
     const rest = parts.filter((one) => one !== part && p.names[one] !== "padding");
     const found = rest.map((one) => {
-      const rows = rowsOf(p, one);
+      const rows = p.parts.flatMap((other, t) => (other === one ? [t] : []));
       return { part: one, change: largestChange(pick(rows, first), pick(rows, after)) };
     });
     changes.push({ part, found: found.filter(({ change }) => change) });

@@ -15,9 +15,7 @@ const STAGES = {
 const packView = { key: "", stage: "separate", stop: () => {} };
 
 export const pack = {
-  id: "pack",
-  title: "Pack",
-  defaults: { stage: "separate" },
+  id: "pack", title: "Pack", defaults: { stage: "separate" },
   guess: {
     question: "Many prompts begin with the same question. They move into one row. " +
       "How often must the question be written there?",
@@ -26,8 +24,7 @@ export const pack = {
     because: "What the model computes for a token depends only on the tokens up to it and their " +
       "positions. The question comes first in all prompts, so one copy serves all.",
   },
-  build: buildPack,
-  update: updatePack,
+  build: buildPack, update: updatePack,
 };
 
 function buildPack(root, app) {

@@ -1,7 +1,7 @@
 // Read: the last token of a group, its logits, the softmax over the labels, and where the heads of
 // that token look.
 import { bars, chooser, el, equation, fill, layerPlot, paragraph, percent, plot,
-  slider } from "./draw.js";
+  shownPiece, slider } from "./draw.js";
 import { dense } from "./layout.js";
 import { NULL_OPTION, render, softmax, topOf } from "./method.js";
 import { switchOff } from "./recording.js";
@@ -9,9 +9,7 @@ import { switchOff } from "./recording.js";
 const readView = { group: null, hide: null };
 
 export const read = {
-  id: "read",
-  title: "Read",
-  defaults: { group: 1, hide: 0, head: "" },
+  id: "read", title: "Read", defaults: { group: 1, hide: 0, head: "" },
   guess: {
     question: "The right choice is in one group only. What do the wrong choices of the other " +
       "groups get?",
@@ -23,8 +21,7 @@ export const read = {
     because: `Each prompt ends its list with “${NULL_OPTION}”. Its label takes part in the ` +
       "softmax, so a group of wrong choices can say: none of these.",
   },
-  build: buildRead,
-  update: updateRead,
+  build: buildRead, update: updateRead,
 };
 
 function buildRead(root, app) {
@@ -137,9 +134,8 @@ function readWithout(layout, parts, end, line) {
 }
 
 function drawReadControls(app, drawn, at, lines, hidden) {
-  readView.trial.input.max = app.state.N;
+  readView.trial.limit(app.state.N);
   readView.trial.set(app.state.trial);
-  fill(readView.trial.querySelector(".range").lastChild, app.state.N);
   const shape = `${drawn.length} ${lines}`;
   if (readView.shape !== shape) {
     readView.shape = shape;
@@ -266,6 +262,6 @@ function drawReadTokens(app, layout, { parts, end }, weights) {
     const share = weights[t];
     return el("span", { class: t === end ? "read-token end" : "read-token", dir: "auto",
       title: `${percent(share)} of the attention` },
-      app.tokenizer.piece(layout.ids[t]), el("i", { style: { height: `${14 * share}px` } }));
+      shownPiece(app.tokenizer, layout.ids[t]), el("i", { style: { height: `${14 * share}px` } }));
   }));
 }

@@ -5,8 +5,7 @@ import { NULL_OPTION } from "./method.js";
 const splitView = { shown: "" };
 
 export const split = {
-  id: "split",
-  title: "Split",
+  id: "split", title: "Split",
   guess: {
     question: "20 trials cut 8 choices into groups of 4 at random. " +
       "How many of the 40 groups hold the right answer?",
@@ -15,8 +14,7 @@ export const split = {
     because: "A trial uses each choice once, so the right answer is in one group of each trial. " +
       `The other groups need “${NULL_OPTION}”.`,
   },
-  build: buildSplit,
-  update: updateSplit,
+  build: buildSplit, update: updateSplit,
 };
 
 function buildSplit(root, app) {
@@ -60,9 +58,8 @@ function buildSplit(root, app) {
 
 function updateSplit(app) {
   const { state } = app, trials = app.trials();
+  splitView.K.limit(state.most);
   for (const key of ["K", "m", "N"]) splitView[key].set(state[key]);
-  splitView.K.input.max = state.most;
-  fill(splitView.K.querySelector(".range").lastChild, state.most);
   fill(splitView.seed, state.seed);
   const count = trials[0].length, prompts = state.N * count;
   fill(splitView.told, count === 1 ? "One group holds all choices. Choose m below K."

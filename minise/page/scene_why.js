@@ -8,9 +8,7 @@ const WHY_FEW = 4;
 const whyView = { running: false };
 
 export const why = {
-  id: "why",
-  title: "Why",
-  defaults: { K: 8, way: "few" },
+  id: "why", title: "Why", defaults: { K: 8, way: "few" },
   guess: {
     question: "Eight choices are hard. Four choices with the labels E to H, which the model also " +
       "knows: are they as easy as four with A to D?",
@@ -21,8 +19,7 @@ export const why = {
     because: "In training, E to H stood only in long lists, far from the question, and rarely. " +
       "So labels and length each cost something alone.",
   },
-  build: buildWhy,
-  update: updateWhy,
+  build: buildWhy, update: updateWhy,
 };
 
 // The ways to ask: a name, how many of the choices, and how the prompt is written.
@@ -47,11 +44,11 @@ function buildWhy(root, app) {
   whyView.prompt = el("pre", { class: "prompt", tabindex: 0, "aria-label": "The prompt" });
   root.append(
     el("div", { class: "side" },
-      el("h2", {}, "Labels and length both cost"),
-      paragraph("A long list has **labels** that are rare in short ones, E to H. And it has " +
+      el("h2", {}, app.recorded ? "Labels, or length?" : "Labels and length both cost"),
+      paragraph("A long list has **labels** that a short one has not, E to H. And it has " +
         "**length**: its choices stand far from the question. Here each comes alone, with four " +
         "choices: other labels, or neutral text between the question and the list."),
-      paragraph("Self-Ensemble asks short lists only, with the labels that the model knows best."),
+      paragraph("Self-Ensemble asks short lists only, with the first labels."),
       whyView.ways, el("h3", {}, "The prompt"), whyView.prompt),
     el("div", { class: "stage result" },
       el("h3", {}, app.recorded ? "Probability of the right choice, four ways"

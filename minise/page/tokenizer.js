@@ -48,10 +48,6 @@ export class Tokenizer {
     return [...ids, ...this.after];
   }
 
-  decode(ids) {
-    return new TextDecoder().decode(this.bytesOf(ids));
-  }
-
   // A token as text to be shown. Bytes that are no whole character are shown in hexadecimal.
   piece(id) {
     const bytes = this.bytesOf([id]);

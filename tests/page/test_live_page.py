@@ -18,7 +18,7 @@ import minise
 from minise import InputError, load
 from minise.data.miniature import evaluation_questions
 from minise.page import page
-from minise.page.page import live_page, script_of, tokenizer_problem, world
+from minise.page.page import live_page, tokenizer_problem, world
 from tests.support.tiny import FAMILIES, QWEN3, make_tokenizer, write_checkpoint
 
 SHIPPED = Path(minise.__file__).parents[1] / "weights"
@@ -90,31 +90,6 @@ def test_the_world_has_the_evaluation_questions_of_each_number_of_choices() -> N
             assert (one["id"], one["question"]) == (question.id, question.text)
             assert chosen == list(question.choices)
             assert one["choices"][one["answer"]] == question.choices[question.answer]
-
-
-def write(folder: Path, **modules: str) -> Path:
-    for name, script in modules.items():
-        (folder / f"{name}.js").write_text(script)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("const a = 2;\n", "a is also defined in a.js"),
-        ("async function a() {}\n", "a is also defined in a.js"),
-        ("export default 3;\n", "'export' cannot be joined"),
-        ("export { a };\n", "'export' cannot be joined"),
-        ('import * as a from "./a.js";\n', "'import' cannot be joined"),
-        ("const { x, y } = a;\n", "cannot be joined"),
-        ("var x = 1;\n", "cannot be joined"),
-        ("const x = '</script>';\n", "cannot be joined"),
-    ],
-)
-def test_what_cannot_be_joined_is_refused(tmp_path: Path, script: str, reason: str) -> None:
-    write(tmp_path, a="export const a = 1;\n", app=f'import {{ a }} from "./a.js";\n{script}')
-    with pytest.raises(ValueError, match=re.escape(reason)):
-        script_of(tmp_path)
 
 
 def tokenizer(**changes: Any) -> dict[str, Any]:
