@@ -1,0 +1,31 @@
+"""docs/real.md shows what its records say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("pandas")
+
+from tools import real
+
+
+def test_the_tables_are_not_older_than_the_records() -> None:
+    """If they are: python -m tools.real tables."""
+    page = real.PAGE.read_text("utf-8")
+    assert set(re.findall(r"<!-- table (\S+) -->", page)) == real.TABLES.keys()
+    assert page == real.page()
+
+
+def test_a_record_names_its_model_and_no_path() -> None:
+    records = list(real.RECORDS.glob("*/run.json"))
+    assert len(records) >= 6
+    for path in records:
+        model = re.search(r'"model": "(.*)"', path.read_text("utf-8"))
+        assert model
+        assert re.search(r"Q4_", model[1]), path
+
+
+def test_numbers_are_kept_with_four_digits() -> None:
+    assert real.short([0.123456, 1 / 3e9, 7, None, "x"]) == [0.1235, 3.333e-10, 7, None, "x"]

@@ -1,0 +1,276 @@
+"""The tables of docs/real.md, and the records they are made from, in docs/real/.
+
+python -m tools.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
+python -m tools.real tables
+
+`record` keeps the answers of a finished run of `minise eval` without its texts and groups, with
+four digits a number. `tables` writes the tables into the page; a test holds that it is not older.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from minise.evaluation.metrics import difference, holm, measure
+from minise.evaluation.results import read_run
+from minise.files import write_file
+
+ROOT = Path(__file__).parents[1]
+PAGE, RECORDS = ROOT / "docs" / "real.md", ROOT / "docs" / "real"
+KEPT: tuple[str, ...] = (
+    "id",
+    "seed",
+    "cluster",
+    "question_hash",
+    "answer",
+    "prediction",
+    "probabilities",
+)
+KEPT += ("label", "on_labels", "null", "tokens", "notes")
+NONE = "-"  # a run does not have it
+Rows = list[dict[str, Any]]
+
+
+def record(run: Path, name: str, model: str) -> None:
+    """Write a run into docs/real/NAME. `model`: its name; the run knows a folder."""
+    done = read_run(run)
+    folder = RECORDS / name
+    folder.mkdir(parents=True)
+    what = {**done.what, "model": model, "shards": 1}
+    (folder / "run.json").write_text(json.dumps(what, indent=1) + "\n")
+    for task, methods in done.rows.items():
+        for method, rows in methods.items():
+            lines = [json.dumps({key: short(row.get(key)) for key in KEPT}) for row in rows]
+            packed = gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
+            (folder / f"{task}-{method}.jsonl.gz").write_bytes(packed)
+
+
+def short(value: Any) -> Any:
+    """The value with four digits for each number that is not whole."""
+    if isinstance(value, list):
+        return [short(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+@cache
+def rows_of(cell: str) -> Rows | None:
+    """The answers of "NAME/TASK-METHOD"; None where there is no such record."""
+    path = RECORDS / f"{cell}.jsonl.gz"
+    if not path.exists():
+        return None
+    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    return [{**row, "scores": row["probabilities"]} for row in rows]
+
+
+@cache
+def numbers(cell: str) -> dict[str, Any]:
+    rows = rows_of(cell)
+    return {} if rows is None else measure(rows)
+
+
+@dataclass(frozen=True)
+class Table:
+    """rows: what they are called, and the beginning of their cells. columns: a title, the rest of
+    the cell, and a number that `measure` gives."""
+
+    head: str
+    rows: Sequence[tuple[str, str]]
+    columns: Sequence[tuple[str, str, str]]
+
+    def lines(self) -> list[str]:
+        titles = [*self.head.split(" | "), *(title for title, _, _ in self.columns)]
+        body = [
+            [label, *(written(numbers(start + end), name) for _, end, name in self.columns)]
+            for label, start in self.rows
+        ]
+        return markdown(titles, body)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """pairs: what they are called, and two cells; the first minus the second. p values are exact
+    McNemar tests, corrected by Holm over the pairs that count."""
+
+    head: str
+    pairs: Sequence[tuple[str, str, str]]
+    counts: bool = True
+
+    def lines(self) -> list[str]:
+        found = []
+        for label, a, b in self.pairs:
+            of_a, of_b = rows_of(a), rows_of(b)
+            if of_a and of_b and (one := difference(of_a, of_b)):
+                found.append((label, one))
+        corrected = holm([one["mcnemar_p"] for _, one in found])
+        titles = [*self.head.split(" | "), "questions", "points", "p", "Holm"]
+        body = []
+        for (label, one), p in zip(found, corrected, strict=True):
+            low, high = (f"{100 * x:+.1f}" for x in one["interval"])
+            points = f"{100 * one['accuracy']:+.1f} [{low}, {high}]"
+            cells = [label, str(one["n"]), points, f"{one['mcnemar_p']:.2g}"]
+            body.append([*cells, f"{p:.2g}" if self.counts else NONE])
+        return markdown(titles, body)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """pairs: what they are called, and two cells. How many predictions differ over the questions
+    that both have, the largest distance of a probability, and the accuracy of each."""
+
+    head: str
+    pairs: Sequence[tuple[str, str, str]]
+
+    def lines(self) -> list[str]:
+        body = []
+        for label, a, b in self.pairs:
+            of_b = {row["id"]: row for row in rows_of(b) or []}
+            both = [(row, of_b[row["id"]]) for row in rows_of(a) or [] if row["id"] in of_b]
+            gaps = [
+                abs(x - y)
+                for one, other in both
+                for x, y in zip(one["probabilities"], other["probabilities"], strict=True)
+            ]
+            changed = sum(one["prediction"] != other["prediction"] for one, other in both)
+            right = [
+                f"{100 * sum(row['prediction'] == row['answer'] for row in side) / len(both):.1f}"
+                for side in zip(*both, strict=True)
+            ]
+            body.append([label, str(len(both)), str(changed), f"{max(gaps):.4f}", *right])
+        titles = [*self.head.split(" | "), "questions", "changed", "largest distance"]
+        return markdown([*titles, "accuracy of the first", "of the second"], body)
+
+
+def markdown(titles: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    rule = "|---" * len(titles) + "|"
+    return ["| " + " | ".join(titles) + " |", rule, *("| " + " | ".join(x) + " |" for x in body)]
+
+
+def written(values: dict[str, Any], name: str) -> str:
+    """A number as the page shows it; "accuracy+" is with its interval."""
+    value = values.get(name.removesuffix("+"))
+    if value is None:
+        return NONE
+    if name in ("n", "tokens"):
+        return f"{value:,.0f}"
+    if name.removesuffix("+") not in SHARES:
+        return f"{value:.3f}"
+    text = f"{100 * value:.1f}"
+    if name.endswith("+"):
+        low, high = (f"{100 * x:.1f}" for x in values[f"{name[:-1]}_interval"])
+        text += f" [{low}, {high}]"
+    return text
+
+
+SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "on_labels_p5", "flips")
+MODELS = {"135M": "smollm2", "0.5B": "qwen05", "1.5B": "qwen15"}
+DATA = {"QASC": "qasc", "TruthfulQA": "truthfulqa", "Biology": "biology"}
+TASK = {"qasc": "qasc", "truthfulqa": "truthfulqa", "biology": "mmlu_pro_biology"}
+METHODS = {
+    "standard": "standard",
+    "vector scaling": "vector-scaling",
+    "Dirichlet": "dirichlet",
+    "Self-Ensemble": "self-ensemble",
+    "cyclic": "cyclic",
+    "presence": "presence",
+    "cloze": "cloze",
+}
+SEEN = "1.5B | QASC"  # looked at before the plan was written
+MAIN = {
+    f"{model} | {data}": f"main-{short_data}-{short_model}/{TASK[short_data]}-"
+    for model, short_model in MODELS.items()
+    for data, short_data in DATA.items()
+}
+
+
+def page() -> str:
+    """docs/real.md with its tables as the records have them."""
+
+    def table(found: re.Match[str]) -> str:
+        return "\n".join([found[1], *TABLES[found[2]].lines(), found[3]])
+
+    form = r"(<!-- table (\S+) -->).*?(<!-- end -->)"
+    return re.sub(form, table, PAGE.read_text("utf-8"), flags=re.DOTALL)
+
+
+TABLES: dict[str, Table | Differences | Changed] = {
+    "main": Table(
+        "model | data",
+        [(label, start) for label, start in MAIN.items() if rows_of(f"{start}standard")],
+        [("n", "standard", "n"), *((name, end, "accuracy") for name, end in METHODS.items())],
+    ),
+    "counts": Differences(
+        "Self-Ensemble - standard | data",
+        [
+            (label, f"{start}self-ensemble", f"{start}standard")
+            for label, start in MAIN.items()
+            if label != SEEN
+        ],
+    ),
+    "seen": Differences(
+        "Self-Ensemble - standard | data",
+        [(SEEN, f"{MAIN[SEEN]}self-ensemble", f"{MAIN[SEEN]}standard")],
+        counts=False,
+    ),
+    "confidence": Table(
+        "model | data | method",
+        [
+            (f"{label} | {name}", start + METHODS[name])
+            for label, start in MAIN.items()
+            for name in ("standard", "vector scaling", "Self-Ensemble", "cyclic")
+            if rows_of(start + METHODS[name])
+        ],
+        [
+            *(("confidence", "", "confidence"), ("under", "", "under"), ("over", "", "over")),
+            *(("NLL", "", "nll"), ("matched NLL", "", "matched_nll"), ("ECE", "", "ece")),
+            *(("on labels", "", "on_labels"), ("5th percentile", "", "on_labels_p5")),
+            ("tokens", "", "tokens"),
+        ],
+    ),
+    "dtype": Changed(
+        "bfloat16 against float32 | method",
+        [
+            (f"{name} | {method}", f"bfloat16-{short}/qasc-{end}", f"float32-{short}/qasc-{end}")
+            for name, short in MODELS.items()
+            for method, end in list(METHODS.items())
+            if rows_of(f"float32-{short}/qasc-{end}")
+        ],
+    ),
+    "served": Changed(
+        "llama.cpp against minise | method",
+        [
+            (f"{dtype} | {method}", f"served-qwen05/qasc-{end}", f"{dtype}-qwen05/qasc-{end}")
+            for dtype in ("float32", "bfloat16")
+            for method, end in list(METHODS.items())
+            if rows_of(f"served-qwen05/qasc-{end}")
+        ],
+    ),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    actions = parser.add_subparsers(required=True, dest="action")
+    one = actions.add_parser("record")
+    one.add_argument("run", type=Path)
+    one.add_argument("name")
+    one.add_argument("--model", required=True)
+    actions.add_parser("tables")
+    wanted = parser.parse_args()
+    if wanted.action == "record":
+        record(wanted.run, wanted.name, wanted.model)
+    else:
+        write_file(PAGE, page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
