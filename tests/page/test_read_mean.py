@@ -100,6 +100,18 @@ def test_read_shows_where_each_head_looks_from_the_end_token(
     assert scene.page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
 
 
+def test_read_shows_the_answer_after_each_layer(scene: View, lm: LanguageModel) -> None:
+    scene.go("read?q=2&K=8&m=4&group=2")
+    layout, prompt = prompt_of(lm, list(bars(scene)))
+    with torch.inference_mode(), record(lm.decoder) as recording:
+        lm.decoder(layout.tokens, layout.positions, layout.mask)
+        rows = torch.stack([recording.residual[i][0, -1] for i in sorted(recording.residual)])
+        logits = lm.decoder.logits(lm.decoder.model.norm(rows))[:, prompt.label_ids]
+    read = "all => all.map(line => line.dataset.lens.split(' ').map(Number))"
+    shown = torch.tensor(scene.page.eval_on_selector_all("[data-lens]", read))
+    assert torch.allclose(shown.T, logits.softmax(dim=-1), atol=1e-4)
+
+
 def test_a_line_that_the_end_token_may_not_see_changes_the_answer_as_in_python(
     scene: View, lm: LanguageModel
 ) -> None:
@@ -132,6 +144,22 @@ def test_mean_shows_the_scores_of_python(scene: View, lm: LanguageModel) -> None
     assert scene.page.locator("#mean-strip circle").count() == 2 * 4
     said = f"After 2 trials the answer is {kept[wanted.prediction]}: "
     assert scene.page.inner_text("#mean-verdict").startswith(said)
+
+
+def test_mean_ends_with_both_ways_on_twenty_questions(scene: View, lm: LanguageModel) -> None:
+    scene.go("mean?q=2")
+    scene.until("document.querySelector('#mean-cost').textContent.includes('times')")
+    questions = [Question(one["question"], one["choices"], id=one["id"]) for one in world(40)[:20]]
+    right = [0, 0]
+    for one, question in zip(world(40), questions, strict=False):
+        for way, ask in enumerate((minise.standard, minise.self_ensemble)):
+            right[way] += ask(lm, question).prediction == one["answer"]
+    read = "all => all.map(one => Number(one.dataset.right))"
+    assert scene.page.eval_on_selector_all("#mean-squares b", read) == right
+    assert right[0] < right[1]
+    for way, count in enumerate(right):
+        row = scene.page.locator("#mean-squares .row-of").nth(way)
+        assert row.locator("i.right").count() == count
 
 
 def test_mean_plays_to_the_last_trial_and_stops(scene: View) -> None:

@@ -29,6 +29,7 @@ from minise.page.recording import (
     recorded_page,
 )
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
+from minise.verify.recording import record
 from tests.support.browser import MARKS, WIDE, Run, View, needs_node, open_page
 from tests.support.tiny import QWEN3, load_tiny, make_tokenizer
 
@@ -170,6 +171,10 @@ class TestInTheBrowser:
                 ".leak-bars .value", "all => all.map(one => one.textContent)"
             )
             assert wide == [f"{100 * p:.1f}%" for p in after[1].tolist()]
+            far = view.page.locator("#leak-layers [data-layers]").last.get_attribute("data-layers")
+            assert [float(d) for d in far.split()] == pytest.approx(
+                layer_distances(lm, plans[1], name), abs=1e-5
+            )
         assert changes[-1] == 0 == distances[-1]
         assert min(changes[0], changes[2], *distances[:3]) > 1e-3
         assert "Recorded when this page was made" in view.text("#scene-leak")
@@ -223,6 +228,18 @@ class TestInTheBrowser:
                 assert view.page.is_disabled(control)
         assert view.page.locator("text=Type a question of your own").count() == 0
         assert "no model runs in this page" in view.text("#scene-own")
+
+
+def layer_distances(lm: LanguageModel, plan: Plan, name: str) -> list[float]:
+    """After each layer, how far group 2's end is from a run of its own, in the row of `name`."""
+    flat, ends = pack(plan.prefix, plan.branches), []
+    packed = {"with_all": flat, **ablated_layouts(flat)}[name]
+    for layout in (pack(plan.prefix, plan.branches[1:2]), packed):
+        with record(lm.decoder) as seen, torch.inference_mode():
+            lm.decoder(layout.tokens, layout.positions, layout.mask)
+        at = layout.ends[min(1, len(layout.ends) - 1)]
+        ends.append([seen.residual[i][0, at] for i in sorted(seen.residual)])
+    return [float((a - b).norm() / a.norm()) for a, b in zip(*ends, strict=True)]
 
 
 def line_rows(lm: LanguageModel, layout: Tree, names: list[str], line: int) -> list[int]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import minise
 from minise import LanguageModel, Question
-from minise.engines import token_counts
+from minise.engines import branch_logits, token_counts
 from minise.grouping import random_partitions
 from minise.page.page import world
+from minise.page.recording import FILLER
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
-from tests.support.browser import MARKS, View
+from tests.support.browser import MARKS, WIDE, View, open_page
 from tests.support.contrast import contrast, from_hex
 
 pytestmark = MARKS
@@ -137,6 +139,50 @@ def test_a_typed_question_is_asked_and_stands_in_the_address(
         assert scene.page.locator("main img").count() == 0
     scene.drag("K, the number of choices:", 2)
     assert "trout" in bars(scene)  # the right answer stays
+
+
+def test_heading_and_result_wait_for_a_guess(browser: Any, live_file: Path) -> None:
+    view = open_page(browser, live_file, guess=False, **WIDE)
+    for name, choice in (
+        ("ask", "It falls"),
+        ("why", "As easy"),
+        ("leak", "Skip"),
+        ("read", "Skip"),
+    ):
+        view.go(name)
+        hidden = f"#scene-{name} h2, #scene-{name} .result"
+        assert not any(one.is_visible() for one in view.page.locator(hidden).all())
+        view.page.click(f"#guess button:text-is('{choice}')")
+        assert all(one.is_visible() for one in view.page.locator(hidden).all())
+    view.check(live_file)
+    view.page.context.close()
+
+
+def test_four_typed_choices_are_split_into_groups_of_two(scene: View) -> None:
+    scene.go("split?question=Why&choice=a&choice=b&choice=c&choice=d")
+    assert [len(group) for group in trials(scene)[0]] == [2, 2]
+
+
+def test_why_asks_each_way_what_python_asks(scene: View, lm: LanguageModel) -> None:
+    scene.go("why?q=2")
+    question = of_size(WORLD[2], 4)
+    for way, labels, filler in (
+        ("4 choices, A to D", "ABCD", ""),
+        ("4 choices, E to H", "EFGH", ""),
+        ("4 choices, after a text", "ABCD", "".join(FILLER)),
+    ):
+        scene.page.click(f"#scene-why button:text-is('{way}')")
+        scene.settle()
+        lines = [
+            f"({label}) {name}\n" for label, name in zip(labels, question.choices, strict=True)
+        ]
+        text = f"{question.text}\n{filler}{''.join(lines)}Answer:"
+        assert scene.text("#scene-why .prompt") == text
+        ids, *longer = lm.tokenizer.encode([text, *(f"{text} {label}" for label in labels)])
+        logits = branch_logits(lm, ids[:-1], [ids[-1:]], columns=[one[-1] for one in longer])
+        read = "all => all.map(bar => Number(bar.dataset.probability))"
+        shown = scene.page.eval_on_selector_all("#why-answer .bar:not(.axis)", read)
+        assert shown == pytest.approx(logits[0].double().softmax(dim=0).tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize(("K", "m", "N"), [(8, 4, 20), (8, 3, 5), (5, 1, 40)])
