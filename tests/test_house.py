@@ -54,7 +54,7 @@ SIZES = {  # what is measured, its limit
     "exact": (lambda: lines("minise/exact", ".py"), 600),
     "package": (lambda: lines("minise", ".py"), 8500),
     "page": (lambda: lines("minise", ".js", ".css", ".html"), 3800),
-    "tests": (lambda: lines("tests", ".py", ".js"), 14900),
+    "tests": (lambda: lines("tests", ".py", ".js"), 14300),
     "tools": (lambda: lines("tools", ".py", ".js"), 2000),
     "words of all pages": (words, 60000),
 }
