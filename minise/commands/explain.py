@@ -41,10 +41,8 @@ def run(options: Options) -> int:
     if options.figure is not None and options.figure.suffix.lower() != ".svg":
         raise InputError(f"{options.figure}: the figure is SVG; end its name in .svg")
     from minise.page.explain import explain
-    from minise.page.recording import check_scenes
 
     settings = options.group_size, options.trials, options.seed
-    check_scenes(question, *settings)  # before a model is loaded
     page = explain(load_model(options), question, *settings, tell=_tell)
     write_file(options.output, page.html)
     how = f"recorded answers, because {page.recorded}" if page.recorded else "the model runs in it"

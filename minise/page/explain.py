@@ -5,31 +5,24 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from minise.engines import LanguageModel
-from minise.method import Plan, SelfEnsemble
 from minise.page.figure import mask_figure
 from minise.page.page import live_page, why_not_live
 from minise.page.recording import Asked, check_scenes, recorded_page
 from minise.question import Question
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Page:
     """What `explain` returns. `html` is one file, which needs no other file and no network.
+    `figure` is the first trial's packed sequence and mask as SVG, for a paper or a slide.
     `recorded` says why its answers are recorded; it is empty where the model runs in the page."""
 
-    lm: LanguageModel = field(repr=False)
-    plan: Plan = field(repr=False)
     question: Question
     html: str = field(repr=False)
+    figure: str = field(repr=False)
     recorded: str
-
-    @cached_property
-    def figure(self) -> str:
-        """The first trial's packed sequence and mask as SVG, for a paper or a slide."""
-        return mask_figure(self.lm, self.plan)
 
     def _repr_html_(self) -> str:
         """The page in a notebook: in a frame, so that neither can change the other."""
@@ -55,7 +48,6 @@ def explain(
     """
     check_scenes(question, group_size, trials, seed)
     asked = Asked(lm, question, group_size, trials, seed)
-    plan = SelfEnsemble(group_size, trials).plan(lm, question, seed)
     why = why_not_live(lm)
     page = recorded_page(asked, why, tell or str) if why else live_page(lm, asked.embedded())
-    return Page(lm, plan, question, page, why)
+    return Page(question, page, mask_figure(lm, asked.trials()), why)

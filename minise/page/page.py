@@ -27,9 +27,14 @@ MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a pag
 QUESTIONS = 40
 CODE = os.environ.get("MINISE_REPOSITORY", "")  # the address to which the page links
 MOST_CHOICES = 8
+# Of a tokenizer.json: what tokenizer.js does not do, and the ways of adding tokens that it has.
+SETTINGS: tuple[str, ...] = ("dropout", "unk_token", "byte_fallback", "ignore_merges")
+SETTINGS += ("continuing_subword_prefix", "end_of_word_suffix")
+FLAGS = ("single_word", "lstrip", "rstrip")
+ADDING = (None, "TemplateProcessing", "ByteLevel")
 _HERE = Path(__file__).parent
-_START = "app.js"  # the module that imports all others
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
+_START = "app.js"
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 
 
@@ -74,16 +79,14 @@ def why_not_live(lm: LanguageModel) -> str:
 
 def page_of(embedded: dict[str, Any]) -> str:
     """The page with what it shows, ready for JSON: a checkpoint, or recorded answers."""
-    style, script = _text(_HERE / "page.css"), script_of(_HERE)
+    style, script = _text(_HERE / "page.css"), _script()
+    raw = json.dumps(embedded, allow_nan=False, separators=(",", ":"))
     parts = {
         "policy": _policy(style, script),
         "code": f'<a href="{html.escape(CODE)}">minise</a>' if CODE else "minise",
         "style": style,
         "script": script,
-        # "<" could end the script element in which the JSON stands.
-        "checkpoint": json.dumps(embedded, allow_nan=False, separators=(",", ":")).replace(
-            "<", "\\u003c"
-        ),
+        "checkpoint": raw.replace("<", "\\u003c"),  # it could end the script that holds the JSON
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _text(_HERE / "page.html"))
 
@@ -94,20 +97,15 @@ def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
 
     The question with K choices is that which `evaluation_questions` draws.
     """
-    texts: set[str] = set()
     by_size = [evaluation_questions(count, K, 0) for K in range(2, MOST_CHOICES + 1)]
-    questions = []
+    by_text: dict[str, dict[str, Any]] = {}
     for sizes in zip(*by_size, strict=True):
         largest = sizes[-1]
-        if largest.text in texts:
-            continue
-        texts.add(largest.text)
         # A choice that the question of two lacks, that of three has, and so on.
         rank = [1 + sum(choice not in one.choices for one in sizes) for choice in largest.choices]
-        assert largest.answer is not None
-        rank[largest.answer] = 0
-        questions.append(page_question(largest, rank))
-    return questions
+        rank[largest.answer or 0] = 0
+        by_text.setdefault(largest.text, page_question(largest, rank))
+    return list(by_text.values())
 
 
 def page_question(question: Question, rank: list[int]) -> dict[str, Any]:
@@ -116,42 +114,29 @@ def page_question(question: Question, rank: list[int]) -> dict[str, Any]:
     return {"question": question.text, "rank": rank, **chosen}
 
 
-def script_of(folder: Path, start: str = _START) -> str:
-    """The modules of a folder as one script: each after those that it imports, in one scope. So
-    no two may define one name, and they import and export in one way (_IMPORT, _EXPORT)."""
-    texts: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        text = _text(folder / name)
-        for imported in _IMPORT.findall(text):
-            if imported not in texts:
-                add(imported)
-        texts[name] = _EXPORT.sub("", _IMPORT.sub("", text))
-
-    add(start)
-    return "\n".join(['"use strict";', "{", *texts.values(), "}", ""])
+def _script() -> str:
+    """The modules as one script in one scope, the one that starts last. So no two may define one
+    name, none uses another before that, and they import and export in one way."""
+    modules = sorted(_HERE.glob("*.js"), key=lambda path: (path.name == _START, path.name))
+    texts = [_EXPORT.sub("", _IMPORT.sub("", _text(path))) for path in modules]
+    return "\n".join(['"use strict";', "{", *texts, "}", ""])
 
 
 def tokenizer_problem(raw: dict[str, Any]) -> str:
     """What of a tokenizer.json tokenizer.js does not do, in words; empty if it does all."""
-    model, cut, after = raw["model"], raw["pre_tokenizer"] or {}, raw["post_processor"]
-    settings = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
-    used = [name for name in (*settings, "byte_fallback", "ignore_merges") if model.get(name)]
-    flags = ("single_word", "lstrip", "rstrip")
+    model, cut, after = raw["model"], raw["pre_tokenizer"] or {}, raw["post_processor"] or {}
+    used = [name for name in SETTINGS if model.get(name)]
+    beside = any(token.get(flag) for token in raw["added_tokens"] for flag in FLAGS)
+    plain_cut = not cut.get("add_prefix_space") and cut.get("use_regex", True)
     problems = {
-        "its tokenizer is not BPE": model["type"] != "BPE",
-        f"its BPE uses {', '.join(used)}": bool(used),
-        "its tokenizer changes the text": raw["normalizer"] is not None,
-        "its tokenizer cuts words in another way": cut.get("type") != "ByteLevel"
-        or cut.get("add_prefix_space")
-        or not cut.get("use_regex", True),
-        "its tokenizer adds tokens in another way": after is not None
-        and after["type"] not in ("TemplateProcessing", "ByteLevel"),
-        "a special token takes the space beside it": any(
-            token.get(flag) for token in raw["added_tokens"] for flag in flags
-        ),
+        "is not BPE": model["type"] != "BPE",
+        f"uses {', '.join(used)}": bool(used),
+        "changes the text": raw["normalizer"] is not None,
+        "cuts words in another way": cut.get("type") != "ByteLevel" or not plain_cut,
+        "adds tokens in another way": after.get("type") not in ADDING,
+        "has a special token that takes the space beside it": beside,
     }
-    return next((problem for problem, is_one in problems.items() if is_one), "")
+    return next((f"its tokenizer {what}" for what, is_so in problems.items() if is_so), "")
 
 
 def _text(path: Path) -> str:
@@ -163,12 +148,12 @@ def _policy(style: str, script: str) -> str:
 
     "wasm-unsafe-eval" allows WebAssembly (kernel.js) and no evaluation of text.
     """
-    hashes = [
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in (style, script)
-    ]
+
+    def digest(text: str) -> str:
+        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
     return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; "
-        f"script-src 'sha256-{hashes[1]}' 'wasm-unsafe-eval'; "
+        f"default-src 'none'; style-src 'sha256-{digest(style)}'; "
+        f"script-src 'sha256-{digest(script)}' 'wasm-unsafe-eval'; "
         "worker-src blob:; img-src data:; base-uri 'none'; form-action 'none'"
     )

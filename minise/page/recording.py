@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,10 @@ class Asked:
     N: int
     seed: int
 
+    @cached_property
+    def lines(self) -> Lines:
+        return Lines(self)
+
     def trials(self) -> Plan:
         """The prompts of all trials."""
         return SelfEnsemble(self.m, self.N).plan(self.lm, self.question, self.seed)
@@ -94,8 +100,7 @@ def recorded_page(asked: Asked, why: str, tell: Callable[[str], object]) -> str:
     Raises InputError for a prompt beyond the model's positions, and for a tokenizer that joins two
     lines of a prompt.
     """
-    lm, lines = asked.lm, Lines(asked)
-    item = world_item(asked.question)
+    lm, lines, item = asked.lm, asked.lines, world_item(asked.question)
     embedded = {
         "name": Path(lm.name).name,
         "config": {"sliding_windows": list(lm.config.sliding_windows)},
@@ -106,7 +111,7 @@ def recorded_page(asked: Asked, why: str, tell: Callable[[str], object]) -> str:
         "recording": {
             "why": why,
             "words": other_words(asked.question, leak_groups(asked.trials().groups.trials[0])),
-            "answers": as_json(all_said(asked, lines, tell)),
+            "answers": as_json(all_said(asked, tell)),
         },
     }
     return page_of(embedded)
@@ -135,28 +140,28 @@ def world_item(question: Question) -> dict[str, Any]:
 # What the scenes ask.
 
 
-def all_said(asked: Asked, lines: Lines, tell: Callable[[str], object]) -> list[Said]:
+def all_said(asked: Asked, tell: Callable[[str], object]) -> list[Said]:
     """The answers to all that the page can ask. Leak comes before Read, whose row it has, too: its
     numbers are compared bit for bit."""
     said: list[Said] = []
-    steps: dict[str, Callable[[], list[Said]]] = {
-        "Ask and Why: prompts with all choices": lambda: ask_said(asked),
-        f"Mean: {asked.N} trials": lambda: mean_said(asked),
-        "Leak: each word, with each mask and positions": lambda: leak_said(asked),
-        "Read: each line hidden": lambda: read_said(asked, lines),
+    steps = {
+        "Ask and Why: prompts with all choices": ask_said,
+        f"Mean: {asked.N} trials": mean_said,
+        "Leak: each word, with each mask and positions": leak_said,
+        "Read: each line hidden": read_said,
     }
     for number, (what, step) in enumerate(steps.items(), 1):
         tell(f"recording {number} of {len(steps)}, {what}")
-        said += step()
+        said += step(asked)
     return said
 
 
 def run_all(
-    lm: LanguageModel, rows: Sequence[tuple[Layout, list[list[int]]]], exact: bool = False
+    lm: LanguageModel, rows: Sequence[tuple[Layout, list[list[int]]]]
 ) -> Iterator[tuple[Said, list[Tensor]]]:
-    """Run layouts in one pass, each as if it were alone, and read labels (ids for each end): of
-    each the answer, and after each layer the stream (G, D) at its ends. `exact`: by the decoder
-    whose bits do not depend on what runs together, which takes longer."""
+    """Run layouts in one pass, and read labels (ids for each end): of each layout the answer, and
+    after each layer the stream (G, D) at its ends. By the decoder whose bits do not depend on what
+    runs together."""
     layouts, lengths = [layout for layout, _ in rows], [len(layout.tokens) for layout, _ in rows]
     starts = [0, *accumulate(lengths)]
     whole = Layout(
@@ -165,14 +170,9 @@ def run_all(
         torch.block_diag(*[layout.mask for layout in layouts]).bool(),
         torch.cat([one.ends + start for one, start in zip(layouts, starts, strict=False)]),
     )
-    with torch.inference_mode(), record(lm.refined if exact else lm.decoder) as seen:
-        if exact:
-            hidden = layout_ends(lm, whole)
-        else:
-            tokens, positions, ends = on(lm, whole.tokens, whole.positions, whole.ends)
-            hidden = lm.decoder(tokens, positions, whole.mask)[ends]
-        columns = sorted({i for _, labels in rows for ids in labels for i in ids})
-        logits = read_logits(lm, hidden, columns, is_plain=not exact).double().cpu()
+    columns = sorted({i for _, labels in rows for ids in labels for i in ids})
+    with torch.inference_mode(), record(lm.refined) as seen:
+        logits = read_logits(lm, layout_ends(lm, whole), columns).double().cpu()
     values = iter(logits.tolist())
     for (layout, labels), start in zip(rows, starts, strict=False):
         said = {
@@ -206,20 +206,12 @@ def ask_said(asked: Asked) -> list[Said]:
 
 
 def mean_said(asked: Asked) -> list[Said]:
-    """The trials, some in a pass. The page asks trial after trial, each as a tree of its groups."""
-    plan, answers = asked.trials(), []
+    """The trials, each as a tree of its groups, some in a pass."""
+    plan = asked.trials()
     prompts = iter(plan.prompts)
-    trials = [[next(prompts) for _ in trial] for trial in plan.groups.trials]
-    for first in range(0, len(trials), AT_ONCE):
-        part = trials[first : first + AT_ONCE]
-        whole = _row(plan, [prompt for trial in part for prompt in trial], tree=True)
-        ((said, _),) = run_all(asked.lm, [whole])
-        places = iter(whole[0].ends.tolist())
-        for trial in part:
-            layout, _ = _row(plan, trial, tree=True)
-            logits = {end: said.logits[next(places)] for end in layout.ends.tolist()}
-            answers.append(Said(layout, logits))
-    return answers
+    rows = [_row(plan, [next(prompts) for _ in one], tree=True) for one in plan.groups.trials]
+    parts = [rows[first : first + AT_ONCE] for first in range(0, len(rows), AT_ONCE)]
+    return [said for part in parts for said, _ in run_all(asked.lm, part)]
 
 
 def _row(plan: Plan, prompts: Sequence[Prompt], tree: bool = False) -> tuple[Tree, list[list[int]]]:
@@ -266,66 +258,50 @@ def leak_said(asked: Asked) -> list[Said]:
         flat, labels = _row(plan, plan.prompts)
         rows += [(layout, labels) for layout in (flat, *ablated_layouts(flat).values())]
     alone = _row(plan, plan.prompts[1:2])
-    (first, streams), *others = run_all(asked.lm, [alone, *rows], exact=True)
+    (first, streams), *others = run_all(asked.lm, [alone, *rows])
     return [first] + [
         replace(said, apart=[relative(a[-1:], b[1:2]) for a, b in zip(streams, there, strict=True)])
         for said, there in others
     ]
 
 
-def read_said(asked: Asked, lines: Lines) -> list[Said]:
-    """The groups of the first trial in one row, and each line of a group hidden from its end.
-
-    One pass has all of it: behind the row stands, for each hidden line, one more end token. At the
-    end's own position, it sees what the end sees, but for that line.
-    """
+def read_said(asked: Asked) -> list[Said]:
+    """The groups of the first trial in one row, and each line of a group hidden from its end."""
     choices, (trial, *_) = asked.question.choices, asked.trials().groups.trials
     lists = [[choices[i] for i in group] for group in trial]
     plan = asked.prompts(lists)
-    flat = pack(plan.prefix, plan.branches)
-    hidden = []  # for each copy: its group, and the first and the last column that it does not see
-    for g, (names, end) in enumerate(zip(lists, flat.ends.tolist(), strict=True)):
-        start = end + 1 - len(plan.prefix) - len(plan.branches[g])  # of the prompt, but its prefix
-        stops = pairwise(lines.stops([*names, NULL_OPTION]))
-        hidden += [(g, start + first, start + last) for first, last in stops]
-    owners = [*range(len(lists)), *(g for g, _, _ in hidden)]  # of each end of `longer`
-    T, places = len(flat.tokens), flat.ends[owners[len(lists) :]]
-    mask = torch.block_diag(flat.mask, torch.eye(len(hidden))).bool()
-    layouts: list[Layout] = [flat] * len(lists)
-    for copy, (g, first, last) in enumerate(hidden, T):
-        end, one = int(flat.ends[g]), flat.mask.clone()
-        one[end, first:last] = False
-        layouts.append(flat.replace(mask=one))
-        mask[copy, :T] = one[end]
-        mask[copy, end] = False  # it sees itself in its place
-    longer = Layout(
-        torch.cat([flat.tokens, flat.tokens[places]]),
-        torch.cat([flat.positions, flat.positions[places]]),
-        mask,
-        torch.cat([flat.ends, torch.arange(T, T + len(hidden))]),
-    )
-    lm, decoder = asked.lm, asked.lm.decoder
+    flat, labels = _row(plan, plan.prompts)
+    columns = sorted({i for ids in labels for i in ids})
+    answers = [whole_said(asked.lm, flat, labels, columns)]
+    for names, prompt, end in zip(lists, plan.prompts, flat.ends, strict=True):
+        start = int(end) + 1 - len(plan.prefix) - len(prompt.ids)  # of the prompt but its prefix
+        for first, last in pairwise(asked.lines.stops([*names, NULL_OPTION])):
+            mask = flat.mask.clone()
+            mask[end, start + first : start + last] = False
+            hidden = flat.replace(mask=mask, ends=end[None])
+            answers.append(whole_said(asked.lm, hidden, [prompt.label_ids or []], columns))
+    return answers
+
+
+def whole_said(lm: LanguageModel, row: Layout, labels: list[list[int]], columns: list[int]) -> Said:
+    """All that Read draws of a row: labels (ids for each end), the attention weights of each end,
+    and the logits of `columns` after each layer, read out as after the last one."""
+    decoder = lm.decoder
     with torch.inference_mode(), record(decoder, attention=True) as seen:
-        hidden = decoder(*on(lm, longer.tokens, longer.positions), longer.mask)
-        logits = read_logits(lm, hidden[longer.ends], is_plain=True).double().cpu()
-        # The stream (G, D) at the ends after each layer, read out as after the last one.
-        columns = sorted({i for prompt in plan.prompts for i in prompt.label_ids or []})
-        streams = [decoder.model.norm(rows[longer.ends]) for rows in by_layer(seen.residual)]
-        lens = [read_logits(lm, rows, columns, is_plain=True).tolist() for rows in streams]
+        hidden = decoder(*on(lm, row.tokens, row.positions), row.mask)[row.ends]
+        logits = read_logits(lm, hidden, is_plain=True).double().cpu()
+        streams = [decoder.model.norm(stream[row.ends]) for stream in by_layer(seen.residual)]
+        lens = [read_logits(lm, one, columns, is_plain=True).tolist() for one in streams]
     weights = torch.stack(by_layer(seen.attention)).float().cpu()
-    answers = []
-    for number, (row, owner) in enumerate(zip(longer.ends.tolist(), owners, strict=True)):
-        end, ids = int(flat.ends[owner]), plan.prompts[owner].label_ids or []
-        said = dict(zip(ids, logits[number, ids].tolist(), strict=True))
-        reads = weights[:, :, row, :T].clone()
-        reads[:, :, end] += weights[:, :, row, row] if row >= T else 0  # its own weight
-        more = {
+    said = Said(row, {})
+    for number, (end, ids) in enumerate(zip(row.ends.tolist(), labels, strict=True)):
+        said.logits[end] = dict(zip(ids, logits[number, ids].tolist(), strict=True))
+        said.read[end] = {
             **_every(logits[number]),
-            "attention": _packed(reads),
+            "attention": _packed(weights[:, :, end]),
             "lens": [dict(zip(columns, rows[number], strict=True)) for rows in lens],
         }
-        answers.append(Said(layouts[number], {end: said}, {end: more}))
-    return answers
+    return said
 
 
 def _every(logits: Tensor) -> dict[str, Any]:
@@ -360,17 +336,13 @@ class Lines:
         self.ids |= {text: ids[len(begin) :] for text, ids in zip(texts, longer, strict=True)}
         apart = all(ids[: len(begin)] == begin for ids in longer)
         if not apart or any(self.encode(p.text) != plan.prefix + p.ids for p in plan.prompts):
-            own = "its tokenizer joins lines of a prompt, which the page keeps apart"
-            raise InputError(f"{self.lm.name}: {own}; choose another model")
+            why = "its tokenizer joins lines of a prompt; choose another model"
+            raise InputError(f"{self.lm.name}: {why}")
 
     def encode(self, text: str) -> list[int]:
         """The ids of a prompt. At each place the longest line that fits is taken."""
-        ids, at, lines = list[int](), 0, sorted(self.ids, key=len, reverse=True)
-        while at < len(text):
-            line = next(line for line in lines if text.startswith(line, at))
-            ids += self.ids[line]
-            at += len(line)
-        return ids
+        lines = "|".join(map(re.escape, sorted(self.ids, key=len, reverse=True)))
+        return [token for line in re.findall(lines, text) for token in self.ids[line]]
 
     def stops(self, names: Sequence[str]) -> list[int]:
         """How many tokens of a prompt stand before its first choice, before its second, ..., and

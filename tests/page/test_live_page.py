@@ -103,21 +103,25 @@ SPECIAL = {"id": 0, "content": "<s>", "single_word": False, "rstrip": False, "sp
 
 
 CUT = "its tokenizer cuts words in another way"
+SPACES = "its tokenizer has a special token that takes the space beside it"
 PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({}, ""),
     ({"post_processor": None}, ""),
     ({"post_processor": BYTES, "added_tokens": [SPECIAL]}, ""),
     ({"model": {"type": "Unigram"}}, "its tokenizer is not BPE"),
-    ({"model": {"byte_fallback": True}}, "its BPE uses byte_fallback"),
-    ({"model": {"ignore_merges": True}}, "its BPE uses ignore_merges"),
-    ({"model": {"unk_token": "<unk>"}}, "its BPE uses unk_token"),
+    ({"model": {"byte_fallback": True}}, "its tokenizer uses byte_fallback"),
+    ({"model": {"ignore_merges": True}}, "its tokenizer uses ignore_merges"),
+    ({"model": {"unk_token": "<unk>"}}, "its tokenizer uses unk_token"),
     ({"normalizer": {"type": "NFC"}}, "its tokenizer changes the text"),
     ({"pre_tokenizer": None}, CUT),
     ({"pre_tokenizer": {"type": "Metaspace"}}, CUT),
     ({"pre_tokenizer": BYTES | {"add_prefix_space": True}}, CUT),
     ({"pre_tokenizer": BYTES | {"use_regex": False}}, CUT),
     ({"post_processor": {"type": "Sequence"}}, "its tokenizer adds tokens in another way"),
-    ({"added_tokens": [SPECIAL | {"lstrip": True}]}, "a special token takes the space beside it"),
+    (
+        {"added_tokens": [SPECIAL | {"lstrip": True}]},
+        "its tokenizer has a special token that takes the space beside it",
+    ),
 ]
 
 

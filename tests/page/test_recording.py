@@ -20,7 +20,6 @@ from minise.loading.checkpoint import load
 from minise.method import Plan, label_logits
 from minise.page.recording import (
     Asked,
-    Lines,
     ablated_layouts,
     all_said,
     as_json,
@@ -257,7 +256,7 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
     """Of all rows that the page asks: the same keys, and label logits within 1e-4 relative."""
     lm = load(Path(minise.__file__).parents[1] / "weights" / name)
     asked = Asked(lm, replace(QUESTION, id=""), 4, 2, 0)
-    said = all_said(asked, Lines(asked), str)
+    said = all_said(asked, str)
     answers, layouts = as_json(said), {layout_key(one.layout): one.layout for one in said}
     rows = [
         {
@@ -318,4 +317,4 @@ def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LanguageModel) -> None:
     joined = minise.tokenizer.Tokenizer(type(backend).from_str(json.dumps(raw)), "joined")
     asked = Asked(replace(lm, tokenizer=joined), QUESTION, M, N, SEED)
     with pytest.raises(InputError, match="joins lines of a prompt"):
-        Lines(asked)
+        asked.lines  # noqa: B018
