@@ -71,7 +71,7 @@ def why_not_live(lm: LanguageModel) -> str:
     if not all(isinstance(layer, nn.Linear) for layer in layers):
         return "its weights are in 4 bits, which the live page has not"
     if values > MOST_NUMBERS:
-        return f"it has {values:,} numbers, but a live page holds at most {MOST_NUMBERS:,}"
+        return f"it has {values:,} numbers, a live page at most {MOST_NUMBERS:,}"
     if problem := tokenizer_problem(json.loads(lm.tokenizer.backend.to_str())):
         return f"{problem}; the live page has byte-level BPE only, as GPT-2 cuts words"
     return ""

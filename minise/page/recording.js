@@ -72,8 +72,8 @@ export function tellRecorded(why, { m, N, seed }, name, about, foot) {
   fill(about, el("b", {}, `Recorded answers of ${name} to one question. `), ...about.childNodes);
   about.classList.add("recorded");
   foot.classList.add("recorded");
-  fill(foot, `${name} does not run in this page: ${why}. Recorded are ${N} trials with groups of ${
-    m}, seed ${seed}; what needs another run is off. Nothing is sent anywhere.`);
+  fill(foot, `${name} does not run here: ${why}. Recorded: ${N} trials, groups of ${
+    m}, seed ${seed}; what needs a run is off.`);
 }
 
 // Switches controls off that have no recording.

@@ -53,7 +53,7 @@ function buildRead(root, app) {
         equation("p_A = exp(z_A) / Σ exp(z)")),
       readView.bars, readView.share,
       el("div", { class: "read-two" },
-        el("div", {}, el("h3", {}, "3  Where each head looks from the end token"),
+        el("div", {}, el("h3", {}, "3  Where each head (column) of each layer (row) looks"),
           readView.heads, readView.told),
         el("div", {}, el("div", { class: "row" }, el("h3", {}, "4  The answer after each layer"),
           equation("p_ℓ = softmax( W · norm(x_ℓ) )")), readView.lens))));
@@ -244,7 +244,7 @@ function drawReadHeads(app, result, shown, layer, head) {
   const heads = result.attention[0].map((_, h) => el("th", { scope: "col" },
     many ? `${h + 1}` : `head ${h + 1}`));
   const rows = result.attention.map((all, l) => el("tr", {},
-    el("th", { scope: "row" }, `layer ${l + 1}`), all.map((weights, h) => cell(weights, l, h))));
+    el("th", { scope: "row" }, `${many ? "" : "layer "}${l + 1}`), all.map((one, h) => cell(one, l, h))));
   const focused = readView.heads.contains(document.activeElement);
   fill(readView.heads, el("table", { class: "heads" },
     el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, rows)));

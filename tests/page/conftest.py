@@ -19,7 +19,7 @@ from tests.support.browser import (
     WIDE,
     Run,
     View,
-    chromium,
+    browsers,
     open_page,
     run_node,
 )
@@ -41,9 +41,14 @@ def live_file(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LanguageMode
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as opened:
-        yield opened
+def start() -> Iterator[dict[str, Callable[[], Any]]]:
+    with browsers() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser(start: dict[str, Callable[[], Any]]) -> Any:
+    return start["chromium"]()
 
 
 @pytest.fixture

@@ -144,5 +144,5 @@ def test_a_checkpoint_that_does_not_run_in_a_page_is_refused_in_one_line(
     with pytest.raises(InputError, match=r"changes the text; .* byte-level BPE only"):
         live_page(load(llama), {})
     monkeypatch.setattr(page, "MOST_NUMBERS", 30_000)
-    with pytest.raises(InputError, match="numbers, but a live page holds at most 30,000"):
+    with pytest.raises(InputError, match="numbers, a live page at most 30,000"):
         live_page(load(llama), {})

@@ -17,7 +17,6 @@ from minise.page.page import world
 from minise.page.recording import FILLER
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from tests.support.browser import MARKS, WIDE, View, open_page
-from tests.support.contrast import contrast, from_hex
 
 pytestmark = MARKS
 
@@ -292,16 +291,3 @@ def test_all_that_is_pressed_is_large_enough(
         view.go(name)
         for pressed, size in view.page.evaluate(SIZES):
             assert size >= least - 0.01, (name, pressed)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(scene: View, scheme: str) -> None:
-    """At least 4.5 to 1 (WCAG AA) for each colour that a text has, on each ground."""
-    scene.page.emulate_media(color_scheme=scheme)
-    names = ["--ink", "--soft", "--shared", *(f"--g{i}" for i in range(6))]
-    read = "names => names.map(name => getComputedStyle(document.documentElement)"
-    read += ".getPropertyValue(name).trim())"
-    paper, wash, *colours = scene.page.evaluate(read, ["--paper", "--wash", *names])
-    for ground in (paper, wash):
-        for name, colour in zip(names, colours, strict=True):
-            assert contrast(from_hex(colour), from_hex(ground)) >= 4.5, (name, ground)

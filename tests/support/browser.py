@@ -1,5 +1,5 @@
-"""Headless Chromium, driven by Playwright, and node: what tests of pages do with them. Without them
-such tests are skipped. `tests/page/conftest.py` has the fixtures."""
+"""Headless Chromium and Firefox, driven by Playwright, and node: what tests of pages do with them.
+Without them such tests are skipped. `tests/page/conftest.py` has the fixtures."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from minise import Question
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
+FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 WITHOUT = "no Playwright: pip install 'minise[browser]'"
 MARKS = [
     pytest.mark.skipif(BROWSER is None, reason="no Chromium here; on Debian: apt install chromium"),
@@ -113,15 +114,28 @@ class View:
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
+def browsers() -> Iterator[dict[str, Callable[[], Any]]]:
+    """What starts each browser by its name. Firefox runs as it is installed: Playwright speaks
+    WebDriver BiDi to it."""
     from playwright.sync_api import sync_playwright
 
+    options = ["--disable-background-networking", "--disable-gpu"]
+    options += ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []
     with sync_playwright() as driver:
-        options = ["--disable-background-networking", "--disable-gpu"]
-        options += ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []
-        opened = driver.chromium.launch(executable_path=BROWSER, args=options)
-        yield opened
-        opened.close()
+        opened: list[Any] = []
+
+        def start(kind: Any, **how: Any) -> Any:
+            opened.append(kind.launch(**how))
+            return opened[-1]
+
+        yield {
+            "chromium": lambda: start(driver.chromium, executable_path=BROWSER, args=options),
+            "firefox": lambda: start(
+                driver.firefox, executable_path=FIREFOX, channel="moz-firefox"
+            ),
+        }
+        for one in opened:
+            one.close()
 
 
 def open_page(
