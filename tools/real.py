@@ -1,10 +1,11 @@
-"""The tables of docs/real.md, and the records they are made from, in docs/real/.
+"""The tables of docs/real.md, the README's first figure, and the records they are made from.
 
 python -m tools.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
 python -m tools.real tables
 
-`record` keeps the answers of a finished run of `minise eval` without its texts and groups, with
-four digits a number. `tables` writes the tables into the page; a test holds that it is not older.
+`record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts and
+groups, with four digits a number. `tables` writes the tables into the page, and the figure; a test
+holds that they are not older.
 """
 
 from __future__ import annotations
@@ -26,16 +27,8 @@ from minise.files import write_file
 
 ROOT = Path(__file__).parents[1]
 PAGE, RECORDS = ROOT / "docs" / "real.md", ROOT / "docs" / "real"
-KEPT: tuple[str, ...] = (
-    "id",
-    "seed",
-    "cluster",
-    "question_hash",
-    "answer",
-    "prediction",
-    "probabilities",
-)
-KEPT += ("label", "on_labels", "null", "tokens", "notes")
+KEPT: tuple[str, ...] = ("id", "seed", "cluster", "question_hash", "answer", "prediction")
+KEPT += ("probabilities", "label", "on_labels", "null", "tokens", "notes")
 NONE = "-"  # a run does not have it
 Rows = list[dict[str, Any]]
 
@@ -201,6 +194,45 @@ def page() -> str:
     return re.sub(form, table, PAGE.read_text("utf-8"), flags=re.DOTALL)
 
 
+FIGURES = {"real.svg": "#1f2328", "real-dark.svg": "#d6dbe1"}  # the second for a dark page
+KEY = "Percent right: ○ standard inference, ● Self-Ensemble, ┊ guessing"
+
+
+def figure(ink: str) -> str:
+    """The accuracy of both methods for each model and data set, the largest model first."""
+    drawn, y, last = [_text(8, 18, KEY), _text(888, 18, "points, 95% interval", "end")], 18, ""
+    for label, start in [cell for m in reversed(MODELS) for cell in MAIN.items() if m in cell[0]]:
+        a, b = (rows_of(start + method) for method in ("self-ensemble", "standard"))
+        one = difference(a, b) if a and b else None
+        if not (a and one):
+            continue
+        what = json.loads((RECORDS / start).with_name("run.json").read_text("utf-8"))
+        name, y = what["model"].split(",")[0].removesuffix("-Instruct"), y + 28
+        if name != last:
+            drawn.append(_text(8, (y := y + 8), name))
+            last = name
+        after, before = (numbers(start + m)["accuracy"] for m in ("self-ensemble", "standard"))
+        x, to, guess = (330 + 380 * p for p in (before, after, 1 / len(a[0]["probabilities"])))
+        low, high = (f"{100 * p:+.1f}" for p in one["interval"])
+        colour = "#0072b2" if float(low) > 0 else "#8c8c8c"
+        drawn += [
+            _text(195, y, f"{label.split(' | ')[1]}, {len(a)}"),
+            f'<path d="M{guess:.0f} {y - 17}v24" stroke="#8c8c8c" stroke-dasharray="2"/>',
+            f'<g stroke="{colour}" stroke-width="4" fill="{colour}">'
+            f'<path d="M{x:.0f} {y - 5}H{to:.0f}"/>'
+            f'<circle cx="{x:.0f}" cy="{y - 5}" r="6" fill="#fff"/>'
+            f'<circle cx="{to:.0f}" cy="{y - 5}" r="6"/></g>',
+            _text(max(x, to) + 14, y, f"{100 * before:.1f}% → {100 * after:.1f}%"),
+            _text(888, y, f"{100 * one['accuracy']:+.1f} [{low}, {high}]", "end"),
+        ]
+    size = f'viewBox="0 0 896 {y + 16}" font-size="15" font-family="sans-serif" fill="{ink}"'
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', *drawn, "</svg>\n"])
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{words}</text>'
+
+
 TABLES: dict[str, Table | Differences | Changed] = {
     "main": Table(
         "model | data",
@@ -269,6 +301,8 @@ def main() -> int:
         record(wanted.run, wanted.name, wanted.model)
     else:
         write_file(PAGE, page())
+        for name, ink in FIGURES.items():
+            write_file(PAGE.with_name(name), figure(ink))
     return 0
 
 

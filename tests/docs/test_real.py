@@ -1,4 +1,4 @@
-"""docs/real.md shows what its records say."""
+"""docs/real.md and its figure show what their records say."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ pytest.importorskip("pandas")
 from tools import real
 
 
-def test_the_tables_are_not_older_than_the_records() -> None:
+def test_tables_and_figure_are_not_older_than_the_records() -> None:
     """If they are: python -m tools.real tables."""
     page = real.PAGE.read_text("utf-8")
     assert set(re.findall(r"<!-- table (\S+) -->", page)) == real.TABLES.keys()
     assert page == real.page()
+    for name, ink in real.FIGURES.items():
+        assert real.PAGE.with_name(name).read_text("utf-8") == real.figure(ink)
 
 
 def test_a_record_names_its_model_and_no_path() -> None:
