@@ -5,7 +5,7 @@
     dense     the packed sequence, by the decoder whose bits do not depend on what runs together
     tree      common beginnings merged, only the work that the mask allows: the fast one
 
-The results of the last three are equal bit for bit where docs/bits.md says so; plain is within
+The results of the last three are equal bit for bit where docs/verify.md says so; plain is within
 rounding of them. How is the subject of minise/exact/, which a first reading can leave out.
 The readout (Section 4.3, Eq. 6) starts here: the logits are those at the end of each branch.
 

@@ -41,7 +41,7 @@ PAGES = {  # a file of the repository -> its page
 LIVE = "live.html"
 # In place of the picture of the first page, on the site alone: a forge shows no frame.
 FRAME = f"""<iframe src="{LIVE}" title="The live page: many prompts, one pass"
-style="width: 100%; height: 54rem; border: 1px solid gray"></iframe>
+style="width: 100%; height: 46rem; border: 1px solid gray"></iframe>
 
 [The live page, alone on the screen]({LIVE})"""
 LINK = re.compile(
@@ -100,7 +100,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = re.sub(r"(?ms)^### `(\w+)`\n.*?(?=^##|\Z)", r"::: minise.\1\n\n", markdown)
     if name == "index.md":
         markdown = re.sub(r"<picture>.*?</picture>", FRAME, markdown)
-        page.meta["hide"] = ["toc"]  # so that the frame is wide
+        page.meta["hide"] = ["navigation", "toc"]  # so that the frame is wide
     path = next((path for path, of_path in PAGES.items() if of_path == name), f"docs/{name}")
 
     def linked(match: re.Match[str]) -> str:

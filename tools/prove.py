@@ -8,7 +8,7 @@ A tree of prompts is a set of prompts, merged where they begin alike. Which toke
 other difference to the code, so here each token is another. Each tree is run by all engines, with
 every prefix that its prompts share, in a model of two layers, of which the first has a window.
 Attention runs in calls of 2 queries instead of 64, so that small trees too cross from one block to
-the next; all trees of one token less run in calls of 64 as well. docs/proof.md says what is proved.
+the next; all trees of one token less run in calls of 64 as well. docs/verify.md has what is proved.
 """
 
 from __future__ import annotations

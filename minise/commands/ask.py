@@ -182,7 +182,7 @@ def table(asked: Sequence[Asked]) -> list[str]:
     null = mean_null(asked[-1].answer.groups)
     if null is not None:
         gap = " " * (30 * (len(asked) - 1) + 4)
-        lines.append(f"  {NULL_ROW:<{width}}{gap}{null:6.1%}  mean of the prompts, not in the 100%")
+        lines.append(f"  {NULL_ROW:<{width}}{gap}{null:6.1%}  its mean share, apart from the 100%")
     return [line.rstrip() for line in lines]
 
 

@@ -5,7 +5,7 @@ logits that answers are read from: in float64 within 1e-10, on a CPU bit for bit
 that a group must not see is replaced: the group's numbers must not change. Exit status 1 if a check
 fails.
 
-Instead, --proof shows it for all weights, on symbols (docs/proof.md); --training compares gradients
+Instead, --proof shows it for all weights by symbols (docs/verify.md); --training compares gradients
 of a loss over packed prompts, in float64. With --model server:URL or transformers:ID it compares
 the answers to some questions with those of the weights in --tokenizer, or in ID, run here.
 

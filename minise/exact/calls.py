@@ -1,7 +1,7 @@
 """A function of rows, called with a few fixed numbers of rows.
 
 A kernel chooses the order in which it sums by the number of rows in the call. In calls of one shape
-a row's bits depend neither on its place nor on the other rows (docs/bits.md: on which machines this
+a row's bits depend neither on its place nor on the others (docs/verify.md: on which machines this
 was seen). So all rows go through calls with numbers of rows that were measured to give the same
 bits. The last call is filled up with rows of zeros.
 """

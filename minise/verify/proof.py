@@ -4,7 +4,7 @@
 hashes of what each number is made of. Equal hashes are the same operations on the same data.
 
 Bits: dense and tree make every row of every prompt in the same way as its separate run, in calls of
-the same shapes. So their bits are equal for all weights; docs/proof.md lists what is assumed.
+the same shapes. So their bits are equal for all weights; docs/verify.md lists what is assumed.
 
 Arithmetic: separate and plain compute what is defined here, in `_defined`: the prompt alone, in
 which token i reads the tokens up to i within the window, and the logits of its labels at its end.
@@ -79,7 +79,7 @@ class Proof:
             "",
             "proved for all weights of this shape: in exact arithmetic separate and plain compute",
             "  each prompt as it is defined, alone, causal and within its windows; and the bits of",
-            "  dense and tree are those of separate. docs/proof.md lists what is assumed.",
+            "  dense and tree are those of separate. docs/verify.md lists what is assumed.",
         ]
         return "\n".join(lines)
 

@@ -7,7 +7,7 @@ fault. A model of another dtype is run again in float64 for this, with some of t
 own dtype a difference must be one that its rounding explains. The engine plain computes by the
 definition, the others in the calls of minise/exact/: what they have wrong shows up beside plain.
 
-Bits: on a CPU, where the numbers of rows that share their bits are found (docs/bits.md), dense,
+Bits: on a CPU, where the numbers of rows that share their bits are found (docs/verify.md), dense,
 tree and separate must be equal bit for bit: hidden states, logits and label logits.
 
 Influence: what a group must not see cannot change its rows (influence.py).

@@ -71,7 +71,7 @@ def test_a_fault_of_layout_mask_position_reader_or_readout_is_found(
 def test_a_fault_of_the_arithmetic_that_all_share_is_not_seen(
     model: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As docs/proof.md says: parity with the reference library shows those."""
+    """As docs/verify.md says: parity with the reference library shows those."""
     real = RMSNorm.__init__
     monkeypatch.setattr(RMSNorm, "__init__", lambda self, size, eps: real(self, size, 1e-5))
     assert Prover(empty(model, "qwen2")).prove(SHARED).passed
