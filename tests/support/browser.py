@@ -106,11 +106,11 @@ class View:
     def until(self, condition: str) -> None:
         """Wait until a JavaScript expression holds. (The page's policy forbids `eval`, and with it
         Playwright's own way to wait.)"""
-        for _ in range(600):
+        for _ in range(1800):
             if self.page.evaluate(condition):
                 return
             self.page.wait_for_timeout(50)
-        raise AssertionError(f"after 30 s not yet: {condition}")
+        raise AssertionError(f"after 90 s not yet: {condition}")
 
 
 @contextmanager
