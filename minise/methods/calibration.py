@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from minise.errors import Unsuited
 from minise.loading.plugin import load_extra
-from minise.methods.fitted import Fitted, Row, check_same_size, remade
+from minise.methods.fitted import Fitted, Row, remade
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -41,7 +41,10 @@ class OutOfFold(Fitted):
         """Raises Unsuited for questions without an answer, unequal numbers of choices, fewer facts
         than folds, and a fit that does not converge."""
         given = answers[self.of]
-        check_same_size(self.name, (len(row["probabilities"]) for row in given))
+        sizes = {len(row["probabilities"]) for row in given}
+        if len(sizes) > 1:
+            need = f"{self.name} needs the same number of choices in every question"
+            raise Unsuited(f"{need}; found {min(sizes)} to {max(sizes)}; use --cut-to K")
         if any(row["answer"] is None for row in given):
             raise Unsuited(f"{self.name} is fitted on answers, and some questions have none")
         names = [f"fact {row['cluster']}" if row.get("cluster") else row["id"] for row in given]

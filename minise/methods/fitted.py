@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
-
-from minise.errors import Unsuited
 
 Row = dict[str, Any]  # an answer, as an evaluation saves it: a line of a samples file
 
@@ -34,11 +31,3 @@ def remade(row: Row, probabilities: list[float]) -> Row:
     best = probabilities.index(max(probabilities))
     new = {"prediction": best, "probabilities": probabilities, "scores": probabilities}
     return {name: row[name] for name in kept if name in row} | new
-
-
-def check_same_size(method: str, sizes: Iterable[int]) -> None:
-    """Raise Unsuited unless all questions have the same number of choices."""
-    different = set(sizes)
-    if len(different) > 1:
-        need = f"{method} needs the same number of choices in every question"
-        raise Unsuited(f"{need}; found {min(different)} to {max(different)}; use --cut-to K")

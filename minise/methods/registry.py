@@ -28,7 +28,6 @@ METHODS: dict[str, tuple[str, str]] = {
     "cyclic": ("minise.methods.rotations:Cyclic", "the mean over all K rotations of the question"),
     "cloze": ("minise.methods.cloze:Cloze", "the probability of each choice's text, unlisted"),
     "presence": ("minise.methods.presence:Presence", "each choice alone against None of the above"),
-    "pride": ("minise.methods.priors:PriDe", "standard without its prior, from some rotations"),
     "vector-scaling": ("minise.methods.calibration:VectorScaling", "logits scaled and shifted"),
     "dirichlet": ("minise.methods.calibration:Dirichlet", "a regression on log-probabilities"),
     "cot": ("minise.methods.reasoning:ChainOfThought", "chain of thought, then one prompt"),
