@@ -209,7 +209,7 @@ class Asker:
 def memory(lm: LanguageModel, reset: bool = False) -> int:
     """The peak of memory in bytes since the last reset; with `reset` what is in use now. Allocated
     on CUDA, resident on Linux."""
-    if lm.decoder.device.type == "cuda":
+    if str(lm.decoder.device).startswith("cuda"):
         if reset:
             torch.cuda.reset_peak_memory_stats()
         return torch.cuda.max_memory_allocated()
@@ -229,7 +229,7 @@ def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
         "weights": weights_hash(lm),
         "parameters": sum(p.numel() for p in lm.decoder.parameters()),
         "dtype": str(lm.decoder.dtype).removeprefix("torch."),
-        "device": lm.decoder.device.type,
+        "device": str(lm.decoder.device).partition(":")[0],
         "versions": {"minise": __version__, "torch": torch.__version__},
         "shards": run.shard[1],
         "keep": {"groups": run.keep_groups, "text": run.keep_text},

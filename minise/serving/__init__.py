@@ -1,3 +1,2 @@
 """Models that run elsewhere: in a server (vLLM, SGLang, llama.cpp, any that speaks OpenAI's
-completions), or in transformers by whole prompts; and Self-Ensemble in other evaluation programs.
-docs/serving.md begins with three commands."""
+completions), or in transformers by whole prompts; Self-Ensemble in other evaluation programs."""

@@ -17,7 +17,7 @@ from minise.tokenizer import Tokenizer
 
 
 class Elsewhere:
-    """Stands where a decoder would, and says what is known of the one that runs elsewhere. All else
+    """Stands where a decoder would, with what is known of the one that runs elsewhere. All else
     that is asked of a decoder raises Unsuited, so an evaluation leaves out what needs it."""
 
     def __init__(self, dtype: Any, device: Any, parameters: Iterable[Tensor] = ()) -> None:
@@ -34,14 +34,6 @@ class Elsewhere:
             raise AttributeError(name)
         what = "this needs weights that minise runs itself, and the model runs elsewhere"
         raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
-
-
-class Place(str):
-    """Where a model runs, in words. `type`: what an evaluation asks of a torch.device."""
-
-    @property
-    def type(self) -> str:
-        return str(self)
 
 
 def read_tokenizer(source: str | Path, revision: str | None) -> tuple[Path, str | None, Tokenizer]:

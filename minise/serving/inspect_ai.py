@@ -7,7 +7,7 @@ It stands in for `multiple_choice()`. The task keeps its data set and its scorer
 
 from __future__ import annotations
 
-from inspect_ai.model import ChatMessage, GenerateConfig, ModelOutput, get_model
+from inspect_ai.model import GenerateConfig, ModelOutput, get_model
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
 from torch import Tensor, float64, tensor
@@ -28,10 +28,10 @@ def self_ensemble(
     """Ask groups of m choices, split `trials` times, and mark the choice with the largest score.
 
     Each epoch draws other groups. The sample's store keeps the choices' probabilities as
-    "self_ensemble". `top_logprobs`: how many log-probabilities to ask for; 10 and 100 times as many
-    where a label is missing. Raises InputError as `minise.self_ensemble` does, and for a label that
-    is still missing."""
+    "self_ensemble". `top_logprobs`: how many log-probabilities to ask for. Raises InputError as
+    `minise.self_ensemble` does, and for a label that is not among them."""
     method = SelfEnsemble(m, trials, null_option=null_option)
+    config = GenerateConfig(max_tokens=1, logprobs=True, top_logprobs=top_logprobs)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         user = state.user_prompt
@@ -42,7 +42,7 @@ def self_ensemble(
             prompt = user.model_copy(deep=True)
             prompt.text = text
             messages = [prompt if message is user else message for message in state.messages]
-            return await ask(messages, labels, top_logprobs)
+            return read_labels(await get_model().generate(messages, config=config), labels)
 
         rows = await collect(*map(ask_group, [prompt.text for prompt in plan.prompts], labels))
         answer = method.answer(plan, rows)
@@ -57,31 +57,11 @@ def self_ensemble(
     return solve
 
 
-class MissingLabel(InputError):
-    """A label is not among the log-probabilities that were asked for. More may have it."""
-
-
-async def ask(messages: list[ChatMessage], labels: str, top_logprobs: int) -> Tensor:
-    """The log-probabilities of the labels, from as many top log-probabilities as it takes."""
-    refusals: list[InputError] = []
-    for most in (top_logprobs, 10 * top_logprobs, 100 * top_logprobs):
-        config = GenerateConfig(max_tokens=1, logprobs=True, top_logprobs=most)
-        try:
-            return read_labels(await get_model().generate(messages, config=config), labels)
-        except MissingLabel as error:
-            refusals.append(error)
-        except Exception:
-            if not refusals:
-                raise
-            break  # the provider gives no more, which each says in its own way
-    raise refusals[-1]
-
-
 def read_labels(output: ModelOutput, labels: str) -> Tensor:
     """The log-probabilities of the labels as an answer's first token: (len(labels),) float64.
 
     A model that goes on with a text says " A", one that answers a message "A". The spelling of
-    the most probable label counts. Raises MissingLabel if a label is missing in it.
+    the most probable label counts. Raises InputError if a label is missing in it.
     """
     logprobs = output.choices[0].logprobs
     if not (logprobs and logprobs.content and logprobs.content[0].top_logprobs):
@@ -96,5 +76,5 @@ def read_labels(output: ModelOutput, labels: str) -> Tensor:
     spelled = max(spellings, key=lambda names: max(given.get(name, NEVER) for name in names))
     if missing := [name for name in spelled if name not in given]:
         about = f"{quote(missing)} not among the {len(given)} most probable tokens"
-        raise MissingLabel(f"{output.model}: {about}; use a provider that gives more")
+        raise InputError(f"{output.model}: {about}; ask for more (-S top_logprobs=N)")
     return tensor([given[name] for name in spelled], dtype=float64)

@@ -41,17 +41,13 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
         return method, *text_plan(method, question, given.get("seed", 0))
 
     def construct_requests(
-        self,
-        doc: dict[str, Any],
-        ctx: str,
-        apply_chat_template: bool = False,
-        chat_template: Any = None,
-        **kwargs: Any,
+        self, doc: dict[str, Any], ctx: str, apply_chat_template: bool = False, **kwargs: Any
     ) -> list[Instance]:
         """The requests of all groups. What stands around the question in `ctx` (a description, a
         chat template) stands around each prompt. Few shots would show answers without labels."""
         if self.config.num_fewshot:
             raise Unsuited("few shots show no labels; leave num_fewshot out")
+        kwargs.pop("chat_template", None)  # `ctx` is written by it already
         _, plan, labels = self.plan(doc)
         before, question, after = ctx.rpartition(plan.question.text)
         if not question:

@@ -21,32 +21,29 @@ import httpx2
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel
+from minise.engines import Ids, LanguageModel
 from minise.errors import InputError, Unsuited, one_line, printable, quote
-from minise.serving.elsewhere import Elsewhere, Place, language_model, read_tokenizer
+from minise.serving.elsewhere import Elsewhere, language_model, read_tokenizer
 from minise.tokenizer import Tokenizer
 
 KEY = "MINISE_API_KEY"  # the variable that holds a server's key
 TIMEOUT, PATIENCE = 300.0, 120.0  # seconds: for an answer; in which a request is tried again
-AT_ONCE = 32  # requests; to llama.cpp as many as it has slots
+AT_ONCE, MOST = 32, 20  # requests, to llama.cpp as many as it has slots; most probable tokens
 AGAIN = (408, 429, 500, 502, 503, 504)  # statuses that may pass
 LEAST = -87.0  # llama.cpp takes the log of a float32 probability: below, little is left of it
-# One token from the model's own distribution, with nothing that a server or a checkpoint's
-# generation_config.json may change about it. A temperature of 1 divides by 1.
+# The model's own distribution, whatever a server or a generation_config.json would change.
 RAW = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 RAW_MORE = {**RAW, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-# Log-probabilities of some tokens by their ids; how many tokens the server counts in the prompt,
-# and how many of them it had cached. None: it does not say.
-Reply = tuple[dict[int, float], int | None, int | None]
+# Log-probabilities by token id; how many tokens the server counts in the prompt, if it says so.
+Reply = tuple[dict[int, float], int | None]
 
 
 class Server:
-    """A server, called as `LanguageModel.elsewhere`. kind: a key of SPEAK. tokens: how many were
-    asked so far, and how many of them the server said that it had cached."""
+    """A server, called as `LanguageModel.elsewhere`. kind: a key of SPEAK."""
 
     def __init__(self, url: str, tokenizer: Tokenizer) -> None:
         self.url, self.tokenizer = url.rstrip("/").removesuffix("/v1"), tokenizer
-        self.tokens, self.key = {"asked": 0, "cached": 0}, os.environ.get(KEY, "").strip()
+        self.key = os.environ.get(KEY, "").strip()
         if not (self.key.isascii() and self.key.isprintable()):
             raise InputError(f"{KEY} holds characters that no key has; set it again")
         self.http = httpx2.Client(
@@ -72,10 +69,10 @@ class Server:
         what = what.replace(self.key, "***") if self.key else what
         return InputError(f"{self.url}: {printable(' '.join(what.split()))}")
 
-    def request(self, path: str, body: Any = None, patience: float | None = None) -> Any:
+    def request(self, path: str, body: Any = None, patience: float = PATIENCE) -> Any:
         """The JSON that the server answers. After a cut connection, a timeout and the statuses
         AGAIN it is asked again, each time later, until patience ends."""
-        limit = time.monotonic() + (PATIENCE if patience is None else patience)
+        limit = time.monotonic() + patience
         method, wait, after = "GET" if body is None else "POST", 0.5, "0"
         while True:
             try:
@@ -100,11 +97,7 @@ class Server:
             raise self.refused(f"{path} answers no JSON; is it a server of models?") from None
 
     def __call__(
-        self,
-        prefix: Sequence[int],
-        branches: Sequence[Sequence[int]],
-        columns: Sequence[int] | None,
-        total: bool = False,
+        self, prefix: Ids, branches: Sequence[Ids], columns: Ids | None, total: bool = False
     ) -> Tensor:
         """The log-probabilities (G, len(columns)) after each prompt, float64 on the CPU. total: one
         column more, the log of their sum over the vocabulary, which is 0. The prompts go out in the
@@ -117,86 +110,79 @@ class Server:
         # Its threads end with the process: an interruption does not wait for the server.
         with ThreadPool(min(self.at_once, len(others) or 1)) as pool:
             rows.update(pool.imap_unordered(lambda one: (one, self.ask(one, columns)), others))
-        self.tokens["asked"] += sum(map(len, rows))
-        self.tokens["cached"] += sum(cached for _, cached in rows.values())
-        table = torch.tensor([rows[one][0] for one in prompts], dtype=torch.float64)
+        table = torch.tensor([rows[one] for one in prompts], dtype=torch.float64)
         return torch.cat([table, table.new_zeros(len(table), 1)], dim=1) if total else table
 
-    def ask(self, prompt: Sequence[int], columns: Sequence[int]) -> tuple[list[float], int]:
-        """The log-probabilities of the tokens `columns` after a prompt, and how many of its tokens
-        were cached."""
-        hits = None  # of the first time: the second finds all
-        for most in (100, 5_000, 1_000_000) if self.kind == "llamacpp" else (20,):
-            try:
-                found, counted, cached = SPEAK[self.kind](self, list(prompt), list(columns), most)
-                row = [float(found[i]) for i in columns if i in found]
-            except InputError:
-                raise
-            except (LookupError, TypeError, ValueError, AttributeError):
-                what = "gives no log-probabilities of the next token"
-                raise self.refused(f"{what}; use a newer version of {self.kind}") from None
-            hits = cached or 0 if hits is None else hits
-            if counted not in (None, len(prompt)):
-                raise self.refused(f"counts {counted} tokens, not {len(prompt)}; check --tokenizer")
-            if len(row) == len(columns):
-                break
-        else:
+    def ask(self, prompt: Ids, columns: Ids) -> list[float]:
+        """The log-probabilities of the tokens `columns` after a prompt."""
+        try:
+            found, counted = SPEAK[self.kind](self, list(prompt), list(columns))
+            row = [float(found[i]) for i in columns if i in found]
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError):
+            what = "gives no log-probabilities of the next token"
+            raise self.refused(f"{what}; use a newer version of {self.kind}") from None
+        if counted not in (None, len(prompt)):
+            raise self.refused(f"counts {counted} tokens, not {len(prompt)}; check --tokenizer")
+        if len(row) < len(columns):
             label = quote(self.tokenizer.decode([i for i in columns if i not in found][:1]))
             what = f"the label {label} is not among the {len(found)} tokens that it gives"
             raise self.refused(f"{what}; ask fewer choices at once, or use vLLM or llama.cpp")
         if not all(LEAST <= value <= 1e-3 for value in row) or sum(map(math.exp, row)) > 1.001:
             raise self.refused(f"{quote(row)} are no log-probabilities; is the model sound?")
-        return row, hits or 0
+        return row
 
 
-def vllm(server: Server, ids: list[int], columns: list[int], most: int) -> Reply:
+def vllm(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html. A version from before
     logprob_token_ids (github.com/vllm-project/vllm/pull/43463) gives the most probable tokens."""
-    body = {"model": server.model, "prompt": [ids], "max_tokens": 1, "logprobs": most, **RAW_MORE}
+    body = {"model": server.model, "prompt": [ids], "max_tokens": 1, "logprobs": MOST, **RAW_MORE}
     body |= {"logprob_token_ids": columns, "return_tokens_as_token_ids": True}
     answer = server.request("/v1/completions", body)
-    top, usage = answer["choices"][0]["logprobs"]["top_logprobs"][0], answer["usage"]
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
     found = {int(name.removeprefix("token_id:")): value for name, value in top.items()}
-    return found, usage["prompt_tokens"], cached
+    return found, answer["usage"]["prompt_tokens"]
 
 
-def sglang(server: Server, ids: list[int], columns: list[int], most: int) -> Reply:
+def sglang(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """https://docs.sglang.ai/basic_usage/sampling_params.html. An entry is [value, id, text]."""
     body: dict[str, Any] = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, **RAW_MORE}}
     body |= {"return_logprob": True, "token_ids_logprob": columns}
     about = server.request("/generate", body)["meta_info"]
     found = {int(i): value for value, i, *_ in about["output_token_ids_logprobs"][0]}
-    return found, about["prompt_tokens"], about.get("cached_tokens")
+    return found, about["prompt_tokens"]
 
 
-def llamacpp(server: Server, ids: list[int], columns: list[int], most: int) -> Reply:
+def llamacpp(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """https://github.com/ggml-org/llama.cpp/tree/master/tools/server. Without post_sampling_probs
     the values are those before any sampler. If the token drawn is a part of a character, an answer
-    has none: then another is drawn."""
-    body: dict[str, Any] = {"prompt": ids, "n_predict": 1, "n_probs": most, "samplers": []}
-    body |= {"temperature": 1.0, "post_sampling_probs": False, "cache_prompt": True}
-    body["response_fields"] = ["completion_probabilities", "tokens_evaluated", "timings"]
+    has none: then another is drawn. If a label is missing, more tokens are asked for."""
+    body: dict[str, Any] = {"prompt": ids, "n_predict": 1, "samplers": [], "temperature": 1.0}
+    body |= {"post_sampling_probs": False, "cache_prompt": True}
+    body["response_fields"] = ["completion_probabilities", "tokens_evaluated"]
+    most, found = 100, dict[int, float]()
     for seed in range(16):
-        answer = server.request("/completion", {**body, "seed": seed})
-        if answer.get("completion_probabilities"):
-            break
-    top = answer["completion_probabilities"][0]["top_logprobs"]
-    found = {int(one["id"]): one["logprob"] for one in top}
-    return found, answer["tokens_evaluated"], answer["timings"].get("cache_n")
+        answer = server.request("/completion", {**body, "n_probs": most, "seed": seed})
+        if drawn := answer.get("completion_probabilities"):
+            found = {int(one["id"]): one["logprob"] for one in drawn[0]["top_logprobs"]}
+            if found.keys() >= set(columns) or len(found) < most:
+                break
+            most *= 50
+    return found, answer["tokens_evaluated"]
 
 
-def openai(server: Server, ids: list[int], columns: list[int], most: int) -> Reply:
+def openai(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """OpenAI's completions: text goes out, and tokens come back by their texts. The server adds the
     special tokens at the beginning itself."""
     words, (special,) = server.tokenizer, server.tokenizer.encode([""])
     text = words.decode(ids[len(special) :] if ids[: len(special)] == special else ids)
-    body = {"model": server.model, "prompt": text, "max_tokens": 1, "logprobs": most, **RAW}
+    body = {"model": server.model, "prompt": text, "max_tokens": 1, "logprobs": MOST, **RAW}
     answer = server.request("/v1/completions", body)
     top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
     texts = {i: words.decode([*ids, i])[len(words.decode(ids)) :] for i in columns}
     found = {i: top[text] for i, text in texts.items() if text in top}
-    return found, (answer.get("usage") or {}).get("prompt_tokens"), None
+    return found, (answer.get("usage") or {}).get("prompt_tokens")
 
 
 SPEAK = {"vllm": vllm, "sglang": sglang, "llamacpp": llamacpp, "openai": openai}
@@ -207,10 +193,8 @@ def connect(
 ) -> LanguageModel:
     """The model that a server has loaded. tokenizer: the folder or hub id of its tokenizer.json,
     revision: of that. local: settings of weights, which must all be None."""
-    if "@" in url or "?" in url:
-        raise InputError(f"a server's address is shown, so it must hold no key; set {KEY} instead")
-    if not url.startswith(("http://", "https://")):
-        raise InputError(f"{quote(url)} is no server's address; give server:http://HOST:PORT")
+    if not url.startswith(("http://", "https://")) or "@" in url or "?" in url:
+        raise InputError(f"give server:http://HOST:PORT without a key; set {KEY} to it instead")
     if tokenizer is None:
         raise InputError(f"server:{url}: say whose tokens it reads; add --tokenizer FOLDER_OR_ID")
     for name in [name for name, value in local.items() if value is not None]:
@@ -218,7 +202,7 @@ def connect(
     server = Server(url, words := read_tokenizer(tokenizer, revision)[2])
     meta = server.about.get("meta") or {}
     name = Path(server.model).name if server.model.startswith("/") else server.model
-    decoder = Elsewhere(meta.get("ftype") or "its own dtype", Place(server.kind))
+    decoder = Elsewhere(meta.get("ftype") or "its own dtype", server.kind)
     sizes = {"vocab_size": meta.get("n_vocab") or words.backend.get_vocab_size()}
     sizes["max_position_embeddings"] = server.positions - 1  # and one for the token that is drawn
     return language_model(f"server:{name}", server, decoder, words, **sizes)

@@ -10,8 +10,7 @@ from minise.question import Question
 
 def text_plan(method: SelfEnsemble, question: Question, seed: int = 0) -> tuple[Plan, list[str]]:
     """The plan of `minise.self_ensemble`, and the labels of each of its prompts as one text each
-    ("ABCDE", the null option last). The prompts have texts, no ids. Raises InputError for sizes
-    below 1 and more choices than labels."""
+    ("ABCDE", the null option last). The prompts have texts, no ids. Raises InputError."""
     sizes = len(question.choices), method.group_size, method.trials
     check_sizes(*sizes)
     groups = method.grouping(*sizes, seed, question.id)

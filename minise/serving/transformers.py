@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel
+from minise.engines import Ids, LanguageModel
 from minise.errors import InputError, one_line
 from minise.loading.plugin import load_extra
 from minise.serving.elsewhere import Elsewhere, language_model, read_tokenizer
@@ -61,11 +61,7 @@ class Separate:
         self.keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def __call__(
-        self,
-        prefix: Sequence[int],
-        branches: Sequence[Sequence[int]],
-        columns: Sequence[int] | None,
-        total: bool = False,
+        self, prefix: Ids, branches: Sequence[Ids], columns: Ids | None, total: bool = False
     ) -> Tensor:
         """The logits after each prompt, (G, V) or (G, len(columns)), in float32 or the model's
         float64. total: one column more, the log of the sum of exp over the vocabulary."""

@@ -155,14 +155,14 @@ def vllm(server: Pretender, body: dict[str, Any]) -> Any:
     top = {f"token_id:{i}": float(log_p[i]) for i in wanted}
     logprobs = {"text_offset": [0], "token_logprobs": [-1.0], "tokens": ["token_id:5"]}
     choice = {"index": 0, "text": "x", "logprobs": {**logprobs, "top_logprobs": [top]}}
-    usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "prompt_tokens_details": None}
+    usage = {"prompt_tokens": len(ids), "completion_tokens": 1}
     return {"object": "text_completion", "choices": [choice], "usage": usage}
 
 
 def sglang(server: Pretender, body: dict[str, Any]) -> Any:
     ids, log_p = body["input_ids"], server.log_p(body["input_ids"])
     read = [[float(log_p[i]), i, None] for i in body["token_ids_logprob"][: server.gives]]
-    about = {"prompt_tokens": len(ids), "cached_tokens": len(ids) // 2, "completion_tokens": 1}
+    about = {"prompt_tokens": len(ids), "completion_tokens": 1}
     return {"text": "x", "meta_info": {**about, "output_token_ids_logprobs": [read]}}
 
 
@@ -170,8 +170,7 @@ def llamacpp(server: Pretender, body: dict[str, Any]) -> Any:
     log_p, ids = server.log_p(body["prompt"]), body["prompt"]
     top = log_p.topk(min(288, body["n_probs"], server.gives))
     read = [{"id": int(i), "logprob": float(p)} for p, i in zip(*top, strict=True)]
-    about = {"tokens_evaluated": len(ids), "timings": {"cache_n": len(ids) - 1}}
-    return {"completion_probabilities": [{"top_logprobs": read}], **about}
+    return {"completion_probabilities": [{"top_logprobs": read}], "tokens_evaluated": len(ids)}
 
 
 def openai(server: Pretender, body: dict[str, Any]) -> Any:
