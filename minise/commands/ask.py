@@ -11,16 +11,9 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from minise.commands.options import (
-    TEMPLATE,
-    ModelOptions,
-    Option,
-    QuestionOptions,
-    load_model,
-    read_question,
-)
+from minise.commands.options import GroupOptions, Option, QuestionOptions, load_model, read_question
 from minise.errors import InputError, Unsuited, printable
 
 if TYPE_CHECKING:
@@ -38,21 +31,10 @@ NULL_ROW = "none of the above"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(QuestionOptions, ModelOptions):
+class Options(QuestionOptions, GroupOptions):
     method: Annotated[
-        str | None,
-        Option("one method, also with settings: cyclic, cot, './mine.py:Mine(x=1)'", "NAME"),
+        str | None, Option("cyclic, cot, './mine.py:Mine(x=1)'", "NAME[(settings)]")
     ] = None
-    grouping: Annotated[
-        str | None,
-        Option("random (the paper's), independent, exact, or FILE.py:NAME", "NAME"),
-    ] = None
-    template: Annotated[str | None, TEMPLATE] = None
-    no_null_option: Annotated[bool, Option('leave "None of the above" out of the groups')] = False
-    engine: Annotated[
-        Literal["tree", "dense", "separate", "plain"],
-        Option("how the prompts are run; all give the same numbers, plain within rounding"),
-    ] = "tree"
     show_prompts: Annotated[bool, Option("print the text of each prompt")] = False
     json: Annotated[bool, Option("print one JSON object, of one method")] = False
 
@@ -98,30 +80,22 @@ def run(options: Options) -> int:
 def choose_methods(options: Options) -> dict[str, Method]:
     """The method of --method, or standard inference and Self-Ensemble; for --json the latter."""
     from minise.method import Method, SelfEnsemble, Standard
-    from minise.prompt import DEFAULT_TEMPLATE
 
-    settings: dict[str, Any] = {"group_size": options.group_size, "trials": options.trials}
-    if options.no_null_option:
-        settings["null_option"] = False
-    if options.grouping is not None:
-        from minise.methods.groupings import grouping_named
-
-        settings["grouping"] = grouping_named(options.grouping)
-    if options.template is not None:
-        from minise.methods.registry import find_template
-
-        settings["template"] = find_template(options.template)
-    if options.method is None:
-        template = settings.get("template", DEFAULT_TEMPLATE)
-        standard = {} if options.json else {"standard": Standard(template)}
+    settings = {"group_size": options.group_size, "trials": options.trials, **options.settings()}
+    if options.method is options.grouping is options.template is None:
+        standard = {} if options.json else {"standard": Standard()}
         return standard | {"self-ensemble": SelfEnsemble(**settings)}
-    from minise.methods.registry import make_methods
+    from minise.methods.registry import make_methods  # takes a while
 
-    methods = make_methods([options.method], settings)
-    chosen = {name: method for name, method in methods.items() if isinstance(method, Method)}
-    for name in methods.keys() - chosen.keys():
-        raise InputError(f"{name} is fitted on the answers of an evaluation; use minise eval")
-    return chosen
+    both = ["self-ensemble"] if options.json else ["standard", "self-ensemble"]
+    methods: dict[str, Method] = {}
+    for name, method in make_methods(
+        [options.method] if options.method else both, settings
+    ).items():
+        if not isinstance(method, Method):
+            raise InputError(f"{name} is fitted on the answers of an evaluation; use minise eval")
+        methods[name] = method
+    return methods
 
 
 def ask(
@@ -130,7 +104,7 @@ def ask(
     from minise.method import label_logits
 
     plan = method.plan(lm, question, options.seed)
-    answer = method.answer(plan, label_logits(lm, plan, options.engine))
+    answer = method.answer(plan, label_logits(lm, plan, options.engine or "tree"))
     prompts = [lm.tokenizer.decode(plan.prefix + ids) for ids in plan.branches]
     return Asked(name, method, plan, answer, prompts)
 
@@ -142,7 +116,7 @@ def as_json(asked: Asked, options: Options) -> dict[str, Any]:
     return {
         "model": options.model,
         "method": asked.name,
-        "engine": options.engine,
+        "engine": options.engine or "tree",
         "template": options.template or "default",
         "group_size": max(map(len, plan.groups.flat)),
         "trials": len(plan.groups.trials),
@@ -187,17 +161,19 @@ def table(asked: Sequence[Asked]) -> list[str]:
 
 
 def explained(asked: Sequence[Asked], options: Options) -> list[str]:
-    """What each method answers and what that cost, how the score is to be read, and the prompts."""
+    """What each method answers and what that cost, the score of the answer, and the prompts."""
     lines = []
     for one in asked:
         plan, answer = one.plan, one.answer
         choice, right = plan.question.choices[answer.prediction], plan.question.answer
         verdict = "right" if answer.prediction == right else "wrong"
         lines += ["", f"{one.title} answers: {choice}" + f" ({verdict})" * (right is not None)]
-        lines += [f"  {line}" for line in cost(one, options.engine)]
+        lines += [f"  {line}" for line in cost(one, options.engine or "tree")]
+        if len(plan.prompts) > 1:
+            score = f"{answer.scores[answer.prediction]:.1%}"
+            lines.append(f"  score: {score}, its mean probability in the prompts that list it")
         if "reasoning" in plan.notes:
             lines += ["", f"It wrote first: {plan.notes['reasoning'].strip()}"]
-    lines += [f"  {line}" for line in lead(asked[-1])]
     for one in asked if options.show_prompts else ():
         for number, prompt in enumerate(one.prompts, 1):
             lines += ["", f"--- {one.title}, prompt {number} of {len(one.prompts)} ---", prompt]
@@ -217,21 +193,6 @@ def cost(asked: Asked, engine: str) -> list[str]:
         f"cost: {drawn} of {groups} = {len(plan.prompts):,} prompts,",
         f"  {separate} tokens as separate prompts, {dense} packed, {tree} with common prefixes "
         f"merged (this run: {engine})",
-    ]
-
-
-def lead(asked: Asked) -> list[str]:
-    """By how much the first choice leads, and how its score differs from the table's number."""
-    scores, choices = asked.answer.scores.tolist(), asked.plan.question.choices
-    if len(asked.answer.groups) == 1:  # its score is its probability
-        return []
-    first, second = sorted(range(len(scores)), key=lambda i: -scores[i])[:2]
-    return [
-        f"score: {choices[first]} has {scores[first]:.1%}, its mean probability in the prompts "
-        "that list it,",
-        f"  {100 * (scores[first] - scores[second]):.1f} percentage points more than the next, "
-        f"{choices[second]}.",
-        "  The table above shows probabilities: each score divided by the sum of all scores.",
     ]
 
 

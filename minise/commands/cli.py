@@ -24,7 +24,7 @@ import click
 
 from minise import __version__
 from minise.checks import check_name
-from minise.commands.options import ModelOptions, Option
+from minise.commands.options import GroupOptions, ModelOptions, Option
 from minise.commands.terminal import say
 from minise.errors import InputError, one_line
 
@@ -112,8 +112,10 @@ def parse(name: str, about: str, options: type[Any], words: list[str]) -> Any:
     last paragraph is an example. Raises click's exceptions."""
     text, _, example = about.strip().rpartition("\n\n")
     hints = get_type_hints(options, include_extras=True)
-    of_model = {field.name for field in fields(ModelOptions)}  # last in the help
-    in_order = sorted(fields(options), key=lambda field: field.name in of_model)
+    # A command's own options first, those of the model last.
+    rank = {field.name: 1 for field in fields(GroupOptions)}
+    rank |= {field.name: 2 for field in fields(ModelOptions)}
+    in_order = sorted(fields(options), key=lambda field: rank.get(field.name, 0))
     command = click.Command(
         name,
         params=[parameter(field, hints[field.name]) for field in in_order],
@@ -140,7 +142,7 @@ def parameter(field: Field[Any], hint: Any) -> click.Parameter:
     if get_origin(kind) is Literal:
         kind = click.Choice(get_args(kind))
     elif kind is int:
-        kind = click.IntRange(about.min, about.max) if about.min is not None else click.INT
+        kind = click.IntRange(about.min) if about.min is not None else click.INT
     shared: dict[str, Any] = {"type": kind, "metavar": about.metavar, "required": True}
     if field.default is not MISSING:
         shared |= {"required": False, "default": field.default}

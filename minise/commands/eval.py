@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from minise.checks import check_name
-from minise.commands.options import TEMPLATE, ModelOptions, Option, load_model
+from minise.commands.options import GroupOptions, Option, load_model
 from minise.commands.terminal import say
 from minise.errors import InputError, quote
 from minise.evaluation.experiments import EXPERIMENTS, Experiment, Variant
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions):
+class Options(GroupOptions):
     output: Annotated[Path, Option("the run's folder", "DIR", short="-o")]
-    task: Annotated[str | None, Option("data sets or files", "NAME|NAME@FILE|FILE[,...]")] = None
-    method: Annotated[
-        str | None, Option("methods; your own: ./mine.py:Mine", "NAME[(settings)][,...]")
-    ] = None
+    task: Annotated[str | None, Option("data sets or files", "NAME[@FILE],FILE,...")] = None
+    method: Annotated[str | None, Option("yours: ./mine.py:Mine", "NAME[(settings)],...")] = None
     experiment: Annotated[str | None, Option("instead of --method", "NAME")] = None
     limit: Annotated[int | None, Option("the first N questions only", "N", min=1)] = None
     cut_to: Annotated[str | None, Option("keep K choices of each question", "K[,K...]")] = None
@@ -40,17 +38,9 @@ class Options(ModelOptions):
     question_seed: Annotated[int | None, Option("of what a task draws; else --seed", "S")] = None
     group_size: Annotated[int | None, Option("else the paper's for the data", "M", min=1)] = None
     trials: Annotated[int | None, Option("else the paper's for the data", "N", min=1)] = None
-    grouping: Annotated[str | None, Option("random, independent, exact, FILE.py:NAME", "NAME")] = (
-        None
-    )
-    template: Annotated[str | None, TEMPLATE] = None
     shots: Annotated[str | None, Option("solved questions in front", "N[@TASK]")] = None
-    no_null_option: Annotated[bool, Option('no "None of the above" in groups')] = False
-    engine: Annotated[
-        Literal["tree", "dense", "separate", "plain"] | None, Option("default: tree")
-    ] = None
     shard: Annotated[str | None, Option("part I of N, from 0; minise report joins", "I/N")] = None
-    tokens_per_pass: Annotated[int, Option("several questions in a pass", "T", min=0)] = 0
+    tokens_per_pass: Annotated[int | None, Option("several questions in a pass", "T")] = None
     columns: Annotated[str, Option("of a FILE of yours", "ROLE=HEADER,...")] = ""
     keep_groups: Annotated[bool, Option("keep each group's probabilities")] = False
     keep_text: Annotated[bool, Option("keep the questions' texts")] = False
@@ -74,7 +64,7 @@ def run(options: Options) -> int:
         "seeds": read_integers("seed", options.seed) or list(experiment.seeds),
     }
     keep = {"keep_groups": options.keep_groups, "keep_text": options.keep_text}
-    wanted = Run(tasks, about, shard, options.tokens_per_pass, **keep, peak=experiment.peak)
+    wanted = Run(tasks, about, shard, options.tokens_per_pass or 0, **keep, peak=experiment.peak)
     evaluate(load_model(options), wanted, options.output, say)
     if shard[1] == 1:
         return report.run(report.Options((options.output,), json=options.json))
@@ -128,27 +118,24 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
 
 def settings(options: Options, task: Task) -> dict[str, Any]:
     """Of all methods that have them."""
-    chosen: dict[str, Any] = {
+    sizes = {
         "group_size": options.group_size or task.group_size,
         "trials": options.trials or task.trials,
     }
-    if options.grouping is not None:
-        chosen["grouping"] = options.grouping
-    if options.template is not None:
-        chosen["template"] = options.template
-    if options.shots not in (None, "0"):
-        chosen["solved"] = draw(options.shots, options, task)
-    return {**chosen, "null_option": False} if options.no_null_option else chosen
+    solved = {} if options.shots in (None, "0") else {"solved": draw(options, task)}
+    return {**sizes, **options.settings(), **solved}
 
 
-def draw(shots: str, options: Options, task: Task) -> tuple[Question, ...]:
-    """The solved questions, from all of another task or of the same one."""
+def draw(options: Options, task: Task) -> tuple[Question, ...]:
+    """The solved questions of --shots, from all of another task or of the same one."""
     from minise.data.tasks import Selection, load_tasks
     from minise.methods.templates import draw_solved
 
-    count, _, other = shots.partition("@")
+    count, _, other = (options.shots or "").partition("@")
     if not count.isdecimal():
-        raise InputError(f"--shots {quote(shots)} is wrong; give N or N@TASK, such as 5@train.csv")
+        raise InputError(
+            f"--shots {quote(options.shots)} is wrong; give N or N@TASK, such as 5@train.csv"
+        )
     seed = options.question_seed or 0
     cut_to = [task.choices] if options.cut_to and task.choices else []
     selection = Selection(cut_to=cut_to, question_seed=seed, columns=options.columns)

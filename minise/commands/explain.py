@@ -14,19 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from minise.commands.options import (
-    ModelOptions,
-    Option,
-    QuestionOptions,
-    load_model,
-    read_question,
-)
+from minise.commands.options import Option, QuestionOptions, load_model, read_question
 from minise.errors import InputError, printable
 from minise.files import write_file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(QuestionOptions, ModelOptions):
+class Options(QuestionOptions):
     output: Annotated[Path, Option("the page to write", "FILE", short="-o")] = Path("page.html")
     figure: Annotated[
         Path | None, Option("also draw the first trial's mask, as SVG", "FILE.svg")

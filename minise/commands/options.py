@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minise.checks import check_sizes
 from minise.errors import InputError
@@ -23,6 +23,7 @@ QUESTION = Question(
     id="miniature-0-3",
     answer=2,
 )
+Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 SMALL = 20_000_000  # parameters; threads would only wait for each other in a smaller model
 
 
@@ -41,13 +42,31 @@ class Option:
     help: str
     metavar: str | None = None  # how the help calls the value
     short: str | None = None  # a second name: "-o"
-    min: int | None = None  # limits of an int
-    max: int | None = None
+    min: int | None = None  # of an int
     positional: bool = False  # no --name before the value; the command's docstring explains it
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionOptions:
+class ModelOptions:
+    """Which model a command loads, and how. The Options of such a command inherit from it."""
+
+    model: Annotated[str, Option("folder, hub id, server:URL, transformers:ID", "PATH_OR_ID")] = (
+        "weights/tiny-llama"
+    )
+    tokenizer: Annotated[str | None, Option("of a server's model", "PATH_OR_ID")] = None
+    revision: Annotated[str | None, Option("branch, tag or commit of a hub id", "NAME")] = None
+    dtype: Annotated[Dtype, Option("auto: as stored; on a CPU float32, bfloat16 where faster")] = (
+        "auto"
+    )
+    device: Annotated[str, Option("auto: a GPU if there is one", "cpu|cuda[:N]")] = "auto"
+    threads: Annotated[int | None, Option("of the CPU; 1 for a small model", "N", min=1)] = None
+    quantize: Annotated[
+        Literal["nf4", "fp4", "nf4-double"] | None, Option("pack the linear layers in 4 bits")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOptions(ModelOptions):
     """One question and its groups. The Options of a command that asks one inherit from it."""
 
     question: Annotated[str | None, Option("the question; choices by --choice")] = None
@@ -58,7 +77,27 @@ class QuestionOptions:
     seed: Annotated[int, Option("of the groups", "S")] = 0
 
 
-TEMPLATE = Option("of prompts: default, mmlu, paren, authors, chat, chat:NAME", "NAME|FILE.json")
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions(ModelOptions):
+    """How the groups of any method are drawn, written and run."""
+
+    grouping: Annotated[str | None, Option("random, independent, exact, FILE.py:NAME", "NAME")] = (
+        None
+    )
+    template: Annotated[
+        str | None, Option("default, mmlu, paren, authors, chat[:NAME]", "NAME|FILE.json")
+    ] = None
+    no_null_option: Annotated[bool, Option('no "None of the above" in groups')] = False
+    engine: Annotated[
+        Literal["tree", "dense", "separate", "plain"] | None,
+        Option("default: tree; all give the same answers"),
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Those that are given, for all methods that have them."""
+        settings: dict[str, Any] = {"null_option": False} if self.no_null_option else {}
+        given = {"grouping": self.grouping, "template": self.template}
+        return settings | {name: text for name, text in given.items() if text is not None}
 
 
 def read_question(options: QuestionOptions) -> Question:
@@ -87,29 +126,6 @@ def _question(options: QuestionOptions) -> Question:
     if options.question is None:
         return QUESTION
     return Question(options.question, list(options.choice))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Which model a command loads, and how. The Options of such a command inherit from it."""
-
-    model: Annotated[
-        str, Option("checkpoint folder or hub id; server:URL, transformers:ID", "PATH_OR_ID")
-    ] = "weights/tiny-llama"
-    tokenizer: Annotated[str | None, Option("of a server's model", "PATH_OR_ID")] = None
-    revision: Annotated[str | None, Option("branch, tag or commit of a hub id", "NAME")] = None
-    dtype: Annotated[
-        Literal["auto", "float64", "float32", "bfloat16", "float16"],
-        Option("auto: as stored; on a CPU float32, large ones bfloat16 by AVX512-BF16 or AMX"),
-    ] = "auto"
-    device: Annotated[str, Option("cpu, cuda, cuda:1; auto: a GPU if there is one")] = "auto"
-    threads: Annotated[
-        int | None,
-        Option("of the CPU; default: 1 for a small model, else torch's choice", "N", min=1),
-    ] = None
-    quantize: Annotated[
-        Literal["nf4", "fp4", "nf4-double"] | None, Option("pack the linear layers in 4 bits")
-    ] = None
 
 
 def load_model(options: ModelOptions) -> LanguageModel:

@@ -1,22 +1,19 @@
 """List the tasks, methods and experiments that minise eval takes, a line for each.
 
-example: minise tasks --json
+example: minise tasks | less
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Annotated
 
-from minise.commands.options import Option
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.methods.registry import METHODS
 
 
 @dataclass(frozen=True)
 class Options:
-    json: Annotated[bool, Option("print one JSON object instead")] = False
+    pass
 
 
 def run(options: Options) -> int:
@@ -30,9 +27,6 @@ def run(options: Options) -> int:
         "methods": {name: about for name, (_, about) in METHODS.items()},
         "experiments": {name: one.about for name, one in EXPERIMENTS.items()},
     }
-    if options.json:
-        print(json.dumps(lists, indent=1))
-        return 0
     for kind, named in lists.items():
         print(f"{kind}:", *(f"  {name:<24}{about}" for name, about in named.items()), sep="\n")
     return 0

@@ -16,15 +16,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from minise.commands.options import (
-    ModelOptions,
-    Option,
-    QuestionOptions,
-    load_model,
-    read_question,
-)
+from minise.commands.options import Dtype, Option, QuestionOptions, load_model, read_question
 from minise.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -34,11 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(QuestionOptions, ModelOptions):
-    dtype: Annotated[
-        Literal["auto", "float64", "float32", "bfloat16", "float16"],
-        Option("what the model runs in; the verdict is float64's"),
-    ] = "float64"
+class Options(QuestionOptions):
+    dtype: Annotated[Dtype, Option("what the model runs in; the verdict is float64's")] = "float64"
     proof: Annotated[bool, Option("prove it for all weights instead; reads none")] = False
     training: Annotated[bool, Option("compare gradients of a packed loss instead")] = False
     bits: Annotated[bool, Option("also show which numbers of rows share their bits")] = False
