@@ -70,7 +70,7 @@ def cases(model: str, dtype: str, data: Path | None, small: bool) -> Iterator[tu
     lm = load(model, dtype=dtype)
     for task, (m, trials) in SIZES.items():
         if task == "miniature":
-            selection = Selection(questions=6 if small else 40)
+            selection = Selection(limit=6 if small else 40)
             questions: Sequence[Question] = load_tasks([task], selection)[0].questions
         elif data is not None:
             questions = fitting(lm, load_tasks([f"{task}@{data / FILES[task]}"])[0].questions)

@@ -55,7 +55,7 @@ from minise import Decoder, LanguageModel, Question, load
 from minise.data.miniature import Fact, draw_wrong, held_out, load_facts, load_hops, shown
 from minise.exact.attention import attention_call
 from minise.loading.config_json import read_config
-from minise.methods.reasoning import ChainOfThought, Reasoning
+from minise.methods.reasoning import STEPS, ChainOfThought, Reasoning
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
@@ -275,8 +275,9 @@ def with_steps(
         start = (method := Reasoning()).start(lm, question)
         thought = method.close(start + steps).removeprefix(start) + cue
         return [(GIVEN, start), (WRITTEN, thought), (LABEL, f" {LABELS[right]}"), (END, eos)]
-    cot = ChainOfThought(chat=draw.random() < 0.75)
-    start, before = cot.start(lm, question), "" if cot.chat else " "
+    start, before = ChainOfThought().start(lm, question), ""
+    if draw.random() >= 0.75:  # as without the chat template
+        start, before = f"{DEFAULT_TEMPLATE.render(question.text, choices)} {STEPS}", " "
     if name == "cot-ensemble":
         listed = [*draw.sample(choices, draw.randint(1, min(4, k))), NULL_OPTION]
         cue = DEFAULT_TEMPLATE.render("", listed)

@@ -8,8 +8,6 @@ that explains it. Nothing is run. Exit status 1 if the row is not equal.
 example: minise check row.json
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Exit status: 0 done; 1 a check failed; 2 unusable input, with one line on stderr
 130 interrupted; 141 the reader of the output is gone.
 """
 
-from __future__ import annotations
-
 import atexit
 import errno
 import gc
@@ -96,15 +94,12 @@ def run(words: list[str]) -> int:
 
 def overview() -> str:
     """What `minise --help` prints."""
-    lines = [f"  {name:<9}{about}" for name, about in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: minise COMMAND [OPTIONS]",
-            "\nSelf-Ensemble for many-choice questions.\n\ncommands:",
-            *lines,
-            "\nminise COMMAND --help has the options and an example; minise --version the version.",
-        ]
+    head = (
+        "usage: minise COMMAND [OPTIONS]\n\nSelf-Ensemble for many-choice questions.\n\ncommands:"
     )
+    lines = [f"  {name:<9}{about}" for name, about in COMMANDS.items()]
+    more = "minise COMMAND --help has the options and an example; minise --version the version."
+    return "\n".join([head, *lines, "", more])
 
 
 def parse(name: str, about: str, options: type[Any], words: list[str]) -> Any:
@@ -116,16 +111,13 @@ def parse(name: str, about: str, options: type[Any], words: list[str]) -> Any:
     rank = {field.name: 1 for field in fields(GroupOptions)}
     rank |= {field.name: 2 for field in fields(ModelOptions)}
     in_order = sorted(fields(options), key=lambda field: rank.get(field.name, 0))
+    settings = {"help_option_names": HELP, "show_default": True, "max_content_width": 100}
     command = click.Command(
         name,
         params=[parameter(field, hints[field.name]) for field in in_order],
         help=text,
         epilog=f"\b\n{example}",  # \b: leave its lines as they are
-        context_settings={
-            "help_option_names": HELP,
-            "show_default": True,
-            "max_content_width": 100,
-        },
+        context_settings=settings,
     )
     return options(**command.make_context(f"minise {name}", words).params)
 

@@ -7,8 +7,6 @@ question, a built-in one is asked.
 example: minise explain --trials 5 --output page.html --figure mask.svg
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

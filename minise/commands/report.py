@@ -6,8 +6,6 @@ from the first. The report is written to --output, or to the first DIR.
 example: minise report runs/llama runs/qwen -o runs/both
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

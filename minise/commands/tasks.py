@@ -3,8 +3,6 @@
 example: minise tasks | less
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from minise.evaluation.experiments import EXPERIMENTS

@@ -1,7 +1,5 @@
 """What a command tells the person at the terminal: messages on stderr, and the end by Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,13 +1,5 @@
-"""How the rows of a user's own file become questions.
-
-Columns: question; choices, a list, or one column for each, called A, B, ..., choice_1, ... or
-option_a, ... (a row with fewer leaves the last ones empty); answer, in the same form in all rows: a
-letter (B or (B)), the text of the choice or its index; id, or else it is a hash of question and
-choices. A file may have no answers at all.
-
-`--columns ROLE=HEADER,...` says which is which. The role answer_letter, answer_text, answer_index0
-or answer_index1 also says the form of the answers; else it is the one that fits all rows.
-"""
+"""How the rows of a user's own file become questions: by which columns, and by which form of the
+answers ("Your own questions" in docs/evaluation.md)."""
 
 import re
 from collections.abc import Iterable, Sequence

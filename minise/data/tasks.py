@@ -15,6 +15,7 @@ from minise.loading.source import fetch
 from minise.question import Question
 
 TASKS = (*DATASETS, *WORLDS)
+QUESTIONS = 1000  # of the miniature
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class Selection:
 
     limit: int | None = None
     cut_to: Sequence[int] = ()
-    questions: int = 1000  # of the miniature
     question_seed: int = 0
     columns: str = ""
 
@@ -74,7 +74,7 @@ def _load(text: str, selection: Selection) -> Task:
     """The task of a name, with all its questions."""
     name, _, place = text.partition("@")
     if text in WORLDS:
-        made = evaluation_questions(selection.questions, LARGEST, selection.question_seed, text)
+        made = evaluation_questions(QUESTIONS, LARGEST, selection.question_seed, text)
         return Task(text, text, made, text)
     if (dataset := DATASETS.get(name)) is None:
         return Task(split_name(Path(text))[0], "own", read_questions(Path(text), selection), text)
@@ -122,7 +122,7 @@ def _choose(task: Task, K: int, selection: Selection) -> list[Question]:
     """The questions of a task with K of their choices each; 0: with all."""
     enough, seed = max(selection.cut_to, default=0), selection.question_seed
     if K and task.dataset in WORLDS:  # those of K choices must be held out, too
-        return evaluation_questions(selection.questions, K, seed, task.dataset)[: selection.limit]
+        return evaluation_questions(QUESTIONS, K, seed, task.dataset)[: selection.limit]
     questions = [one for one in task.questions if len(one.choices) >= enough][: selection.limit]
     return [_cut(question, K, seed) for question in questions] if K else questions
 

@@ -1,8 +1,6 @@
 """The paper's experiments as data: what each runs and what a report shows of it. Imports no torch,
 so the help can list them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

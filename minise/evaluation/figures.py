@@ -1,7 +1,5 @@
 """The pictures of a report, drawn from the cells of tables.py."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Sequence
 from functools import partial

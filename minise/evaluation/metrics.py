@@ -4,8 +4,6 @@ A cell is the lines of one task under one method. The confidence f of an answer 
 of the choice that it predicts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,25 +126,9 @@ def bootstrap(of: Callable[[Array], Array], cluster: NDArray[np.int64]) -> dict[
 
 
 def measure(rows: Sequence[Row]) -> dict[str, Any]:
-    """All numbers of a cell, ready for JSON. A number that is not defined is None.
-
-    - nll: the mean of -log p(answer) in nats, where p is at least 1e-12. matched_nll: the same
-      after p ** (1 / T), normalised, where T is the one temperature that is best on other clusters,
-      in five folds. A method that is only flatter or sharper than another has nearly the same.
-    - brier: the mean of sum_k (p_k - y_k)^2, from 0 to 2.
-    - ece: 15 bins of equal width divide the answers by f ("reliability"), and |accuracy - mean f|
-      is averaged over the answers. It is biased upwards, and a resample adds to the bias.
-    - auroc: the probability that f is larger for a right prediction than for a wrong one.
-    - under: the share of f < 0.5 among the right predictions; over: of f > 0.5 among the wrong.
-      confidence_curve (Section 3.1): of f > "tau" among the correct, and among the incorrect.
-    - flips: the share of questions with another prediction under another seed, over all pairs of
-      seeds. A seed draws the orders or groups; None where no question was asked under two.
-    - NAME_interval: 95%, over clusters: what questions are about, or their ids. A share of 0 or
-      100% has Wilson's interval.
-    - on_labels: of the probability after a prompt, the labels' share; on_labels_p5: the 5th
-      percentile over the answers.
-    - picks: how often each choice of the question's order is predicted; answers: is the answer.
-    """
+    """All numbers of a cell, ready for JSON; None where one is not defined. docs/evaluation.md says
+    what each is. Those that end in _interval are 95% intervals over clusters: what questions are
+    about, or their ids. A share of 0 or 100% has Wilson's."""
     most = max(len(row["probabilities"]) for row in rows)
     picks = np.bincount([row["prediction"] for row in rows], minlength=most).tolist()
     if any(row["answer"] is None for row in rows):
@@ -187,11 +169,9 @@ def measure(rows: Sequence[Row]) -> dict[str, Any]:
 
 def difference(a: Sequence[Row], b: Sequence[Row]) -> dict[str, Any] | None:
     """The numbers of `a` minus those of `b`, over the n questions (same seed, text and answer) that
-    both have; None if there are none. A resample draws the same clusters for both.
-
-    mcnemar_p: the exact two-sided test of only_a, the number of questions that only a answers
-    right, against only_b. Its pairs must be independent, so each cluster counts once, by its first
-    question under the lowest seed. changed: how many answers differ.
+    both have; None if there are none. A resample draws the same clusters for both. The pairs of
+    McNemar's exact test must be independent, so each cluster counts once, by its first question
+    under the lowest seed.
     """
     of_a, of_b = ({tuple(row[key] for key in KEYS): row for row in side} for side in (a, b))
     shared = [key for key in of_a if key in of_b and key[-1] is not None]

@@ -1,7 +1,5 @@
 """The lines of a run's folder, joined where they are of shards, and all numbers made from them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The tables of a report. A cell is one task under one method of one run, with all its facts and
 numbers; where the paper ran the same, its number stands beside."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 A fact that the file leaves out takes its family's default (`config.FAMILIES`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from minise.config import FAMILIES, Config, Family, RopeScaling

@@ -1,7 +1,5 @@
 """Load code by its name while the program runs: optional packages, and files of the user's own."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

@@ -7,8 +7,6 @@ the nearest entry of a table of 16: value = table[code] * scale. nf4 and fp4 are
 into blocks of 256, with a table of 256. (Here they are held as float32 all the same.)
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Find the files of a checkpoint: in a folder, among the shipped weights, or on the hub."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

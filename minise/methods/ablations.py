@@ -1,7 +1,5 @@
 """Self-Ensemble's packed sequence with one of its two parts left out (the paper's ablation)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What the authors' released code does differently, family by family (docs/paper.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

@@ -7,8 +7,6 @@ The folds are a seeded shuffle of the facts (the questions' ids, where they name
 depend on the answers: otherwise a label could move its question to another fold.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Cloze: how probable the text of each choice is as the answer. No list, and no labels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -4,8 +4,6 @@ A random trial does not depend on how many there are. So the first N of 80 trial
 trials, and one run gives a whole column of the paper's table of m against N.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar

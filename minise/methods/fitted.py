@@ -1,7 +1,5 @@
 """Methods that ask no model: they are fitted on the answers of other methods."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 Row = dict[str, Any]  # an answer, as an evaluation saves it: a line of a samples file

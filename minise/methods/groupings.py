@@ -1,7 +1,5 @@
 """Other ways to choose the groups, and all of them by name."""
 
-from __future__ import annotations
-
 import random
 from itertools import permutations
 from math import perm

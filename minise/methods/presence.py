@@ -1,7 +1,5 @@
 """Presence: each choice alone against "None of the above"."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Debiasing by order: all choices in one prompt, in K orders of it, and the mean over them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -25,9 +23,8 @@ class Cyclic(Method):
     every choice has every label once. `shuffled`: the rotations of an order that the seed draws.
 
     `mean`: "arithmetic", or "geometric": p(i) is proportional to the K-th root of the product of
-    p_r(i) over the rotations r. A prior of the labels is no setting, for it changes nothing there:
-    divided out of each p_r, it divides the product of every choice by the same number, the prior
-    of every label once and the new sum of every p_r.
+    p_r(i) over the rotations r. There a prior of the labels divides out: the product of every
+    choice has the prior of every label once.
     """
 
     name: ClassVar[str] = "cyclic"

@@ -1,7 +1,5 @@
 """Prompts by name, from a file, in the checkpoint's chat template, and after solved questions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Several questions in one pass."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a model that runs elsewhere is here: a tokenizer, and a function that gives logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path

@@ -5,8 +5,6 @@
 It stands in for `multiple_choice()`. The task keeps its data set and its scorer `choice()`.
 """
 
-from __future__ import annotations
-
 from inspect_ai.model import GenerateConfig, ModelOutput, get_model
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect

@@ -7,8 +7,6 @@ in the task's YAML, where `doc_to_text` is the question alone, `doc_to_choice` t
 qasc_self_ensemble.yaml beside this file is a complete task.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ they differ from logits by one constant. No label is taken for impossible becaus
 the most probable tokens: the prompt is asked again with more of them, or the question is refused.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

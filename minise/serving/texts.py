@@ -1,7 +1,5 @@
 """The plan of a question for a model that takes texts and has no token ids for us."""
 
-from __future__ import annotations
-
 from minise.checks import check_labels, check_sizes
 from minise.method import Plan, SelfEnsemble
 from minise.prompt import LABELS, NULL_OPTION, Prompt

@@ -4,8 +4,6 @@ The library has the masks, the positions and the weights. Prompts of a batch are
 right, where no token of a causal model looks. Only documented arguments are used.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace

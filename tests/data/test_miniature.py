@@ -100,7 +100,7 @@ def test_the_first_question_never_changes() -> None:
 def test_fewer_choices_are_a_subset_in_the_same_order_and_held_out(
     world: str, sizes: tuple[int, ...]
 ) -> None:
-    versions = load_tasks([world], Selection(questions=40, question_seed=2, cut_to=sizes))
+    versions = load_tasks([world], Selection(limit=40, question_seed=2, cut_to=sizes))
     for nested in zip(*(task.questions for task in versions), strict=True):
         assert [len(set(question.choices)) for question in nested] == list(sizes)
         for less, more in pairwise(nested):

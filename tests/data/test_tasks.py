@@ -78,7 +78,7 @@ def test_group_size_and_trials_are_the_papers(tmp_path: Path) -> None:
         path = write(tmp_path / f"{name}.json", [rows[name]])
         for task in [load(path, name), load(path, name, cut_to=[2])]:
             assert (task.dataset, task.group_size, task.trials) == (name, *sizes)
-    [small, large] = load_tasks(["miniature"], Selection(questions=3, cut_to=[2, 8]))
+    [small, large] = load_tasks(["miniature"], Selection(limit=3, cut_to=[2, 8]))
     assert (small.group_size, large.trials) == (4, 20)
     # A user's file is no published data set, even if it has its name.
     mine = load(write(tmp_path / "truthfulqa.json", OWN))
@@ -86,9 +86,9 @@ def test_group_size_and_trials_are_the_papers(tmp_path: Path) -> None:
 
 
 def test_the_miniature_is_drawn_from_the_seed() -> None:
-    [task] = load_tasks(["miniature"], Selection(questions=30, question_seed=2, limit=20))
+    [task] = load_tasks(["miniature"], Selection(question_seed=2, limit=20))
     assert task.questions == evaluation_questions(30, 8, seed=2)[:20]
-    tasks = load_tasks(["miniature"], Selection(questions=30, cut_to=(2, 5), limit=20))
+    tasks = load_tasks(["miniature"], Selection(cut_to=(2, 5), limit=20))
     assert [t.name for t in tasks] == ["miniature-k2", "miniature-k5"]
     for K, task in zip((2, 5), tasks, strict=True):
         assert (task.dataset, task.choices) == ("miniature", K)
@@ -98,7 +98,7 @@ def test_the_miniature_is_drawn_from_the_seed() -> None:
 
 def test_several_tasks_keep_their_order(tmp_path: Path) -> None:
     mine, qasc = write(tmp_path / "mine@home.json", OWN), write(tmp_path / "q.json", [QASC])
-    tasks = load_tasks(["miniature", str(mine), f"qasc@{qasc}"], Selection(questions=3))
+    tasks = load_tasks(["miniature", str(mine), f"qasc@{qasc}"], Selection(limit=3))
     assert [task.name for task in tasks] == ["miniature", "mine@home", "qasc"]
     assert [len(task.questions) for task in tasks] == [3, 2, 1]
 
@@ -116,7 +116,6 @@ def test_several_tasks_keep_their_order(tmp_path: Path) -> None:
         (["mine.json"], {"cut_to": [10**9]}, "mine-k1000000000"),
         (["mine.json"], {"cut_to": [2, 2]}, "mine-k2"),
         (["mine.json", "mine.csv"], {}, "mine"),
-        (["miniature"], {"questions": 0}, "miniature"),
         (["miniature"], {"cut_to": [9]}, "2 to 8"),
         (["miniature-many"], {"cut_to": [101]}, "2 to 100"),
     ],

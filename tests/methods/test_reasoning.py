@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise import InputError, LanguageModel, Question, ask, generate, load
+from minise import LanguageModel, Question, ask, generate, load
 from minise.engines import run_alone
 from minise.errors import Unsuited
-from minise.methods.reasoning import ChainOfThought, Reasoning, named_choice
+from minise.methods.reasoning import ChainOfThought, Reasoning
 
 STOP = 7
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}[assistant] "
 )
+THINKING = TEMPLATE + "{# </think> #}"
 
 
 @pytest.fixture
@@ -67,7 +68,6 @@ class TestChainOfThought:
             "reasoning": written.text,
             "new_tokens": len(written.tokens),
             "cut": not written.finished,
-            "said": named_choice(written.text, 5),
         }
         assert json.loads(json.dumps(plan.notes)) == plan.notes
 
@@ -77,8 +77,6 @@ class TestChainOfThought:
         # The tokenizer adds the beginning token itself, so the template's is left out.
         assert start.startswith(f"[user] {question.text}\n(A) wren\n")
         assert start.endswith("(E) quartz\nLet's think step by step.[assistant] ")
-        plain = ChainOfThought(chat=False).start(lm, question)
-        assert plain.startswith(f"{question.text}\n(A) wren")
         assert len(ask(lm, ChainOfThought(5), question).probabilities) == 5
 
     def test_the_text_stops_while_the_positions_leave_room_for_the_cue(
@@ -94,18 +92,16 @@ class TestChainOfThought:
         with pytest.raises(Unsuited, match="no room"):
             method.plan(none_left, question)
 
-    def test_what_cannot_be_asked_is_refused(
-        self, model: LanguageModel, llama_folder: Path, question: Question
+    def test_a_model_without_a_stop_token_is_refused(
+        self, llama_folder: Path, question: Question
     ) -> None:
-        with pytest.raises(InputError, match="chat template"):
-            ChainOfThought(chat=True).plan(model, question)
         with pytest.raises(Unsuited, match="stop token"):
             ChainOfThought().plan(load(llama_folder), question)
 
 
 class TestReasoning:
     def test_the_models_form_of_thoughts_is_used(self, folder: Path, question: Question) -> None:
-        lm = with_template(folder, TEMPLATE + "{# </think> #}")
+        lm = with_template(folder, THINKING)
         method = Reasoning(max_new_tokens=12)
         start = method.start(lm, question)
         assert start.endswith("\nAnswer with the letter of the right choice.[assistant] <think>\n")
@@ -119,40 +115,15 @@ class TestReasoning:
         assert close("Q <think>\nhm </think> The answer is B.") == "Q <think>\nhm </think>\n"
         assert close("Q <think>\nhm \n") == "Q <think>\nhm\n</think>\n"
 
-    def test_another_seed_draws_other_thoughts(
-        self, model: LanguageModel, question: Question
-    ) -> None:
-        method = Reasoning(max_new_tokens=20, chat=False)
-        texts = [method.plan(model, question, seed).notes["reasoning"] for seed in (0, 0, 1)]
+    def test_another_seed_draws_other_thoughts(self, folder: Path, question: Question) -> None:
+        lm = with_template(folder, THINKING)
+        method = Reasoning(max_new_tokens=20)
+        texts = [method.plan(lm, question, seed).notes["reasoning"] for seed in (0, 0, 1)]
         assert texts[0] == texts[1] != texts[2]
 
     def test_a_model_that_does_not_think_is_named(
         self, folder: Path, model: LanguageModel, question: Question
     ) -> None:
-        chatting = with_template(folder, TEMPLATE)
-        for lm in (model, chatting):
+        for lm in (model, with_template(folder, TEMPLATE)):
             with pytest.raises(Unsuited, match="no reasoning model"):
                 Reasoning().plan(lm, question)
-        assert Reasoning(3, chat=False).plan(model, question).prompts
-        assert Reasoning(3, chat=True).plan(chatting, question).prompts
-
-
-@pytest.mark.parametrize(
-    ("text", "index"),
-    [
-        ("", None),
-        ("I do not know, A or B.", None),
-        ("(A) is wet, so it is (C).", 2),
-        ("The answer is B.", 1),
-        ("Answer: **B**", 1),
-        ("\\boxed{C}", 2),
-        ("  B.\n", 1),
-        ("(D)", None),  # no choice of three
-        ("(A) and (D)", 0),
-        ("<think>(A)</think> (B)", 1),
-        ("(A) </think> hm", None),
-        ("an answer a day", None),
-    ],
-)
-def test_the_choice_that_a_text_names_last_is_recognised(text: str, index: int | None) -> None:
-    assert named_choice(text, 3) == index

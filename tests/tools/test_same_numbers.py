@@ -17,7 +17,7 @@ FAST = ("standard", "self-ensemble", "self-ensemble authors-code", "cyclic", "pr
 @pytest.mark.parametrize("model", SHIPPED)
 def test_the_main_methods_ask_and_answer_as_recorded(model: str) -> None:
     lm, (m, trials) = load(model, dtype="float32"), SIZES["miniature"]
-    questions = load_tasks(["miniature"], Selection(questions=40))[0].questions
+    questions = load_tasks(["miniature"], Selection(limit=40))[0].questions
     for name in FAST:
         text = WAYS[name].replace("SIZES", f"group_size={m},trials={trials}")
         case, _ = numbers(lm, name, text, questions, "tree")
