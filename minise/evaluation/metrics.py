@@ -127,8 +127,7 @@ def bootstrap(of: Callable[[Array], Array], cluster: NDArray[np.int64]) -> dict[
 
 def measure(rows: Sequence[Row]) -> dict[str, Any]:
     """All numbers of a cell, ready for JSON; None where one is not defined. docs/evaluation.md says
-    what each is. Those that end in _interval are 95% intervals over clusters: what questions are
-    about, or their ids. A share of 0 or 100% has Wilson's."""
+    what each is. A share of 0 or 100% has the interval of Wilson."""
     most = max(len(row["probabilities"]) for row in rows)
     picks = np.bincount([row["prediction"] for row in rows], minlength=most).tolist()
     if any(row["answer"] is None for row in rows):

@@ -104,13 +104,12 @@ def read_shards(paths: Sequence[Path], facts: dict[str, Any]) -> list[Row]:
 
 
 def fit(done: Named, task: str, facts: dict[str, Any]) -> list[str]:
-    """Add the answers of the fitted methods to those that are done; why others are left out."""
+    """Add the answers of the fitted methods, those that need one last; why some are left out."""
     fitted = {name: one["text"] for name, one in facts["methods"].items() if one["fitted"]}
     methods: dict[str, Any] = {
         name: make_method(text, facts["options"])[1] for name, text in fitted.items()
     }
     left_out = []
-    # Those that need a fitted one come last.
     for name in sorted(methods, key=lambda name: any(n in methods for n in methods[name].needs)):
         try:
             if missing := [need for need in methods[name].needs if need not in done]:

@@ -5,8 +5,6 @@ each answer, in the order of the questions. A run that was cut off at any instan
 lines end. A shard of a run writes files of its own into the same folder; results.py joins them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import inspect
@@ -95,7 +93,7 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
                         tell(f"left out: {one_line(error)}")
 
 
-def append_answers(path: Path, asker: Asker, questions: Asked) -> None:
+def append_answers(path: Path, asker: "Asker", questions: Asked) -> None:
     """Write a line for each question that has none yet. Each is on the disk before the next one is
     asked."""
     rows, title = read_rows(path, cut=True), shorten(path.stem.removeprefix("samples-"), 60)

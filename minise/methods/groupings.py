@@ -51,7 +51,6 @@ def grouping_named(name: str | Grouping) -> Grouping:
     if not isinstance(name, str):
         return name
     if ":" in name:
-        found: Grouping = find_object(name)
-        return found
+        return find_object(name)
     check_name("grouping", name, GROUPINGS)
     return GROUPINGS[name]
