@@ -1,7 +1,5 @@
 """Settings and models for the tests of all rooms."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

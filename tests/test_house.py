@@ -4,8 +4,6 @@ Sizes are lines without blanks; docstrings and comments count. Words are those o
 code blocks.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -52,9 +50,9 @@ def words() -> int:
 SIZES = {  # what is measured, its limit
     "core": (lambda: lines("minise/*", ".py"), 1150),
     "exact": (lambda: lines("minise/exact", ".py"), 600),
-    "package": (lambda: lines("minise", ".py"), 8500),
+    "package": (lambda: lines("minise", ".py"), 8300),
     "page": (lambda: lines("minise", ".js", ".css", ".html"), 3800),
-    "tests": (lambda: lines("tests", ".py", ".js"), 14300),
+    "tests": (lambda: lines("tests", ".py", ".js"), 14000),
     "tools": (lambda: lines("tools", ".py", ".js"), 2000),
     "words of all pages": (words, 28000),
 }

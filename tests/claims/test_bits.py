@@ -8,8 +8,6 @@ which. The last tests hold what follows from it for the models that ship, and on
 the libraries can be asked for.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

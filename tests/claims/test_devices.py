@@ -3,8 +3,6 @@
 On a machine with a GPU: python -m pytest -rs -k cuda
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,8 +4,6 @@ All in float64, where only rounding separates the two: hidden states within 1e-1
 windows are shorter than a prompt, so that they bite.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Our decoder against logits of the reference library, frozen by `python -m tools.make_goldens`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@ another number of rows (hostile.py). So the promise does not rest on the kernels
 which it was written.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

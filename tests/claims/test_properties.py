@@ -5,8 +5,6 @@ one or two blocks of attention. Engines are compared bit for bit, in every dtype
 which sums as each call of a kernel likes, within rounding.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A test of the tests: each fault of support/faults.py, planted, makes the named test fail."""
 
-from __future__ import annotations
-
 import multiprocessing
 from pathlib import Path
 

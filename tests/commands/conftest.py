@@ -1,12 +1,10 @@
 """How these tests call a command: in this process, with the shipped model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
 
-from minise.commands.cli import main
+from tests.support.commands import assert_one_line, run
 
 Done = tuple[int, str, str]  # exit status, stdout, stderr
 
@@ -14,26 +12,17 @@ Done = tuple[int, str, str]  # exit status, stdout, stderr
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """A command with these words, and what it did."""
-
-    def run(*words: object) -> Done:
-        status = main([str(word) for word in words])
-        return status, *capsys.readouterr()
-
-    return run
+    return lambda *words: run(capsys, *words)
 
 
 @pytest.fixture
 def refused(call: Callable[..., Done]) -> Callable[..., str]:
     """The one line by which a command refuses these words. Every refusal has this form."""
 
-    def run(*words: object) -> str:
-        status, out, err = call(*words)
-        assert (status, out) == (2, "")
-        assert err.startswith("minise: ")
-        assert err.endswith("\n")
-        assert err.count("\n") == 1
-        assert len(err) <= 400
-        assert not set(err) & set("\x1b\x9b\ud800\r")  # commands to the terminal
-        return err
+    def line(*words: object) -> str:
+        done = call(*words)
+        assert_one_line(*done, [])
+        assert not set(done[2]) & set("\x1b\x9b\ud800\r")  # commands to the terminal
+        return done[2]
 
-    return run
+    return line

@@ -1,7 +1,5 @@
 """How a command starts and ends: what it imports, closed and full streams, and Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -41,14 +39,10 @@ MAIN = "import minise.__main__ as start\nassert start.main({words!r}) == 0"
 
 
 def test_help_does_not_wait_for_heavy_packages() -> None:
-    words = [["--help"], ["--version"], *([name, "--help"] for name in there())]
+    words = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]
     code = "\n".join(MAIN.format(words=one) for one in words)
     modules = imported_by(code)
     assert not {name.partition(".")[0] for name in modules} & HEAVY
-
-
-def there() -> list[str]:
-    return [name for name in COMMANDS if (ROOT / f"minise/commands/{name}.py").exists()]
 
 
 def test_ask_imports_few_files_and_needs_no_extra() -> None:

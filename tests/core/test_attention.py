@@ -5,8 +5,6 @@ layers, packed documents and stacked prompts give the bits of each prompt run al
 orders of positions and the families are combined in pairs: each two of them meet.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Tokens of a later call read those of earlier calls, as if all had run together."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

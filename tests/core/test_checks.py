@@ -1,7 +1,5 @@
 """What is refused where input enters: one line each, with the offending thing in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The logits after each prompt, by each engine: from which layers, and with how much work."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,10 +1,8 @@
 """Messages: one line each, safe to print, and never longer than a terminal shows."""
 
-from __future__ import annotations
-
 import pytest
 
-from minise.errors import InputError, Unsuited, one_line, printable, quote, refusing, shorten
+from minise.errors import InputError, Unsuited, one_line, printable, quote, refusing
 
 
 def test_input_errors_are_value_errors() -> None:
@@ -25,11 +23,6 @@ def test_a_quoted_value_is_json_of_limited_length() -> None:
     endless: list[object] = []
     endless.append(endless)
     assert quote(endless) == "a list"
-
-
-def test_a_text_is_shortened_only_if_it_is_too_long() -> None:
-    assert shorten("abcdef", 6) == "abcdef"
-    assert shorten("abcdefg", 6) == "abc..."
 
 
 def test_control_characters_are_printed_as_escapes() -> None:

@@ -1,7 +1,5 @@
 """Groups are partitions, the same on every machine, and depend on nothing but what they should."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import permutations
 

@@ -1,8 +1,6 @@
 """The packed sequence is the paper's, and the merged tree holds the same prompts in fewer
 tokens."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

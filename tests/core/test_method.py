@@ -1,8 +1,6 @@
 """The method computes what Section 3 of the paper defines, starting from the text of the
 prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -22,7 +20,6 @@ from minise import (
     Question,
     SelfEnsemble,
     Standard,
-    Template,
     ask,
     branch_logits,
     pack,
@@ -31,7 +28,7 @@ from minise import (
 )
 from minise.engines import ENGINES, token_counts
 from minise.grouping import random_partitions
-from minise.method import combine, label_logits, plan_groups
+from minise.method import combine, label_logits
 from tests.support.methods import OTHER, QUESTION
 
 LETTERS = "ABCDEFGHIJ"
@@ -194,19 +191,3 @@ class TestLabelLogits:
             assert torch.equal(mine, dense)
         blind = replace(plan, layout=layout.replace(mask=torch.eye(len(layout.tokens)).bool()))
         assert not torch.equal(label_logits(lm, blind)[0], label_logits(lm, plan)[0])
-
-
-class TestSeams:
-    """What a fork can replace without changing the core."""
-
-    def test_a_users_method_is_run(self, qwen: LanguageModel, question: Question) -> None:
-        """Here the method is standard inference on the choices in reverse order."""
-
-        class Reversed(Method):
-            def plan(self, lm, question, seed=0):
-                order = tuple(reversed(range(len(question.choices))))
-                return plan_groups(lm, question, Template(), Groups(((order,),)), False)
-
-        mine = ask(qwen, Reversed(), question)
-        turned = Question(question.text, question.choices[::-1])
-        assert torch.equal(mine.scores.flip(0), standard(qwen, turned).scores)

@@ -1,7 +1,5 @@
 """The decoder follows the mask and the positions exactly, in any dtype."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

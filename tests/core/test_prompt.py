@@ -1,7 +1,5 @@
 """Prompts are exactly the text that is stated, and ids and labels are those of the whole text."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

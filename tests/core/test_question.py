@@ -1,7 +1,5 @@
 """What a question is, and what its id is. test_checks.py holds what it must not be."""
 
-from __future__ import annotations
-
 from minise import Question
 
 

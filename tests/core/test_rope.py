@@ -1,7 +1,5 @@
 """Rotary embedding: a turn of split-half pairs by position times frequency, in enough precision."""
 
-from __future__ import annotations
-
 import cmath
 import math
 

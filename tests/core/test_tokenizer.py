@@ -1,7 +1,5 @@
 """Text to token ids and back, by a tokenizer.json."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

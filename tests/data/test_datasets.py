@@ -1,7 +1,5 @@
 """The published files of QASC, TruthfulQA and MMLU-Pro become questions."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The shipped checkpoints and the world they were trained on."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

@@ -1,7 +1,5 @@
 """Files become rows, and what is wrong with a file or a row is one line that says where."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

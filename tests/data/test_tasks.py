@@ -1,7 +1,5 @@
 """Names and files become tasks. Every draw is seeded."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The training of the shipped checkpoints (tools/train_miniature.py)."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys

@@ -1,7 +1,5 @@
 """The built-in question follows a rule, and its numbers are those that were measured."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples in the docstrings show what the code does."""
 
-from __future__ import annotations
-
 import doctest
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The exercises can be solved, fail as they are given, and their tests notice typical mistakes."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every block of docs/extending.md, run as it is printed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -15,20 +13,6 @@ from minise.commands.cli import main
 from tests.support.extending import ROOT, SECTIONS, patched_package, run_patched
 
 EXAMPLES = [title for title, blocks in SECTIONS.items() if blocks and title != "A model family"]
-
-
-def test_the_page_has_an_example_of_each_kind() -> None:
-    languages = {title: [language for language, _ in SECTIONS[title]] for title in EXAMPLES}
-    assert languages == {
-        "A grouping": ["python", "sh", "python"],
-        "A method": ["python", "sh"],
-        "A method that is fitted": ["python", "sh"],
-        "An attention of your own": ["python"],
-        "A layout of your own": ["python", "sh"],
-        "Looking inside": ["python"],
-        "Training on packed prompts": ["python", "python"],
-    }
-    assert [language for language, _ in SECTIONS["A model family"]] == ["diff"]
 
 
 @pytest.mark.parametrize("title", EXAMPLES)

@@ -1,7 +1,5 @@
 """What install.py prints, installs and refuses; pip and the driver are simulated."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re
@@ -27,6 +25,7 @@ class Machine:
     """A machine as install.py sees it."""
 
     def __init__(self) -> None:
+        self.system = "Linux"
         self.driver = ""  # what nvidia-smi prints
         self.pytorch = True  # whether PyTorch's own index answers
         self.network = True
@@ -70,44 +69,37 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setattr(install, "ROOT", clone)
     monkeypatch.setattr(install, "run", simulated.run)
     monkeypatch.setattr(install, "pip", simulated.pip)
-    monkeypatch.setattr(install.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(install.platform, "system", lambda: simulated.system)
     monkeypatch.setattr(install.urllib.request, "urlopen", simulated.urlopen)
     monkeypatch.setattr(install.shutil, "disk_usage", lambda path: Space(simulated.free))
     return simulated
 
 
-def test_without_a_gpu_the_small_torch_is_installed_first(machine: Machine, capsys) -> None:
-    install.main([])
-    assert capsys.readouterr().out == (
-        "Making .venv\n"
-        "torch without CUDA, because there is no NVIDIA driver.\n"
-        "To download: about 0.3 GB. On disk, in .venv: about 1.1 GB.\n"
-        f"Installed. Next: {install.BIN / 'minise'} ask\n"
-    )
-    index = "https://download.pytorch.org/whl/cpu"
-    assert machine.pips == [f"--no-deps --index-url {index} torch", "-e ."]
+SOURCE = "--no-deps --index-url https://download.pytorch.org/whl"
+# What the machine is; what pip is asked first; a part of what is said.
+MACHINES: dict[str, tuple[dict[str, object], str, str]] = {
+    "no GPU": ({}, f"{SOURCE}/cpu torch", "because there is no NVIDIA driver."),
+    "a new driver": (
+        {"driver": "580.95.05\n580.95.05"},
+        f"{SOURCE}/cu130 torch",
+        "torch with CUDA, because the NVIDIA driver is 580.95.05.",
+    ),
+    "an older driver": ({"driver": "525.60"}, f"{SOURCE}/cu126 torch", "the NVIDIA driver is 525"),
+    "too old a driver": ({"driver": "470.2"}, f"{SOURCE}/cpu torch", "CUDA 12 needs 525."),
+    "no driver": ({"driver": "NVIDIA-SMI has failed"}, f"{SOURCE}/cpu torch", "no NVIDIA driver."),
+    "another torch": ({"torch": "2.6.0+cpu"}, f"{SOURCE}/cpu torch", "To download: about 0.3 GB."),
+    "no index of PyTorch": ({"pytorch": False}, "-e .", "so pip takes torch from its usual one."),
+    "macOS": ({"system": "Darwin"}, "-e .", "Installed. Next: "),
+}
 
 
-@pytest.mark.parametrize(
-    ("driver", "build", "reason"),
-    [
-        (
-            "580.95.05\n580.95.05",
-            "cu130",
-            "torch with CUDA, because the NVIDIA driver is 580.95.05.",
-        ),
-        ("525.60", "cu126", "torch with CUDA, because the NVIDIA driver is 525.60."),
-        ("470.256.02", "cpu", "the NVIDIA driver is 470.256.02, and CUDA 12 needs 525."),
-        ("NVIDIA-SMI has failed", "cpu", "because there is no NVIDIA driver."),
-    ],
-)
-def test_the_driver_decides_the_build_of_torch(
-    machine: Machine, capsys, driver: str, build: str, reason: str
-) -> None:
-    machine.driver = driver
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_machine_decides_the_build_of_torch(machine: Machine, capsys, name: str) -> None:
+    facts, first, said = MACHINES[name]
+    vars(machine).update(facts)
     install.main([])
-    assert machine.pips[0].endswith(f"/whl/{build} torch")
-    assert reason in capsys.readouterr().out
+    assert (machine.pips[0], machine.pips[-1]) == (first, "-e .")
+    assert said in capsys.readouterr().out
 
 
 def test_extras_are_installed_and_their_size_is_added(machine: Machine, capsys) -> None:
@@ -116,32 +108,6 @@ def test_extras_are_installed_and_their_size_is_added(machine: Machine, capsys) 
     out = capsys.readouterr().out
     assert "To download: about 0.5 GB. On disk, in .venv: about 1.6 GB.\n" in out
     assert out.endswith(f" ask, {install.PYTHON} -m pytest\n")
-
-
-def test_every_extra_of_the_project_can_be_named(machine: Machine) -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    section = project.partition("optional-dependencies]")[2].partition("\n[")[0]
-    extras = [line.partition(" = ")[0] for line in section.strip().splitlines()]
-    install.main(extras)
-    assert machine.pips[-1] == f"-e .[{','.join(extras)}]"
-
-
-def test_without_pytorchs_index_pip_chooses_the_build_and_a_message_says_so(
-    machine: Machine, capsys
-) -> None:
-    machine.pytorch = False
-    install.main([])
-    assert machine.pips == ["-e ."]
-    assert (
-        "PyTorch's own index cannot be used, so pip takes torch from its usual one.\n"
-        "If that is PyPI, on Linux, it has CUDA: 2.8 GB to download, 5 GB on disk.\n"
-    ) in capsys.readouterr().out
-
-
-def test_macos_has_one_build_of_torch(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.platform, "system", lambda: "Darwin")
-    install.main([])
-    assert machine.pips == ["-e ."]
 
 
 def test_a_second_run_installs_nothing(machine: Machine, capsys) -> None:
@@ -161,12 +127,6 @@ def test_new_extras_or_versions_leave_torch_alone(machine: Machine) -> None:
     Path("pyproject.toml").write_text(Path("pyproject.toml").read_text() + "# new\n")
     install.main(["test"])
     assert machine.pips == ["-e .[test]", "-e .[test]"]
-
-
-def test_a_torch_of_another_version_is_replaced(machine: Machine) -> None:
-    machine.torch = "2.6.0+cpu"
-    install.main([])
-    assert machine.pips[0].endswith("/whl/cpu torch")
 
 
 def refusal(capsys, *extras: str) -> str:

@@ -1,7 +1,5 @@
 """A number with an interval on a page stands in the record of a run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The README's commands and example, run; and whatever README, docs and cards name."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """docs/real.md and its figure show what their records say."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/walkthrough.ipynb: its cells run from top to bottom, and print their stored outputs."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import io

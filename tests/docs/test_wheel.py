@@ -1,7 +1,5 @@
 """A wheel in a fresh environment: everything that minise needs is in it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A model and small runs, for the tests of evaluations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """minise eval, report and tasks from the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -35,13 +33,6 @@ def test_an_evaluation_ends_with_its_report(tmp_path: Path, capsys: Capture) -> 
     assert task["options"] == {"group_size": 2, "trials": 1}
     assert task["methods"]["self-ensemble(trials=2)"]["settings"]["trials"] == 2
     assert content["config"]["limit"] == 3
-
-
-def test_json_is_what_the_folder_holds(tmp_path: Path, capsys: Capture) -> None:
-    assert run(f"{SMALL} standard --json -o", str(tmp_path)) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(
-        (tmp_path / "results.json").read_text()
-    )
 
 
 def test_the_method_named_first_comes_first(tmp_path: Path, capsys: Capture) -> None:

@@ -1,7 +1,5 @@
 """A run that is killed at any instant goes on and ends with the answers of one that was not."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """The numbers of a cell: each equals its definition, written out here or in another library."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

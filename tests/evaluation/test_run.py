@@ -1,7 +1,5 @@
 """A run: each answer is on the disk before the next question, and the same command goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -19,7 +17,7 @@ from minise.evaluation import run as module
 from minise.evaluation.run import Asked, Run, evaluate, read_rows
 from minise.method import Plan, SelfEnsemble, Standard, ask
 from minise.question import Question
-from tests.evaluation.conftest import ABOUT, QUESTIONS, lines, make_question
+from tests.evaluation.conftest import ABOUT, QUESTIONS, lines
 
 MakeRun = Callable[..., Run]
 STANDARD, ENSEMBLE = "samples-words-standard.jsonl", "samples-words-self-ensemble.jsonl"
@@ -63,16 +61,6 @@ def test_a_single_prompt_has_its_label_and_logits(finished: Path) -> None:
         assert 0 < row["on_labels"] < 1
 
 
-def test_texts_and_groups_are_kept_where_asked(
-    lm: LanguageModel, asked: Asked, make_run: MakeRun, tmp_path: Path
-) -> None:
-    evaluate(lm, make_run("self-ensemble", keep_groups=True, keep_text=True), tmp_path, print)
-    for row, (_, question) in zip(read_rows(tmp_path / ENSEMBLE), asked, strict=True):
-        assert row["question"] == question.text
-        assert row["choices"] == list(question.choices)
-        assert [group["trial"] for group in row["groups"]] == [0, 0, 1, 1, 2, 2]
-
-
 def test_a_fitted_method_gets_the_groups_it_needs(
     lm: LanguageModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
@@ -91,17 +79,6 @@ def test_what_a_model_writes_is_noted_and_its_text_only_where_asked(
         (row,) = read_rows(folder / f"samples-words-{text}.jsonl")
         assert row["notes"]["new_tokens"] <= 2
         assert ("reasoning" in row["notes"]) == keep
-
-
-@pytest.mark.parametrize("engine", ["separate", "dense", "plain"])
-def test_each_engine_has_its_tokens(
-    lm: LanguageModel, asked: Asked, make_run: MakeRun, tmp_path: Path, engine: str
-) -> None:
-    run = make_run("self-ensemble", questions=asked[:1])
-    variants = [replace(run.tasks[0].variants[0], engine=engine)]
-    evaluate(lm, replace(run, tasks=[replace(run.tasks[0], variants=variants)]), tmp_path, print)
-    (row,) = read_rows(tmp_path / ENSEMBLE)
-    assert row["tokens"] == SelfEnsemble(2, 3).plan(lm, asked[0][1]).tokens(engine)
 
 
 @pytest.mark.parametrize("tokens", [1, 150, 10_000])
@@ -154,20 +131,6 @@ def test_the_same_run_goes_on_where_its_lines_end(
         evaluate(lm, run, tmp_path, print)
         assert path.read_bytes().startswith(first)
         assert lines(path) == lines(finished / ENSEMBLE)
-
-
-def test_a_torn_last_line_is_cut_off_and_asked_again(
-    lm: LanguageModel, make_run: MakeRun, finished: Path, tmp_path: Path
-) -> None:
-    run, path = make_run(), tmp_path / STANDARD
-    evaluate(lm, run, tmp_path, print)
-    whole = path.read_bytes()
-    for left in (len(whole) - 1, len(whole) - 40, 3):
-        path.write_bytes(whole[:left])
-        assert len(read_rows(path)) == whole[:left].count(b"\n")
-        assert path.stat().st_size == left  # a reader changes nothing
-        evaluate(lm, run, tmp_path, print)
-        assert lines(path) == lines(finished / STANDARD)
 
 
 def test_a_line_is_on_the_disk_before_the_next_question(
@@ -351,11 +314,3 @@ def test_run_json_says_what_the_run_is(lm: LanguageModel, finished: Path) -> Non
 def test_a_method_name_with_a_slash_stays_in_the_folder(tmp_path: Path) -> None:
     path = module.samples_path(tmp_path, "words", "self-ensemble(grouping=./mine.py:f)")
     assert path.parent == tmp_path
-
-
-def test_questions_of_another_size_do_not_stop_a_run(
-    lm: LanguageModel, make_run: MakeRun, asked: Asked, tmp_path: Path
-) -> None:
-    evaluate(lm, make_run(questions=[*asked[:2], (0, make_question(1))]), tmp_path, print)
-    what = json.loads((tmp_path / "run.json").read_text())
-    assert what["tasks"]["words"]["choices"] is None

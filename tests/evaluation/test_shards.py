@@ -1,7 +1,5 @@
 """Shards: questions dealt by striding, files of each in one folder, joined by a report."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -64,19 +62,11 @@ def test_each_shard_asks_its_own_questions(sharded: Path) -> None:
     assert len({id for part in ids for id in part}) == 6
 
 
-def test_a_joined_folder_can_be_joined_again(copy: Path) -> None:
-    assert numbers(read_run(copy).content) == numbers(read_run(copy).content)
-
-
 def test_a_shard_goes_on_in_a_joined_folder(
     lm: LanguageModel, make_run: MakeRun, copy: Path
 ) -> None:
     read_run(copy)
     evaluate(lm, make_run(*METHODS, shard=(0, 3)), copy, print)
-
-
-def drop_file(folder: Path) -> None:
-    (folder / "samples-words-standard.shard-1-of-3.jsonl").unlink()
 
 
 def drop_line(folder: Path) -> None:
@@ -109,7 +99,6 @@ def swapped(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (drop_file, "--shard 1/3"),
         (drop_line, "--shard 1/3"),
         (drop_all, "--shard 1/3"),
         (other_run, 'dtype is "bfloat16"'),

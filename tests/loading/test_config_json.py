@@ -1,7 +1,5 @@
 """The facts of a config.json: read as published, or refused by file, field and value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Optional packages and the user's own files, loaded by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

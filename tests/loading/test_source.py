@@ -1,8 +1,6 @@
 """The files of a checkpoint are found: in a folder, among those that ship, or on a local stand-in
 for the hub."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket
@@ -136,14 +134,6 @@ def test_refusals_of_the_hub_name_the_repository_and_the_remedy(hub: Hub, tmp_pa
     assert hub.fetched == []
 
 
-def test_an_empty_cache_without_the_hub_is_refused(tmp_path: Path) -> None:
-    (line,) = fetch(closed_port(), tmp_path, HF_HUB_OFFLINE="1")
-    assert "HF_HUB_OFFLINE" in line
-    (line,) = fetch(closed_port(), tmp_path)
-    assert line.startswith("owner/name: ")
-    assert "HF_HUB_OFFLINE" not in line
-
-
 def test_the_token_of_the_environment_opens_a_gated_repository(hub: Hub, tmp_path: Path) -> None:
     hub.refused["owner/name"] = (403, "GatedRepo")
     assert fetch(hub.url, tmp_path, HF_TOKEN=TOKEN) == [f"{COMMIT} {SINGLE}"]
@@ -189,6 +179,7 @@ def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, llama_folder
         ("pytorch_model-00001-of-00002.bin", "", "pickled"),
         ("README.md", "", "config.json"),
         ("README.md", "none", "owner/name"),
+        ("README.md", "http://127.0.0.1:8000", "server:ADDRESS"),
         ("README.md", "x\0y", "owner/name"),
         ("README.md", "y" * 5000, "owner/name"),
     ],
@@ -201,12 +192,6 @@ def test_what_people_bring_by_mistake_is_named(
         minise.load(tmp_path / source)
     assert named in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_an_address_is_no_checkpoint() -> None:
-    for source in ("http://127.0.0.1:8000", "https://huggingface.co/owner/name"):
-        with pytest.raises(InputError, match=r"owner/name.*server:ADDRESS"):
-            minise.load(source)
 
 
 @pytest.mark.parametrize("lost", ["tokenizer.json", SINGLE])

@@ -1,7 +1,5 @@
 """Self-Ensemble without the mask, and without positional re-encoding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -6,8 +6,6 @@ which cannot run here: with their pinned transformers and the newest, three fami
 1e-6 in float32, and all predictions. So a change here is a departure from their code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace
@@ -18,11 +16,10 @@ import pytest
 import torch
 
 from minise import InputError, LanguageModel, Question, SelfEnsemble, ask, load
-from minise.grouping import Groups
-from minise.method import Plan, label_logits
+from minise.method import label_logits
 from minise.methods.authors_code import GROUPS, AuthorsCode, AuthorsStandard
 from minise.methods.groupings import independent_draws
-from minise.prompt import DEFAULT_TEMPLATE, Prompt
+from minise.prompt import DEFAULT_TEMPLATE
 from tests.support.methods import QUESTION
 from tests.support.tiny import QWEN3, load_tiny
 
@@ -149,10 +146,3 @@ def test_a_family_without_released_code_is_refused(tmp_path: Path) -> None:
     for method in (AuthorsCode(), AuthorsStandard()):
         with pytest.raises(InputError, match="qwen3"):
             method.plan(lm, QUESTION)
-
-
-def test_a_null_option_with_all_probability_is_refused_here_too() -> None:
-    question = Question("Q?", ["a", "b"])
-    plan = Plan(question, Groups((((0, 1),),)), [], [Prompt("", [1], [0, 1, 2])])
-    with pytest.raises(InputError, match="None of the above"):
-        AuthorsCode(null_in_softmax=True).answer(plan, [torch.tensor([0.0, 0.0, 1e4])])

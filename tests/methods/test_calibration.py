@@ -1,7 +1,5 @@
 """The supervised baselines learn the right weights, and never from the question's own label."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -122,20 +120,6 @@ def test_another_method_is_calibrated_by_its_log_probabilities(
     rows = zip(cell, logits, strict=True)
     expected = probabilities(method([row | {"logits": z} for row, z in rows]))
     assert fitted == pytest.approx(expected, abs=1e-6)
-
-
-@METHODS
-def test_a_row_has_the_new_answer_and_nothing_of_the_old_but_its_tokens(
-    method: Callable[..., Cell],
-) -> None:
-    cell = draw_cell(20)
-    for one, old in zip(method(cell), cell, strict=True):
-        assert one["scores"] == one["probabilities"]
-        assert {type(x) for x in one["probabilities"]} == {float}
-        assert one["prediction"] == one["probabilities"].index(max(one["probabilities"]))
-        kept = {"id", "seed", "cluster", "question_hash", "answer", "tokens"}
-        assert one.keys() == kept | {"prediction", "probabilities", "scores"}
-        assert all(one[name] == old[name] for name in kept)
 
 
 @METHODS

@@ -1,7 +1,5 @@
 """Cloze: the texts of the choices, read at every token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

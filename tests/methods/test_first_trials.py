@@ -1,19 +1,15 @@
 """The first trials of a longer run equal a run of that many trials."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pytest
 
 from minise import InputError, LanguageModel
-from minise.engines import token_counts
-from minise.layout import pack
 from minise.method import label_logits
-from minise.methods.first_trials import FirstTrials, group_records, tokens_so_far
+from minise.methods.first_trials import FirstTrials, group_records
 from minise.methods.fitted import Row
-from tests.support.methods import ENGINES, QUESTION, SIZES, method, plan
+from tests.support.methods import QUESTION, method
 
 
 def row(lm: LanguageModel, engine: str, trials: int, **settings: Any) -> Row:
@@ -55,19 +51,3 @@ def test_they_equal_a_run_of_that_many_trials(
 def test_more_trials_than_the_run_has_are_refused(qwen: LanguageModel) -> None:
     with pytest.raises(InputError, match="most has fewer than 3 trials"):
         FirstTrials("most", 3).fit({"most": [row(qwen, "tree", 2)]})
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_running_counts_are_those_of_the_prompts_up_to_each_group(
-    qwen: LanguageModel, engine: str
-) -> None:
-    whole = plan(qwen, "self-ensemble", QUESTION, group_size=2, trials=5)
-    expected = [
-        token_counts(whole.prefix, whole.branches[:count])[engine]
-        for count in range(1, len(whole.prompts) + 1)
-    ]
-    assert tokens_so_far(whole, engine) == expected
-    assert whole.tokens(engine) == expected[-1]
-    ablated = plan(qwen, "without-mask", QUESTION, **SIZES)
-    packed = pack(ablated.prefix, ablated.branches)
-    assert tokens_so_far(ablated, engine) == [int(end) + 1 for end in packed.ends]

@@ -1,7 +1,5 @@
 """The groupings beside the paper's: the released code's draws, and all ordered groups."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import permutations
 from math import factorial
@@ -10,11 +8,8 @@ import pytest
 import torch
 
 from minise import InputError, LanguageModel, Question, self_ensemble
-from minise.grouping import Groups, random_partitions
 from minise.methods.groupings import (
-    GROUPINGS,
     all_ordered_groups,
-    grouping_named,
     independent_draws,
 )
 
@@ -62,19 +57,3 @@ def test_too_many_exact_groups_are_counted_and_refused_at_once(
     assert len(all_ordered_groups(5, 2, 0, 0, "").flat) == 25
     with pytest.raises(InputError, match="30"):
         all_ordered_groups(6, 2, 0, 0, "")
-
-
-def test_groupings_have_names_and_a_function_is_its_own() -> None:
-    named = {
-        "random": random_partitions,
-        "independent": independent_draws,
-        "exact": all_ordered_groups,
-    }
-    assert named == GROUPINGS
-    for name, function in named.items():
-        assert grouping_named(name) is function is grouping_named(function)
-
-    def mine(*_: object) -> Groups:
-        raise NotImplementedError
-
-    assert grouping_named(mine) is mine

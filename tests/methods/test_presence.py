@@ -1,7 +1,5 @@
 """Presence: each choice alone against the null option."""
 
-from __future__ import annotations
-
 import torch
 
 from minise import LanguageModel, SelfEnsemble

@@ -1,7 +1,5 @@
 """Methods that let the model write first: what is read after which text, and what is kept."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

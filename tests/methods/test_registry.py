@@ -1,7 +1,5 @@
 """Methods as the user writes them, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The mean over orders of the whole question, and orders that the seed draws."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Prompts as they are named, in a chat template, and after solved questions."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

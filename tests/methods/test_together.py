@@ -1,7 +1,5 @@
 """Several questions in one pass have the results of a pass for each."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Servers on the loopback address: llama.cpp's own with a tiny model, and one that pretends."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,8 +1,6 @@
 """Inside inspect_ai the solver gives the probabilities of `minise.self_ensemble`, and marks its
 choice for the scorer `choice()`."""
 
-from __future__ import annotations
-
 import gc
 from math import log
 from pathlib import Path

@@ -1,7 +1,5 @@
 """llama.cpp's own server with a tiny model, beside the same weights here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inside lm-evaluation-harness a task gives the probabilities of `minise.self_ensemble`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every server's forms, and every way in which one fails: no label is lost, and none made up."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
@@ -231,17 +229,11 @@ EVAL += ["--trials", "2"]
 
 
 def client(server: Pretender, folder: Path, output: Path) -> subprocess.Popen[bytes]:
-    words = [
-        *EVAL,
-        "--model",
-        f"server:{server.url}",
-        "--tokenizer",
-        str(folder),
-        "-o",
-        str(output),
-    ]
+    words = [*EVAL, "--model", f"server:{server.url}", "--tokenizer", str(folder)]
     script = "import sys; from minise.commands.cli import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.Popen([sys.executable, "-c", script, *words], stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *words, "-o", str(output)], stdout=subprocess.DEVNULL
+    )
 
 
 def wait_for(server: Pretender, requests: int) -> None:

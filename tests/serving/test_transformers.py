@@ -1,7 +1,5 @@
 """Models of the library transformers by whole prompts, of families that minise does not know."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The packages of this environment, lent to another one."""
 
-from __future__ import annotations
-
 import re
 import sysconfig
 from pathlib import Path

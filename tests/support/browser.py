@@ -1,8 +1,6 @@
 """Headless Chromium and Firefox, driven by Playwright, and node: what tests of pages do with them.
 Without them such tests are skipped. `tests/page/conftest.py` has the fixtures."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Run a command in this process, and what every refusal looks like."""
 
-from __future__ import annotations
-
 import pytest
 
 from minise.commands.cli import main

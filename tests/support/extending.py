@@ -1,7 +1,5 @@
 """What docs/extending.md shows: its sections with their blocks, and the package with its diff."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

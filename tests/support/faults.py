@@ -5,8 +5,6 @@ written inside: a fork that renames a variable, or writes a formula in another w
 It is planted where the function is defined, before anything else imports it.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -7,8 +7,6 @@ calls of one number of rows each row gets the same bits at any place: all that i
 products and sums of two numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 

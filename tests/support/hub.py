@@ -1,7 +1,5 @@
 """A local server in place of the hub, and processes that use it: no network is used."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

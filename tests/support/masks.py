@@ -1,7 +1,5 @@
 """Masks of every kind: those for packing, padding and stacking, and unusual ones."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

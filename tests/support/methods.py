@@ -1,7 +1,5 @@
 """Questions, methods by their names, and saved answers, for the tests of methods/."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A checkpoint's tensors as bitsandbytes stores them in 4 bits."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

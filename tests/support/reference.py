@@ -4,8 +4,6 @@ The library runs as it is, except within `float64_islands`. Its float32 parts ar
 compare to 1e-9, so they get float64 instead.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from pathlib import Path

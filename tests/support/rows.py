@@ -1,7 +1,5 @@
 """Rows of every published layout, files of rows, and what tests of tasks do with them."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Tiny checkpoints with the facts of real ones and every parameter random, for any test to load."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

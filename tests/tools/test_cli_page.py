@@ -1,7 +1,5 @@
 """The page about the command line has what the commands print."""
 
-from __future__ import annotations
-
 import re
 
 from minise.commands.cli import COMMANDS

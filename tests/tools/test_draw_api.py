@@ -1,9 +1,6 @@
 """docs/api.md has every public name, as the code has it today."""
 
-from __future__ import annotations
-
 import re
-from dataclasses import dataclass
 
 import minise
 from tools import draw_api
@@ -27,61 +24,3 @@ def test_every_public_name_is_explained_and_no_address_is_shown() -> None:
     for entry in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
         words = re.sub(r"```.*?```", "", entry.partition("\n")[2], flags=re.DOTALL)
         assert len(words.split()) >= 4, entry
-
-
-@dataclass
-class Example:
-    """One line.
-
-    >>> 1 + 1
-    2
-
-    The end.
-    """
-
-    name: str = "a"
-
-    def shown(self, one: int | None, *, two: str = "x") -> list[str]:
-        """A method."""
-        return []
-
-    @property
-    def fact(self) -> int:
-        """A property."""
-        return 1
-
-    def hidden(self) -> None: ...
-
-
-def test_an_entry_has_signatures_docstrings_and_examples(monkeypatch) -> None:
-    monkeypatch.setattr(minise, "Example", Example, raising=False)
-    assert (
-        draw_api._entry("Example")
-        == """### `Example`
-
-```python
-Example(name: str = 'a')
-```
-
-One line.
-
-```python
->>> 1 + 1
-2
-```
-
-The end.
-
-**`Example.shown`**
-
-```python
-shown(one: int | None, *, two: str = 'x') -> list[str]
-```
-
-A method.
-
-**`Example.fact`**
-
-A property.
-"""
-    )

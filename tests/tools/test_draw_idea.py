@@ -1,7 +1,5 @@
 """The picture of the idea has the groups, the mask and the numbers of the real question."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -70,16 +68,3 @@ def test_a_bar_is_as_long_as_its_number_and_stands_beside_its_line(columns: list
         heights = [text.xy[1] for text in beside]
         assert [bar[0, 1] for bar in bars] == pytest.approx(heights)
         assert [text.xy[1] for text in numbers] == pytest.approx(heights)
-
-
-def test_all_texts_stay_in_the_picture_and_apart() -> None:
-    with matplotlib.rc_context(STYLE):
-        figure = idea()
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for ax in figure.axes for text in ax.texts]
-    boxes += [ax._left_title.get_window_extent() for ax in figure.axes]
-    boxes.append(figure._supxlabel.get_window_extent())
-    for i, box in enumerate(boxes):
-        assert figure.bbox.x0 <= box.x0 <= box.x1 <= figure.bbox.x1
-        assert figure.bbox.y0 <= box.y0 <= box.y1 <= figure.bbox.y1
-        assert not any(box.padded(-1).overlaps(other) for other in boxes[i + 1 :])

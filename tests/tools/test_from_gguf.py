@@ -1,7 +1,5 @@
 """A GGUF file becomes the checkpoint that it was made of, or nothing: tools/from_gguf.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The trees that `python -m tools.prove` proves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every method asks and answers as before the house was made small: tools/same_numbers.py."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Stop tokens and chat templates, read from the files of a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -128,15 +126,6 @@ def test_a_hostile_or_broken_template_is_refused_in_one_line(folder: Path, name:
         chat_text(lm, MESSAGES)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300 + len(lm.name)
-
-
-def test_a_template_is_rendered_once_for_the_same_messages(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lm = with_files(folder, tokenizer_config={"chat_template": "{{ messages[0].content }}!"})
-    assert chat_text(lm, MESSAGES) == "Is a wren a bird?!"
-    monkeypatch.setattr(chat.subprocess, "run", None)
-    assert chat_text(lm, MESSAGES) == "Is a wren a bird?!"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`minise.generate`: each prompt's text is independent of the others, greedy or sampled."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Chat templates rendered as the reference library renders them, construct by construct."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

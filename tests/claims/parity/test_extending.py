@@ -1,7 +1,5 @@
 """The SmolLM3 of docs/extending.md against the reference library's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

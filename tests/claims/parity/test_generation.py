@@ -1,7 +1,5 @@
 """Greedy text against the reference library's `generate`, token for token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

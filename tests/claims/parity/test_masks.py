@@ -1,7 +1,5 @@
 """The reference library's promises about masks, held by it and by our decoder alike."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Our decoder against the reference library, with every token, position and mask entry the same."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Our decoder against the reference library on random configurations of all families."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any
