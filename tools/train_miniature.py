@@ -275,9 +275,8 @@ def with_steps(
         start = (method := Reasoning()).start(lm, question)
         thought = method.close(start + steps).removeprefix(start) + cue
         return [(GIVEN, start), (WRITTEN, thought), (LABEL, f" {LABELS[right]}"), (END, eos)]
-    start, before = ChainOfThought().start(lm, question), ""
-    if draw.random() >= 0.75:  # as without the chat template
-        start, before = f"{DEFAULT_TEMPLATE.render(question.text, choices)} {STEPS}", " "
+    plain = f"{DEFAULT_TEMPLATE.render(question.text, choices)} {STEPS}", " "
+    start, before = (ChainOfThought().start(lm, question), "") if draw.random() < 0.75 else plain
     if name == "cot-ensemble":
         listed = [*draw.sample(choices, draw.randint(1, min(4, k))), NULL_OPTION]
         cue = DEFAULT_TEMPLATE.render("", listed)
