@@ -5,6 +5,7 @@ overflow. Each raises InputError. A first reading can leave out this file and er
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,19 +26,18 @@ def check_question(text: object, choices: object, id: object, answer: object) ->
         raise InputError(f"choices are {type(choices).__name__}; give a list of texts")
     named = {"question": text, **{f"choice {i}": one for i, one in enumerate(choices, 1)}}
     for name, value in {**named, "question's id": id or "none"}.items():
-        if not isinstance(value, str):
-            raise InputError(f"the {name} is {quote(value)}; it must be text")
-        if not value.strip():
-            raise InputError(f"the {name} is empty; write its text")
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"the {name} is {quote(value)}; write its text")
         try:
             value.encode()
         except UnicodeEncodeError:  # half of a surrogate pair, from JSON or undecoded bytes
+            if (locale := sys.getfilesystemencoding()) != "utf-8":
+                what = f"the locale reads the {name} as {locale}"
+                raise InputError(f"{what}; set LC_ALL=C.UTF-8") from None
             raise InputError(f"the {name} is not UTF-8; save or type it as UTF-8") from None
-    K = len(choices)
-    if not 2 <= K <= MOST_CHOICES:
-        count = {0: "no choices", 1: "1 choice"}.get(K, f"{K} choices")
-        limits = f"give at least two, at most {MOST_CHOICES:,}"
-        raise InputError(f"the question {quote(text)} has {count}; {limits}")
+    if not 2 <= (K := len(choices)) <= MOST_CHOICES:
+        what = f"the question {quote(text)} has {K} choice{'s' * (K != 1)}"
+        raise InputError(f"{what}; give at least two, at most {MOST_CHOICES:,}")
     if answer is not None and (type(answer) is not int or not 0 <= answer < K):
         raise InputError(f"answer {quote(answer)} is no choice; give an index from 0 to {K - 1}")
 
@@ -48,10 +48,8 @@ def check_sizes(num_choices: int, group_size: int, trials: int) -> None:
         if number < 1:
             raise InputError(f"{name} {number} is below 1; give at least 1")
     if trials * -(-num_choices // group_size) > MOST_GROUPS:
-        raise InputError(
-            f"{quote(trials)} trials of {num_choices} choices in groups of {quote(group_size)} are "
-            f"over the limit of {MOST_GROUPS:,} groups; use fewer trials"
-        )
+        what = f"{quote(trials)} trials of {num_choices} choices in groups of {quote(group_size)}"
+        raise InputError(f"{what} are over the limit of {MOST_GROUPS:,} groups; use fewer trials")
 
 
 def check_labels(count: int, labels: str) -> None:
@@ -100,10 +98,8 @@ def check_prompts(
         )
     largest = max(max(ids, default=0) for ids in [prefix, *branches, columns])
     if largest >= lm.config.vocab_size:
-        raise InputError(
-            f"token id {largest} is beyond the vocabulary of {lm.name} "
-            f"(vocab_size {lm.config.vocab_size}); its tokenizer.json belongs to another model"
-        )
+        what = f"token id {largest} is beyond the vocabulary of {lm.name} ({lm.config.vocab_size})"
+        raise InputError(f"{what}; its tokenizer.json belongs to another model")
 
 
 def check_length(lm: Model, text: str, choices: Sequence[str]) -> None:
@@ -116,17 +112,16 @@ def check_length(lm: Model, text: str, choices: Sequence[str]) -> None:
 def check_finite(lm: Model, logits: Tensor, hidden: Tensor) -> None:
     """Refuse numbers that overflowed. Where the squares in the norm did, a hidden state is 0."""
     if not (logits.isfinite().all() and hidden.any(dim=-1).all()):
-        remedy = "its weights are too large; fetch them again"
-        if str(logits.dtype) == "torch.float16":
-            remedy = "use bfloat16 or float32"
+        narrow = str(logits.dtype) == "torch.float16"
+        remedy = "use bfloat16 or float32" if narrow else "fetch its weights again"
         raise InputError(f"{lm.name}: its numbers overflow {logits.dtype}; {remedy}")
 
 
-def check_scores(scores: Tensor, question: str) -> None:
+def check_scores(scores: Tensor, question: str, model: str) -> None:
     """Refuse scores that are all 0: they have no largest, and no sum to divide by."""
     if not scores.any():
-        about = f"every prompt of the question {quote(question)} gives None of the above all"
-        raise InputError(f"{about} probability; leave the null option out")
+        about = f"{model or 'the model'} gives None of the above all probability in every prompt"
+        raise InputError(f"{about} of the question {quote(question)}; leave the null option out")
 
 
 def check_mask_fits(tokens: int, score_bytes: int = 0) -> None:

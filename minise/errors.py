@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import unicodedata
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class InputError(ValueError):
@@ -40,12 +42,7 @@ def shorten(text: str, most: int) -> str:
 def printable(text: str) -> str:
     """The text with everything that a terminal could take for a command written as an escape:
     control characters, halves of surrogate pairs, and marks that turn the direction of text."""
-    return "".join(repr(c)[1:-1] if _is_command(c) else c for c in text)
-
-
-def _is_command(c: str) -> bool:
-    turns = "\u202a" <= c <= "\u202e" or "\u2066" <= c <= "\u2069"
-    return turns or (unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t")
+    return _COMMANDS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 @contextmanager

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 from minise.errors import InputError
 
+PARTIAL = f".minise-{platform.node()}-"  # other machines may write into the same folder
+
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name beside it, and rename it. /dev/stdout is written
-    directly. Raises InputError that names the file."""
+    """Write a file under a temporary name beside it, and rename it; /dev/stdout directly. Such
+    files of processes that were killed are removed. Raises InputError that names the file."""
     data = content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
-    partial = path.with_name(f".minise-{os.getpid()}.partial")
+    partial = path.with_name(f"{PARTIAL}{os.getpid()}.partial")
     try:
         if path.is_relative_to("/dev"):
             path.write_bytes(data)
             return
+        for left in path.parent.glob(f"{PARTIAL}*.partial"):
+            process = f"/proc/{left.stem.removeprefix(PARTIAL)}"
+            if os.path.exists("/proc/self") and not os.path.exists(process):
+                left.unlink(missing_ok=True)
         try:
             partial.write_bytes(data)
             os.replace(partial, path)

@@ -33,8 +33,8 @@ class Plan:
     token ids of a prompt are `prefix + prompt.ids`.
 
     layout: a layout that the method made itself, with one end for each prompt. It is run as it is,
-    whatever the engine: the ablations do so. notes: facts that an evaluation saves, as JSON.
-    """
+    whatever the engine: the ablations do so. notes: facts that an evaluation saves, as JSON. model:
+    the model's name, for messages."""
 
     question: Question
     groups: Groups
@@ -42,6 +42,7 @@ class Plan:
     prompts: list[Prompt]
     layout: Layout | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
 
     @property
     def branches(self) -> list[list[int]]:
@@ -99,11 +100,11 @@ class Method:
             p, m = torch.softmax(row, dim=-1).double(), len(choices)
             null = float(p[m]) if len(p) > m else None  # its label is the last
             groups.append(Group(choices, p[:m], null, weight))
-        return combine(plan.question, groups, logits[0].dtype)
+        return combine(plan.question, groups, logits[0].dtype, plan.model)
 
 
 def combine(
-    question: Question, groups: Sequence[Group], dtype: torch.dtype = torch.float64
+    question: Question, groups: Sequence[Group], dtype: torch.dtype = torch.float64, model: str = ""
 ) -> Answer:
     """The mean (Eq. 2): a choice's score is its weighted mean probability over the groups that hold
     it, 0 if none does. `probabilities`: the scores by their sum. InputError if that is 0."""
@@ -112,7 +113,7 @@ def combine(
         total[list(group.choices)] += (group.weight * group.probabilities).to(dtype)
         weights[list(group.choices)] += group.weight
     scores = (total / torch.where(weights > 0, weights, 1.0)).double()
-    check_scores(scores, question.text)
+    check_scores(scores, question.text, model)
     # The index of a list gives the first of equals; torch.argmax promises no order among ties.
     prediction = scores.tolist().index(max(scores.tolist()))
     return Answer(scores / scores.sum(), scores, prediction, tuple(groups))
@@ -162,7 +163,7 @@ def plan_groups(
     null = [NULL_OPTION] if null_option else []
     choice_lists = [[question.choices[i] for i in group] + null for group in groups.flat]
     prefix, prompts = write_prompts(lm.tokenizer, template, question.text, choice_lists)
-    return Plan(question, groups, prefix, prompts)
+    return Plan(question, groups, prefix, prompts, model=lm.name)
 
 
 def label_logits(

@@ -38,7 +38,9 @@ def load(
         model, loaded = read(source if commit else folder, **options)
         model.to(place).eval().requires_grad_(False)
     except Exception as error:  # of many kinds
-        raise InputError(f"{source}: not for transformers ({one_line(error)})") from None
+        is_import = isinstance(error, ImportError)
+        remedy = "install that package" if is_import else "take a causal language model"
+        raise InputError(f"{source}: not for transformers ({one_line(error)}); {remedy}") from None
     for name in [*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])]:
         raise InputError(f"{source}: transformers made up the tensor {name}; fetch it again")
     answer = Separate(f"transformers:{source}", model)

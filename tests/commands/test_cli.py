@@ -47,7 +47,7 @@ LONG = "\x1b[31m" + "x" * 50_000 + "\x9b\ud800\r\n"
         ("ask --file no/such.json", "no/such.json"),
         ("ask --file x.json --choice a", "--file"),
         ("ask --choice a", "--question"),
-        (("ask", "--question", "Why?"), "no choices"),
+        (("ask", "--question", "Why?"), "0 choices"),
         (("ask", "--question", "Why?", "--choice", "a"), "1 choice"),
         (("ask", "--question", "", "--choice", "a", "--choice", "b"), "question"),
         (("ask", *Q, *["--choice", "x"] * 7, "--grouping", "exact", "--group-size", "7"), "groups"),

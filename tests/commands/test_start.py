@@ -98,6 +98,7 @@ def shell(line: str) -> tuple[int, str, str]:
         ("MINISE ask --trials 1 --file - 0>&-", 2, "-"),
         ("MINISE --version 2>&-", 0, None),
         ("MINISE ask --nonsense 2>/dev/null", 2, None),
+        ("LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 MINISE ask --question é", 2, "the locale"),
         # 141 is the status of what a shell ends by SIGPIPE; `sleep` lets the reader go first.
         ("(sleep 0.3; MINISE ask --help; echo $? >&2) | true", 0, "141"),
     ],

@@ -30,7 +30,7 @@ def overflowing(decoder: Decoder) -> Decoder:
 CHOICES = ["a", "b"]
 LONG = "Q" * 5000
 BY_NAME: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
-    "no choices": (lambda lm: Question("Q", []), "no choices"),
+    "no choices": (lambda lm: Question("Q", []), "0 choices"),
     "one choice": (lambda lm: Question("Q", ["a"]), "1 choice"),
     "too many choices": (lambda lm: Question("Q", ["a"] * 1001), "1001 choices"),
     "an empty question": (lambda lm: Question(" \n", CHOICES), "question"),
@@ -71,10 +71,7 @@ BY_NAME: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         lambda lm: SelfEnsemble(2, 2).plan(lm, Question("Q", ["a", LONG])),
         "1024",
     ),
-    "scores that are all 0": (
-        lambda lm: check_scores(torch.zeros(2), "Q?"),
-        "Q?",
-    ),
+    "scores that are all 0": (lambda lm: check_scores(torch.zeros(2), "Q?", ""), "Q?"),
     "logits that overflow": (
         lambda lm: check_finite(lm, torch.tensor([[1.0, torch.inf]]), torch.ones(1, 4)),
         "torch.float32",
@@ -104,7 +101,7 @@ def test_it_is_refused_in_one_line_that_names_it(qwen: LanguageModel, name: str)
 def test_what_is_just_allowed_passes(qwen: LanguageModel) -> None:
     check_sizes(8, 4, MOST_GROUPS // 2)
     check_sizes(1, 1, 1)
-    check_scores(torch.tensor([0.0, 1e-9]), "Q")
+    check_scores(torch.tensor([0.0, 1e-9]), "Q", "")
     check_finite(qwen, torch.zeros(2, 2), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     branch_logits(qwen, [4] * 1023, [[287]], columns=[0, 287])
 

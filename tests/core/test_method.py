@@ -92,10 +92,11 @@ class TestFromLogits:
         row = torch.tensor([p[i] for i in order], dtype=torch.float64)
         assert combine(OTHER, [Group(order, row, None)]).prediction == 1
 
-    def test_scores_that_are_all_0_are_no_answer(self) -> None:
+    def test_scores_that_are_all_0_are_no_answer(self, qwen: LanguageModel) -> None:
         row = torch.tensor([-torch.inf, -torch.inf, 0.0], dtype=torch.float64)
-        with pytest.raises(InputError, match=r"Which\?"):
-            Method().answer(of_choices(2, [(0, 1)]), [row])
+        plan = SelfEnsemble(2, 1).plan(qwen, Question("Which?", ["a", "b"]))
+        with pytest.raises(InputError, match=rf'^{qwen.name} .* the question "Which\?"; '):
+            Method().answer(plan, [row])
 
 
 def by_definition(lm: LanguageModel, prompt: str, labels: str) -> Tensor:

@@ -14,6 +14,7 @@ import pytest
 
 from minise.engines import LanguageModel
 from minise.evaluation.run import Run, evaluate
+from minise.files import PARTIAL
 from tests.evaluation.conftest import lines
 
 SCRIPT = """
@@ -78,6 +79,26 @@ def fork(work: Callable[[], None]) -> int:
         work()
         os._exit(0)
     return child
+
+
+def test_a_file_half_written_by_a_killed_process_is_removed_by_the_next_run(
+    lm: LanguageModel, make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Those of processes that live, and of other machines, stay."""
+
+    def killed() -> None:
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        evaluate(lm, make_run(), tmp_path, print)
+
+    child = fork(killed)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    (left,) = tmp_path.glob("*.partial")
+    others = [left.with_name(f"{PARTIAL}{os.getppid()}.partial")]
+    others.append(left.with_name(f".minise-elsewhere-{child}.partial"))
+    for path in others:
+        path.touch()
+    evaluate(lm, make_run(), tmp_path, print)
+    assert set(tmp_path.glob(".*.partial")) == set(others)
 
 
 def test_any_prefix_of_the_lines_goes_on(

@@ -69,6 +69,19 @@ def test_a_known_family_has_the_numbers_of_minise(tmp_path: Path, question: Ques
     torch.testing.assert_close(a, b, rtol=0, atol=1e-4)  # float32 inside
 
 
+def test_a_package_that_is_missing_is_not_called_a_damaged_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_checkpoint(tmp_path, FAMILIES["llama"])
+
+    def read(*_: object, **facts: object) -> None:
+        raise ImportError("This needs the package guess: `pip install guess`")
+
+    monkeypatch.setattr(library.AutoModelForCausalLM, "from_pretrained", read)
+    with pytest.raises(InputError, match=r"pip install guess.*; install that package$"):
+        load(f"transformers:{folder}")
+
+
 def test_tensors_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, {**FAMILIES["llama"], "num_hidden_layers": 2})
     text = (
