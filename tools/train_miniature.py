@@ -394,7 +394,7 @@ class Training:
 
     def advance(self, parts: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         """One step on one batch."""
-        began, total, counts = time.time(), torch.zeros(2), torch.zeros(2)
+        began, total, counts = time.monotonic(), torch.zeros(2), torch.zeros(2)
         answers = sum(int(labels.sum()) for _, _, labels in parts)
         words = sum(int((targets != IGNORED).sum()) for _, targets, _ in parts) - answers
         for part in parts:
@@ -409,7 +409,7 @@ class Training:
         mean = total / counts
         self.smooth = mean if self.step == 0 else 0.95 * self.smooth + 0.05 * mean
         self.step += 1
-        self.seconds += time.time() - began
+        self.seconds += time.monotonic() - began
 
     def save(self, path: Path) -> None:
         """Written beside and then renamed, so that a cut leaves the last whole one."""
