@@ -23,7 +23,7 @@ def check_question(text: object, choices: object, id: object, answer: object) ->
     """Refuse fewer than two choices or more than MOST_CHOICES, text that is empty or that UTF-8
     cannot hold, and an answer that is no index of a choice."""
     if isinstance(choices, str) or not isinstance(choices, Sequence):
-        raise InputError(f"choices are {type(choices).__name__}; give a list of texts")
+        raise InputError(f"the choices are {quote(choices)}; give a list, or columns A, B, ...")
     named = {"question": text, **{f"choice {i}": one for i, one in enumerate(choices, 1)}}
     for name, value in {**named, "question's id": id or "none"}.items():
         if not isinstance(value, str) or not value.strip():

@@ -59,16 +59,20 @@ def _read_json(content: bytes) -> Iterable[tuple[int, Any]]:
 
 
 def _read_csv(content: bytes) -> Iterator[tuple[int, Any]]:
-    """A comma, a semicolon or a tab separates the cells: whichever the header has most of."""
-    text = _text(content)
+    """A comma, a semicolon or a tab separates the cells: which one says Excel's first line "sep=;",
+    or else it is the one that the header has most of."""
+    text, said = _text(content), ""
+    if first := re.match(r"sep=(.)\r?\n", text, re.IGNORECASE):
+        text, said = text[first.end() :], first[1]
     head = re.sub('"[^"]*"', "", text.lstrip().partition("\n")[0])
-    delimiter = max(",;\t", key=head.count)  # of equal ones the comma
+    delimiter = said or max(",;\t", key=head.count)  # of equal ones the comma
     # Strict: otherwise a quotation mark that is never closed swallows the rows after it.
     rows = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     for row in rows:
+        number = rows.line_num + bool(said)
         if None in row or None in row.values():
-            raise ValueError(f"line {rows.line_num} has not as many cells as the header")
-        yield rows.line_num, row
+            raise ValueError(f"line {number} has not as many cells as the header")
+        yield number, row
 
 
 def _read_parquet(content: bytes) -> Iterable[tuple[int, Any]]:
@@ -84,5 +88,9 @@ READERS["parquet"] = _read_parquet
 
 
 def _text(content: bytes) -> str:
-    # Bytes that are not UTF-8 become lone surrogates, so that the message can name their row.
-    return content.decode("utf-8-sig", errors="surrogateescape")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        how = 'save it as UTF-8, in Excel as "CSV UTF-8"'
+        raise ValueError(f"line {line} is not UTF-8, perhaps Windows' CP1252; {how}") from None

@@ -1,17 +1,28 @@
 """How the rows of a user's own file become questions: by which columns, and by which form of the
-answers ("Your own questions" in docs/evaluation.md)."""
+answers ("Your own questions" in docs/evaluation.md). Headers may be words of headers.json: German,
+French, Spanish, Chinese."""
 
+import json
+import logging
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
 from minise.data.question_file import Row
-from minise.errors import InputError, quote, shorten
+from minise.errors import InputError, printable, quote, shorten
 
 Fields = tuple[Any, Any, Any, Any]  # of a question, unchecked: id, text, choices, answer
 ROLES = ("id", "question", "choices", "answer")
 FORMS = ("text", "letter", "index0", "index1")  # of answers
+SAY = "say which is which: --columns question=HEADER,A=HEADER,B=HEADER,answer=HEADER"
+WORDS: dict[str, str] = json.loads(Path(__file__).with_name("headers.json").read_text("utf-8"))
+_OPTIONS = "|".join(word for word, name in WORDS.items() if name != "question")
+_NUMBERED = re.compile(f"(?:{_OPTIONS})[ _]?([0-9]{{1,4}}|[a-z])")
+_tell = lru_cache(logging.getLogger(__name__).warning)  # to stderr
 _CHOICE = re.compile(r"(?:choice|option)[ _]?([0-9]{1,4})|(?:(?:choice|option)[ _])?([a-z])")
 
 
@@ -22,8 +33,7 @@ def own_fields(rows: Sequence[Row], columns: str) -> list[Fields]:
     names, form = _find_columns(headers, columns)
     labelled = [] if "choices" in names else _choice_columns(names)
     if "question" not in names or not (labelled or "choices" in names):
-        say = "say which is which: --columns question=HEADER,A=HEADER,B=HEADER,answer=HEADER"
-        raise InputError(f"no columns of a question and its choices; {say}; {_listed(headers)}")
+        raise InputError(f"no columns of a question and its choices; {SAY}; {_listed(headers)}")
     table = [{name: row.get(header) for name, header in names.items()} for row in rows]
     choices = [[row[name] for name in labelled] if labelled else row["choices"] for row in table]
     for cells in choices if labelled else ():
@@ -52,7 +62,24 @@ def _find_columns(headers: Sequence[str], columns: str) -> tuple[dict[str, str],
             raise InputError(f"--columns {quote(part)}: {roles}; {_listed(headers)}")
         given[name] = header
     free = [header for header in reversed(headers) if header not in given.values()]
-    return {**{header.strip().lower(): header for header in free}, **given}, form
+    names = {**{header.strip().lower(): header for header in free}, **given}
+    return names if columns else {**names, **_translate(names)}, form
+
+
+def _translate(names: dict[str, str]) -> dict[str, str]:
+    """Headers in other languages by their names here. What is guessed is told once."""
+    found = dict[str, str]()
+    for header in reversed(names.values()):
+        word = unicodedata.normalize("NFKC", header.strip().lower())  # one form of ö, of wide A
+        choice = _NUMBERED.fullmatch(word)
+        name = WORDS.get(word) or (f"choice {choice[1]}" if choice else "")
+        if name and name not in names and found.setdefault(name, header) != header:
+            both = f"{quote(found[name])} and {quote(header)}"
+            raise InputError(f"{both} may both be the {name}; {SAY}")
+    if found:
+        guess = ",".join(f"{name}={header}" for name, header in found.items())
+        _tell(printable(f"minise: guessed --columns {quote(guess, 300)}"))
+    return found
 
 
 def _choice_columns(names: Iterable[str]) -> list[str]:

@@ -37,7 +37,7 @@ BY_NAME: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "a question that is no text": (lambda lm: Question(None, CHOICES), "null"),
     "an empty choice": (lambda lm: Question("Q", ["a", " "]), "choice 2"),
     "a choice that is no text": (lambda lm: Question("Q", ["a", 3]), "choice 2"),
-    "choices that are one text": (lambda lm: Question("Q", "ab"), "str"),
+    "choices that are one text": (lambda lm: Question("Q", "ab"), "columns A, B"),
     "half a surrogate pair": (lambda lm: Question("Q", ["a", "\ud800"]), "choice 2"),
     "an id that is no text": (lambda lm: Question("Q", CHOICES, id=7), "7"),
     "an answer below 0": (lambda lm: Question("Q", CHOICES, answer=-1), "-1"),

@@ -44,8 +44,11 @@ def test_csv_may_have_a_byte_order_mark_blank_lines_and_any_separator(tmp_path: 
     path = tmp_path / "mine.CSV"
     rows: list[list[object]] = [["choice_2", "answer", "question", "choice_1", "a, b; c"]]
     rows += [["b", 1, "one\nq, é?", "a", ""], [], ["e", 0, "two?", "d", ""]]
-    for mark in ",;\t":
+    for mark in (*",;\t", "sep=;"):
         with path.open("w", encoding="utf-8-sig", newline="") as file:
+            if len(mark) > 1:  # as Excel writes it
+                file.write(f"{mark}\r\n")
+                mark = mark[-1]
             csv.writer(file, delimiter=mark).writerows(rows)
         questions = [(q.text, q.choices, q.answer) for q in load(path).questions]
         assert questions == [("one\nq, é?", ("a", "b"), 1), ("two?", ("d", "e"), 0)]
@@ -100,14 +103,17 @@ def test_a_malformed_row_is_named_with_its_file_and_its_line(
 @pytest.mark.parametrize(
     ("name", "content", "named"),
     [
-        ("mine.jsonl", b'{"question": "caf\xe9", "choices": ["a", "b"]}', "line 1: the question"),
+        ("mine.jsonl", b'{"question": "caf\xe9", "choices": ["a", "b"]}', "line 1 is not UTF-8"),
         ("mine.jsonl", b'\n{"question": ', "line 2: "),
         ("mine.jsonl", b"[" * 100_000, "line 1: "),
         ("mine.jsonl", b'\n\n[1, "\\u001b"]', "line 3: is [1, "),
         ("mine.json", b"[null]", "row 1: is null"),
         ("mine.csv", b"question,A,B\nq,a,b\nq,a\n", "line 3 has"),
         ("mine.csv", b"question,A,B\nq,a,b,c\n", "line 2 has"),
-        ("mine.csv", b"question,A,B\n\xe9,a,b\n", "line 2: the question"),
+        ("mine.csv", b"question,A,B\nq,a,b\n\xe9,a,b\n", "line 3 is not UTF-8, perhaps Windows"),
+        ("mine.csv", b"question,choices\nq,a; b; c\n", '"a; b; c"; give a list, or columns A, B'),
+        ("mine.csv", b"sep=;\nquestion;A;B\nq;a\n", "line 3 has"),
+        ("mine.csv", "Frage,A,B,Lösung,Richtig\nq,a,b,A,B\n".encode(), '"Lösung" and "Richtig"'),
         ("mine.csv", b'question,A,B\n"never closed,a,b\n', "CSV"),
         ("mine.csv", b"question,A,B,D,answer\nq,a,b,c,A\n", '"a", "b", "d"'),
         ("mine.csv", b"question,A,B,option_a\nq,a,b,c\n", '"option_a"'),

@@ -1,5 +1,6 @@
 """The columns of a user's own file, and the forms of its answers."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,27 @@ def test_named_columns_are_read_and_others_of_these_names_are_not(
     row |= {"three": CITIES[2], "Correct Answer": "(b)", "answer": "Rome", "ID": "x"}
     columns = f"id=Nr.,question=Frage, kurz, {answer} = Correct Answer,A=one,B=two,C=three"
     assert load(write(tmp_path / f"mine.{kind}", [row]), columns=columns).questions == [CAPITAL]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Frage;Antwort A;Antwort B;Antwort C;Lösung",
+        "Énoncé;Choix 1;Choix 2;Choix 3;Bonne réponse",
+        "Pregunta;Opción_a;Opción_b;Opcio\u0301n_c;Respuesta",
+        "题目;选项\uff21;选项B;选项C;答案",
+    ],
+)
+def test_headers_of_four_languages_are_guessed_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, header: str
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"id;{header}\n" + ROW.format("B").replace(",", ";"), encoding="utf-8")
+    assert load(path).questions == load(path).questions == [CAPITAL]
+    (told,) = caplog.messages  # once, and it can be given back
+    columns = json.loads(told.removeprefix("minise: guessed --columns "))
+    assert load(path, columns=f"id=id,{columns}").questions == [CAPITAL]
+    assert "no columns" in refusal(str(path), columns="id=id")  # who says some says all
 
 
 @pytest.mark.parametrize(
