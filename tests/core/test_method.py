@@ -179,6 +179,34 @@ class TestLabelLogits:
             assert torch.equal(row[:-1], alone)
             assert (row[:-1] - row[-1] - log_p[prompt.label_ids]).abs().max() <= 1e-12
 
+    def test_only_the_columns_that_are_read_are_computed(
+        self, qwen: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+
+        def spy(lm, prefix, branches, engine, columns, total):
+            asked.append(columns)
+            return branch_logits(lm, prefix, branches, engine, columns, total)
+
+        monkeypatch.setattr("minise.method.branch_logits", spy)
+        plan = SelfEnsemble(3, 2).plan(qwen, QUESTION)
+        whole = replace(plan, prompts=[replace(one, label_ids=None) for one in plan.prompts])
+        for row, all_of_it, prompt in zip(
+            label_logits(qwen, plan), label_logits(qwen, whole), plan.prompts, strict=True
+        ):
+            assert (row - all_of_it[prompt.label_ids]).abs().max() <= 1e-12
+        assert asked == [sorted({i for one in plan.prompts for i in one.label_ids}), None]
+
+    def test_what_cannot_be_asked_is_refused(self, qwen: LanguageModel) -> None:
+        with pytest.raises(InputError, match="group size 0"):
+            SelfEnsemble(0).plan(qwen, OTHER)
+        with pytest.raises(InputError, match="has positions for"):
+            Standard().plan(qwen, Question("Q" * 5000, ["a", "b"]))
+        plan = SelfEnsemble(2, 1).plan(qwen, OTHER)
+        layout = pack(plan.prefix, plan.branches)
+        with pytest.raises(InputError, match="288 is beyond the vocabulary"):
+            label_logits(qwen, replace(plan, prefix=[288], layout=layout))
+
     def test_a_layout_of_its_own_is_run_as_it_is(self, lm: LanguageModel) -> None:
         plan = SelfEnsemble(2, 2).plan(lm, OTHER, 0)
         layout = pack(plan.prefix, plan.branches)

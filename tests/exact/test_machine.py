@@ -105,6 +105,21 @@ def test_a_replaced_kernel_is_neither_looked_up_nor_stored(
     assert measured == [SHAPE] * 2
 
 
+def test_what_another_process_adds_is_kept_and_read(cache: Path) -> None:
+    def never() -> list[list[int]]:
+        pytest.fail("it is measured again")
+
+    machine.remembered("one", lambda: [[1]])
+    (file,) = cache.iterdir()
+    stored = json.loads(file.read_text())
+    stored["classes"]["theirs"] = [[2]]
+    file.write_text(json.dumps(stored))
+    assert machine.remembered("two", lambda: [[3]]) == machine.remembered("two", never) == [[3]]
+    assert machine.remembered("theirs", never) == [[2]]
+    start_again()
+    assert machine.remembered("one", never) == [[1]]
+
+
 def test_no_test_writes_to_the_users_cache() -> None:
     """Every test, and every process that a test starts, uses a temporary folder of this session."""
     assert Path(os.environ["XDG_CACHE_HOME"]).name.startswith("minise-tests-")
