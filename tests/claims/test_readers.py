@@ -1,0 +1,215 @@
+"""Whatever a file holds: a command is done, or refuses it in one line, soon and in little memory.
+
+For each reader hypothesis takes a sound file, puts other values into it, and damages its bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+pytest.importorskip("hypothesis", reason="it draws the damage; the extra [test] has it")
+pytest.importorskip("resource", reason="limits of POSIX")
+
+import resource
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.cases import cases
+from tests.support.commands import Q, assert_one_line, run
+from tests.support.packed import in_4_bits
+from tests.support.rows import OWN, flattened, write
+from tests.support.tiny import ALL_FAMILIES, FAMILIES, write_checkpoint
+
+SECONDS, BYTES = 10, 1_500_000_000
+TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+ROW = {"documents": [3, 3], "position_ids": [0, 1, 2] * 2, "cu_seqlens": [0, 3, 6], "window": 2}
+ROW |= {"input_ids": [5] * 6, "labels": [5] * 6, "padding": "right"}
+
+TEXTS = st.sampled_from(["", " ", "a", "A", "\0\x1b[2J", "\ud800", "é", "x" * 5000, "{", "1"])
+NUMBERS = st.integers(-3, 300) | st.sampled_from([2**31, 2**63, 10**30, 10**400]) | st.floats()
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(TEXTS, some, max_size=2),
+    max_leaves=4,
+)
+PIECES = st.sampled_from([b"", b"0", b"9e99", b'"', b"{", b"\n", b"\xff", b"\0" * 8, b"[" * 9999])
+TENSORS = st.sampled_from([torch.ones(0), torch.ones(3, 2), torch.full((9,), math.nan)])
+TENSORS |= st.sampled_from([torch.tensor(7), torch.full((6,), 2**40), torch.ones(2, 2).bool()])
+
+
+def changed(draw: st.DrawFn, value: Any) -> Any:
+    """The value with another one at some place in it, or without that place."""
+    if not (isinstance(value, dict | list) and value and draw(st.integers(0, 7))):
+        return draw(VALUES)
+    places = dict(value) if isinstance(value, dict) else dict(enumerate(value))
+    place = draw(st.sampled_from(list(places)))
+    places[place] = changed(draw, places[place])
+    if not draw(st.integers(0, 3)):
+        del places[place]
+    return places if isinstance(value, dict) else list(places.values())
+
+
+def several(draw: st.DrawFn, value: Any) -> Any:
+    for _ in range(draw(st.integers(0, 3))):
+        value = changed(draw, value)
+    return value
+
+
+def broken(draw: st.DrawFn, content: bytes) -> bytes:
+    """The bytes, often with other ones at some places."""
+    for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
+        at, size = draw(st.integers(0, len(content))), draw(st.sampled_from([0, 1, 8, 999]))
+        content = content[:at] + draw(PIECES) + content[at + size :]
+    return content
+
+
+# A reader: a folder with what is sound, and a drawn file in it; the command that reads it.
+Read = Callable[[st.DrawFn, Path], list[object]]
+
+
+def config_json(draw: st.DrawFn, folder: Path) -> list[object]:
+    raw = several(draw, FAMILIES["qwen2"])
+    (folder / "config.json").write_bytes(broken(draw, json.dumps(raw).encode()))
+    return ["ask", *Q, "--trials", 1, "--model", folder]
+
+
+def index(draw: st.DrawFn, folder: Path) -> list[object]:
+    names = load_file(folder / "model.safetensors")
+    raw = several(draw, {"weight_map": dict.fromkeys(names, "model.safetensors")})
+    path = folder / "model.safetensors.index.json"
+    path.write_bytes(broken(draw, json.dumps(raw).encode()))
+    return ["ask", *Q, "--trials", 1, "--model", folder]
+
+
+def stored_in_4_bits(draw: st.DrawFn, folder: Path) -> list[object]:
+    """One layer's tensors are damaged, most often the JSON of its facts."""
+    path = folder / "model.safetensors"
+    state = in_4_bits(load_file(write_checkpoint(folder, ALL_FAMILIES["qwen2"]) / path.name))
+    parts = [name for name in state if ".1.mlp.up_proj" in name]
+    for name in draw(st.lists(st.sampled_from(parts), max_size=2)):
+        if "quant_state" in name and (facts := bytes(state[name].tolist())):
+            facts = json.dumps(several(draw, json.loads(facts))).encode()
+            state[name] = torch.tensor(list(broken(draw, facts)), dtype=torch.uint8)
+            break
+        state[name] = draw(TENSORS)
+    save_file(state, path)
+    path.write_bytes(broken(draw, path.read_bytes()))
+    return ["ask", *Q, "--trials", 1, "--model", folder]
+
+
+def tokenizer_config(draw: st.DrawFn, folder: Path) -> list[object]:
+    template = broken(draw, TEMPLATE.encode()).decode(errors="replace")
+    sound = {"chat_template": [{"name": "default", "template": template}], "bos_token": "<s>"}
+    sound |= {"chat_template": template} if draw(st.booleans()) else {}
+    raw = several(draw, {**sound, "eos_token": {"content": "<s>"}})
+    (folder / "tokenizer_config.json").write_bytes(broken(draw, json.dumps(raw).encode()))
+    return ["ask", *Q, "--trials", 1, "--model", folder, "--template", "chat"]
+
+
+def question_file(draw: st.DrawFn, folder: Path) -> list[object]:
+    rows = [several(draw, row) for row in OWN[: draw(st.integers(1, 2))]]
+    kind = draw(st.sampled_from(["jsonl", "json", "csv", "tsv", "parquet"]))
+    if kind == "parquet":
+        pytest.importorskip("pyarrow", reason="the extra [eval]")
+        content = write(folder / "sound.parquet", OWN).read_bytes()
+    elif kind in ("csv", "tsv"):
+        file = io.StringIO()
+        tables = [flattened(row) for row in rows if isinstance(row, dict)]
+        writer = csv.DictWriter(file, dict.fromkeys(name for row in tables for name in row))
+        writer.writeheader()
+        writer.writerows(tables)
+        content = draw(st.sampled_from(["", "sep=,\n"])).encode()
+        content += file.getvalue().encode(errors="surrogatepass")
+    else:
+        texts = [json.dumps(row) for row in rows]
+        content = ("\n".join(texts) if kind == "jsonl" else f"[{','.join(texts)}]").encode()
+    if draw(st.booleans()):
+        kind, content = f"{kind}.gz", gzip.compress(broken(draw, content))
+    (folder / f"mine.{kind}").write_bytes(broken(draw, content))
+    return ["ask", "--trials", 1, "--model", folder, "--file", folder / f"mine.{kind}"]
+
+
+def packed_row(draw: st.DrawFn, folder: Path) -> list[object]:
+    path = folder / f"row.{draw(st.sampled_from(['json', 'npz', 'safetensors']))}"
+    if path.suffix == ".json":
+        path.write_text(json.dumps(several(draw, ROW)))
+    else:
+        tensors = {k: torch.tensor(one) for k, one in ROW.items() if not isinstance(one, str)}
+        tensors |= draw(st.dictionaries(st.sampled_from([*ROW, "tree", "mask"]), TENSORS))
+        if path.suffix == ".npz":
+            np.savez(path, **{name: one.numpy() for name, one in tensors.items()})
+        else:
+            save_file(
+                {name: one.clone() for name, one in tensors.items()},
+                path,
+                {"padding": draw(TEXTS).replace("\ud800", "")},
+            )
+    path.write_bytes(broken(draw, path.read_bytes()))
+    return ["check", path]
+
+
+READERS: list[Read] = [config_json, index, stored_in_4_bits, tokenizer_config]
+READERS += [question_file, packed_row]
+
+
+class TooLong(BaseException):
+    """No Exception, which a reader may take for damage of its file."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Seconds of the processor, so that a busy machine changes nothing, and bytes of memory."""
+
+    def stop(*_: object) -> None:
+        raise TooLong
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + BYTES
+    handler = signal.signal(signal.SIGVTALRM, stop)
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        signal.signal(signal.SIGVTALRM, handler)
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+@cases(25)
+@given(data=st.data())
+def test_any_file_is_read_or_refused_in_one_line(
+    read: Read,
+    data: st.DataObject,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    write_checkpoint(folder, FAMILIES["qwen2"])
+    words = read(data.draw, folder)
+    with bounded():
+        status, out, err = run(capsys, *words)
+    assert status in (0, 1, 2)
+    if status == 2:
+        assert_one_line(status, out, err, [])
+        assert "memory" not in err.lower()
+    else:
+        assert err == ""
+        assert out != ""

@@ -1,0 +1,217 @@
+"""A run's folder in any state that faults leave it in: the same command goes on, or says why not.
+
+A machine draws steps: it runs shards and joins them, kills a run after some answers, fills the
+disk, tears a line, loses a file, puts in one of another run, or lets another process write there.
+After each step the lines on the disk are those of an unbroken run, or the first of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+
+pytest.importorskip("pandas", reason="evaluations need the extra [eval]")
+pytest.importorskip("hypothesis", reason="it draws the steps; the extra [test] has it")
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from minise.engines import LanguageModel
+from minise.errors import InputError
+from minise.evaluation import run as files
+from minise.evaluation.results import read_run
+from minise.evaluation.run import Run, evaluate
+from tests.evaluation.conftest import lines
+from tests.evaluation.test_kill import fork
+from tests.support.cases import cases
+
+METHODS = ("standard", "self-ensemble")
+steps, shards = st.integers(0, 5), st.integers(0, 2)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    lm: LanguageModel,
+    make_run: Callable[..., Run],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    evaluate(lm, make_run(*METHODS), folder, print)
+    return folder
+
+
+def test_a_folder_in_any_state_goes_on_or_says_why_not(
+    lm: LanguageModel,
+    make_run: Callable[..., Run],
+    whole: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 2)
+    run_machine(lambda: Folder(lm, make_run, whole, monkeypatch), settings=cases(6))
+
+
+class Folder(RuleBasedStateMachine):
+    """`n` shards write into one folder. A shard is 0 to n - 1, drawn as any number."""
+
+    def __init__(
+        self, lm: LanguageModel, make: Callable[..., Run], whole: Path, patch: pytest.MonkeyPatch
+    ) -> None:
+        super().__init__()
+        self.lm, self.make, self.patch = lm, make, patch
+        self.fail(-1, no_space)
+        self.rows = {name: lines(whole / f"samples-words-{name}.jsonl") for name in METHODS}
+        self.folder = Path(tempfile.mkdtemp(prefix="minise-states-"))
+
+    @initialize(n=st.integers(1, 3))
+    def choose(self, n: int) -> None:
+        self.n, self.locks, self.foreign = n, dict[int, Any](), dict[Path, bytes | None]()
+
+    def teardown(self) -> None:
+        for lock in self.locks.values():
+            lock.release()
+        shutil.rmtree(self.folder)
+
+    def run(self, i: int) -> None:
+        evaluate(self.lm, self.make(*METHODS, shard=(i % self.n, self.n)), self.folder, print)
+
+    def path(self, i: int, method: str) -> Path:
+        return files.samples_path(self.folder, "words", method, (i % self.n, self.n))
+
+    def wanted(self, i: int, method: str) -> list[dict[str, Any]]:
+        return self.rows[method][i % self.n :: self.n]
+
+    # What is done.
+
+    @rule(i=shards)
+    def goes_on(self, i: int) -> None:
+        """To the end, unless another process or another run is in the way."""
+        refusal = self.refused(lambda: self.run(i))
+        if i % self.n in self.locks:
+            assert "another process is writing here" in refusal
+        elif self.foreign:
+            assert "holds another run (dtype" in refusal
+        else:
+            assert refusal == ""
+            for method in METHODS:
+                assert lines(self.path(i, method)) == self.wanted(i, method)
+
+    @rule()
+    def joins(self) -> None:
+        """All answers in the order of the questions, or what is missing and how to get it."""
+        known = files.run_files(self.folder)
+        if self.foreign and len(known) == 1:
+            return  # what the folder holds is the other run
+        refusal = self.refused(lambda: self.check_joined(read_run(self.folder).rows["words"]))
+        short = [i for method in METHODS for i in range(self.n) if not self.is_whole(i, method)]
+        if not known:
+            assert "holds no run" in refusal
+        elif self.foreign:
+            assert "is no part of the run in" in refusal
+        elif short:
+            shard = f" --shard {short[0]}/{self.n}" if self.n > 1 else ""
+            assert refusal.endswith(f"finish it by the same minise eval{shard}")
+        else:
+            assert refusal == ""
+
+    def check_joined(self, joined: dict[str, list[dict[str, Any]]]) -> None:
+        for method in METHODS:
+            rows = [{k: row[k] for k in row if k != "seconds"} for row in joined[method]]
+            assert rows == self.rows[method]
+
+    def is_whole(self, i: int, method: str) -> bool:
+        return len(files.read_rows(self.path(i, method))) == len(self.wanted(i, method))
+
+    def refused(self, act: Callable[[], None]) -> str:
+        """The one line with which it is refused; empty if it is done."""
+        refusal = ""
+        try:
+            act()
+        except InputError as error:
+            refusal = str(error)
+        assert "\n" not in refusal
+        return refusal
+
+    # What goes wrong.
+
+    @rule(i=shards, after=steps)
+    def is_killed(self, i: int, after: int) -> None:
+        """After some answers, or as the first of them is written to the disk."""
+        child = fork(lambda: (self.fail(after, killed), self.refused(lambda: self.run(i))))
+        os.waitpid(child, 0)
+
+    @rule(i=shards, after=steps)
+    def disk_is_full(self, i: int, after: int) -> None:
+        """In the middle of a line."""
+        self.fail(after, no_space)
+        with suppress(DiskFull):
+            self.refused(lambda: self.run(i))
+        self.fail(-1, no_space)
+
+    def fail(self, after: int, how: Callable[[int], None]) -> None:
+        """Let os.fsync fail after so many answers; it does nothing else, for it is slow."""
+        left = iter(range(after, -1, -1))
+        self.patch.setattr(os, "fsync", lambda file: None if next(left, 1) else how(file))
+
+    @rule(i=shards, method=st.sampled_from(METHODS), rest=st.integers(1, 400))
+    def line_is_torn(self, i: int, method: str, rest: int) -> None:
+        path = self.path(i, method)
+        if path.exists():
+            os.truncate(path, max(0, path.stat().st_size - rest))
+
+    @rule(i=shards, method=st.sampled_from(METHODS))
+    def file_is_lost(self, i: int, method: str) -> None:
+        self.path(i, method).unlink(missing_ok=True)
+
+    @rule(i=shards)
+    def another_run_is_there(self, i: int) -> None:
+        for path in files.run_files(self.folder)[i : i + 1]:
+            if path not in self.foreign:
+                self.foreign[path] = path.read_bytes()
+                path.write_text(json.dumps(json.loads(path.read_bytes()) | {"dtype": "float16"}))
+
+    @rule()
+    def another_run_is_moved(self) -> None:
+        for path, content in self.foreign.items():
+            path.write_bytes(content)
+        self.foreign.clear()
+
+    @rule(i=shards)
+    def another_process_comes_or_goes(self, i: int) -> None:
+        if lock := self.locks.pop(i % self.n, None):
+            lock.release()
+        else:
+            name = f".lock{files.suffix((i % self.n, self.n))}"
+            self.locks[i % self.n] = filelock.FileLock(self.folder / name)
+            self.locks[i % self.n].acquire()
+
+    @invariant()
+    def what_is_on_the_disk_is_right(self) -> None:
+        for i in range(getattr(self, "n", 0)):
+            for method in METHODS:
+                rows = files.read_rows(self.path(i, method))
+                found = [{k: row[k] for k in row if k != "seconds"} for row in rows]
+                assert found == self.wanted(i, method)[: len(found)]
+
+
+def killed(file: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DiskFull(OSError):
+    """What the command line makes one line of."""
+
+
+def no_space(file: int) -> None:
+    os.ftruncate(file, os.fstat(file).st_size - 7)
+    raise DiskFull
