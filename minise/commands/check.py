@@ -55,7 +55,7 @@ def read_fields(path: Path) -> dict[str, Any]:
         elif kind == ".npz":
             import numpy as np
 
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 fields = {name: arrays[name] for name in arrays}
         else:
             from safetensors import safe_open

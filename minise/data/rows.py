@@ -74,8 +74,7 @@ def _translate(names: dict[str, str]) -> dict[str, str]:
         choice = _NUMBERED.fullmatch(word)
         name = WORDS.get(word) or (f"choice {choice[1]}" if choice else "")
         if name and name not in names and found.setdefault(name, header) != header:
-            both = f"{quote(found[name])} and {quote(header)}"
-            raise InputError(f"{both} may both be the {name}; {SAY}")
+            raise InputError(f"{quote(found[name])} or {quote(header)} is the {name}; {SAY}")
     if found:
         guess = ",".join(f"{name}={header}" for name, header in found.items())
         _tell(printable(f"minise: guessed --columns {quote(guess, 300)}"))

@@ -33,13 +33,13 @@ def load(
     place = given["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = given["dtype"] or ("float32" if place == "cpu" else "auto")
     options = {"revision": commit or "main", "dtype": dtype, "output_loading_info": True}
+    options |= {"trust_remote_code": False, "use_safetensors": True}  # no code, no pickle
     try:
         read = library.AutoModelForCausalLM.from_pretrained
         model, loaded = read(source if commit else folder, **options)
         model.to(place).eval().requires_grad_(False)
     except Exception as error:  # of many kinds
-        is_import = isinstance(error, ImportError)
-        remedy = "install that package" if is_import else "take a causal language model"
+        remedy = "install that package" if isinstance(error, ImportError) else "take another model"
         raise InputError(f"{source}: not for transformers ({one_line(error)}); {remedy}") from None
     for name in [*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])]:
         raise InputError(f"{source}: transformers made up the tensor {name}; fetch it again")

@@ -71,9 +71,10 @@ def user_turn(lm: LanguageModel, content: str) -> str:
 def _render(request: str) -> dict[str, str]:  # what render.py replies
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(Path(__file__).with_name("render.py"))]
-    options: dict[str, Any] = {"env": env, "timeout": 60, "capture_output": True}
     try:  # 60 seconds of the clock, however busy the machine is
-        done = subprocess.run(command, input=request.encode(), **options)
+        done = subprocess.run(
+            command, input=request.encode(), env=env, timeout=60, capture_output=True
+        )
         reply: dict[str, str] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return {"error": "it takes too much time or memory"}

@@ -15,7 +15,7 @@ PROCESSES.set_forkserver_preload(["torch", "pytest", "tokenizers", "safetensors.
 GOLDENS = "tests/claims/test_goldens.py"
 EQUIVALENCE = "tests/claims/test_equivalence.py"
 MODEL, LAYOUT, ROPE = (f"tests/core/test_{name}.py" for name in ("model", "layout", "rope"))
-METHOD, TREE = "tests/core/test_method.py", "tests/exact/test_tree.py"
+TREE = "tests/exact/test_tree.py"
 
 # A file, and a part of the test's name where only one of its tests should see the fault.
 CAUGHT_BY = {
@@ -38,12 +38,6 @@ CAUGHT_BY = {
     "a flat layout that merges": (LAYOUT, ""),
     "a tree that forgets windows": (TREE, ""),
     "a tree that reads what comes after": (TREE, ""),
-    "null option outside the softmax": (METHOD, "null_option_takes_its_share"),
-    "the mean (Eq. 2) read literally": (METHOD, "a_score_is_the_mean"),
-    "weights of groups forgotten": (METHOD, "weighted_by_the_groups"),
-    "ties to the higher index": (METHOD, "ties_go_to"),
-    "scores that sum to 1": (METHOD, "a_score_is_the_mean"),
-    "labels of another order": (METHOD, "self_ensemble_is_its_definition"),
 }
 
 

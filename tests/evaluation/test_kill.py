@@ -17,14 +17,8 @@ from minise.evaluation.run import Run, evaluate
 from minise.files import PARTIAL
 from tests.evaluation.conftest import lines
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from minise.commands.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 COMMAND = [
-    *(sys.executable, "-c", SCRIPT, "eval", "--task", "miniature", "--limit", "12"),
+    *(sys.executable, "-m", "minise", "eval", "--task", "miniature", "--limit", "12"),
     *("--method", "standard,self-ensemble(trials=2),vector-scaling", "--json", "-o"),
 ]
 
@@ -56,20 +50,6 @@ def test_a_killed_run_goes_on(tmp_path: Path, seed: int) -> None:
         assert lines(tmp_path / "killed" / path.name) == lines(path)
 
 
-def test_a_process_killed_at_three_instants_goes_on(
-    lm: LanguageModel, make_run: Callable[..., Run], finished: Path, tmp_path: Path
-) -> None:
-    draw, run = random.Random(0), make_run("standard", "self-ensemble")
-    for _ in range(3):
-        child = fork(lambda: evaluate(lm, run, tmp_path, print))
-        time.sleep(draw.uniform(0, 0.25))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    evaluate(lm, run, tmp_path, print)
-    for path in finished.glob("samples-*.jsonl"):
-        assert lines(tmp_path / path.name) == lines(path)
-
-
 def fork(work: Callable[[], None]) -> int:
     """A process that does the work with what is loaded already."""
     with warnings.catch_warnings():
@@ -99,16 +79,3 @@ def test_a_file_half_written_by_a_killed_process_is_removed_by_the_next_run(
         path.touch()
     evaluate(lm, make_run(), tmp_path, print)
     assert set(tmp_path.glob(".*.partial")) == set(others)
-
-
-def test_any_prefix_of_the_lines_goes_on(
-    lm: LanguageModel, make_run: Callable[..., Run], finished: Path, tmp_path: Path
-) -> None:
-    """A kill leaves a prefix of the bytes: here at ten places, without a process."""
-    draw, run = random.Random(0), make_run()
-    evaluate(lm, run, tmp_path, print)
-    path = tmp_path / "samples-words-standard.jsonl"
-    for _ in range(10):
-        path.write_bytes(path.read_bytes()[: draw.randrange(path.stat().st_size)])
-        evaluate(lm, run, tmp_path, print)
-        assert lines(path) == lines(finished / path.name)

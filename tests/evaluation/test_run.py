@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 import torch
 
@@ -119,20 +118,6 @@ def test_memory_is_measured_where_asked(
 # Going on
 
 
-def test_the_same_run_goes_on_where_its_lines_end(
-    lm: LanguageModel, make_run: MakeRun, finished: Path, tmp_path: Path
-) -> None:
-    run, path = make_run("standard", "self-ensemble"), tmp_path / ENSEMBLE
-    evaluate(lm, run, tmp_path, print)
-    whole = path.read_bytes()
-    for kept in (0, 2, QUESTIONS):
-        first = b"".join(whole.splitlines(keepends=True)[:kept])
-        path.write_bytes(first)
-        evaluate(lm, run, tmp_path, print)
-        assert path.read_bytes().startswith(first)
-        assert lines(path) == lines(finished / ENSEMBLE)
-
-
 def test_a_line_is_on_the_disk_before_the_next_question(
     lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,15 +187,6 @@ def test_another_model_is_refused(lm: LanguageModel, make_run: MakeRun, tmp_path
             evaluate(lm, make_run(), tmp_path, print)
     finally:
         norm.data[0] -= 1
-
-
-def test_a_second_process_is_kept_out(lm: LanguageModel, make_run: MakeRun, tmp_path: Path) -> None:
-    with (
-        filelock.FileLock(tmp_path / ".lock"),
-        pytest.raises(InputError, match="another process"),
-    ):
-        evaluate(lm, make_run(), tmp_path, print)
-    assert not (tmp_path / "run.json").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_refused(

@@ -62,28 +62,6 @@ def test_each_shard_asks_its_own_questions(sharded: Path) -> None:
     assert len({id for part in ids for id in part}) == 6
 
 
-def test_a_shard_goes_on_in_a_joined_folder(
-    lm: LanguageModel, make_run: MakeRun, copy: Path
-) -> None:
-    read_run(copy)
-    evaluate(lm, make_run(*METHODS, shard=(0, 3)), copy, print)
-
-
-def drop_line(folder: Path) -> None:
-    path = folder / "samples-words-standard.shard-1-of-3.jsonl"
-    path.write_text(path.read_text().splitlines(keepends=True)[0])
-
-
-def drop_all(folder: Path) -> None:
-    for path in folder.glob("*.shard-1-of-3.*"):
-        path.unlink()
-
-
-def other_run(folder: Path) -> None:
-    path = folder / "run.shard-1-of-3.json"
-    path.write_text(path.read_text().replace('"float32"', '"bfloat16"'))
-
-
 def other_number(folder: Path) -> None:
     text = (folder / "run.shard-1-of-3.json").read_text()
     (folder / "run.shard-1-of-4.json").write_text(text.replace('"shards": 3', '"shards": 4'))
@@ -99,9 +77,6 @@ def swapped(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (drop_line, "--shard 1/3"),
-        (drop_all, "--shard 1/3"),
-        (other_run, 'dtype is "bfloat16"'),
         (other_number, "shards is 4"),
         (swapped, "other questions"),
     ],

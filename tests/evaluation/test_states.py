@@ -36,37 +36,22 @@ from tests.evaluation.conftest import lines
 from tests.evaluation.test_kill import fork
 from tests.support.cases import cases
 
+Patch = pytest.MonkeyPatch
 METHODS = ("standard", "self-ensemble")
 steps, shards = st.integers(0, 5), st.integers(0, 2)
 
 
-@pytest.fixture(scope="module")
-def whole(
-    lm: LanguageModel,
-    make_run: Callable[..., Run],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    evaluate(lm, make_run(*METHODS), folder, print)
-    return folder
-
-
 def test_a_folder_in_any_state_goes_on_or_says_why_not(
-    lm: LanguageModel,
-    make_run: Callable[..., Run],
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    lm: LanguageModel, make_run: Callable[..., Run], finished: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 2)
-    run_machine(lambda: Folder(lm, make_run, whole, monkeypatch), settings=cases(6))
+    run_machine(lambda: Folder(lm, make_run, finished, monkeypatch), settings=cases(6))
 
 
 class Folder(RuleBasedStateMachine):
     """`n` shards write into one folder. A shard is 0 to n - 1, drawn as any number."""
 
-    def __init__(
-        self, lm: LanguageModel, make: Callable[..., Run], whole: Path, patch: pytest.MonkeyPatch
-    ) -> None:
+    def __init__(self, lm: Any, make: Callable[..., Run], whole: Path, patch: Patch) -> None:
         super().__init__()
         self.lm, self.make, self.patch = lm, make, patch
         self.fail(-1, no_space)
@@ -75,7 +60,7 @@ class Folder(RuleBasedStateMachine):
 
     @initialize(n=st.integers(1, 3))
     def choose(self, n: int) -> None:
-        self.n, self.locks, self.foreign = n, dict[int, Any](), dict[Path, bytes | None]()
+        self.n, self.locks, self.foreign = n, dict[int, Any](), dict[Path, bytes]()
 
     def teardown(self) -> None:
         for lock in self.locks.values():
@@ -125,9 +110,7 @@ class Folder(RuleBasedStateMachine):
             assert refusal == ""
 
     def check_joined(self, joined: dict[str, list[dict[str, Any]]]) -> None:
-        for method in METHODS:
-            rows = [{k: row[k] for k in row if k != "seconds"} for row in joined[method]]
-            assert rows == self.rows[method]
+        assert {method: bare(rows) for method, rows in joined.items()} == self.rows
 
     def is_whole(self, i: int, method: str) -> bool:
         return len(files.read_rows(self.path(i, method))) == len(self.wanted(i, method))
@@ -199,9 +182,12 @@ class Folder(RuleBasedStateMachine):
     def what_is_on_the_disk_is_right(self) -> None:
         for i in range(getattr(self, "n", 0)):
             for method in METHODS:
-                rows = files.read_rows(self.path(i, method))
-                found = [{k: row[k] for k in row if k != "seconds"} for row in rows]
+                found = bare(files.read_rows(self.path(i, method)))
                 assert found == self.wanted(i, method)[: len(found)]
+
+
+def bare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: row[key] for key in row if key != "seconds"} for row in rows]
 
 
 def killed(file: int) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -179,10 +178,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "NaN": (put(NORM, value(torch.nan)), f"{NORM} has values that are not finite"),
     "beyond float32": (put(NORM, value(1e300)), f"{NORM} has values that are not finite"),
     "a byte too few": (rewrite(SINGLE, lambda data: data[:-1]), SINGLE),
-    "half a file": (rewrite(SINGLE, lambda data: data[: len(data) // 2]), SINGLE),
     "a byte too many": (rewrite(SINGLE, lambda data: data + b"\0"), SINGLE),
-    "an empty file": (rewrite(SINGLE, lambda data: b""), SINGLE),
-    "a pointer of git lfs": (rewrite(SINGLE, lambda data: b"version https://git-lfs"), SINGLE),
     "an unknown dtype": (rewrite(SINGLE, lambda data: data.replace(b"F32", b"Q32", 1)), SINGLE),
     "no weights": (lambda folder: (folder / SINGLE).unlink(), SINGLE),
     "a folder in place of a file": (lambda folder: (folder / INDEX).mkdir(), INDEX),
@@ -191,21 +187,14 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a missing shard": (with_shards(lambda one, two: two.unlink()), "00002-of-00002"),
     "half a shard": (with_shards(lambda one, two: two.write_bytes(b"x")), "00002-of-00002"),
     "twice": (with_shards(lambda one, two: shutil.copy(one, two)), "also in another file"),
-    "an index that is no JSON": (write_index("no"), INDEX),
-    "an index of a list": (write_index([]), INDEX),
-    "an index of nothing": (write_index({"weight_map": {}}), EMBEDDING),
     "an index of numbers": (write_index({"weight_map": {"a": 1}}), INDEX),
     "an index of other places": (write_index({"weight_map": {"a": "/etc/hosts"}}), "hosts missing"),
     "long names": (write_index({"weight_map": {"a": "m" * 99_999}}), "mmm..."),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
-    "a deep config": (rewrite("config.json", lambda data: b"[" * 100_000), "config.json"),
-    "no object": (rewrite("config.json", lambda data: b"null"), "NoneType"),
-    "bytes": (rewrite("config.json", lambda data: b'{"a": "\xff"}'), "config.json"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json"),
     "a damaged tokenizer": (rewrite("tokenizer.json", lambda data: b"{}"), "tokenizer.json"),
     "another model's config": (lambda folder: configure(folder, vocab_size=99), EMBEDDING),
     "huge sizes": (lambda folder: configure(folder, hidden_size=4 * 10**7), EMBEDDING),
-    "absurd sizes": (lambda folder: configure(folder, hidden_size=10**30), "hidden_size"),
 }
 
 
@@ -236,27 +225,6 @@ def test_what_does_not_fit_is_refused_by_name(folder: Path, case: str) -> None:
 )
 def test_an_unknown_option_is_refused_by_its_value(folder: Path, options: dict[str, Any]) -> None:
     assert str(*options.values()).removeprefix("torch.") in refusal(folder, **options)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_random_damage_is_refused_or_gives_a_finite_answer(
-    folder: Path, question: Question, seed: int
-) -> None:
-    draw = random.Random(seed)
-    path = folder / draw.choice(("config.json", SINGLE))
-    data = bytearray(path.read_bytes())
-    for _ in range(draw.choice((1, 1, 2, 4))):
-        at = draw.randrange(min(len(data), 4000))  # in a file of weights mostly the head
-        some = draw.choice((b"", b"0", b"9e99", b"-", b'"', b"{", draw.randbytes(8)))
-        data[at : at + draw.choice((1, 1, 4, 40))] = some
-    path.write_bytes(data)
-    message = ""
-    try:
-        answer = minise.self_ensemble(minise.load(folder), question, 3, 2)
-        assert answer.probabilities.isfinite().all()
-    except InputError as error:
-        message = str(error)
-    assert "\n" not in message
 
 
 def test_weights_beyond_float16_are_refused_in_float16_only(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Models of the library transformers by whole prompts, of families that minise does not know."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,21 @@ def test_a_package_that_is_missing_is_not_called_a_damaged_checkpoint(
     monkeypatch.setattr(library.AutoModelForCausalLM, "from_pretrained", read)
     with pytest.raises(InputError, match=r"pip install guess.*; install that package$"):
         load(f"transformers:{folder}")
+
+
+@pytest.mark.parametrize("kind", ["code", "pickle"])
+def test_neither_code_nor_pickles_of_a_checkpoint_are_loaded(tmp_path: Path, kind: str) -> None:
+    folder = write_checkpoint(tmp_path, FAMILIES["llama"])
+    if kind == "code":
+        facts = {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
+        (folder / "config.json").write_text(json.dumps(facts))
+        (folder / "own.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
+    else:
+        torch.save({}, folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=f"{folder}: not for transformers"):
+        load(f"transformers:{folder}")
+    assert not (tmp_path / "run").exists()
 
 
 def test_tensors_that_are_missing_are_not_made_up(tmp_path: Path) -> None:

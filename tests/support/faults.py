@@ -201,57 +201,6 @@ fault("a tree that reads what comes after", "exact.attention", "tree_reader")(
 )
 
 
-@fault("null option outside the softmax", "method", "Method.answer")
-def null_outside(real: Any) -> Any:
-    def answer(self: Any, plan: Any, logits: Any) -> Any:
-        groups = zip(logits, plan.groups.flat, strict=True)
-        return real(self, plan, [row[: len(group)] for row, group in groups])
-
-    return answer
-
-
-def of_answer(name: str, change: Callable[[Any, Any], dict[str, Any]]) -> None:
-    """A mean that gives another answer, made from the right one and the groups."""
-
-    def make(real: Any) -> Any:
-        def combine(question: Any, groups: Any) -> Any:
-            answer = real(question, groups)
-            return replace(answer, **change(answer, groups))
-
-        return combine
-
-    fault(name, "method", "combine")(make)
-
-
-def literal(answer: Any, groups: Any) -> dict[str, Any]:
-    weight = torch.zeros(len(answer.scores), dtype=torch.float64)
-    for group in groups:
-        weight[list(group.choices)] += group.weight
-    return {"scores": answer.scores * weight / len(groups)}
-
-
-def last_of_equals(answer: Any, groups: Any) -> dict[str, Any]:
-    backwards = answer.scores.tolist()[::-1]
-    return {"prediction": len(backwards) - 1 - backwards.index(max(backwards))}
-
-
-of_answer("the mean (Eq. 2) read literally", literal)
-of_answer("ties to the higher index", last_of_equals)
-of_answer("scores that sum to 1", lambda answer, groups: {"scores": answer.probabilities})
-fault("weights of groups forgotten", "method", "combine")(
-    lambda real: lambda q, groups: real(q, [replace(group, weight=1.0) for group in groups])
-)
-
-
-@fault("labels of another order", "method", "label_logits")
-def sorted_labels(real: Any) -> Any:
-    def label_logits(lm: Any, plan: Any, *arguments: Any) -> Any:
-        prompts = [replace(p, label_ids=sorted(p.label_ids)) for p in plan.prompts]
-        return real(lm, replace(plan, prompts=prompts), *arguments)
-
-    return label_logits
-
-
 def run_planted(name: str, file: str, test: str, output: str) -> None:
     """Run the tests of a file whose names hold `test`, with a fault planted, in a process of their
     own; what it prints goes to a file."""

@@ -132,15 +132,12 @@ def test_a_hostile_or_broken_template_is_refused_in_one_line(folder: Path, name:
     ("name", "content", "ask"),
     [
         ("generation_config.json", b"{", stop_tokens),
-        ("generation_config.json", b"[" * 100_000, stop_tokens),
         ("generation_config.json", b'{"eos_token_id": "2"}', stop_tokens),
         ("generation_config.json", b'{"eos_token_id": [1, 288]}', stop_tokens),
         ("generation_config.json", b'{"eos_token_id": [true]}', stop_tokens),
-        ("generation_config.json", b"[1]", stop_tokens),  # and no other file names one
         ("tokenizer_config.json", b'{"eos_token": "none such"}', stop_tokens),
         ("chat_template.jinja", b"{{ bos_token }}\xac", chat_template),
         ("chat_template.jinja", b" " * (chat.MOST + 1), chat_template),
-        ("tokenizer_config.json", b"{}", lambda lm: chat_text(lm, MESSAGES)),
     ],
 )
 def test_a_damaged_file_or_an_absent_fact_is_refused(
