@@ -6,7 +6,7 @@ which sums as each call of a kernel likes, within rounding.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,12 +15,13 @@ from torch import Tensor
 
 pytest.importorskip("hypothesis", reason="it draws the trees; the extra [test] has it")
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minise import LanguageModel, branch_logits, pack
 from minise.engines import layout_ends, run_alone
 from minise.exact.run import forward, read_ends
+from tests.support.cases import cases
 from tests.support.tiny import ALL_FAMILIES, load_tiny
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -48,18 +49,6 @@ def prompts(draw: st.DrawFn, lengths: Sequence[int] = LENGTHS, most: int = 6) ->
         # No prefix and an empty branch would be an empty prompt.
         branches.append(model[:shared] + rest or ([] if prefix else word.choices(VOCABULARY)))
     return prefix, branches
-
-
-def examples(number: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The same examples in every run, however slow the machine."""
-    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(
-        max_examples=number,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=slow,
-    )
 
 
 # Where a width is not a multiple of a vector, or the bytes of a row are not a multiple of 16,
@@ -90,7 +79,7 @@ def alone(lm: LanguageModel, prefix: list[int], branches: list[list[int]]) -> Te
     return torch.stack([run_alone(lm, prefix + branch)[-1] for branch in branches])
 
 
-@examples(20)
+@cases(20)
 @given(family=families, case=prompts())
 def test_the_engines_agree(models: Models, family: str, case: Prompts) -> None:
     """Hidden states at the ends and logits of tree, dense and separate runs."""
@@ -105,7 +94,7 @@ def test_the_engines_agree(models: Models, family: str, case: Prompts) -> None:
         assert torch.equal(branch_logits(lm, *case, engine=engine), logits)
 
 
-@examples(8)
+@cases(8)
 @given(family=families, case=prompts())
 def test_the_definition_agrees_within_rounding(models: Models, family: str, case: Prompts) -> None:
     """The engine plain, and every row of `Decoder.forward` under the mask of either layout."""
@@ -119,7 +108,7 @@ def test_the_definition_agrees_within_rounding(models: Models, family: str, case
         assert (hidden - refined).abs().max() <= bound
 
 
-@examples(8)
+@cases(8)
 @given(family=families, case=prompts(), other=prompts(most=3), data=st.data())
 def test_neither_order_nor_passes_nor_other_questions_nor_columns_matter(
     models: Models, family: str, case: Prompts, other: Prompts, data: st.DataObject
@@ -144,7 +133,7 @@ def test_neither_order_nor_passes_nor_other_questions_nor_columns_matter(
     assert torch.equal(alone[:, 0], some[:, -1])
 
 
-@examples(40)
+@cases(40)
 @given(case=prompts())
 def test_a_layout_is_its_prompts_the_mask_is_reachability_and_a_position_is_a_depth(
     case: Prompts,

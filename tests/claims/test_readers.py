@@ -5,14 +5,11 @@ For each reader hypothesis takes a sound file, puts other values into it, and da
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
 import math
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +29,7 @@ from hypothesis import strategies as st
 from tests.support.cases import cases
 from tests.support.commands import Q, assert_one_line, run
 from tests.support.packed import in_4_bits
-from tests.support.rows import OWN, flattened, write
+from tests.support.rows import OWN, write
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, write_checkpoint
 
 SECONDS, BYTES = 10, 1_500_000_000
@@ -114,26 +111,14 @@ def stored_in_4_bits(draw: st.DrawFn, folder: Path) -> list[object]:
 
 
 def question_file(draw: st.DrawFn, folder: Path) -> list[object]:
+    kind = draw(st.sampled_from(["jsonl", "json", "csv", "tsv", "parquet", "jsonl.gz"]))
+    path = folder / f"mine.{kind}"
     rows = [several(draw, row) for row in OWN[: draw(st.integers(1, 2))]]
-    kind = draw(st.sampled_from(["jsonl", "json", "csv", "tsv", "parquet"]))
-    if kind == "parquet":
-        pytest.importorskip("pyarrow", reason="the extra [eval]")
-        content = write(folder / "sound.parquet", OWN).read_bytes()
-    elif kind in ("csv", "tsv"):
-        file = io.StringIO()
-        tables = [flattened(row) for row in rows if isinstance(row, dict)]
-        writer = csv.DictWriter(file, dict.fromkeys(name for row in tables for name in row))
-        writer.writeheader()
-        writer.writerows(tables)
-        content = draw(st.sampled_from(["", "sep=,\n"])).encode()
-        content += file.getvalue().encode(errors="surrogatepass")
-    else:
-        texts = [json.dumps(row) for row in rows]
-        content = ("\n".join(texts) if kind == "jsonl" else f"[{','.join(texts)}]").encode()
-    if draw(st.booleans()):
-        kind, content = f"{kind}.gz", gzip.compress(broken(draw, content))
-    (folder / f"mine.{kind}").write_bytes(broken(draw, content))
-    return ["ask", "--trials", 1, "--model", folder, "--file", folder / f"mine.{kind}"]
+    content = write(path, OWN[:1]).read_bytes()
+    with suppress(Exception):  # a kind may not hold such rows
+        content = write(path, rows).read_bytes()
+    path.write_bytes(broken(draw, draw(st.sampled_from([b"", b"sep=,\n"])) + content))
+    return ["ask", "--trials", 1, "--model", folder, "--file", path]
 
 
 def packed_row(draw: st.DrawFn, folder: Path) -> list[object]:

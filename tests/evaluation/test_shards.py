@@ -55,13 +55,6 @@ def test_joined_shards_equal_an_unsharded_run(
     assert numbers(joined.content) == numbers(whole.content)
 
 
-def test_each_shard_asks_its_own_questions(sharded: Path) -> None:
-    parts = [lines(sharded / f"samples-words-standard.shard-{i}-of-3.jsonl") for i in range(3)]
-    ids = [[row["id"] for row in part] for part in parts]
-    assert [len(part) for part in ids] == [2, 2, 2]
-    assert len({id for part in ids for id in part}) == 6
-
-
 def other_number(folder: Path) -> None:
     text = (folder / "run.shard-1-of-3.json").read_text()
     (folder / "run.shard-1-of-4.json").write_text(text.replace('"shards": 3', '"shards": 4'))

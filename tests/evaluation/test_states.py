@@ -157,17 +157,14 @@ class Folder(RuleBasedStateMachine):
         self.path(i, method).unlink(missing_ok=True)
 
     @rule(i=shards)
-    def another_run_is_there(self, i: int) -> None:
-        for path in files.run_files(self.folder)[i : i + 1]:
-            if path not in self.foreign:
-                self.foreign[path] = path.read_bytes()
-                path.write_text(json.dumps(json.loads(path.read_bytes()) | {"dtype": "float16"}))
-
-    @rule()
-    def another_run_is_moved(self) -> None:
-        for path, content in self.foreign.items():
-            path.write_bytes(content)
-        self.foreign.clear()
+    def another_run_comes_or_goes(self, i: int) -> None:
+        there = files.run_files(self.folder)[i : i + 1]
+        for path in [] if self.foreign else there:
+            content = self.foreign[path] = path.read_bytes()
+            path.write_text(json.dumps(json.loads(content) | {"dtype": "float16"}))
+            return
+        for path in list(self.foreign):
+            path.write_bytes(self.foreign.pop(path))
 
     @rule(i=shards)
     def another_process_comes_or_goes(self, i: int) -> None:
