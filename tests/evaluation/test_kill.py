@@ -3,51 +3,29 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from minise.engines import LanguageModel
 from minise.evaluation.run import Run, evaluate
 from minise.files import PARTIAL
 from tests.evaluation.conftest import lines
 
-COMMAND = [
-    *(sys.executable, "-m", "minise", "eval", "--task", "miniature", "--limit", "12"),
-    *("--method", "standard,self-ensemble(trials=2),vector-scaling", "--json", "-o"),
-]
 
-
-def run_until(folder: Path, seconds: float | None) -> int:
-    """Start the command; kill it so many seconds after its first answer."""
-    process = subprocess.Popen([*COMMAND, str(folder)], stdout=subprocess.DEVNULL)
-    first = folder / "samples-miniature-standard.jsonl"
-    while seconds is not None and process.poll() is None and not first.exists():
-        time.sleep(0.01)
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        return process.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_killed_run_goes_on(tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
-    assert run_until(tmp_path / "whole", None) == 0
-    killed = 0
+def test_a_process_killed_at_three_instants_goes_on(
+    lm: LanguageModel, make_run: Callable[..., Run], finished: Path, tmp_path: Path
+) -> None:
+    draw, run = random.Random(0), make_run("standard", "self-ensemble")
     for _ in range(3):
-        killed += run_until(tmp_path / "killed", draw.uniform(0, 0.5)) == -signal.SIGKILL
-    assert killed
-    assert run_until(tmp_path / "killed", None) == 0
-    for path in (tmp_path / "whole").glob("samples-*.jsonl"):
-        assert lines(tmp_path / "killed" / path.name) == lines(path)
+        child = fork(lambda: evaluate(lm, run, tmp_path, print))
+        time.sleep(draw.uniform(0, 0.25))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    evaluate(lm, run, tmp_path, print)
+    for path in finished.glob("samples-*.jsonl"):
+        assert lines(tmp_path / path.name) == lines(path)
 
 
 def fork(work: Callable[[], None]) -> int:
