@@ -55,4 +55,6 @@ def test_a_planted_fault_is_caught(name: str, tmp_path: Path) -> None:
     assert process.exitcode == 1, f"{CAUGHT_BY[name]} did not fail:\n{shown[-2000:]}"
     # It must be the promise that broke, not the import or a fixture.
     assert "\nE  " in shown
-    assert not [word for word in ("ImportError", "AttributeError", "TypeError", "ERROR") if word in shown]
+    assert not [
+        word for word in ("ImportError", "AttributeError", "TypeError", "ERROR") if word in shown
+    ]
