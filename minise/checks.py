@@ -31,9 +31,8 @@ def check_question(text: object, choices: object, id: object, answer: object) ->
         try:
             value.encode()
         except UnicodeEncodeError:  # half of a surrogate pair, from JSON or undecoded bytes
-            if (locale := sys.getfilesystemencoding()) != "utf-8":
-                what = f"the locale reads the {name} as {locale}"
-                raise InputError(f"{what}; set LC_ALL=C.UTF-8") from None
+            if (code := sys.getfilesystemencoding()) != "utf-8":
+                raise InputError(f"the locale reads {name} as {code}; set LC_ALL=C.UTF-8") from None
             raise InputError(f"the {name} is not UTF-8; save or type it as UTF-8") from None
     if not 2 <= (K := len(choices)) <= MOST_CHOICES:
         what = f"the question {quote(text)} has {K} choice{'s' * (K != 1)}"

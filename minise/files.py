@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 
 from minise.errors import InputError
@@ -20,10 +21,10 @@ def write_file(path: Path, content: str | bytes) -> None:
         if path.is_relative_to("/dev"):
             path.write_bytes(data)
             return
-        for left in path.parent.glob(f"{PARTIAL}*.partial"):
-            process = f"/proc/{left.stem.removeprefix(PARTIAL)}"
-            if os.path.exists("/proc/self") and not os.path.exists(process):
-                left.unlink(missing_ok=True)
+        for left in path.parent.glob(f"{PARTIAL}*.partial") if os.path.exists("/proc/self") else ():
+            with suppress(OSError):  # it may be another user's
+                if not os.path.exists(f"/proc/{left.stem.removeprefix(PARTIAL)}"):
+                    left.unlink()
         try:
             partial.write_bytes(data)
             os.replace(partial, path)

@@ -62,7 +62,7 @@ def _read_csv(content: bytes) -> Iterator[tuple[int, Any]]:
     """A comma, a semicolon or a tab separates the cells: which one says Excel's first line "sep=;",
     or else it is the one that the header has most of."""
     text, said = _text(content), ""
-    if first := re.match(r"sep=(.)\r?\n", text, re.IGNORECASE):
+    if first := re.match(r'"?sep=(.)"?\r?\n', text, re.IGNORECASE):
         text, said = text[first.end() :], first[1]
     head = re.sub('"[^"]*"', "", text.lstrip().partition("\n")[0])
     delimiter = said or max(",;\t", key=head.count)  # of equal ones the comma
