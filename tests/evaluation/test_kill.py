@@ -34,8 +34,10 @@ def fork(work: Callable[[], None]) -> int:
         warnings.simplefilter("ignore")  # of threads, which the child does not use
         child = os.fork()
     if child == 0:
-        work()
-        os._exit(0)
+        try:
+            work()
+        finally:  # whatever happens, this process is no test
+            os._exit(0)
     return child
 
 

@@ -97,7 +97,7 @@ class Folder(RuleBasedStateMachine):
         known = files.run_files(self.folder)
         if self.foreign and len(known) == 1:
             return  # what the folder holds is the other run
-        refusal = self.refused(lambda: self.check_joined(read_run(self.folder).rows["words"]))
+        refusal = self.refused(self.join)
         short = [i for method in METHODS for i in range(self.n) if not self.is_whole(i, method)]
         if not known:
             assert "holds no run" in refusal
@@ -109,7 +109,8 @@ class Folder(RuleBasedStateMachine):
         else:
             assert refusal == ""
 
-    def check_joined(self, joined: dict[str, list[dict[str, Any]]]) -> None:
+    def join(self) -> None:
+        joined = read_run(self.folder).rows["words"]
         assert {method: bare(rows) for method, rows in joined.items()} == self.rows
 
     def is_whole(self, i: int, method: str) -> bool:

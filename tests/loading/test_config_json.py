@@ -239,11 +239,6 @@ def test_a_missing_size_is_named(name: str) -> None:
     assert f"{name} is missing" in refusal(raw)
 
 
-@pytest.mark.parametrize("raw", [None, [1], "llama", 3])
-def test_what_is_no_object_is_refused(raw: Any) -> None:
-    assert type(raw).__name__ in refusal(raw)
-
-
 def refusal(raw: Any) -> str:
     """The one line of the refusal."""
     with pytest.raises(InputError) as caught:
