@@ -17,10 +17,6 @@ def test_the_id_depends_on_the_content_unless_it_is_set() -> None:
     assert (named.cluster, named.answer) == ("", None)
 
 
-def test_the_first_and_the_last_choice_can_be_the_answer() -> None:
-    assert [Question("Q", ["a", "b"], answer=i).answer for i in (0, 1)] == [0, 1]
-
-
 def test_two_to_a_thousand_choices_are_allowed() -> None:
     for number in (2, 1000):
         assert len(Question("Q", [f"choice {i}" for i in range(number)]).choices) == number

@@ -84,14 +84,6 @@ def test_what_is_not_one_whole_run_is_not_joined(
     assert not (copy / "results.json").exists()
 
 
-@pytest.mark.parametrize("shard", [(0, 1), (0, 2)])
-def test_a_folder_takes_shards_of_one_number(
-    lm: LanguageModel, make_run: MakeRun, copy: Path, shard: tuple[int, int]
-) -> None:
-    with pytest.raises(InputError, match="shards is 3"):
-        evaluate(lm, make_run(*METHODS, shard=shard), copy, print)
-
-
 def test_a_method_left_out_of_one_shard_is_left_out_of_all(copy: Path) -> None:
     (copy / "samples-words-standard.shard-1-of-3.left-out").write_text("left out: a reason")
     run = read_run(copy)

@@ -202,8 +202,3 @@ def test_gguf_beside_a_config_is_named_whatever_else_is_missing(
     (tmp_path / lost).rename(tmp_path / "small.gguf")
     with pytest.raises(InputError, match=rf"{lost}.*python -m tools\.from_gguf"):
         minise.load(tmp_path)
-
-
-def test_a_revision_is_for_the_hub(llama_folder: Path) -> None:
-    with pytest.raises(InputError, match="revision"):
-        minise.load(llama_folder, revision="main")
