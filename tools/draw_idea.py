@@ -3,7 +3,7 @@
     python -m tools.draw_idea    writes docs/idea.png, and docs/idea-dark.png for a dark page
 
 The built-in question, with the options of `minise ask`. The groups, their sequence and its mask are
-those of the first trial; the mean is of all trials.
+those of the first trial; the means are over all trials.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from minise.loading import DEFAULT_MODEL
 METHOD = SelfEnsemble(group_size=4, trials=20)
 TITLES = (
     "1. A question with\n{choices} choices",
-    "2. Trial 1 of {trials}: {shown} random\ngroups, in one sequence",
+    "2. Trial 1 of {trials}: {shown} random groups;\nall {groups} share one sequence",
     "3. Its mask: a row attends to\nthe coloured columns",
     "4. Softmax at the\nend of each group",
-    "5. Mean over the {groups}\ngroups of all trials",
+    "5. For each choice, the\nmean over its {trials} groups",
 )
 CAPTION = (
     "The built-in question of `minise ask`, and a model of 2 million parameters. 3: the positions "
-    "of every group continue from the question. 4 and 5: percent. 5: for each choice the mean over "
-    "the groups that hold it, scaled to a sum of 100."
+    "of every group continue from the question. 4 and 5: percent. 5: a choice is in one group of "
+    "each trial; the means are scaled to a sum of 100."
 )
 INCHES, WIDTHS = (9.8, 4.3), (1.3, 2.1, 2.9, 1.3, 2.0)
 # The tokens that all groups see, and each group: Okabe and Ito's, for colour-blind readers, too.

@@ -28,6 +28,7 @@ inference gets wrong and Self-Ensemble right. Of 5,000 questions with 8 choices,
 inference answers 52.7% and Self-Ensemble 79.8% correctly (docs/miniature.md)."""
 TITLES = {"standard": "Standard inference", "self-ensemble": "Self-Ensemble"}
 NULL_ROW = "none of the above"
+NULL_NOTE = "mean over all prompts; not in the column's sum"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,7 @@ def table(asked: Sequence[Asked]) -> list[str]:
     null = mean_null(asked[-1].answer.groups)
     if null is not None:
         gap = " " * (30 * (len(asked) - 1) + 4)
-        lines.append(f"  {NULL_ROW:<{width}}{gap}{null:6.1%}  its mean share, apart from the 100%")
+        lines.append(f"  {NULL_ROW:<{width}}{gap}{null:6.1%}  {NULL_NOTE}")
     return [line.rstrip() for line in lines]
 
 

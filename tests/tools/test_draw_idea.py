@@ -26,9 +26,7 @@ def words(ax: Any) -> list[str]:
     return [text.get_text() for text in ax.texts]
 
 
-def test_the_columns_show_the_question_its_groups_and_probabilities(
-    columns: list[Any],
-) -> None:
+def test_the_columns_show_the_question_its_groups_and_probabilities(columns: list[Any]) -> None:
     asked, sequence, _, ends, mean = columns
     answer = ask(load(DEFAULT_MODEL), METHOD, QUESTION)
     lines = [" ".join(text.split()) for text in words(asked)]
@@ -41,7 +39,9 @@ def test_the_columns_show_the_question_its_groups_and_probabilities(
     percent = [str(round(100 * p)) for p in answer.probabilities.tolist()]
     assert words(mean) == [*QUESTION.choices, *percent]
     assert [ax.get_title(loc="left").split()[0] for ax in columns] == ["1.", "2.", "3.", "4.", "5."]
-    assert "40" in mean.get_title(loc="left")
+    assert f"all {len(answer.groups)} share one sequence" in sequence.get_title(loc="left")
+    assert {sum(i in one.choices for one in answer.groups) for i in range(8)} == {20}
+    assert "its 20 groups" in mean.get_title(loc="left")
 
 
 def test_the_mask_is_that_of_the_packed_sequence_with_its_positions(columns: list[Any]) -> None:
