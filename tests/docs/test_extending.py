@@ -37,8 +37,7 @@ def test_a_section_runs_as_it_is_printed(
                 assert main(arguments) == 0, capsys.readouterr().err
     for path in tmp_path.glob("runs/*/results.json"):
         check_results(title, json.loads(path.read_text(encoding="utf-8")))
-    shown = capsys.readouterr().out
-    assert shown
+    assert capsys.readouterr().out
 
 
 def check_results(title: str, report: dict[str, Any]) -> None:
@@ -46,6 +45,7 @@ def check_results(title: str, report: dict[str, Any]) -> None:
     cells = report["results"]["miniature"]
     methods = report["config"]["tasks"]["miniature"]["methods"]
     settings = {
+        "A grouping": ("self-ensemble(grouping=./mirrored.py:mirrored)", {"trials": 10}),
         "A method": ("content-free", {"empty": "N/A"}),
         "A method that is fitted": ("label-prior", {"first": 20}),
         "A layout of your own": ("blind", {"group_size": 4, "trials": 5, "null_option": True}),
