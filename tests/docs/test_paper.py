@@ -107,4 +107,4 @@ def test_every_cited_equation_has_its_name_before_its_number(folder: str) -> Non
                 cited += 1
                 before = text[max(0, citation.start() - 45) : citation.start()]
                 assert names[int(citation[1])] in before, f"{path.name}: {before}{citation[0]}"
-    assert cited > 3
+    assert cited >= 3
