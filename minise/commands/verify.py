@@ -110,8 +110,7 @@ def trained(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, 
 
 
 def verified(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:
-    from minise.exact.layers import shapes_of
-    from minise.verify.bits import measure_bits
+    from minise.verify.bits import measure_bits, shapes_of
     from minise.verify.report import as_json, as_text
     from minise.verify.verify import verify
 

@@ -1,14 +1,13 @@
 """A function of rows, called with a few fixed numbers of rows.
 
-A kernel chooses the order in which it sums by the number of rows in the call. In calls of one shape
-a row's bits depend neither on its place nor on the others (docs/verify.md: on which machines this
-was seen). So all rows go through calls with numbers of rows that were measured to give the same
-bits. The last call is filled up with rows of zeros.
+A kernel chooses its order of summation by the number of rows. In calls of one shape a row's bits
+depend neither on its place nor on the other rows (docs/verify.md). So all rows go through calls with
+numbers of rows that were measured to give the same bits; the last is filled up with zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
@@ -25,18 +24,18 @@ def in_calls(
     """`function(x)` for x (R, ...), in calls with these `numbers` of rows. `start`: see `split`."""
     R, x = len(x), x.contiguous()
     if R in numbers or R == 0:
-        return function(_fresh(x))
+        return function(fresh(x))
     results, begin = [], 0
     for number in split(R, numbers, start):
         piece = x[begin : begin + number]
         begin += number
         fill = number - len(piece)
-        filled = F.pad(piece, (0, 0) * (x.dim() - 1) + (0, fill)) if fill else _fresh(piece)
+        filled = F.pad(piece, (0, 0) * (x.dim() - 1) + (0, fill)) if fill else fresh(piece)
         results.append(function(filled))
     return (results[0] if len(results) == 1 else torch.cat(results))[:R]
 
 
-def _fresh(x: Tensor) -> Tensor:
+def fresh(x: Tensor) -> Tensor:
     """x, or a copy if x begins in the middle of other memory: MKL sums in another order if an
     address is not a multiple of 16 bytes."""
     return x.clone() if x.data_ptr() % ADDRESS else x
@@ -63,6 +62,6 @@ def split(R: int, numbers: tuple[int, ...], start: int = START) -> tuple[int, ..
     return tuple(calls)
 
 
-def cost(R: int, numbers: tuple[int, ...]) -> int:
+def cost(R: int, numbers: Sequence[int]) -> int:
     """The cost of the calls that `split` gives, in rows."""
-    return sum(number + START for number in split(R, numbers))
+    return sum(number + START for number in split(R, tuple(numbers)))

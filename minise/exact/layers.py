@@ -1,7 +1,4 @@
-"""Layers whose bits do not depend on the number of rows, and a decoder made of them.
-
-They have the parameters of the plain layers and compute the same, but for the order of sums.
-"""
+"""Layers with the plain ones' parameters whose bits do not depend on the number of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ PIECE, PACKED_PIECE = 512, 2048  # rows that an MLP computes at once, also with 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear` for x (..., in), in calls whose numbers of rows give the same bits on this
-    machine. On other devices than a CPU nothing is known about them, and it is one call."""
+    machine; elsewhere than on a CPU, where nothing is known of them, in one call."""
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
     outputs, inputs = weight.shape
@@ -44,8 +41,7 @@ class FixedLinear(nn.Module):
 
 
 class FixedSiLU(nn.SiLU):
-    """The activation in calls of fixed numbers of elements. At the end of a call, or of a thread's
-    part of it, elements that fill no vector are computed in another way and get other bits."""
+    """In calls of fixed numbers of elements: at an end those that fill no vector differ."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
@@ -55,8 +51,7 @@ class FixedSiLU(nn.SiLU):
 
 
 class FixedMLP(MLP):
-    """The MLP, for PIECE tokens at a time. For all tokens at once its wide activations would be by
-    far the largest tensors, and allocating them would take longer than computing with them."""
+    """For PIECE tokens at a time: wider activations take longer to allocate than to compute."""
 
     def __init__(self, mlp: MLP) -> None:
         nn.Module.__init__(self)
@@ -74,8 +69,7 @@ class FixedMLP(MLP):
 
 
 class FixedRotary(Rotary):
-    """The angles of a whole block of positions in each call: position 70 is always computed
-    together with 64 to 127."""
+    """The angles of a whole block in each call: position 70 is always computed with 64 to 127."""
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
         blocks, block_of = (positions // POSITIONS).unique(return_inverse=True)
@@ -94,17 +88,8 @@ def refine(decoder: Decoder) -> Decoder:
     for block in twin.model.layers:
         assert isinstance(block, Block)
         for part in (block.self_attn, block.mlp):
-            for name, layer in list(part.named_children()):
-                if name.endswith("_proj"):
-                    setattr(part, name, FixedLinear(layer))  # type: ignore[arg-type]
+            projections = {n: x for n, x in part.named_children() if n.endswith("_proj")}
+            for name, layer in projections.items():
+                setattr(part, name, FixedLinear(layer))  # type: ignore[arg-type]
         block.mlp = FixedMLP(block.mlp)
     return twin
-
-
-def shapes_of(decoder: Decoder) -> list[Shape]:
-    """The shapes of a plain decoder's linear layers and of its output matrix, each once."""
-    layers = [x for name, x in decoder.model.layers[0].named_modules() if name.endswith("_proj")]
-    sizes = [(x.in_features, x.out_features, x.bias is not None) for x in layers]
-    sizes.append((decoder.config.hidden_size, decoder.config.vocab_size, False))
-    threads = torch.get_num_threads()
-    return [Shape(*size, decoder.dtype, threads) for size in dict.fromkeys(sizes)]

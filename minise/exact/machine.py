@@ -1,7 +1,6 @@
 """The facts that decide how a CPU rounds: the processor, torch, and environment variables.
 
-What was measured on a machine is stored in a file for this machine (in ~/.cache/minise, or under
-XDG_CACHE_HOME). If any of these facts differs, it is another machine.
+What was measured with the same facts is in one file: in ~/.cache/minise, or under XDG_CACHE_HOME.
 """
 
 from __future__ import annotations
@@ -62,24 +61,13 @@ def environment() -> dict[str, str]:
 
 def facts() -> dict[str, object]:
     """The facts about this machine that stand beside results: without any path."""
-    return {
-        "cpu": processor(),
-        "instructions": instructions(),
-        "torch": torch.__version__,
-        "environment": environment(),
-    }
-
-
-def in_words() -> str:
-    """The same on one line, with the number of threads."""
-    versions = [f"torch {torch.__version__}", f"threads {torch.get_num_threads()}"]
-    variables = [f"{name}={value}" for name, value in environment().items()]
-    return ", ".join([processor(), instructions(), *versions, *variables])
+    here = {"cpu": processor(), "instructions": instructions()}
+    return {**here, "torch": torch.__version__, "environment": environment()}
 
 
 def remembered(name: str, measure: Callable[[], list[list[int]]]) -> list[list[int]]:
-    """What this machine's file has under `name`. If it has nothing, the result of `measure`, which
-    is then written there. A file that cannot be read or written is treated as absent."""
+    """What this machine's file has under `name`, or the result of `measure`, which is then written
+    there. A file that cannot be read or written is treated as absent."""
     classes = _read()
     if name not in classes:
         classes[name] = measure()
@@ -105,7 +93,7 @@ def _read() -> dict[str, list[list[int]]]:
 
 
 def _write(name: str, classes: list[list[int]]) -> None:
-    """Add to the file, which another process may have changed since. The file is replaced whole."""
+    """Add to the file, which another process may have changed since."""
     _read.cache_clear()
     content = {"machine": facts(), "classes": {**_read(), name: classes}}
     # A full disk, no home: it is measured again next time.

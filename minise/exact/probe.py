@@ -1,11 +1,10 @@
 """Which numbers of rows give the same bits on this machine: measured for each linear layer.
 
-Two numbers of rows are in one class if a row gets the same bits in calls with either number. One of
-the classes is chosen by a fixed rule, not by measured times, so that two processes on one machine
-never choose differently. Where no two numbers agree, one number is used for all calls.
+Two numbers of rows are in one class if a row gets the same bits in calls with either. A class is
+chosen by a fixed rule, not by measured times: no two processes on a machine choose differently.
 
 This is correct for any kernel that computes in the same way in all calls of one shape, and treats
-all rows of a call alike. That a row's place makes no difference is also tried here.
+all rows of a call alike, which is also tried here.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ ROWS = 8  # different rows; a call repeats them
 DISTINCT = 64  # different columns of a weight; a wider weight repeats them
 MOST = 1 << 35  # multiplications in one call of the probe, at most
 MEDIUM = range(1 << 18, 1 << 21)  # inputs times outputs
-# The most rows tried for 16-bit numbers on a CPU without instructions for them, where a large call
-# of the probe takes seconds and saves nothing.
-SLOW = 32
-# Numbers of elements in a call of the activation. Of more than 32,768 elements torch gives each
-# thread a part, which must consist of whole vectors: the last elements get other bits if not.
+SLOW = 32  # the most rows tried for 16-bit numbers on a CPU without instructions for them
+# Numbers of elements in a call of the activation. Of more than 32,768 torch gives each thread a
+# part, which must consist of whole vectors.
 ELEMENTS, EACH = (512, 4096, 32768), (32768, 262144)  # in all, and for each thread
 TYPICAL = (1, 8, 40, 128, 512, 1024)  # numbers of rows that a choice must serve
 
@@ -57,8 +54,7 @@ _chosen: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 
 def numbers_for(shape: Shape) -> tuple[int, ...]:
-    """The numbers of rows with which a layer of this shape is called. They are found anew if
-    `F.linear` was replaced: a test replaces it by a function that sums in another way."""
+    """The numbers of rows with which a layer of this shape is called, by this `F.linear`."""
     key = (F.linear, shape)
     if key not in _chosen:
         is_torchs = F.linear is torch._C._nn.linear
@@ -71,8 +67,7 @@ def elements_for(dtype: torch.dtype, threads: int) -> tuple[int, ...]:
     """The numbers of elements with which the activation is called."""
     key = (F.silu, dtype, threads)
     if key not in _chosen:
-        generator = torch.Generator().manual_seed(0)
-        values = 3 * torch.randn(509, generator=generator, dtype=torch.float64)
+        values = torch.linspace(-7, 9, 509, dtype=torch.float64)
         with torch.inference_mode():
             numbers = sorted({*ELEMENTS, *(threads * each for each in EACH)})
             classes = alike(F.silu, values.to(dtype), numbers)
@@ -82,7 +77,7 @@ def elements_for(dtype: torch.dtype, threads: int) -> tuple[int, ...]:
 
 @torch.inference_mode()
 def measure(shape: Shape) -> Classes:
-    """Call the kernel with each number of rows, and group these numbers by the resulting bits."""
+    """The classes of a shape's numbers of rows."""
     weight, bias, rows = samples(shape)
     return alike(lambda x: F.linear(x, weight, bias), rows, tried(shape))
 
@@ -99,11 +94,10 @@ def tried(shape: Shape) -> list[int]:
 def samples(shape: Shape) -> tuple[Tensor, Tensor | None, Tensor]:
     """A weight, a bias and ROWS rows that show another order of summation in any dtype.
 
-    Every product occurs twice, with both signs, at random places. So each exact sum is 0, and a
-    kernel returns the sum of its rounding errors: the last rounding cannot hide them. Sizes are
-    spread over 12 powers of two; otherwise sums of bfloat16 products would be exact in float32. In
-    every second column one product has no partner: two halves that cancel out are rounded alike,
-    wherever the sum is split. Two of four biases are 0, because a bias hides what is small.
+    Every product occurs twice, with both signs, at random places: a kernel returns the sum of its
+    rounding errors. Sizes are spread over 12 powers of two; otherwise sums of bfloat16 products
+    would be exact in float32. In every second column one product has no partner: halves that cancel
+    out are rounded alike wherever the sum is split. Half the biases are 0: others hide small sums.
     """
     inputs, columns = shape.inputs, min(shape.outputs, DISTINCT)
     generator = torch.Generator().manual_seed(0)
@@ -155,13 +149,6 @@ def alike(function: Callable[[Tensor], Tensor], rows: Tensor, numbers: Sequence[
 
 
 def choose(classes: Classes) -> tuple[int, ...]:
-    """The class in which typical numbers of rows cost least; the first of equal ones.
-
-    >>> choose([[1], [2, 4, 8], [16, 64, 128, 512]]), choose([[1], [8], [64], [512]])
-    ((16, 64, 128, 512), (64,))
-    """
-
-    def waste(numbers: tuple[int, ...]) -> float:
-        return sum(cost(R, numbers) / (R + START) for R in TYPICAL)
-
-    return min(map(tuple, classes), key=waste)
+    """The class in which typical numbers of rows cost least; the first of equal ones."""
+    waste = [sum(cost(R, numbers) / (R + START) for R in TYPICAL) for numbers in classes]
+    return tuple(classes[waste.index(min(waste))])

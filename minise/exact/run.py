@@ -1,7 +1,6 @@
 """Run the decoder so that a row's bits do not depend on what runs beside it.
 
-Each function computes what the definition of its name in minise/model.py does. It takes a decoder
-that `refine` (layers.py) has made.
+Each function computes what that of its name in minise/model.py does. A decoder is a refined one.
 """
 
 from __future__ import annotations
@@ -18,22 +17,20 @@ from minise.model import Decoder, expanded
 def forward(decoder: Decoder, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
     """`Decoder.forward` of one sequence, with the same errors: hidden states (T, D)."""
     tokens, positions, mask = expanded(tokens, positions, mask)
-    reader = mask_reader(mask, positions, decoder.config.sliding_windows, decoder.device)
-    return decoder.run(tokens[None], positions[None], reader.attend)[0]
+    attend = mask_reader(mask, positions, decoder).attend
+    return decoder.run(tokens[None], positions[None], attend)[0]
 
 
 def read_ends(decoder: Decoder, tree: Tree) -> Tensor:
     """The engine tree: hidden states (G, D) after the final norm, at the tree's ends. Each token of
     the tree is computed once, and in the top layer only the ends are."""
-    device, windows = decoder.device, decoder.config.sliding_windows
-    ends, tokens, positions = (x.to(device) for x in (tree.ends, tree.tokens, tree.positions))
-    reader = tree_reader(tree, windows, device)
-    return decoder.run(tokens[None], positions[None], reader.attend, rows=ends)[0]
+    device, attend = decoder.device, tree_reader(tree, decoder).attend
+    tokens, positions, ends = (x.to(device) for x in (tree.tokens, tree.positions, tree.ends))
+    return decoder.run(tokens[None], positions[None], attend, rows=ends)[0]
 
 
 def logits(decoder: Decoder, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-    """`Decoder.logits` of hidden states (G, D): (G, V), or (G, C) for the token ids `columns`
-    (C,)."""
+    """`Decoder.logits` of hidden states (G, D): (G, V), or (G, C) for token ids `columns` (C,)."""
     head = decoder.model.embed_tokens if decoder.lm_head is None else decoder.lm_head
     if columns is None:
         return linear(hidden, head.weight)

@@ -1,8 +1,7 @@
 """MKL's strict mode, switched on where it costs little: on Intel's processors.
 
-There it gives float32 and float64 the same bits for nearly any number of rows (docs/verify.md). On
-AMD's processors it did not help. MKL reads the variable at its first product, so it is set before
-torch is imported, and only by the command line: `import minise` sets nothing.
+There it gives float32 and float64 the same bits for nearly any number of rows (docs/verify.md). The
+command line sets it before torch is imported: MKL reads it at its first product.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from minise.exact.probe import Classes, Shape, choose, measure, samples, tried
+from minise.model import Decoder
 
 CALLS = 5  # of each number of rows; the result is their median
 
@@ -48,3 +49,12 @@ def measure_bits(shape: Shape) -> Bits:
             times.append(time.perf_counter() - start)
         microseconds[number] = 1e6 * statistics.median(times[1:])  # the first warms up
     return Bits(str(shape), classes, choose(classes), microseconds)
+
+
+def shapes_of(decoder: Decoder) -> list[Shape]:
+    """The shapes of a plain decoder's linear layers and of its output matrix, each once."""
+    layers = [x for name, x in decoder.model.layers[0].named_modules() if name.endswith("_proj")]
+    sizes = [(x.in_features, x.out_features, x.bias is not None) for x in layers]
+    sizes.append((decoder.config.hidden_size, decoder.config.vocab_size, False))
+    threads = torch.get_num_threads()
+    return [Shape(*size, decoder.dtype, threads) for size in dict.fromkeys(sizes)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from minise.exact.machine import in_words
+import torch
+
+from minise.exact import machine
 from minise.verify.comparison import ABLATIONS, ENGINES
 from minise.verify.traces import largest
 from minise.verify.verify import FACTOR, SAME, Verification
@@ -89,3 +91,10 @@ def _end(result: Verification) -> str:
     bits = "separate, dense and tree are equal bit for bit" if result.bitwise else "not equal bits"
     more = "" if result.promised else ", where they are not promised"
     return f"passed: {bits} on {result.place}{more}; no group sees another"
+
+
+def in_words() -> str:
+    """The facts about this machine on one line, with the number of threads."""
+    versions = [f"torch {torch.__version__}", f"threads {torch.get_num_threads()}"]
+    variables = [f"{name}={value}" for name, value in machine.environment().items()]
+    return ", ".join([machine.processor(), machine.instructions(), *versions, *variables])

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
+from minise.exact.attention import BLOCK, FEW
 from minise.exact.probe import Shape, numbers_for
 from minise.model import Decoder
 
@@ -144,10 +145,16 @@ def _linear(by_calls: bool, x: Tensor, weight: Tensor, bias: Tensor | None = Non
 
 
 def _attention(
-    by_calls: bool, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, scale: float
-) -> Tensor:
-    """q (..., L, h), k (..., S, h), v (..., S, w), attn_mask (..., L, S) bool: (..., L, w)."""
+    by_calls: bool, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """q (..., L, h), k (..., S, h), v (..., S, w), attn_mask (..., L, S) bool: what is read, (...,
+    L, w), and in place of the log of the sum (..., L) a hash of the query. The first is the second
+    and a sum over the keys, so that two parts of the keys can be joined by a sum."""
     L, S = q.shape[-2], k.shape[-2]
+    # In the symbolic model one or two query heads share keys.
+    many = by_calls and L not in {n * shared for n in (*FEW, BLOCK) for shared in (1, 2)}
+    call = (L if many else 0, S, int(attn_mask is None)) if by_calls else ()
+    attn_mask = torch.ones(1, L, S) if attn_mask is None else attn_mask
     place = torch.arange(S)[:, None] if by_calls else 0
     read = hashed("key and value", _sum(by_calls, k, keepdim=True), v, place)
     # The sum over the keys that a query sees, modulo 2**64, in two halves of 32 bits: a product of
@@ -155,9 +162,16 @@ def _attention(
     mask = attn_mask.double()
     low, high = ((mask @ (half & LOW).double()).long() for half in (read, read >> 32))
     seen = low + (high << 32)
-    call = (L, S) if by_calls else (0, 0)
     # 1 / sqrt(h) and h**-0.5 differ in their last digit.
-    return hashed("attention", _sum(by_calls, q, keepdim=True), seen, round(scale, 12), *call)
+    asked = hashed("attention", _sum(by_calls, q), round(scale, 12), *call)
+    return asked[..., None] + seen, asked
+
+
+def _joined(by_calls: bool, far: tuple[Tensor, Tensor], near: tuple[Tensor, Tensor]) -> Tensor:
+    (a, asked), (b, again) = (tuple(x.as_subclass(Tensor) for x in part) for part in (far, near))
+    if by_calls:
+        return hashed("joined", a, asked[..., None], b, again[..., None])
+    return a + b - asked[..., None]
 
 
 @dataclass(frozen=True)
@@ -186,7 +200,7 @@ def _einsum(by_calls: bool, equation: str, first: Any, second: Any) -> Any:
         return _Scores(first, second)
     if equation == "...htu,...uhd->...thd" and first.normed and first.mask is not None:
         q, k, v = (x.transpose(-3, -2) for x in (first.q, first.k, second))
-        return _attention(by_calls, q, k, v, first.mask, first.scale).transpose(-3, -2)
+        return _attention(by_calls, q, k, v, first.mask, first.scale)[0].transpose(-3, -2)
     raise TypeError(f"no symbol is known for einsum {equation}")
 
 
@@ -203,7 +217,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": _sum,
     "linear": _linear,
     "einsum": _einsum,
-    "scaled_dot_product_attention": _attention,
+    "kernel": _attention,
+    "joined": _joined,
     "embedding": lambda by_calls, tokens, weight, **_: weight.as_subclass(Tensor)[tokens],
 }
 

@@ -4,7 +4,7 @@ once, and no text depends on those generated beside it."""
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from minise.cache import Cache, Growing
 from minise.checks import check_prompts
 from minise.engines import LanguageModel, read_logits
 from minise.errors import InputError
-from minise.exact.attention import Reader, few_queries, next_calls, tree_reader
+from minise.exact.attention import Calls, Reader, prompt_calls, tree_reader
 from minise.layout import pack
 from minise.model import Decoder
 from minise.writing.chat import stop_tokens
@@ -105,6 +105,21 @@ def _read(
     return text[: min(ends, default=None)], bool(ends)
 
 
+def next_calls(paths: Tensor, lengths: Tensor, decoder: Decoder) -> list[Calls]:
+    """The calls in which G prompts grow by one token each: query g is the last token of path g.
+
+    paths: (G, P) rows of a cache in the order of positions, the new row last. Only the first
+    `lengths` (G,) rows of a path count; any rows may follow them.
+    """
+    line, prompts = torch.arange(paths.shape[1]), []
+    for path, length in zip(paths.cpu(), lengths.tolist(), strict=True):
+        prompts.append((torch.stack([path, line])[:, :length], [length - 1]))
+    calls = prompt_calls(prompts, decoder)
+    last = paths.gather(1, lengths[:, None] - 1).flatten()
+    index = [(call.queries[..., None] == last).int().argmax(dim=-1) for call in calls]
+    return [replace(call, queries=each) for call, each in zip(calls, index, strict=True)]
+
+
 class _Branches:
     """A cache of the tree of prompts, and the path of each prompt through it: its rows of the cache
     in order, (G, P), of which the first `lengths` (G,) count."""
@@ -115,7 +130,6 @@ class _Branches:
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder, self.windows = decoder, decoder.config.sliding_windows
-        self.queries = few_queries(decoder.config, decoder.dtype, decoder.device)
 
     def start(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """Run the prompts. Returns the hidden states of their last tokens (G, D)."""
@@ -124,7 +138,7 @@ class _Branches:
         paths = [torch.tensor(path, device=device) for path in tree.paths()]
         self.paths = pad_sequence(paths, batch_first=True)
         self.lengths = torch.tensor([len(path) for path in paths], device=device)
-        reader = tree_reader(tree, self.windows, device)
+        reader = tree_reader(tree, self.decoder)
         return self._run(Growing(None, positions[None]), tokens, reader, ends)
 
     def step(self, tokens: Sequence[int]) -> Tensor:
@@ -134,7 +148,7 @@ class _Branches:
         self.paths = F.pad(self.paths, (0, 1))
         self.paths[each, self.lengths] = self.cache.positions.shape[-1] + each
         self.lengths = self.lengths + 1
-        calls = next_calls(self.paths, self.lengths, self.windows, self.queries)
+        calls = next_calls(self.paths, self.lengths, self.decoder)
         reader = Reader(calls, len(tokens), self.windows)
         return self._run(growing, torch.tensor(tokens, device=each.device), reader)
 

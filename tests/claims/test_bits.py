@@ -14,6 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from torch import Tensor
 
 from minise import SelfEnsemble, branch_logits, load
 from minise.exact import attention
-from minise.exact.attention import BLOCK, FEW, attention_call
+from minise.exact.attention import BLOCK, FEW, numbers_of_queries
 from minise.exact.layers import FixedRotary, FixedSiLU, linear
 from minise.exact.probe import NUMBERS
 from minise.exact.run import logits
@@ -37,6 +39,8 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SHAPES = [(32, 16), (48, 32), (36, 24), (192, 512), (512, 192), (896, 128)]
 LARGE = [pytest.param(shape, marks=pytest.mark.slow) for shape in ((896, 4864), (4864, 896))]
 MANY = (8, 24, 40, 64, 72, 192, 336, 640, 1232, 2048)  # numbers of rows, as they come
+FAR, NEAR = slice(0, 192), slice(192, 320)  # keys
+NAMES = ("num_attention_heads", "num_key_value_heads", "head_dim")
 FEW_OR_MANY = (1, 2, 3, 7, 65, 200, 513, 640)
 
 
@@ -127,6 +131,12 @@ def test_a_logit_among_other_rows_and_other_columns(
         assert torch.equal(logits(model, among)[number:], whole)
 
 
+def attention_call(*arguments: Tensor) -> Tensor:
+    """What is read, and after it the log of the sum: (N, Q, H, h + 1)."""
+    out, sums = attention.attention_call(*arguments)
+    return torch.cat([out.to(sums.dtype), sums[..., None]], dim=-1)
+
+
 @pytest.mark.parametrize("heads", [(4, 2, 8), (3, 3, 6), (6, 2, 20), (14, 2, 64)], ids=str)
 class TestAttention:
     """A call of attention_call: 64 queries, S keys."""
@@ -140,30 +150,37 @@ class TestAttention:
         return draw(calls, BLOCK, H, h), draw(calls, S, K, h), draw(calls, S, K, h)
 
     def test_few_queries(self, draw: Callable[..., Tensor], heads: tuple[int, int, int]) -> None:
-        """One of 64 queries, in a call of 8: how a token that comes alone reads."""
+        """Some of 64 queries, in calls of fewer: how tokens that come alone read."""
+        config = SimpleNamespace(**dict(zip(NAMES, heads, strict=True)))
+        model = SimpleNamespace(config=config, dtype=draw(1).dtype, device=torch.device("cpu"))
+        few = numbers_of_queries(model)[:-1]
+        assert set(few) <= set(FEW)
         for S in self.KEYS:
             q, k, v = self.call(draw, heads, S)
             mask = causal_mask(S)[None, -BLOCK:]
             expected = attention_call(q, k, v, mask)
             for place in (0, 5, 33, 63):
-                few = draw(1, FEW, *q.shape[2:])
-                few[:, 0], few_mask = q[:, place], mask[:, place, None].expand(-1, FEW, -1)
-                assert torch.equal(attention_call(few, k, v, few_mask)[:, 0], expected[:, place]), S
+                for number in few:
+                    some = draw(1, number, *q.shape[2:])
+                    some[:, 0], same = q[:, place], mask[:, place, None].expand(-1, number, -1)
+                    found = attention_call(some, k, v, same)[:, 0]
+                    assert torch.equal(found, expected[:, place]), (S, number)
 
     def test_few_queries_are_tried(
         self, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, heads: tuple[int, int, int]
     ) -> None:
-        """Where a call of 8 sums in another order than one of 64, 64 are taken."""
+        """Where a call of 8 or 32 sums in another order than one of 64, it is not taken."""
+        config = SimpleNamespace(**dict(zip(NAMES, heads, strict=True)))
+        model = SimpleNamespace(config=config, dtype=dtype, device=torch.device("cpu"))
+        real, before = attention.attention_call, numbers_of_queries(model)
 
-        def other_order(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-            if q.shape[1] == FEW:
-                k, v, mask = k.flip(1), v.flip(1), mask.flip(2)
-            return attention_call(q, k, v, mask)
+        def other_order(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Any:
+            if q.shape[1] in (8, 32):
+                k, v, mask = k.flip(1), v.flip(1), None if mask is None else mask.flip(2)
+            return real(q, k, v, mask)
 
-        tried = attention._few_queries.__wrapped__  # not the remembered result
-        assert tried(*heads, dtype, 1) in (FEW, BLOCK)
         monkeypatch.setattr(attention, "attention_call", other_order)
-        assert tried(*heads, dtype, 1) == BLOCK
+        assert numbers_of_queries(model) == tuple(n for n in before if n not in (8, 32))
 
     def test_masked_keys(self, draw: Callable[..., Tensor], heads: tuple[int, int, int]) -> None:
         """What is masked may be anything, huge numbers too. Its weight is exactly 0."""
@@ -193,6 +210,23 @@ class TestAttention:
                     several[place] = mask[0]
                     for masks in (several, mask):
                         assert torch.equal(attention_call(*many, masks)[place], expected)
+                    far, together = attention_call(q, k, v)[0], attention_call(*many)[place]
+                    assert torch.equal(together, far)
+
+    def test_two_parts(self, draw: Callable[..., Tensor], heads: tuple[int, int, int]) -> None:
+        """Far and near keys, joined, beside others; and that it is the softmax over both."""
+        q, k, v = (x.double().to(x.dtype) for x in self.call(draw, heads, 320))
+        parts = [attention.attention_call(q, k[:, some], v[:, some]) for some in (FAR, NEAR)]
+        whole, expected = attention.attention_call(q, k, v)[0], attention.joined(*parts)
+        assert (whole - expected).abs().max() <= 16 * torch.finfo(q.dtype).eps
+        for rows in (1, 7, 64):
+            pair = [
+                (out[:, :rows].repeat(3, 1, 1, 1), s[:, :rows].repeat(3, 1, 1)) for out, s in parts
+            ]
+            assert torch.equal(attention.joined(*pair)[2], expected[0, :rows])
+        blind = torch.zeros(1, BLOCK, 192, dtype=torch.bool)
+        unseen = attention.attention_call(q, k[:, FAR], v[:, FAR], blind)
+        assert torch.equal(attention.joined(unseen, parts[1]), parts[1][0])
 
 
 @pytest.mark.parametrize(

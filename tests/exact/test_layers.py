@@ -15,9 +15,9 @@ from minise.exact.layers import (
     FixedSiLU,
     linear,
     refine,
-    shapes_of,
 )
 from minise.exact.probe import Shape
+from minise.verify.bits import shapes_of
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, make_decoder
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from minise.exact import machine, probe
 from minise.exact.probe import Shape, numbers_for
+from minise.verify.report import in_words
 from tests.support.hostile import linear_by
 
 SHAPE = Shape(32, 24, False, torch.float32, 1)
@@ -140,7 +141,7 @@ def test_the_facts_name_processor_instructions_torch_and_variables(monkeypatch: 
     assert not {"MINISE_UNRELATED", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"} & environment.keys()
     for threads, words in ((1, ", threads 1, "), (2, ", threads 2, ")):
         monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
-        line = machine.in_words()
+        line = in_words()
         assert line.startswith(f"{machine.processor()}, {machine.instructions()}, torch ")
         assert words in line
         assert "MKL_CBWR=COMPATIBLE" in line

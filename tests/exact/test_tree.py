@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from minise import LanguageModel, Tree, pack
-from minise.exact.attention import BLOCK, FEW, Calls, next_calls, tree_reader
+from minise.exact.attention import BLOCK, FEW, Calls, tree_reader
 from minise.exact.run import read_ends
+from minise.writing.generation import next_calls
 
 # Prefix and branches: each a shape that a tree can have.
 TREES: dict[str, tuple[list[int], list[list[int]]]] = {
@@ -21,11 +22,20 @@ TREES: dict[str, tuple[list[int], list[list[int]]]] = {
     "a single token": ([], [[7]]),
     "a long prefix and short branches": (list(range(40, 100)), [[1], [2, 3]]),
     "branches of very unequal length": ([5], [[6], list(range(100, 160)), [7, 8]]),
+    "far keys": (list(range(150)), [[200 + i, *range(i, 70 + i)] for i in range(3)]),
 }
 
 
-def calls_of(tree: Tree, windows: tuple[int | None, ...]) -> list[Calls]:
-    return list(tree_reader(tree, windows, torch.device("cpu")).calls)
+def calls_of(tree: Tree, lm: LanguageModel) -> list[Calls]:
+    return list(tree_reader(tree, lm.refined).calls)
+
+
+def read_by(call: Calls, n: int, window: int | None) -> list[tuple[int, list[int]]]:
+    """The queries of one of the calls, each with the rows that it sees in their order."""
+    keys, mask = call.keys[n if len(call.keys) > 1 else 0], call.seen(window, slice(n, n + 1))
+    queries = dict.fromkeys(call.queries[n].tolist())  # the last is repeated in empty places
+    shown = torch.ones(len(queries), len(keys)).bool() if mask is None else mask[0]
+    return [(row, keys[seen].tolist()) for row, seen in zip(queries, shown, strict=False)]
 
 
 def forest(seed: int) -> tuple[list[int], list[list[int]]]:
@@ -49,45 +59,51 @@ def test_no_mask_of_the_whole_sequence_is_built(
 
 
 @pytest.mark.parametrize("name", [*TREES, *(f"random {seed}" for seed in range(8))])
-def test_every_token_reads_its_own_prompt_once(name: str) -> None:
-    """Each row is a query in exactly one call. The keys that it sees in this call are its ancestors
-    and itself in the order of positions; all other keys are masked."""
+def test_every_token_reads_its_own_prompt_once(lm: LanguageModel, name: str) -> None:
+    """Each row is a query in exactly one call, and if its block is not one of the first two, before
+    that in one of far keys. The keys that it sees are its ancestors and itself in the order of
+    positions; all other keys are masked."""
     tree = pack(*(TREES[name] if name in TREES else forest(int(name.split()[1]))), tree=True)
-    read = []
-    for call in calls_of(tree, (None, 7)):
-        assert call.queries.shape[1] == BLOCK
-        assert call.keys.shape[1] % BLOCK == 0
-        for n, (queries, keys) in enumerate(zip(call.queries.tolist(), call.keys, strict=True)):
-            for place, row in enumerate(queries):
-                if row < 0:
-                    continue
-                read.append(row)
-                for window, masks in call.masks.items():
-                    visible = keys[masks[min(n, len(masks) - 1), place]].tolist()
-                    ancestors = tree.mask[row].nonzero().flatten().tolist()
-                    assert visible == (ancestors if window is None else ancestors[-window:])
-    assert sorted(read) == list(range(len(tree.tokens)))
+    for window in (None, 7, 100, 130):
+        read: dict[int, list[int]] = {}
+        for call in calls_of(tree, lm):
+            assert call.queries.shape[1] in (*FEW, BLOCK)
+            assert call.keys.shape[1] % BLOCK == 0
+            for n in range(len(call.queries)):
+                for row, seen in read_by(call, n, window):
+                    far = tree.positions[row] >= 2 * BLOCK
+                    assert (row in read) == call.joins == bool(far and not call.far)
+                    read[row] = read.get(row, []) + seen
+        for row, seen in read.items():
+            ancestors = tree.mask[row].nonzero().flatten().tolist()
+            assert seen == (ancestors if window is None else ancestors[-window:])
+        assert sorted(read) == list(range(len(tree.tokens)))
 
 
-def test_shared_beginnings_are_read_in_one_call() -> None:
-    """Forty prompts share a prefix of 70 tokens: its first 64 are in one call."""
-    tree = pack(list(range(70)), [[100 + i] for i in range(40)], tree=True)
-    calls = calls_of(tree, (None,))
-    assert [call.keys.shape for call in calls] == [(1, 64), (40, 128)]
+def test_shared_beginnings_are_read_in_one_call(lm: LanguageModel) -> None:
+    """Forty prompts share a prefix of 270 tokens: its first 192 are read once by all, where they
+    lie. Each prompt has a call of its own for the last block and the one before."""
+    tree = pack(list(range(270)), [[100 + i, 7] for i in range(40)], tree=True)
+    far = [call for call in calls_of(tree, lm) if call.far]
+    assert all((len(call.keys), call.first) == (1, 0) for call in far)
+    assert sorted({call.keys.shape[1] for call in far}) == [64, 128, 192]
+    last = [call.queries.unique() for call in far if call.keys.shape[1] == 192]
+    assert (len(last), sum(map(len, last))) == (2, 14 + 2 * 40)
+    near = [call for call in calls_of(tree, lm) if call.joins]
+    assert sum(call.queries.shape[0] for call in near) == 2 + 40
 
 
-def test_prompts_grow_in_calls_of_64_or_128_or_more_keys() -> None:
+def test_prompts_grow_in_calls_of_far_and_near_keys(lm: LanguageModel) -> None:
     """Each prompt's last row is a query, and sees all tokens of its prompt, or those within the
     window."""
     lengths = torch.tensor([1, 64, 65, 130])
     paths = torch.arange(4 * 130).reshape(4, 130)
-    calls = next_calls(paths, lengths, (None, 7))
-    assert [call.keys.shape for call in calls] == [(2, 64), (1, 128), (1, 192)]
-    assert [call.queries[:, 0].tolist() for call in calls] == [[0, 1], [2], [3]]
-    for call in calls:
-        assert call.queries.shape[1] == FEW
-        assert (call.queries[:, 1:] == -1).all()
-        for n, g in enumerate(call.queries[:, 0].tolist()):
-            path = paths[g, : lengths[g]].tolist()
-            assert call.keys[n][call.masks[None][n, 0]].tolist() == path
-            assert call.keys[n][call.masks[7][n, 0]].tolist() == path[-7:]
+    for window in (None, 7, 70):
+        read: dict[int, list[int]] = {}
+        for call in next_calls(paths, lengths, lm.refined):
+            assert call.queries.shape[1] in (FEW[0], BLOCK)
+            for n in range(len(call.queries)):
+                for g, seen in read_by(call, n, window):
+                    read[g] = read.get(g, []) + seen
+        for g, length in enumerate(lengths.tolist()):
+            assert read[g] == paths[g, :length].tolist()[-(window or length) :]

@@ -178,14 +178,13 @@ fault("no block mask", "layout", "Tree.mask")(
 )
 
 
-def with_masks(change: Callable[[dict[Any, Tensor]], dict[Any, Tensor]]) -> Make:
-    """A reader of trees whose calls have other masks."""
+def of_reader(change: Callable[[Any], None]) -> Make:
+    """A reader of trees that is changed after it was made."""
 
     def make(real: Any) -> Any:
-        def tree_reader(tree: Any, windows: Any, device: Any) -> Any:
-            reader = real(tree, (*windows, None), device)
-            reader.windows = windows
-            reader.calls = [replace(call, masks=change(call.masks)) for call in reader.calls]
+        def tree_reader(*arguments: Any) -> Any:
+            reader = real(*arguments)
+            change(reader)
             return reader
 
         return tree_reader
@@ -193,11 +192,19 @@ def with_masks(change: Callable[[dict[Any, Tensor]], dict[Any, Tensor]]) -> Make
     return make
 
 
+def see_everything(reader: Any) -> None:
+    sizes = [(*call.queries.shape, call.keys.shape[1]) for call in reader.calls]
+    reader.calls = [
+        replace(call, mask=torch.ones(1, Q, S, dtype=torch.bool))
+        for call, (_, Q, S) in zip(reader.calls, sizes, strict=True)
+    ]
+
+
 fault("a tree that forgets windows", "exact.attention", "tree_reader")(
-    with_masks(lambda masks: dict.fromkeys(masks, masks[None]))
+    of_reader(lambda reader: setattr(reader, "windows", [None] * len(reader.windows)))
 )
 fault("a tree that reads what comes after", "exact.attention", "tree_reader")(
-    with_masks(lambda masks: {w: torch.ones_like(mask) for w, mask in masks.items()})
+    of_reader(see_everything)
 )
 
 

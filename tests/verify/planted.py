@@ -162,7 +162,7 @@ def of_tree(name: str, change: Callable[[attention.Calls, Tree, dict[str, Any]],
     def of_last(reader: attention.Reader, tree: Tree) -> None:
         last = int(tree.ends[-1])
         for i, call in enumerate(reader.calls):
-            if len(tree.ends) > 1 and (call.queries == last).any():
+            if len(tree.ends) > 1 and not call.far and (call.queries == last).any():
                 item, place = (call.queries == last).nonzero()[0].tolist()
                 reader.calls[i] = change(call, tree, {"item": item, "place": place})
 
@@ -171,21 +171,21 @@ def of_tree(name: str, change: Callable[[attention.Calls, Tree, dict[str, Any]],
 
 def at_column(call: attention.Calls, item: int, place: int) -> int:
     """Where in its keys the query at this place stands itself."""
-    return int((call.keys[item] == call.queries[item, place]).nonzero()[0])
+    keys = call.keys[item if len(call.keys) > 1 else 0]
+    return int((keys == call.queries[item, place]).nonzero()[0])
 
 
 def another_key(call: attention.Calls, tree: Tree, at: dict[str, Any]) -> attention.Calls:
-    keys, column = call.keys.clone(), at_column(call, **at)
+    keys, column = call.keys.clone().expand(len(call.queries), -1).clone(), at_column(call, **at)
     keys[at["item"], column - 3] = tree.ends[0]
     return replace(call, keys=keys)
 
 
 def missing_key(call: attention.Calls, tree: Tree, at: dict[str, Any]) -> attention.Calls:
     column, N = at_column(call, **at), len(call.queries)
-    masks = {w: m.expand(N, *m.shape[1:]).clone() for w, m in call.masks.items()}
-    for mask in masks.values():
-        mask[at["item"], at["place"], column - 2] = False
-    return replace(call, masks=masks)
+    cells = call.seen(None, slice(0, N)).expand(N, -1, -1).clone()
+    cells[at["item"], at["place"] :, column - 2] = False  # and where the query is repeated
+    return replace(call, mask=cells)
 
 
 def swapped_queries(call: attention.Calls, tree: Tree, at: dict[str, Any]) -> attention.Calls:
@@ -200,22 +200,13 @@ of_tree("two queries of the tree are swapped", swapped_queries)
 
 
 def of_windows(name: str, function: str, more: int) -> None:
-    """Calls whose windows are wider by `more`."""
+    """Readers whose windows are wider by `more`."""
 
-    def plant(patch: Patch) -> None:
-        real = getattr(attention, function)
-
-        def reader(*arguments: Any) -> attention.Reader:
-            *what, windows, device = arguments
-            wider = tuple(None if w is None else w + more for w in windows)
-            made = real(*what, wider, device)
-            made.windows = wider
-            return made
-
-        everywhere(patch, real, reader)
+    def widen(reader: attention.Reader, _: Any) -> None:
+        reader.windows = tuple(None if w is None else w + more for w in reader.windows)
 
     WINDOWED.add(name)
-    PLANTED[name] = plant
+    PLANTED[name] = lambda patch: of_calls(patch, function, widen)
 
 
 of_windows("the tree's window is one more", "tree_reader", 1)
@@ -230,11 +221,10 @@ def of_dense(name: str, change: Callable[[Tensor], None], packed: bool) -> None:
         if packed and torch.equal(mask, causal_mask(len(mask))):
             return
         last = reader.calls[-1]
-        masks = {w: m.clone() for w, m in last.masks.items()}
-        place = int((last.queries[0] >= 0).nonzero().max())
-        for cells in masks.values():
-            change(cells[0, place])
-        reader.calls[-1] = replace(last, masks=masks)
+        N = len(last.queries)
+        cells = last.seen(None, slice(0, N)).expand(N, -1, -1).clone()
+        change(cells[0, len(last.queries[0].unique()) - 1])
+        reader.calls[-1] = replace(last, mask=cells)
 
     PLANTED[name] = lambda patch: of_calls(patch, "mask_reader", of_last)
 

@@ -140,7 +140,7 @@ def attended(kind: type[Symbols], keys: int = 64, **changes: Any) -> Tensor:
     order = changes.get("order", torch.arange(128))
     mask[0, 63] ^= changes.get("flip", torch.zeros(keys, dtype=torch.bool))
     k, v = (x[:, order[:keys]].as_subclass(kind) for x in (k, v))
-    return raw(attention.attention_call(q.as_subclass(kind), k, v, mask))[0, 63]
+    return raw(attention.attention_call(q.as_subclass(kind), k, v, mask)[0])[0, 63]
 
 
 @pytest.mark.parametrize("kind", [Symbols, CallSymbols])
