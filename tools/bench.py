@@ -1,12 +1,13 @@
 """Time the engines beside transformers, in turn, on work like that of the data sets.
 
-    python -m tools.bench --model FOLDER [--dtype bfloat16] [--work qasc,long] [--rounds 5]
+    python -m tools.bench --model FOLDER [--dtype bfloat16] [--work qasc,1400] [--rounds 5]
 
 Prints a Markdown table for each kind of work: CPU seconds and wall seconds of one question,
 medians with the smallest and largest, and each way's CPU time over the tree's. The prompts are
-random tokens in the shape of real ones: a question, and groups of choices that the trials share.
-transformers is timed where it is installed: all prompts one by one, and with the question's keys
-and values kept.
+random tokens in the shape of real ones: a question, and groups of choices that the trials share. A
+number as work is that of a long beginning's tokens, before choices like QASC's. transformers is
+timed where it is installed: with the question's keys and values kept, for one prompt after the
+other and for 8 or 40 in a batch; short questions also with all prompts one by one.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ import copy
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
+from inspect import signature
 from statistics import median
 
 import torch
+import torch.nn.functional as F
 
 from minise import LanguageModel, branch_logits, load
 from minise.engines import token_counts
-from minise.exact import machine
 from minise.grouping import random_partitions
+from minise.verify.report import in_words
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class Work:
 WORK = {
     "qasc": Work(8, 4, 20, question=22, choice=6),
     "biology": Work(10, 5, 40, question=60, choice=14),
-    "long": Work(8, 4, 20, question=1400, choice=6),
 }
+MOST = 1 << 16  # tokens whose keys a batch may hold
+SHORT = 100  # tokens of a question, up to which whole prompts are run one by one
 LABELS = range(10, 15)  # ids that are read
 
 Prompts = tuple[list[int], list[list[int]]]  # prefix and branches
@@ -73,7 +78,8 @@ def our_ways(lm: LanguageModel, prompts: Prompts) -> dict[str, Way]:
     def way(engine: str) -> Way:
         return lambda: branch_logits(lm, *prompts, engine, columns=LABELS)
 
-    return {engine: way(engine) for engine in ("tree", "dense", "separate")}
+    short = len(prompts[0]) <= SHORT
+    return {engine: way(engine) for engine in ("tree", "dense", "separate")[: 3 if short else 1]}
 
 
 def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
@@ -87,16 +93,34 @@ def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str,
         whole = [torch.cat([prefix, branch], dim=1) for branch in branches]
         return [model(ids, logits_to_keep=1).logits for ids in whole]
 
-    def kept_prefix() -> object:
+    named = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
+
+    def kept_prefix(size: int) -> object:
+        """Branches in batches of `size`, filled up at the right, where nobody sees it."""
         cache = DynamicCache(config=model.config)
-        model(prefix, past_key_values=cache, logits_to_keep=1)
+        model(prefix, logits_to_keep=1, **{named: cache})
         outputs = []
-        for branch in branches:
-            again = copy.deepcopy(cache)
-            outputs.append(model(branch, past_key_values=again, logits_to_keep=1).logits)
+        for start in range(0, len(branches), size):
+            some, again = branches[start : start + size], copy.deepcopy(cache)
+            if size > 1:
+                again.batch_repeat_interleave(len(some))
+            ends = torch.tensor([branch.shape[1] - 1 for branch in some])
+            longest = int(ends.max()) + 1
+            ids = torch.cat([F.pad(one, (0, longest - one.shape[1])) for one in some])
+            place = torch.arange(prefix.shape[1] + longest)
+            mask = (place <= prefix.shape[1] + ends[:, None]).long()
+            more = {} if size == 1 else {"attention_mask": mask}
+            hidden = model.model(ids, **{named: again}, **more).last_hidden_state
+            outputs.append(model.lm_head(hidden[torch.arange(len(some)), ends]))
         return outputs
 
-    return {"transformers, one by one": one_by_one, "transformers, kept question": kept_prefix}
+    ways: dict[str, Way] = {}
+    for size in (1, 8, 40):
+        if size * prefix.shape[1] < MOST:
+            ways[f"transformers, kept question, {size} at once"] = partial(kept_prefix, size)
+    if prefix.shape[1] <= SHORT:
+        ways["transformers, one by one"] = one_by_one
+    return ways
 
 
 @torch.inference_mode()
@@ -133,16 +157,17 @@ def main() -> None:
     )
     parser.add_argument("--model", default="weights/tiny-llama", help="a folder")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--work", default="qasc,biology,long")
+    parser.add_argument("--work", default="qasc,biology,500,1400,2800,8000")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     dtype = getattr(torch, args.dtype)
     lm = load(args.model, dtype=dtype)
-    print(f"{args.model}, {args.dtype}, {args.rounds} rounds. {machine.in_words()}")
+    print(f"{args.model}, {args.dtype}, {args.rounds} rounds. {in_words()}")
     for name in args.work.split(","):
-        prompts = prompts_of(WORK[name], lm.config.vocab_size)
+        work = WORK[name] if name in WORK else replace(WORK["qasc"], question=int(name))
+        prompts = prompts_of(work, lm.config.vocab_size)
         counts = ", ".join(f"{engine} {n:,}" for engine, n in token_counts(*prompts).items())
         longest = len(prompts[0]) + max(map(len, prompts[1]))
         if longest > lm.config.max_position_embeddings:
