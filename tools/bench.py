@@ -2,12 +2,10 @@
 
     python -m tools.bench --model FOLDER [--dtype bfloat16] [--work qasc,1400] [--rounds 5]
 
-Prints a Markdown table for each kind of work: CPU seconds and wall seconds of one question,
-medians with the smallest and largest, and each way's CPU time over the tree's. The prompts are
-random tokens in the shape of real ones: a question, and groups of choices that the trials share. A
-number as work is that of a long beginning's tokens, before choices like QASC's. transformers is
-timed where it is installed: with the question's keys and values kept, for one prompt after the
-other and for 8 or 40 in a batch; short questions also with all prompts one by one.
+Prints a Markdown table for each kind of work: seconds of one question, medians with the smallest
+and largest. The prompts are random tokens in the shape of real ones; a number as work is that of a
+long question's tokens. transformers, if installed, keeps the question's keys and values, for 1, 8
+or 40 prompts at once.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from inspect import signature
 from statistics import median
 
 import torch
-import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from minise import LanguageModel, branch_logits, load
 from minise.engines import token_counts
@@ -48,7 +46,7 @@ WORK = {
     "biology": Work(10, 5, 40, question=60, choice=14),
 }
 MOST = 1 << 16  # tokens whose keys a batch may hold
-SHORT = 100  # tokens of a question, up to which whole prompts are run one by one
+SHORT = 100  # tokens of a question, up to which all engines are timed
 LABELS = range(10, 15)  # ids that are read
 
 Prompts = tuple[list[int], list[list[int]]]  # prefix and branches
@@ -74,12 +72,9 @@ def prompts_of(work: Work, vocab_size: int) -> Prompts:
 
 def our_ways(lm: LanguageModel, prompts: Prompts) -> dict[str, Way]:
     """The engines but plain, whose memory grows with the square of the tokens."""
-
-    def way(engine: str) -> Way:
-        return lambda: branch_logits(lm, *prompts, engine, columns=LABELS)
-
-    short = len(prompts[0]) <= SHORT
-    return {engine: way(engine) for engine in ("tree", "dense", "separate")[: 3 if short else 1]}
+    engines = ("tree", "dense", "separate")[: 3 if len(prompts[0]) <= SHORT else 1]
+    run = partial(branch_logits, lm, *prompts, columns=LABELS)
+    return {engine: partial(run, engine=engine) for engine in engines}
 
 
 def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
@@ -87,40 +82,27 @@ def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str,
     from transformers import AutoModelForCausalLM, DynamicCache
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    prefix, branches = torch.tensor([prompts[0]]), [torch.tensor([ids]) for ids in prompts[1]]
-
-    def one_by_one() -> object:
-        whole = [torch.cat([prefix, branch], dim=1) for branch in branches]
-        return [model(ids, logits_to_keep=1).logits for ids in whole]
+    prefix, branches = torch.tensor([prompts[0]]), [torch.tensor(ids) for ids in prompts[1]]
 
     named = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
     def kept_prefix(size: int) -> object:
-        """Branches in batches of `size`, filled up at the right, where nobody sees it."""
         cache = DynamicCache(config=model.config)
         model(prefix, logits_to_keep=1, **{named: cache})
         outputs = []
         for start in range(0, len(branches), size):
             some, again = branches[start : start + size], copy.deepcopy(cache)
-            if size > 1:
-                again.batch_repeat_interleave(len(some))
-            ends = torch.tensor([branch.shape[1] - 1 for branch in some])
-            longest = int(ends.max()) + 1
-            ids = torch.cat([F.pad(one, (0, longest - one.shape[1])) for one in some])
-            place = torch.arange(prefix.shape[1] + longest)
-            mask = (place <= prefix.shape[1] + ends[:, None]).long()
-            more = {} if size == 1 else {"attention_mask": mask}
-            hidden = model.model(ids, **{named: again}, **more).last_hidden_state
+            again.batch_repeat_interleave(len(some))
+            ids = pad_sequence(some, batch_first=True)
+            ends = torch.tensor([len(branch) - 1 for branch in some])
+            place = torch.arange(prefix.shape[1] + ids.shape[1])
+            mask = (place <= prefix.shape[1] + ends[:, None]).long() if size > 1 else None
+            hidden = model.model(ids, attention_mask=mask, **{named: again}).last_hidden_state
             outputs.append(model.lm_head(hidden[torch.arange(len(some)), ends]))
         return outputs
 
-    ways: dict[str, Way] = {}
-    for size in (1, 8, 40):
-        if size * prefix.shape[1] < MOST:
-            ways[f"transformers, kept question, {size} at once"] = partial(kept_prefix, size)
-    if prefix.shape[1] <= SHORT:
-        ways["transformers, one by one"] = one_by_one
-    return ways
+    sizes = [size for size in (1, 8, 40) if size * prefix.shape[1] < MOST]
+    return {f"transformers, kept question, {n} at once": partial(kept_prefix, n) for n in sizes}
 
 
 @torch.inference_mode()
@@ -141,42 +123,32 @@ def timed(ways: dict[str, Way], rounds: int) -> dict[str, list[tuple[float, floa
 def table(seconds: dict[str, list[tuple[float, float]]]) -> str:
     """Markdown: a row for each way."""
     rows = ["| way | CPU seconds | wall seconds | CPU time over the tree's |", "|---|---|---|---|"]
-    tree = median(cpu for cpu, _ in seconds["tree"])
     for name, pairs in seconds.items():
-        columns = []
-        for values in zip(*pairs, strict=True):
-            columns.append(f"{median(values):.3f} ({min(values):.3f} to {max(values):.3f})")
-        ratio = median(cpu for cpu, _ in pairs) / tree
-        rows.append(f"| {name} | {' | '.join(columns)} | {ratio:.2f} |")
+        both = zip(*pairs, strict=True)
+        columns = [f"{median(x):.3f} ({min(x):.3f} to {max(x):.3f})" for x in both]
+        ratio, tree = (median(cpu for cpu, _ in seconds[way]) for way in (name, "tree"))
+        rows.append(f"| {name} | {' | '.join(columns)} | {ratio / tree:.2f} |")
     return "\n".join(rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="weights/tiny-llama", help="a folder")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--work", default="qasc,biology,500,1400,2800,8000")
+    parser.add_argument("--work", default="qasc,biology")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    dtype = getattr(torch, args.dtype)
-    lm = load(args.model, dtype=dtype)
+    lm = load(args.model, dtype=getattr(torch, args.dtype))
     print(f"{args.model}, {args.dtype}, {args.rounds} rounds. {in_words()}")
     for name in args.work.split(","):
         work = WORK[name] if name in WORK else replace(WORK["qasc"], question=int(name))
         prompts = prompts_of(work, lm.config.vocab_size)
-        counts = ", ".join(f"{engine} {n:,}" for engine, n in token_counts(*prompts).items())
-        longest = len(prompts[0]) + max(map(len, prompts[1]))
-        if longest > lm.config.max_position_embeddings:
-            print(f"\n{name}: left out, prompts of {longest:,} tokens are too long for this model")
-            continue
         ways = our_ways(lm, prompts)
         if find_spec("transformers"):
-            ways |= library_ways(args.model, dtype, prompts)
-        print(f"\n{name}: {len(prompts[1])} prompts; tokens: {counts}\n")
+            ways |= library_ways(args.model, lm.decoder.dtype, prompts)
+        print(f"\n{name}: {len(prompts[1])} prompts; tokens: {token_counts(*prompts)}\n")
         print(table(timed(ways, args.rounds)), flush=True)
 
 

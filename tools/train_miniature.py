@@ -363,9 +363,8 @@ def losses(
         if top:
             q = q.new_zeros(1, B * T, *q.shape[2:]).index_copy(1, rows, q)
         q, k, v = (x.reshape(B, T, *x.shape[2:]) for x in (q, k, v))
-        out = attention_call(q, k, v, masks[windows[layer]][None])[0].reshape(
-            1, B * T, *q.shape[2:]
-        )
+        out, _ = attention_call(q, k, v, masks[windows[layer]][None])
+        out = out.reshape(1, B * T, *q.shape[2:])
         return out[:, rows] if top else out
 
     hidden = decoder.run(tokens.reshape(1, -1), at.repeat(B)[None], attend, rows)[0]

@@ -1,7 +1,7 @@
 """A function of rows, called with a few fixed numbers of rows.
 
 A kernel chooses its order of summation by the number of rows. In calls of one shape a row's bits
-depend neither on its place nor on the other rows (docs/verify.md). So all rows go through calls with
+depend neither on its place nor on the others (docs/verify.md). So all rows go through calls with
 numbers of rows that were measured to give the same bits; the last is filled up with zeros.
 """
 
