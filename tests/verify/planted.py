@@ -223,7 +223,8 @@ def of_dense(name: str, change: Callable[[Tensor], None], packed: bool) -> None:
         last = reader.calls[-1]
         N = len(last.queries)
         cells = last.seen(None, slice(0, N)).expand(N, -1, -1).clone()
-        change(cells[0, len(last.queries[0].unique()) - 1])
+        for row in cells[0, len(last.queries[0].unique()) - 1 :]:  # the last fills empty places
+            change(row)
         reader.calls[-1] = replace(last, mask=cells)
 
     PLANTED[name] = lambda patch: of_calls(patch, "mask_reader", of_last)
