@@ -111,8 +111,7 @@ def trained(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, 
 
 def verified(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:
     from minise.verify.bits import measure_bits, shapes_of
-    from minise.verify.report import as_json, as_text
-    from minise.verify.verify import verify
+    from minise.verify.verify import as_json, as_text, verify
 
     result, dtype = verify(lm, plan, options.require_bits), str(lm.decoder.dtype)[6:]
     bits = [measure_bits(shape) for shape in shapes_of(lm.decoder)] if options.bits else []

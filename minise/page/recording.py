@@ -33,8 +33,8 @@ from minise.method import Plan, SelfEnsemble
 from minise.page.page import MOST_CHOICES, page_of, page_question
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, Prompt, write_prompts
 from minise.question import Question
+from minise.verify.comparison import relative
 from minise.verify.recording import record
-from minise.verify.traces import relative
 
 MOST_TRIALS, MOST_SEED = 40, 9999  # that the scenes can show
 GROUPS = 3  # at most, in the row of Leak

@@ -1,21 +1,101 @@
 """Compare packed runs with separate runs of the same prompts: every row, every layer, the logits,
-and the label logits as answers read them."""
+and the label logits as answers read them. And check that no group depends on another.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations, count
+from math import comb
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minise.engines import LanguageModel, run_alone
+from minise.engines import LanguageModel, layout_ends, run_alone
 from minise.exact import run as exact
-from minise.layout import Layout, causal_mask, pack
+from minise.layout import Layout, Tree, causal_mask, pack
 from minise.method import Plan, label_logits
-from minise.verify.traces import Apart, Trace, absolute, flat_paths, largest, pick, trace
+from minise.model import Decoder
 
 ENGINES, ABLATIONS = ("dense", "tree", "plain"), ("without_mask", "without_positions")
 FEW = 8  # prompts, at most, where all would take too long or too much memory
+T = TypeVar("T")
+Trace = list[Tensor]  # the rows' hidden states (R, D) after each layer, then after the final norm
+
+
+def trace(decoder: Decoder, run: Callable[[], T]) -> tuple[Trace, T]:
+    """The hidden states of the one pass of `decoder` in `run`, and what `run` returned."""
+    rows: Trace = []
+    hooks = [
+        module.register_forward_hook(lambda _, inputs, output: rows.append(output.flatten(0, -2)))
+        for module in (*decoder.model.layers, decoder.model.norm)
+    ]
+    try:
+        return rows, run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def pick(traced: Trace, rows: Sequence[int], top: Sequence[int] | None = None) -> Trace:
+    """Some rows of every layer. `top`: those of the top layer and the final norm, if others. Rows
+    that a run does not have are left out: then a comparison sees other shapes."""
+    by_layer = [rows] * (len(traced) - 2) + [rows if top is None else top] * 2
+    pairs = zip(traced, by_layer, strict=True)
+    return [layer[[row for row in numbers if row < len(layer)]] for layer, numbers in pairs]
+
+
+def flat_paths(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Each prompt's rows in the packed sequence, computed from the lengths and not from a layout,
+    which could be wrong."""
+    paths, start = [], len(prefix)
+    for branch in branches:
+        paths.append([*range(len(prefix)), *range(start, start + len(branch))])
+        start += len(branch)
+    return paths
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The largest difference of a row, as part of that row's size in `a`. Infinite if the shapes
+    differ. A row of zeros differs by 0 from itself and by a huge number from any other."""
+    if a.shape != b.shape:
+        return math.inf
+    sizes, differences = (
+        x.double().square().mean(dim=-1).sqrt() for x in (a, a.double() - b.double())
+    )
+    return float((differences / sizes.clamp(min=torch.finfo(torch.float64).tiny)).max())
+
+
+def absolute(a: Tensor, b: Tensor) -> float:
+    """The largest difference of an entry; infinite if the shapes differ."""
+    return math.inf if a.shape != b.shape else float((a.double() - b.double()).abs().max())
+
+
+def largest(values: Sequence[float]) -> float:
+    """The maximum; NaN if one value is. (max() of values with a NaN depends on their order.)"""
+    return math.nan if any(map(math.isnan, values)) else max(values)
+
+
+@dataclass
+class Apart:
+    """The largest differences so far between the rows of two runs, layer by layer: of an entry
+    (`absolute`), and of a row as part of its size (`relative`). equal: whether all bits are."""
+
+    absolute: list[float] = field(default_factory=list)
+    relative: list[float] = field(default_factory=list)
+    equal: bool = True
+
+    def add(self, a: Trace, b: Trace) -> None:
+        """Compare the rows of `b` with those of `a`."""
+        self.equal &= all(map(torch.equal, a, b))
+        for maxima, measure in ((self.absolute, absolute), (self.relative, relative)):
+            found = [measure(x, y) for x, y in zip(a, b, strict=True)]
+            maxima[:] = [largest(pair) for pair in zip(maxima or found, found, strict=True)]
 
 
 @dataclass
@@ -54,9 +134,8 @@ class Packed:
         self, lm: LanguageModel, plan: Plan, engine: str, layout: Layout | None = None
     ) -> None:
         self.lm, self.engine, plan = lm, engine, replace(plan, layout=layout)
-        decoder = lm.decoder if engine == "plain" else lm.refined
+        decoder, tree = lm.decoder if engine == "plain" else lm.refined, engine == "tree"
         self.hidden, self.labels = trace(decoder, lambda: label_logits(lm, plan, engine))
-        tree = engine == "tree"
         packed = pack(plan.prefix, plan.branches, tree=tree)
         self.paths = packed.paths() if tree else flat_paths(plan.prefix, plan.branches)
         # The tree's top layer has the ends only.
@@ -83,11 +162,10 @@ class Packed:
 def compare(lm: LanguageModel, plan: Plan) -> dict[str, Difference]:
     """Run each prompt of the plan alone, and compare each engine and each ablation with that."""
     flat = pack(plan.prefix, plan.branches)
-    T = len(flat.tokens)
-    layouts = flat.replace(mask=causal_mask(T)), flat.replace(positions=torch.arange(T))
+    rows = len(flat.tokens)
+    layouts = flat.replace(mask=causal_mask(rows)), flat.replace(positions=torch.arange(rows))
     runs = {name: Packed(lm, plan, name) for name in ENGINES}
-    for name, layout in zip(ABLATIONS, layouts, strict=True):
-        runs[name] = Packed(lm, plan, "dense", layout)
+    runs |= {n: Packed(lm, plan, "dense", one) for n, one in zip(ABLATIONS, layouts, strict=True)}
     differences = {name: Difference() for name in runs}
     for group in range(len(plan.prompts)):
         separate = alone(lm, plan, group)
@@ -106,9 +184,8 @@ def rounding(lm: LanguageModel, wide: LanguageModel, plan: Plan) -> Apart:
     for group in range(len(plan.prompts)):
         both = []
         for one in (wide, lm):
-            separate = alone(one, plan, group)
-            logits = exact.logits(one.refined, separate[-2][-1:])
-            both.append([rows.double() for rows in (*separate, logits)])
+            rows = alone(one, plan, group)
+            both.append([x.double() for x in (*rows, exact.logits(one.refined, rows[-2][-1:]))])
         apart.add(*both)
     return apart
 
@@ -116,3 +193,88 @@ def rounding(lm: LanguageModel, wide: LanguageModel, plan: Plan) -> Apart:
 def some(plan: Plan) -> Plan:
     """The plan with at most FEW of its prompts, spread over all."""
     return replace(plan, prompts=plan.prompts[:: -(-len(plan.prompts) // FEW)])
+
+
+class _Wide(nn.Module):
+    """A layer that computes in float64, by a copy that lives for one call."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.narrow = [layer]  # in a list it is no part of this module, and stays as it is
+
+    def forward(self, *arguments: object) -> object:
+        return copy.deepcopy(self.narrow[0]).double()(*arguments)
+
+
+def widened(lm: LanguageModel) -> LanguageModel:
+    """The same model in float64, its refined decoder too. It holds copies of the embedding and the
+    output matrix; the layers are copied one at a time, when they run."""
+    known: dict[int, Any] = {}  # what deepcopy takes as copied; so the two share their copies
+    for decoder in (lm.decoder, lm.refined):
+        known[id(decoder.model.layers)] = nn.ModuleList(map(_Wide, decoder.model.layers))
+    plain, refined = (copy.deepcopy(one, known).double() for one in (lm.decoder, lm.refined))
+    wide = replace(lm, decoder=plain)
+    wide.__dict__["refined"] = refined  # in place of what the property would make
+    return wide
+
+
+@dataclass
+class Influence(Apart):
+    """How far a group's rows change in `runs` runs in which all others are scrambled."""
+
+    runs: int = 0
+
+
+@torch.inference_mode()
+def influence(
+    lm: LanguageModel, prefix: Sequence[int], branches: Sequence[Sequence[int]]
+) -> Influence:
+    """Replace every token outside a group's own prompt by a random other one, in the dense and in
+    the tree engine: the group's rows must stay equal bit for bit."""
+    found, size = Influence(), lm.config.vocab_size
+    for is_tree in (False, True):
+        layout = pack(prefix, branches, tree=is_tree)
+        paths = layout.paths() if is_tree else flat_paths(prefix, branches)
+
+        def run(tokens: Tensor, layout: Tree = layout, is_tree: bool = is_tree) -> Tensor:
+            if not is_tree:
+                return layout_ends(lm, layout.replace(tokens=tokens))
+            changed = Tree(tokens, layout.parents, layout.positions, layout.ends)
+            return exact.read_ends(lm.refined, changed)
+
+        tokens, generator = layout.tokens, torch.Generator().manual_seed(0)
+        whole, _ = trace(lm.refined, partial(run, tokens))
+        for groups in groups_to_keep(paths):
+            rows = [*{row for group in groups for row in paths[group] if row < len(tokens)}]
+            shift = torch.randint(1, size, tokens.shape, generator=generator)
+            shift[rows] = 0
+            changed, _ = trace(lm.refined, partial(run, (tokens + shift) % size))
+            top = groups if is_tree else None  # the tree's top layer has the ends only
+            found.add(pick(whole, rows, top), pick(changed, rows, top))
+            found.runs += 1
+    return found
+
+
+def groups_to_keep(paths: list[list[int]]) -> list[list[int]]:
+    """The groups kept in each run, so that for every group and every row outside its path some run
+    keeps the group and no path with that row. Where prompts fork, each way is kept in half of the
+    runs, and no two in the same half: 8 runs serve 70 ways (Sperner's theorem)."""
+    steps = [list(zip([-1, *path], [*path, -1], strict=True)) for path in paths]
+    ways: dict[int, list[int]] = {}  # row -> the rows that come next, -1 for a prompt's end
+    for row, after in dict.fromkeys(step for path in steps for step in path):
+        ways.setdefault(row, []).append(after)
+    # The forks on each path: (which way it goes, of how many).
+    forks = [
+        [(ways[a].index(b), len(ways[a])) for a, b in path if len(ways[a]) > 1] for path in steps
+    ]
+    runs = []
+    for level in range(max(map(len, forks))):
+        # The groups that have so many forks, and which way each goes at this one.
+        turns = {group: path[level] for group, path in enumerate(forks) if len(path) > level}
+        most = max(number for _, number in turns.values())
+        needed = next(r for r in count() if comb(r, r // 2) >= most)
+        halves = list(combinations(range(needed), needed // 2))
+        runs += [
+            [g for g, (way, _) in turns.items() if run in halves[way]] for run in range(needed)
+        ]
+    return [groups for groups in runs if groups]

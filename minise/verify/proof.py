@@ -1,14 +1,9 @@
 """Prove, for the prompts of a plan, that packed runs equal separate runs: for all weights.
 
-`verify` compares numbers, of one set of weights. Here the engines run on symbols (symbols.py), on
-hashes of what each number is made of. Equal hashes are the same operations on the same data.
-
-Bits: dense and tree make every row of every prompt in the same way as its separate run, in calls of
-the same shapes. So their bits are equal for all weights; docs/verify.md lists what is assumed.
-
-Arithmetic: separate and plain compute what is defined here, in `_defined`: the prompt alone, in
-which token i reads the tokens up to i within the window, and the logits of its labels at its end.
-The refined decoder runs separate, dense and tree; the plain one runs plain and the definition.
+The engines run on symbols (symbols.py): equal hashes are the same operations on the same data.
+Bits: dense and tree make every row of every prompt as its separate run does, in calls of the same
+shapes; docs/verify.md lists what is assumed. Arithmetic: separate and plain compute what `_defined`
+says: token i reads the tokens up to i within the window.
 """
 
 from __future__ import annotations
@@ -25,12 +20,14 @@ from minise.checks import check_prompts
 from minise.engines import LanguageModel
 from minise.layout import pack
 from minise.method import Plan
-from minise.verify.comparison import Packed, alone
+from minise.verify.comparison import Packed, Trace, alone, flat_paths, trace
 from minise.verify.symbols import CallSymbols, Symbols, symbolic
-from minise.verify.traces import Trace, flat_paths, trace
 
 BY_CALLS = ("dense", "tree")  # compared with a separate run; the others with the definition
 ENGINES = (*BY_CALLS, "separate", "plain")
+PROVED = """proved for all weights of this shape: in exact arithmetic separate and plain compute
+  each prompt as it is defined, alone, causal and within its windows; and the bits of
+  dense and tree are those of separate. docs/verify.md lists what is assumed."""
 Run = Callable[[LanguageModel, Plan, int], Trace]  # of one prompt
 
 
@@ -68,20 +65,12 @@ class Proof:
     def __str__(self) -> str:
         size = f"{self.tokens:,} tokens of {self.groups} group prompts, in {self.layers} layers"
         lines = [f"{size}, run on symbols (no weights are read)", ""]
-        failed = {one.engine for one in self.departures}
+        failed = {one.engine: f"FAILED: {one}" for one in self.departures}
         for engine, rows in self.rows.items():
-            by_calls = engine in BY_CALLS
-            same = "the operations and calls of a separate run" if by_calls else "as defined"
-            lines.append(f"  {engine:10}{rows:>10,} rows  {'NOT ' * (engine in failed)}{same}")
-        if not self.passed:
-            return "\n".join([*lines, "", *(f"FAILED: {one}" for one in self.departures)])
-        lines += [
-            "",
-            "proved for all weights of this shape: in exact arithmetic separate and plain compute",
-            "  each prompt as it is defined, alone, causal and within its windows; and the bits of",
-            "  dense and tree are those of separate. docs/verify.md lists what is assumed.",
-        ]
-        return "\n".join(lines)
+            calls = "the operations and calls of a separate run"
+            same = f"{'NOT ' * (engine in failed)}{calls if engine in BY_CALLS else 'as defined'}"
+            lines.append(f"  {engine:10}{rows:>10,} rows  {same}")
+        return "\n".join([*lines, "", *(failed.values() or [PROVED])])
 
 
 class Prover:
@@ -154,13 +143,12 @@ def _first(
     for layer, name in enumerate(names):
         for branch, (one, other) in enumerate(zip(expected, found, strict=True)):
             a, b = (rows[layer].as_subclass(Tensor) for rows in (one, other))
-            if a.shape == b.shape and torch.equal(a, b):
+            if torch.equal(a, b):
                 continue
             token = len(plan.prefix) + len(plan.branches[branch]) - 1
             if a.shape == b.shape and len(a) > 1:
                 token = int((a != b).any(dim=1).nonzero()[0])
-            what = _what(plan, engine, branch, token)
-            yield Departure(engine, name, branch, token, what)
+            yield Departure(engine, name, branch, token, _what(plan, engine, branch, token))
             return
 
 

@@ -1,8 +1,7 @@
 """Compare a model that runs elsewhere with the same weights here, by the answers to some questions.
 
-Bits are not promised: a server computes in its own dtype, in batches of its own, and llama.cpp
-rounds activations to 8 bits where weights have few. What must be small is the distance of
-probabilities. A wrong tokenizer, template or checkpoint is not.
+A server computes in its own dtype and batches, so bits differ. The distance of probabilities must
+be small: with a wrong tokenizer, template or checkpoint it is not.
 """
 
 from __future__ import annotations

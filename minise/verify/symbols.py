@@ -1,12 +1,9 @@
 """Tensors of symbols: decoders run on them as they are, and nothing is computed but hashes.
 
 An element of a `Symbols` is a 64-bit hash of what made it: the operation, the weight's name, the
-hashes that went in. Functions that only move elements move the hashes. The operations of a decoder,
-in `_OPERATIONS`, make a new hash. Any other function raises TypeError, so that nothing passes
-unseen. Positions, token ids and masks are ordinary tensors.
-
-Two elements with the same hash were made by the same operations from the same data. Two that were
-not have the same hash with a chance of 2**-64; a row has two elements, each hashed in its own way.
+hashes that went in. Functions that only move elements move the hashes; the operations of a decoder
+make new ones; any other raises TypeError. Positions, token ids and masks are ordinary tensors. Two
+elements that were not made alike have the same hash with a chance of 2**-64; a row has two.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Training on packed branches: their loss in one pass, and the check that its gradients are right.
 
 A token that several branches share is run once, but it counts once for each branch that holds it,
-times the weight of that branch: so the loss, and its derivative by every parameter, are those of
-the branches run one by one. The pass is the definition (`Decoder.forward`). A masked score is -inf
-before the softmax: its derivative is exactly 0, and never NaN, as each token attends to itself.
+times the weight of that branch: so the loss and its gradients are those of the branches one by one.
+A masked score is -inf before the softmax: its derivative is 0, and never NaN.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from minise.layout import Tree, causal_mask, pack
 from minise.method import Plan
 from minise.verify.comparison import some
 
+Ids = Sequence[Sequence[int]]
 IGNORED = -100  # the target of a token without a loss, as in torch's cross_entropy
 MOST = 1e-12  # the largest difference of a gradient, as a part of the tensor's largest entry
 
@@ -30,7 +30,7 @@ MOST = 1e-12  # the largest difference of a gradient, as a part of the tensor's 
 def packed_loss(
     lm: LanguageModel,
     layout: Tree,
-    targets: Sequence[Sequence[int]] | None = None,
+    targets: Ids | None = None,
     weights: Sequence[float] | None = None,
 ) -> Tensor:
     """The weighted sum over branches of the cross-entropies of their tokens, in nats: a scalar in
@@ -60,9 +60,7 @@ def packed_loss(
     return -(logs[place, list(ids)] * logs.new_tensor(factors)).sum()
 
 
-def _terms(
-    paths: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], weights: Sequence[float]
-) -> list[tuple[int, int, float]]:
+def _terms(paths: Ids, targets: Ids, weights: Sequence[float]) -> list[tuple[int, int, float]]:
     """The terms of the loss: a row of the layout, the id that it is to predict, and how much this
     counts. Branches that share a token and its target add their weights."""
     sums: dict[tuple[int, int], float] = {}
@@ -73,12 +71,7 @@ def _terms(
     return [(row, token, weight) for (row, token), weight in sums.items()]
 
 
-def _check(
-    lm: LanguageModel,
-    paths: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    weights: Sequence[float],
-) -> None:
+def _check(lm: LanguageModel, paths: Ids, targets: Ids, weights: Sequence[float]) -> None:
     """Raise InputError for targets or weights that do not fit."""
     for name, given in (("targets", targets), ("weights", weights)):
         if len(given) != len(paths):

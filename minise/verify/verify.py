@@ -10,33 +10,42 @@ definition, the others in the calls of minise/exact/: what they have wrong shows
 Bits: on a CPU, where the numbers of rows that share their bits are found (docs/verify.md), dense,
 tree and separate must be equal bit for bit: hidden states, logits and label logits.
 
-Influence: what a group must not see cannot change its rows (influence.py).
-
-Ablations: the same without the mask, or without the positional re-encoding, must differ. If it does
-not, the question cannot show a fault, and the check proves nothing.
+Influence: what a group must not see cannot change its rows. Ablations: without the mask, or the
+positional re-encoding, the numbers must differ, or else the question cannot show a fault.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from minise.checks import check_mask_fits, check_prompts
 from minise.engines import LanguageModel
-from minise.exact.machine import facts
+from minise.exact.machine import environment, facts, instructions, processor
 from minise.method import Plan
-from minise.verify.comparison import ABLATIONS, ENGINES, Difference, compare, rounding, some
-from minise.verify.influence import Influence, influence
-from minise.verify.traces import Apart, largest
-from minise.verify.widened import widened
+from minise.verify.comparison import (
+    ABLATIONS,
+    ENGINES,
+    Apart,
+    Difference,
+    Influence,
+    compare,
+    influence,
+    largest,
+    rounding,
+    some,
+    widened,
+)
 
 SAME = 1e-10  # of a row's size: in float64, rounding stays below this and faults do not
 # How many times the model's own rounding may separate two runs of one prompt. Measured in the half
 # types, on the shipped checkpoints: a sound engine with one unit of noise after every attention and
 # MLP came to 3.3 times, an engine with every group position off by one to 17 times or more.
 FACTOR = 6
+YES = {True: "yes", False: "no"}
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,8 @@ class Verification:
         return largest(self.wide[name].relative) <= SAME and self._explained(self.runs[name])
 
     def _explained(self, apart: Apart) -> bool:
-        allowed = [SAME] * len(apart.relative)
-        if self.rounding is not None:
-            allowed = [FACTOR * one for one in self.rounding.relative]
+        own = self.rounding
+        allowed = [FACTOR * x for x in own.relative] if own else [SAME] * len(apart.relative)
         # Scrambled runs have no logits.
         pairs = zip(apart.relative, allowed, strict=False)
         return all(value <= most < math.inf for value, most in pairs)
@@ -93,9 +101,7 @@ class Verification:
         if self.groups > 1 and any(largest(self.wide[name].relative) <= SAME for name in ABLATIONS):
             return "this question shows nothing, because an ablation has the same numbers"
         unchanged = self.influence.equal if exact else self._explained(self.influence)
-        if not unchanged:
-            return "a group depends on what it must not see"
-        return None
+        return None if unchanged else "a group depends on what it must not see"
 
     @property
     def place(self) -> object:
@@ -130,3 +136,79 @@ def verify(lm: LanguageModel, plan: Plan, require_bits: bool = False) -> Verific
         required=require_bits,
         machine={"device": f"{device}{name}", **facts(), "threads": torch.get_num_threads()},
     )
+
+
+def as_json(result: Verification) -> dict[str, Any]:
+    """The fields of `minise verify --json` after the model's name and dtype. Differences are
+    absolute; `tolerance`, and the largest differences in `float64`, are parts of a row's size."""
+
+    def numbers(name: str) -> dict[str, Any]:
+        run = result.runs[name]
+        *layers, labels, logits = run.absolute
+        more = {"probabilities": run.probabilities, "changed": run.changed / run.prompts}
+        return {"layers": layers, "logits": logits, "labels": labels, **more}
+
+    found = result.influence
+    return {
+        "tokens": result.tokens,
+        "groups": result.groups,
+        "tolerance": SAME,
+        "passed": result.passed,
+        "engines": {name: numbers(name) for name in ENGINES},
+        "ablations": {name: numbers(name) for name in ABLATIONS},
+        "float64": {name: largest(run.relative) for name, run in result.wide.items()},
+        "same": {name: result.same(name) for name in result.runs},
+        "bitwise": {name: result.runs[name].equal for name in ("dense", "tree")},
+        "promised": result.promised,
+        "influence": {"runs": found.runs, "scrambled_equal": found.equal},
+        "machine": result.machine,
+    }
+
+
+def as_text(model: str, dtype: str, result: Verification) -> str:
+    """What was compared, a line for each run and its verdict, the influence, and the end."""
+    device = result.machine["device"]
+    place = in_words() if device == "cpu" else f"{device}, beside {in_words()}"
+    prompts = next(iter(result.wide.values())).prompts
+    heads = ("layers", "logits", "labels", "changed", "equal bits", "float64", "verdict")
+    table: list[tuple[str, ...]] = [("", *heads)]
+    for name, run in result.runs.items():
+        verdict = "the same" if result.same(name) else "different"
+        decides = f"{largest(result.wide[name].relative):.1e}"
+        cells = f"{run.changed / run.prompts:.0%}", YES[run.equal], decides, verdict
+        table.append((name.replace("_", " "), *_parts(run.relative), *cells))
+    if result.rounding is not None:
+        allowed = [FACTOR * one for one in result.rounding.relative]
+        table.append(("rounding explains", *_parts(allowed)))
+    bits = "separate, dense and tree are equal bit for bit" if result.bitwise else "not equal bits"
+    more = "" if result.promised else ", where they are not promised"
+    passed = f"passed: {bits} on {result.place}{more}; no group sees another"
+    lines = [
+        f"{model}, {dtype}: {result.tokens:,} tokens of {result.groups} group prompts, "
+        "packed against separate",
+        f"on {place}",
+        "",
+        "The largest difference of a row from the separate runs, as a part of the row's size.",
+        f"What decides is float64 ({prompts} prompts): {SAME:.0e} passes.",
+        "",
+        *(f"  {name:18}" + "".join(f"{cell:>11}" for cell in cells) for name, *cells in table),
+        "",
+        f"Influence: {result.influence.runs} packed runs, in which random tokens replace all that "
+        "a group must not see.",
+        f"  Its hidden states stay equal bit for bit: {YES[result.influence.equal]}",
+        "",
+        passed if result.passed else f"FAILED: {result.failure}",
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _parts(relative: list[float]) -> tuple[str, str, str]:
+    *layers, labels, logits = relative
+    return f"{largest(layers):.1e}", f"{logits:.1e}", f"{labels:.1e}"
+
+
+def in_words() -> str:
+    """The facts about this machine on one line, with the number of threads."""
+    versions = [f"torch {torch.__version__}", f"threads {torch.get_num_threads()}"]
+    variables = [f"{name}={value}" for name, value in environment().items()]
+    return ", ".join([processor(), instructions(), *versions, *variables])

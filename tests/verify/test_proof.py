@@ -17,9 +17,9 @@ from minise.engines import run_alone
 from minise.layout import Tree
 from minise.model import RMSNorm
 from minise.verify import proof
+from minise.verify.comparison import trace
 from minise.verify.proof import Prover
 from minise.verify.symbols import CallSymbols, Symbols, hashed, symbolic
-from minise.verify.traces import trace
 from tests.support.tiny import ALL_FAMILIES
 from tests.verify.cases import SHARED, SHORT, Models, plan_of
 from tests.verify.planted import PLANTED, WINDOWED

@@ -20,10 +20,19 @@ from minise.commands.options import QUESTION
 from minise.exact import run as exact
 from minise.exact.attention import Reader
 from minise.layout import Layout, Tree, causal_mask
-from minise.verify.influence import Influence, groups_to_keep, influence
-from minise.verify.traces import Apart, flat_paths, largest, pick, relative, trace
+from minise.verify.comparison import (
+    Apart,
+    Influence,
+    flat_paths,
+    groups_to_keep,
+    influence,
+    largest,
+    pick,
+    relative,
+    trace,
+    widened,
+)
 from minise.verify.verify import ABLATIONS, ENGINES, FACTOR, SAME, verify
-from minise.verify.widened import widened
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, load_tiny
 from tests.verify.cases import BIRD, SHORT, Models, each_dtype, plan_of, rounding_noise
 from tests.verify.planted import PLANTED, WINDOWED
@@ -306,7 +315,7 @@ class TestInfluence:
             runs.append(layout.tokens)
             return real(lm, layout)
 
-        monkeypatch.setattr("minise.verify.influence.layout_ends", watch)
+        monkeypatch.setattr("minise.verify.comparison.layout_ends", watch)
         influence(lm, [1, 2], branches)
         for tokens in runs[1:]:
             same = set((tokens == runs[0]).nonzero().flatten().tolist())
