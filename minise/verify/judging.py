@@ -5,40 +5,52 @@ those that were meant: the first wrong place, and the known mistake that explain
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minise.verify import mistakes
+from minise.verify.formats import Finding
 from minise.verify.mistakes import meant_mask
-from minise.verify.packing import Finding, Packing, read
+from minise.verify.packing import Packing, read, split
 
 IGNORED = -100  # the label of a token that is no target, as in torch's cross_entropy
 SMALL = 40  # tokens of a row that is drawn
+UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was found for a row of `tokens` tokens that holds `prompts` documents or branches.
-    picture: the mask, if it is wrong and small enough to be drawn."""
+    """What was found for a row of `tokens` tokens that holds `prompts` documents or branches, or
+    for all rows of a batch. unjudged: how many tokens belong to no prompt, and are not said to be
+    padding. notes: which they are, and which are padding. picture: the mask, if it is wrong and
+    small enough to be drawn."""
 
     tokens: int
     prompts: int
     findings: tuple[Finding, ...]
     picture: str = ""
+    unjudged: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """Whether the row is equal to the separate runs."""
-        return not self.findings
+        """Whether the row is equal to the separate runs, and every token of it was judged."""
+        return not self.findings and not self.unjudged
 
     def __str__(self) -> str:
-        verdict = f"{'' if self.equal else 'NOT '}equal to the separate runs"
+        verdict = f"{'NOT ' * bool(self.findings)}equal to the separate runs"
+        if self.unjudged:
+            also, s = "and" if self.findings else "but for", "s" * (self.unjudged > 1)
+            tokens = f"{self.unjudged:,} token{s}"
+            verdict += f", {also} {tokens} that {'were' if s else 'was'} not judged"
         lines = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
         for one in self.findings:
             lines += ["", f"{one.what}: {one.words}"]
             lines += [f"  wrong: {one.wrong:,} of {one.of:,}", f"  to mend it: {one.mend}"]
+        lines += ["", *self.notes] if self.notes else []
         return "\n".join([*lines, *(["", self.picture] if self.picture else [])])
 
 
@@ -47,13 +59,51 @@ def check(**fields: Any) -> Report:
     wrong if not. `print(report)` says it in words; report.findings has it in parts.
 
     fields: what was meant, and what a model is given, as docs/check.md lists. Values are lists,
-    arrays or tensors; a leading batch dimension of 1 is allowed; None counts as not given. Raises
-    InputError for fields that are malformed or contradict each other.
+    arrays or tensors; None counts as not given. A batch of several rows has what was meant for
+    each; then words begin with the row. Raises InputError for fields that are malformed or
+    contradict each other.
     """
-    p = read(fields)
+    rows = [_judge(read(one, row)) for row, one in enumerate(split(fields))]
+    if len(rows) == 1:
+        return rows[0]
+    findings, notes, pictures = [], [], []
+    for row, one in enumerate(rows):
+        findings += [replace(each, words=f"row {row}: {each.words}") for each in one.findings]
+        notes += [f"row {row}: {note}" for note in one.notes]
+        pictures += [f"row {row}\n{one.picture}"] * bool(one.picture)
+    sizes = (sum(getattr(one, name) for one in rows) for name in ("tokens", "prompts", "unjudged"))
+    tokens, prompts, unjudged = sizes
+    return Report(tokens, prompts, tuple(findings), "\n\n".join(pictures), unjudged, tuple(notes))
+
+
+def _judge(p: Packing) -> Report:
     findings = [*p.faults, *_judge_mask(p), *_judge_positions(p), *_judge_labels(p)]
     drawn = any(one.what in ("mask", "positions") for one in findings) and len(p.real) <= SMALL
-    return Report(len(p.real), len(p.meant.ends), tuple(findings), draw(p) if drawn else "")
+    rest, notes = ~p.real & ~p.padding, []
+    if rest.any():
+        seen = p.parts[p.mask[rest].any(dim=0) & p.real].unique().tolist()
+        to = _list([p.names[part] for part in seen]) or "no prompt"
+        belong, they, them = (
+            ("belong", "they", "them") if rest.sum() > 1 else ("belongs", "it", "it")
+        )
+        notes += [f"{_tokens(rest)} {belong} to no prompt; {they} may attend to {to}; nothing is "
+                  f"promised for {them}", f"  to mend it: {UNJUDGED}"]  # fmt: skip
+    if p.padding.any():
+        notes += [f"{_tokens(p.padding)}: padding, as the row says; nothing is promised for it"]
+    size, picture = len(p.real), draw(p) if drawn else ""
+    judged = tuple(findings), picture, int(rest.sum()), tuple(notes)
+    return Report(size, len(p.meant.ends), *judged)
+
+
+def _tokens(where: Tensor) -> str:
+    rows = [f"{row}" for row in where.nonzero().flatten().tolist()]
+    return f"token{'s' * (len(rows) > 1)} {_list(rows)}"
+
+
+def _list(words: list[str], most: int = 6) -> str:
+    """Such as "a, b and c"; of many the first ones."""
+    words = words if len(words) <= most else [*words[:most], f"{len(words) - most:,} more"]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _judge_mask(p: Packing) -> Iterator[Finding]:
@@ -77,20 +127,24 @@ def _judge_mask(p: Packing) -> Iterator[Finding]:
 
 
 def _judge_positions(p: Packing) -> Iterator[Finding]:
-    meant, given = p.meant.positions, p.positions
-    shift = torch.where(p.real, given - meant, 0)
+    shift = torch.where(p.real, p.positions - p.places, 0)
     if not shift.any():
         return
-    row = int(shift.nonzero()[0])
-    equal = (n for n, one in mistakes.positions(p) if torch.equal(one[p.real], given[p.real]))
-    name = next(equal, "")
+    row = int(shift.any(dim=0).nonzero()[0])
+    axis = int(shift[:, row].nonzero()[0])
+    known = ((n, torch.where(p.real, one - p.positions, 0)) for n, one in mistakes.positions(p))
+    name = next((n for n, apart in known if not apart.any()), "")
     mend = "number the tokens of each prompt 0, 1, 2, ..., as if it were alone"
     later = p.meant.parents >= 0
-    if torch.equal(shift[later], shift[p.meant.parents[later]]):
+    if torch.equal(shift[:, later], shift[:, p.meant.parents[later]]):
         mend += "; with rotary positions alone, a shift of a whole prompt changes only rounding"
-    places = f"{int(given[row])}, not {int(meant[row])}"
+    if len(shift) > 1:
+        mend += "; for images give positions_alone, what each prompt has when it is alone"
+    of = f" in axis {axis}" if len(shift) > 1 else ""
+    places = f"{int(p.positions[axis, row])}, not {int(p.places[axis, row])}{of}"
     words = f"{p.token(row)} has the position {places}: {name or 'no known mistake'}"
-    yield Finding("positions", words, name, int((shift != 0).sum()), int(p.real.sum()), mend)
+    wrong = int(shift.any(dim=0).sum())
+    yield Finding("positions", words, name, wrong, int(p.real.sum()), mend)
 
 
 def _judge_labels(p: Packing) -> Iterator[Finding]:
@@ -100,13 +154,14 @@ def _judge_labels(p: Packing) -> Iterator[Finding]:
     children: dict[int, list[int]] = {}
     for row, parent in enumerate(parents):
         children.setdefault(parent, []).append(row)
+    shifted, has_tokens = p.given.get("labels_are") == "shifted", "input_ids" in p.given
     wrong, words, name = 0, "", ""
     for row, label in enumerate([] if p.labels is None else p.labels.tolist()):
-        source, target = (row, row + 1) if p.shifted else (row - 1, row)
+        source, target = (row, row + 1) if shifted else (row - 1, row)
         if label == IGNORED or source < 0:  # unshifted, the first has no prediction
             continue
-        follow = [one for one in children.get(source, []) if p.shifted or one == target]
-        if any(tokens[one] == label or not p.has_tokens for one in follow):
+        follow = [one for one in children.get(source, []) if shifted or one == target]
+        if any(tokens[one] == label or not has_tokens for one in follow):
             continue
         wrong += 1
         before = p.token(source).rstrip(",")
@@ -127,8 +182,8 @@ def draw(p: Packing) -> str:
     cells = {(True, True): "█", (False, False): "·", (False, True): "!", (True, False): "o"}
     width = max(8, *map(len, p.names))
     lines = [f"token  {'of':<{width}}  position  attends to"]
-    for row, place in enumerate(p.meant.positions.tolist()):
-        given = int(p.positions[row])
+    for row, place in enumerate(p.places[0].tolist()):
+        given = int(p.positions[0, row])
         pairs = zip(right[row].tolist(), p.mask[row].tolist(), strict=True)
         drawn = "".join(map(cells.__getitem__, pairs)) if p.real[row] else ""
         shown = f"{given}" if given == place or not p.real[row] else f"{given} ({place})"

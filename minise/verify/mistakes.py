@@ -37,12 +37,13 @@ class Mistake(NamedTuple):
 def meant_mask(p: Packing) -> Tensor:
     """(T, T) bool, what a row should be given: each token attends to its ancestors and itself,
     within the window."""
-    return within(p.meant.mask & p.real, p.meant.positions, p.meant.positions, p.window)
+    depth = p.meant.positions
+    return within(p.meant.mask & p.real, depth, depth, p.given.get("window"))
 
 
 def masks(p: Packing) -> Iterator[Mistake]:
     """Each known mask with each known way to apply the window, if there is one."""
-    depth, index = p.meant.positions, torch.arange(len(p.real))
+    depth, index, window = p.meant.positions, torch.arange(len(p.real)), p.given.get("window")
     by = "compare position ids, not places in the row"
     size = "position i may attend to position j where i - j < window"
     ways: list[tuple[str, str, Narrow]] = [
@@ -53,10 +54,10 @@ def masks(p: Packing) -> Iterator[Mistake]:
         ("the window is one too narrow", size, lambda m, w: within(m, depth, depth, w and w - 1)),
     ]
     for name, mend, mask in _hidden(p):
-        for way, how, narrow in ways if p.window else ways[:1]:
+        for way, how, narrow in ways if window else ways[:1]:
             names, mends = ("; ".join(filter(None, two)) for two in ((name, way), (mend, how)))
             if names:
-                yield Mistake(names, mends, narrow(mask, p.window))
+                yield Mistake(names, mends, narrow(mask, window))
 
 
 def _hidden(p: Packing) -> Iterator[tuple[str, str, Tensor]]:

@@ -16,11 +16,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_mask
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 import minise
-from minise import InputError, LanguageModel
-from minise.engines import run_alone
+from minise import InputError
 from minise.layout import causal_mask
 from minise.verify import mistakes
 from minise.verify.judging import check
@@ -47,30 +46,6 @@ def drawn(mask: Tensor) -> str:
 
 # ---- reading
 
-WAYS: dict[str, dict[str, Any]] = {
-    "cu_seqlens": {"cu_seqlens": [0, 3, 5]},
-    "segment ids": {"segment_ids": [7, 7, 7, 2, 2]},
-    "parents": {"parents": [-1, 0, 1, -1, 3]},
-    "positions that start over": {"position_ids": [0, 1, 2, 0, 1], "restarts": True},
-    "positions that start over at 1": {"position_ids": [1, 2, 3, 1, 2], "restarts": True},
-    "a bool mask": {"attention_mask": RIGHT},
-    "a bool mask by its short name": {"mask": RIGHT},
-    "a bool mask of one head": {"attention_mask": RIGHT[None, None]},
-    "a mask of 0 and 1": {"attention_mask": RIGHT.long().tolist()},
-    "an additive mask": {"attention_mask": torch.where(RIGHT, 0.0, LOWEST)},
-    "an additive mask with infinity": {"attention_mask": torch.where(RIGHT, 0.0, -math.inf)},
-    "an additive mask in lists": {"attention_mask": torch.where(RIGHT, 0.0, -1e4).tolist()},
-    "a mask_mod": {"mask_mod": same_document},
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_say_who_attends_to_whom_becomes_the_same_mask(way: str) -> None:
-    p = read({**DOCUMENTS, **WAYS[way]})
-    assert torch.equal(p.mask, RIGHT)
-    assert torch.equal(p.meant.mask, RIGHT)
-    assert p.faults == ()
-
 
 def test_masks_are_read_as_flexattention_and_a_softmax_read_them() -> None:
     mask = read({**DOCUMENTS, "mask_mod": same_document}).mask
@@ -84,17 +59,6 @@ def test_masks_are_read_as_flexattention_and_a_softmax_read_them() -> None:
     # A row of 0 and 1 hides columns and no borders.
     mask = read({"documents": [3], "attention_mask": [[0, 1, 1]]}).mask
     assert drawn(mask) == "000 010 011"
-
-
-def test_windows_of_kernels_are_by_index_and_of_trees_by_position() -> None:
-    """A mask that is given whole is not narrowed."""
-    tree = {"trunk": 2, "branches": [1, 1], "window": 2}
-    more = {"parents": [-1, 0, 1, 1], "position_ids": [0, 1, 2, 2]}
-    assert drawn(read({**tree, **more}).mask) == "1000 1100 0110 0101"
-    assert drawn(read(tree).mask) == "1000 1100 0110 0011"
-    for way in ({"mask_mod": same_document}, {"attention_mask": RIGHT}):
-        assert torch.equal(read({**DOCUMENTS, **way, "window": 1}).mask, RIGHT)
-    assert torch.equal(read({**DOCUMENTS, "window": 1}).mask, torch.eye(5, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(
@@ -356,27 +320,6 @@ def test_a_small_row_is_drawn_and_a_large_one_is_not() -> None:
     assert check(documents=[30, 30]).picture == ""
 
 
-@pytest.mark.parametrize("row", [{"documents": [3, 2]}, {"trunk": 2, "branches": [2, 1]}], ids=str)
-def test_a_row_passes_exactly_if_its_states_are_those_of_separate_runs(
-    lm: LanguageModel, row: dict[str, Any]
-) -> None:
-    """Each cell of the mask is changed, one after the other, and each position."""
-    tokens = torch.tensor([5, 6, 7, 8, 9])
-    p = read({**row, "input_ids": tokens})
-    right, alone = meant_mask(p), torch.zeros(5, lm.config.hidden_size, dtype=torch.float64)
-    with torch.inference_mode():
-        for path in p.meant.paths():
-            alone[path] = run_alone(lm, tokens[path].tolist())
-        for cell in [None, *((i, j) for i in range(5) for j in range(5) if i != j)]:
-            mask = right.clone()
-            if cell is not None:
-                mask[cell] = ~mask[cell]
-            states = lm.decoder(tokens, p.meant.positions, mask)
-            same = torch.allclose(states, alone, rtol=0, atol=1e-9)
-            given = {"position_ids": p.meant.positions, "attention_mask": mask}
-            assert check(**row, **given).equal == same == (cell is None)
-
-
 # ---- published bugs: rows as the bug makes them and as its fix does
 
 LINES = (Path(__file__).parent / "bugs.jsonl").read_text(encoding="utf-8").splitlines()
@@ -447,7 +390,8 @@ def test_json_has_every_finding(capsys, tmp_path: Path) -> None:
     status, out, err = run(capsys, "check", path, "--json")
     report = json.loads(out)
     assert (status, err) == (1, "")
-    assert set(report) == {"file", "equal", "tokens", "prompts", "findings", "picture"}
+    known = "file equal tokens prompts findings picture unjudged notes"
+    assert set(report) == set(known.split())
     assert [one["what"] for one in report["findings"]] == ["mask", "positions"]
     assert set(report["findings"][0]) == {"what", "words", "name", "wrong", "of", "mend"}
 
@@ -482,12 +426,129 @@ def test_objects_and_files_over_the_limit_are_not_read(capsys, tmp_path, monkeyp
     assert_one_line(*run(capsys, "check", path), ["row.npz", "cut it to one row"])
 
 
-def test_the_example_of_the_page_prints_what_the_page_shows(capsys, tmp_path, monkeypatch) -> None:
-    page = (DOCS / "check.md").read_text(encoding="utf-8")
-    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL))
+def test_the_page_runs_as_it_is_shown(capsys, tmp_path, monkeypatch) -> None:
+    """Its code writes a file of each format, and `minise check` prints what it shows."""
+    page, names, printed = (DOCS / "check.md").read_text(encoding="utf-8"), {}, ""
     monkeypatch.chdir(tmp_path)
-    Path("row.json").write_text(blocks["json"])
-    command = re.findall(r"^minise (check .*)$", page, flags=re.MULTILINE)[0]
-    assert run(capsys, *command.split()) == (1, blocks["text"], "")
-    exec(blocks["python"], {})
+    commands = 0
+    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
+        if kind == "json":
+            Path("row.json").write_text(text)
+        elif kind == "python":
+            exec(text, names)
+        elif kind == "sh":
+            outs = [run(capsys, *line.split()[1:]) for line in text.splitlines()]
+            printed, commands = "".join(out for _, out, _ in outs), commands + len(outs)
+            assert [err for _, _, err in outs] == [""] * len(outs)
+            for status, out, _ in outs:
+                assert status == int("NOT " in out or "but for" in out)
+        elif kind == "text":
+            assert printed == text
+    assert commands == 11
+    assert run(capsys, "check", "tail.json", "--allow-unjudged")[0] == 0
+    assert run(capsys, "check", "row.json", "--allow-unjudged")[0] == 1
     assert minise.check is check
+
+
+# ---- what libraries hold
+
+
+def test_a_block_mask_is_read_as_it_runs_and_compared_with_its_mask_mod() -> None:
+    for size in (2, 128):
+        for separate in (True, False):
+            more = {"device": "cpu", "BLOCK_SIZE": size, "separate_full_blocks": separate}
+            block = create_block_mask(same_document, None, None, 5, 5, **more)
+            p = read({**DOCUMENTS, "attention_mask": block})
+            assert torch.equal(p.mask, RIGHT)
+            assert p.faults == ()
+    block = create_block_mask(same_document, None, None, 5, 5, device="cpu", BLOCK_SIZE=2)
+    block.kv_num_blocks[0, 0, 0] = 0  # the first two rows read nothing
+    right = {**DOCUMENTS, "position_ids": [0, 1, 2, 0, 1]}
+    names = [one.name for one in check(**right, attention_mask=block).findings]
+    assert names == ["the blocks of the BlockMask are not those of its mask_mod", ""]
+
+
+def test_a_flattened_batch_of_the_reference_library_is_read() -> None:
+    transformers = pytest.importorskip("transformers")
+    collate = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+    batch = collate([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}])
+    given = {name: batch[name] for name in ("input_ids", "labels", "position_ids")}
+    assert check(documents=[3, 2], **given, cu_seqlens=batch["cu_seq_lens_q"]).equal
+    assert check(documents=[3, 2], **given, restarts=True).equal
+    assert not check(documents=[2, 3], **given, restarts=True).equal
+
+
+def test_megatrons_padding_and_shards_are_undone() -> None:
+    row = {"documents": [3, 2], "padded": [4, 4], "cu_seqlens_q": [0, 3, 5]}
+    row |= {"cu_seqlens_q_padded": [0, 4, 8], "context_parallel": 2}
+    shards = torch.tensor([[0, 3, 0, 3], [1, 2, 1, 2]])
+    right = check(**row, position_ids=shards, input_ids=shards + 5)
+    assert (right.equal, right.unjudged) == (True, 0)
+    assert right.notes == (
+        "tokens 3, 6 and 7: padding, as the row says; nothing is promised for it",
+    )
+    assert first(**row, position_ids=shards.flip(0)).startswith("token 0, the first of document 1")
+    row["cu_seqlens_q"] = [0, 5, 7]
+    assert check(**row, position_ids=shards).findings[0].what == "cu_seqlens"
+    with pytest.raises(InputError, match="6 tokens make no 4 equal parts"):
+        check(documents=[6], context_parallel=2)
+
+
+def test_a_batch_is_judged_row_by_row_and_each_axis_of_positions() -> None:
+    rows = {
+        "documents": [[3, 2], [5]],
+        "position_ids": torch.tensor([[0, 1, 2, 0, 1], [*range(5)]]),
+    }
+    report = check(**rows, attention_mask=torch.ones(2, 5))
+    assert (report.tokens, report.prompts, report.equal) == (10, 3, False)
+    assert [one.words[:12] for one in report.findings] == ["row 0: token"]
+    seen = torch.stack([RIGHT, causal_mask(5)])
+    assert check(**rows, mask_mod=lambda b, h, q, k: seen[b, q, k]).equal
+    axes = torch.tensor([[0, 1, 2, 0, 1]]).repeat(3, 1)
+    three = {"documents": [3, 2], "cu_seqlens": [0, 3, 5]}
+    assert check(**three, position_ids=axes).equal
+    assert check(
+        documents=[[3, 2]] * 2, cu_seqlens=[0, 3, 5], position_ids=axes[:, None].repeat(1, 2, 1)
+    ).equal
+    axes[1, 4] = 7
+    assert "has the position 7, not 1 in axis 1" in first(**three, position_ids=axes)
+    assert check(**three, position_ids=axes, positions_alone=axes).equal
+
+
+def test_what_would_not_fit_is_refused_before_it_is_widened(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", documents=[2], labels=np.zeros(10**7, "int8"))
+    monkeypatch.setattr("minise.commands.check.free_bytes", lambda: 10**6)
+    assert_one_line(*run(capsys, "check", tmp_path / "bomb.npz"), ["cut it to one row"])
+    monkeypatch.setattr("minise.verify.formats.free_bytes", lambda: 10**6)
+    monkeypatch.setattr(Tensor, "long", None)
+    with pytest.raises(InputError, match="do not fit in memory"):
+        check(documents=torch.ones(10**6, dtype=torch.int8))
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"attention_mask": [1, 2]}, "give mask_is, segments if"),
+        ({"q_ranges": [[0, 3]], "k_ranges": [[0, 2]]}, "q_ranges: give a begin and an end"),
+        ({"prefix_seg_info": {"is_prefix": [0, 0]}}, "group_of_kv: is empty"),
+        ({"tree_kv_index": [[0, 2], [0, 1]]}, "tree_kv_index: give a row for each of 2"),
+        ({"tin": [0, 1], "tout": [2]}, "tout: has 1 entries for 2 tokens"),
+        ({"padded": [1]}, "padded: does not hold the documents"),
+        ({"positions_alone": [0]}, "positions_alone: has the shape (1, 1)"),
+    ],
+)
+def test_a_malformed_form_is_refused_in_one_line(fields: dict[str, Any], part: str) -> None:
+    with pytest.raises(InputError, match=re.escape(part)):
+        check(documents=[2], **fields)
+
+
+def test_two_ranges_may_not_hold_the_same_pair() -> None:
+    row = {"documents": [2], "attn_type_map": [1, 0]}
+    twice = check(**row, q_ranges=[[0, 2], [1, 2]], k_ranges=[[0, 2], [0, 1]])
+    assert [one.name for one in twice.findings] == ["two ranges hold the same pair"]
+    types = {0: "111 111", 1: "110 111", 2: "111 011", 3: "110 011"}
+    for kind, cells in types.items():
+        ranges = {"q_ranges": [[0, 2]], "k_ranges": [[0, 3]], "attn_type_map": [kind]}
+        assert drawn(read({"documents": [3], **ranges}).mask[:2]) == cells
