@@ -6,6 +6,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _NAMES = {
+    "minise.verify.guard": "guard",
     "minise.verify.judging": "check",
     "minise.verify.recording": "record",
     "minise.verify.training": "packed_loss",
