@@ -17,7 +17,7 @@ from torch import Tensor
 from minise.attention import within
 from minise.checks import free_bytes
 from minise.errors import InputError, one_line
-from minise.layout import causal_mask
+from minise.layout import Tree, causal_mask
 
 HIDDEN = -1e3  # an additive mask of this, relative to the row's largest, gives the weight 0
 SOME = 256  # rows of an additive mask that are widened at a time
@@ -194,11 +194,9 @@ def _blocks(g: Given, block: Any) -> Found:
 
 
 def _parents(g: Given) -> Found:
-    mask, parents = torch.eye(g.T, dtype=torch.bool), g.ids("parents").tolist()
-    check_parents("parents", parents, -1)
-    for row, parent in enumerate(parents):
-        mask[row] |= mask[parent] if parent >= 0 else mask[row]
-    return mask, ()
+    parents = g.ids("parents")
+    check_parents("parents", parents.tolist(), -1)
+    return Tree(g.index, parents, g.index, g.index).mask, ()
 
 
 def _restarts(g: Given) -> Found:
