@@ -57,8 +57,8 @@ class Guard:
         ids = kwargs.get("input_ids", args[0] if args else None)
         if self.busy or ids is None or ids.shape[-1] <= self.longest:
             return None
-        call = inspect.signature(self.inner.forward).bind_partial(*args, **kwargs).arguments
-        call.update(call.pop("kwargs", {}))
+        names = inspect.signature(self.inner.forward).parameters
+        call = {**dict(zip(names, args, strict=False)), **kwargs, "input_ids": ids}
         again = partial(self._quiet, model, *args, **kwargs)
         try:
             found = self._quiet(self._compare, call, output, again)
@@ -87,7 +87,7 @@ class Guard:
         if (places is not None and places.dim() > 2) or any(
             name.startswith("pixel") or getattr(one, "get_seq_length", int)() for name, one in named
         ):
-            return None  # documents that have images, or go on from a cache
+            return None  # documents that have images, or calls that are given a cache
         trees = [self._tree(call, row) for row in range(len(ids))]
         paths = [(row, path) for row, one in enumerate(trees) for path in as_tree(one).paths()]
         packed = [one for one in paths if len(one[1]) < ids.shape[1]]
@@ -99,7 +99,8 @@ class Guard:
             logits = _logits(output, ids)
             if logits is None or (inner.training and _drops(inner)):
                 inner.eval()
-                logits = _logits(inner.forward(**{**call, "labels": None}), ids)
+                unlabelled = {name: one for name, one in named if name != "labels"}
+                logits = _logits(inner.forward(**unlabelled), ids)
             if logits is None:
                 raise InputError("the model gives no logits (batch, tokens, vocabulary)")
             found = [(*self._apart(call, logits, *one), *one) for one in some]

@@ -154,7 +154,10 @@ def test_it_looks_again_when_rows_grow_and_only_then() -> None:
     assert seen == []
 
 
-@pytest.mark.parametrize("way", ["before", "after", "in place"])
+SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("after", "in place")]
+
+
+@pytest.mark.parametrize("way", ["before", *SLOW])
 def test_it_works_with_compile_and_gradients_and_changes_nothing(way: str) -> None:
     torch._dynamo.reset()
     made, seen = model("gpt2").train(), []  # which has dropout
@@ -172,7 +175,8 @@ def test_it_works_with_compile_and_gradients_and_changes_nothing(way: str) -> No
     gradients = []
     for one, module in ((run, made), (twin, twin)):
         torch.manual_seed(0)
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             one(**call).loss.backward()
         gradients.append(module.transformer.wte.weight.grad)
     assert torch.allclose(*gradients, rtol=1e-4, atol=1e-6)
