@@ -65,10 +65,9 @@ class Symbols(Tensor):
 
 
 class CallSymbols(Symbols):
-    """The same, and a hash names the shapes of the calls: it says what the bits of a number are.
-    Attention is then also the numbers of queries and keys of its call, and the place in it of each
-    key that the query sees. A linear layer is the number of its rows, unless it is one of those
-    measured to give the same bits."""
+    """The same, and a hash names the shapes of the calls: it says what the bits of a number are. So
+    attention has the numbers of queries and keys, and the place of each key that is seen; a linear
+    layer the number of its rows, unless it is one of those measured to give the same bits."""
 
     by_calls = True
 

@@ -1,12 +1,9 @@
 """Compare packed runs with separate runs, token by token and layer by layer (Section 4's claim).
 
-Every token of every group prompt is run packed, and in a plain causal run of that prompt alone.
-
 Numbers: in float64 every engine must be within 1e-10 of a row's size, so that rounding hides no
-fault. A model of another dtype is run again in float64 for this, with some of the prompts; in its
-own dtype a difference must be one that its rounding explains. The engine plain computes by the
-definition, the others in the calls of minise/exact/: what they have wrong shows up beside plain.
-
+fault. A model of another dtype is run again in float64, with some of the prompts; in its own dtype
+a difference must be one that its rounding explains. plain computes by the definition, the others in
+the calls of minise/exact/: what they have wrong shows up beside plain.
 Bits: on a CPU, where the numbers of rows that share their bits are found (docs/verify.md), dense,
 tree and separate must be equal bit for bit: hidden states, logits and label logits.
 
