@@ -27,7 +27,7 @@ from torch.nn.utils.rnn import pad_sequence
 from minise import LanguageModel, branch_logits, load
 from minise.engines import token_counts
 from minise.grouping import random_partitions
-from minise.verify.report import in_words
+from minise.verify.verify import in_words
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from minise.exact import machine, probe
 from minise.exact.probe import Shape, numbers_for
-from minise.verify.report import in_words
+from minise.verify.verify import in_words
 from tests.support.hostile import linear_by
 
 SHAPE = Shape(32, 24, False, torch.float32, 1)
