@@ -2,8 +2,8 @@
 
 For each engine every hidden state of every group prompt is compared, its logits, and the label
 logits that answers are read from: in float64 within 1e-10, on a CPU bit for bit. Then every token
-that a group must not see is replaced: the group's numbers must not change. Exit status 1 if a check
-fails.
+that a group must not see is replaced, for up to 8 groups: the group's numbers must not change. Exit
+status 1 if a check fails.
 
 Instead, --proof shows it for all weights by symbols (docs/verify.md); --training compares gradients
 of a loss over packed prompts, in float64. With --model server:URL or transformers:ID it compares

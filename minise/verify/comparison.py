@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations, count
-from math import comb
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +21,7 @@ from minise.method import Plan, label_logits
 from minise.model import Decoder
 
 ENGINES, ABLATIONS = ("dense", "tree", "plain"), ("without_mask", "without_positions")
-FEW = 8  # prompts, at most, where all would take too long or too much memory
+FEW = 8  # prompts, at most and spread over all, where all would take too long or too much memory
 T = TypeVar("T")
 Trace = list[Tensor]  # the rows' hidden states (R, D) after each layer, then after the final norm
 
@@ -83,16 +81,18 @@ def largest(values: Sequence[float]) -> float:
 
 @dataclass
 class Apart:
-    """The largest differences so far between the rows of two runs, layer by layer: of an entry
-    (`absolute`), and of a row as part of its size (`relative`). equal: whether all bits are."""
+    """The largest differences between the rows of two runs, layer by layer, over so many `pairs` of
+    runs: of an entry (`absolute`), and of a row as part of its size (`relative`). equal: whether
+    all bits are."""
 
     absolute: list[float] = field(default_factory=list)
     relative: list[float] = field(default_factory=list)
     equal: bool = True
+    pairs: int = 0
 
     def add(self, a: Trace, b: Trace) -> None:
         """Compare the rows of `b` with those of `a`."""
-        self.equal &= all(map(torch.equal, a, b))
+        self.equal, self.pairs = self.equal and all(map(torch.equal, a, b)), self.pairs + 1
         for maxima, measure in ((self.absolute, absolute), (self.relative, relative)):
             found = [measure(x, y) for x, y in zip(a, b, strict=True)]
             maxima[:] = [largest(pair) for pair in zip(maxima or found, found, strict=True)]
@@ -102,19 +102,17 @@ class Apart:
 class Difference(Apart):
     """How far a packed run is from the separate ones. `absolute` and `relative` have an entry for
     each layer, the final norm, the label logits and the logits of the whole vocabulary.
-    probabilities: the largest difference of a label's. changed: in how many of the `prompts` the
-    most probable label is another."""
+    probabilities: the largest difference of a label's. changed: in how many of the prompts the most
+    probable label is another."""
 
     probabilities: float = 0.0
     changed: int = 0
-    prompts: int = 0
 
     def add(self, a: Trace, b: Trace) -> None:
         super().add(a, b)
         p, q = (rows[-2].softmax(dim=-1) for rows in (a, b))
         self.probabilities = largest([self.probabilities, absolute(p, q)])
         self.changed += int(p.argmax()) != int(q.argmax())
-        self.prompts += 1
 
 
 def alone(lm: LanguageModel, plan: Plan, group: int) -> Trace:
@@ -191,8 +189,13 @@ def rounding(lm: LanguageModel, wide: LanguageModel, plan: Plan) -> Apart:
 
 
 def some(plan: Plan) -> Plan:
-    """The plan with at most FEW of its prompts, spread over all."""
-    return replace(plan, prompts=plan.prompts[:: -(-len(plan.prompts) // FEW)])
+    """The plan with FEW of its prompts."""
+    return replace(plan, prompts=[*few(plan.prompts)])
+
+
+def few(items: Sequence[T]) -> Sequence[T]:
+    """At most FEW of the items, spread over all."""
+    return items[:: -(-len(items) // FEW)]
 
 
 class _Wide(nn.Module):
@@ -218,21 +221,12 @@ def widened(lm: LanguageModel) -> LanguageModel:
     return wide
 
 
-@dataclass
-class Influence(Apart):
-    """How far a group's rows change in `runs` runs in which all others are scrambled."""
-
-    runs: int = 0
-
-
 @torch.inference_mode()
-def influence(
-    lm: LanguageModel, prefix: Sequence[int], branches: Sequence[Sequence[int]]
-) -> Influence:
+def influence(lm: LanguageModel, prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> Apart:
     """Replace every token outside a group's own prompt by a random other one, in the dense and in
-    the tree engine: the group's rows must stay equal bit for bit."""
-    found, size = Influence(), lm.config.vocab_size
-    for is_tree in (False, True):
+    the tree engine: the group's rows must stay equal bit for bit. This is done for FEW groups."""
+    found, size = Apart(), lm.config.vocab_size
+    for is_tree in (False, True) if len(branches) > 1 else ():
         layout = pack(prefix, branches, tree=is_tree)
         paths = layout.paths() if is_tree else flat_paths(prefix, branches)
 
@@ -244,37 +238,11 @@ def influence(
 
         tokens, generator = layout.tokens, torch.Generator().manual_seed(0)
         whole, _ = trace(lm.refined, partial(run, tokens))
-        for groups in groups_to_keep(paths):
-            rows = [*{row for group in groups for row in paths[group] if row < len(tokens)}]
+        for group in few(range(len(paths))):
+            rows = [row for row in paths[group] if row < len(tokens)]
             shift = torch.randint(1, size, tokens.shape, generator=generator)
             shift[rows] = 0
             changed, _ = trace(lm.refined, partial(run, (tokens + shift) % size))
-            top = groups if is_tree else None  # the tree's top layer has the ends only
+            top = [group] if is_tree else None  # the tree's top layer has the ends only
             found.add(pick(whole, rows, top), pick(changed, rows, top))
-            found.runs += 1
     return found
-
-
-def groups_to_keep(paths: list[list[int]]) -> list[list[int]]:
-    """The groups kept in each run, so that for every group and every row outside its path some run
-    keeps the group and no path with that row. Where prompts fork, each way is kept in half of the
-    runs, and no two in the same half: 8 runs serve 70 ways (Sperner's theorem)."""
-    steps = [list(zip([-1, *path], [*path, -1], strict=True)) for path in paths]
-    ways: dict[int, list[int]] = {}  # row -> the rows that come next, -1 for a prompt's end
-    for row, after in dict.fromkeys(step for path in steps for step in path):
-        ways.setdefault(row, []).append(after)
-    # The forks on each path: (which way it goes, of how many).
-    forks = [
-        [(ways[a].index(b), len(ways[a])) for a, b in path if len(ways[a]) > 1] for path in steps
-    ]
-    runs = []
-    for level in range(max(map(len, forks))):
-        # The groups that have so many forks, and which way each goes at this one.
-        turns = {group: path[level] for group, path in enumerate(forks) if len(path) > level}
-        most = max(number for _, number in turns.values())
-        needed = next(r for r in count() if comb(r, r // 2) >= most)
-        halves = list(combinations(range(needed), needed // 2))
-        runs += [
-            [g for g, (way, _) in turns.items() if run in halves[way]] for run in range(needed)
-        ]
-    return [groups for groups in runs if groups]

@@ -6,7 +6,6 @@ here, a line of MASKS, and a line on that page.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from minise.errors import InputError, one_line
 from minise.layout import Tree, causal_mask
 
 HIDDEN = -1e3  # an additive mask of this, relative to the row's largest, gives the weight 0
-SOME = 256  # rows of an additive mask that are widened at a time
 
 
 @dataclass(frozen=True)
@@ -151,12 +149,9 @@ def _table(g: Given) -> Found:
     need(not mask.isnan().any(), "attention_mask: holds NaN; give numbers, or true and false")
     if (kind or ("additive" if mask.is_floating_point() else "bool")) == "bool":
         return mask != 0, ()
-    shown = []
-    for rows in mask.split(SOME):
-        # A softmax sees what is not far below the row's largest. Only minus infinity gives NaN.
-        added = rows.double().nan_to_num(posinf=1e30, neginf=-math.inf)
-        shown.append(added - added.amax(dim=1, keepdim=True) >= HIDDEN)
-    return torch.cat(shown), ()
+    # A softmax sees what is not far below the row's largest. Only minus infinity gives NaN.
+    added = mask.float()
+    return added - added.amax(dim=1, keepdim=True) >= HIDDEN, ()
 
 
 def _function(g: Given, mask_mod: Any = None) -> Found:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -43,9 +45,10 @@ class Report:
     def __str__(self) -> str:
         verdict = f"{'NOT ' * bool(self.findings)}equal to the separate runs"
         if self.unjudged:
-            also, s = "and" if self.findings else "but for", "s" * (self.unjudged > 1)
-            tokens = f"{self.unjudged:,} token{s}"
-            verdict += f", {also} {tokens} that {'were' if s else 'was'} not judged"
+            also, (s, were) = "and" if self.findings else "but for", ("s", "were")
+            if self.unjudged == 1:
+                s, were = "", "was"
+            verdict += f", {also} {self.unjudged:,} token{s} that {were} not judged"
         lines = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
         for one in self.findings:
             lines += ["", f"{one.what}: {one.words}"]
@@ -63,36 +66,29 @@ def check(**fields: Any) -> Report:
     each; then words begin with the row. Raises InputError for fields that are malformed or
     contradict each other.
     """
-    rows = [_judge(read(one, row)) for row, one in enumerate(split(fields))]
-    if len(rows) == 1:
-        return rows[0]
-    findings, notes, pictures = [], [], []
-    for row, one in enumerate(rows):
-        findings += [replace(each, words=f"row {row}: {each.words}") for each in one.findings]
-        notes += [f"row {row}: {note}" for note in one.notes]
-        pictures += [f"row {row}\n{one.picture}"] * bool(one.picture)
-    sizes = (sum(getattr(one, name) for one in rows) for name in ("tokens", "prompts", "unjudged"))
-    tokens, prompts, unjudged = sizes
-    return Report(tokens, prompts, tuple(findings), "\n\n".join(pictures), unjudged, tuple(notes))
+    rows = split(fields)
+    names = [f"row {row}: " for row in range(len(rows))] if len(rows) > 1 else [""]
+    judged = [_judge(read(one, row), names[row]) for row, one in enumerate(rows)]
+    # Numbers add up; findings, pictures and notes follow one another.
+    return Report(*(reduce(add, column) for column in zip(*judged, strict=True)))
 
 
-def _judge(p: Packing) -> Report:
+def _judge(p: Packing, row: str) -> tuple[Any, ...]:
+    """The fields of a Report. row: what words begin with."""
     findings = [*p.faults, *_judge_mask(p), *_judge_positions(p), *_judge_labels(p)]
-    drawn = any(one.what in ("mask", "positions") for one in findings) and len(p.real) <= SMALL
-    rest, notes = ~p.real & ~p.padding, []
+    rest, notes, picture = ~p.real & ~p.padding, [], ""
     if rest.any():
         seen = p.parts[p.mask[rest].any(dim=0) & p.real].unique().tolist()
         to = _list([p.names[part] for part in seen]) or "no prompt"
-        belong, they, them = (
-            ("belong", "they", "them") if rest.sum() > 1 else ("belongs", "it", "it")
-        )
-        notes += [f"{_tokens(rest)} {belong} to no prompt; {they} may attend to {to}; nothing is "
-                  f"promised for {them}", f"  to mend it: {UNJUDGED}"]  # fmt: skip
+        notes = [f"{row}{_tokens(rest)}: of no prompt, may attend to {to}; nothing is promised"]
+        notes += [f"  to mend it: {UNJUDGED}"]
     if p.padding.any():
-        notes += [f"{_tokens(p.padding)}: padding, as the row says; nothing is promised for it"]
-    size, picture = len(p.real), draw(p) if drawn else ""
-    judged = tuple(findings), picture, int(rest.sum()), tuple(notes)
-    return Report(size, len(p.meant.ends), *judged)
+        notes += [f"{row}{_tokens(p.padding)}: padding, as the row says; nothing is promised"]
+    if any(one.what in ("mask", "positions") for one in findings) and len(p.real) <= SMALL:
+        picture = f"{row}\n{draw(p)}\n" if row else draw(p)
+    findings = [replace(one, words=row + one.words) for one in findings]
+    size, prompts, unjudged = len(p.real), len(p.meant.ends), int(rest.sum())
+    return size, prompts, tuple(findings), picture, unjudged, tuple(notes)
 
 
 def _tokens(where: Tensor) -> str:
@@ -132,8 +128,8 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
         return
     row = int(shift.any(dim=0).nonzero()[0])
     axis = int(shift[:, row].nonzero()[0])
-    known = ((n, torch.where(p.real, one - p.positions, 0)) for n, one in mistakes.positions(p))
-    name = next((n for n, apart in known if not apart.any()), "")
+    known = mistakes.positions(p)
+    name = next((n for n, one in known if not ((one != p.positions) & p.real).any()), "")
     mend = "number the tokens of each prompt 0, 1, 2, ..., as if it were alone"
     later = p.meant.parents >= 0
     if torch.equal(shift[:, later], shift[:, p.meant.parents[later]]):
@@ -151,42 +147,39 @@ def _judge_labels(p: Packing) -> Iterator[Finding]:
     """A label must be the token that follows its source in a prompt. Shifted: the source is the
     label's own token. Unshifted, as in transformers: it is the token before in the row."""
     parents, tokens = p.meant.parents.tolist(), p.meant.tokens.tolist()
+    shifted, has_tokens = p.given.get("labels_are") == "shifted", "input_ids" in p.given
+    labels = [] if p.labels is None else p.labels.tolist()
     children: dict[int, list[int]] = {}
     for row, parent in enumerate(parents):
         children.setdefault(parent, []).append(row)
-    shifted, has_tokens = p.given.get("labels_are") == "shifted", "input_ids" in p.given
     wrong, words, name = 0, "", ""
-    for row, label in enumerate([] if p.labels is None else p.labels.tolist()):
+    for row, label in enumerate(labels):
         source, target = (row, row + 1) if shifted else (row - 1, row)
         if label == IGNORED or source < 0:  # unshifted, the first has no prediction
             continue
         follow = [one for one in children.get(source, []) if shifted or one == target]
         if any(tokens[one] == label or not has_tokens for one in follow):
             continue
-        wrong += 1
-        before = p.token(source).rstrip(",")
-        if follow and not words:
+        wrong, before = wrong + 1, p.token(source).rstrip(",")
+        if wrong == 1 and follow:
             words = f"{before} has the target {label}, which does not follow it"
-        elif not words:
+        elif wrong == 1:
             name = "a label crosses a border"
             what = p.token(target) if target < len(parents) else f"the label {label}"
             words = f"{what} is predicted from {before}: {name}"
-    if wrong and p.labels is not None:
+    if wrong:
         mend = f"set it to {IGNORED}: nothing before a prompt's first token predicts it"
-        yield Finding("labels", words, name, wrong, int((p.labels != IGNORED).sum()), mend)
+        yield Finding("labels", words, name, wrong, sum(one != IGNORED for one in labels), mend)
 
 
 def draw(p: Packing) -> str:
     """The mask as text: a line for each token, a column for each token that it could attend to."""
-    right = meant_mask(p)
-    cells = {(True, True): "█", (False, False): "·", (False, True): "!", (True, False): "o"}
-    width = max(8, *map(len, p.names))
+    cells, width = "·!o█", max(8, *map(len, p.names))
     lines = [f"token  {'of':<{width}}  position  attends to"]
-    for row, place in enumerate(p.places[0].tolist()):
-        given = int(p.positions[0, row])
-        pairs = zip(right[row].tolist(), p.mask[row].tolist(), strict=True)
-        drawn = "".join(map(cells.__getitem__, pairs)) if p.real[row] else ""
-        shown = f"{given}" if given == place or not p.real[row] else f"{given} ({place})"
-        name = p.names[int(p.parts[row])]
-        lines.append(f"{row:>5}  {name:<{width}}  {shown:>8}  {drawn}".rstrip())
+    for row, numbers in enumerate((2 * meant_mask(p).int() + p.mask.int()).tolist()):
+        given, place = int(p.positions[0, row]), int(p.places[0, row])
+        is_right = given == place or not p.real[row]
+        shown = f"{given}" if is_right else f"{given} ({place})"
+        drawn = "".join(cells[one] for one in numbers) if p.real[row] else ""
+        lines.append(f"{row:>5}  {p.names[p.parts[row]]:<{width}}  {shown:>8}  {drawn}".rstrip())
     return "\n".join([*lines, "█ right  · hidden  ! leaks  o missing  (n) the right position"])

@@ -6,7 +6,7 @@ or `positions`. Dimension legend: T tokens of the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -22,8 +22,6 @@ BY_INDEX = "the window is counted by index, not by position"
 BLOCK = "hide other prompts: by cu_seqlens, a block mask, or a mask_mod that compares them"
 PADDING = "hide padding from the other tokens"
 SHORTER = "hide the next token: key <= query, not key <= query + 1"
-
-Narrow = Callable[[Tensor, int | None], Tensor]  # a mask, narrowed to a window in some way
 
 
 class Mistake(NamedTuple):
@@ -46,18 +44,19 @@ def masks(p: Packing) -> Iterator[Mistake]:
     depth, index, window = p.meant.positions, torch.arange(len(p.real)), p.given.get("window")
     by = "compare position ids, not places in the row"
     size = "position i may attend to position j where i - j < window"
-    ways: list[tuple[str, str, Narrow]] = [
-        ("", "", lambda m, w: within(m, depth, depth, w)),
-        (BY_INDEX, by, lambda m, w: within(m, index, index, w)),
-        ("the sliding window is not applied", "apply it", lambda m, w: m),
-        ("the window is one too wide", size, lambda m, w: within(m, depth, depth, w and w + 1)),
-        ("the window is one too narrow", size, lambda m, w: within(m, depth, depth, w and w - 1)),
-    ]
+    ways = [("", "", depth, window)]
+    if window:
+        ways += [
+            (BY_INDEX, by, index, window),
+            ("the sliding window is not applied", "apply it", depth, None),
+            ("the window is one too wide", size, depth, window + 1),
+            ("the window is one too narrow", size, depth, window - 1),
+        ]
     for name, mend, mask in _hidden(p):
-        for way, how, narrow in ways if window else ways[:1]:
+        for way, how, by_what, narrow in ways:
             names, mends = ("; ".join(filter(None, two)) for two in ((name, way), (mend, how)))
             if names:
-                yield Mistake(names, mends, narrow(mask, window))
+                yield Mistake(names, mends, within(mask, by_what, by_what, narrow))
 
 
 def _hidden(p: Packing) -> Iterator[tuple[str, str, Tensor]]:

@@ -28,7 +28,6 @@ from minise.verify.comparison import (
     ENGINES,
     Apart,
     Difference,
-    Influence,
     compare,
     influence,
     largest,
@@ -60,7 +59,7 @@ class Verification:
     runs: dict[str, Difference]
     wide: dict[str, Difference]
     rounding: Apart | None
-    influence: Influence
+    influence: Apart
     promised: bool
     required: bool
     machine: dict[str, object]
@@ -142,7 +141,7 @@ def as_json(result: Verification) -> dict[str, Any]:
     def numbers(name: str) -> dict[str, Any]:
         run = result.runs[name]
         *layers, labels, logits = run.absolute
-        more = {"probabilities": run.probabilities, "changed": run.changed / run.prompts}
+        more = {"probabilities": run.probabilities, "changed": run.changed / run.pairs}
         return {"layers": layers, "logits": logits, "labels": labels, **more}
 
     found = result.influence
@@ -157,7 +156,7 @@ def as_json(result: Verification) -> dict[str, Any]:
         "same": {name: result.same(name) for name in result.runs},
         "bitwise": {name: result.runs[name].equal for name in ("dense", "tree")},
         "promised": result.promised,
-        "influence": {"runs": found.runs, "scrambled_equal": found.equal},
+        "influence": {"runs": found.pairs, "scrambled_equal": found.equal},
         "machine": result.machine,
     }
 
@@ -166,13 +165,13 @@ def as_text(model: str, dtype: str, result: Verification) -> str:
     """What was compared, a line for each run and its verdict, the influence, and the end."""
     device = result.machine["device"]
     place = in_words() if device == "cpu" else f"{device}, beside {in_words()}"
-    prompts = next(iter(result.wide.values())).prompts
+    prompts = next(iter(result.wide.values())).pairs
     heads = ("layers", "logits", "labels", "changed", "equal bits", "float64", "verdict")
     table: list[tuple[str, ...]] = [("", *heads)]
     for name, run in result.runs.items():
         verdict = "the same" if result.same(name) else "different"
         decides = f"{largest(result.wide[name].relative):.1e}"
-        cells = f"{run.changed / run.prompts:.0%}", YES[run.equal], decides, verdict
+        cells = f"{run.changed / run.pairs:.0%}", YES[run.equal], decides, verdict
         table.append((name.replace("_", " "), *_parts(run.relative), *cells))
     if result.rounding is not None:
         allowed = [FACTOR * one for one in result.rounding.relative]
@@ -190,8 +189,8 @@ def as_text(model: str, dtype: str, result: Verification) -> str:
         "",
         *(f"  {name:18}" + "".join(f"{cell:>11}" for cell in cells) for name, *cells in table),
         "",
-        f"Influence: {result.influence.runs} packed runs, in which random tokens replace all that "
-        "a group must not see.",
+        f"Influence: {result.influence.pairs} packed runs, in each of which random tokens replace "
+        "all that a group must not see.",
         f"  Its hidden states stay equal bit for bit: {YES[result.influence.equal]}",
         "",
         passed if result.passed else f"FAILED: {result.failure}",

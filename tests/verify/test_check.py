@@ -76,7 +76,7 @@ def test_masks_are_read_as_flexattention_and_a_softmax_read_them() -> None:
             [-1, -1, 1],
             ["padding", "document 1"],
         ),
-        ({"documents": [2], "tokens": [5, 6, 0]}, [-1, 0, -1], ["document 1", "padding"]),
+        ({"documents": [2], "input_ids": [5, 6, 0]}, [-1, 0, -1], ["document 1", "padding"]),
     ],
 )
 def test_what_was_meant_becomes_a_tree_with_names(fields: Any, parents: Any, names: Any) -> None:
@@ -485,13 +485,13 @@ def test_megatrons_padding_and_shards_are_undone() -> None:
     right = check(**row, position_ids=shards, input_ids=shards + 5)
     assert (right.equal, right.unjudged) == (True, 0)
     assert right.notes == (
-        "tokens 3, 6 and 7: padding, as the row says; nothing is promised for it",
+        "tokens 3, 6 and 7: padding, as the row says; nothing is promised",
     )
     assert first(**row, position_ids=shards.flip(0)).startswith("token 0, the first of document 1")
     row["cu_seqlens_q"] = [0, 5, 7]
     assert check(**row, position_ids=shards).findings[0].what == "cu_seqlens"
     with pytest.raises(InputError, match="6 tokens make no 4 equal parts"):
-        check(documents=[6], context_parallel=2)
+        check(documents=[6], context_parallel=2, position_ids=range(6))
 
 
 def test_a_batch_is_judged_row_by_row_and_each_axis_of_positions() -> None:
