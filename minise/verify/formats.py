@@ -18,6 +18,10 @@ from minise.checks import free_bytes
 from minise.errors import InputError, one_line
 from minise.layout import Tree, causal_mask
 
+UNSAID = (
+    "attention_mask: a row of other numbers than 0 and 1; say how the model reads it: give "
+    "mask_is, segments if it makes documents of it, or bool"
+)
 HIDDEN = -1e3  # an additive mask of this, relative to the row's largest, gives the weight 0
 
 
@@ -80,8 +84,7 @@ def check_parents(name: str, parents: list[int], least: int) -> None:
     """Refuse a parent that is no row before the token."""
     rule = f"the row of a token before it, or {' or '.join(map(str, range(least, 0)))}"
     for row, parent in enumerate(parents):
-        wrong = f"{name}: token {row} has the parent {parent}; give {rule}"
-        need(least <= parent < row, wrong)
+        need(least <= parent < row, f"{name}: token {row} has the parent {parent}; give {rule}")
 
 
 class Given:
@@ -92,11 +95,11 @@ class Given:
         self.T = len(positions)
         self.index = torch.arange(self.T)
 
-    def ids(self, name: str, dim: int = 1) -> Tensor:
-        """The integers of a field: one for each token, or a table."""
-        ids = integers(name, self.fields.get(name, ()), dim)
-        fits = dim == 2 or len(ids) == self.T
-        need(fits, f"{name}: has {len(ids):,} entries for {self.T:,} tokens; cut or pad it")
+    def ids(self, name: str) -> Tensor:
+        """The integers of a field, one for each token."""
+        ids = integers(name, self.fields.get(name, ()))
+        what = f"{len(ids):,} entries for {self.T:,} tokens"
+        need(len(ids) == self.T, f"{name}: has {what}; cut or pad it")
         return ids
 
     def same(self, segments: Tensor) -> Found:
@@ -107,9 +110,8 @@ class Given:
         """The mask, and a finding if a cell (T, T) is wrong. words: of its row and column."""
         if not wrong.any():
             return mask, ()
-        said = words.format(*wrong.nonzero()[0].tolist())
-        found = Finding("mask", f"{said}: {name}", name, int(wrong.sum()), wrong.numel(), mend)
-        return mask, (found,)
+        said = f"{words.format(*wrong.nonzero()[0].tolist())}: {name}"
+        return mask, (Finding("mask", said, name, int(wrong.sum()), wrong.numel(), mend),)
 
     def mask(self) -> tuple[Tensor, tuple[Finding, ...], Tensor]:
         """Who may attend to whom: (T, T) bool; what is wrong with the fields that say it; and (T,)
@@ -119,10 +121,9 @@ class Given:
         if 0 < depth_of(self.fields.get("attention_mask")) < 3:
             row = numbers("attention_mask", self.fields["attention_mask"])
             if row.dim() == 1:  # it hides padding, beside another source or none
-                shown, plain = row != 0, bool(((row == 0) | (row == 1)).all())
-                need(kind in ("bool", "segments") or (plain and kind is None), "attention_mask: a "
-                     "row of other numbers than 0 and 1; say how the model reads it: give mask_is, "
-                     "segments if it makes documents of it, or bool")  # fmt: skip
+                shown = row != 0
+                is_said = kind in ("bool", "segments") or (kind is None and (row == shown).all())
+                need(is_said, UNSAID)
                 sources = [one for one in sources if one != "attention_mask" or kind == "segments"]
         both = " and ".join(sources[:2])
         need(len(sources) < 2, f"{both} both say who may attend to whom; give the one that is used")
@@ -169,20 +170,18 @@ def _blocks(g: Given, block: Any) -> Found:
     _, *shape = block.shape
     fits = shape == [1, g.T, g.T]
     need(fits, f"attention_mask: is a BlockMask of {shape}; give one head, {g.T}x{g.T}")
-    by_q, by_k = block.BLOCK_SIZE
 
-    def cells(count: Any, index: Any) -> Tensor:
-        if count is None:
-            return torch.zeros(g.T, g.T, dtype=torch.bool)
-        count, index = (x[min(g.batch_row, len(x) - 1), 0].cpu().long() for x in (count, index))
-        listed, last = torch.arange(index.shape[1]) < count[:, None], -(-g.T // by_k)
-        shown = torch.zeros(len(index), last + 1, dtype=torch.bool)
-        shown.scatter_(1, torch.where(listed, index, last), True)
-        return shown[:, :last].repeat_interleave(by_q, 0).repeat_interleave(by_k, 1)[: g.T, : g.T]
+    def cells(number: Any, index: Any) -> Tensor:
+        made = type(block).from_kv_blocks(number, index, BLOCK_SIZE=block.BLOCK_SIZE)
+        dense = made.to_dense().cpu().bool()[: g.batch_row + 1, 0][-1]
+        for dim, size in enumerate(block.BLOCK_SIZE):
+            dense = dense.repeat_interleave(size, dim)
+        return dense[: g.T, : g.T]
 
     said, _ = _function(g, block.mask_mod)
-    full = cells(block.full_kv_num_blocks, block.full_kv_indices)
-    mask = (cells(block.kv_num_blocks, block.kv_indices) & said) | full
+    mask = cells(block.kv_num_blocks, block.kv_indices) & said
+    if block.full_kv_num_blocks is not None:
+        mask |= cells(block.full_kv_num_blocks, block.full_kv_indices)
     name = "the blocks of the BlockMask are not those of its mask_mod"
     words = "token {} and token {} are not as its mask_mod says"
     return g.fault(mask, mask != said, words, name, "make it anew with create_block_mask")
@@ -203,38 +202,36 @@ def _cu_seqlens(g: Given) -> Found:
     """0 and the ends of the documents. cu_seqlens_padded, of Megatron, are those of their places:
     what cu_seqlens leave of a place is padding."""
     borders, *other = (integers(one, g.fields[one]) for one in CU_SEQLENS if one in g.fields)
-    steps, ends, words, name = borders.diff(), f"{int(borders[0])} to {int(borders[-1])}", "", ""
+    steps, words, name = borders.diff(), "", ""
     lengths = other[0].diff() if other else steps
-    if len(borders) < 2 or borders[0] != 0 or int(borders[-1]) != g.T:
+    if len(borders) < 2 or borders[0] != 0 or borders[-1] != g.T:
         name = "cu_seqlens has a wrong total"
-        words = f"it goes from {ends}, but the row has {g.T:,} tokens: {name}"
+        words = f"it goes from {borders[0]} to {borders[-1]}, but the row has {g.T:,} tokens"
     elif (steps < 1).any():
         name, first = "cu_seqlens has an empty document", int((steps < 1).nonzero()[0]) + 1
-        words = f"its document {first} has {int(steps.min())} tokens: {name}"
+        words = f"its document {first} has {steps.min()} tokens"
     elif len(lengths) != len(steps) or (lengths > steps).any():
         name = "cu_seqlens does not fit into cu_seqlens_padded"
-        words, lengths = f"it has {len(lengths)} documents in {len(steps)} places: {name}", steps
+        words = f"it has {len(lengths)} documents in {len(steps)} places"
     segments = torch.bucketize(g.index, borders.cummax(0).values, right=True)
     held = g.index < borders[-1]  # the rest has no document
     if not name:
         held &= g.index - borders[segments - 1] < lengths[segments - 1]
     mask, _ = g.same(torch.where(held, segments, -1 - g.index))
     mend = f"begin it with 0, add the length of each document, and end it at {g.T:,}, the tokens"
-    return mask, (Finding("cu_seqlens", words, name, 1, len(borders), mend),) if name else ()
+    found = Finding("cu_seqlens", f"{words}: {name}", name, 1, len(borders), mend)
+    return mask, (found,) if name else ()
 
 
 def _ranges(g: Given) -> Found:
     """MagiAttention: queries of each q_range read keys of its k_range; by attn_type_map all (0),
     causal to the last key (1), from the first key on (2), or both (3)."""
-    q, k = g.ids("q_ranges", 2), g.ids("k_ranges", 2)
+    q, k = (integers(name, g.fields.get(name, ()), 2) for name in ("q_ranges", "k_ranges"))
     types = integers("attn_type_map", g.fields.get("attn_type_map", torch.zeros(len(q)).long()))
-    both = torch.cat([q, k]) if q.shape == k.shape == (len(types), 2) else torch.tensor([[-1, 0]])
-    fits = (
-        both.min() >= 0 and both.max() <= g.T and both.diff().min() >= 0 and not (types >> 2).any()
-    )
-    need(
-        fits, f"q_ranges: give a begin and an end from 0 to {g.T}, as many k_ranges, and types 0-3"
-    )
+    fits = q.shape == k.shape == (len(types), 2) and not (types >> 2).any()
+    fits = fits and all(0 <= a <= b <= g.T for a, b in [*q.tolist(), *k.tolist()])
+    wanted = f"a begin and an end from 0 to {g.T}, as many k_ranges, and types 0-3"
+    need(fits, f"q_ranges: give {wanted}")
     mask, twice = torch.zeros(2, g.T, g.T, dtype=torch.bool)
     for (a, b), (c, d), kind in zip(q.tolist(), k.tolist(), types.tolist(), strict=True):
         part = torch.ones(b - a, d - c, dtype=torch.bool)
@@ -261,7 +258,7 @@ def _seg_info(g: Given) -> Found:
 
 def _kv_index(g: Given) -> Found:
     """A row of keys for each token: the rows that it reads, -1 for none."""
-    table = g.ids("tree_kv_index", 2)
+    table = integers("tree_kv_index", g.fields["tree_kv_index"], 2)
     fits = len(table) == g.T and table.min() >= -1 and table.max() < g.T
     need(fits, f"tree_kv_index: give a row for each of {g.T} tokens, of -1 to {g.T - 1}")
     shown = torch.zeros(g.T, g.T + 1, dtype=torch.bool)
