@@ -138,9 +138,8 @@ def _first(
     plan: Plan, engine: str, expected: list[Trace], found: list[Trace]
 ) -> Iterator[Departure]:
     """The first layer, branch and token of which the rows differ, if any do."""
-    layers = len(expected[0]) - 2
-    names = [*(f"layer {i}" for i in range(layers)), "final norm", "label logits"]
-    for layer, name in enumerate(names):
+    layers = [f"layer {i}" for i in range(len(expected[0]) - 2)]
+    for layer, name in enumerate([*layers, "final norm", "label logits"]):
         for branch, (one, other) in enumerate(zip(expected, found, strict=True)):
             a, b = (rows[layer].as_subclass(Tensor) for rows in (one, other))
             if torch.equal(a, b):
@@ -156,18 +155,19 @@ def _what(plan: Plan, engine: str, branch: int, token: int) -> str:
     """What is wrong with a token of the layout that the engine runs, in words."""
     if engine == "separate":
         return "its separate run is not what is defined: masks, windows or calls of one prompt"
-    prompts, tree = (plan.prefix, plan.branches), engine == "tree"
-    layout = pack(*prompts, tree=tree)
-    path = layout.paths()[branch] if tree else flat_paths(*prompts)[branch]
+    tree = engine == "tree"
+    layout = pack(plan.prefix, plan.branches, tree=tree)
+    path = layout.paths()[branch] if tree else flat_paths(plan.prefix, plan.branches)[branch]
     if token >= len(path) or path[-1] >= len(layout.tokens):
         return "its layout has too few tokens"
     row, right = path[token], [*plan.prefix, *plan.branches[branch]][token]
-    if int(layout.tokens[row]) != right:
-        return f"it is token id {int(layout.tokens[row])}, not {right}"
-    if int(layout.positions[row]) != token:
-        return f"its position is {int(layout.positions[row])}, not {token}"
-    seen = set() if tree else set(layout.mask[row].nonzero().flatten().tolist())
-    if not tree and seen != set(path[: token + 1]):  # the tree has no mask
-        other = min(seen ^ set(path[: token + 1]))
+    is_id, place = int(layout.tokens[row]), int(layout.positions[row])
+    if is_id != right:
+        return f"it is token id {is_id}, not {right}"
+    if place != token:
+        return f"its position is {place}, not {token}"
+    right_rows = set(path[: token + 1])
+    seen = right_rows if tree else {*layout.mask[row].nonzero().flatten().tolist()}
+    for other in sorted(seen ^ right_rows):  # the tree has no mask
         return f"it may{'' if other in seen else ' not'} attend to row {other} of the layout"
     return "its token, position and mask are right: what it reads or how it is read out is not"

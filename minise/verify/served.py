@@ -16,31 +16,31 @@ from minise.question import Question
 MOST = 0.1  # difference of a label's probability, averaged over the prompts
 
 
-@dataclass
+@dataclass(frozen=True)
 class Distance:
     """Differences of probabilities. label: the largest of a label in a prompt; mean: the mean over
     the prompts of each one's largest. choice: the largest of a choice after the mean over groups.
     labels, choices: how many prompts, and questions, have another most probable one."""
 
-    questions: int = 0
-    prompts: int = 0
-    label: float = 0.0
-    mean: float = 0.0
-    choice: float = 0.0
-    labels: int = 0
-    choices: int = 0
+    questions: int
+    prompts: int
+    label: float
+    mean: float
+    choice: float
+    labels: int
+    choices: int
 
     @property
     def passed(self) -> bool:
         return self.mean <= MOST
 
     def __str__(self) -> str:
+        verdict = "passed" if self.passed else f"FAILED: the average is above {MOST}"
         return (
             f"{self.questions} questions, {self.prompts} prompts: a label's probability differs by "
             f"{self.label:.2g} at most ({self.mean:.2g} on average over prompts), a choice's by "
             f"{self.choice:.2g};\nanother label comes first in {self.labels} prompts, another "
-            f"choice in {self.choices} questions.\n"
-            + ("passed" if self.passed else f"FAILED: the average is above {MOST}")
+            f"choice in {self.choices} questions.\n{verdict}"
         )
 
 
@@ -48,19 +48,15 @@ def distance(
     served: LanguageModel, local: LanguageModel, method: Method, questions: Sequence[Question]
 ) -> Distance:
     """How far a model that runs elsewhere is from the same one here."""
-    found = Distance()
-    for question in questions:
-        plan = method.plan(local, question)
-        rows = [label_logits(lm, plan) for lm in (served, local)]
-        for pair in zip(*rows, strict=True):
-            p, q = (row.softmax(dim=-1) for row in pair)
-            apart = float((p - q).abs().max())
-            found.label, found.mean = max(found.label, apart), found.mean + apart
-            found.prompts += 1
-            found.labels += int(p.argmax()) != int(q.argmax())
-        a, b = (method.answer(plan, logits) for logits in rows)
-        found.choice = max(found.choice, float((a.probabilities - b.probabilities).abs().max()))
-        found.questions += 1
-        found.choices += a.prediction != b.prediction
-    found.mean /= found.prompts
-    return found
+    plans = [method.plan(local, question) for question in questions]
+    logits = [[label_logits(lm, plan) for plan in plans] for lm in (served, local)]
+    answers = [[*map(method.answer, plans, rows)] for rows in logits]
+    prompts = [[row.softmax(dim=-1) for rows in one for row in rows] for one in logits]
+    label, choice = (
+        [float((a - b).abs().max()) for a, b in zip(*both, strict=True)]
+        for both in (prompts, [[one.probabilities for one in of] for of in answers])
+    )
+    labels = sum(int(p.argmax()) != int(q.argmax()) for p, q in zip(*prompts, strict=True))
+    choices = sum(a.prediction != b.prediction for a, b in zip(*answers, strict=True))
+    sizes = len(plans), len(label), max(label), sum(label) / len(label), max(choice)
+    return Distance(*sizes, labels, choices)
