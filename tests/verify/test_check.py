@@ -199,6 +199,7 @@ def test_the_first_wrong_place_is_said_in_words() -> None:
     (found,) = check(**places).findings
     assert found.words.startswith("token 7, the last of branch 2, has the position 7, not 5: no")
     assert "with rotary positions alone" not in found.mend
+    assert check(documents=[30, 30]).picture == ""  # of small rows only
     mask = RIGHT.clone()
     mask[4, 1] = True
     assert first(**right, attention_mask=mask) == (
@@ -221,23 +222,6 @@ def test_a_label_across_a_border_is_said_in_words(shifted: bool) -> None:
     )
     labels[2 if shifted else 3], labels[1] = -100, 99
     assert re.search("token [01].* of document 1 has the target 99, which does not", first(**row))
-
-
-def test_a_small_row_is_drawn_and_a_large_one_is_not() -> None:
-    report = check(documents=[1, 2], position_ids=[0, 0, 1])
-    assert report.picture.splitlines() == [
-        "token  of          position  attends to",
-        "    0  document 1         0  █··",
-        "    1  document 2         0  !█·",
-        "    2  document 2         1  !██",
-        "█ right  · hidden  ! leaks  o missing  (n) the right position",
-    ]
-    (mask,) = report.findings
-    assert str(report) == (
-        "3 tokens, 2 separate prompts: NOT equal to the separate runs\n\n"
-        f"mask: {mask.words}\n  wrong: 2 of 9\n  to mend it: {mask.mend}\n\n{report.picture}"
-    )
-    assert check(documents=[30, 30]).picture == ""
 
 
 # ---- published bugs: rows as the bug makes them and as its fix does

@@ -204,14 +204,14 @@ def drawn(seed: int) -> Row:
     if change == "position":
         positions[draw.randrange(T)] += draw.choice([-1, 1, 5])
     whole = change in ("edge", "token") or sees != family(given) or draw.random() < 0.5
-    if whole and window:
-        sees = [[one and positions[q] - positions[k] < window for k, one in enumerate(row)]
-                for q, row in enumerate(sees)]  # fmt: skip
-    name, fields = draw.choice([*forms(given, sees, whole).items()])
-    if not whole and window:
+    by: Any = positions
+    if not whole:  # kernels count a window by index
+        name, fields = draw.choice([*forms(given, sees, whole).items()])
         by = positions if name == "parents" else range(T)
-        sees = [[one and by[q] - by[k] < window for k, one in enumerate(row)]
-                for q, row in enumerate(sees)]  # fmt: skip
+    sees = [[one and by[q] - by[k] < (window or 99) for k, one in enumerate(row)]
+            for q, row in enumerate(sees)]  # fmt: skip
+    if whole:
+        name, fields = draw.choice([*forms(given, sees, whole).items()])
     few = change == "ids"  # tokens that are alike
     ids = [draw.randint(5, 6) for _ in range(T)] if few else draw.sample(range(5, 99), T)
     shifted = draw.random() < 0.5

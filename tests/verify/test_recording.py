@@ -18,15 +18,8 @@ POSITIONS = torch.arange(T)
 CAUSAL = causal_mask(T)
 
 
-def assert_no_hooks(lm: LanguageModel) -> None:
-    for decoder in (lm.decoder, lm.refined):
-        assert "run" not in vars(decoder)
-        for module in decoder.modules():
-            assert not module._forward_hooks
-            assert not module._forward_pre_hooks
-
-
 def test_recording_sees_every_layer_and_changes_nothing(lm: LanguageModel) -> None:
+    """And its hooks are removed, also if the run fails."""
     for decoder in (lm.decoder, lm.refined):
         before = decoder(TOKENS, POSITIONS, CAUSAL)
         with record(decoder, attention=True) as recording:
@@ -35,15 +28,12 @@ def test_recording_sees_every_layer_and_changes_nothing(lm: LanguageModel) -> No
         assert torch.equal(decoder.model.norm(recording.residual[2])[0], during)
         assert set(recording.residual) == set(recording.attention) == {0, 1, 2}
         residual = dict(recording.residual)
+        with pytest.raises(ValueError, match="expected"), record(decoder, attention=True):
+            decoder(TOKENS, POSITIONS[:-1], CAUSAL)
         decoder(TOKENS + 1, POSITIONS, CAUSAL)
-        assert recording.residual == residual  # the decoder stores nothing
-    assert_no_hooks(lm)
-
-
-def test_hooks_are_removed_also_if_the_run_fails(lm: LanguageModel) -> None:
-    with pytest.raises(ValueError, match="expected"), record(lm.decoder, attention=True):
-        lm.decoder(TOKENS, POSITIONS[:-1], CAUSAL)
-    assert_no_hooks(lm)
+        assert recording.residual == residual
+        assert "run" not in vars(decoder)
+        assert not any(module._forward_hooks for module in decoder.modules())
 
 
 def test_attention_weights_are_the_softmax_of_the_scores(lm: LanguageModel) -> None:
