@@ -27,12 +27,11 @@ class Bits:
 
     def __str__(self) -> str:
         """A line for each class: its numbers of rows, each with the microseconds of a call."""
-        lines = [self.layer]
+        text = self.layer
         for one in self.classes:
             cells = (f"{rows:,} ({self.microseconds[rows]:,.0f} us)" for rows in one)
-            used = "  <- in use" if tuple(one) == self.chosen else ""
-            lines.append(f"  {', '.join(cells)}{used}")
-        return "\n".join(lines)
+            text += f"\n  {', '.join(cells)}" + "  <- in use" * (tuple(one) == self.chosen)
+        return text
 
 
 @torch.inference_mode()

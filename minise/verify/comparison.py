@@ -230,10 +230,10 @@ def influence(lm: LanguageModel, prefix: Sequence[int], branches: Sequence[Seque
         layout = pack(prefix, branches, tree=is_tree)
         paths = layout.paths() if is_tree else flat_paths(prefix, branches)
 
-        def run(tokens: Tensor, layout: Tree = layout, is_tree: bool = is_tree) -> Tensor:
+        def run(tokens: Tensor, tree: Tree = layout, is_tree: bool = is_tree) -> Tensor:
             if not is_tree:
-                return layout_ends(lm, layout.replace(tokens=tokens))
-            changed = Tree(tokens, layout.parents, layout.positions, layout.ends)
+                return layout_ends(lm, tree.replace(tokens=tokens))
+            changed = Tree(tokens, tree.parents, tree.positions, tree.ends)
             return exact.read_ends(lm.refined, changed)
 
         tokens, generator = layout.tokens, torch.Generator().manual_seed(0)

@@ -25,7 +25,7 @@ SHORTER = "hide the next token: key <= query, not key <= query + 1"
 
 
 class Mistake(NamedTuple):
-    """A wrong mask: its name, what to do, and the mask (T, T)."""
+    """A wrong mask (T, T), and what to do."""
 
     name: str
     mend: str
@@ -100,8 +100,7 @@ def _hidden(p: Packing) -> Iterator[tuple[str, str, Tensor]]:
 
 def positions(p: Packing) -> Iterator[tuple[str, Tensor]]:
     """Known wrong positions: a name, and (T,) int64."""
-    T, depth = len(p.real), p.meant.positions
-    index = torch.arange(T)
+    depth, index = p.meant.positions, torch.arange(len(p.real))
     if p.is_tree or not p.real.all():
         yield "positions are by index: they count every token of the row", index
     if not p.is_tree:

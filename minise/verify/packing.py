@@ -227,20 +227,16 @@ def as_tree(parents: list[int], tokens: Tensor | None = None) -> Tree:
 def _parts(meant: Tree, real: list[bool]) -> tuple[Tensor, list[str]]:
     """The unbranched stretches: the number of each token's, and their names."""
     parents: list[int] = meant.parents.tolist()
-    children = Counter(parents)
-    branching = any(count > 1 for parent, count in children.items() if parent >= 0)
+    children, counts = Counter(parents), Counter[str]()
+    is_tree = any(count > 1 for parent, count in children.items() if parent >= 0)
     parts: list[int] = []
     names: list[str] = []
-    counts = Counter[str]()
     for row, parent in enumerate(parents):
-        if parent >= 0 and parent == row - 1 and children[parent] == 1:
-            parts.append(parts[parent])
-            continue
-        parts.append(len(names))
-        kind = "document"
-        if branching:
-            kind = "trunk" if parent < 0 else "branch"
-        counts[kind] += real[row]
-        name = "the trunk" if (kind, counts[kind]) == ("trunk", 1) else f"{kind} {counts[kind]}"
-        names.append(name if real[row] else "padding")
+        if parent < 0 or parent != row - 1 or children[parent] > 1:
+            kind = ("trunk" if parent < 0 else "branch") if is_tree else "document"
+            counts[kind] += real[row]
+            is_first = (kind, counts[kind]) == ("trunk", 1)
+            name = "the trunk" if is_first else f"{kind} {counts[kind]}"
+            names.append(name if real[row] else "padding")
+        parts.append(len(names) - 1)
     return torch.tensor(parts), names

@@ -144,63 +144,52 @@ def as_json(result: Verification) -> dict[str, Any]:
         more = {"probabilities": run.probabilities, "changed": run.changed / run.pairs}
         return {"layers": layers, "logits": logits, "labels": labels, **more}
 
-    found = result.influence
+    found, names = result.influence, ("tokens", "groups", "passed", "promised", "machine")
     return {
-        "tokens": result.tokens,
-        "groups": result.groups,
+        **{name: getattr(result, name) for name in names},
         "tolerance": SAME,
-        "passed": result.passed,
         "engines": {name: numbers(name) for name in ENGINES},
         "ablations": {name: numbers(name) for name in ABLATIONS},
         "float64": {name: largest(run.relative) for name, run in result.wide.items()},
         "same": {name: result.same(name) for name in result.runs},
         "bitwise": {name: result.runs[name].equal for name in ("dense", "tree")},
-        "promised": result.promised,
         "influence": {"runs": found.pairs, "scrambled_equal": found.equal},
-        "machine": result.machine,
     }
 
 
 def as_text(model: str, dtype: str, result: Verification) -> str:
     """What was compared, a line for each run and its verdict, the influence, and the end."""
-    device = result.machine["device"]
+    device, own, others = result.machine["device"], result.rounding, result.influence
     place = in_words() if device == "cpu" else f"{device}, beside {in_words()}"
-    prompts = next(iter(result.wide.values())).pairs
-    heads = ("layers", "logits", "labels", "changed", "equal bits", "float64", "verdict")
-    table: list[tuple[str, ...]] = [("", *heads)]
+    table = [["", "layers", "logits", "labels", "changed", "equal bits", "float64", "verdict"]]
     for name, run in result.runs.items():
-        verdict = "the same" if result.same(name) else "different"
-        decides = f"{largest(result.wide[name].relative):.1e}"
-        cells = f"{run.changed / run.pairs:.0%}", YES[run.equal], decides, verdict
-        table.append((name.replace("_", " "), *_parts(run.relative), *cells))
-    if result.rounding is not None:
-        allowed = [FACTOR * one for one in result.rounding.relative]
-        table.append(("rounding explains", *_parts(allowed)))
+        decides, verdict = largest(result.wide[name].relative), result.same(name)
+        cells = [f"{run.changed / run.pairs:.0%}", YES[run.equal], f"{decides:.1e}"]
+        cells.append("the same" if verdict else "different")
+        table.append([name.replace("_", " "), *_parts(run.relative), *cells])
+    if own is not None:
+        table.append(["rounding explains", *_parts([FACTOR * one for one in own.relative])])
     bits = "separate, dense and tree are equal bit for bit" if result.bitwise else "not equal bits"
     more = "" if result.promised else ", where they are not promised"
     passed = f"passed: {bits} on {result.place}{more}; no group sees another"
+    size = f"{result.tokens:,} tokens of {result.groups} group prompts"
     lines = [
-        f"{model}, {dtype}: {result.tokens:,} tokens of {result.groups} group prompts, "
-        "packed against separate",
-        f"on {place}",
-        "",
+        f"{model}, {dtype}: {size}, packed against separate",
+        f"on {place}\n",
         "The largest difference of a row from the separate runs, as a part of the row's size.",
-        f"What decides is float64 ({prompts} prompts): {SAME:.0e} passes.",
-        "",
+        f"What decides is float64 ({result.wide['dense'].pairs} prompts): {SAME:.0e} passes.\n",
         *(f"  {name:18}" + "".join(f"{cell:>11}" for cell in cells) for name, *cells in table),
-        "",
-        f"Influence: {result.influence.pairs} packed runs, in each of which random tokens replace "
-        "all that a group must not see.",
-        f"  Its hidden states stay equal bit for bit: {YES[result.influence.equal]}",
-        "",
+        f"\nInfluence: {others.pairs} packed runs, in each of which random tokens replace all that "
+        "a group must not see.",
+        f"  Its hidden states stay equal bit for bit: {YES[others.equal]}\n",
         passed if result.passed else f"FAILED: {result.failure}",
     ]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(line.rstrip(" ") for line in lines)
 
 
-def _parts(relative: list[float]) -> tuple[str, str, str]:
+def _parts(relative: list[float]) -> list[str]:
     *layers, labels, logits = relative
-    return f"{largest(layers):.1e}", f"{logits:.1e}", f"{labels:.1e}"
+    return [f"{one:.1e}" for one in (largest(layers), logits, labels)]
 
 
 def in_words() -> str:
