@@ -511,7 +511,7 @@ function judgeMask(p) {
   const column = p.depths.findIndex((_, u) => mask[row * T + u] !== right[row * T + u]);
   const may = mask[row * T + column] ? "may attend to" : "may not attend to";
   const seen = row === column ? "itself" : tokenWords(p, column).replace(/,$/, "");
-  let name = "", mend = "show each token the tokens of its own prompt up to itself, and no others";
+  let name = "", mend = "show each token its own prompt up to itself, no others";
   for (const [known, how, other] of knownMasks(p)) {
     if (rows.some((t) => differs(other, t))) continue;
     [name, mend] = [known, how];

@@ -18,10 +18,6 @@ from minise.checks import free_bytes
 from minise.errors import InputError, one_line
 from minise.layout import Tree, causal_mask
 
-UNSAID = (
-    "attention_mask: a row of other numbers than 0 and 1; say how the model reads it: give "
-    "mask_is, segments if it makes documents of it, or bool"
-)
 HIDDEN = -1e3  # an additive mask of this, relative to the row's largest, gives the weight 0
 
 
@@ -123,7 +119,8 @@ class Given:
             if row.dim() == 1:  # it hides padding, beside another source or none
                 shown = row != 0
                 is_said = kind in ("bool", "segments") or (kind is None and (row == shown).all())
-                need(is_said, UNSAID)
+                how = "give mask_is, segments if it makes documents of it, or bool"
+                need(is_said, f"attention_mask: holds other numbers than 0 and 1; {how}")
                 sources = [one for one in sources if one != "attention_mask" or kind == "segments"]
         both = " and ".join(sources[:2])
         need(len(sources) < 2, f"{both} both say who may attend to whom; give the one that is used")

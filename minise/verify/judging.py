@@ -45,9 +45,8 @@ class Report:
     def __str__(self) -> str:
         verdict = f"{'NOT ' * bool(self.findings)}equal to the separate runs"
         if self.unjudged:
-            also, (s, were) = "and" if self.findings else "but for", ("s", "were")
-            if self.unjudged == 1:
-                s, were = "", "was"
+            also = "and" if self.findings else "but for"
+            s, were = ("s", "were") if self.unjudged > 1 else ("", "was")
             verdict += f", {also} {self.unjudged:,} token{s} that {were} not judged"
         lines = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
         for one in self.findings:
@@ -112,12 +111,9 @@ def _judge_mask(p: Packing) -> Iterator[Finding]:
     seen = "itself" if row == column else p.token(column).rstrip(",")
     leaks = int((wrong & p.mask).sum())
     missing = int(wrong.sum()) - leaks
-    why = f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
-    name, mend = "", "show each token the tokens of its own prompt up to itself, and no others"
-    for known in mistakes.masks(p):
-        if not ((known.mask != p.mask) & read).any():
-            name, why, mend = known.name, known.name, known.mend
-            break
+    same = (one for one in mistakes.masks(p) if not ((one.mask != p.mask) & read).any())
+    name, mend, _ = next(same, ("", "show each token its own prompt up to itself, no others", None))
+    why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
     words = f"{p.token(row)} {may} {seen}: {why}"
     yield Finding("mask", words, name, leaks + missing, int(read.sum()) * len(p.real), mend)
 

@@ -97,8 +97,8 @@ class Prover:
                 found = [self._one(lm, plan, group, _separate) for group in every]
             else:
                 run = Packed(lm, plan, engine)
-                expected = [run.expected(one) for one in expected]
-                found = [run.rows(group) for group in every]
+                expected = [*map(run.expected, expected)]
+                found = [*map(run.rows, every)]
             rows[engine] = sum(len(layer) for branch in found for layer in branch)
             departures += _first(plan, engine, expected, found)
         tokens = sum(len(plan.prefix) + len(branch) for branch in plan.branches)

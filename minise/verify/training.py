@@ -74,9 +74,9 @@ def _terms(paths: Ids, targets: Ids, weights: Sequence[float]) -> list[tuple[int
 
 def _check(lm: LanguageModel, paths: Ids, targets: Ids, weights: Sequence[float]) -> None:
     """Raise InputError for targets or weights that do not fit."""
-    for name, given in (("targets", targets), ("weights", weights)):
-        if len(given) != len(paths):
-            raise InputError(f"{len(given)} {name} for {len(paths)} branches; give one for each")
+    for name, one in {"targets": len(targets), "weights": len(weights)}.items():
+        if one != len(paths):
+            raise InputError(f"{one} {name} for {len(paths)} branches; give one for each")
     known = {IGNORED, *range(lm.config.vocab_size)}
     for branch, (path, ids) in enumerate(zip(paths, targets, strict=True)):
         if len(ids) != len(path) or not known.issuperset(ids):

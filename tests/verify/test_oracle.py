@@ -57,16 +57,14 @@ def hashes(ids: Any, positions: Any, sees: Any) -> list[int]:
     return states
 
 
-def causal(n: int, window: int | None) -> list[list[bool]]:
-    return [[q - (window or n) < k <= q for k in range(n)] for q in range(n)]
-
-
 def equal_states(row: Row) -> bool:
     """Whether every token of every prompt has the state that it has when the prompt is alone."""
     packed = hashes(row.ids, row.positions, row.sees)
     for path in paths(row.parents):
-        alone = causal(len(path), row.fields.get("window"))
-        states = hashes([row.ids[t] for t in path], range(len(path)), alone)
+        n = len(path)
+        window = row.fields.get("window", n)
+        alone = [[q - window < k <= q for k in range(n)] for q in range(n)]
+        states = hashes([row.ids[t] for t in path], range(n), alone)
         if [packed[t] for t in path] != states:
             return False
     return True
@@ -148,10 +146,9 @@ def forms(parents: list[int], sees: list[list[bool]], whole: bool) -> dict[str, 
         if all(p in (t - 1, -1, -2) for t, p in enumerate(parents)):
             starts = [t for t, p in enumerate(parents) if p < 0]
             of = [sum(s <= t for s in starts) for t in range(T)]
-            found["cu_seqlens"] = {"cu_seqlens": [*starts, T]}
-            found["segment_ids"] = {"segment_ids": [7 - one for one in of]}
-            found["neat packing"] = {"attention_mask": of, "mask_is": "segments"}
-            found["restarts"] = {"restarts": True}
+            found |= {"cu_seqlens": {"cu_seqlens": [*starts, T]}, "restarts": {"restarts": True},
+                      "segment_ids": {"segment_ids": [7 - one for one in of]},
+                      "neat": {"attention_mask": of, "mask_is": "segments"}}  # fmt: skip
         return found
     function = lambda b, h, q, k: mask[q, k]  # noqa: E731
     width = max(1, *map(sum, sees))
