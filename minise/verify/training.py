@@ -88,27 +88,26 @@ def _check(lm: LanguageModel, paths: Ids, targets: Ids, weights: Sequence[float]
 
 @dataclass(frozen=True)
 class Gradients:
-    """What `check_gradients` found, for "dense" and "tree". largest: the largest difference of an
-    entry of a gradient, by any of so many `parameters`, from the sum over separate prompts, as a
-    part of the largest entry of that tensor. losses: that of the loss, as a part of it."""
+    """What `check_gradients` found. largest: for "dense" and "tree" the largest difference of the
+    loss, or of an entry of its gradient by any of so many `parameters`, from the sum over separate
+    prompts, as a part of the largest entry of that tensor."""
 
     tokens: int
     groups: int
     parameters: int
     largest: dict[str, float]
-    losses: dict[str, float]
 
     @property
     def passed(self) -> bool:
         """Whether all are at most 1e-12. A NaN is not."""
-        return all(value <= MOST for value in (*self.largest.values(), *self.losses.values()))
+        return all(value <= MOST for value in self.largest.values())
 
     def __str__(self) -> str:
         size = f"{self.tokens:,} tokens of {self.groups} group prompts"
         lines = [f"the loss of {size}, its derivative by {self.parameters} tensors, in one pass:"]
         for engine, most in self.largest.items():
-            apart = f"{most:.1e} of the tensor's largest, the loss by {self.losses[engine]:.1e}"
-            lines.append(f"  {engine:6} gradients differ by at most {apart}")
+            apart = f"at most {most:.1e} of a tensor's largest entry"
+            lines.append(f"  {engine:6} the loss and its gradients differ by {apart}")
         failed = f"FAILED: beyond {MOST:.0e}, a packed pass does not train as its prompts do"
         return "\n".join([*lines, f"passed: all within {MOST:.0e}" if self.passed else failed])
 
@@ -135,7 +134,7 @@ def check_gradients(lm: LanguageModel, plan: Plan) -> Gradients:
     def differentiated(loss: Tensor) -> list[Tensor]:
         return [loss.detach(), *torch.autograd.grad(loss, parameters)]
 
-    gradients, losses = {}, {}
+    apart = {}
     try:
         lm.decoder.requires_grad_()
         terms = map(partial(_alone, lm), wholes, targets, weights)
@@ -145,13 +144,12 @@ def check_gradients(lm: LanguageModel, plan: Plan) -> Gradients:
             found = differentiated(packed_loss(lm, layout, targets, weights))
             sizes = (one.abs().max().clamp(min=TINY) for one in expected)
             pairs = zip(found, expected, sizes, strict=True)
-            losses[engine], *apart = (absolute(a / size, b / size) for a, b, size in pairs)
-            gradients[engine] = largest(apart)
+            apart[engine] = largest([absolute(a / size, b / size) for a, b, size in pairs])
     finally:
         for p in frozen:
             p.requires_grad_(False)
     tokens = sum(map(len, wholes))
-    return Gradients(tokens, len(wholes), len(parameters), gradients, losses)
+    return Gradients(tokens, len(wholes), len(parameters), apart)
 
 
 def _alone(lm: LanguageModel, whole: list[int], targets: list[int], weight: float) -> Tensor:

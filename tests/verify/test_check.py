@@ -54,24 +54,17 @@ def test_an_additive_mask_is_read_as_a_softmax_reads_it() -> None:
     assert drawn(read({"documents": [2], "attention_mask": nothing}).mask) == "00 11"
 
 
-@pytest.mark.parametrize(
-    ("fields", "names"),
-    [
-        ({"trunk": 1, "branches": [1, 2]}, ["the trunk", "branch 1", "branch 2"]),
-        ({"tree": [-1, 0, -2, 0]}, ["the trunk", "branch 1", "padding", "branch 2"]),
-        ({"documents": [2], "padding": "left", "input_ids": [0, 5, 6]}, ["padding", "document 1"]),
-        ({"documents": [2], "input_ids": [5, 6, 0]}, ["document 1", "padding"]),
-    ],
-)
-def test_what_was_meant_has_names(fields: Any, names: list[str]) -> None:
-    assert read(fields).names == names
+def test_what_was_meant_has_names() -> None:
+    assert read({"trunk": 1, "branches": [1, 2]}).names == ["the trunk", "branch 1", "branch 2"]
+    names = read({"tree": [-1, 0, -2, 0]}).names
+    assert names == ["the trunk", "branch 1", "padding", "branch 2"]
+    assert read(PADDED).names == ["padding", "document 1"]
 
 
 @pytest.mark.parametrize(
     ("borders", "words"),
     [
         ([0, 2, 5], "it goes from 0 to 5, but the row has 4 tokens: cu_seqlens has a wrong total"),
-        ([4], "it goes from 4 to 4, but the row has 4 tokens: cu_seqlens has a wrong total"),
         ([0, 2, 2, 4], "its document 2 has 0 tokens: cu_seqlens has an empty document"),
         ([0, 1, 2, 1, 4], "its document 3 has -1 tokens: cu_seqlens has an empty document"),
     ],
@@ -87,20 +80,15 @@ MALFORMED = [
     (PAIR | {"tree": [-1, 0]}, "documents and tree both say what was meant"),
     (PAIR | {"position_id": [0, 1]}, '"position_id" is unknown; the fields are'),
     ({"documents": [3], "input_ids": [5, 6]}, "documents: hold 3 tokens, but the row has 2"),
-    ({"documents": [2, 0]}, "documents: holds the length 0"),
     ({"documents": ["2"]}, "documents: is no table of numbers"),
     (PAIR | {"position_ids": [0, 1], "labels": [5]}, "labels: has 1 entries, but"),
     (PAIR | {"position_ids": [[0, 1], [0, 1]]}, "of the shape (2, 2)"),
     (PAIR | {"trunk": 1}, "trunk: comes without branches"),
-    ({"branches": [2], "trunk": -1}, "trunk: is -1"),
     ({"tree": [0, -1]}, "tree: token 0 has the parent 0; give the row of a token before it"),
     ({"tree": [-1, -2, 1]}, "tree: a token follows padding"),
     (PAIR | {"parents": [-1, -2]}, "parents: token 1 has the parent -2"),
     (PAIR | {"window": 2**31}, "window: is 2147483648"),
-    (PAIR | {"restarts": 1}, "restarts: is 1; give true or false"),
-    (PAIR | {"attention_mask": [[[1, 1]] * 3]}, "attention_mask: has the shape 3x2"),
     (PAIR | {"attention_mask": [[[0.0, math.nan]] * 2]}, "attention_mask: holds NaN"),
-    (PAIR | {"cu_seqlens": [0, 2], "segment_ids": [1, 1]}, "both say who may attend"),
     (PAIR | {"mask_mod": lambda b, h, q, k: q.no}, "mask_mod: failed ("),
     ({"documents": [10**9]}, "1,000,000,000 tokens need masks of"),
     (PAIR | {"attention_mask": [1, 2]}, "give mask_is, segments if"),
@@ -154,7 +142,6 @@ POSITIONS = [
     (TWO, "positions run on, and do not start over with each document", [0, 1, 2, 3]),
     (TWO, "positions start at 1, not at 0", [1, 2, 1, 2]),
     (TWO, "positions of the documents after the first are off by one", [0, 1, 1, 2]),
-    (TWO, "positions of the documents after the first are off by one", [0, 1, -1, 0]),
     (PADDED, "positions are by index: they count every token of the row", [0, 1, 2]),
     (TREE, "positions are by index: they count every token of the row", [0, 1, 2, 3, 4]),
     ({"trunk": 2, "branches": [2, 1]},
@@ -292,13 +279,10 @@ def test_json_has_every_finding(capsys, tmp_path: Path) -> None:
     ("name", "content"),
     [
         ("not.json", b"{"),
-        ("list.json", b"[1]"),
-        ("bytes.json", b"\xff\xfe"),
         ("unknown.json", b'{"document": [1]}'),
         ("row.txt", b""),
         ("cut.safetensors", b"12345678"),
         ("cut.npz", b"PK"),
-        ("empty.npz", b""),
         ("absent.json", None),
         ("\x1b[31mrow.json", b"{"),
     ],
