@@ -260,7 +260,6 @@ def of_labels(name: str, engine: str | None, change: Callable[[list[Tensor]], An
 of_labels("plain's ends are in another order", "plain", lambda rows: rows[::-1])
 of_labels("the labels of the tree are reversed", "tree", lambda rows: [r.flip(0) for r in rows])
 of_labels("one prompt's labels are reversed", None, lambda rows: [*rows[:-1], rows[-1].flip(0)])
-of_labels("the null option comes first", None, lambda rows: [row.roll(1) for row in rows])
 
 
 def of_logits(name: str, owner: Any, change: Callable[[Tensor], Tensor]) -> None:
