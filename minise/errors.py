@@ -1,7 +1,5 @@
 """The one exception that a user can cause, and how text from outside becomes part of a message."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

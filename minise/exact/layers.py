@@ -1,7 +1,5 @@
 """Layers with the plain ones' parameters whose bits do not depend on the number of rows."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 

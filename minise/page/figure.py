@@ -1,7 +1,5 @@
 """The first trial's packed sequence and its attention mask as SVG. Okabe and Ito's colours."""
 
-from __future__ import annotations
-
 import re
 from xml.sax.saxutils import escape
 

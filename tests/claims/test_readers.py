@@ -3,8 +3,6 @@
 For each reader hypothesis takes a sound file, puts other values into it, and damages its bytes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """What SECURITY.md says of the code itself. Its table names the tests of what comes in."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -5,8 +5,6 @@ disk, tears a line, loses a file, puts in one of another run, or lets another pr
 After each step the lines on the disk are those of an unbroken run, or the first of them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

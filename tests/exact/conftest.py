@@ -1,7 +1,5 @@
 """A cache for one test, and a list of the shapes that are measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every row is computed in a call of an allowed number of rows, and only once."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

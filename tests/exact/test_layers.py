@@ -1,7 +1,5 @@
 """Layers in calls of fixed shapes, in place of a decoder's plain layers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The facts about a machine, and the file that stores what was measured on it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The probe measures which numbers of rows share their bits, and chooses a class of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import permutations

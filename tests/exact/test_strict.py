@@ -3,8 +3,6 @@
 MKL reads MKL_CBWR at its first product, so it is set before torch is imported.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The tree gives the numbers of separate runs, and computes only what the mask allows."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,8 +1,6 @@
 """The live page of the shipped tiny-llama, in a browser and in node. At the end no page may have
 complained or asked for anything."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial

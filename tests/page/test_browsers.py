@@ -1,7 +1,5 @@
 """The page in two browsers, and what axe-core, the usual checker of accessibility, says of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """The JavaScript of the live page against the Python package: token ids, hidden states and logits,
 layouts, prompts and the method's numbers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

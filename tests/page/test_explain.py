@@ -1,7 +1,5 @@
 """`minise.explain` and `minise explain`: the page, its figure, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree
 

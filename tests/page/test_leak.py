@@ -1,7 +1,5 @@
 """The scenes Leak and Your own mask in a browser."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import quote
 

@@ -1,7 +1,5 @@
 """The live page as a file: what is in it, what is refused, and what it shows in a browser."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,8 +1,6 @@
 """The functions behind the scenes Leak and Your own mask, in node: the words of `minise check`,
 painted masks, and what leaks under them."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The scenes Read and Mean of the live page: what they show is what Python computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The scenes with recorded answers: of a checkpoint that does not run in a page, in a browser; and
 of one that does, against what the page's own model says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace

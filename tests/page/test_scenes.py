@@ -1,7 +1,5 @@
 """The live page in a real browser: its frame, and the scenes Ask, Split and Pack."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -272,22 +270,3 @@ def test_arrow_keys_move_through_scenes_trials_and_sliders(scene: View) -> None:
     scene.page.keyboard.press("ArrowLeft")
     scene.settle()
     assert len(trials(scene)[0][0]) == 3
-
-
-SIZES = """[...document.querySelectorAll("button, select, input, textarea, summary")]
-  .map((one) => one.type === "radio" ? one.parentElement : one)
-  .filter((one) => one.checkVisibility() && getComputedStyle(one).visibility === "visible")
-  .map((one) => [one.outerHTML.slice(0, 90), one.getBoundingClientRect()])
-  .map(([name, { width, height }]) => [name, Math.min(width, height)])"""
-
-
-@pytest.mark.parametrize(("where", "least"), [("scene", 24), ("phone", 44)])
-def test_all_that_is_pressed_is_large_enough(
-    request: pytest.FixtureRequest, where: str, least: int
-) -> None:
-    """WCAG 2.5.8, and 2.5.5 where a finger presses. The mask's cells are reached by keys, too."""
-    view: View = request.getfixturevalue(where)
-    for name in SCENES:
-        view.go(name)
-        for pressed, size in view.page.evaluate(SIZES):
-            assert size >= least - 0.01, (name, pressed)

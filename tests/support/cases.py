@@ -1,7 +1,5 @@
 """How many cases hypothesis draws: few where a person waits, MINISE_CASES of them in CI."""
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import HealthCheck, Phase, settings

@@ -1,7 +1,5 @@
 """Models, plans and noise for the tests of this room."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The models on which this room is tested."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

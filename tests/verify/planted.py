@@ -4,8 +4,6 @@ Most are small: one cell of a mask, one position, two ends, a hundredth of anoth
 of a fault says which code has it, and so whether one engine is wrong or all.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -129,19 +127,17 @@ def of_call(name: str, tree: bool, leak: bool, separate: bool = False) -> None:
         everywhere(patch, real, faulty)
 
     def changed(call: attention.Calls, what: Any, last: int) -> attention.Calls:
-        if not (call.queries == last).any():
+        if call.far or not (call.queries == last).any():
             return call
         item, place = (call.queries == last).nonzero()[0].tolist()
-        itself = int((call.keys[item] == last).nonzero()[0])
+        keys, N = call.keys.expand(len(call.queries), -1).clone(), len(call.queries)
+        itself = int((keys[item] == last).nonzero()[0])
         if leak:
-            keys = call.keys.clone()
             keys[item, itself - 3] = what.ends[0]
             return replace(call, keys=keys)
-        N = len(call.queries)
-        masks = {w: m.expand(N, *m.shape[1:]).clone() for w, m in call.masks.items()}
-        for mask in masks.values():
-            mask[item, place, itself - 2] = False
-        return replace(call, masks=masks)
+        cells = call.seen(None, slice(0, N)).expand(N, -1, -1).clone()
+        cells[item, place:, itself - 2] = False  # the last query fills empty places
+        return replace(call, mask=cells)
 
     PLANTED[name] = plant
 
@@ -153,16 +149,14 @@ of_call("a cell is missing in a call of dense and separate", tree=False, leak=Fa
 
 
 def of_windows(name: str, function: str, more: int) -> None:
-    """Calls whose windows are wider by `more`."""
+    """Readers whose windows are wider by `more`."""
 
     def plant(patch: Patch) -> None:
         real = getattr(attention, function)
 
         def reader(*arguments: Any) -> attention.Reader:
-            *what, windows, device = arguments
-            wider = tuple(None if w is None else w + more for w in windows)
-            made = real(*what, wider, device)
-            made.windows = wider
+            made = real(*arguments)
+            made.windows = tuple(None if w is None else w + more for w in made.windows)
             return made
 
         everywhere(patch, real, reader)

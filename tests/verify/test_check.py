@@ -2,8 +2,6 @@
 
 Published packing bugs are named, their fixes pass, and docs/zoo.md and docs/check.md are true."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

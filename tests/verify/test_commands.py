@@ -1,7 +1,5 @@
 """`minise verify`: what it prints, and its exit status."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The guard finds planted faults in models of the reference library, and no fault where none is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

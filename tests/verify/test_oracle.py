@@ -5,8 +5,6 @@ libraries hold; then something is added to it or changed. Its symbolic run gives
 of all that it reads. Each prompt is run alone in the same way.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any, NamedTuple
 

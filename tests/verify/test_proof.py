@@ -1,8 +1,6 @@
 """The proof on symbols holds for the code as it is and finds every planted fault; and what a hash
 depends on: a proof in which everything had one hash would prove nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

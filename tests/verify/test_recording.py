@@ -1,7 +1,5 @@
 """What `record` stores of a run of either decoder, and that it changes nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

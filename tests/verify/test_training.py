@@ -1,7 +1,5 @@
 """The loss of packed branches and its gradients, and that faults of such training are found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

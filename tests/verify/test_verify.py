@@ -1,7 +1,5 @@
 """`verify` passes correct engines in every dtype, finds every planted fault, changes nothing."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace
