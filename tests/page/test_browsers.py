@@ -22,19 +22,14 @@ def violations(view: View) -> list[str]:
     return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_violation_in_any_scene(scene: View, scheme: str) -> None:
+@pytest.mark.parametrize("look", ["scene light", "scene dark", "phone light"])
+def test_axe_finds_no_violation_in_any_scene(request: pytest.FixtureRequest, look: str) -> None:
     """Contrast, names, roles, labels, sizes of targets, order of headings."""
-    scene.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    view: View = request.getfixturevalue(look.split()[0])
+    view.page.emulate_media(color_scheme=look.split()[1], reduced_motion="reduce")
     for name in SCENES:
-        scene.go(name)
-        assert violations(scene) == [], name
-
-
-def test_axe_finds_no_violation_on_a_phone(phone: View) -> None:
-    for name in SCENES:
-        phone.go(name)
-        assert violations(phone) == [], name
+        view.go(name)
+        assert violations(view) == [], name
 
 
 def test_axe_is_told_what_is_wrong(scene: View) -> None:
