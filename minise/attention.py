@@ -7,6 +7,8 @@ Dimension legend: T tokens that are run; U >= T tokens that can be read, of whic
 those that are run; H query heads; K key/value heads; h head_dim. Next to read: cache.py, model.py.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 

@@ -4,6 +4,8 @@ LLaMA, Mistral, Qwen2 and Qwen3 share one architecture. They differ only in the 
 loading/config_json.py reads a config.json. Next to read: rope.py.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal
 

@@ -12,6 +12,8 @@ The readout (Section 4.3, Eq. 6) starts here: the logits are those at the end of
 Next to read: method.py, which makes an answer of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial

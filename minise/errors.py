@@ -1,5 +1,7 @@
 """The one exception that a user can cause, and how text from outside becomes part of a message."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator

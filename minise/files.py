@@ -1,5 +1,7 @@
 """How a file is written: whole, or not at all. What was there stays until the new one is whole."""
 
+from __future__ import annotations
+
 import os
 import platform
 from contextlib import suppress

@@ -6,6 +6,8 @@ groups of m, `trials` times. This is the paper's. methods/groupings.py has other
 Next to read: question.py, tokenizer.py and prompt.py, which make the token ids of a group.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass

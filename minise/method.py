@@ -10,6 +10,8 @@ Here the paper's method ends. Next to read is the model itself: config.py, rope.
 cache.py, model.py.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

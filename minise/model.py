@@ -7,6 +7,8 @@ Dimension legend, used as name suffixes:
 B batch, T tokens, D hidden_size, H query heads, K key/value heads, h head_dim, V vocabulary.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 

@@ -1,5 +1,7 @@
 """A question with its choices. Next to read: tokenizer.py and prompt.py, which make token ids."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Sequence

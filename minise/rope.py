@@ -8,6 +8,8 @@ list, Eq. 5), so the groups between the question and this group make no differen
 Dimension legend: T tokens, h head_dim. Next to read: attention.py.
 """
 
+from __future__ import annotations
+
 import math
 
 import torch

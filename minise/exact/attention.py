@@ -18,6 +18,8 @@ Dimension legend, in addition to minise/attention.py's: N calls of one shape, wi
 keys each, and L = Q * H / K.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -5,6 +5,8 @@ depend neither on its place nor on the others (docs/verify.md). So all rows go t
 numbers of rows that were measured to give the same bits; the last is filled up with zeros.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 

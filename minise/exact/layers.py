@@ -1,5 +1,7 @@
 """Layers with the plain ones' parameters whose bits do not depend on the number of rows."""
 
+from __future__ import annotations
+
 import copy
 from functools import partial
 

@@ -3,6 +3,8 @@
 What was measured with the same facts is in one file: in ~/.cache/minise, or under XDG_CACHE_HOME.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

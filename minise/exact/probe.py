@@ -7,6 +7,8 @@ This is correct for any kernel that computes in the same way in all calls of one
 all rows of a call alike, which is also tried here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

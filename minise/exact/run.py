@@ -3,6 +3,8 @@
 Each function computes what that of its name in minise/model.py does. A decoder is a refined one.
 """
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 

@@ -4,6 +4,8 @@ There it gives float32 and float64 the same bits for nearly any number of rows (
 command line sets it before torch is imported: MKL reads it at its first product.
 """
 
+from __future__ import annotations
+
 import os
 
 VARIABLE, STRICT = "MKL_CBWR", "AUTO,STRICT"

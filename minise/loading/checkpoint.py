@@ -1,5 +1,7 @@
 """Load a checkpoint: config.json, tokenizer.json and safetensors, from a folder or the hub."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """The functions that `import minise` offers for one question."""
 
+from __future__ import annotations
+
 from minise.engines import LanguageModel
 from minise.grouping import Grouping
 from minise.method import Answer, SelfEnsemble, Standard, ask

@@ -1,5 +1,7 @@
 """`minise.explain`: the page of one question, and how a notebook shows it."""
 
+from __future__ import annotations
+
 import html
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """The first trial's packed sequence and its attention mask as SVG. Okabe and Ito's colours."""
 
+from __future__ import annotations
+
 import re
 from xml.sax.saxutils import escape
 

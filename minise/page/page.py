@@ -1,6 +1,8 @@
 """The live page in one HTML file: the modules of this folder, a checkpoint and the miniature's
 questions. This file is the only build step; the modules also run as they are."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import html

@@ -1,5 +1,7 @@
 """Which numbers of rows share their bits on this machine, and what a call of each costs."""
 
+from __future__ import annotations
+
 import statistics
 import time
 from dataclasses import dataclass

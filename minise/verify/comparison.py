@@ -2,6 +2,8 @@
 and the label logits as answers read them. And check that no group depends on another.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 from collections.abc import Callable, Sequence

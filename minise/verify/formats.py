@@ -4,6 +4,8 @@ docs/check.md has the fields, and where each library's rule is written. A new fo
 here, a line of MASKS, and a line on that page.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

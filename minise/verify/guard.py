@@ -1,6 +1,8 @@
 """A guard for a trainer or a server: does the model that runs give packed documents the logits of
 separate runs? docs/check.md says how it looks, and what it does not look at."""
 
+from __future__ import annotations
+
 import warnings
 from typing import Any
 

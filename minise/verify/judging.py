@@ -2,6 +2,8 @@
 those that were meant: the first wrong place, and the known mistake that explains it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce

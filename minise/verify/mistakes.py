@@ -4,6 +4,8 @@ A mask that is wrong is compared with each of these. Another mistake is one more
 or `positions`. Dimension legend: T tokens of the row.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import NamedTuple
 

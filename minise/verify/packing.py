@@ -6,6 +6,8 @@ these into one mask (formats.py) and positions, beside the tree that was meant. 
 the two. Tokens are counted from 0, documents and branches from 1; docs/check.md has the fields.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

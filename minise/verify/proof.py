@@ -6,6 +6,8 @@ shapes; docs/verify.md lists what is assumed. Arithmetic: separate and plain com
 says: token i reads the tokens up to i within the window.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

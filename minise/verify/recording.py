@@ -1,5 +1,7 @@
 """Watch a decoder at work: the residual stream after each layer, and the attention weights."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

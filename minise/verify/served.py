@@ -4,6 +4,8 @@ A server computes in its own dtype and batches, so bits differ. The distance of 
 be small: with a wrong tokenizer, template or checkpoint it is not.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

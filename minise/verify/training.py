@@ -5,6 +5,8 @@ times the weight of that branch: so the loss and its gradients are those of the 
 A masked score is -inf before the softmax: its derivative is 0, and never NaN.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -11,6 +11,8 @@ Influence: what a group must not see cannot change its rows. Ablations: without 
 positional re-encoding, the numbers must differ, or else the question cannot show a fault.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from typing import Any
