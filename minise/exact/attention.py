@@ -107,8 +107,8 @@ class Calls:
 
     def seen(self, window: int | None, calls: slice) -> Tensor | None:
         """The mask of some of the calls (N or 1, Q, S), or None where everything is seen."""
-        reach = max(self.keys.shape[1] + 2 * BLOCK - 1, int(self.at.max() - self.of.min()))
-        if self.far and (window is None or reach < window):
+        fits = window is None or self.keys.shape[1] + 2 * BLOCK <= window
+        if self.far and fits and (window is None or int(self.at.max() - self.of.min()) < window):
             return None
         at, of = (x if len(x) == 1 else x[calls] for x in (self.at, self.of))
         mask = of[:, None] <= at[..., None] if self.mask is None else self.mask
