@@ -78,8 +78,8 @@ def test_what_does_not_fit_is_refused(mistral: LanguageModel, monkeypatch: Patch
     layout = pack([30], [[60, 61], [70]])
     good = [[1, 2, 3], [1, 2]]
     for targets, weights, part in (
-        (good[:1], None, "1 targets for 2 branches"),
-        (good, [1.0], "1 weights for 2 branches"),
+        (good[:1], None, "1 targets and 2 weights for 2 branches"),
+        (good, [1.0], "2 targets and 1 weights for 2 branches"),
         ([[1, 2], [1, 2]], None, "the targets of branch 0 are not 3 token ids"),
         ([[1, 2, 3], [1, 288]], None, "the targets of branch 1"),
         ([[1, 2, 3], [1, -1]], None, "the targets of branch 1"),
@@ -99,11 +99,12 @@ FAULTS: dict[str, Callable[[Patch], None]] = {}
 
 def of_terms(name: str, change: Callable[..., Any]) -> None:
     """A fault in which row is to predict what, and how much it counts: the targets and the weights
-    of the branches that the terms are made of."""
+    of the branches that the loss is made of."""
 
     def plant(patch: Patch) -> None:
-        real = training._terms
-        patch.setattr(training, "_terms", lambda paths, *given: real(paths, *change(*given)))
+        real = training.packed_loss
+        faulty = lambda lm, layout, *given: real(lm, layout, *change(*given))  # noqa: E731
+        patch.setattr(training, "packed_loss", faulty)
 
     FAULTS[name] = plant
 
