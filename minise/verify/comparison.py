@@ -6,56 +6,59 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from minise.engines import LanguageModel, layout_ends, run_alone
+from minise.engines import LanguageModel
 from minise.exact import run as exact
-from minise.layout import Layout, Tree, causal_mask, pack
+from minise.layout import causal_mask, pack
 from minise.method import Plan, label_logits
-from minise.model import Decoder
+from minise.verify.recording import record
 
 ENGINES, ABLATIONS = ("dense", "tree", "plain"), ("without_mask", "without_positions")
 FEW = 8  # prompts, at most and spread over all, where all would take too long or too much memory
 T = TypeVar("T")
-Trace = list[Tensor]  # the rows' hidden states (R, D) after each layer, then after the final norm
+ZERO = torch.zeros((), dtype=torch.float64)
+Rows = list[Tensor]  # of one prompt, in a run: what `rows_of` gives
 
 
-def trace(decoder: Decoder, run: Callable[[], T]) -> tuple[Trace, T]:
-    """The hidden states of the one pass of `decoder` in `run`, and what `run` returned."""
-    rows: Trace = []
-    hooks = [
-        module.register_forward_hook(lambda _, inputs, output: rows.append(output.flatten(0, -2)))
-        for module in (*decoder.model.layers, decoder.model.norm)
-    ]
-    try:
-        return rows, run()
-    finally:
-        for hook in hooks:
-            hook.remove()
+def rows_of(lm: LanguageModel, plan: Plan, engine: str) -> Iterator[Rows]:
+    """Each prompt's rows in the run of an engine: hidden states (T, D) after each layer and the
+    final norm, and its label logits (1, m), float64 on the CPU. The engine separate has a run for
+    each prompt. The tree has only the end (1, D) after the top layer and the norm."""
+    if engine == "separate" and len(plan.prompts) > 1:
+        for prompt in plan.prompts:
+            yield from rows_of(lm, replace(plan, prompts=[prompt]), engine)
+        return
+    with record(lm.decoder if engine == "plain" else lm.refined) as seen:
+        labels = label_logits(lm, plan, engine)
+    *lower, top, final = (x.flatten(0, -2) for x in (*seen.residual.values(), seen.final))
+    paths = pack(plan.prefix, plan.branches, tree=engine == "tree").paths()
+    for group, path in enumerate(paths):
+        ends = [group] if engine == "tree" else path
+        yield [*(x[path] for x in lower), top[ends], final[ends], labels[group][None]]
 
 
-def pick(traced: Trace, rows: Sequence[int], top: Sequence[int] | None = None) -> Trace:
-    """Some rows of every layer. `top`: those of the top layer and the final norm, if others. Rows
-    that a run does not have are left out: then a comparison sees other shapes."""
-    by_layer = [rows] * (len(traced) - 2) + [rows if top is None else top] * 2
-    pairs = zip(traced, by_layer, strict=True)
-    return [layer[[row for row in numbers if row < len(layer)]] for layer, numbers in pairs]
+def with_logits(lm: LanguageModel, plan: Plan, engine: str) -> Iterator[Rows]:
+    """`rows_of`, and after them the logits (1, V) at each prompt's end."""
+    for rows in rows_of(lm, plan, engine):
+        end = rows[-2][-1:]
+        plain = engine == "plain"
+        yield [*rows, lm.decoder.logits(end) if plain else exact.logits(lm.refined, end)]
 
 
-def flat_paths(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Each prompt's rows in the packed sequence, computed from the lengths and not from a layout,
-    which could be wrong."""
-    paths, start = [], len(prefix)
-    for branch in branches:
-        paths.append([*range(len(prefix)), *range(start, start + len(branch))])
-        start += len(branch)
-    return paths
+def expected(lm: LanguageModel, engine: str, separate: Rows) -> Rows:
+    """The rows of a separate run that an engine has: of the tree's last ones only the end."""
+    if engine != "tree":
+        return separate
+    top = lm.config.num_hidden_layers - 1
+    return separate[:top] + [x[-1:] for x in separate[top:]]
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -74,128 +77,62 @@ def absolute(a: Tensor, b: Tensor) -> float:
     return math.inf if a.shape != b.shape else float((a.double() - b.double()).abs().max())
 
 
-def largest(values: Sequence[float]) -> float:
-    """The maximum; NaN if one value is. (max() of values with a NaN depends on their order.)"""
-    return math.nan if any(map(math.isnan, values)) else max(values)
-
-
 @dataclass
-class Apart:
-    """The largest differences between the rows of two runs, layer by layer, over so many `pairs` of
-    runs: of an entry (`absolute`), and of a row as part of its size (`relative`). equal: whether
-    all bits are."""
-
-    absolute: list[float] = field(default_factory=list)
-    relative: list[float] = field(default_factory=list)
-    equal: bool = True
-    pairs: int = 0
-
-    def add(self, a: Trace, b: Trace) -> None:
-        """Compare the rows of `b` with those of `a`."""
-        self.equal, self.pairs = self.equal and all(map(torch.equal, a, b)), self.pairs + 1
-        for maxima, measure in ((self.absolute, absolute), (self.relative, relative)):
-            found = [measure(x, y) for x, y in zip(a, b, strict=True)]
-            maxima[:] = [largest(pair) for pair in zip(maxima or found, found, strict=True)]
-
-
-@dataclass
-class Difference(Apart):
-    """How far a packed run is from the separate ones. `absolute` and `relative` have an entry for
-    each layer, the final norm, the label logits and the logits of the whole vocabulary.
-    probabilities: the largest difference of a label's. changed: in how many of the prompts the most
+class Difference:
+    """The largest differences between two runs, over so many `pairs` of prompts. relative: float64,
+    of a row as part of its size, in each layer, the final norm, the label logits and the logits of
+    the whole vocabulary. absolute: of an entry, in each of these and in the probabilities of the
+    labels. A NaN stays. equal: whether all bits are. changed: in how many of the prompts the most
     probable label is another."""
 
-    probabilities: float = 0.0
+    relative: Tensor = ZERO
+    absolute: Tensor = ZERO
+    equal: bool = True
     changed: int = 0
+    pairs: int = 0
 
-    def add(self, a: Trace, b: Trace) -> None:
-        super().add(a, b)
+    def add(self, a: Rows, b: Rows) -> None:
+        """Compare the rows of a prompt with those, `a`, of another run."""
+        a, b = ([x.double() for x in rows] for rows in (a, b))
         p, q = (rows[-2].softmax(dim=-1) for rows in (a, b))
-        self.probabilities = largest([self.probabilities, absolute(p, q)])
+        relatives = torch.tensor([*map(relative, a, b)], dtype=torch.float64)
+        absolutes = torch.tensor([*map(absolute, [*a, p], [*b, q])], dtype=torch.float64)
+        self.relative = torch.maximum(self.relative, relatives)
+        self.absolute = torch.maximum(self.absolute, absolutes)
+        self.equal = self.equal and all(map(torch.equal, a, b))
         self.changed += int(p.argmax()) != int(q.argmax())
-
-
-def alone(lm: LanguageModel, plan: Plan, group: int) -> Trace:
-    """A prompt in a causal run by itself: its hidden states (T, D) after each layer and the final
-    norm, and the logits of its labels at its end (1, m), float64 on the CPU. These are dot
-    products, as the engines dense and tree compute them."""
-    prompt = plan.prompts[group]
-    hidden, _ = trace(lm.refined, lambda: run_alone(lm, plan.prefix + prompt.ids))
-    ids = torch.tensor(prompt.label_ids, device=lm.decoder.device)
-    return [*hidden, exact.logits(lm.refined, hidden[-1][-1:], ids).cpu().double()]
-
-
-class Packed:
-    """A packed run of a plan's prompts by an engine, or by dense under another layout."""
-
-    def __init__(
-        self, lm: LanguageModel, plan: Plan, engine: str, layout: Layout | None = None
-    ) -> None:
-        self.lm, self.engine, plan = lm, engine, replace(plan, layout=layout)
-        decoder, tree = lm.decoder if engine == "plain" else lm.refined, engine == "tree"
-        self.hidden, self.labels = trace(decoder, lambda: label_logits(lm, plan, engine))
-        packed = pack(plan.prefix, plan.branches, tree=tree)
-        self.paths = packed.paths() if tree else flat_paths(plan.prefix, plan.branches)
-        # The tree's top layer has the ends only.
-        self.ends = self.hidden[-1] if tree else self.hidden[-1][(layout or packed).ends]
-
-    def rows(self, group: int) -> Trace:
-        """What `alone` returns for a prompt, from this run."""
-        top = [group] if self.engine == "tree" else None
-        return [*pick(self.hidden, self.paths[group], top), self.labels[group][None]]
-
-    def logits(self, group: int) -> Tensor:
-        """The logits (1, V) at a prompt's end."""
-        end = self.ends[group : group + 1]
-        plain = self.engine == "plain"
-        return self.lm.decoder.logits(end) if plain else exact.logits(self.lm.refined, end)
-
-    def expected(self, alone: Trace) -> Trace:
-        """What `rows` should be: the rows of a separate run that this run has."""
-        *lower, top, final, labels = alone
-        return [*lower, top[-1:], final[-1:], labels] if self.engine == "tree" else alone
+        self.pairs += 1
 
 
 @torch.inference_mode()
-def compare(lm: LanguageModel, plan: Plan) -> dict[str, Difference]:
-    """Run each prompt of the plan alone, and compare each engine and each ablation with that."""
+def compare(
+    lm: LanguageModel, plan: Plan, narrow: LanguageModel | None = None
+) -> dict[str, Difference]:
+    """Run each prompt of the plan alone, and compare each engine and each ablation with that. And
+    "rounding", the separate runs of `narrow`, the same model in its own dtype."""
     flat = pack(plan.prefix, plan.branches)
     rows = len(flat.tokens)
     layouts = flat.replace(mask=causal_mask(rows)), flat.replace(positions=torch.arange(rows))
-    runs = {name: Packed(lm, plan, name) for name in ENGINES}
-    runs |= {n: Packed(lm, plan, "dense", one) for n, one in zip(ABLATIONS, layouts, strict=True)}
+    runs = {engine: with_logits(lm, plan, engine) for engine in ENGINES}
+    for name, layout in zip(ABLATIONS, layouts, strict=True):
+        runs[name] = with_logits(lm, replace(plan, layout=layout), "dense")
+    if narrow:
+        runs["rounding"] = with_logits(narrow, plan, "separate")
     differences = {name: Difference() for name in runs}
-    for group in range(len(plan.prompts)):
-        separate = alone(lm, plan, group)
-        logits = exact.logits(lm.refined, separate[-2][-1:])
+    for separate in with_logits(lm, plan, "separate"):
         for name, run in runs.items():
-            found = [*run.rows(group), run.logits(group)]
-            differences[name].add([*run.expected(separate), logits], found)
+            differences[name].add(expected(lm, name, separate), next(run))
     return differences
-
-
-@torch.inference_mode()
-def rounding(lm: LanguageModel, wide: LanguageModel, plan: Plan) -> Apart:
-    """How far the separate runs of a model are from the same in float64: the same entries as a
-    `Difference`, and so what rounding alone explains."""
-    apart = Apart()
-    for group in range(len(plan.prompts)):
-        both = []
-        for one in (wide, lm):
-            rows = alone(one, plan, group)
-            both.append([x.double() for x in (*rows, exact.logits(one.refined, rows[-2][-1:]))])
-        apart.add(*both)
-    return apart
-
-
-def some(plan: Plan) -> Plan:
-    """The plan with FEW of its prompts."""
-    return replace(plan, prompts=[*few(plan.prompts)])
 
 
 def few(items: Sequence[T]) -> Sequence[T]:
     """At most FEW of the items, spread over all."""
     return items[:: -(-len(items) // FEW)]
+
+
+def some(plan: Plan) -> Plan:
+    """The plan with FEW of its prompts."""
+    return replace(plan, prompts=[*few(plan.prompts)])
 
 
 class _Wide(nn.Module):
@@ -222,27 +159,24 @@ def widened(lm: LanguageModel) -> LanguageModel:
 
 
 @torch.inference_mode()
-def influence(lm: LanguageModel, prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> Apart:
-    """Replace every token outside a group's own prompt by a random other one, in the dense and in
-    the tree engine: the group's rows must stay equal bit for bit. This is done for FEW groups."""
-    found, size = Apart(), lm.config.vocab_size
-    for is_tree in (False, True) if len(branches) > 1 else ():
-        layout = pack(prefix, branches, tree=is_tree)
-        paths = layout.paths() if is_tree else flat_paths(prefix, branches)
+def influence(lm: LanguageModel, plan: Plan) -> Difference:
+    """Replace every token outside a group's own prompt by a random other one, where the decoder
+    reads its tokens, in the engines dense and tree: the group's rows must stay equal bit for bit.
+    This is done for FEW groups."""
+    found, size = Difference(), lm.config.vocab_size
 
-        def run(tokens: Tensor, tree: Tree = layout, is_tree: bool = is_tree) -> Tensor:
-            if not is_tree:
-                return layout_ends(lm, tree.replace(tokens=tokens))
-            changed = Tree(tokens, tree.parents, tree.positions, tree.ends)
-            return exact.read_ends(lm.refined, changed)
+    def scrambled(shift: Tensor, _: object, given: tuple[Tensor]) -> tuple[Tensor]:
+        return ((given[0] + shift) % size,)
 
-        tokens, generator = layout.tokens, torch.Generator().manual_seed(0)
-        whole, _ = trace(lm.refined, partial(run, tokens))
-        for group in few(range(len(paths))):
-            rows = [row for row in paths[group] if row < len(tokens)]
-            shift = torch.randint(1, size, tokens.shape, generator=generator)
-            shift[rows] = 0
-            changed, _ = trace(lm.refined, partial(run, (tokens + shift) % size))
-            top = [group] if is_tree else None  # the tree's top layer has the ends only
-            found.add(pick(whole, rows, top), pick(changed, rows, top))
+    for engine in ("dense", "tree") if len(plan.prompts) > 1 else ():
+        layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
+        paths, generator = layout.paths(), torch.Generator().manual_seed(0)
+        for group, before in enumerate(with_logits(lm, plan, engine)):
+            if group not in few(range(len(paths))):
+                continue
+            shift = torch.randint(1, size, layout.tokens.shape, generator=generator)
+            shift[paths[group]] = 0
+            hook = partial(scrambled, shift.to(lm.decoder.device))
+            with lm.refined.model.embed_tokens.register_forward_pre_hook(hook):
+                found.add(before, next(islice(with_logits(lm, plan, engine), group, None)))
     return found

@@ -8,7 +8,7 @@ says: token i reads the tokens up to i within the window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,9 @@ from minise.checks import check_prompts
 from minise.engines import LanguageModel
 from minise.layout import pack
 from minise.method import Plan
-from minise.verify.comparison import Packed, Trace, alone, flat_paths, trace
+from minise.prompt import Prompt
+from minise.verify.comparison import Rows, expected, rows_of
+from minise.verify.recording import record
 from minise.verify.symbols import CallSymbols, Symbols, symbolic
 
 BY_CALLS = ("dense", "tree")  # compared with a separate run; the others with the definition
@@ -28,7 +30,6 @@ ENGINES = (*BY_CALLS, "separate", "plain")
 PROVED = """proved for all weights of this shape: in exact arithmetic separate and plain compute
   each prompt as it is defined, alone, causal and within its windows; and the bits of
   dense and tree are those of separate. docs/verify.md lists what is assumed."""
-Run = Callable[[LanguageModel, Plan, int], Trace]  # of one prompt
 
 
 @dataclass(frozen=True)
@@ -78,70 +79,62 @@ class Prover:
 
     def __init__(self, lm: LanguageModel) -> None:
         self.calls, self.exact = symbolic(lm, CallSymbols), symbolic(lm, Symbols)
-        self.known: dict[tuple[object, ...], Trace] = {}
+        self.known: dict[tuple[object, ...], Rows] = {}
 
     @torch.inference_mode()
     def prove(self, plan: Plan, engines: Sequence[str] = ENGINES) -> Proof:
         """Run the plan's prompts on symbols in these engines, and compare every row of every token
         after each layer and the final norm, and the label logits. Raises InputError for prompts, a
         mask or scores that do not fit."""
+        plan = replace(plan, layout=None)
         labels = [i for prompt in plan.prompts for i in prompt.label_ids or ()]
         check_prompts(self.exact, plan.prefix, plan.branches, labels)
         rows: dict[str, int] = {}
         departures: list[Departure] = []
         for engine in engines:
-            lm, right = (self.calls, alone) if engine in BY_CALLS else (self.exact, _defined)
-            every = range(len(plan.prompts))
-            expected = [self._one(lm, plan, group, right) for group in every]
-            if engine == "separate":
-                found = [self._one(lm, plan, group, _separate) for group in every]
-            else:
-                run = Packed(lm, plan, engine)
-                expected = [*map(run.expected, expected)]
-                found = [*map(run.rows, every)]
+            lm = self.calls if engine in BY_CALLS else self.exact
+            alone = [expected(lm, engine, self._alone(lm, plan, prompt)) for prompt in plan.prompts]
+            found = [*rows_of(lm, plan, engine)]
             rows[engine] = sum(len(layer) for branch in found for layer in branch)
-            departures += _first(plan, engine, expected, found)
+            departures += _first(plan, engine, alone, found)
         tokens = sum(len(plan.prefix) + len(branch) for branch in plan.branches)
         layers = self.exact.config.num_hidden_layers
         return Proof(tokens, len(plan.prompts), layers, rows, departures)
 
-    def _one(self, lm: LanguageModel, plan: Plan, group: int, run: Run) -> Trace:
-        prompt = plan.prompts[group]
-        key = (run, *plan.prefix, *prompt.ids, tuple(prompt.label_ids or ()))
+    def _alone(self, lm: LanguageModel, plan: Plan, prompt: Prompt) -> Rows:
+        """A prompt's separate run on symbols of calls; on the others, what is defined."""
+        key = (lm is self.calls, *plan.prefix, *prompt.ids, tuple(prompt.label_ids or ()))
         if key not in self.known:
-            self.known[key] = run(lm, plan, group)
+            one = replace(plan, prompts=[prompt])
+            by_calls = lm is self.calls
+            self.known[key] = next(rows_of(lm, one, "separate")) if by_calls else _defined(lm, one)
         return self.known[key]
 
 
-def _separate(lm: LanguageModel, plan: Plan, group: int) -> Trace:
-    """A prompt as the engine separate runs it."""
-    return Packed(lm, replace(plan, prompts=[plan.prompts[group]]), "separate").rows(0)
-
-
-def _defined(lm: LanguageModel, plan: Plan, group: int) -> Trace:
-    """A prompt as it is defined: with no layout, no reader and no engine."""
-    decoder, prompt = lm.decoder, plan.prompts[group]
-    tokens = torch.tensor(plan.prefix + prompt.ids)
-    positions = torch.arange(len(tokens))
+def _defined(lm: LanguageModel, plan: Plan) -> Rows:
+    """A plan's only prompt as it is defined: with no layout, no reader and no engine."""
+    decoder, (prompt,) = lm.decoder, plan.prompts
+    tokens = torch.tensor([plan.prefix + prompt.ids])
+    positions = torch.arange(tokens.shape[1])
     back = positions[:, None] - positions
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         window = lm.config.sliding_windows[layer]
         return masked_attention(q, k, v, (back >= 0) & (back < (window or len(back)))[None])
 
-    rows, _ = trace(decoder, lambda: decoder.run(tokens[None], positions[None], attend))
+    with record(decoder) as seen:
+        hidden = decoder.run(tokens, positions[None], attend)[0]
     head = decoder.model.embed_tokens if decoder.lm_head is None else decoder.lm_head
-    return [*rows, F.linear(rows[-1][-1:], head.weight[prompt.label_ids])]
+    layers = [x[0] for x in seen.residual.values()]
+    return [*layers, hidden, F.linear(hidden[-1:], head.weight[prompt.label_ids])]
 
 
-def _first(
-    plan: Plan, engine: str, expected: list[Trace], found: list[Trace]
-) -> Iterator[Departure]:
+def _first(plan: Plan, engine: str, alone: list[Rows], found: list[Rows]) -> Iterator[Departure]:
     """The first layer, branch and token of which the rows differ, if any do."""
-    layers = [f"layer {i}" for i in range(len(expected[0]) - 2)]
+    layers = [f"layer {i}" for i in range(len(alone[0]) - 2)]
     for layer, name in enumerate([*layers, "final norm", "label logits"]):
-        for branch, (one, other) in enumerate(zip(expected, found, strict=True)):
-            a, b = (rows[layer].as_subclass(Tensor) for rows in (one, other))
+        for branch, both in enumerate(zip(alone, found, strict=True)):
+            a, b = (rows[layer].as_subclass(Tensor) for rows in both)
             if torch.equal(a, b):
                 continue
             token = len(plan.prefix) + len(plan.branches[branch]) - 1
@@ -155,19 +148,19 @@ def _what(plan: Plan, engine: str, branch: int, token: int) -> str:
     """What is wrong with a token of the layout that the engine runs, in words."""
     if engine == "separate":
         return "its separate run is not what is defined: masks, windows or calls of one prompt"
-    tree = engine == "tree"
-    layout = pack(plan.prefix, plan.branches, tree=tree)
-    path = layout.paths()[branch] if tree else flat_paths(plan.prefix, plan.branches)[branch]
-    if token >= len(path) or path[-1] >= len(layout.tokens):
+    layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
+    path = layout.paths()[branch]
+    if token >= len(path):
         return "its layout has too few tokens"
-    row, right = path[token], [*plan.prefix, *plan.branches[branch]][token]
-    is_id, place = int(layout.tokens[row]), int(layout.positions[row])
-    if is_id != right:
-        return f"it is token id {is_id}, not {right}"
-    if place != token:
-        return f"its position is {place}, not {token}"
-    right_rows = set(path[: token + 1])
-    seen = right_rows if tree else {*layout.mask[row].nonzero().flatten().tolist()}
-    for other in sorted(seen ^ right_rows):  # the tree has no mask
+    row, ids, own = path[token], [*plan.prefix, *plan.branches[branch]], {*path[: token + 1]}
+    for name, given, right in (
+        ("id", layout.tokens, ids[token]),
+        ("position", layout.positions, token),
+    ):
+        if given[row] != right:
+            return f"its {name} is {given[row]}, not {right}"
+    # The tree has no mask.
+    seen = own if engine == "tree" else {*layout.mask[row].nonzero().flatten().tolist()}
+    for other in sorted(seen ^ own):
         return f"it may{'' if other in seen else ' not'} attend to row {other} of the layout"
     return "its token, position and mask are right: what it reads or how it is read out is not"

@@ -19,13 +19,14 @@ from minise.model import Decoder
 class Recording:
     """What the last run inside the block computed, by layer 0, 1, ...
 
-    residual[layer]: (..., T, D), the stream after the layer. attention[layer]: (..., H, Q, T) in
-    the weights' dtype, how much each query reads each token; empty unless attention is recorded.
-    The tree engine's top layer has the ends only.
+    residual[layer]: (..., T, D), the stream after the layer. final: (..., T, D), after the final
+    norm. attention[layer]: (..., H, Q, T) in the weights' dtype, how much each query reads each
+    token; empty unless attention is recorded. The tree engine's top layer has the ends only.
     """
 
     residual: dict[int, Tensor] = field(default_factory=dict)
     attention: dict[int, Tensor] = field(default_factory=dict)
+    final: Tensor = field(init=False)
 
 
 @contextmanager
@@ -48,7 +49,8 @@ def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
             recording.attention[layer] = attend(layer, q, k, units).transpose(-3, -2)
             return attend(layer, q, k, v)
 
-        return real(tokens, positions, recorded if attention else attend, rows)
+        recording.final = real(tokens, positions, recorded if attention else attend, rows)
+        return recording.final
 
     def keep(_: Any, inputs: Any, output: Tensor, layer: int) -> None:
         recording.residual[layer] = output

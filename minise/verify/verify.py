@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minise.checks import check_mask_fits, check_prompts
 from minise.engines import LanguageModel
@@ -26,12 +27,9 @@ from minise.method import Plan
 from minise.verify.comparison import (
     ABLATIONS,
     ENGINES,
-    Apart,
     Difference,
     compare,
     influence,
-    largest,
-    rounding,
     some,
     widened,
 )
@@ -58,8 +56,8 @@ class Verification:
     groups: int
     runs: dict[str, Difference]
     wide: dict[str, Difference]
-    rounding: Apart | None
-    influence: Apart
+    rounding: Difference | None
+    influence: Difference
     promised: bool
     required: bool
     machine: dict[str, object]
@@ -75,14 +73,14 @@ class Verification:
     def same(self, name: str) -> bool:
         """Whether a run computes what the separate runs do: in float64 up to 1e-10, and in its own
         dtype up to what rounding explains. A NaN is never within a bound."""
-        return largest(self.wide[name].relative) <= SAME and self._explained(self.runs[name])
+        return self._decided(name) and self._explained(self.runs[name])
 
-    def _explained(self, apart: Apart) -> bool:
-        own = self.rounding
-        allowed = [FACTOR * x for x in own.relative] if own else [SAME] * len(apart.relative)
-        # Scrambled runs have no logits.
-        pairs = zip(apart.relative, allowed, strict=False)
-        return all(value <= most < math.inf for value, most in pairs)
+    def _decided(self, name: str) -> bool:
+        return bool((self.wide[name].relative <= SAME).all())
+
+    def _explained(self, run: Difference) -> bool:
+        allowed = FACTOR * self.rounding.relative if self.rounding else torch.tensor(SAME)
+        return bool(((run.relative <= allowed) & (allowed < math.inf)).all())
 
     @property
     def failure(self) -> str | None:
@@ -94,7 +92,7 @@ class Verification:
         if exact and not self.bitwise:
             why = f"bits differ, and they are {'promised' if self.promised else 'required'}"
             return f"{why} on {self.place}"
-        if self.groups > 1 and any(largest(self.wide[name].relative) <= SAME for name in ABLATIONS):
+        if self.groups > 1 and any(map(self._decided, ABLATIONS)):
             return "this question shows nothing, because an ablation has the same numbers"
         unchanged = self.influence.equal if exact else self._explained(self.influence)
         return None if unchanged else "a group depends on what it must not see"
@@ -116,18 +114,16 @@ def verify(lm: LanguageModel, plan: Plan, require_bits: bool = False) -> Verific
     check_prompts(lm, prefix, branches, [i for one in plan.prompts for i in one.label_ids or ()])
     check_mask_fits(plan.tokens("dense"))
     runs = wide = compare(lm, plan)
-    own_rounding = None
     if lm.decoder.dtype != torch.float64:
-        wide_lm, part = widened(lm), some(plan)
-        wide, own_rounding = compare(wide_lm, part), rounding(lm, wide_lm, part)
+        wide = compare(widened(lm), some(plan), narrow=lm)
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     return Verification(
         tokens=sum(len(prefix) + len(branch) for branch in branches),
         groups=len(branches),
         runs=runs,
         wide=wide,
-        rounding=own_rounding,
-        influence=influence(lm, prefix, branches),
+        rounding=wide.pop("rounding", None),
+        influence=influence(lm, plan),
         promised=device.type == "cpu",
         required=require_bits,
         machine={"device": f"{device}{name}", **facts(), "threads": torch.get_num_threads()},
@@ -140,8 +136,8 @@ def as_json(result: Verification) -> dict[str, Any]:
 
     def numbers(name: str) -> dict[str, Any]:
         run = result.runs[name]
-        *layers, labels, logits = run.absolute
-        more = {"probabilities": run.probabilities, "changed": run.changed / run.pairs}
+        *layers, labels, logits, probabilities = run.absolute.tolist()
+        more = {"probabilities": probabilities, "changed": run.changed / run.pairs}
         return {"layers": layers, "logits": logits, "labels": labels, **more}
 
     found, names = result.influence, ("tokens", "groups", "passed", "promised", "machine")
@@ -150,7 +146,7 @@ def as_json(result: Verification) -> dict[str, Any]:
         "tolerance": SAME,
         "engines": {name: numbers(name) for name in ENGINES},
         "ablations": {name: numbers(name) for name in ABLATIONS},
-        "float64": {name: largest(run.relative) for name, run in result.wide.items()},
+        "float64": {name: float(run.relative.max()) for name, run in result.wide.items()},
         "same": {name: result.same(name) for name in result.runs},
         "bitwise": {name: result.runs[name].equal for name in ("dense", "tree")},
         "influence": {"runs": found.pairs, "scrambled_equal": found.equal},
@@ -163,12 +159,12 @@ def as_text(model: str, dtype: str, result: Verification) -> str:
     place = in_words() if device == "cpu" else f"{device}, beside {in_words()}"
     table = [["", "layers", "logits", "labels", "changed", "equal bits", "float64", "verdict"]]
     for name, run in result.runs.items():
-        decides, verdict = largest(result.wide[name].relative), result.same(name)
+        decides, verdict = float(result.wide[name].relative.max()), result.same(name)
         cells = [f"{run.changed / run.pairs:.0%}", YES[run.equal], f"{decides:.1e}"]
         cells.append("the same" if verdict else "different")
         table.append([name.replace("_", " "), *_parts(run.relative), *cells])
     if own is not None:
-        table.append(["rounding explains", *_parts([FACTOR * one for one in own.relative])])
+        table.append(["rounding explains", *_parts(FACTOR * own.relative)])
     bits = "separate, dense and tree are equal bit for bit" if result.bitwise else "not equal bits"
     more = "" if result.promised else ", where they are not promised"
     passed = f"passed: {bits} on {result.place}{more}; no group sees another"
@@ -187,9 +183,8 @@ def as_text(model: str, dtype: str, result: Verification) -> str:
     return "\n".join(line.rstrip(" ") for line in lines)
 
 
-def _parts(relative: list[float]) -> list[str]:
-    *layers, labels, logits = relative
-    return [f"{one:.1e}" for one in (largest(layers), logits, labels)]
+def _parts(relative: Tensor) -> list[str]:
+    return [f"{float(one):.1e}" for one in (relative[:-2].max(), relative[-1], relative[-2])]
 
 
 def in_words() -> str:

@@ -49,6 +49,8 @@ def rounding_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return (wide * (1 + torch.finfo(output.dtype).eps * unit)).to(output.dtype)
 
     def label_logits(lm: LanguageModel, plan: Plan, engine: str) -> list[Tensor]:
+        if engine == "separate":
+            return real(lm, plan, engine)
         decoder = lm.decoder if engine == "plain" else lm.refined
         layers: list[Any] = [getattr(layer, "narrow", [layer])[0] for layer in decoder.model.layers]
         parts = [part for layer in layers for part in (layer.self_attn, layer.mlp)]

@@ -64,7 +64,7 @@ def test_a_fault_of_the_arithmetic_that_all_share_is_not_seen(
 
 
 FIRST = [
-    ("one token is another", "0, branch 2, token 12: it is token id 124, not 125"),
+    ("one token is another", "0, branch 2, token 12: its id is 124, not 125"),
     ("one position in a group is off by one", "0, branch 2, token 7: its position is 6, not 7"),
     ("a cell of the mask leaks to an end", "0, branch 2, token 15: it may attend to row 17"),
     ("a cell of the mask is missing in a group", "0, branch 2, token 11: it may not attend to row"),
