@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -23,14 +23,14 @@ from minise.exact.attention import BLOCK, FEW
 from minise.exact.probe import Shape, numbers_for
 from minise.model import Decoder
 
-LOW = (1 << 32) - 1
 # Functions that move elements, or ask for something other than their values.
-MOVES = (
-    "__getitem__ __setitem__ __len__ any cat chunk clone contiguous cpu data_ptr dim element_size "
-    "expand flatten flip index_copy new_empty new_zeros pad permute repeat repeat_interleave "
-    "reshape roll size split stack transpose unbind unflatten view"
+_MOVES = (
+    "getitem setitem len any cat chunk clone contiguous cpu data_ptr dim element_size expand "
+    "flatten flip index_copy new_empty new_zeros pad permute repeat_interleave reshape size split "
+    "stack transpose unbind unflatten view"
 )
-_MOVES = frozenset(MOVES.split())
+MOVES = frozenset(_MOVES.split())
+ELEMENTWISE = {"add", "iadd", "radd", "mul", "imul", "rmul", "neg", "square", "rsqrt", "silu"}
 
 
 class Symbols(Tensor):
@@ -49,19 +49,13 @@ class Symbols(Tensor):
             if function.__name__ == "__get__":
                 name = function.__self__.__name__  # an attribute, such as `shape`
                 return torch.float64 if name == "dtype" else function(*args)
-            if name in ("to", "double"):  # 64 bits as before, or else it is rounded
-                dtype = torch.float64 if name == "double" else args[1]
-                return args[0] if dtype == torch.float64 else _as(cls, hashed(str(dtype), args[0]))
-            if name == "isfinite":
-                return torch.ones(args[0].shape, dtype=torch.bool)
-            if {name, function.__name__} & _MOVES:
+            if name in MOVES:
                 return _as(cls, function(*args, **kwargs or {}))
+            if name in ELEMENTWISE:
+                return _as(cls, hashed(name, *args))
             if name not in _OPERATIONS:
                 raise TypeError(f"no symbol is known for {function.__name__}")
-            result = _OPERATIONS[name](cls.by_calls, *args, **kwargs or {})
-            if name.startswith("i") and name[1:] in _OPERATIONS:  # in place: a += b
-                result = args[0].copy_(result)
-            return _as(cls, result)
+            return _as(cls, _OPERATIONS[name](cls.by_calls, *args, **kwargs or {}))
 
 
 class CallSymbols(Symbols):
@@ -117,16 +111,11 @@ def _bits(part: Any) -> Tensor:
     return x.double().view(torch.int64) if x.is_floating_point() else x
 
 
-@lru_cache(4096)
-def _factors(name: str, length: int) -> Tensor:
-    return torch.tensor([_odd(name, place) for place in range(length)])
-
-
 def _sum(
     by_calls: bool, x: Tensor, dim: int = -1, keepdim: bool = False, name: str = "sum"
 ) -> Tensor:
-    factors = _factors(name, x.shape[dim])
-    result = hashed(name, (x.as_subclass(Tensor).movedim(dim, -1) * factors).sum(dim=-1))
+    parts = x.as_subclass(Tensor).movedim(dim, -1).unbind(dim=-1)
+    result = hashed(name, *parts)
     return result.unsqueeze(dim) if keepdim else result
 
 
@@ -153,11 +142,7 @@ def _attention(
     attn_mask = torch.ones(1, L, S) if attn_mask is None else attn_mask
     place = torch.arange(S)[:, None] if by_calls else 0
     read = hashed("key and value", _sum(by_calls, k, keepdim=True), v, place)
-    # The sum over the keys that a query sees, modulo 2**64, in two halves of 32 bits: a product of
-    # float64 matrices is exact below 2**53, and much faster than one of integers.
-    mask = attn_mask.double()
-    low, high = ((mask @ (half & LOW).double()).long() for half in (read, read >> 32))
-    seen = low + (high << 32)
+    seen = attn_mask.long() @ read
     # 1 / sqrt(h) and h**-0.5 differ in their last digit.
     asked = hashed("attention", _sum(by_calls, q), round(scale, 12), *call)
     return asked[..., None] + seen, asked
@@ -170,45 +155,38 @@ def _joined(by_calls: bool, far: tuple[Tensor, Tensor], near: tuple[Tensor, Tens
     return a + b - asked[..., None]
 
 
-@dataclass(frozen=True)
-class _Scores:
+class _Scores(dict[str, Any]):
     """What the definition (minise/attention.py) computes between its two products, kept until the
-    second makes it attention. (..., T, H, h) each; mask: (..., 1, T, U)."""
-
-    q: Tensor
-    k: Tensor
-    scale: float = 1.0
-    mask: Tensor | None = None
-    normed: bool = False
+    second makes it attention: q and k (..., T, H, h), scale, mask (..., 1, T, U) and normed."""
 
     def __truediv__(self, root: float) -> _Scores:
-        return replace(self, scale=1 / root)
+        return _Scores(self, scale=1 / root)
 
     def masked_fill(self, mask: Tensor, value: float) -> _Scores:
-        return replace(self, mask=~mask) if value == float("-inf") else self
+        return _Scores(self, mask=~mask) if value == float("-inf") else self
 
     def softmax(self, dim: int) -> _Scores:
-        return replace(self, normed=dim == -1)
+        return _Scores(self, normed=dim == -1)
 
 
 def _einsum(by_calls: bool, equation: str, first: Any, second: Any) -> Any:
     if equation == "...thd,...uhd->...htu":
-        return _Scores(first, second)
-    if equation == "...htu,...uhd->...thd" and first.normed and first.mask is not None:
-        q, k, v = (x.transpose(-3, -2) for x in (first.q, first.k, second))
-        return _attention(by_calls, q, k, v, first.mask, first.scale)[0].transpose(-3, -2)
+        return _Scores(q=first, k=second, scale=1.0)
+    if equation == "...htu,...uhd->...thd" and first.get("normed") and "mask" in first:
+        q, k, v = (x.transpose(-3, -2) for x in (first["q"], first["k"], second))
+        return _attention(by_calls, q, k, v, first["mask"], first["scale"])[0].transpose(-3, -2)
     raise TypeError(f"no symbol is known for einsum {equation}")
 
 
-def _elementwise(name: str) -> Callable[..., Tensor]:
-    return lambda by_calls, *parts, **_: hashed(name, *parts)
+def _to(by_calls: bool, x: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """64 bits as before, or else it is rounded."""
+    return x if dtype == torch.float64 else hashed(str(dtype), x)
 
 
-_NAMES = {name: name for name in ("add", "mul", "neg", "square", "rsqrt", "silu", "float")}
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    **{name: _elementwise(to) for name, to in {**_NAMES, "iadd": "add", "imul": "mul"}.items()},
-    "radd": lambda by_calls, a, b: hashed("add", b, a),
-    "rmul": lambda by_calls, a, b: hashed("mul", b, a),
+    "to": _to,
+    "double": _to,
+    "isfinite": lambda by_calls, x: torch.ones(x.shape, dtype=torch.bool),
     "mean": partial(_sum, name="mean"),
     "sum": _sum,
     "linear": _linear,
