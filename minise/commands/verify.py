@@ -110,13 +110,13 @@ def trained(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, 
 
 
 def verified(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:
-    from minise.verify.bits import measure_bits, shapes_of
+    from minise.verify.bits import as_lines, measure_bits, shapes_of
     from minise.verify.verify import as_json, as_text, verify
 
     result, dtype = verify(lm, plan, options.require_bits), str(lm.decoder.dtype)[6:]
-    bits = [measure_bits(shape) for shape in shapes_of(lm.decoder)] if options.bits else []
-    facts = {"dtype": dtype, **as_json(result)}
+    facts, text = {"dtype": dtype, **as_json(result)}, as_text(options.model, dtype, result)
     if options.bits:
-        facts["bits"] = [asdict(one) for one in bits]
-    head = ["", "Numbers of rows that share their bits, a line for each class:"] if bits else []
-    return facts, "\n".join([as_text(options.model, dtype, result), *head, *map(str, bits)])
+        facts["bits"] = [measure_bits(shape) for shape in shapes_of(lm.decoder)]
+        head = "Numbers of rows that share their bits, a line for each class:"
+        text = "\n".join([text, "", head, *map(as_lines, facts["bits"])])
+    return facts, text

@@ -4,50 +4,42 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from minise.exact.probe import Classes, Shape, choose, measure, samples, tried
+from minise.exact.probe import Shape, choose, measure, samples, tried
 from minise.model import Decoder
 
 CALLS = 5  # of each number of rows; the result is their median
 
 
-@dataclass(frozen=True)
-class Bits:
-    """classes: numbers of rows that share their bits; one that was tried and is in none does not
-    treat all rows of a call alike. chosen: the class in use. microseconds: of a call of so many."""
-
-    layer: str
-    classes: Classes
-    chosen: tuple[int, ...]
-    microseconds: dict[int, float]
-
-    def __str__(self) -> str:
-        """A line for each class: its numbers of rows, each with the microseconds of a call."""
-        text = self.layer
-        for one in self.classes:
-            cells = (f"{rows:,} ({self.microseconds[rows]:,.0f} us)" for rows in one)
-            text += f"\n  {', '.join(cells)}" + "  <- in use" * (tuple(one) == self.chosen)
-        return text
-
-
 @torch.inference_mode()
-def measure_bits(shape: Shape) -> Bits:
-    """Measure the classes anew, without this machine's file, and time calls of each number."""
-    classes = measure(shape)
+def measure_bits(shape: Shape) -> dict[str, Any]:
+    """classes: numbers of rows that share their bits, measured anew, without this machine's file;
+    one that was tried and is in none does not treat all rows of a call alike. chosen: the class in
+    use. microseconds: of a call of so many rows."""
     weight, bias, rows = samples(shape)
-    microseconds = {}
+    classes, costs = measure(shape), {}
     for number in tried(shape):
         x, times = rows[torch.arange(number) % len(rows)], []
         for _ in range(CALLS + 1):
             start = time.perf_counter()
             F.linear(x, weight, bias)
             times.append(time.perf_counter() - start)
-        microseconds[number] = 1e6 * statistics.median(times[1:])  # the first warms up
-    return Bits(str(shape), classes, choose(classes), microseconds)
+        costs[number] = 1e6 * statistics.median(times[1:])  # the first warms up
+    chosen = choose(classes)
+    return {"layer": str(shape), "classes": classes, "chosen": chosen, "microseconds": costs}
+
+
+def as_lines(bits: dict[str, Any]) -> str:
+    """A line for each class: its numbers of rows, each with the microseconds of a call."""
+    text = bits["layer"]
+    for one in bits["classes"]:
+        cells = (f"{rows:,} ({bits['microseconds'][rows]:,.0f} us)" for rows in one)
+        text += f"\n  {', '.join(cells)}" + "  <- in use" * (tuple(one) == bits["chosen"])
+    return text
 
 
 def shapes_of(decoder: Decoder) -> list[Shape]:

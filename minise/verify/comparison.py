@@ -91,6 +91,11 @@ class Difference:
     changed: int = 0
     pairs: int = 0
 
+    @property
+    def most(self) -> float:
+        """The largest of `relative`; NaN if one is."""
+        return float(self.relative.max())
+
     def add(self, a: Rows, b: Rows) -> None:
         """Compare the rows of a prompt with those, `a`, of another run."""
         a, b = ([x.double() for x in rows] for rows in (a, b))

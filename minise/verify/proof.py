@@ -153,12 +153,10 @@ def _what(plan: Plan, engine: str, branch: int, token: int) -> str:
     if token >= len(path):
         return "its layout has too few tokens"
     row, ids, own = path[token], [*plan.prefix, *plan.branches[branch]], {*path[: token + 1]}
-    for name, given, right in (
-        ("id", layout.tokens, ids[token]),
-        ("position", layout.positions, token),
-    ):
-        if given[row] != right:
-            return f"its {name} is {given[row]}, not {right}"
+    if layout.tokens[row] != ids[token]:
+        return f"its id is {layout.tokens[row]}, not {ids[token]}"
+    if layout.positions[row] != token:
+        return f"its position is {layout.positions[row]}, not {token}"
     # The tree has no mask.
     seen = own if engine == "tree" else {*layout.mask[row].nonzero().flatten().tolist()}
     for other in sorted(seen ^ own):

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from minise.checks import check_mask_fits, check_prompts
 from minise.engines import LanguageModel
@@ -47,16 +46,15 @@ class Verification:
     """The result of `verify`.
 
     tokens: how many prompt tokens were compared, the prefix once per group. runs: each engine and
-    ablation in the model's dtype. wide: the same in float64, with some of the prompts. rounding:
-    how far separate runs are from float64; None if they are in it. promised: this machine's kernels
-    give equal bits. required: the bits must be equal even if not. machine: what decides rounding.
+    ablation in the model's dtype. wide: the same in float64, with some of the prompts, and, unless
+    the model is in it, "rounding": how far its separate runs are from it. promised: this machine's
+    kernels give equal bits. required: they must be equal even if not. machine: what decides bits.
     """
 
     tokens: int
     groups: int
     runs: dict[str, Difference]
     wide: dict[str, Difference]
-    rounding: Difference | None
     influence: Difference
     promised: bool
     required: bool
@@ -73,13 +71,11 @@ class Verification:
     def same(self, name: str) -> bool:
         """Whether a run computes what the separate runs do: in float64 up to 1e-10, and in its own
         dtype up to what rounding explains. A NaN is never within a bound."""
-        return self._decided(name) and self._explained(self.runs[name])
-
-    def _decided(self, name: str) -> bool:
-        return bool((self.wide[name].relative <= SAME).all())
+        return self.wide[name].most <= SAME and self._explained(self.runs[name])
 
     def _explained(self, run: Difference) -> bool:
-        allowed = FACTOR * self.rounding.relative if self.rounding else torch.tensor(SAME)
+        own = self.wide.get("rounding")
+        allowed = FACTOR * own.relative if own else torch.tensor(SAME)
         return bool(((run.relative <= allowed) & (allowed < math.inf)).all())
 
     @property
@@ -88,13 +84,12 @@ class Verification:
         wrong = [name for name in ENGINES if not self.same(name)]
         if wrong:
             return f"{' and '.join(wrong)}: not the numbers of the separate runs"
-        exact = self.bitwise or self.promised or self.required
-        if exact and not self.bitwise:
-            why = f"bits differ, and they are {'promised' if self.promised else 'required'}"
-            return f"{why} on {self.place}"
-        if self.groups > 1 and any(map(self._decided, ABLATIONS)):
+        if not self.bitwise and (self.promised or self.required):
+            why = "promised" if self.promised else "required"
+            return f"bits differ, and they are {why} on {self.place}"
+        if self.groups > 1 and any(self.wide[name].most <= SAME for name in ABLATIONS):
             return "this question shows nothing, because an ablation has the same numbers"
-        unchanged = self.influence.equal if exact else self._explained(self.influence)
+        unchanged = self.influence.equal if self.bitwise else self._explained(self.influence)
         return None if unchanged else "a group depends on what it must not see"
 
     @property
@@ -122,7 +117,6 @@ def verify(lm: LanguageModel, plan: Plan, require_bits: bool = False) -> Verific
         groups=len(branches),
         runs=runs,
         wide=wide,
-        rounding=wide.pop("rounding", None),
         influence=influence(lm, plan),
         promised=device.type == "cpu",
         required=require_bits,
@@ -146,7 +140,7 @@ def as_json(result: Verification) -> dict[str, Any]:
         "tolerance": SAME,
         "engines": {name: numbers(name) for name in ENGINES},
         "ablations": {name: numbers(name) for name in ABLATIONS},
-        "float64": {name: float(run.relative.max()) for name, run in result.wide.items()},
+        "float64": {name: result.wide[name].most for name in result.runs},
         "same": {name: result.same(name) for name in result.runs},
         "bitwise": {name: result.runs[name].equal for name in ("dense", "tree")},
         "influence": {"runs": found.pairs, "scrambled_equal": found.equal},
@@ -155,36 +149,30 @@ def as_json(result: Verification) -> dict[str, Any]:
 
 def as_text(model: str, dtype: str, result: Verification) -> str:
     """What was compared, a line for each run and its verdict, the influence, and the end."""
-    device, own, others = result.machine["device"], result.rounding, result.influence
-    place = in_words() if device == "cpu" else f"{device}, beside {in_words()}"
     table = [["", "layers", "logits", "labels", "changed", "equal bits", "float64", "verdict"]]
-    for name, run in result.runs.items():
-        decides, verdict = float(result.wide[name].relative.max()), result.same(name)
-        cells = [f"{run.changed / run.pairs:.0%}", YES[run.equal], f"{decides:.1e}"]
-        cells.append("the same" if verdict else "different")
-        table.append([name.replace("_", " "), *_parts(run.relative), *cells])
-    if own is not None:
-        table.append(["rounding explains", *_parts(FACTOR * own.relative)])
+    for name, run in {**result.wide, **result.runs}.items():
+        parts = run.relative[:-2].max(), run.relative[-1], run.relative[-2], result.wide[name].most
+        *numbers, decides = (f"{float(part):.1e}" for part in parts)
+        is_run = name in result.runs
+        verdict = ("the same" if result.same(name) else "different") if is_run else "allowed"
+        same = f"{run.changed / run.pairs:.0%}", YES[run.equal], decides, verdict
+        table.append([name.replace("_", " "), *numbers, *same])
+    others, few = result.influence, result.wide["dense"].pairs
+    size = f"{result.tokens:,} tokens of {result.groups} group prompts"
     bits = "separate, dense and tree are equal bit for bit" if result.bitwise else "not equal bits"
     more = "" if result.promised else ", where they are not promised"
     passed = f"passed: {bits} on {result.place}{more}; no group sees another"
-    size = f"{result.tokens:,} tokens of {result.groups} group prompts"
     lines = [
         f"{model}, {dtype}: {size}, packed against separate",
-        f"on {place}\n",
-        "The largest difference of a row from the separate runs, as a part of the row's size.",
-        f"What decides is float64 ({result.wide['dense'].pairs} prompts): {SAME:.0e} passes.\n",
+        f"on {result.machine['device']}: {in_words()}\n",
+        "The largest difference of a row from the separate runs, as a part of the row's size. In",
+        f"float64 ({few} prompts) {SAME:.0e} passes; in another dtype {FACTOR} times rounding.\n",
         *(f"  {name:18}" + "".join(f"{cell:>11}" for cell in cells) for name, *cells in table),
-        f"\nInfluence: {others.pairs} packed runs, in each of which random tokens replace all that "
-        "a group must not see.",
+        f"\nInfluence: in {others.pairs} runs random tokens replace all that a group must not see.",
         f"  Its hidden states stay equal bit for bit: {YES[others.equal]}\n",
         passed if result.passed else f"FAILED: {result.failure}",
     ]
-    return "\n".join(line.rstrip(" ") for line in lines)
-
-
-def _parts(relative: Tensor) -> list[str]:
-    return [f"{float(one):.1e}" for one in (relative[:-2].max(), relative[-1], relative[-2])]
+    return "\n".join(lines)
 
 
 def in_words() -> str:

@@ -45,13 +45,14 @@ class TestCorrectEngines:
         assert report.influence.pairs > 0
         assert report.groups == len(plan.prompts)
         assert report.tokens == sum(len(plan.prefix) + len(b) for b in plan.branches)
-        assert list(report.runs) == list(report.wide) == [*ENGINES, *ABLATIONS]
+        assert list(report.runs) == [*ENGINES, *ABLATIONS]
         for engine in ("dense", "tree"):  # label logits too: they are the same dot products
             assert report.runs[engine].absolute.tolist() == [0.0] * (
                 lm.config.num_hidden_layers + 4
             )
         assert not report.runs["plain"].equal
-        assert (report.rounding is None) == (dtype == torch.float64)
+        own = ["rounding"] * (dtype != torch.float64)
+        assert list(report.wide) == [*ENGINES, *ABLATIONS, *own]
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
     def test_leave_the_ablations_far_outside_the_float64_verdict(
@@ -59,12 +60,12 @@ class TestCorrectEngines:
     ) -> None:
         """Also where rounding in the model's own dtype would hide them."""
         report = verify(model("llama", dtype), SHORT)
-        if report.rounding is not None:
-            report.rounding.relative = torch.ones_like(report.rounding.relative)
+        if rounding := report.wide.get("rounding"):
+            rounding.relative = torch.ones_like(rounding.relative)
         assert report.passed
         for name in ABLATIONS:
             assert not report.same(name)
-            assert report.wide[name].relative.max() > 1e6 * SAME
+            assert report.wide[name].most > 1e6 * SAME
 
     @each_dtype
     @pytest.mark.parametrize("name", ["shipped", "mistral"])
@@ -194,10 +195,10 @@ class TestTheNumbers:
             gaps = [float((self.size(a - b.double()) / self.size(a)).max()) for a, b in pairs]
             expected = [max(both) for both in zip(expected, gaps, strict=True)]
         report = verify(lm, plan)
-        assert report.rounding is not None
-        assert report.rounding.relative[:-2].tolist() == pytest.approx(expected)
+        rounding = report.wide["rounding"]
+        assert rounding.relative[:-2].tolist() == pytest.approx(expected)
         # A difference of more than FACTOR times that is not explained.
-        allowed = report.rounding.relative = report.rounding.relative.clone()
+        allowed = rounding.relative = rounding.relative.clone()
         allowed[1] = report.runs["plain"].relative[1] / FACTOR
         assert report.same("plain")
         allowed[1] *= 0.99
@@ -206,8 +207,7 @@ class TestTheNumbers:
     @pytest.mark.parametrize("wrong", [math.nan, math.inf])
     def test_nan_is_never_within_a_bound_and_no_bound_itself(self, model: Models, wrong) -> None:
         report = verify(model("llama", torch.bfloat16), FEW)
-        assert report.rounding is not None
-        for run in (report.runs["tree"], report.wide["tree"], report.rounding):
+        for run in (report.runs["tree"], report.wide["tree"], report.wide["rounding"]):
             before, numbers = run.relative, run.relative.clone()
             numbers[1], run.relative = wrong, numbers
             assert not report.same("tree")
@@ -238,7 +238,7 @@ class TestTheNumbers:
         assert (apart.absolute.tolist()[:3], apart.equal) == ([0.0, 10.0, 0.0], False)
         for rows in ([a * math.nan, a, a], [a, a, a]):
             apart.add([a, a, a], rows)
-            assert math.isnan(apart.relative.max())
+            assert math.isnan(apart.most)
 
 
 class TestInfluence:
