@@ -106,8 +106,8 @@ def prove_all(tokens: int, block: int = attention.BLOCK, part: int = 0, parts: i
     try:
         for number, plan in enumerate(plans(tokens)):
             if number % parts == part:
-                departures = prover.prove(plan).departures
-                assert not departures, f"{plan.prefix} {plan.branches}: {departures[0]}"
+                proof = prover.prove(plan)
+                assert proof.passed, f"{plan.prefix} {plan.branches}: {proof}"
                 count += 1
     finally:
         attention.BLOCK = usual
@@ -157,7 +157,7 @@ def prove_random(tokens: int, layers: int, seed: int) -> None:
     read_ends(prover.calls.decoder, tree)
     seconds = time.process_time() - start
     proof = prover.prove(plan, engines=("tree",))
-    assert proof.passed, proof.departures[0]
+    assert proof.passed, proof
     print(
         f"a tree of {len(tree.tokens):,} tokens in {layers} layers ran in {seconds:.1f} s of "
         f"processor time; its {proof.rows['tree']:,} rows equal those of {len(plan.prompts):,} "

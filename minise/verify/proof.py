@@ -8,7 +8,7 @@ says: token i reads the tokens up to i within the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minise.attention import masked_attention
-from minise.checks import check_prompts
 from minise.engines import LanguageModel
 from minise.layout import pack
 from minise.method import Plan
@@ -33,31 +32,16 @@ PROVED = """proved for all weights of this shape: in exact arithmetic separate a
 
 
 @dataclass(frozen=True)
-class Departure:
-    """Where an engine departs: the first layer in which a row differs, in it the first prompt
-    ("branch", from 0), and the first token of that prompt. `what`: in words."""
-
-    engine: str
-    layer: str
-    branch: int
-    token: int
-    what: str
-
-    def __str__(self) -> str:
-        where = f"{self.layer}, branch {self.branch}, token {self.token}"
-        return f"{self.engine} differs first in {where}: {self.what}"
-
-
-@dataclass(frozen=True)
 class Proof:
     """What `prove` found. rows: how many rows were compared, by engine. tokens: of all prompts, the
-    prefix once for each. departures: at most one for each engine."""
+    prefix once for each. departures: for each engine that differs, where it does so first: the
+    layer, the prompt ("branch", from 0) and its token, and what is wrong there, in words."""
 
     tokens: int
     groups: int
     layers: int
     rows: dict[str, int]
-    departures: list[Departure]
+    departures: dict[str, str]
 
     @property
     def passed(self) -> bool:
@@ -66,12 +50,12 @@ class Proof:
     def __str__(self) -> str:
         size = f"{self.tokens:,} tokens of {self.groups} group prompts, in {self.layers} layers"
         lines = [f"{size}, run on symbols (no weights are read)", ""]
-        failed = {one.engine: f"FAILED: {one}" for one in self.departures}
         for engine, rows in self.rows.items():
-            calls = "the operations and calls of a separate run"
-            same = f"{'NOT ' * (engine in failed)}{calls if engine in BY_CALLS else 'as defined'}"
-            lines.append(f"  {engine:10}{rows:>10,} rows  {same}")
-        return "\n".join([*lines, "", *(failed.values() or [PROVED])])
+            same = "operations and calls of a separate run" if engine in BY_CALLS else "as defined"
+            differs = "NOT " * (engine in self.departures)
+            lines.append(f"  {engine:10}{rows:>10,} rows  {differs}{same}")
+        failed = [f"FAILED: {one} differs first in {at}" for one, at in self.departures.items()]
+        return "\n".join([*lines, "", *(failed or [PROVED])])
 
 
 class Prover:
@@ -87,19 +71,17 @@ class Prover:
         after each layer and the final norm, and the label logits. Raises InputError for prompts, a
         mask or scores that do not fit."""
         plan = replace(plan, layout=None)
-        labels = [i for prompt in plan.prompts for i in prompt.label_ids or ()]
-        check_prompts(self.exact, plan.prefix, plan.branches, labels)
         rows: dict[str, int] = {}
-        departures: list[Departure] = []
+        departures: dict[str, str] = {}
         for engine in engines:
             lm = self.calls if engine in BY_CALLS else self.exact
-            alone = [expected(lm, engine, self._alone(lm, plan, prompt)) for prompt in plan.prompts]
             found = [*rows_of(lm, plan, engine)]
+            alone = [expected(lm, engine, self._alone(lm, plan, prompt)) for prompt in plan.prompts]
             rows[engine] = sum(len(layer) for branch in found for layer in branch)
-            departures += _first(plan, engine, alone, found)
-        tokens = sum(len(plan.prefix) + len(branch) for branch in plan.branches)
+            if departure := _first(plan, engine, alone, found):
+                departures[engine] = departure
         layers = self.exact.config.num_hidden_layers
-        return Proof(tokens, len(plan.prompts), layers, rows, departures)
+        return Proof(plan.tokens("separate"), len(plan.prompts), layers, rows, departures)
 
     def _alone(self, lm: LanguageModel, plan: Plan, prompt: Prompt) -> Rows:
         """A prompt's separate run on symbols of calls; on the others, what is defined."""
@@ -129,8 +111,8 @@ def _defined(lm: LanguageModel, plan: Plan) -> Rows:
     return [*layers, hidden, F.linear(hidden[-1:], head.weight[prompt.label_ids])]
 
 
-def _first(plan: Plan, engine: str, alone: list[Rows], found: list[Rows]) -> Iterator[Departure]:
-    """The first layer, branch and token of which the rows differ, if any do."""
+def _first(plan: Plan, engine: str, alone: list[Rows], found: list[Rows]) -> str:
+    """The first layer, branch and token of which the rows differ, in words; empty if none do."""
     layers = [f"layer {i}" for i in range(len(alone[0]) - 2)]
     for layer, name in enumerate([*layers, "final norm", "label logits"]):
         for branch, both in enumerate(zip(alone, found, strict=True)):
@@ -140,8 +122,9 @@ def _first(plan: Plan, engine: str, alone: list[Rows], found: list[Rows]) -> Ite
             token = len(plan.prefix) + len(plan.branches[branch]) - 1
             if a.shape == b.shape and len(a) > 1:
                 token = int((a != b).any(dim=1).nonzero()[0])
-            yield Departure(engine, name, branch, token, _what(plan, engine, branch, token))
-            return
+            what = _what(plan, engine, branch, token)
+            return f"{name}, branch {branch}, token {token}: {what}"
+    return ""
 
 
 def _what(plan: Plan, engine: str, branch: int, token: int) -> str:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +38,6 @@ class Symbols(Tensor):
     in exact arithmetic: attention is its query, and the keys and values that it sees in any order.
     """
 
-    by_calls: ClassVar[bool] = False
-
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -55,15 +53,13 @@ class Symbols(Tensor):
                 return _as(cls, hashed(name, *args))
             if name not in _OPERATIONS:
                 raise TypeError(f"no symbol is known for {function.__name__}")
-            return _as(cls, _OPERATIONS[name](cls.by_calls, *args, **kwargs or {}))
+            return _as(cls, _OPERATIONS[name](cls is CallSymbols, *args, **kwargs or {}))
 
 
 class CallSymbols(Symbols):
     """The same, and a hash names the shapes of the calls: it says what the bits of a number are. So
     attention has the numbers of queries and keys, and the place of each key that is seen; a linear
     layer the number of its rows, unless it is one of those measured to give the same bits."""
-
-    by_calls = True
 
 
 def _as(cls: type[Symbols], result: Any) -> Any:

@@ -144,4 +144,4 @@ def check_gradients(lm: LanguageModel, plan: Plan) -> Gradients:
         # A NaN stays in the maximum.
         most = torch.stack([(a / size - b / size).abs().max() for a, b, size in pairs]).max()
         apart[engine] = float(most)
-    return Gradients(sum(map(len, wholes)), len(wholes), len(parameters), apart)
+    return Gradients(plan.tokens("separate"), len(wholes), len(parameters), apart)

@@ -85,17 +85,11 @@ class Verification:
         if wrong:
             return f"{' and '.join(wrong)}: not the numbers of the separate runs"
         if not self.bitwise and (self.promised or self.required):
-            why = "promised" if self.promised else "required"
-            return f"bits differ, and they are {why} on {self.place}"
+            return f"bits differ, and they are {'promised' if self.promised else 'required'} here"
         if self.groups > 1 and any(self.wide[name].most <= SAME for name in ABLATIONS):
             return "this question shows nothing, because an ablation has the same numbers"
         unchanged = self.influence.equal if self.bitwise else self._explained(self.influence)
         return None if unchanged else "a group depends on what it must not see"
-
-    @property
-    def place(self) -> object:
-        """The processor or other device."""
-        return self.machine["cpu" if self.machine["device"] == "cpu" else "device"]
 
 
 def verify(lm: LanguageModel, plan: Plan, require_bits: bool = False) -> Verification:
@@ -105,16 +99,15 @@ def verify(lm: LanguageModel, plan: Plan, require_bits: bool = False) -> Verific
     used. Raises InputError for prompts, a mask or scores that do not fit, and for overflow.
     """
     plan, device = replace(plan, layout=None), lm.decoder.device
-    prefix, branches = plan.prefix, plan.branches
-    check_prompts(lm, prefix, branches, [i for one in plan.prompts for i in one.label_ids or ()])
+    check_prompts(lm, plan.prefix, plan.branches)
     check_mask_fits(plan.tokens("dense"))
     runs = wide = compare(lm, plan)
     if lm.decoder.dtype != torch.float64:
         wide = compare(widened(lm), some(plan), narrow=lm)
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     return Verification(
-        tokens=sum(len(prefix) + len(branch) for branch in branches),
-        groups=len(branches),
+        tokens=plan.tokens("separate"),
+        groups=len(plan.prompts),
         runs=runs,
         wide=wide,
         influence=influence(lm, plan),
@@ -160,8 +153,8 @@ def as_text(model: str, dtype: str, result: Verification) -> str:
     others, few = result.influence, result.wide["dense"].pairs
     size = f"{result.tokens:,} tokens of {result.groups} group prompts"
     bits = "separate, dense and tree are equal bit for bit" if result.bitwise else "not equal bits"
-    more = "" if result.promised else ", where they are not promised"
-    passed = f"passed: {bits} on {result.place}{more}; no group sees another"
+    more = "" if result.promised else ", which are not promised here"
+    passed = f"passed: {bits}{more}; no group sees another"
     lines = [
         f"{model}, {dtype}: {size}, packed against separate",
         f"on {result.machine['device']}: {in_words()}\n",
