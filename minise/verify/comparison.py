@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,34 +23,28 @@ from minise.verify.recording import record
 
 ENGINES, ABLATIONS = ("dense", "tree", "plain"), ("without_mask", "without_positions")
 FEW = 8  # prompts, at most and spread over all, where all would take too long or too much memory
-T = TypeVar("T")
 ZERO = torch.zeros((), dtype=torch.float64)
 Rows = list[Tensor]  # of one prompt, in a run: what `rows_of` gives
 
 
-def rows_of(lm: LanguageModel, plan: Plan, engine: str) -> Iterator[Rows]:
+def rows_of(lm: LanguageModel, plan: Plan, engine: str, with_logits: bool = True) -> Iterator[Rows]:
     """Each prompt's rows in the run of an engine: hidden states (T, D) after each layer and the
-    final norm, and its label logits (1, m), float64 on the CPU. The engine separate has a run for
-    each prompt. The tree has only the end (1, D) after the top layer and the norm."""
+    final norm; its label logits (1, m), float64 on the CPU; and all logits (1, V) at its end. The
+    engine separate has a run for each prompt. The tree has only the end (1, D) after the top layer
+    and the norm."""
     if engine == "separate" and len(plan.prompts) > 1:
         for prompt in plan.prompts:
-            yield from rows_of(lm, replace(plan, prompts=[prompt]), engine)
+            yield from rows_of(lm, replace(plan, prompts=[prompt]), engine, with_logits)
         return
     with record(lm.decoder if engine == "plain" else lm.refined) as seen:
         labels = label_logits(lm, plan, engine)
+    read = lm.decoder.logits if engine == "plain" else partial(exact.logits, lm.refined)
     *lower, top, final = (x.flatten(0, -2) for x in (*seen.residual.values(), seen.final))
     paths = pack(plan.prefix, plan.branches, tree=engine == "tree").paths()
     for group, path in enumerate(paths):
         ends = [group] if engine == "tree" else path
-        yield [*(x[path] for x in lower), top[ends], final[ends], labels[group][None]]
-
-
-def with_logits(lm: LanguageModel, plan: Plan, engine: str) -> Iterator[Rows]:
-    """`rows_of`, and after them the logits (1, V) at each prompt's end."""
-    for rows in rows_of(lm, plan, engine):
-        end = rows[-2][-1:]
-        plain = engine == "plain"
-        yield [*rows, lm.decoder.logits(end) if plain else exact.logits(lm.refined, end)]
+        rows = [*(x[path] for x in lower), top[ends], final[ends], labels[group][None]]
+        yield [*rows, read(final[ends[-1:]])] if with_logits else rows
 
 
 def expected(lm: LanguageModel, engine: str, separate: Rows) -> Rows:
@@ -70,11 +64,6 @@ def relative(a: Tensor, b: Tensor) -> float:
         x.double().square().mean(dim=-1).sqrt() for x in (a, a.double() - b.double())
     )
     return float((differences / sizes.clamp(min=torch.finfo(torch.float64).tiny)).max())
-
-
-def absolute(a: Tensor, b: Tensor) -> float:
-    """The largest difference of an entry; infinite if the shapes differ."""
-    return math.inf if a.shape != b.shape else float((a.double() - b.double()).abs().max())
 
 
 @dataclass
@@ -100,10 +89,10 @@ class Difference:
         """Compare the rows of a prompt with those, `a`, of another run."""
         a, b = ([x.double() for x in rows] for rows in (a, b))
         p, q = (rows[-2].softmax(dim=-1) for rows in (a, b))
-        relatives = torch.tensor([*map(relative, a, b)], dtype=torch.float64)
-        absolutes = torch.tensor([*map(absolute, [*a, p], [*b, q])], dtype=torch.float64)
-        self.relative = torch.maximum(self.relative, relatives)
-        self.absolute = torch.maximum(self.absolute, absolutes)
+        pairs = zip([*a, p], [*b, q], strict=True)
+        gaps = [(x - y).abs().max() if x.shape == y.shape else math.inf for x, y in pairs]
+        self.absolute = torch.maximum(self.absolute, ZERO.new_tensor(gaps))
+        self.relative = torch.maximum(self.relative, ZERO.new_tensor([*map(relative, a, b)]))
         self.equal = self.equal and all(map(torch.equal, a, b))
         self.changed += int(p.argmax()) != int(q.argmax())
         self.pairs += 1
@@ -118,26 +107,26 @@ def compare(
     flat = pack(plan.prefix, plan.branches)
     rows = len(flat.tokens)
     layouts = flat.replace(mask=causal_mask(rows)), flat.replace(positions=torch.arange(rows))
-    runs = {engine: with_logits(lm, plan, engine) for engine in ENGINES}
+    runs = {engine: rows_of(lm, plan, engine) for engine in ENGINES}
     for name, layout in zip(ABLATIONS, layouts, strict=True):
-        runs[name] = with_logits(lm, replace(plan, layout=layout), "dense")
+        runs[name] = rows_of(lm, replace(plan, layout=layout), "dense")
     if narrow:
-        runs["rounding"] = with_logits(narrow, plan, "separate")
+        runs["rounding"] = rows_of(narrow, plan, "separate")
     differences = {name: Difference() for name in runs}
-    for separate in with_logits(lm, plan, "separate"):
+    for separate in rows_of(lm, plan, "separate"):
         for name, run in runs.items():
             differences[name].add(expected(lm, name, separate), next(run))
     return differences
 
 
-def few(items: Sequence[T]) -> Sequence[T]:
-    """At most FEW of the items, spread over all."""
-    return items[:: -(-len(items) // FEW)]
+def in_float64(lm: LanguageModel, plan: Plan) -> dict[str, Difference]:
+    """The same in float64, with FEW of the prompts."""
+    return compare(widened(lm), some(plan), narrow=lm)
 
 
 def some(plan: Plan) -> Plan:
     """The plan with FEW of its prompts."""
-    return replace(plan, prompts=[*few(plan.prompts)])
+    return replace(plan, prompts=plan.prompts[:: -(-len(plan.prompts) // FEW)])
 
 
 class _Wide(nn.Module):
@@ -176,12 +165,13 @@ def influence(lm: LanguageModel, plan: Plan) -> Difference:
     for engine in ("dense", "tree") if len(plan.prompts) > 1 else ():
         layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
         paths, generator = layout.paths(), torch.Generator().manual_seed(0)
-        for group, before in enumerate(with_logits(lm, plan, engine)):
-            if group not in few(range(len(paths))):
+        for group, before in enumerate(rows_of(lm, plan, engine)):
+            if group % -(-len(paths) // FEW):
                 continue
             shift = torch.randint(1, size, layout.tokens.shape, generator=generator)
             shift[paths[group]] = 0
             hook = partial(scrambled, shift.to(lm.decoder.device))
             with lm.refined.model.embed_tokens.register_forward_pre_hook(hook):
-                found.add(before, next(islice(with_logits(lm, plan, engine), group, None)))
+                after = next(islice(rows_of(lm, plan, engine), group, None))
+            found.add(before, after)
     return found

@@ -8,8 +8,9 @@ says: token i reads the tokens up to i within the window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,6 @@ from minise.attention import masked_attention
 from minise.engines import LanguageModel
 from minise.layout import pack
 from minise.method import Plan
-from minise.prompt import Prompt
 from minise.verify.comparison import Rows, expected, rows_of
 from minise.verify.recording import record
 from minise.verify.symbols import CallSymbols, Symbols, symbolic
@@ -29,6 +29,9 @@ ENGINES = (*BY_CALLS, "separate", "plain")
 PROVED = """proved for all weights of this shape: in exact arithmetic separate and plain compute
   each prompt as it is defined, alone, causal and within its windows; and the bits of
   dense and tree are those of separate. docs/verify.md lists what is assumed."""
+
+Run = Callable[[LanguageModel, Plan], Iterator[Rows]]  # of a plan with one prompt
+_separate = partial(rows_of, engine="separate", with_logits=False)
 
 
 @dataclass(frozen=True)
@@ -74,26 +77,26 @@ class Prover:
         rows: dict[str, int] = {}
         departures: dict[str, str] = {}
         for engine in engines:
-            lm = self.calls if engine in BY_CALLS else self.exact
-            found = [*rows_of(lm, plan, engine)]
-            alone = [expected(lm, engine, self._alone(lm, plan, prompt)) for prompt in plan.prompts]
+            lm, right = (self.calls, _separate) if engine in BY_CALLS else (self.exact, _defined)
+            packed = rows_of(lm, plan, engine, with_logits=False)  # runs when it is read
+            found = [*(self._alone(_separate, lm, plan) if engine == "separate" else packed)]
+            alone = [expected(lm, engine, one) for one in self._alone(right, lm, plan)]
             rows[engine] = sum(len(layer) for branch in found for layer in branch)
             if departure := _first(plan, engine, alone, found):
                 departures[engine] = departure
         layers = self.exact.config.num_hidden_layers
         return Proof(plan.tokens("separate"), len(plan.prompts), layers, rows, departures)
 
-    def _alone(self, lm: LanguageModel, plan: Plan, prompt: Prompt) -> Rows:
-        """A prompt's separate run on symbols of calls; on the others, what is defined."""
-        key = (lm is self.calls, *plan.prefix, *prompt.ids, tuple(prompt.label_ids or ()))
-        if key not in self.known:
-            one = replace(plan, prompts=[prompt])
-            by_calls = lm is self.calls
-            self.known[key] = next(rows_of(lm, one, "separate")) if by_calls else _defined(lm, one)
-        return self.known[key]
+    def _alone(self, run: Run, lm: LanguageModel, plan: Plan) -> Iterator[Rows]:
+        """Each prompt's rows in a run of it alone."""
+        for prompt in plan.prompts:
+            key = (run, lm.decoder, *plan.prefix, *prompt.ids, tuple(prompt.label_ids or ()))
+            if key not in self.known:
+                (self.known[key],) = run(lm, replace(plan, prompts=[prompt]))
+            yield self.known[key]
 
 
-def _defined(lm: LanguageModel, plan: Plan) -> Rows:
+def _defined(lm: LanguageModel, plan: Plan) -> Iterator[Rows]:
     """A plan's only prompt as it is defined: with no layout, no reader and no engine."""
     decoder, (prompt,) = lm.decoder, plan.prompts
     tokens = torch.tensor([plan.prefix + prompt.ids])
@@ -108,7 +111,7 @@ def _defined(lm: LanguageModel, plan: Plan) -> Rows:
         hidden = decoder.run(tokens, positions[None], attend)[0]
     head = decoder.model.embed_tokens if decoder.lm_head is None else decoder.lm_head
     layers = [x[0] for x in seen.residual.values()]
-    return [*layers, hidden, F.linear(hidden[-1:], head.weight[prompt.label_ids])]
+    yield [*layers, hidden, F.linear(hidden[-1:], head.weight[prompt.label_ids])]
 
 
 def _first(plan: Plan, engine: str, alone: list[Rows], found: list[Rows]) -> str:
@@ -133,9 +136,8 @@ def _what(plan: Plan, engine: str, branch: int, token: int) -> str:
         return "its separate run is not what is defined: masks, windows or calls of one prompt"
     layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
     path = layout.paths()[branch]
-    if token >= len(path):
-        return "its layout has too few tokens"
-    row, ids, own = path[token], [*plan.prefix, *plan.branches[branch]], {*path[: token + 1]}
+    row = path[min(token, len(path) - 1)]  # its path may be too short
+    ids, own = [*plan.prefix, *plan.branches[branch]], {*path[: token + 1]}
     if layout.tokens[row] != ids[token]:
         return f"its id is {layout.tokens[row]}, not {ids[token]}"
     if layout.positions[row] != token:

@@ -23,15 +23,7 @@ from minise.checks import check_mask_fits, check_prompts
 from minise.engines import LanguageModel
 from minise.exact.machine import environment, facts, instructions, processor
 from minise.method import Plan
-from minise.verify.comparison import (
-    ABLATIONS,
-    ENGINES,
-    Difference,
-    compare,
-    influence,
-    some,
-    widened,
-)
+from minise.verify.comparison import ABLATIONS, ENGINES, Difference, compare, in_float64, influence
 
 SAME = 1e-10  # of a row's size: in float64, rounding stays below this and faults do not
 # How many times the model's own rounding may separate two runs of one prompt. Measured in the half
@@ -101,15 +93,13 @@ def verify(lm: LanguageModel, plan: Plan, require_bits: bool = False) -> Verific
     plan, device = replace(plan, layout=None), lm.decoder.device
     check_prompts(lm, plan.prefix, plan.branches)
     check_mask_fits(plan.tokens("dense"))
-    runs = wide = compare(lm, plan)
-    if lm.decoder.dtype != torch.float64:
-        wide = compare(widened(lm), some(plan), narrow=lm)
+    runs = compare(lm, plan)
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     return Verification(
         tokens=plan.tokens("separate"),
         groups=len(plan.prompts),
         runs=runs,
-        wide=wide,
+        wide=runs if lm.decoder.dtype == torch.float64 else in_float64(lm, plan),
         influence=influence(lm, plan),
         promised=device.type == "cpu",
         required=require_bits,

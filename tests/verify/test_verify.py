@@ -110,16 +110,16 @@ class TestAFaultFails:
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
     def test_also_a_nan_in_one_row_of_one_engine(self, model: Models, monkeypatch, dtype) -> None:
-        real, done = comparison.with_logits, []
+        real, done = comparison.rows_of, []
 
-        def with_a_nan(lm: LanguageModel, plan: Any, engine: str) -> Any:
-            for rows in real(lm, plan, engine):
+        def with_a_nan(lm: LanguageModel, plan: Any, engine: str, *given: Any) -> Any:
+            for rows in real(lm, plan, engine, *given):
                 if engine == "tree" and not done:
                     rows[-1] = rows[-1].index_fill(1, torch.tensor([7]), math.nan)
                     done.append(engine)
                 yield rows
 
-        monkeypatch.setattr(comparison, "with_logits", with_a_nan)
+        monkeypatch.setattr(comparison, "rows_of", with_a_nan)
         assert not verify(model("llama", dtype), SHORT).passed
 
     def test_also_a_group_that_depends_on_another(self, model: Models) -> None:
