@@ -38,7 +38,7 @@ _separate = partial(rows_of, engine="separate", with_logits=False)
 class Proof:
     """What `prove` found. rows: how many rows were compared, by engine. tokens: of all prompts, the
     prefix once for each. departures: for each engine that differs, where it does so first: the
-    layer, the prompt ("branch", from 0) and its token, and what is wrong there, in words."""
+    layer, the prompt ("branch", from 0) and its token, and what the layout has there, in words."""
 
     tokens: int
     groups: int
@@ -125,25 +125,11 @@ def _first(plan: Plan, engine: str, alone: list[Rows], found: list[Rows]) -> str
             token = len(plan.prefix) + len(plan.branches[branch]) - 1
             if a.shape == b.shape and len(a) > 1:
                 token = int((a != b).any(dim=1).nonzero()[0])
-            what = _what(plan, engine, branch, token)
-            return f"{name}, branch {branch}, token {token}: {what}"
+            where = f"{name}, branch {branch}, token {token}"
+            if engine == "separate":  # it has no layout
+                return where
+            layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
+            row = layout.paths()[branch][: token + 1][-1]
+            about = f"id {layout.tokens[row]} and position {layout.positions[row]}"
+            return f"{where}: row {row} of its layout has {about}"
     return ""
-
-
-def _what(plan: Plan, engine: str, branch: int, token: int) -> str:
-    """What is wrong with a token of the layout that the engine runs, in words."""
-    if engine == "separate":
-        return "its separate run is not what is defined: masks, windows or calls of one prompt"
-    layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
-    path = layout.paths()[branch]
-    row = path[min(token, len(path) - 1)]  # its path may be too short
-    ids, own = [*plan.prefix, *plan.branches[branch]], {*path[: token + 1]}
-    if layout.tokens[row] != ids[token]:
-        return f"its id is {layout.tokens[row]}, not {ids[token]}"
-    if layout.positions[row] != token:
-        return f"its position is {layout.positions[row]}, not {token}"
-    # The tree has no mask.
-    seen = own if engine == "tree" else {*layout.mask[row].nonzero().flatten().tolist()}
-    for other in sorted(seen ^ own):
-        return f"it may{'' if other in seen else ' not'} attend to row {other} of the layout"
-    return "its token, position and mask are right: what it reads or how it is read out is not"

@@ -72,7 +72,7 @@ def _as(cls: type[Symbols], result: Any) -> Any:
 
 def hashed(name: str, *parts: Any) -> Tensor:
     """The hash of an operation on these parts, element by element, with broadcasting."""
-    total = _constant(_odd(name, -1))
+    total = torch.tensor(_odd(name, -1))
     for place, part in enumerate(parts):
         total = torch.add(total, _bits(part), alpha=_odd(name, place))
     return _mixed(total)
@@ -95,23 +95,17 @@ def _odd(name: str, place: int) -> int:
     return int.from_bytes(digest[:8], "little", signed=True) | 1
 
 
-@lru_cache(4096, typed=True)  # 1 and 1.0 are not the same bits
-def _constant(number: int | float) -> Tensor:
-    """As int64 or float64: products of tensors wrap."""
-    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
-
-
 def _bits(part: Any) -> Tensor:
-    """Hashes or integers as they are; floats as their bits."""
-    x = part.as_subclass(Tensor) if isinstance(part, Tensor) else _constant(part)
+    """Hashes or integers as they are; floats as their bits: 1 and 1.0 are not the same."""
+    x = torch.tensor(part, dtype=torch.float64) if isinstance(part, float) else part
+    x = torch.as_tensor(x).as_subclass(Tensor)
     return x.double().view(torch.int64) if x.is_floating_point() else x
 
 
 def _sum(
     by_calls: bool, x: Tensor, dim: int = -1, keepdim: bool = False, name: str = "sum"
 ) -> Tensor:
-    parts = x.as_subclass(Tensor).movedim(dim, -1).unbind(dim=-1)
-    result = hashed(name, *parts)
+    result = hashed(name, *x.as_subclass(Tensor).unbind(dim))
     return result.unsqueeze(dim) if keepdim else result
 
 

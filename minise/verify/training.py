@@ -97,10 +97,9 @@ class Gradients:
 
     def __str__(self) -> str:
         size = f"{self.tokens:,} tokens of {self.groups} group prompts"
-        lines = [f"the loss of {size}, its derivative by {self.parameters} tensors, in one pass:"]
+        lines = [f"the loss of {size} in one pass, its derivative by {self.parameters} tensors:"]
         for engine, most in self.largest.items():
-            apart = f"at most {most:.1e} of a tensor's largest entry"
-            lines.append(f"  {engine:6} the loss and its gradients differ by {apart}")
+            lines.append(f"  {engine:6} off by at most {most:.1e} of a tensor's largest entry")
         failed = f"FAILED: beyond {MOST:.0e}, a packed pass does not train as its prompts do"
         return "\n".join([*lines, f"passed: all within {MOST:.0e}" if self.passed else failed])
 
