@@ -90,7 +90,7 @@ class Difference:
         a, b = ([x.double() for x in rows] for rows in (a, b))
         p, q = (rows[-2].softmax(dim=-1) for rows in (a, b))
         pairs = zip([*a, p], [*b, q], strict=True)
-        gaps = [(x - y).abs().max() if x.shape == y.shape else math.inf for x, y in pairs]
+        gaps = [float((x - y).abs().max()) if x.shape == y.shape else math.inf for x, y in pairs]
         self.absolute = torch.maximum(self.absolute, ZERO.new_tensor(gaps))
         self.relative = torch.maximum(self.relative, ZERO.new_tensor([*map(relative, a, b)]))
         self.equal = self.equal and all(map(torch.equal, a, b))

@@ -54,10 +54,8 @@ def packed_loss(
     score = lm.config.num_attention_heads * max(4, lm.decoder.dtype.itemsize)
     check_mask_fits(len(layout.tokens), score)
     states = lm.decoder(*on(lm, layout.tokens, layout.positions), layout.mask)
-    branches = zip(paths, targets, weights, strict=True)
-    terms = [
-        (*one, weight) for path, ids, weight in branches for one in zip(path, ids, strict=True)
-    ]
+    each = zip(paths, targets, weights, strict=True)
+    terms = [(*one, weight) for path, ids, weight in each for one in zip(path, ids, strict=True)]
     rows, tokens, factors = zip(*(term for term in terms if term[1] != IGNORED), strict=True)
     # One row of logits for each token that has a loss, however many branches hold it.
     at, place = torch.tensor(rows).unique(return_inverse=True)

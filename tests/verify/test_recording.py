@@ -23,7 +23,8 @@ def test_recording_sees_every_layer_and_changes_nothing(lm: LanguageModel) -> No
         with record(decoder, attention=True) as recording:
             during = decoder(TOKENS, POSITIONS, CAUSAL)
         assert torch.equal(before, during)
-        assert torch.equal(decoder.model.norm(recording.residual[2])[0], during)
+        assert torch.equal(decoder.model.norm(recording.residual[2]), recording.final)
+        assert torch.equal(recording.final[0], during)
         assert set(recording.residual) == set(recording.attention) == {0, 1, 2}
         residual = dict(recording.residual)
         with pytest.raises(ValueError, match="expected"), record(decoder, attention=True):
