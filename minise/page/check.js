@@ -14,7 +14,14 @@ const ROW_IGNORED = ["input_ids", "labels", "labels_are"]; // they do not change
 const LEAST_SCORE = -1e3; // an additive mask of this, relative to the row's largest, hides
 const CAUSAL_MASK = "the mask is causal over the whole row, there is no block mask";
 const NOTHING_HIDDEN = "nothing is hidden: every token may attend to every other";
-const SHORTER_DIAGONAL = "hide the next token: key <= query, not key <= query + 1";
+const INVERTED_MASK = "the mask is inverted: it shows what it must hide";
+const MASK_MENDS = [ // by how a name begins
+  [CAUSAL_MASK,
+    "hide other prompts: by cu_seqlens, a block mask, or a mask_mod that compares them"],
+  [NOTHING_HIDDEN, "give a bool mask where bool is meant; to be added, 0 shows and -inf hides"],
+  [INVERTED_MASK, "invert it, or change its sign: True, or 0 if it is added, shows"],
+  ["the window", "position i may attend to position j where i - j < window"],
+  ["", "show each token its own prompt up to itself, no others"]];
 
 // What is wrong with a text, in one line.
 export class RowError extends Error {}
@@ -394,78 +401,52 @@ export function meantMask(p) {
   return withinWindow(real, p.T, p.depths, p.window);
 }
 
-// Known masks without a window: a name, what to do, and which cells are shown.
-function hiddenMistakes(p) {
-  const { T, real, parts } = p;
-  const family = ancestors(p.parents);
+// The right mask and known wrong ones, without a window: a name, and which cells are shown.
+function hiddenMistakes({ T, real, parts, parents }) {
+  const family = ancestors(parents);
   const full = (t, u) => family[t * T + u] === 1 && real[u];
   const same = (t, u) => parts[t] === parts[u];
-  const block = "hide other prompts: by cu_seqlens, a block mask, or a mask_mod that compares them";
-  const pad = "hide padding from the other tokens";
-  const known = [
-    [CAUSAL_MASK, block, (t, u) => u <= t && real[u]],
-    [`${CAUSAL_MASK}, and padding may be attended to`, `${block}; ${pad}`, (t, u) => u <= t],
-    [NOTHING_HIDDEN, "give a bool mask where bool is meant; to be added, 0 shows and -inf hides",
-      () => true],
-    [NOTHING_HIDDEN, "hide later tokens and other prompts", (t, u) => real[u]],
-    ["later tokens of a prompt may be attended to: the mask is not causal", "hide later tokens",
-      (t, u) => full(t, u) || full(u, t)],
-    ["the mask is transposed: its rows are keys",
-      "transpose it: a row for each query, a column for each key", (t, u) => full(u, t)],
-    ["the mask is inverted: it shows what it must hide",
-      "invert it, or change its sign: True, or 0 if it is added, shows", (t, u) => !full(t, u)],
-    ["a token may not attend to itself: the diagonal is missing",
-      "show each token to itself: key <= query, not key < query", (t, u) => full(t, u) && t !== u],
-    ["the diagonal is off by one, over all borders", SHORTER_DIAGONAL,
-      (t, u) => full(t, u) || u === t + 1],
-    ["the diagonal is off by one", SHORTER_DIAGONAL,
-      (t, u) => full(t, u) || (u === t + 1 && same(t, u))]];
-  if (!real.every(Boolean)) {
-    known.unshift(["padding may be attended to", pad,
-      (t, u) => full(t, u) || (u <= t && !real[u])]);
-  }
-  return known.concat(p.isTree ? treeMistakes(p, full, same) : borderMistakes(p));
-}
-
-function treeMistakes(p, full, same) {
-  const stems = new Set(p.parts.filter((_, t) => p.parents[t] < 0));
-  return [["a branch may not attend to the trunk", "show it the trunk",
-      (t, u) => full(t, u) && same(t, u)],
-    ["the tree is read as one trunk and leaves: what is between them is hidden",
-      "show each token all of its ancestors",
-      (t, u) => full(t, u) && (same(t, u) || stems.has(p.parts[u]))]];
-}
-
-function borderMistakes({ T, parts, real }) {
-  const moved = "the borders of the documents are off by one";
-  const count = "cu_seqlens counts from 0, and an end is the next document's first token";
-  return [-1, 1].map((step) => {
+  const stems = new Set(parts.filter((_, t) => parents[t] < 0));
+  const moved = [-1, 1].map((step) => {
     const shifted = parts.map((part, t) => parts[t + step] ?? part);
-    return [moved, count, (t, u) => u <= t && real[u] && shifted[t] === shifted[u]];
+    return ["the borders of the documents are off by one",
+      (t, u) => u <= t && real[u] && shifted[t] === shifted[u]];
   });
+  return [
+    ["", full],
+    ["padding may be attended to", (t, u) => full(t, u) || (u <= t && !real[u])],
+    [CAUSAL_MASK, (t, u) => u <= t && real[u]],
+    [`${CAUSAL_MASK}, and padding may be attended to`, (t, u) => u <= t],
+    [NOTHING_HIDDEN, () => true],
+    [NOTHING_HIDDEN, (t, u) => real[u]],
+    ["later tokens of a prompt may be attended to: the mask is not causal",
+      (t, u) => full(t, u) || full(u, t)],
+    ["the mask is transposed: its rows are keys", (t, u) => full(u, t)],
+    [INVERTED_MASK, (t, u) => !full(t, u)],
+    ["a token may not attend to itself: the diagonal is missing",
+      (t, u) => full(t, u) && u < t],
+    ["the diagonal is off by one", (t, u) => full(t, u) || (u === t + 1 && same(t, u))],
+    ["a branch may not attend to the trunk", (t, u) => full(t, u) && same(t, u)],
+    ["the tree is read as one trunk and leaves: what is between them is hidden",
+      (t, u) => full(t, u) && (same(t, u) || stems.has(parts[u]))],
+    ...moved];
 }
 
-// Each known mask with each known way to apply a window: [name, what to do, mask].
+// Each known mask with each known way to apply a window: [name, mask].
 function* knownMasks(p) {
   const { T, depths, window: size } = p;
   const index = depths.map((_, t) => t);
-  const meant = ancestors(p.parents);
-  const rule = "position i may attend to position j where i - j < window";
-  const plain = ["", "", (mask) => withinWindow(mask, T, depths, size)];
+  const plain = ["", (mask) => withinWindow(mask, T, depths, size)];
   const ways = !size ? [plain] : [plain,
     ["the window is counted by index, not by position",
-      "compare position ids, not places in the row", (mask) => withinWindow(mask, T, index, size)],
-    ["the sliding window is not applied", "apply it", (mask) => mask],
-    ["the window is one too wide", rule, (mask) => withinWindow(mask, T, depths, size + 1)],
-    ["the window is one too narrow", rule,
+      (mask) => withinWindow(mask, T, index, size)],
+    ["the window is not applied", (mask) => mask],
+    ["the window is one too wide", (mask) => withinWindow(mask, T, depths, size + 1)],
+    ["the window is one too narrow",
       (mask) => cellsWhere(T, (t, u) => mask[t * T + u] && depths[t] - depths[u] < size - 1)]];
-  const right = ["", "", (t, u) => meant[t * T + u] && p.real[u]];
-  for (const [name, mend, holds] of [right, ...hiddenMistakes(p)]) {
+  for (const [name, holds] of hiddenMistakes(p)) {
     const mask = cellsWhere(T, holds);
-    for (const [way, how, narrow] of ways) {
-      const names = [name, way].filter(Boolean).join("; ");
-      if (names) yield [names, [mend, how].filter(Boolean).join("; "), narrow(mask)];
-    }
+    for (const [way, narrow] of ways) yield [[name, way].filter(Boolean).join("; "), narrow(mask)];
   }
 }
 
@@ -479,15 +460,13 @@ function knownPositions({ T, depths, parts, real, isTree }) {
     if (t && parts[t] !== parts[t - 1]) start = t;
     return t - start;
   });
-  const moved = (step) => depths.map((one, t) => one + (parts[t] !== parts[0] ? step : 0));
   return [
-    (isTree || !real.every(Boolean)) &&
-      ["positions are by index: they count every token of the row", index],
     !isTree && ["positions run on, and do not start over with each document", runOn],
+    ["positions are by index: they count every token of the row", index],
     ["positions start at 1, not at 0", depths.map((one) => one + 1)],
     ["positions start over at 0 with each branch, and do not go on from the trunk", restart],
-    [`positions of the ${later} are off by one`, moved(1)],
-    [`positions of the ${later} are off by one`, moved(-1)],
+    [`positions of the ${later} are off by one`,
+      depths.map((one, t) => one + (parts[t] !== parts[0] ? 1 : 0))],
   ].filter(Boolean);
 }
 
@@ -511,12 +490,13 @@ function judgeMask(p) {
   const column = p.depths.findIndex((_, u) => mask[row * T + u] !== right[row * T + u]);
   const may = mask[row * T + column] ? "may attend to" : "may not attend to";
   const seen = row === column ? "itself" : tokenWords(p, column).replace(/,$/, "");
-  let name = "", mend = "show each token its own prompt up to itself, no others";
-  for (const [known, how, other] of knownMasks(p)) {
+  let name = "";
+  for (const [known, other] of knownMasks(p)) {
     if (rows.some((t) => differs(other, t))) continue;
-    [name, mend] = [known, how];
+    name = known;
     break;
   }
+  const [, mend] = MASK_MENDS.find(([begin]) => name.startsWith(begin));
   const why = name || `no known mistake; ${leaks} cells leak and ${missing} are missing`;
   const words = `${tokenWords(p, row)} ${may} ${seen}: ${why}`;
   return [{ what: "mask", words, name, wrong: leaks + missing, of: rows.length * T, mend }];

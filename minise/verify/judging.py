@@ -101,6 +101,11 @@ def _list(words: list[str], most: int = 6) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def _name(known: Iterator[tuple[str, Tensor]], given: Tensor, where: Tensor) -> str:
+    """The name of the first known mistake that is what was given."""
+    return next((name for name, one in known if not ((one != given) & where).any()), "")
+
+
 def _judge_mask(p: Packing) -> Iterator[Finding]:
     read = p.real[:, None]  # what padding reads does not matter
     wrong = (p.mask != meant_mask(p)) & read
@@ -109,10 +114,9 @@ def _judge_mask(p: Packing) -> Iterator[Finding]:
     row, column = wrong.nonzero()[0].tolist()
     may = "may attend to" if p.mask[row, column] else "may not attend to"
     seen = "itself" if row == column else p.token(column).rstrip(",")
-    leaks = int((wrong & p.mask).sum())
-    missing = int(wrong.sum()) - leaks
-    same = (one for one in mistakes.masks(p) if not ((one.mask != p.mask) & read).any())
-    name, mend, _ = next(same, ("", "show each token its own prompt up to itself, no others", None))
+    leaks, missing = (int((wrong & one).sum()) for one in (p.mask, ~p.mask))
+    name = _name(mistakes.masks(p), p.mask, read)
+    mend = next(mend for begin, mend in mistakes.MENDS.items() if name.startswith(begin))
     why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
     words = f"{p.token(row)} {may} {seen}: {why}"
     yield Finding("mask", words, name, leaks + missing, int(read.sum()) * len(p.real), mend)
@@ -124,8 +128,7 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
         return
     row = int(shift.any(dim=0).nonzero()[0])
     axis = int(shift[:, row].nonzero()[0])
-    known = mistakes.positions(p)
-    name = next((n for n, one in known if not ((one != p.positions) & p.real).any()), "")
+    name = _name(mistakes.positions(p), p.positions, p.real)
     mend = "number the tokens of each prompt 0, 1, 2, ..., as if it were alone"
     later = p.meant.parents >= 0
     if torch.equal(shift[:, later], shift[:, p.meant.parents[later]]):

@@ -108,8 +108,8 @@ def known_mistakes() -> list[dict[str, Any]]:
     rows = []
     for meant in MEANT:
         p = read(meant)
-        for mistake in mistakes.masks(p):
-            rows.append({**meant, "attention_mask": mistake.mask.int().tolist()})
+        for _, mask in mistakes.masks(p):
+            rows.append({**meant, "attention_mask": mask.int().tolist()})
         for _, positions in mistakes.positions(p):
             rows.append({**meant, "position_ids": positions.tolist()})
     return rows
