@@ -16,9 +16,8 @@ from torch import Tensor
 from minise.verify import mistakes
 from minise.verify.formats import Finding
 from minise.verify.mistakes import meant_mask
-from minise.verify.packing import Packing, read, split
+from minise.verify.packing import IGNORED, Packing, read, split
 
-IGNORED = -100  # the label of a token that is no target, as in torch's cross_entropy
 SMALL = 40  # tokens of a row that is drawn
 UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
 
@@ -126,8 +125,7 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
     shift = torch.where(p.real, p.positions - p.places, 0)
     if not shift.any():
         return
-    row = int(shift.any(dim=0).nonzero()[0])
-    axis = int(shift[:, row].nonzero()[0])
+    row, axis = shift.T.nonzero()[0].tolist()
     name = _name(mistakes.positions(p), p.positions, p.real)
     mend = "number the tokens of each prompt 0, 1, 2, ..., as if it were alone"
     later = p.meant.parents >= 0
@@ -145,30 +143,25 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
 def _judge_labels(p: Packing) -> Iterator[Finding]:
     """A label must be the token that follows its source in a prompt. Shifted: the source is the
     label's own token. Unshifted, as in transformers: it is the token before in the row."""
-    parents, tokens = p.meant.parents.tolist(), p.meant.tokens.tolist()
-    shifted, has_tokens = p.given.get("labels_are") == "shifted", "input_ids" in p.given
-    labels = [] if p.labels is None else p.labels.tolist()
-    children: dict[int, list[int]] = {}
-    for row, parent in enumerate(parents):
-        children.setdefault(parent, []).append(row)
-    wrong, words, name = 0, "", ""
-    for row, label in enumerate(labels):
-        source, target = (row, row + 1) if shifted else (row - 1, row)
-        if label == IGNORED or source < 0:  # unshifted, the first has no prediction
-            continue
-        follow = [one for one in children.get(source, []) if shifted or one == target]
-        if any(tokens[one] == label or not has_tokens for one in follow):
-            continue
-        wrong, before = wrong + 1, p.token(source).rstrip(",")
-        if wrong == 1 and follow:
-            words = f"{before} has the target {label}, which does not follow it"
-        elif wrong == 1:
-            name = "a label crosses a border"
-            what = p.token(target) if target < len(parents) else f"the label {label}"
-            words = f"{what} is predicted from {before}: {name}"
-    if wrong:
-        mend = f"set it to {IGNORED}: nothing before a prompt's first token predicts it"
-        yield Finding("labels", words, name, wrong, sum(one != IGNORED for one in labels), mend)
+    ahead, index = int(p.given.get("labels_are") == "shifted"), torch.arange(len(p.labels))
+    rows = (p.labels != IGNORED).nonzero().flatten()
+    source = rows - 1 + ahead
+    follow = p.meant.parents == source[:, None]  # for each label, which tokens follow its source
+    follow &= (index == rows[:, None]) | bool(ahead)
+    right = follow & (p.meant.tokens == p.labels[rows, None] if "input_ids" in p.given else True)
+    wrong = (source >= 0) & ~right.any(dim=1)  # the first, unshifted, has no prediction
+    if not wrong.any():
+        return
+    first = int(wrong.nonzero()[0])
+    label, target = int(p.labels[rows[first]]), int(rows[first]) + ahead
+    before = p.token(int(source[first])).rstrip(",")
+    name = "" if follow[first].any() else "a label crosses a border"
+    words = f"{before} has the target {label}, which does not follow it"
+    if name:
+        what = p.token(target) if target < len(index) else f"the label {label}"
+        words = f"{what} is predicted from {before}: {name}"
+    mend = f"set it to {IGNORED}: nothing before a prompt's first token predicts it"
+    yield Finding("labels", words, name, int(wrong.sum()), len(rows), mend)
 
 
 def draw(p: Packing) -> str:

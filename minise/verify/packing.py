@@ -42,6 +42,7 @@ SHORT |= {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_q_padded": "cu_seqlens_padde
 TABLES = ("q_ranges", "k_ranges", "tree_kv_index", "prefix_seg_info")  # of one row
 AXES = (1, 3, 4)  # of positions: M-RoPE has time, height, width; before them those of texts
 SHARDED = ("input_ids", "position_ids", "labels")  # of context-parallel ranks
+IGNORED = -100  # the label of a token that is no target, as in torch's cross_entropy
 NONE, PADDING = -2, -3  # parents of a token of no prompt, and of one that is said to be padding
 
 
@@ -51,7 +52,7 @@ class Packing:
     token; padding: (T,) bool, those of them that the row says are padding. parts: (T,) int64, which
     unbranched stretch a token is of. names: of the parts, such as "document 2". mask: (T, T) bool,
     as given. positions: (A, T) int64, as given, where A is 1, or more for M-RoPE; places: the
-    right ones. labels: (T,) int64, or None. faults: found on reading. given: the fields."""
+    right ones. labels: (T,) int64. faults: found on reading. given: the fields."""
 
     meant: Tree
     real: Tensor
@@ -61,7 +62,7 @@ class Packing:
     mask: Tensor
     positions: Tensor
     places: Tensor
-    labels: Tensor | None
+    labels: Tensor
     faults: tuple[Finding, ...]
     given: Mapping[str, Any]
 
@@ -116,7 +117,7 @@ def read(given: dict[str, Any], batch_row: int = 0) -> Packing:
     shape = f"holds numbers of the shape {tuple(axes.shape)}"
     need(len(axes) in AXES, f"position_ids: {shape}; give one row, or three axes (M-RoPE)")
     tokens = integers("input_ids", given["input_ids"]) if "input_ids" in given else index
-    labels = integers("labels", given["labels"]) if "labels" in given else None
+    labels = integers("labels", given.get("labels", torch.full((T,), IGNORED)))
     meant, real = as_tree(parents, tokens), torch.tensor(parents) > NONE
     mask, faults, hidden = Given(given, axes[0], batch_row).mask()
     padding = (torch.tensor(parents) == PADDING) | (~real & hidden)
