@@ -166,8 +166,8 @@ function checkWords(given) {
     ["padding", (value) => ["right", "left"].includes(value), "right or left"],
     ["mask_is", (value) => ["bool", "additive"].includes(value), "bool or additive"],
     ["restarts", (value) => typeof value === "boolean", "true or false"],
-    ["window", from(1), "a number of positions, from 1"],
-    ["trunk", from(0), "the number of its tokens"],
+    ["window", from(1), "a number from 1"],
+    ["trunk", from(0), "a number from 0"],
   ];
   for (const [name, holds, wanted] of rules) {
     if (name in given && !holds(given[name])) {

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from minise.errors import InputError
 from minise.verify.comparison import relative
-from minise.verify.formats import Given, need
+from minise.verify.formats import Given, as_tree, need
 from minise.verify.judging import check
-from minise.verify.packing import as_tree
 
 FEW = 3  # documents that run alone, at most
 FACTOR = 2  # how many times the measured rounding is allowed; docs/check.md says why
@@ -112,13 +111,15 @@ def _read(call: dict[str, Any], row: int) -> tuple[dict[str, Any], list[int]]:
         fields["restarts"] = "cu_seqlens" not in fields
     elif mask.ndim == 1 and (mask > 1).any():
         fields["mask_is"] = "segments"
-    tree = torch.full(fields["input_ids"].shape, -2)
-    places = fields.get("position_ids", torch.arange(len(tree))).cpu()
-    seen, _, hidden = Given(fields, places).mask()
+    given = Given(fields, len(fields["input_ids"]))
+    tree, hidden = torch.full_like(given.index, -2), given.hidden
+    alone = Given({"restarts": True, "position_ids": given.positions}, given.T)
     real = (~hidden).nonzero().flatten()
     count = torch.arange(1, len(real) + 1, dtype=torch.int32)
-    for shown in (seen, Given({"restarts": True}, places).mask()[0]):
-        before = (shown[real][:, real].tril(-1) * count).amax(1) - 1  # the last that a token sees
+    for one in (given, alone):
+        before = (one.mask[real][:, real].tril(-1) * count).amax(
+            1
+        ) - 1  # the last that a token sees
         if (before != count - 2).any():
             break
     tree[real] = torch.where(before < 0, -1, real[before])

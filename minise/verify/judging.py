@@ -16,7 +16,7 @@ from torch import Tensor
 from minise.verify import mistakes
 from minise.verify.formats import Finding
 from minise.verify.mistakes import meant_mask
-from minise.verify.packing import IGNORED, Packing, read, split
+from minise.verify.packing import IGNORED, Packing, split
 
 SMALL = 40  # tokens of a row that is drawn
 UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
@@ -66,7 +66,7 @@ def check(**fields: Any) -> Report:
     """
     rows = split(fields)
     names = [f"row {row}: " for row in range(len(rows))] if len(rows) > 1 else [""]
-    judged = [_judge(read(one, row), names[row]) for row, one in enumerate(rows)]
+    judged = [_judge(Packing(one, row), names[row]) for row, one in enumerate(rows)]
     # Numbers add up; findings, pictures and notes follow one another.
     return Report(*(reduce(add, column) for column in zip(*judged, strict=True)))
 
@@ -143,12 +143,12 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
 def _judge_labels(p: Packing) -> Iterator[Finding]:
     """A label must be the token that follows its source in a prompt. Shifted: the source is the
     label's own token. Unshifted, as in transformers: it is the token before in the row."""
-    ahead, index = int(p.given.get("labels_are") == "shifted"), torch.arange(len(p.labels))
+    ahead, index = int(p.fields.get("labels_are") == "shifted"), torch.arange(len(p.labels))
     rows = (p.labels != IGNORED).nonzero().flatten()
     source = rows - 1 + ahead
     follow = p.meant.parents == source[:, None]  # for each label, which tokens follow its source
     follow &= (index == rows[:, None]) | bool(ahead)
-    right = follow & (p.meant.tokens == p.labels[rows, None] if "input_ids" in p.given else True)
+    right = follow & (p.meant.tokens == p.labels[rows, None] if "input_ids" in p.fields else True)
     wrong = (source >= 0) & ~right.any(dim=1)  # the first, unshifted, has no prediction
     if not wrong.any():
         return

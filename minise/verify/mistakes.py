@@ -32,13 +32,13 @@ def meant_mask(p: Packing) -> Tensor:
     """(T, T) bool, what a row should be given: each token attends to its ancestors and itself,
     within the window."""
     depth = p.meant.positions
-    return within(p.meant.mask & p.real, depth, depth, p.given.get("window"))
+    return within(p.meant.mask & p.real, depth, depth, p.fields.get("window"))
 
 
 def masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
     """Known masks (T, T) with each known way to apply the window, if there is one: a name, and the
     mask. The name of the right one is empty."""
-    depth, index, window = p.meant.positions, torch.arange(len(p.real)), p.given.get("window")
+    depth, index, window = p.meant.positions, torch.arange(len(p.real)), p.fields.get("window")
     ways = [("", depth, window)]
     if window:
         ways += [
@@ -82,8 +82,9 @@ def positions(p: Packing) -> Iterator[tuple[str, Tensor]]:
     """Known wrong positions: a name, and (T,) int64."""
     depth, index = p.meant.positions, torch.arange(len(p.real))
     begins = p.parts.diff(prepend=p.parts[:1] - 1) != 0
-    kind = "branches" if p.is_tree else "documents after the first"
-    if not p.is_tree:
+    is_tree = "the trunk" in p.names
+    kind = "branches" if is_tree else "documents after the first"
+    if not is_tree:
         yield "positions run on, and do not start over with each document", p.real.cumsum(0) - 1
     yield "positions are by index: they count every token of the row", index
     yield "positions start at 1, not at 0", depth + 1

@@ -14,7 +14,7 @@ from minise import check
 from minise.errors import InputError
 from minise.loading.checkpoint import load
 from minise.verify import mistakes
-from minise.verify.packing import read
+from minise.verify.packing import Packing
 from tests.support.browser import Run, needs_node
 
 pytestmark = needs_node
@@ -107,7 +107,7 @@ MEANT: list[dict[str, Any]] = [
 def known_mistakes() -> list[dict[str, Any]]:
     rows = []
     for meant in MEANT:
-        p = read(meant)
+        p = Packing(meant)
         for _, mask in mistakes.masks(p):
             rows.append({**meant, "attention_mask": mask.int().tolist()})
         for _, positions in mistakes.positions(p):
@@ -147,7 +147,7 @@ BAD = {
     "cu_seqlens: 0 -3": "cu_seqlens: makes a row of -3 tokens",
     "documents: 600": "600 tokens are too many for this page",
     "mask: 1 0\n1 1": '"mask" is unknown; the fields are documents, branches,',
-    "window: 0\nposition_ids: 0 1": "window: is 0; give a number of positions",
+    "window: 0\nposition_ids: 0 1": "window: is 0; give a number from 1",
     "1 2 3\nposition_ids: 0 1 2": "the first line has no name",
     "position_ids: " + "[" * 3000: "position_ids: cannot be read",
     "position_ids: " + "[" * 3000 + "]" * 3000: "position_ids: has lists in lists",

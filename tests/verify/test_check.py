@@ -21,7 +21,7 @@ from minise import InputError
 from minise.layout import causal_mask
 from minise.verify.judging import check
 from minise.verify.mistakes import CAUSAL, NOTHING
-from minise.verify.packing import FIELDS, read
+from minise.verify.packing import FIELDS, Packing
 from tests.support.commands import assert_one_line, run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,18 +45,18 @@ def drawn(mask: Tensor) -> str:
 
 def test_an_additive_mask_is_read_as_a_softmax_reads_it() -> None:
     added = torch.tensor([[0.0, 2.0, -1e9], [-1e9] * 3, [-math.inf, -math.inf, 0.5]])
-    mask = read({"documents": [3], "attention_mask": added}).mask
+    mask = Packing({"documents": [3], "attention_mask": added}).mask
     scores = torch.tensor([[0.3, -0.2, 1.0]]) + added
     assert torch.equal(mask, scores.double().softmax(dim=1) > 0)
     nothing = torch.tensor([[-math.inf, -math.inf], [0.0, 0.0]])
-    assert drawn(read({"documents": [2], "attention_mask": nothing}).mask) == "00 11"
+    assert drawn(Packing({"documents": [2], "attention_mask": nothing}).mask) == "00 11"
 
 
 def test_what_was_meant_has_names() -> None:
-    assert read({"trunk": 1, "branches": [1, 2]}).names == ["the trunk", "branch 1", "branch 2"]
-    names = read({"tree": [-1, 0, -2, 0]}).names
+    assert Packing({"trunk": 1, "branches": [1, 2]}).names == ["the trunk", "branch 1", "branch 2"]
+    names = Packing({"tree": [-1, 0, -2, 0]}).names
     assert names == ["the trunk", "branch 1", "padding", "branch 2"]
-    assert read(PADDED).names == ["padding", "document 1"]
+    assert Packing(PADDED).names == ["padding", "document 1"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_was_meant_has_names() -> None:
     ],
 )
 def test_wrong_cu_seqlens_are_said_in_words(borders: Any, words: str) -> None:
-    (fault,) = read({"documents": [2, 2], "cu_seqlens": borders}).faults
+    (fault,) = Packing({"documents": [2, 2], "cu_seqlens": borders}).faults
     assert (fault.what, fault.words, fault.of) == ("cu_seqlens", words, len(borders))
 
 
@@ -79,7 +79,10 @@ MALFORMED = [
     (PAIR | {"position_id": [0, 1]}, '"position_id" is unknown; the fields are'),
     ({"documents": [3], "input_ids": [5, 6]}, "documents: hold 3 tokens, but the row has 2"),
     ({"documents": ["2"]}, "documents: is no table of numbers"),
-    (PAIR | {"position_ids": [0, 1], "labels": [5]}, "labels: has 1 entries, but"),
+    (
+        PAIR | {"position_ids": [0, 1], "labels": [5]},
+        "labels: holds torch.int64 of the shape (1,); give 2 integers",
+    ),
     (PAIR | {"position_ids": [[0, 1], [0, 1]]}, "of the shape (2, 2)"),
     (PAIR | {"trunk": 1}, "trunk: comes without branches"),
     ({"tree": [0, -1]}, "tree: token 0 has the parent 0; give the row of a token before it"),
@@ -90,12 +93,18 @@ MALFORMED = [
     (PAIR | {"mask_mod": lambda b, h, q, k: q.no}, "mask_mod: failed ("),
     ({"documents": [10**9]}, "1,000,000,000 tokens need masks of"),
     (PAIR | {"attention_mask": [1, 2]}, "give mask_is, segments if"),
-    (PAIR | {"q_ranges": [[0, 3]], "k_ranges": [[0, 2]]}, "give a begin and an end"),
+    (
+        PAIR | {"q_ranges": [[0, 3]], "k_ranges": [[0, 2]]},
+        "q_ranges: holds 3; give numbers from 0 to 2",
+    ),
     (PAIR | {"prefix_seg_info": {"is_prefix": [0, 0]}}, "group_of_kv: is empty"),
-    (PAIR | {"tree_kv_index": [[0, 2], [0, 1]]}, "tree_kv_index: give a row for each of 2"),
-    (PAIR | {"tin": [0, 1], "tout": [2]}, "tout: has 1 entries for 2 tokens"),
+    (
+        PAIR | {"tree_kv_index": [[0, 2], [0, 1]]},
+        "tree_kv_index: holds 2; give numbers from -1 to 1",
+    ),
+    (PAIR | {"tin": [0, 1], "tout": [2]}, "tout: holds torch.int64 of the shape (1,)"),
     (PAIR | {"padded": [1]}, "padded: does not hold the documents"),
-    (PAIR | {"positions_alone": [0]}, "positions_alone: has the shape (1, 1)"),
+    (PAIR | {"positions_alone": [0]}, "give 1 x 2 integers"),
     ({"documents": [3], "position_ids": [0, 1, 2], "context_parallel": 2}, "make no 4 equal parts"),
 ]
 
@@ -151,7 +160,7 @@ POSITIONS = [
 @pytest.mark.parametrize(("row", "name", "cells"), MASKS)
 def test_a_wrong_mask_is_named(row: Any, name: str, cells: str) -> None:
     mask = torch.tensor([[int(one) for one in line] for line in cells.split()])
-    places = read(row | {"attention_mask": mask}).places[0]
+    places = Packing(row | {"attention_mask": mask}).places[0]
     (finding,) = check(**row, position_ids=places, attention_mask=mask).findings
     assert finding.name == name
     assert finding.mend
@@ -336,9 +345,9 @@ def test_a_block_mask_is_read_as_it_runs_and_compared_with_its_mask_mod() -> Non
         for separate in (True, False):
             more = {"device": "cpu", "BLOCK_SIZE": size, "separate_full_blocks": separate}
             block = create_block_mask(same_document, None, None, 5, 5, **more)
-            p = read({**DOCUMENTS, "attention_mask": block})
+            p = Packing({**DOCUMENTS, "attention_mask": block})
             assert torch.equal(p.mask, RIGHT)
-            assert p.faults == ()
+            assert p.faults == []
     block = create_block_mask(same_document, None, None, 5, 5, device="cpu", BLOCK_SIZE=2)
     block.kv_num_blocks[0, 0, 0] = 0  # the first two rows read nothing
     right = {**DOCUMENTS, "position_ids": [0, 1, 2, 0, 1]}
@@ -396,4 +405,4 @@ def test_two_ranges_may_not_hold_the_same_pair() -> None:
     types = {0: "111 111", 1: "110 111", 2: "111 011", 3: "110 011"}
     for kind, cells in types.items():
         ranges = {"q_ranges": [[0, 2]], "k_ranges": [[0, 3]], "attn_type_map": [kind]}
-        assert drawn(read({"documents": [3], **ranges}).mask[:2]) == cells
+        assert drawn(Packing({"documents": [3], **ranges}).mask[:2]) == cells
