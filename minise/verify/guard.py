@@ -69,8 +69,8 @@ class Guard:
         if ones and "cu_seq_lens_q" not in call and (places is None or (places.diff() == 1).all()):
             return ""  # each row is one document
         rows = [_read(call, row) for row in range(len(ids))]
-        paths = [(row, one) for row, (_, tree) in enumerate(rows) for one in as_tree(tree).paths()]
-        paths = [one for one in paths if len(one[1]) < ids.shape[1]]
+        paths = [(row, one) for row, (_, tree) in enumerate(rows) for one in as_tree(tree).paths()
+                 if len(one) < ids.shape[1]]  # fmt: skip
         training = [module for module in self.inner.modules() if module.training]
         if any(getattr(module, "gradient_checkpointing", False) for module in training):
             call["use_cache"] = False  # as in training; with a cache, transformers masks otherwise
@@ -80,8 +80,8 @@ class Guard:
             for row, path in paths[::-1][:: len(paths) // FEW or 1][:FEW]:
                 self.longest, self.compared = ids.shape[1], self.compared + 1
                 alone: Any = {one: call[one] for one in call if isinstance(call[one], bool | str)}
-                alone["input_ids"] = ids[row : row + 1, path]
                 alone["position_ids"] = torch.arange(len(path), device=ids.device)[None]
+                alone["input_ids"] = ids[row : row + 1, path]
                 right = run(alone)
                 with nn.modules.module.register_module_forward_hook(_nudge):
                     rounding = relative(right, run(alone))
@@ -112,18 +112,13 @@ def _read(call: dict[str, Any], row: int) -> tuple[dict[str, Any], list[int]]:
     elif mask.ndim == 1 and (mask > 1).any():
         fields["mask_is"] = "segments"
     given = Given(fields, len(fields["input_ids"]))
-    tree, hidden = torch.full_like(given.index, -2), given.hidden
     alone = Given({"restarts": True, "position_ids": given.positions}, given.T)
-    real = (~hidden).nonzero().flatten()
-    count = torch.arange(1, len(real) + 1, dtype=torch.int32)
     for one in (given, alone):
-        before = (one.mask[real][:, real].tril(-1) * count).amax(
-            1
-        ) - 1  # the last that a token sees
-        if (before != count - 2).any():
+        shown = (one.mask & ~given.hidden).tril(-1)
+        before = (shown * (given.index + 1).int()).amax(1) - 1  # the last that a token sees
+        if len(before[~given.hidden].unique()) < (~given.hidden).sum():  # more than one document
             break
-    tree[real] = torch.where(before < 0, -1, real[before])
-    return fields, [*map(int, tree)]
+    return fields, torch.where(given.hidden, -2, before).tolist()
 
 
 def _nudge(layer: nn.Module, inputs: Any, output: Any) -> Any:
