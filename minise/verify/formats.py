@@ -67,15 +67,12 @@ def integers(name: str, value: Any, *shape: Collection[int], span: Sequence[int]
     would not fit is refused before it is widened."""
     tensor, free = numbers(name, value), free_bytes()
     tensor = tensor[None] if tensor.dim() < len(shape) else tensor
-    fits = tensor.dim() == len(shape) and not (
-        tensor.dtype == torch.bool or tensor.is_floating_point()
-    )
-    fits = fits and all(
-        one in (few or (one,)) for one, few in zip(tensor.shape, shape, strict=True)
-    )
+    is_whole = not (tensor.dtype == torch.bool or tensor.is_floating_point())
+    sizes = zip(tensor.shape, shape, strict=False)
+    fits = tensor.dim() == len(shape) and all(one in (few or [one]) for one, few in sizes)
     wanted = " x ".join(" or ".join(map(str, few)) or "N" for few in shape)
     holds = f"{tensor.dtype} of the shape {tuple(tensor.shape)}"
-    need(fits, f"{name}: holds {holds}; give {wanted} integers, for one row")
+    need(fits and is_whole, f"{name}: holds {holds}; give {wanted} integers, for one row")
     fits = free is None or 32 * tensor.numel() <= free
     need(fits, f"{name}: its {tensor.numel():,} numbers do not fit in memory; cut it to one row")
     tensor = tensor.long()
@@ -132,15 +129,14 @@ class Given:
     def _mask(self) -> tuple[Tensor, Tensor]:
         hidden, kind = torch.zeros(self.T, dtype=torch.bool), self.fields.get("mask_is")
         sources = [name for name in MASKS if self.fields.get(name, False) is not False]
-        if 0 < depth_of(self.fields.get("attention_mask")) < 3:
-            row = numbers("attention_mask", self.fields["attention_mask"])
-            if row.dim() == 1:  # it hides padding, beside another source or none
-                hidden = row == 0
-                is_said = kind in ("bool", "segments") or (kind is None and (row == ~hidden).all())
-                how = "give mask_is, segments if it makes documents of it, or bool"
-                fits = is_said and len(row) == self.T
-                need(fits, f"attention_mask: holds no {self.T} numbers of 0 and 1; {how}")
-                sources = sources if kind == "segments" else sources[1:]
+        row: Any = self.fields.get("attention_mask")
+        if 0 < depth_of(row) < 3 and (row := numbers("attention_mask", row)).dim() == 1:
+            hidden = row == 0  # padding, beside another source or none
+            is_said = kind in ("bool", "segments") or (kind is None and (row == ~hidden).all())
+            how = "give mask_is, segments if it makes documents of it, or bool"
+            fits = is_said and len(row) == self.T
+            need(fits, f"attention_mask: holds no {self.T} numbers of 0 and 1; {how}")
+            sources = sources if kind == "segments" else sources[1:]
         both = " and ".join(sources[:2])
         need(len(sources) < 2, f"{both} both say who may attend to whom; give the one that is used")
         source = sources[0] if sources else ""
@@ -182,9 +178,8 @@ def _function(g: Given, mask_mod: Any) -> Tensor:
 
 def _blocks(g: Given, block: Any) -> Tensor:
     """A BlockMask as flex_attention runs it: its mask_mod in partial blocks, all in full ones."""
-    _, *shape = block.shape
-    fits = shape == [1, g.T, g.T]
-    need(fits, f"attention_mask: is a BlockMask of {shape}; give one head, {g.T}x{g.T}")
+    shape = f"is a BlockMask of {tuple(block.shape)}; give one head, {g.T}x{g.T}"
+    need(tuple(block.shape[1:]) == (1, g.T, g.T), f"attention_mask: {shape}")
 
     def cells(number: Any, index: Any) -> Tensor:
         made = type(block).from_kv_blocks(number, index, BLOCK_SIZE=block.BLOCK_SIZE)
@@ -220,10 +215,8 @@ def _cu_seqlens(g: Given) -> Tensor:
         words = f"it has {len(lengths)} documents in {len(steps)} places"
     segments = torch.bucketize(g.index, borders.cummax(0).values, right=True)
     held = g.index < borders[-1]  # the rest has no document
+    mend = f"begin it with 0, add the length of each document, and end it at {g.T:,}, the tokens"
     if name:
-        mend = (
-            f"begin it with 0, add the length of each document, and end it at {g.T:,}, the tokens"
-        )
         g.faults += [Finding("cu_seqlens", f"{words}: {name}", name, 1, len(borders), mend)]
     else:
         held &= g.index - borders[segments - 1] < lengths[segments - 1]
@@ -236,13 +229,10 @@ def _ranges(g: Given) -> Tensor:
     q = integers("q_ranges", g.fields["q_ranges"], (), [2], span=range(g.T + 1))
     N = len(q)
     k = integers("k_ranges", g.fields.get("k_ranges", ()), [N], [2], span=range(g.T + 1))
-    types = g.fields.get("attn_type_map", [0] * N)
-    types = integers("attn_type_map", types, [N], span=range(4)).tolist()
-    need(
-        (torch.cat([q, k]).diff() >= 0).all(), "q_ranges: one ends before it begins; turn it round"
-    )
+    types = integers("attn_type_map", g.fields.get("attn_type_map", [0] * N), [N], span=range(4))
+    need((torch.cat([q, k]).diff() >= 0).all(), "q_ranges: one ends before it begins; turn it")
     times = torch.zeros(g.T, g.T, dtype=torch.int32)
-    for (a, b), (c, d), kind in zip(q.tolist(), k.tolist(), types, strict=True):
+    for (a, b), (c, d), kind in zip(q.tolist(), k.tolist(), types.tolist(), strict=True):
         part = torch.ones(b - a, d - c, dtype=torch.int32)
         part = part.tril((d - c) - (b - a)) if kind & 1 else part
         times[a:b, c:d] += part.triu() if kind & 2 else part
@@ -257,7 +247,8 @@ def _seg_info(g: Given) -> Tensor:
     if not depth_of(info):
         info = info if isinstance(info, Mapping) else vars(info)
         info = torch.stack([numbers(name, info.get(name, ())).long() for name in names])
-    group, is_prefix, suffix = integers("prefix_seg_info", info, [3], ())[:, : g.T]
+    info = numbers("prefix_seg_info", info)[..., : g.T]
+    group, is_prefix, suffix = integers("prefix_seg_info", info, [3], [g.T])
     own = (suffix[:, None] == suffix) & (is_prefix[:, None] == 0)
     return g.same(group) & ((is_prefix != 0) | own)
 
@@ -269,12 +260,6 @@ def _kv_index(g: Given) -> Tensor:
     return shown.scatter_(1, table % (g.T + 1), True)[:, :-1]
 
 
-def _intervals(g: Given) -> Tensor:
-    """TRL's tree: token q reads token k where tin[k] <= tin[q] < tout[k]."""
-    begin, end = g.ids("tin"), g.ids("tout")
-    return (begin <= begin[:, None]) & (begin[:, None] < end)
-
-
 CU_SEQLENS = ("cu_seqlens_padded", "cu_seqlens")
 MASKS: dict[str, Callable[[Given], Tensor]] = {
     "attention_mask": _table,
@@ -282,7 +267,10 @@ MASKS: dict[str, Callable[[Given], Tensor]] = {
     "q_ranges": _ranges,
     "prefix_seg_info": _seg_info,
     "tree_kv_index": _kv_index,
-    "tin": _intervals,
+    # TRL's tree: token q reads token k where tin[k] <= tin[q] < tout[k].
+    "tin": lambda g: (
+        (g.ids("tin") <= g.ids("tin")[:, None]) & (g.ids("tin")[:, None] < g.ids("tout"))
+    ),
     "cu_seqlens": _cu_seqlens,
     "segment_ids": lambda g: g.same(g.ids("segment_ids")),
     "parents": lambda g: as_tree(parents_of("parents", g.fields["parents"], g.T, -1)).mask,

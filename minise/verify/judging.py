@@ -15,7 +15,6 @@ from torch import Tensor
 
 from minise.verify import mistakes
 from minise.verify.formats import Finding
-from minise.verify.mistakes import meant_mask
 from minise.verify.packing import IGNORED, Packing, split
 
 SMALL = 40  # tokens of a row that is drawn
@@ -78,15 +77,14 @@ def _judge(p: Packing, row: str) -> tuple[Any, ...]:
     if rest.any():
         seen = p.parts[p.mask[rest].any(dim=0) & p.real].unique().tolist()
         to = _list([p.names[part] for part in seen]) or "no prompt"
-        notes = [f"{row}{_tokens(rest)}: of no prompt, may attend to {to}; nothing is promised"]
-        notes += [f"  to mend it: {UNJUDGED}"]
+        said = f"of no prompt, may attend to {to}; nothing is promised"
+        notes = [f"{row}{_tokens(rest)}: {said}", f"  to mend it: {UNJUDGED}"]
     if p.padding.any():
         notes += [f"{row}{_tokens(p.padding)}: padding, as the row says; nothing is promised"]
-    if any(one.what in ("mask", "positions") for one in findings) and len(p.real) <= SMALL:
+    if any(one.what in ("mask", "positions") for one in findings) and p.T <= SMALL:
         picture = f"{row}\n{draw(p)}\n" if row else draw(p)
     findings = [replace(one, words=row + one.words) for one in findings]
-    size, prompts, unjudged = len(p.real), len(p.meant.ends), int(rest.sum())
-    return size, prompts, tuple(findings), picture, unjudged, tuple(notes)
+    return p.T, len(p.meant.ends), tuple(findings), picture, int(rest.sum()), tuple(notes)
 
 
 def _tokens(where: Tensor) -> str:
@@ -107,7 +105,7 @@ def _name(known: Iterator[tuple[str, Tensor]], given: Tensor, where: Tensor) -> 
 
 def _judge_mask(p: Packing) -> Iterator[Finding]:
     read = p.real[:, None]  # what padding reads does not matter
-    wrong = (p.mask != meant_mask(p)) & read
+    wrong = (p.mask != p.right) & read
     if not wrong.any():
         return
     row, column = wrong.nonzero()[0].tolist()
@@ -118,7 +116,7 @@ def _judge_mask(p: Packing) -> Iterator[Finding]:
     mend = next(mend for begin, mend in mistakes.MENDS.items() if name.startswith(begin))
     why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
     words = f"{p.token(row)} {may} {seen}: {why}"
-    yield Finding("mask", words, name, leaks + missing, int(read.sum()) * len(p.real), mend)
+    yield Finding("mask", words, name, leaks + missing, int(read.sum()) * p.T, mend)
 
 
 def _judge_positions(p: Packing) -> Iterator[Finding]:
@@ -131,8 +129,6 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
     later = p.meant.parents >= 0
     if torch.equal(shift[:, later], shift[:, p.meant.parents[later]]):
         mend += "; with rotary positions alone, a shift of a whole prompt changes only rounding"
-    if len(shift) > 1:
-        mend += "; for images give positions_alone, what each prompt has when it is alone"
     of = f" in axis {axis}" if len(shift) > 1 else ""
     places = f"{int(p.positions[axis, row])}, not {int(p.places[axis, row])}{of}"
     words = f"{p.token(row)} has the position {places}: {name or 'no known mistake'}"
@@ -143,11 +139,11 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
 def _judge_labels(p: Packing) -> Iterator[Finding]:
     """A label must be the token that follows its source in a prompt. Shifted: the source is the
     label's own token. Unshifted, as in transformers: it is the token before in the row."""
-    ahead, index = int(p.fields.get("labels_are") == "shifted"), torch.arange(len(p.labels))
+    ahead = int(p.fields.get("labels_are") == "shifted")
     rows = (p.labels != IGNORED).nonzero().flatten()
     source = rows - 1 + ahead
     follow = p.meant.parents == source[:, None]  # for each label, which tokens follow its source
-    follow &= (index == rows[:, None]) | bool(ahead)
+    follow &= (p.index == rows[:, None]) | bool(ahead)
     right = follow & (p.meant.tokens == p.labels[rows, None] if "input_ids" in p.fields else True)
     wrong = (source >= 0) & ~right.any(dim=1)  # the first, unshifted, has no prediction
     if not wrong.any():
@@ -158,7 +154,7 @@ def _judge_labels(p: Packing) -> Iterator[Finding]:
     name = "" if follow[first].any() else "a label crosses a border"
     words = f"{before} has the target {label}, which does not follow it"
     if name:
-        what = p.token(target) if target < len(index) else f"the label {label}"
+        what = p.token(target) if target < p.T else f"the label {label}"
         words = f"{what} is predicted from {before}: {name}"
     mend = f"set it to {IGNORED}: nothing before a prompt's first token predicts it"
     yield Finding("labels", words, name, int(wrong.sum()), len(rows), mend)
@@ -168,7 +164,7 @@ def draw(p: Packing) -> str:
     """The mask as text: a line for each token, a column for each token that it could attend to."""
     cells, width = "·!o█", max(8, *map(len, p.names))
     lines = [f"token  {'of':<{width}}  position  attends to"]
-    for row, numbers in enumerate((2 * meant_mask(p).int() + p.mask.int()).tolist()):
+    for row, numbers in enumerate((2 * p.right.int() + p.mask.int()).tolist()):
         given, place = int(p.positions[0, row]), int(p.places[0, row])
         is_right = given == place or not p.real[row]
         shown = f"{given}" if is_right else f"{given} ({place})"

@@ -28,13 +28,6 @@ MENDS = {  # by how a name begins
 }
 
 
-def meant_mask(p: Packing) -> Tensor:
-    """(T, T) bool, what a row should be given: each token attends to its ancestors and itself,
-    within the window."""
-    depth = p.meant.positions
-    return within(p.meant.mask & p.real, depth, depth, p.fields.get("window"))
-
-
 def masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
     """Known masks (T, T) with each known way to apply the window, if there is one: a name, and the
     mask. The name of the right one is empty."""

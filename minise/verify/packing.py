@@ -1,9 +1,9 @@
 """Another's packed row: what was meant, and what a model is given.
 
 Documents, or the branches of a tree, are packed into one row of T tokens. Who packs them hands a
-model token ids, position ids, something that says who may attend to whom, and labels. `read` turns
-these into one mask (formats.py) and positions, beside the tree that was meant. judging.py compares
-the two. Tokens are counted from 0, documents and branches from 1; docs/check.md has the fields.
+model token ids, position ids, something that says who may attend to whom, and labels. Packing
+holds one mask (formats.py) and positions, beside the tree that was meant. judging.py compares the
+two. Tokens are counted from 0, documents and branches from 1; docs/check.md has the fields.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minise.attention import within
 from minise.checks import free_bytes
 from minise.errors import quote
 from minise.layout import Tree
@@ -24,15 +25,14 @@ from minise.verify.formats import Given, as_tree, depth_of, integers, need, numb
 
 MEANT = ("documents", "branches", "tree")  # one of them; branches with a trunk
 ROWS = ("input_ids", "position_ids", "attention_mask", "segment_ids", "parents", "labels", "tree")
-COUNTS = range(1, 2**31)
 CHOICES: dict[str, Any] = {  # what a word or a number may be
     "padding": ("right", "left"),
     "mask_is": ("bool", "additive", "segments"),
     "labels_are": ("unshifted", "shifted"),
     "restarts": (True, False),
     "trunk": range(2**31),
-    "window": COUNTS,
-    "context_parallel": COUNTS,
+    "window": range(1, 2**31),
+    "context_parallel": range(1, 2**31),
 }
 MORE = ("padded", "positions_alone", *ROWS, *CHOICES, *formats.MASKS, *formats.WITH)
 FIELDS = tuple(dict.fromkeys(MEANT + MORE))
@@ -47,7 +47,7 @@ NONE, PADDING = -2, -3  # parents of a token of no prompt, and of one that is sa
 class Packing(Given):
     """A row beside what was meant. Raises InputError for a malformed one. meant: a token of no
     prompt is a root by itself. real: (T,) bool, False for such a token; padding: (T,) bool, those
-    that the row says are padding. places: the right positions, of the shape of the given ones.
+    that the row says are padding. right, places: the mask and positions that should be given.
     parts: (T,) int64, which unbranched stretch a token is of. names: theirs. labels: (T,) int64."""
 
     def __init__(self, given: Mapping[str, Any], batch_row: int = 0) -> None:
@@ -59,7 +59,9 @@ class Packing(Given):
         self.meant = as_tree(parents, self.ids("input_ids", self.index))
         self.real = torch.tensor(parents) > NONE
         self.padding = (torch.tensor(parents) == PADDING) | (~self.real & self.hidden)
-        places = given.get("positions_alone", self.meant.positions)
+        depth = self.meant.positions
+        self.right = within(self.meant.mask & self.real, depth, depth, given.get("window"))
+        places = given.get("positions_alone", depth)
         places = integers("positions_alone", places, {1, len(self.positions)}, [self.T])
         self.places = places.expand_as(self.positions)
         self.parts, self.names = _parts(self.meant, self.real.tolist())
@@ -131,21 +133,26 @@ def _meant(given: Mapping[str, Any]) -> list[int]:
     need(len(kinds) == 1, f"{both} what was meant; give one of {', '.join(MEANT)}")
     (kind,), trunk = kinds, given.get("trunk", 0)
     is_left, rest = given.get("padding") == "left", PADDING if "padding" in given else NONE
+    lengths: list[int] = integers(kind, given[kind], ()).tolist()
+    places: list[int] = integers("padded", given.get("padded", lengths), [len(lengths)]).tolist()
+    T = held = len(lengths) if kind == "tree" else trunk + sum(places)
+    for name in [one for one in ROWS if one in given][:1]:
+        row = given[name] if hasattr(given[name], "mask_mod") else numbers(name, given[name])
+        T = int(row.shape[-1])
+    free, size = free_bytes(), 10 * T**2  # bytes of the masks that are compared
+    most = f"{T:,} tokens need masks of {size / 2**30:.1f} GiB; check a shorter row"
+    need(free is None or size <= free, most)
     if kind == "tree":
-        parents = formats.parents_of("tree", given["tree"], _length(given, 0), NONE)
+        parents = formats.parents_of("tree", lengths, T, NONE)
         follows = any(parent >= 0 and parents[parent] == NONE for parent in parents)
         need(not follows, "tree: a token follows padding (-2); give it a real parent, or -1")
-        outer = range(len(parents))[:: 1 if is_left else -1]
-        for row in takewhile(lambda row: parents[row] == NONE, outer):
+        for row in takewhile(lambda row: parents[row] == NONE, range(T)[:: 1 if is_left else -1]):
             parents[row] = rest
         return parents
-    lengths: list[int] = integers(kind, given[kind], (), span=COUNTS).tolist()
-    places: list[int] = integers("padded", given.get("padded", lengths), (len(lengths),)).tolist()
+    need(min(lengths) > 0, f"{kind}: holds the length {min(lengths)}; give them from 1")
+    need(held <= T, f"{kind}: hold {held:,} tokens, but the row has {T:,}; fix the lengths")
     fits = all(map(int.__le__, lengths, places))
     need(fits, f"padded: does not hold the {kind}; give each with its padding")
-    held = trunk + sum(places)
-    T = _length(given, held)
-    need(held <= T, f"{kind}: hold {held:,} tokens, but the row has {T:,}; fix the lengths")
     left = T - held if is_left else 0
     parents = [rest] * left + [left + row if row >= 0 else -1 for row in range(-1, trunk - 1)]
     stem = len(parents) - 1 if trunk else -1  # of a branch
@@ -153,18 +160,6 @@ def _meant(given: Mapping[str, Any]) -> list[int]:
         start = len(parents)
         parents += [stem, *range(start, start + length - 1), *[PADDING] * (place - length)]
     return parents + [rest] * (T - len(parents))
-
-
-def _length(given: Mapping[str, Any], held: int) -> int:
-    """T, by the first row that is given. Raises InputError if masks would not fit."""
-    T = held
-    for name in [one for one in ROWS if one in given][:1]:
-        row = given[name] if hasattr(given[name], "mask_mod") else numbers(name, given[name])
-        T = int(row.shape[-1])
-    free, size = free_bytes(), 10 * T**2  # bytes of the masks that are compared
-    most = f"{T:,} tokens need masks of {size / 2**30:.1f} GiB; check a shorter row"
-    need(free is None or size <= free, most)
-    return T
 
 
 def _parts(meant: Tree, real: list[bool]) -> tuple[Tensor, list[str]]:
