@@ -213,14 +213,13 @@ def _cu_seqlens(g: Given) -> Tensor:
     elif len(lengths) != len(steps) or (lengths > steps).any():
         name = "cu_seqlens does not fit into cu_seqlens_padded"
         words = f"it has {len(lengths)} documents in {len(steps)} places"
-    segments = torch.bucketize(g.index, borders.cummax(0).values, right=True)
-    held = g.index < borders[-1]  # the rest has no document
     mend = f"begin it with 0, add the length of each document, and end it at {g.T:,}, the tokens"
     if name:
         g.faults += [Finding("cu_seqlens", f"{words}: {name}", name, 1, len(borders), mend)]
-    else:
-        held &= g.index - borders[segments - 1] < lengths[segments - 1]
-    return g.same(torch.where(held, segments, -1 - g.index))
+    segments = -1 - g.index  # a token of no document is alone
+    for number, (start, length) in enumerate(zip(borders, lengths, strict=False)):
+        segments[start : start + length] = number
+    return g.same(segments)
 
 
 def _ranges(g: Given) -> Tensor:

@@ -46,12 +46,11 @@ class Report:
             also = "and" if self.findings else "but for"
             s, were = ("s", "were") if self.unjudged > 1 else ("", "was")
             verdict += f", {also} {self.unjudged:,} token{s} that {were} not judged"
-        lines = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
+        parts = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
         for one in self.findings:
-            lines += ["", f"{one.what}: {one.words}"]
-            lines += [f"  wrong: {one.wrong:,} of {one.of:,}", f"  to mend it: {one.mend}"]
-        lines += ["", *self.notes] if self.notes else []
-        return "\n".join([*lines, *(["", self.picture] if self.picture else [])])
+            wrong = f"  wrong: {one.wrong:,} of {one.of:,}\n  to mend it: {one.mend}"
+            parts += [f"{one.what}: {one.words}\n{wrong}"]
+        return "\n\n".join(filter(None, [*parts, "\n".join(self.notes), self.picture]))
 
 
 def check(**fields: Any) -> Report:
@@ -166,8 +165,7 @@ def draw(p: Packing) -> str:
     lines = [f"token  {'of':<{width}}  position  attends to"]
     for row, numbers in enumerate((2 * p.right.int() + p.mask.int()).tolist()):
         given, place = int(p.positions[0, row]), int(p.places[0, row])
-        is_right = given == place or not p.real[row]
-        shown = f"{given}" if is_right else f"{given} ({place})"
+        shown = f"{given} ({place})" if p.real[row] and given != place else f"{given}"
         drawn = "".join(cells[one] for one in numbers) if p.real[row] else ""
         lines.append(f"{row:>5}  {p.names[p.parts[row]]:<{width}}  {shown:>8}  {drawn}".rstrip())
     return "\n".join([*lines, "█ right  · hidden  ! leaks  o missing  (n) the right position"])

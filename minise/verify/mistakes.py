@@ -7,6 +7,7 @@ window has its own name. Another mistake is one more line. Dimension legend: T t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from minise.verify.packing import Packing
 CAUSAL = "the mask is causal over the whole row, there is no block mask"
 NOTHING = "nothing is hidden: every token may attend to every other"
 FLAT = "the tree is read as one trunk and leaves: what is between them is hidden"
+MOVED = "the borders of the documents are off by one"
 INVERTED = "the mask is inverted: it shows what it must hide"
 MENDS = {  # by how a name begins
     CAUSAL: "hide other prompts: by cu_seqlens, a block mask, or a mask_mod that compares them",
@@ -31,28 +33,16 @@ MENDS = {  # by how a name begins
 def masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
     """Known masks (T, T) with each known way to apply the window, if there is one: a name, and the
     mask. The name of the right one is empty."""
-    depth, index, window = p.meant.positions, torch.arange(len(p.real)), p.fields.get("window")
-    ways = [("", depth, window)]
-    if window:
-        ways += [
-            ("the window is counted by index, not by position", index, window),
-            ("the window is not applied", depth, None),
-            ("the window is one too wide", depth, window + 1),
-            ("the window is one too narrow", depth, window - 1),
-        ]
-    for name, mask in _hidden(p):
-        for way, by, size in ways:
-            yield "; ".join(filter(None, (name, way))), within(mask, by, by, size)
-
-
-def _hidden(p: Packing) -> list[tuple[str, Tensor]]:
-    """The right mask and known wrong ones, without a window."""
-    real, index, causal = p.real, torch.arange(len(p.real)), causal_mask(len(p.real))
+    real, causal, depth, window = (
+        p.real,
+        causal_mask(p.T),
+        p.meant.positions,
+        p.fields.get("window"),
+    )
     full, same = p.meant.mask & real, p.parts[:, None] == p.parts
     stems = torch.isin(p.parts, p.parts[p.meant.parents < 0])
-    before, after = p.parts[(index - 1).clamp(min=0)], p.parts[(index + 1).clamp(max=index[-1])]
-    moved = "the borders of the documents are off by one"
-    return [
+    before, after = p.parts[(p.index - 1).clamp(min=0)], p.parts[(p.index + 1).clamp(max=p.T - 1)]
+    known = [
         ("", full),
         ("padding may be attended to", full | (causal & ~real)),
         (CAUSAL, causal & real),
@@ -66,21 +56,29 @@ def _hidden(p: Packing) -> list[tuple[str, Tensor]]:
         ("the diagonal is off by one", full | same.triu(1).tril(1)),
         ("a branch may not attend to the trunk", full & same),
         (FLAT, full & (same | stems)),
-        (moved, causal & real & (before[:, None] == before)),
-        (moved, causal & real & (after[:, None] == after)),
+        (MOVED, causal & real & (before[:, None] == before)),
+        (MOVED, causal & real & (after[:, None] == after)),
     ]
+    ways = [("", depth, window)]
+    if window:
+        ways += [
+            ("the window is counted by index, not by position", p.index, window),
+            ("the window is not applied", depth, None),
+            ("the window is one too wide", depth, window + 1),
+            ("the window is one too narrow", depth, window - 1),
+        ]
+    for (name, mask), (way, by, size) in product(known, ways):
+        yield "; ".join(filter(None, (name, way))), within(mask, by, by, size)
 
 
 def positions(p: Packing) -> Iterator[tuple[str, Tensor]]:
     """Known wrong positions: a name, and (T,) int64."""
-    depth, index = p.meant.positions, torch.arange(len(p.real))
-    begins = p.parts.diff(prepend=p.parts[:1] - 1) != 0
-    is_tree = "the trunk" in p.names
-    kind = "branches" if is_tree else "documents after the first"
+    depth, is_tree = p.meant.positions, "the trunk" in p.names
     if not is_tree:
         yield "positions run on, and do not start over with each document", p.real.cumsum(0) - 1
-    yield "positions are by index: they count every token of the row", index
+    yield "positions are by index: they count every token of the row", p.index
     yield "positions start at 1, not at 0", depth + 1
-    restart = index - torch.where(begins, index, 0).cummax(0).values
+    restart = p.index - torch.searchsorted(p.parts, p.parts)
     yield "positions start over at 0 with each branch, and do not go on from the trunk", restart
+    kind = "branches" if is_tree else "documents after the first"
     yield f"positions of the {kind} are off by one", depth + (p.parts != p.parts[0]).long()
