@@ -46,31 +46,29 @@ def run(options: Options) -> int:
 def read_fields(path: Path) -> dict[str, Any]:
     """The fields of a file by their names. Raises InputError for a file that is missing, damaged,
     too large or of another kind."""
-    kind = path.suffix.lower()
+    kind, what = path.suffix.lower(), f"{path}: not readable as {path.suffix[1:]}"
     if kind not in (".json", ".safetensors", ".npz") or not path.is_file():
         raise InputError(f"{path}: no such file, or not .json, .safetensors or .npz")
     size, limit = path.stat().st_size, MOST if kind == ".json" else free_bytes()
-    with refusing(f"{path}: not readable as {kind[1:]}"):
-        if kind == ".npz":  # what it unpacks to
-            with ZipFile(path) as packed:
-                size = sum(one.file_size for one in packed.infolist())
+    if kind == ".npz":
+        with refusing(what), ZipFile(path) as packed:
+            size = sum(one.file_size for one in packed.infolist())  # what it unpacks to
     if limit is not None and size > limit:
         raise InputError(f"{path}: holds {size:,} bytes, over {limit:,}; cut it to one row")
-    with refusing(f"{path}: not readable as {kind[1:]}"):
+    with refusing(what):
         if kind == ".json":
-            fields = dict(json.loads(path.read_bytes()))
-        elif kind == ".npz":
+            return dict(json.loads(path.read_bytes()))
+        if kind == ".npz":
             import numpy as np
 
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                fields = {name: arrays[name] for name in arrays}
+            with np.load(path, allow_pickle=False) as arrays:
+                fields = dict(arrays)
         else:
             from safetensors import safe_open
 
             with safe_open(path, "pt") as file:
-                words = {k: word for k, word in (file.metadata() or {}).items() if k != "format"}
-                fields = {name: file.get_tensor(name) for name in list(file.keys())} | words
+                fields = {name: file.get_tensor(name) for name in [*file.keys()]}
+                words = file.metadata() or {}
+            fields |= {name: word for name, word in words.items() if name != "format"}
     # Numbers and texts instead of tensors and arrays without a dimension.
-    return {
-        name: one.item() if getattr(one, "ndim", 1) == 0 else one for name, one in fields.items()
-    }
+    return {k: one.item() if getattr(one, "ndim", 1) == 0 else one for k, one in fields.items()}

@@ -14,14 +14,8 @@ const ROW_IGNORED = ["input_ids", "labels", "labels_are"]; // they do not change
 const LEAST_SCORE = -1e3; // an additive mask of this, relative to the row's largest, hides
 const CAUSAL_MASK = "the mask is causal over the whole row, there is no block mask";
 const NOTHING_HIDDEN = "nothing is hidden: every token may attend to every other";
-const INVERTED_MASK = "the mask is inverted: it shows what it must hide";
-const MASK_MENDS = [ // by how a name begins
-  [CAUSAL_MASK,
-    "hide other prompts: by cu_seqlens, a block mask, or a mask_mod that compares them"],
-  [NOTHING_HIDDEN, "give a bool mask where bool is meant; to be added, 0 shows and -inf hides"],
-  [INVERTED_MASK, "invert it, or change its sign: True, or 0 if it is added, shows"],
-  ["the window", "position i may attend to position j where i - j < window"],
-  ["", "show each token its own prompt up to itself, no others"]];
+const MASK_MEND = "show each token its own prompt up to itself: by cu_seqlens, a block mask, " +
+  "or a mask_mod that compares prompts; in a bool mask True shows, in one that is added 0";
 
 // What is wrong with a text, in one line.
 export class RowError extends Error {}
@@ -422,7 +416,7 @@ function hiddenMistakes({ T, real, parts, parents }) {
     ["later tokens of a prompt may be attended to: the mask is not causal",
       (t, u) => full(t, u) || full(u, t)],
     ["the mask is transposed: its rows are keys", (t, u) => full(u, t)],
-    [INVERTED_MASK, (t, u) => !full(t, u)],
+    ["the mask is inverted: it shows what it must hide", (t, u) => !full(t, u)],
     ["a token may not attend to itself: the diagonal is missing",
       (t, u) => full(t, u) && u < t],
     ["the diagonal is off by one", (t, u) => full(t, u) || (u === t + 1 && same(t, u))],
@@ -496,10 +490,9 @@ function judgeMask(p) {
     name = known;
     break;
   }
-  const [, mend] = MASK_MENDS.find(([begin]) => name.startsWith(begin));
   const why = name || `no known mistake; ${leaks} cells leak and ${missing} are missing`;
   const words = `${tokenWords(p, row)} ${may} ${seen}: ${why}`;
-  return [{ what: "mask", words, name, wrong: leaks + missing, of: rows.length * T, mend }];
+  return [{ what: "mask", words, name, wrong: leaks + missing, of: rows.length * T, mend: MASK_MEND }];
 }
 
 function judgePositions(p) {

@@ -18,6 +18,10 @@ from minise.verify.formats import Finding
 from minise.verify.packing import IGNORED, Packing, split
 
 SMALL = 40  # tokens of a row that is drawn
+MEND = (
+    "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod that "
+    "compares prompts; in a bool mask True shows, in one that is added 0"
+)
 UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
 
 
@@ -112,10 +116,9 @@ def _judge_mask(p: Packing) -> Iterator[Finding]:
     seen = "itself" if row == column else p.token(column).rstrip(",")
     leaks, missing = (int((wrong & one).sum()) for one in (p.mask, ~p.mask))
     name = _name(mistakes.masks(p), p.mask, read)
-    mend = next(mend for begin, mend in mistakes.MENDS.items() if name.startswith(begin))
     why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
     words = f"{p.token(row)} {may} {seen}: {why}"
-    yield Finding("mask", words, name, leaks + missing, int(read.sum()) * p.T, mend)
+    yield Finding("mask", words, name, leaks + missing, int(read.sum()) * p.T, MEND)
 
 
 def _judge_positions(p: Packing) -> Iterator[Finding]:

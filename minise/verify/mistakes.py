@@ -20,14 +20,6 @@ CAUSAL = "the mask is causal over the whole row, there is no block mask"
 NOTHING = "nothing is hidden: every token may attend to every other"
 FLAT = "the tree is read as one trunk and leaves: what is between them is hidden"
 MOVED = "the borders of the documents are off by one"
-INVERTED = "the mask is inverted: it shows what it must hide"
-MENDS = {  # by how a name begins
-    CAUSAL: "hide other prompts: by cu_seqlens, a block mask, or a mask_mod that compares them",
-    NOTHING: "give a bool mask where bool is meant; to be added, 0 shows and -inf hides",
-    INVERTED: "invert it, or change its sign: True, or 0 if it is added, shows",
-    "the window": "position i may attend to position j where i - j < window",
-    "": "show each token its own prompt up to itself, no others",
-}
 
 
 def masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
@@ -51,7 +43,7 @@ def masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
         (NOTHING, real.expand_as(full)),
         ("later tokens of a prompt may be attended to: the mask is not causal", full | full.T),
         ("the mask is transposed: its rows are keys", full.T),
-        (INVERTED, ~full),
+        ("the mask is inverted: it shows what it must hide", ~full),
         ("a token may not attend to itself: the diagonal is missing", full.tril(-1)),
         ("the diagonal is off by one", full | same.triu(1).tril(1)),
         ("a branch may not attend to the trunk", full & same),

@@ -266,7 +266,7 @@ def test_every_kind_of_file_is_read_alike(capsys, tmp_path: Path) -> None:
         status, out, err = run(capsys, "check", path)
         assert (status, err) == (1, "")
         assert out.startswith(f"{path}: 6 tokens, 2 separate prompts: NOT equal")
-        assert f" of document 1: {CAUSAL}\n  wrong: 9 of 36\n  to mend it: hide other" in out
+        assert f" of document 1: {CAUSAL}\n  wrong: 9 of 36\n  to mend it: show each" in out
 
 
 def test_json_has_every_finding(capsys, tmp_path: Path) -> None:
