@@ -1,5 +1,5 @@
 // The words of `minise check` for one packed row: docs/check.md has the fields, and
-// minise/verify/packing.py, mistakes.py and judging.py the same code in Python.
+// minise/verify/packing.py and judging.py the same code in Python.
 import { ancestors } from "./layout.js";
 export const MOST_TOKENS = 512; // of a row that is read here
 const MOST_LEVELS = 8; // of lists in lists

@@ -1,5 +1,6 @@
 """Is another's packed row equal to separate runs? Its mask, positions and labels are compared with
-those that were meant: the first wrong place, and the known mistake that explains it.
+those that were meant: the first wrong place, and the known mistake that explains it, as docs/zoo.md
+tells them. Another mistake is one more line of `known_masks` or `known_positions`.
 """
 
 from __future__ import annotations
@@ -7,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import product
 from operator import add
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minise.verify import mistakes
+from minise.attention import within
+from minise.layout import causal_mask
 from minise.verify.formats import Finding
 from minise.verify.packing import IGNORED, Packing, split
 
+CAUSAL = "the mask is causal over the whole row, there is no block mask"
+NOTHING = "nothing is hidden: every token may attend to every other"
+FLAT = "the tree is read as one trunk and leaves: what is between them is hidden"
+MOVED = "the borders of the documents are off by one"
 SMALL = 40  # tokens of a row that is drawn
 MEND = (
     "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod that "
@@ -101,6 +108,60 @@ def _list(words: list[str], most: int = 6) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def known_masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
+    """Known masks (T, T) with each known way to apply the window, if there is one: a name, and the
+    mask. The name of the right one is empty."""
+    real, causal, depth, window = (
+        p.real,
+        causal_mask(p.T),
+        p.meant.positions,
+        p.fields.get("window"),
+    )
+    full, same = p.meant.mask & real, p.parts[:, None] == p.parts
+    stems = torch.isin(p.parts, p.parts[p.meant.parents < 0])
+    before, after = p.parts[(p.index - 1).clamp(min=0)], p.parts[(p.index + 1).clamp(max=p.T - 1)]
+    known = [
+        ("", full),
+        ("padding may be attended to", full | (causal & ~real)),
+        (CAUSAL, causal & real),
+        (f"{CAUSAL}, and padding may be attended to", causal),
+        (NOTHING, torch.ones_like(full)),
+        (NOTHING, real.expand_as(full)),
+        ("later tokens of a prompt may be attended to: the mask is not causal", full | full.T),
+        ("the mask is transposed: its rows are keys", full.T),
+        ("the mask is inverted: it shows what it must hide", ~full),
+        ("a token may not attend to itself: the diagonal is missing", full.tril(-1)),
+        ("the diagonal is off by one", full | same.triu(1).tril(1)),
+        ("a branch may not attend to the trunk", full & same),
+        (FLAT, full & (same | stems)),
+        (MOVED, causal & real & (before[:, None] == before)),
+        (MOVED, causal & real & (after[:, None] == after)),
+    ]
+    ways = [("", depth, window)]
+    if window:
+        ways += [
+            ("the window is counted by index, not by position", p.index, window),
+            ("the window is not applied", depth, None),
+            ("the window is one too wide", depth, window + 1),
+            ("the window is one too narrow", depth, window - 1),
+        ]
+    for (name, mask), (way, by, size) in product(known, ways):
+        yield "; ".join(filter(None, (name, way))), within(mask, by, by, size)
+
+
+def known_positions(p: Packing) -> Iterator[tuple[str, Tensor]]:
+    """Known wrong positions: a name, and (T,) int64."""
+    depth, is_tree = p.meant.positions, "the trunk" in p.names
+    if not is_tree:
+        yield "positions run on, and do not start over with each document", p.real.cumsum(0) - 1
+    yield "positions are by index: they count every token of the row", p.index
+    yield "positions start at 1, not at 0", depth + 1
+    restart = p.index - torch.searchsorted(p.parts, p.parts)
+    yield "positions start over at 0 with each branch, and do not go on from the trunk", restart
+    kind = "branches" if is_tree else "documents after the first"
+    yield f"positions of the {kind} are off by one", depth + (p.parts != p.parts[0]).long()
+
+
 def _name(known: Iterator[tuple[str, Tensor]], given: Tensor, where: Tensor) -> str:
     """The name of the first known mistake that is what was given."""
     return next((name for name, one in known if not ((one != given) & where).any()), "")
@@ -115,7 +176,7 @@ def _judge_mask(p: Packing) -> Iterator[Finding]:
     may = "may attend to" if p.mask[row, column] else "may not attend to"
     seen = "itself" if row == column else p.token(column).rstrip(",")
     leaks, missing = (int((wrong & one).sum()) for one in (p.mask, ~p.mask))
-    name = _name(mistakes.masks(p), p.mask, read)
+    name = _name(known_masks(p), p.mask, read)
     why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
     words = f"{p.token(row)} {may} {seen}: {why}"
     yield Finding("mask", words, name, leaks + missing, int(read.sum()) * p.T, MEND)
@@ -126,7 +187,7 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
     if not shift.any():
         return
     row, axis = shift.T.nonzero()[0].tolist()
-    name = _name(mistakes.positions(p), p.positions, p.real)
+    name = _name(known_positions(p), p.positions, p.real)
     mend = "number the tokens of each prompt 0, 1, 2, ..., as if it were alone"
     later = p.meant.parents >= 0
     if torch.equal(shift[:, later], shift[:, p.meant.parents[later]]):

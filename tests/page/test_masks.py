@@ -13,7 +13,7 @@ import minise
 from minise import check
 from minise.errors import InputError
 from minise.loading.checkpoint import load
-from minise.verify import mistakes
+from minise.verify.judging import known_masks, known_positions
 from minise.verify.packing import Packing
 from tests.support.browser import Run, needs_node
 
@@ -108,9 +108,9 @@ def known_mistakes() -> list[dict[str, Any]]:
     rows = []
     for meant in MEANT:
         p = Packing(meant)
-        for _, mask in mistakes.masks(p):
+        for _, mask in known_masks(p):
             rows.append({**meant, "attention_mask": mask.int().tolist()})
-        for _, positions in mistakes.positions(p):
+        for _, positions in known_positions(p):
             rows.append({**meant, "position_ids": positions.tolist()})
     return rows
 

@@ -19,8 +19,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 import minise
 from minise import InputError
 from minise.layout import causal_mask
-from minise.verify.judging import check
-from minise.verify.mistakes import CAUSAL, NOTHING
+from minise.verify.judging import CAUSAL, NOTHING, check
 from minise.verify.packing import FIELDS, Packing
 from tests.support.commands import assert_one_line, run
 
