@@ -102,9 +102,9 @@ def as_tree(parents: list[int], tokens: Tensor | None = None) -> Tree:
 
 
 class Given:
-    """What a model is given of a row of T tokens. positions: (A, T) int64, where A is 1, or more
-    for M-RoPE. mask: (T, T) bool. hidden: (T,) bool, what a row of 0 and 1 hides. faults: what is
-    wrong with the fields that say so. fields: as docs/check.md has them. batch_row: of a batch."""
+    """What a model is given of a row of T tokens, by the fields of docs/check.md. positions: (A, T)
+    int64, where A is 1, or more for M-RoPE. mask: (T, T) bool. hidden: (T,) bool, what a row of 0
+    and 1 hides. faults: of the fields that say so."""
 
     def __init__(self, fields: Mapping[str, Any], T: int, batch_row: int = 0) -> None:
         self.fields, self.T, self.batch_row, self.index = fields, T, batch_row, torch.arange(T)

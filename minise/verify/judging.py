@@ -25,19 +25,16 @@ NOTHING = "nothing is hidden: every token may attend to every other"
 FLAT = "the tree is read as one trunk and leaves: what is between them is hidden"
 MOVED = "the borders of the documents are off by one"
 SMALL = 40  # tokens of a row that is drawn
-MEND = (
-    "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod that "
-    "compares prompts; in a bool mask True shows, in one that is added 0"
-)
+MEND = "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod "
+MEND += "that compares prompts; in a bool mask True shows, in one that is added 0"
 UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was found for a row of `tokens` tokens that holds `prompts` documents or branches, or
-    for all rows of a batch. unjudged: how many tokens belong to no prompt, and are not said to be
-    padding. notes: which they are, and which are padding. picture: the mask, if it is wrong and
-    small enough to be drawn."""
+    """What was found in `tokens` tokens of `prompts` documents or branches, in all rows of a batch.
+    unjudged: how many tokens are of no prompt, and not said to be padding. notes: which they are,
+    and which are padding. picture: the mask, if a small row is wrong."""
 
     tokens: int
     prompts: int
@@ -54,9 +51,9 @@ class Report:
     def __str__(self) -> str:
         verdict = f"{'NOT ' * bool(self.findings)}equal to the separate runs"
         if self.unjudged:
+            tokens = "tokens that were" if self.unjudged > 1 else "token that was"
             also = "and" if self.findings else "but for"
-            s, were = ("s", "were") if self.unjudged > 1 else ("", "was")
-            verdict += f", {also} {self.unjudged:,} token{s} that {were} not judged"
+            verdict += f", {also} {self.unjudged:,} {tokens} not judged"
         parts = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
         for one in self.findings:
             wrong = f"  wrong: {one.wrong:,} of {one.of:,}\n  to mend it: {one.mend}"
@@ -74,8 +71,8 @@ def check(**fields: Any) -> Report:
     contradict each other.
     """
     rows = split(fields)
-    names = [f"row {row}: " for row in range(len(rows))] if len(rows) > 1 else [""]
-    judged = [_judge(Packing(one, row), names[row]) for row, one in enumerate(rows)]
+    name = "row {}: " if len(rows) > 1 else ""
+    judged = [_judge(Packing(one, row), name.format(row)) for row, one in enumerate(rows)]
     # Numbers add up; findings, pictures and notes follow one another.
     return Report(*(reduce(add, column) for column in zip(*judged, strict=True)))
 
@@ -87,8 +84,8 @@ def _judge(p: Packing, row: str) -> tuple[Any, ...]:
     if rest.any():
         seen = p.parts[p.mask[rest].any(dim=0) & p.real].unique().tolist()
         to = _list([p.names[part] for part in seen]) or "no prompt"
-        said = f"of no prompt, may attend to {to}; nothing is promised"
-        notes = [f"{row}{_tokens(rest)}: {said}", f"  to mend it: {UNJUDGED}"]
+        notes = [f"{row}{_tokens(rest)}: of no prompt, may attend to {to}; nothing is promised"]
+        notes += [f"  to mend it: {UNJUDGED}"]
     if p.padding.any():
         notes += [f"{row}{_tokens(p.padding)}: padding, as the row says; nothing is promised"]
     if any(one.what in ("mask", "positions") for one in findings) and p.T <= SMALL:
@@ -104,7 +101,7 @@ def _tokens(where: Tensor) -> str:
 
 def _list(words: list[str], most: int = 6) -> str:
     """Such as "a, b and c"; of many the first ones."""
-    words = words if len(words) <= most else [*words[:most], f"{len(words) - most:,} more"]
+    words = words[:most] + [f"{len(words) - most:,} more"] * (len(words) > most)
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
@@ -187,16 +184,16 @@ def _judge_positions(p: Packing) -> Iterator[Finding]:
     if not shift.any():
         return
     row, axis = shift.T.nonzero()[0].tolist()
+    axes = f" in axis {axis}" if len(shift) > 1 else ""
     name = _name(known_positions(p), p.positions, p.real)
     mend = "number the tokens of each prompt 0, 1, 2, ..., as if it were alone"
     later = p.meant.parents >= 0
     if torch.equal(shift[:, later], shift[:, p.meant.parents[later]]):
         mend += "; with rotary positions alone, a shift of a whole prompt changes only rounding"
-    of = f" in axis {axis}" if len(shift) > 1 else ""
-    places = f"{int(p.positions[axis, row])}, not {int(p.places[axis, row])}{of}"
+    places = f"{int(p.positions[axis, row])}, not {int(p.places[axis, row])}{axes}"
     words = f"{p.token(row)} has the position {places}: {name or 'no known mistake'}"
-    wrong = int(shift.any(dim=0).sum())
-    yield Finding("positions", words, name, wrong, int(p.real.sum()), mend)
+    wrong, real = int(shift.any(dim=0).sum()), int(p.real.sum())
+    yield Finding("positions", words, name, wrong, real, mend)
 
 
 def _judge_labels(p: Packing) -> Iterator[Finding]:

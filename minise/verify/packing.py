@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -114,14 +114,14 @@ def _unsharded(given: Mapping[str, Any]) -> dict[str, Tensor]:
     ends = [integers(one, given[one], ()) for one in formats.CU_SEQLENS if one in given]
     for name in [one for one in SHARDED if one in given and ranks > 1]:
         shards = numbers(name, given[name]).flatten()
-        borders = ends[0] if ends else torch.tensor([0, len(shards)])
-        whole = (borders.diff() > 0) & (borders.diff() % (2 * ranks) == 0)
-        fits = borders[0] == 0 and borders[-1] == len(shards) and bool(whole.all())
+        steps = ends[0].diff() if ends else torch.tensor([len(shards)])
+        fits = int(steps.sum()) == len(shards) and not (steps % (2 * ranks)).any()
         what = f"the documents of {name} make no {2 * ranks} equal parts"
-        need(fits, f"context_parallel: {what}; pad each document, and mend cu_seqlens")
-        documents = [torch.arange(*pair).chunk(2 * ranks) for pair in pairwise(borders.tolist())]
-        order = [parts[i] for rank in range(ranks) for parts in documents for i in (rank, ~rank)]
-        found[name] = shards[torch.cat(order).argsort()]
+        need(fits and steps.min() > 0, f"context_parallel: {what}; pad each, and mend cu_seqlens")
+        holder = torch.tensor([*range(ranks), *range(ranks)[::-1]] * len(steps))  # of each part
+        sizes = (steps // (2 * ranks)).repeat_interleave(2 * ranks)
+        order = holder.repeat_interleave(sizes).argsort(stable=True)
+        found[name] = shards[order.argsort()]
     return found
 
 
