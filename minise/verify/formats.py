@@ -1,7 +1,5 @@
 """Who may attend to whom, in the forms that libraries hold it in: each becomes one mask (T, T).
-
-docs/check.md has the fields, and where each library's rule is written. A new form is a function
-here, a line of MASKS, and a line on that page.
+docs/check.md has where each library's rule is written. A new form is a line of MASKS.
 """
 
 from __future__ import annotations

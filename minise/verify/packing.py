@@ -1,9 +1,5 @@
-"""Another's packed row: what was meant, and what a model is given.
-
-Documents, or the branches of a tree, are packed into one row of T tokens. Who packs them hands a
-model token ids, position ids, something that says who may attend to whom, and labels. Packing
-holds one mask (formats.py) and positions, beside the tree that was meant. judging.py compares the
-two. Tokens are counted from 0, documents and branches from 1; docs/check.md has the fields.
+"""Another's packed row: what was meant, and what a model is given (formats.py). Tokens are counted
+from 0, documents and branches from 1; docs/check.md has the fields. judging.py compares the two.
 """
 
 from __future__ import annotations
