@@ -242,7 +242,7 @@ def _seg_info(g: Given) -> Tensor:
     """Unsloth's PrefixSegInfo, an object of its fields, or a table with a row for each."""
     info, names = g.fields["prefix_seg_info"], ("group_of_kv", "is_prefix", "suffix_of_kv")
     if not depth_of(info):
-        info = info if isinstance(info, Mapping) else vars(info)
+        info = info if isinstance(info, Mapping) else getattr(info, "__dict__", {})
         info = torch.stack([numbers(name, info.get(name, ())).long() for name in names])
     info = numbers("prefix_seg_info", info)[..., : g.T]
     group, is_prefix, suffix = integers("prefix_seg_info", info, [3], [g.T])

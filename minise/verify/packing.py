@@ -80,11 +80,13 @@ def split(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     def of(name: str, value: Any, row: int) -> Any:
         if name.startswith("position") and depth_of(value) == 3:  # M-RoPE: (3, batch, tokens)
-            return numbers(name, value)[:, row]
+            return numbers(name, value)[:, row : row + 1].flatten(1)
         if depth_of(value) <= DIMS.get(name, 1) or len(value) != number:
             return value
-        is_filled = name in ("documents", "branches", "padded")  # rows of a table, with 0
-        return [one for one in value[row] if one] if is_filled else value[row]
+        if name not in ("documents", "branches", "padded"):
+            return value[row]
+        lengths = integers(name, value[row], ())
+        return lengths[lengths != 0]  # in a table, rows are filled up with 0
 
     rows = range(number)
     return [{name: of(name, one, row) for name, one in given.items()} for row in rows] or [given]
@@ -113,7 +115,7 @@ def _unsharded(given: Mapping[str, Any]) -> dict[str, Tensor]:
         steps = ends[0].diff() if ends else torch.tensor([len(shards)])
         fits = int(steps.sum()) == len(shards) and not (steps % (2 * ranks)).any()
         what = f"the documents of {name} make no {2 * ranks} equal parts"
-        need(fits and steps.min() > 0, f"context_parallel: {what}; pad each, and mend cu_seqlens")
+        need(fits and steps.min() >= 0, f"context_parallel: {what}; pad each, and mend cu_seqlens")
         holder = torch.tensor([*range(ranks), *range(ranks)[::-1]] * len(steps))  # of each part
         sizes = (steps // (2 * ranks)).repeat_interleave(2 * ranks)
         order = holder.repeat_interleave(sizes).argsort(stable=True)
