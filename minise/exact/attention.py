@@ -2,14 +2,15 @@
 
 A kernel chooses the order in which it sums by the shapes of its arguments. So every query reads its
 keys in one way, in a prompt that runs alone, in a packed sequence and in a tree: what it sees, in
-the order of positions, in two calls, whose results are joined by the logs of their sums:
+the order of positions, in calls whose results are joined by the logs of their sums:
 
     near   its own block of 64 places and the one before: 64 or 128 keys under a mask
-    far    all blocks before these, without a mask unless a window is smaller
+    far    all blocks before these, without a mask if a layer has no window: 13 of them are read in
+           stretches of 8, 4 and 1
 
-The cut depends on a token's place alone. So prompts that begin alike read their far keys together,
-where they lie. On GPUs a batch reads its beginning so (Hydragen, Juravsky et al. 2024; bifurcated
-attention, Athiwaratkun et al. 2024), cut at its end, which a prompt that runs alone cannot know.
+The cuts depend on a token's place alone. So a stretch is read in one wide call: by as many blocks
+of queries as it has, and by all prompts that begin alike. (On GPUs, Hydragen, Juravsky et al. 2024,
+and bifurcated attention, Athiwaratkun et al. 2024, cut where the common beginning ends.)
 
 It computes what `masked_attention` in minise/attention.py defines. The bits are equal if a kernel
 computes a row in the same way in all calls of one shape, wherever the row is in the call.
@@ -20,9 +21,10 @@ keys each, and L = Q * H / K.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import inf
 from typing import Any
 
 import torch
@@ -31,14 +33,14 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from minise.attention import Windows, within
-from minise.exact.calls import fresh
+from minise.exact.calls import split
 from minise.exact.probe import alike
 from minise.layout import Tree
 from minise.model import Decoder
 
-BLOCK = 64  # positions; the most queries of a call
-FEW = (8, 16, 32, 48)  # fewer queries, where a call of them gives the bits of one of BLOCK
-AT_ONCE = 32  # calls of one shape together, on a CPU: of more the copies leave its cache
+BLOCK = 64  # positions; a call has so many queries
+FEW, MANY = (8, 16, 32, 48), (256, 1024)  # or so many, where they have the bits of such a call
+AT_ONCE = 2048  # queries in calls of one shape, on a CPU: of more the copies leave its cache
 ROW = 16  # bytes: if a head is not a multiple of 16 bytes, MKL reads every second row differently
 
 Part = tuple[Tensor, Tensor]  # what is read, (N, Q, H, h), and the log of the sum of exp, (N, Q, H)
@@ -82,55 +84,49 @@ def kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -
     return out, sums if mask is None else sums.masked_fill(~mask.any(dim=-1), float("-inf"))
 
 
-def joined(far: Part, near: Part) -> Tensor:
-    """What queries read of both parts: (N, Q, H, h). Pair by pair, so a row's place is nothing."""
-    if has_torch_function(near):
-        return handle_torch_function(joined, near, far, near)
-    shares = torch.stack([far[1], near[1]], dim=-1).softmax(dim=-1)
-    return (far[0] * shares[..., :1] + near[0] * shares[..., 1:]).to(near[0].dtype)
+def joined(one: Part, other: Part) -> Part:
+    """Both parts as one. Pair by pair, so a row's place is nothing."""
+    if has_torch_function(one):
+        return handle_torch_function(joined, one, one, other)
+    pairs = torch.stack([one[1], other[1]], dim=-1)
+    shares, sums = pairs.softmax(dim=-1), one[1] - pairs.log_softmax(dim=-1)[..., 0]
+    return one[0] * shares[..., :1] + other[0] * shares[..., 1:], sums
+
+
+def taken(x: Tensor, rows: Tensor) -> Tensor:
+    """`x[rows]` (N, Q, ...), which takes four times as long."""
+    return x.index_select(0, rows.flatten()).view(*rows.shape, *x.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """N calls of one shape. queries: (N, Q) rows; the last fills empty places. keys: (N or 1, S)
-    rows. at: (N or 1, Q), of: (N or 1, S), their positions. joins: the queries have far keys, too.
-    first: the first key, if they follow one another. mask: (1, Q, S), if not all before is seen."""
+    """N calls of one shape. queries: (N, Q) rows; the last fills empty places. keys: (N, S) rows.
+    at, of: their positions. far: the keys are. mask: (1, Q, S), if not all before is seen."""
 
     queries: Tensor
     at: Tensor
     keys: Tensor
     of: Tensor
     far: bool = False
-    joins: bool = False
-    first: int | None = None
     mask: Tensor | None = None
 
-    def seen(self, window: int | None, calls: slice) -> Tensor | None:
-        """The mask of some of the calls (N or 1, Q, S), or None where everything is seen."""
-        fits = window is None or self.keys.shape[1] + 2 * BLOCK <= window
-        if self.far and fits and (window is None or int(self.at.max() - self.of.min()) < window):
+    def seen(self, window: int | None) -> Tensor | None:
+        """The mask (N or 1, Q, S), or None where everything is seen."""
+        if self.far and window is None:
             return None
-        at, of = (x if len(x) == 1 else x[calls] for x in (self.at, self.of))
-        mask = of[:, None] <= at[..., None] if self.mask is None else self.mask
-        return within(mask, at, of, window)
-
-    def read(self, x: Tensor, calls: slice) -> Tensor:
-        """Keys or values (N, S, K, h) of x (T, K, h); those that follow one another uncopied."""
-        if self.first is None:
-            rows = x[self.keys if len(self.keys) == 1 else self.keys[calls]]
-        else:
-            rows = fresh(x[self.first : self.first + self.keys.shape[1]])[None]
-        return rows.expand(len(self.queries[calls]), *rows.shape[1:])
+        mask = self.of[:, None] <= self.at[..., None] if self.mask is None else self.mask
+        return within(mask, self.at, self.of, window)
 
 
+@dataclass(eq=False)
 class Reader:
     """`attend` for Decoder.run: how the T rows of a sequence read each other. With `ends` (G,) only
     these rows are queries in the top layer."""
 
-    def __init__(
-        self, calls: Sequence[Calls], T: int, windows: Windows, ends: Tensor | None = None
-    ) -> None:
-        self.calls, self.T, self.windows, self.ends = calls, T, windows, ends
+    calls: Sequence[Calls]
+    T: int
+    windows: Windows
+    ends: Tensor | None = None
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """(1, T, H, h), or in the top layer with `ends` (1, G, H, h)."""
@@ -138,56 +134,64 @@ class Reader:
         if ends is not None:
             q = q.new_zeros(1, self.T, *q.shape[2:]).index_copy(1, ends, q)
         q, k, v = q[0], k[0], v[0]
-        out, sums = q.new_empty(self.T, q.shape[1], v.shape[2]), None  # sums: once a dtype is known
+        # In the dtype of the sums, so that joining rounds little.
+        wide = q.to(torch.promote_types(q.dtype, torch.float32))
+        sums, out = (wide.new_empty(*q.shape[:2], *width) for width in ((), v.shape[2:]))
         for call in self.calls:
-            size = AT_ONCE if q.device.type == "cpu" else len(call.queries)
-            for start in range(0, len(call.queries), size):
-                some = slice(start, start + size)
-                queries, mask = call.queries[some], call.seen(self.windows[layer], some)
-                part = attention_call(q[queries], call.read(k, some), call.read(v, some), mask)
-                if sums is None:
-                    sums = part[1].new_empty(out.shape[:2])
-                far = (out[queries], sums[queries]) if call.joins else None
-                out[queries], sums[queries] = joined(far, part) if far else part[0], part[1]
-        return out[None] if ends is None else out[None, ends]
+            queries, keys, mask = call.queries, call.keys, call.seen(self.windows[layer])
+            part = attention_call(taken(q, queries), taken(k, keys), taken(v, keys), mask)
+            if call.far:
+                part = joined((taken(out, queries), taken(sums, queries)), part)
+            out[queries], sums[queries] = part[0].to(out.dtype), part[1]
+        return (out if ends is None else out[ends]).to(v.dtype)[None]
 
 
 def prompt_calls(prompts: Iterable[Prompt], decoder: Decoder) -> list[Calls]:
-    """The calls of prompts, in which a token sees all before it; those of far keys first."""
+    """The calls of prompts, in which a token sees all before it: of near keys, then of far ones."""
     numbers, device = numbers_of_queries(decoder), decoder.device
     kinds: dict[tuple[Any, ...], list[tuple[Tensor, Tensor]]] = {}  # queries and keys of each call
-    shared: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}  # far keys, all their queries
+    shared: dict[tuple[int, ...], tuple[Tensor, list[Tensor]]] = {}  # far keys, all their queries
 
-    def add(queries: Tensor, keys: Tensor, *kind: Any) -> None:
+    def add(queries: Tensor, keys: Tensor, far: bool) -> None:
         last = queries.shape[1] - 1
         number = min(number for number in numbers if number > last)
         queries = queries[:, torch.arange(number).clamp(max=last)]
-        kinds.setdefault((*kind, keys.shape[1], number), []).append((queries, keys))
+        kinds.setdefault((far, keys.shape[1], number), []).append((queries, keys))
 
     for path, places in prompts:
         for block, some in groupby(places, key=lambda place: place // BLOCK):
-            start, queries = max(0, block - 1) * BLOCK, path[:, list(some)]
-            place = torch.arange(start, (block + 1) * BLOCK)
+            queries = path[:, list(some)]
+            place = torch.arange(max(0, block - 1) * BLOCK, (block + 1) * BLOCK)
             beyond = (place - path.shape[1] + 1).clamp(min=0)  # the end: at positions nobody sees
             near = path[:, place - beyond] + beyond * torch.tensor([[0], [1]])
-            origin = near[1, 0] * torch.tensor([[0], [1]])
-            add(queries - origin, near - origin, False, start > 0, None)
-            if start:  # prompts that share the last of the far keys share all
-                key = start, int(path[0, start - 1])
-                shared.setdefault(key, (path[:, :start], []))[1].append(queries)
+            add(queries, near, False)
+            for start, end in stretches(block - 1):
+                # Prompts that share the last of these keys share all.
+                key = start, end, int(path[0, end - 1])
+                shared.setdefault(key, (path[:, start:end], []))[1].append(queries)
     for keys, every in shared.values():
-        first = int(keys[0, 0]) if (keys[0].diff() == 1).all() else None
-        for queries in torch.cat(every, dim=1).split(BLOCK, dim=1):
-            add(queries, keys, True, False, first)
+        queries = torch.cat(every, dim=1)
+        for number in split(queries.shape[1], numbers, FEW[0]):
+            add(queries[:, :number], keys, True)
+            queries = queries[:, number:]
 
     calls = []
-    for (far, joins, first, _, _), same in kinds.items():
-        both = (x[0][None] if len(x) == 1 else torch.stack(x) for x in zip(*same, strict=True))
-        (rows, at), (keys, of) = (x.unbind(dim=1) for x in both)
-        at, keys, of = (x[:1] if (x == x[0]).all() else x for x in (at, keys, of))
-        rows, at, keys, of = (x.to(device) for x in (rows, at, keys, of))
-        calls.append(Calls(rows, at, keys, of, far, joins, first))
-    return sorted(calls, key=lambda call: not call.far)
+    for (far, _, number), same in kinds.items():
+        size = AT_ONCE // number if device.type == "cpu" else len(same)
+        for start in range(0, len(same), size):
+            both = map(torch.stack, zip(*same[start : start + size], strict=True))
+            (rows, at), (keys, of) = (x.unbind(dim=1) for x in both)
+            rows, at, keys, of = (x.to(device) for x in (rows, at, keys, of))
+            calls.append(Calls(rows, at, keys, of, far))
+    return sorted(calls, key=lambda call: -call.keys.shape[1] if call.far else -inf)
+
+
+def stretches(blocks: int) -> Iterator[tuple[int, int]]:
+    """Where the stretches of so many blocks begin and end, the longest first."""
+    for bit in reversed(range(max(0, blocks).bit_length())):
+        start = blocks >> bit + 1 << bit + 1
+        if blocks >> bit & 1:
+            yield start * BLOCK, (start + (1 << bit)) * BLOCK
 
 
 def tree_reader(tree: Tree, decoder: Decoder) -> Reader:
@@ -232,27 +236,26 @@ def mask_reader(mask: Tensor, positions: Tensor, decoder: Decoder) -> Reader:
 
 @torch.inference_mode()
 def numbers_of_queries(decoder: Decoder) -> tuple[int, ...]:
-    """How many queries a call may have: BLOCK, and those of FEW that give the same bits as BLOCK,
+    """How many queries a call may have: BLOCK, and those of FEW and MANY that give the same bits,
     with near and with far keys. This is tried on a CPU; elsewhere nothing is known."""
-    config, numbers = decoder.config, (*(number for number in FEW if number < BLOCK), BLOCK)
+    config, numbers = decoder.config, (*(number for number in FEW if number < BLOCK), BLOCK, *MANY)
     H, K, h = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     about = (attention_call, numbers, H, K, h, decoder.dtype, torch.get_num_threads())
     if decoder.device.type != "cpu" or about in _tried:
         return _tried.get(about, numbers)
     generator = torch.Generator().manual_seed(0)
-    for S in (BLOCK, 2 * BLOCK, 9 * BLOCK):
+    for S, near in ((BLOCK, True), (2 * BLOCK, True), *((BLOCK << n, False) for n in range(5))):
         q, k, v = (torch.randn(n, m, h, generator=generator) for n, m in ((8, H), (S, K), (S, K)))
         # Each key comes twice, with opposite values: a kernel returns its rounding errors.
         order = torch.randperm(S, generator=generator)
         k[order[S // 2 :]], v[order[S // 2 :]] = k[order[: S // 2]], -v[order[: S // 2]]
         q, k, v = (x.to(decoder.dtype) for x in (q, k, v))
 
-        def call(rows: Tensor, k: Tensor = k, v: Tensor = v) -> Tensor:
-            near = len(k) <= 2 * BLOCK
+        def call(rows: Tensor, k: Tensor = k, v: Tensor = v, near: bool = near) -> Tensor:
             mask = torch.ones(1, len(rows), len(k), dtype=torch.bool) if near else None
             out, sums = attention_call(rows[None], k[None], v[None], mask)
             return torch.cat([out[0].to(sums.dtype), sums[0, ..., None]], dim=-1)
 
         classes = map(tuple, alike(call, q, numbers))
-        numbers = next((x for x in classes if numbers[-1] in x), numbers[-1:])
+        numbers = next((x for x in classes if BLOCK in x), (BLOCK,))
     return _tried.setdefault(about, numbers)

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.exact.attention import BLOCK, FEW
+from minise.exact.attention import BLOCK, FEW, MANY
 from minise.exact.probe import Shape, numbers_for
 from minise.model import Decoder
 
 # Functions that move elements, or ask for something other than their values.
 _MOVES = (
     "getitem setitem len any cat chunk clone contiguous cpu data_ptr dim element_size expand "
-    "flatten flip index_copy new_empty new_zeros pad permute repeat_interleave reshape size split "
-    "stack transpose unbind unflatten view"
+    "flatten flip index_copy index_select new_empty new_zeros pad permute repeat_interleave "
+    "reshape size split stack transpose unbind unflatten view"
 )
 MOVES = frozenset(_MOVES.split())
 ELEMENTWISE = {"add", "iadd", "radd", "mul", "imul", "rmul", "neg", "square", "rsqrt", "silu"}
@@ -127,7 +127,7 @@ def _attention(
     and a sum over the keys, so that two parts of the keys can be joined by a sum."""
     L, S = q.shape[-2], k.shape[-2]
     # In the symbolic model one or two query heads share keys.
-    many = by_calls and L not in {n * shared for n in (*FEW, BLOCK) for shared in (1, 2)}
+    many = by_calls and L not in {n * shared for n in (*FEW, BLOCK, *MANY) for shared in (1, 2)}
     call = (L if many else 0, S, int(attn_mask is None)) if by_calls else ()
     attn_mask = torch.ones(1, L, S) if attn_mask is None else attn_mask
     place = torch.arange(S)[:, None] if by_calls else 0
@@ -138,11 +138,12 @@ def _attention(
     return asked[..., None] + seen, asked
 
 
-def _joined(by_calls: bool, far: tuple[Tensor, Tensor], near: tuple[Tensor, Tensor]) -> Tensor:
-    (a, asked), (b, again) = (tuple(x.as_subclass(Tensor) for x in part) for part in (far, near))
+def _joined(by_calls: bool, one: Any, other: Any) -> tuple[Tensor, Tensor]:
+    (a, asked), (b, again) = (tuple(x.as_subclass(Tensor) for x in part) for part in (one, other))
     if by_calls:
-        return hashed("joined", a, asked[..., None], b, again[..., None])
-    return a + b - asked[..., None]
+        asked = hashed("joined", asked, again)
+        return hashed("joined", a, b, asked[..., None]), asked
+    return a + b - asked[..., None], asked
 
 
 class _Scores(dict[str, Any]):

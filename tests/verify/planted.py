@@ -130,12 +130,12 @@ def of_call(name: str, tree: bool, leak: bool, separate: bool = False) -> None:
         if call.far or not (call.queries == last).any():
             return call
         item, place = (call.queries == last).nonzero()[0].tolist()
-        keys, N = call.keys.expand(len(call.queries), -1).clone(), len(call.queries)
+        keys, N = call.keys.clone(), len(call.queries)
         itself = int((keys[item] == last).nonzero()[0])
         if leak:
             keys[item, itself - 3] = what.ends[0]
             return replace(call, keys=keys)
-        cells = call.seen(None, slice(0, N)).expand(N, -1, -1).clone()
+        cells = call.seen(None).expand(N, -1, -1).clone()
         cells[item, place:, itself - 2] = False  # the last query fills empty places
         return replace(call, mask=cells)
 
