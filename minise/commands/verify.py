@@ -61,7 +61,7 @@ def run_served(options: Options, question: Question, kinds: list[str]) -> int:
     """The question that is given, or the first ones of the miniature."""
     from minise.data.tasks import Selection, load_tasks
     from minise.method import SelfEnsemble
-    from minise.verify.served import distance
+    from minise.verify.served import as_text, distance
 
     if kinds or options.bits or options.require_bits:
         raise InputError("a model that runs elsewhere is compared only; leave the checks out")
@@ -76,11 +76,10 @@ def run_served(options: Options, question: Question, kinds: list[str]) -> int:
     )
     method = SelfEnsemble(options.group_size, options.trials)
     found = distance(served, local, method, questions)
-    facts = {"model": options.model, "local": source, **asdict(found), "passed": found.passed}
-    print(
-        json.dumps(facts) if options.json else printable(f"{options.model}, here {source}: {found}")
-    )
-    return 0 if found.passed else 1
+    facts = {"model": options.model, "local": source, **found}
+    text = f"{options.model}, here {source}: {as_text(found)}"
+    print(json.dumps(facts) if options.json else printable(text))
+    return 0 if found["passed"] else 1
 
 
 def without_weights(options: Options) -> LanguageModel:
@@ -102,11 +101,10 @@ def proved(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, A
 
 
 def trained(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:
-    from minise.verify.training import MOST, check_gradients
+    from minise.verify.training import as_text, check_gradients
 
     found = check_gradients(lm, plan)
-    facts = {**asdict(found), "tolerance": MOST, "passed": found.passed}
-    return facts, f"{options.model}: {found}"
+    return found, f"{options.model}: {as_text(found)}"
 
 
 def verified(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:

@@ -1,6 +1,4 @@
-"""Compare packed runs with separate runs of the same prompts: every row, every layer, the logits,
-and the label logits as answers read them. And check that no group depends on another.
-"""
+"""Compare packed runs with separate runs, and check that no group depends on another."""
 
 from __future__ import annotations
 

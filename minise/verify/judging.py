@@ -108,12 +108,8 @@ def _list(words: list[str], most: int = 6) -> str:
 def known_masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
     """Known masks (T, T) with each known way to apply the window, if there is one: a name, and the
     mask. The name of the right one is empty."""
-    real, causal, depth, window = (
-        p.real,
-        causal_mask(p.T),
-        p.meant.positions,
-        p.fields.get("window"),
-    )
+    real, causal = p.real, causal_mask(p.T)
+    depth, window = p.meant.positions, p.fields.get("window")
     full, same = p.meant.mask & real, p.parts[:, None] == p.parts
     stems = torch.isin(p.parts, p.parts[p.meant.parents < 0])
     before, after = p.parts[(p.index - 1).clamp(min=0)], p.parts[(p.index + 1).clamp(max=p.T - 1)]

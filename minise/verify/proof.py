@@ -1,9 +1,7 @@
 """Prove, for the prompts of a plan, that packed runs equal separate runs: for all weights.
 
-The engines run on symbols (symbols.py): equal hashes are the same operations on the same data.
-Bits: dense and tree make every row of every prompt as its separate run does, in calls of the same
-shapes; docs/verify.md lists what is assumed. Arithmetic: separate and plain compute what `_defined`
-says: token i reads the tokens up to i within the window.
+The engines run on symbols (symbols.py): equal hashes are the same operations on the same data. With
+shapes of calls, dense and tree are compared with separate; without, the others with `_defined`.
 """
 
 from __future__ import annotations

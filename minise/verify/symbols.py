@@ -102,9 +102,7 @@ def _bits(part: Any) -> Tensor:
     return x.double().view(torch.int64) if x.is_floating_point() else x
 
 
-def _sum(
-    by_calls: bool, x: Tensor, dim: int = -1, keepdim: bool = False, name: str = "sum"
-) -> Tensor:
+def _sum(_: bool, x: Tensor, dim: int = -1, keepdim: bool = False, name: str = "sum") -> Tensor:
     result = hashed(name, *x.as_subclass(Tensor).unbind(dim))
     return result.unsqueeze(dim) if keepdim else result
 
@@ -169,14 +167,9 @@ def _einsum(by_calls: bool, equation: str, first: Any, second: Any) -> Any:
     raise TypeError(f"no symbol is known for einsum {equation}")
 
 
-def _to(by_calls: bool, x: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """64 bits as before, or else it is rounded."""
-    return x if dtype == torch.float64 else hashed(str(dtype), x)
-
-
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    "to": _to,
-    "double": _to,
+    "to": lambda _, x, dtype: x if dtype == torch.float64 else hashed(str(dtype), x),
+    "double": lambda _, x: x,
     "isfinite": lambda by_calls, x: torch.ones(x.shape, dtype=torch.bool),
     "mean": partial(_sum, name="mean"),
     "sum": _sum,

@@ -1,15 +1,15 @@
 """Training on packed branches: their loss in one pass, and the check that its gradients are right.
 
 A token that several branches share is run once, but it counts once for each branch that holds it,
-times the weight of that branch: so the loss and its gradients are those of the branches one by one.
-A masked score is -inf before the softmax: its derivative is 0, and never NaN.
+times that branch's weight. A masked score is -inf before the softmax: its derivative is 0, not NaN.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,16 @@ def packed_loss(
         targets = [[*layout.tokens[path[1:]].tolist(), IGNORED] for path in paths]
     if weights is None:
         weights = [1.0] * len(paths)
-    _check(lm, paths, targets, weights)
+    if not len(targets) == len(weights) == len(paths):
+        given = f"{len(targets)} targets and {len(weights)} weights for {len(paths)} branches"
+        raise InputError(f"{given}; give one of each for each branch")
+    known = {IGNORED, *range(lm.config.vocab_size)}
+    for branch, (path, ids) in enumerate(zip(paths, targets, strict=True)):
+        if len(ids) != len(path) or not known.issuperset(ids):
+            wrong = f"the targets of branch {branch} are not {len(path)} token ids of {lm.name}"
+            raise InputError(f"{wrong}; give one for each token, prefix too, {IGNORED} for none")
+    if all(token == IGNORED for ids in targets for token in ids):
+        raise InputError(f"every target is {IGNORED}, so there is no loss; give at least one")
     score = lm.config.num_attention_heads * max(4, lm.decoder.dtype.itemsize)
     check_mask_fits(len(layout.tokens), score)
     states = lm.decoder(*on(lm, layout.tokens, layout.positions), layout.mask)
@@ -63,53 +72,18 @@ def packed_loss(
     return -(logs[place, list(tokens)] * logs.new_tensor(factors)).sum()
 
 
-def _check(lm: LanguageModel, paths: Ids, targets: Ids, weights: Sequence[float]) -> None:
-    """Raise InputError for targets or weights that do not fit."""
-    if not len(targets) == len(weights) == len(paths):
-        given = f"{len(targets)} targets and {len(weights)} weights for {len(paths)} branches"
-        raise InputError(f"{given}; give one of each for each branch")
-    known = {IGNORED, *range(lm.config.vocab_size)}
-    for branch, (path, ids) in enumerate(zip(paths, targets, strict=True)):
-        if len(ids) != len(path) or not known.issuperset(ids):
-            wrong = f"the targets of branch {branch} are not {len(path)} token ids of {lm.name}"
-            raise InputError(f"{wrong}; give one for each token, prefix too, {IGNORED} for none")
-    if all(token == IGNORED for ids in targets for token in ids):
-        raise InputError(f"every target is {IGNORED}, so there is no loss; give at least one")
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What `check_gradients` found. largest: for "dense" and "tree" the largest difference of the
-    loss, or of an entry of its gradient by any of so many `parameters`, from the sum over separate
-    prompts, as a part of the largest entry of that tensor."""
-
-    tokens: int
-    groups: int
-    parameters: int
-    largest: dict[str, float]
-
-    @property
-    def passed(self) -> bool:
-        """Whether all are at most 1e-12. A NaN is not."""
-        return all(value <= MOST for value in self.largest.values())
-
-    def __str__(self) -> str:
-        size = f"{self.tokens:,} tokens of {self.groups} group prompts"
-        lines = [f"the loss of {size} in one pass, its derivative by {self.parameters} tensors:"]
-        for engine, most in self.largest.items():
-            lines.append(f"  {engine:6} off by at most {most:.1e} of a tensor's largest entry")
-        failed = f"FAILED: beyond {MOST:.0e}, a packed pass does not train as its prompts do"
-        return "\n".join([*lines, f"passed: all within {MOST:.0e}" if self.passed else failed])
-
-
 @torch.inference_mode(False)
 @torch.enable_grad()
-def check_gradients(lm: LanguageModel, plan: Plan) -> Gradients:
+def check_gradients(lm: LanguageModel, plan: Plan) -> dict[str, Any]:
     """Compare the loss of a plan's prompts in one pass, packed and as a tree, and its derivative by
     every parameter, with the sum over prompts that run one by one: at most 8, spread over all.
     Every token is to predict the next one of its prompt, and the last one the prompt's first label.
     Each branch has a weight of its own. Raises InputError for a model that is not in float64, and
-    for prompts that do not fit."""
+    for prompts that do not fit.
+
+    largest: for "dense" and "tree" the largest difference of the loss, or of an entry of its
+    gradient by any of so many `parameters`, as a part of the largest entry of that tensor. passed:
+    whether all are at most MOST. A NaN is not."""
     if lm.decoder.dtype != torch.float64:
         raise InputError(f"gradients are compared in float64, not {lm.decoder.dtype}; load it so")
     plan = some(plan)
@@ -141,4 +115,17 @@ def check_gradients(lm: LanguageModel, plan: Plan) -> Gradients:
         # A NaN stays in the maximum.
         most = torch.stack([(a / size - b / size).abs().max() for a, b, size in pairs]).max()
         apart[engine] = float(most)
-    return Gradients(plan.tokens("separate"), len(wholes), len(parameters), apart)
+    about = {"tokens": plan.tokens("separate"), "groups": len(wholes)}
+    about |= {"parameters": len(parameters)}
+    passed = all(value <= MOST for value in apart.values())
+    return {**about, "largest": apart, "tolerance": MOST, "passed": passed}
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """A line for each engine, and the verdict."""
+    size = f"{found['tokens']:,} tokens of {found['groups']} group prompts"
+    lines = [f"the loss of {size} in one pass, its derivative by {found['parameters']} tensors:"]
+    for engine, most in found["largest"].items():
+        lines.append(f"  {engine:6} off by at most {most:.1e} of a tensor's largest entry")
+    failed = f"FAILED: beyond {MOST:.0e}, a packed pass does not train as its prompts do"
+    return "\n".join([*lines, f"passed: all within {MOST:.0e}" if found["passed"] else failed])

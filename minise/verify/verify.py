@@ -2,13 +2,9 @@
 
 Numbers: in float64 every engine must be within 1e-10 of a row's size, so that rounding hides no
 fault. A model of another dtype is run again in float64, with some of the prompts; in its own dtype
-a difference must be one that its rounding explains. plain computes by the definition, the others in
-the calls of minise/exact/: what they have wrong shows up beside plain.
-Bits: on a CPU, where the numbers of rows that share their bits are found (docs/verify.md), dense,
-tree and separate must be equal bit for bit: hidden states, logits and label logits.
-
-Influence: what a group must not see cannot change its rows. Ablations: without the mask, or the
-positional re-encoding, the numbers must differ, or else the question cannot show a fault.
+a difference must be one that its rounding explains. Bits: on a CPU dense, tree and separate must be
+equal bit for bit. Influence: what a group must not see cannot change its rows. Ablations: without
+the mask, or the positional re-encoding, the numbers must differ, or the question shows no fault.
 """
 
 from __future__ import annotations
@@ -26,9 +22,8 @@ from minise.method import Plan
 from minise.verify.comparison import ABLATIONS, ENGINES, Difference, compare, in_float64, influence
 
 SAME = 1e-10  # of a row's size: in float64, rounding stays below this and faults do not
-# How many times the model's own rounding may separate two runs of one prompt. Measured in the half
-# types, on the shipped checkpoints: a sound engine with one unit of noise after every attention and
-# MLP came to 3.3 times, an engine with every group position off by one to 17 times or more.
+# How many times its rounding may separate two runs of a prompt. Measured in the half types: a unit
+# of noise after every attention and MLP came to 3.3 times, positions off by one to 17 or more.
 FACTOR = 6
 YES = {True: "yes", False: "no"}
 
