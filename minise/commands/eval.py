@@ -40,7 +40,6 @@ class Options(GroupOptions):
     trials: Annotated[int | None, Option("else the paper's for the data", "N", min=1)] = None
     shots: Annotated[str | None, Option("solved questions in front", "N[@TASK]")] = None
     shard: Annotated[str | None, Option("part I of N, from 0; minise report joins", "I/N")] = None
-    tokens_per_pass: Annotated[int | None, Option("several questions in a pass", "T")] = None
     columns: Annotated[str, Option("of a FILE of yours", "ROLE=HEADER,...")] = ""
     keep_groups: Annotated[bool, Option("keep each group's probabilities")] = False
     keep_text: Annotated[bool, Option("keep the questions' texts")] = False
@@ -64,7 +63,7 @@ def run(options: Options) -> int:
         "seeds": read_integers("seed", options.seed) or list(experiment.seeds),
     }
     keep = {"keep_groups": options.keep_groups, "keep_text": options.keep_text}
-    wanted = Run(tasks, about, shard, options.tokens_per_pass or 0, **keep, peak=experiment.peak)
+    wanted = Run(tasks, about, shard, **keep, peak=experiment.peak)
     evaluate(load_model(options), wanted, options.output, say)
     if shard[1] == 1:
         return report.run(report.Options((options.output,), json=options.json))

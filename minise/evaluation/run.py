@@ -1,4 +1,4 @@
-"""A run: methods x questions on one model, with every answer on the disk before the next question.
+"""A run: methods x questions on one model, with every answer on the disk before the next pass.
 
 A folder holds run.json, which says what the run is, and samples-TASK-METHOD.jsonl with a line for
 each answer, in the order of the questions. A run that was cut off at any instant goes on where the
@@ -39,6 +39,7 @@ Asked = list[tuple[int, Question]]  # with the seeds of the groups
 Shard = tuple[int, int]  # the i-th of n, from 0
 WHOLE: Shard = (0, 1)
 LEFT_OUT = ".left-out"  # ends the file that says why a method does not suit a task
+TOGETHER = 512  # tokens, up to which short questions share a pass (docs/costs.md)
 KEYS = ("seed", "id", "question_hash", "answer")  # which question a line answers
 
 
@@ -59,14 +60,13 @@ class TaskRun:
 
 @dataclass(frozen=True)
 class Run:
-    """The request of a run. about: what else makes it another run. tokens_per_pass: a pass takes
-    questions until it has so many tokens. keep_groups: in all lines, not only in those that fitted
-    methods need. keep_text: of questions, and what a model writes. peak: measure memory."""
+    """The request of a run. about: what else makes it another run. keep_groups: in all lines, not
+    only in those that fitted methods need. keep_text: of questions, and what a model writes. peak:
+    measure memory."""
 
     tasks: Sequence[TaskRun]
     about: dict[str, Any]
     shard: Shard = WHOLE
-    tokens_per_pass: int = 0
     keep_groups: bool = False
     keep_text: bool = False
     peak: bool = False
@@ -94,8 +94,7 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
 
 
 def append_answers(path: Path, asker: "Asker", questions: Asked) -> None:
-    """Write a line for each question that has none yet. Each is on the disk before the next one is
-    asked."""
+    """Write a line for each question that has none. Each is on the disk before the next pass."""
     rows, title = read_rows(path, cut=True), shorten(path.stem.removeprefix("samples-"), 60)
     wanted = [(seed, q.id, q.content_hash, q.answer) for seed, q in questions]
     if [tuple(row[key] for key in KEYS) for row in rows] != wanted[: len(rows)]:
@@ -111,7 +110,6 @@ def append_answers(path: Path, asker: "Asker", questions: Asked) -> None:
                 bar.update()
         except InputError as error:  # also Unsuited
             where = f"question {quote(questions[len(rows)][1].id, 40)}"
-            where += " or soon after" * (asker.run.tokens_per_pass > 0)
             raise type(error)(f"{title}, {where}: {error} (answers so far are kept)") from error
 
 
@@ -152,24 +150,39 @@ class Asker:
     run: Run
 
     def answers(self, questions: Asked) -> Iterator[Row]:
-        """The line of each question, in their order. Of a pass' seconds each has a share by its
-        tokens."""
+        """The line of each question, in their order. An error comes after the lines before it."""
         batch: list[tuple[int, Plan, int]] = []  # with seed and tokens
+        most = TOGETHER if self.engine == "tree" and not self.run.peak else 0
         began = time.perf_counter()
-        for number, (seed, question) in enumerate(questions, 1):
-            plan = self.method.plan(self.lm, question, seed)
+        for seed, question in questions:
+            try:
+                plan = self.method.plan(self.lm, question, seed)
+            except InputError:
+                yield from self.asked(batch, began) if batch else ()
+                raise
             batch.append((seed, plan, plan.tokens(self.engine)))
-            total = sum(tokens for _, _, tokens in batch)
-            if total >= self.run.tokens_per_pass or number == len(questions):
-                before = memory(self.lm, reset=True) if self.run.peak else 0
-                plans = [plan for _, plan, _ in batch]
-                logits = pass_logits(self.lm, plans, self.engine, total=True)
-                peak = {"peak_bytes": memory(self.lm) - before} if self.run.peak else {}
-                each = (time.perf_counter() - began) / total
-                for (seed, plan, tokens), rows in zip(batch, logits, strict=True):
-                    cost = {"tokens": tokens, "seconds": each * tokens, **peak}
-                    yield self.row(seed, plan, rows, cost)
+            if sum(tokens for _, _, tokens in batch) >= most:
+                yield from self.asked(batch, began)
                 batch, began = [], time.perf_counter()
+        yield from self.asked(batch, began) if batch else ()
+
+    def asked(self, batch: list[tuple[int, Plan, int]], began: float) -> Iterator[Row]:
+        """The lines of questions in one pass; each has a share of its seconds by its tokens."""
+        plans, total = [plan for _, plan, _ in batch], sum(tokens for _, _, tokens in batch)
+        before = memory(self.lm, reset=True) if self.run.peak else 0
+        try:
+            logits = pass_logits(self.lm, plans, self.engine, total=True)
+        except InputError:  # one by one: then it is known which
+            if len(batch) == 1:
+                raise
+            for one in batch:
+                yield from self.asked([one], began)
+            return
+        peak = {"peak_bytes": memory(self.lm) - before} if self.run.peak else {}
+        each = (time.perf_counter() - began) / total
+        for (seed, plan, tokens), rows in zip(batch, logits, strict=True):
+            cost = {"tokens": tokens, "seconds": each * tokens, **peak}
+            yield self.row(seed, plan, rows, cost)
 
     def row(self, seed: int, plan: Plan, logits: list[torch.Tensor], cost: Row) -> Row:
         """A line of a samples file. on_labels: of the probability after a prompt, the share that

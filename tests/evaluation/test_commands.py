@@ -46,7 +46,7 @@ def test_the_method_named_first_comes_first(tmp_path: Path, capsys: Capture) -> 
 
 def test_options_reach_the_methods(tmp_path: Path) -> None:
     words = f"{SMALL} self-ensemble --grouping independent --no-null-option --engine separate"
-    words += " --keep-groups --keep-text --tokens-per-pass 100 --seed 1,2 --question-seed 0 -o"
+    words += " --keep-groups --keep-text --seed 1,2 --question-seed 0 -o"
     assert run(words, str(tmp_path)) == 0
     rows = read_rows(tmp_path / "samples-miniature-k4-self-ensemble.jsonl")
     assert [row["seed"] for row in rows] == [1, 1, 1, 2, 2, 2]

@@ -18,15 +18,9 @@ from minise.method import Plan, SelfEnsemble, Standard, ask
 from minise.question import Question
 from tests.evaluation.conftest import ABOUT, QUESTIONS, lines
 
-MakeRun = Callable[..., Run]
+MakeRun, Patch = Callable[..., Run], pytest.MonkeyPatch
 STANDARD, ENSEMBLE = "samples-words-standard.jsonl", "samples-words-self-ensemble.jsonl"
 OWN = "tests/evaluation/test_run.py"
-
-
-def run_again(lm: LanguageModel, run: Run, folder: Path) -> list[str]:
-    told: list[str] = []
-    evaluate(lm, run, folder, told.append)
-    return told
 
 
 # What a line holds
@@ -80,28 +74,29 @@ def test_what_a_model_writes_is_noted_and_its_text_only_where_asked(
         assert ("reasoning" in row["notes"]) == keep
 
 
-@pytest.mark.parametrize("tokens", [1, 150, 10_000])
 def test_several_questions_in_one_pass_give_equal_bits(
-    lm: LanguageModel, make_run: MakeRun, finished: Path, tmp_path: Path, tokens: int
+    lm: LanguageModel, make_run: MakeRun, finished: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    run = make_run("standard", "self-ensemble", tokens_per_pass=tokens)
-    evaluate(lm, run, tmp_path, print)
-    for name in (STANDARD, ENSEMBLE):
-        assert lines(tmp_path / name) == lines(finished / name)
+    for tokens in (0, 150, 10_000):
+        monkeypatch.setattr(module, "TOGETHER", tokens)
+        evaluate(lm, make_run("standard", "self-ensemble"), tmp_path / str(tokens), print)
+        for name in (STANDARD, ENSEMBLE):
+            assert lines(tmp_path / str(tokens) / name) == lines(finished / name)
 
 
 def test_a_pass_takes_questions_until_it_has_so_many_tokens(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     passes: list[list[int]] = []
 
-    def counted(lm: LanguageModel, plans: Sequence[Plan], engine: str, total: bool) -> Any:
-        passes.append([plan.tokens(engine) for plan in plans])
-        return original(lm, plans, engine, total)
+    def counted(lm: LanguageModel, plans: Sequence[Plan], *rest: Any, **more: Any) -> Any:
+        passes.append([plan.tokens("tree") for plan in plans])
+        return original(lm, plans, *rest, **more)
 
     original = module.pass_logits
     monkeypatch.setattr(module, "pass_logits", counted)
-    evaluate(lm, make_run(tokens_per_pass=80), tmp_path, print)
+    monkeypatch.setattr(module, "TOGETHER", 80)
+    evaluate(lm, make_run(), tmp_path, print)
     assert len(passes) > 1
     assert all(sum(each[:-1]) < 80 for each in passes)
     assert all(sum(each) >= 80 for each in passes[:-1])
@@ -118,8 +113,8 @@ def test_memory_is_measured_where_asked(
 # Going on
 
 
-def test_a_line_is_on_the_disk_before_the_next_question(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_line_is_on_the_disk_before_the_next_pass(
+    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     path, events = tmp_path / STANDARD, list[str]()
     synced, planned = os.fsync, Standard.plan
@@ -135,16 +130,17 @@ def test_a_line_is_on_the_disk_before_the_next_question(
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Standard, "plan", plan)
+    monkeypatch.setattr(module, "TOGETHER", 0)
     evaluate(lm, make_run(), tmp_path, print)
     assert events == ["asked", "synced"] * QUESTIONS
 
 
 def test_a_run_that_is_done_asks_nothing(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     evaluate(lm, make_run(), tmp_path, print)
     monkeypatch.setattr(module, "pass_logits", None)
-    evaluate(lm, make_run(tokens_per_pass=1000), tmp_path, print)
+    evaluate(lm, make_run(), tmp_path, print)
 
 
 # Refusals
@@ -220,46 +216,43 @@ def test_answers_to_other_questions_are_refused(
 
 @dataclass(frozen=True)
 class Picky(Standard):
-    """Cannot ask a question whose text has the word in it."""
+    """Cannot ask a question whose text has the word in it; `late`: when its prompt is to run."""
 
     name = "picky"
     word: str = "here"
     suits: bool = True
+    late: bool = False
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        if self.word in question.text:
+        plan, is_bad = super().plan(lm, question, seed), self.word in question.text
+        if is_bad and not self.late:
             raise (InputError if self.suits else Unsuited)(f"cannot ask: {self.word}")
-        return super().plan(lm, question, seed)
+        return replace(plan, prefix=[1 << 30]) if is_bad else plan
 
 
 def test_an_unsuited_method_is_left_out_with_one_line(
     lm: LanguageModel, make_run: MakeRun, finished: Path, tmp_path: Path
 ) -> None:
-    told = run_again(lm, make_run("reasoning", "standard"), tmp_path)
+    told: list[str] = []
+    evaluate(lm, make_run("reasoning", "standard"), tmp_path, told.append)
     assert len(told) == 1
     assert "reasoning" in told[0]
     assert "\n" not in told[0]
     assert lines(tmp_path / STANDARD) == lines(finished / STANDARD)
 
 
+@pytest.mark.parametrize("how", ["", "(late=true)", "(suits=false)"])
 def test_a_question_that_cannot_be_asked_is_named_and_answers_before_it_are_kept(
-    lm: LanguageModel, make_run: MakeRun, asked: Asked, tmp_path: Path
+    lm: LanguageModel, make_run: MakeRun, asked: Asked, tmp_path: Path, how: str
 ) -> None:
     bad = replace(asked[3][1], text="here is the one")
-    run = make_run(f"{OWN}:Picky", questions=[*asked[:3], (0, bad), *asked[4:]])
-    with pytest.raises(InputError, match=bad.id):
-        evaluate(lm, run, tmp_path, print)
-    (path,) = tmp_path.glob("samples-*")
-    assert len(read_rows(path)) == 3
-
-
-def test_a_method_may_be_unsuited_for_a_later_question(
-    lm: LanguageModel, make_run: MakeRun, asked: Asked, tmp_path: Path
-) -> None:
-    bad = replace(asked[3][1], text="here is the one")
-    run = make_run(f"{OWN}:Picky(suits=false)", questions=[*asked[:3], (0, bad)])
-    (told,) = run_again(lm, run, tmp_path)
-    assert bad.id in told
+    run, told = make_run(f"{OWN}:Picky{how}", questions=[*asked[:3], (0, bad)]), list[str]()
+    try:
+        evaluate(lm, run, tmp_path, told.append)
+    except InputError as error:
+        told.append(str(error))
+    assert ("left out" in told[0], bad.id in told[0]) == ("suits" in how, True)
+    assert len(read_rows(next(tmp_path.glob("samples-*.jsonl")))) == 3
 
 
 def test_a_method_of_ones_own_is_part_of_what_a_run_is(
