@@ -24,6 +24,7 @@ from typing import Any
 from minise.evaluation.metrics import difference, holm, measure
 from minise.evaluation.results import read_run
 from minise.files import write_file
+from tools import markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE, RECORDS = ROOT / "docs" / "real.md", ROOT / "docs" / "real"
@@ -79,13 +80,13 @@ class Table:
     rows: Sequence[tuple[str, str]]
     columns: Sequence[tuple[str, str, str]]
 
-    def lines(self) -> list[str]:
+    def lines(self) -> str:
         titles = [*self.head.split(" | "), *(title for title, _, _ in self.columns)]
         body = [
             [label, *(written(numbers(start + end), name) for _, end, name in self.columns)]
             for label, start in self.rows
         ]
-        return markdown(titles, body)
+        return markdown.table(titles, body)
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ class Differences:
     McNemar tests, corrected by Holm over the pairs that count."""
 
     head: str
-    pairs: Sequence[tuple[str, str, str]]
+    pairs: Sequence[tuple[str, ...]]
     counts: bool = True
 
-    def lines(self) -> list[str]:
+    def lines(self) -> str:
         found = []
         for label, a, b in self.pairs:
             of_a, of_b = rows_of(a), rows_of(b)
@@ -111,7 +112,7 @@ class Differences:
             points = f"{100 * one['accuracy']:+.1f} [{low}, {high}]"
             cells = [label, str(one["n"]), points, f"{one['mcnemar_p']:.2g}"]
             body.append([*cells, f"{p:.2g}" if self.counts else NONE])
-        return markdown(titles, body)
+        return markdown.table(titles, body)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Changed:
     head: str
     pairs: Sequence[tuple[str, str, str]]
 
-    def lines(self) -> list[str]:
+    def lines(self) -> str:
         body = []
         for label, a, b in self.pairs:
             of_b = {row["id"]: row for row in rows_of(b) or []}
@@ -139,12 +140,7 @@ class Changed:
             ]
             body.append([label, str(len(both)), str(changed), f"{max(gaps):.4f}", *right])
         titles = [*self.head.split(" | "), "questions", "changed", "largest distance"]
-        return markdown([*titles, "accuracy of the first", "of the second"], body)
-
-
-def markdown(titles: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    rule = "|---" * len(titles) + "|"
-    return ["| " + " | ".join(titles) + " |", rule, *("| " + " | ".join(x) + " |" for x in body)]
+        return markdown.table([*titles, "accuracy of the first", "of the second"], body)
 
 
 def written(values: dict[str, Any], name: str) -> str:
@@ -182,13 +178,26 @@ MAIN = {
     for model, short_model in MODELS.items()
     for data, short_data in DATA.items()
 }
+PROMPTS = ("mmlu-0", "chat-0", "default-5", "mmlu-5", "chat-5")  # a template, and shots
+BOTH = ("self-ensemble", "standard")  # the plan's comparisons: a label, and two cells
+AGAINST = [(f"standard | {x}", *(f"{at}{m}" for m in BOTH)) for x, at in MAIN.items()]
+AGAINST += [
+    (f"standard, {x} | {SEEN}", *(f"{m}-{x}-qwen15/qasc-{m}" for m in BOTH)) for x in PROMPTS
+]
+AGAINST += [
+    (f"{m} | {x}", f"{MAIN[x]}self-ensemble", f"{MAIN[x]}{m}")
+    for x in ("1.5B | TruthfulQA", "1.5B | Biology")
+    for m in ("cyclic", "cloze")
+]
+FIRST = AGAINST.pop([*MAIN].index(SEEN))
+HEAD = "Self-Ensemble minus | model | data"
 
 
 def page() -> str:
     """docs/real.md with its tables as the records have them."""
 
     def table(found: re.Match[str]) -> str:
-        return "\n".join([found[1], *TABLES[found[2]].lines(), found[3]])
+        return f"{found[1]}\n{TABLES[found[2]].lines()}\n{found[3]}"
 
     form = r"(<!-- table (\S+) -->).*?(<!-- end -->)"
     return re.sub(form, table, PAGE.read_text("utf-8"), flags=re.DOTALL)
@@ -239,19 +248,8 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [(label, start) for label, start in MAIN.items() if rows_of(f"{start}standard")],
         [("n", "standard", "n"), *((name, end, "accuracy") for name, end in METHODS.items())],
     ),
-    "counts": Differences(
-        "Self-Ensemble - standard | data",
-        [
-            (label, f"{start}self-ensemble", f"{start}standard")
-            for label, start in MAIN.items()
-            if label != SEEN
-        ],
-    ),
-    "seen": Differences(
-        "Self-Ensemble - standard | data",
-        [(SEEN, f"{MAIN[SEEN]}self-ensemble", f"{MAIN[SEEN]}standard")],
-        counts=False,
-    ),
+    "counts": Differences(HEAD, AGAINST),
+    "seen": Differences(HEAD, [FIRST], counts=False),
     "confidence": Table(
         "model | data | method",
         [
