@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
@@ -22,25 +21,29 @@ from minise.verify.recording import record
 ENGINES, ABLATIONS = ("dense", "tree", "plain"), ("without_mask", "without_positions")
 FEW = 8  # prompts, at most and spread over all, where all would take too long or too much memory
 ZERO = torch.zeros((), dtype=torch.float64)
+Some = Sequence[int] | None  # numbers of prompts, from 0; None is all
 Rows = list[Tensor]  # of one prompt, in a run: what `rows_of` gives
 
 
-def rows_of(lm: LanguageModel, plan: Plan, engine: str, with_logits: bool = True) -> Iterator[Rows]:
-    """Each prompt's rows in the run of an engine: hidden states (T, D) after each layer and the
-    final norm; its label logits (1, m), float64 on the CPU; and all logits (1, V) at its end. The
-    engine separate has a run for each prompt. The tree has only the end (1, D) after the top layer
-    and the norm."""
+def rows_of(
+    lm: LanguageModel, plan: Plan, engine: str, with_logits: bool = True, groups: Some = None
+) -> Iterator[Rows]:
+    """The rows of the prompts `groups`, by default of all, in the run of an engine: hidden states
+    (T, D) after each layer and the final norm; label logits (1, m), float64 on the CPU; all logits
+    (1, V) at the end. The engine separate has a run for each prompt. The tree has only the end (1,
+    D) after the top layer and the norm."""
+    groups = range(len(plan.prompts)) if groups is None else groups
     if engine == "separate" and len(plan.prompts) > 1:
-        for prompt in plan.prompts:
-            yield from rows_of(lm, replace(plan, prompts=[prompt]), engine, with_logits)
+        for i in groups:
+            yield from rows_of(lm, replace(plan, prompts=[plan.prompts[i]]), engine, with_logits)
         return
     with record(lm.decoder if engine == "plain" else lm.refined) as seen:
         labels = label_logits(lm, plan, engine)
     read = lm.decoder.logits if engine == "plain" else partial(exact.logits, lm.refined)
     *lower, top, final = (x.flatten(0, -2) for x in (*seen.residual.values(), seen.final))
     paths = pack(plan.prefix, plan.branches, tree=engine == "tree").paths()
-    for group, path in enumerate(paths):
-        ends = [group] if engine == "tree" else path
+    for group in groups:
+        path, ends = paths[group], [group] if engine == "tree" else paths[group]
         rows = [*(x[path] for x in lower), top[ends], final[ends], labels[group][None]]
         yield [*rows, read(final[ends[-1:]])] if with_logits else rows
 
@@ -163,13 +166,12 @@ def influence(lm: LanguageModel, plan: Plan) -> Difference:
     for engine in ("dense", "tree") if len(plan.prompts) > 1 else ():
         layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
         paths, generator = layout.paths(), torch.Generator().manual_seed(0)
-        for group, before in enumerate(rows_of(lm, plan, engine)):
-            if group % -(-len(paths) // FEW):
-                continue
+        groups = range(0, len(paths), -(-len(paths) // FEW))
+        for group, before in zip(groups, rows_of(lm, plan, engine, groups=groups), strict=True):
             shift = torch.randint(1, size, layout.tokens.shape, generator=generator)
             shift[paths[group]] = 0
             hook = partial(scrambled, shift.to(lm.decoder.device))
             with lm.refined.model.embed_tokens.register_forward_pre_hook(hook):
-                after = next(islice(rows_of(lm, plan, engine), group, None))
+                (after,) = rows_of(lm, plan, engine, groups=[group])
             found.add(before, after)
     return found

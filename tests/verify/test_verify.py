@@ -112,8 +112,8 @@ class TestAFaultFails:
     def test_also_a_nan_in_one_row_of_one_engine(self, model: Models, monkeypatch, dtype) -> None:
         real, done = comparison.rows_of, []
 
-        def with_a_nan(lm: LanguageModel, plan: Any, engine: str, *given: Any) -> Any:
-            for rows in real(lm, plan, engine, *given):
+        def with_a_nan(lm: LanguageModel, plan: Any, engine: str, *given: Any, **more: Any) -> Any:
+            for rows in real(lm, plan, engine, *given, **more):
                 if engine == "tree" and not done:
                     rows[-1] = rows[-1].index_fill(1, torch.tensor([7]), math.nan)
                     done.append(engine)
