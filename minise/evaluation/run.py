@@ -176,7 +176,7 @@ class Asker:
             if len(batch) == 1:
                 raise
             for one in batch:
-                yield from self.asked([one], began)
+                yield from self.asked([one], time.perf_counter())
             return
         peak = {"peak_bytes": memory(self.lm) - before} if self.run.peak else {}
         each = (time.perf_counter() - began) / total
