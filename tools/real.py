@@ -80,7 +80,7 @@ class Table:
     rows: Sequence[tuple[str, str]]
     columns: Sequence[tuple[str, str, str]]
 
-    def lines(self) -> str:
+    def text(self) -> str:
         titles = [*self.head.split(" | "), *(title for title, _, _ in self.columns)]
         body = [
             [label, *(written(numbers(start + end), name) for _, end, name in self.columns)]
@@ -98,7 +98,7 @@ class Differences:
     pairs: Sequence[tuple[str, ...]]
     counts: bool = True
 
-    def lines(self) -> str:
+    def text(self) -> str:
         found = []
         for label, a, b in self.pairs:
             of_a, of_b = rows_of(a), rows_of(b)
@@ -123,7 +123,7 @@ class Changed:
     head: str
     pairs: Sequence[tuple[str, str, str]]
 
-    def lines(self) -> str:
+    def text(self) -> str:
         body = []
         for label, a, b in self.pairs:
             of_b = {row["id"]: row for row in rows_of(b) or []}
@@ -197,7 +197,7 @@ def page() -> str:
     """docs/real.md with its tables as the records have them."""
 
     def table(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{TABLES[found[2]].lines()}\n{found[3]}"
+        return f"{found[1]}\n{TABLES[found[2]].text()}\n{found[3]}"
 
     form = r"(<!-- table (\S+) -->).*?(<!-- end -->)"
     return re.sub(form, table, PAGE.read_text("utf-8"), flags=re.DOTALL)
