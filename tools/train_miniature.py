@@ -15,17 +15,6 @@ in "None of the above", and in half of those it is right.
 goes on from a checkpoint, as the distills of DeepSeek-R1 do. It shows fewer of these texts, all
 facts equally often, and besides questions of two hops with their steps, in the prompts that the
 methods cot and reasoning make, or a group of Self-Ensemble after such a text (`MIX`).
-
-    python -m tools.train_miniature runs/control --family mistral --choices evenly --window 0
-
-trains a control: with as many questions of eight choices as of two, and without a window.
-`--labels balanced` begins each list at a random one of the labels A to I, so that each is right
-equally often and the lists are as short as before; only after a third of the steps, because from
-the start 1,000 steps teach it no choosing (30% at four choices). `--open 0` shows statements in
-place of open questions; `--size` is another width.
-
-A training that was cut off goes on from its last save (every 50 steps, in training.pt) when the
-same command is given again; the result is the same.
 """
 
 from __future__ import annotations
@@ -33,9 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,16 +58,6 @@ SHAPE = {
     "hidden_act": "silu",
     "max_position_embeddings": 512,
     "torch_dtype": "bfloat16",
-}
-WIDTHS: dict[str, dict[str, int]] = {  # 0.5, 2 and 8 million numbers
-    "small": {
-        "hidden_size": 96,
-        "intermediate_size": 256,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 1,
-    },
-    "tiny": {},
-    "large": {"hidden_size": 448, "intermediate_size": 1152, "num_attention_heads": 14},
 }
 
 
@@ -141,9 +118,7 @@ FAMILIES = {
 # How many choices a training question has. "few": of the shipped checkpoints, fixed before any
 # result was looked at.
 CHOICES = {2: 0.30, 3: 0.27, 4: 0.27, 5: 0.07, 6: 0.04, 7: 0.03, 8: 0.02}
-SHARES = {"few": CHOICES, "evenly": dict.fromkeys(CHOICES, 1 / len(CHOICES))}
 QUESTIONS, STATEMENTS, OPEN = 128, 48, 48  # texts of each kind in a step
-BALANCED = LABELS[:9]  # of eight choices and the null option
 # The same with --reasoning, where the facts are told evenly. "hops": questions of two hops without
 # their steps. The rest have steps; of "cot" and "cot-ensemble" one in four is without a template.
 MIX = {
@@ -169,7 +144,6 @@ Model:
 {% endif %}
 """
 PARTS = 8  # a step's texts are sorted by length and padded in this many parts
-SAVE_EVERY = 50
 IGNORED = -100
 # What a piece of a text is. The model learns to write WRITTEN and LABEL pieces, and to end at END.
 GIVEN, WRITTEN, LABEL, END = range(4)
@@ -205,18 +179,12 @@ def tell(facts: list[Fact], count: int, draw: random.Random) -> list[Fact]:
     return draw.choices(facts, [fact.frequency for fact in facts], k=count)
 
 
-def multiple_choice(
-    facts: list[Fact],
-    draw: random.Random,
-    shares: dict[int, float] = CHOICES,
-    balanced: bool = False,
-) -> tuple[str, str]:
-    """A prompt in the default template and the label that continues it. `balanced`: the list begins
-    at a random one of the labels A to I, and A follows I."""
+def multiple_choice(facts: list[Fact], draw: random.Random) -> tuple[str, str]:
+    """A prompt in the default template and the label that continues it."""
     template = DEFAULT_TEMPLATE
     while True:
         fact = tell(facts, 1, draw)[0]
-        k = draw.choices(list(shares), list(shares.values()))[0]
+        k = draw.choices(list(CHOICES), list(CHOICES.values()))[0]
         with_null = draw.random() < 0.5
         absent = with_null and draw.random() < 0.5
         wrong = draw_wrong(fact, k if absent else k - 1, draw)
@@ -226,15 +194,7 @@ def multiple_choice(
         draw.shuffle(choices)
         right = len(choices) if absent else choices.index(fact.answer)
         listed = choices + [NULL_OPTION] * with_null
-        if not balanced:
-            return template.render(fact.question, listed), f" {LABELS[right]}"
-        first = draw.randrange(len(BALANCED))
-        labels = BALANCED[first:] + BALANCED[:first]
-        lines = [
-            template.choice.format(label=label, choice=choice)
-            for label, choice in zip(labels, listed, strict=False)
-        ]
-        return template.prefix(fact.question) + "".join(lines) + template.cue, f" {labels[right]}"
+        return template.render(fact.question, listed), f" {LABELS[right]}"
 
 
 def short_texts(
@@ -244,11 +204,9 @@ def short_texts(
     open_: int,
     eos: str,
     draw: random.Random,
-    shares: dict[int, float] = CHOICES,
-    balanced: bool = False,
 ) -> list[Text]:
     """Multiple-choice prompts, statements and open questions, as many of each as given."""
-    prompts = [multiple_choice(facts, draw, shares, balanced) for _ in range(questions)]
+    prompts = [multiple_choice(facts, draw) for _ in range(questions)]
     chosen = tell(facts, statements + open_, draw)
     plain = [fact.statement for fact in chosen[:statements]]
     plain += [f"{fact.question}\nAnswer: {fact.answer}" for fact in chosen[statements:]]
@@ -375,7 +333,7 @@ def losses(
 
 
 class Training:
-    """A decoder and its optimizer, which can be saved and taken up again at any step."""
+    """A decoder and its optimizer."""
 
     def __init__(self, config: dict[str, Any], settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -412,27 +370,6 @@ class Training:
         self.step += 1
         self.seconds += time.monotonic() - began
 
-    def save(self, path: Path) -> None:
-        """Written beside and then renamed, so that a cut leaves the last whole one."""
-        state = {
-            "settings": self.settings,
-            "decoder": self.decoder.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "progress": (self.step, self.seconds, self.smooth),
-        }
-        beside = path.with_suffix(".partial")
-        torch.save(state, beside)
-        os.replace(beside, path)
-
-    def restore(self, path: Path) -> None:
-        """Go on from a save. Exits if it is another training's."""
-        state = torch.load(path, weights_only=True)
-        if state["settings"] != self.settings:
-            sys.exit(f"{path} belongs to the training {state['settings']}; delete it to start anew")
-        self.decoder.load_state_dict(state["decoder"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.seconds, self.smooth = state["progress"]
-
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
@@ -445,23 +382,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-3, dest="rate")
-    parser.add_argument("--choices", choices=tuple(SHARES), default="few", help="of a question")
-    parser.add_argument("--labels", choices=("first", "balanced"), default="first")
-    parser.add_argument("--open", type=int, default=OPEN, metavar="N", help="open questions a step")
-    parser.add_argument("--size", choices=tuple(WIDTHS), default="tiny")
-    parser.add_argument("--window", type=int, metavar="W", help="of mistral; 0: none")
     parser.add_argument("--reasoning", type=Path, metavar="DIR", help="teach it to reason")
     args = parser.parse_args()
     family = FAMILIES[args.family]
-    if args.window is not None and args.family != "mistral":
-        parser.error("--window is for mistral alone")
-    if args.labels == "balanced" and args.reasoning:
-        parser.error("--labels balanced is for a training from the start")
     facts, hops = load_hops() if args.reasoning else (load_facts(), [])
     ids = {"bos_token_id": None if family.bos is None else 0, "eos_token_id": 1}
-    config = {"model_type": args.family, **SHAPE, **WIDTHS[args.size], **family.config, **ids}
-    if args.window is not None:
-        config["sliding_window"] = args.window or None
+    config = {"model_type": args.family, **SHAPE, **family.config, **ids}
     args.folder.mkdir(parents=True, exist_ok=True)
     start = load(str(args.reasoning)) if args.reasoning else None
     backend = start.tokenizer.backend if start else train_tokenizer(facts, family)
@@ -470,8 +396,7 @@ def main() -> None:
     chat = {"chat_template": CHAT} if start else {}  # without one, a model is no chat model
     write_json(args.folder / "tokenizer_config.json", special | chat)
     tokenizer = Tokenizer(backend, "tokenizer.json")
-    named = ("family", "steps", "seed", "rate", "choices", "labels", "open", "size", "window")
-    settings = {name: getattr(args, name) for name in named}
+    settings = {name: getattr(args, name) for name in ("family", "steps", "seed", "rate")}
     training = Training(config, settings | ({"reasoning": str(args.reasoning)} if start else {}))
     make: Callable[[random.Random], list[Text]]
     if start:
@@ -479,29 +404,19 @@ def main() -> None:
         lm = LanguageModel(str(args.folder), training.decoder.config, training.decoder, tokenizer)
         make = partial(reasoning_texts, facts, hops, lm, family.eos)
     else:
-        plain = (STATEMENTS + OPEN - args.open, args.open)  # a step has as many texts without them
-        texts = partial(short_texts, facts, QUESTIONS, *plain, family.eos)
-        make = partial(texts, shares=SHARES[args.choices])
-    later = partial(make, balanced=True) if args.labels == "balanced" else make
-    saved = args.folder / "training.pt"
-    if saved.exists():
-        training.restore(saved)
-    bar = tqdm(total=args.steps, initial=training.step, unit="step", mininterval=10)
+        counts = (QUESTIONS, STATEMENTS, OPEN)
+        make = partial(short_texts, facts, *counts, family.eos)
+    bar = tqdm(total=args.steps, unit="step", mininterval=10)
     while training.step < args.steps:
-        # Each step draws from its own seed: a training taken up again sees the same texts.
         draw = random.Random(f"training/{args.seed}/{training.step}")
-        texts_now = make if training.step < args.steps // 3 else later
-        training.advance(batch(texts_now(draw), tokenizer))
+        training.advance(batch(make(draw), tokenizer))
         label, text = training.smooth.tolist()
         bar.update()
         bar.set_postfix(label=f"{label:.3f}", text=f"{text:.3f}", refresh=False)
-        if training.step % SAVE_EVERY == 0:
-            training.save(saved)
     bar.close()
     state = {name: p.to(torch.bfloat16) for name, p in training.decoder.state_dict().items()}
     save_file(state, args.folder / "model.safetensors", metadata={"format": "pt"})
     write_json(args.folder / "config.json", config)
-    saved.unlink(missing_ok=True)
     print(
         f"{args.steps} steps in {training.seconds / 60:.1f} minutes; last losses (nats, "
         f"smoothed): label {label:.4f}, text {text:.4f}"

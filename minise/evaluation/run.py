@@ -28,6 +28,7 @@ from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line, quote, shorten
 from minise.evaluation.experiments import Variant
 from minise.files import write_file
+from minise.layout import shared_length
 from minise.method import Method, Plan
 from minise.methods.first_trials import group_records
 from minise.methods.fitted import Fitted, Row
@@ -39,7 +40,7 @@ Asked = list[tuple[int, Question]]  # with the seeds of the groups
 Shard = tuple[int, int]  # the i-th of n, from 0
 WHOLE: Shard = (0, 1)
 LEFT_OUT = ".left-out"  # ends the file that says why a method does not suit a task
-TOGETHER = 512  # tokens, up to which short questions share a pass (docs/costs.md)
+TOGETHER = 512  # tokens after a common beginning, up to which questions share a pass
 KEYS = ("seed", "id", "question_hash", "answer")  # which question a line answers
 
 
@@ -141,6 +142,23 @@ def samples_path(folder: Path, task: str, method: str, shard: Shard = WHOLE) -> 
 
 
 @dataclass(frozen=True)
+class Planned:
+    """A question to be asked. seconds: how long its plan took."""
+
+    seed: int
+    plan: Plan
+    tokens: int
+    seconds: float
+
+
+def beyond(batch: Sequence[Planned], plan: Plan) -> int:
+    """How many tokens a batch has after what its questions and one more begin with: solved
+    questions are the same for all, and a pass has them once."""
+    shared = shared_length([plan.prefix, *(one.plan.prefix for one in batch)])
+    return sum(one.tokens - shared for one in batch)
+
+
+@dataclass(frozen=True)
 class Asker:
     """A method that asks a model, and how."""
 
@@ -151,38 +169,43 @@ class Asker:
 
     def answers(self, questions: Asked) -> Iterator[Row]:
         """The line of each question, in their order. An error comes after the lines before it."""
-        batch: list[tuple[int, Plan, int]] = []  # with seed and tokens
+        batch: list[Planned] = []
         most = TOGETHER if self.engine == "tree" and not self.run.peak else 0
-        began = time.perf_counter()
         for seed, question in questions:
+            began = time.perf_counter()
             try:
                 plan = self.method.plan(self.lm, question, seed)
             except InputError:
-                yield from self.asked(batch, began) if batch else ()
+                yield from self.asked(batch)
                 raise
-            batch.append((seed, plan, plan.tokens(self.engine)))
-            if sum(tokens for _, _, tokens in batch) >= most:
-                yield from self.asked(batch, began)
-                batch, began = [], time.perf_counter()
-        yield from self.asked(batch, began) if batch else ()
+            if batch and beyond(batch, plan) >= most:
+                yield from self.asked(batch)
+                batch = []
+            tokens = plan.tokens(self.engine)
+            batch.append(Planned(seed, plan, tokens, time.perf_counter() - began))
+        yield from self.asked(batch)
 
-    def asked(self, batch: list[tuple[int, Plan, int]], began: float) -> Iterator[Row]:
+    def asked(self, batch: Sequence[Planned]) -> Iterator[Row]:
         """The lines of questions in one pass; each has a share of its seconds by its tokens."""
-        plans, total = [plan for _, plan, _ in batch], sum(tokens for _, _, tokens in batch)
+        if not batch:
+            return
         before = memory(self.lm, reset=True) if self.run.peak else 0
+        began = time.perf_counter()
         try:
+            plans = [one.plan for one in batch]
             logits = pass_logits(self.lm, plans, self.engine, total=True)
         except InputError:  # one by one: then it is known which
             if len(batch) == 1:
                 raise
             for one in batch:
-                yield from self.asked([one], time.perf_counter())
+                yield from self.asked([one])
             return
         peak = {"peak_bytes": memory(self.lm) - before} if self.run.peak else {}
-        each = (time.perf_counter() - began) / total
-        for (seed, plan, tokens), rows in zip(batch, logits, strict=True):
-            cost = {"tokens": tokens, "seconds": each * tokens, **peak}
-            yield self.row(seed, plan, rows, cost)
+        each = (time.perf_counter() - began) / sum(one.tokens for one in batch)
+        for one, rows in zip(batch, logits, strict=True):
+            seconds = one.seconds + each * one.tokens
+            cost = {"tokens": one.tokens, "seconds": seconds, **peak}
+            yield self.row(one.seed, one.plan, rows, cost)
 
     def row(self, seed: int, plan: Plan, logits: list[torch.Tensor], cost: Row) -> Row:
         """A line of a samples file. on_labels: of the probability after a prompt, the share that

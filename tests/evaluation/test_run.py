@@ -14,6 +14,7 @@ from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited
 from minise.evaluation import run as module
 from minise.evaluation.run import Asked, Run, evaluate, read_rows
+from minise.layout import shared_length
 from minise.method import Plan, SelfEnsemble, Standard, ask
 from minise.question import Question
 from tests.evaluation.conftest import ABOUT, QUESTIONS, lines
@@ -84,22 +85,26 @@ def test_several_questions_in_one_pass_give_equal_bits(
             assert lines(tmp_path / str(tokens) / name) == lines(finished / name)
 
 
-def test_a_pass_takes_questions_until_it_has_so_many_tokens(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
+@pytest.mark.parametrize("solved", [(), (Question("A?", ["b", "c"], answer=0),) * 2])
+def test_a_pass_takes_questions_until_they_have_so_many_tokens_of_their_own(
+    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch, solved: Any
 ) -> None:
-    passes: list[list[int]] = []
+    passes: list[int] = []
 
     def counted(lm: LanguageModel, plans: Sequence[Plan], *rest: Any, **more: Any) -> Any:
-        passes.append([plan.tokens("tree") for plan in plans])
+        shared = shared_length([plan.prefix for plan in plans])
+        assert shared >= 10 * len(solved)  # solved questions are in front of all
+        passes.append(sum(plan.tokens("tree") - shared for plan in plans))
         return original(lm, plans, *rest, **more)
 
     original = module.pass_logits
     monkeypatch.setattr(module, "pass_logits", counted)
     monkeypatch.setattr(module, "TOGETHER", 80)
-    evaluate(lm, make_run(), tmp_path, print)
+    run = make_run()
+    run.tasks[0].options.update({"solved": solved} if solved else {})
+    evaluate(lm, run, tmp_path, print)
     assert len(passes) > 1
-    assert all(sum(each[:-1]) < 80 for each in passes)
-    assert all(sum(each) >= 80 for each in passes[:-1])
+    assert all(80 <= tokens < 160 for tokens in passes[:-1])
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="not Linux")
@@ -117,19 +122,19 @@ def test_a_line_is_on_the_disk_before_the_next_pass(
     lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     path, events = tmp_path / STANDARD, list[str]()
-    synced, planned = os.fsync, Standard.plan
+    synced, passed = os.fsync, module.pass_logits
 
     def fsync(descriptor: int) -> None:
         assert path.read_bytes().endswith(b"\n")  # nothing waits in a buffer
         events.append("synced")
         synced(descriptor)
 
-    def plan(self: Standard, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
+    def counted(*plans: Any, **more: Any) -> Any:
         events.append("asked")
-        return planned(self, lm, question, seed)
+        return passed(*plans, **more)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Standard, "plan", plan)
+    monkeypatch.setattr(module, "pass_logits", counted)
     monkeypatch.setattr(module, "TOGETHER", 0)
     evaluate(lm, make_run(), tmp_path, print)
     assert events == ["asked", "synced"] * QUESTIONS
