@@ -5,7 +5,7 @@
 Prints a Markdown table for each kind of work: seconds of one question, medians with the smallest
 and largest. The prompts are random tokens in the shape of real ones; a number as work is that of a
 long question's tokens. transformers, if installed, keeps the question's keys and values, for 1, 8
-or 40 prompts at once.
+or 40 prompts at once; its compiled FlexAttention, which needs a C++ compiler, runs the same tree.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from inspect import signature
 from statistics import median
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minise import LanguageModel, branch_logits, load
+from minise import LanguageModel, branch_logits, load, pack
 from minise.engines import token_counts
 from minise.grouping import random_partitions
 from minise.verify.verify import in_words
+from tools import markdown
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,10 @@ WORK = {
 }
 MOST = 1 << 16  # tokens whose keys a batch may hold
 SHORT = 100  # tokens of a question, up to which all engines are timed
-LABELS = range(10, 15)  # ids that are read
+LABELS = list(range(10, 15))  # ids that are read
 
 Prompts = tuple[list[int], list[list[int]]]  # prefix and branches
-Way = Callable[[], object]
+Way = Callable[[], Tensor]  # the logits of LABELS after each prompt
 
 
 def prompts_of(work: Work, vocab_size: int) -> Prompts:
@@ -86,7 +88,7 @@ def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str,
 
     named = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
-    def kept_prefix(size: int) -> object:
+    def kept_prefix(size: int) -> Tensor:
         cache = DynamicCache(config=model.config)
         model(prefix, logits_to_keep=1, **{named: cache})
         outputs = []
@@ -99,36 +101,70 @@ def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str,
             mask = (place <= prefix.shape[1] + ends[:, None]).long() if size > 1 else None
             hidden = model.model(ids, attention_mask=mask, **{named: again}).last_hidden_state
             outputs.append(model.lm_head(hidden[torch.arange(len(some)), ends]))
-        return outputs
+        return torch.cat(outputs)[:, LABELS]
 
     sizes = [size for size in (1, 8, 40) if size * prefix.shape[1] < MOST]
     return {f"transformers, kept question, {n} at once": partial(kept_prefix, n) for n in sizes}
 
 
+def flex_way(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
+    """The token tree by compiled FlexAttention. Its mask is made once, which is not timed."""
+    from torch.nn.attention.flex_attention import create_block_mask
+    from transformers import AutoModelForCausalLM
+
+    kind = "flex_attention"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=kind)
+    tree = pack(*prompts, tree=True)
+    allowed, size = tree.mask, len(tree.tokens)
+    mask = create_block_mask(lambda b, h, q, k: allowed[q, k], None, None, size, size, "cpu")
+
+    def run() -> Tensor:
+        places = {"position_ids": tree.positions[None], "attention_mask": mask, "use_cache": False}
+        hidden = model.model(tree.tokens[None], **places).last_hidden_state[0, tree.ends]
+        return model.lm_head(hidden)[:, LABELS]
+
+    return {"transformers, FlexAttention, the token tree": run}
+
+
+@dataclass
+class Timing:
+    """CPU and wall seconds of a way in each round, and how far the log-probabilities of its labels
+    are from the first way's."""
+
+    cpu: list[float]
+    wall: list[float]
+    distance: float
+
+
 @torch.inference_mode()
-def timed(ways: dict[str, Way], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """CPU and wall seconds of each way in each round. The ways run in turn; a first round, which
-    warms up, is not kept."""
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for number in range(rounds + 1):
+def timed(ways: dict[str, Way], rounds: int) -> dict[str, Timing]:
+    """The ways run in turn; the seconds of a first round, which warms up, are not kept."""
+    read = {name: way().double().log_softmax(dim=-1) for name, way in ways.items()}
+    first = next(iter(read.values()))
+    timings = {name: Timing([], [], float((x - first).abs().max())) for name, x in read.items()}
+    for _ in range(rounds):
         for name, way in ways.items():
-            began = time.process_time(), time.perf_counter()
+            cpu, wall = time.process_time(), time.perf_counter()
             way()
-            if number:
-                now = time.process_time(), time.perf_counter()
-                seconds[name].append((now[0] - began[0], now[1] - began[1]))
-    return seconds
+            timings[name].cpu.append(time.process_time() - cpu)
+            timings[name].wall.append(time.perf_counter() - wall)
+    return timings
 
 
-def table(seconds: dict[str, list[tuple[float, float]]]) -> str:
+def table(timings: dict[str, Timing]) -> str:
     """Markdown: a row for each way."""
-    rows = ["| way | CPU seconds | wall seconds | CPU time over the tree's |", "|---|---|---|---|"]
-    for name, pairs in seconds.items():
-        both = zip(*pairs, strict=True)
-        columns = [f"{median(x):.3f} ({min(x):.3f} to {max(x):.3f})" for x in both]
-        ratio, tree = (median(cpu for cpu, _ in seconds[way]) for way in (name, "tree"))
-        rows.append(f"| {name} | {' | '.join(columns)} | {ratio / tree:.2f} |")
-    return "\n".join(rows)
+    titles = [
+        "way",
+        "CPU seconds",
+        "wall seconds",
+        "CPU time over the tree's",
+        "log-probs differ by",
+    ]
+    rows, tree = [], median(timings["tree"].cpu)
+    for name, one in timings.items():
+        both = [f"{median(x):.3f} ({min(x):.3f} to {max(x):.3f})" for x in (one.cpu, one.wall)]
+        rows.append([name, *both, f"{median(one.cpu) / tree:.2f}", f"{one.distance:.0e}"])
+    return markdown.table(titles, rows)
 
 
 def main() -> None:
@@ -148,6 +184,7 @@ def main() -> None:
         ways = our_ways(lm, prompts)
         if find_spec("transformers"):
             ways |= library_ways(args.model, lm.decoder.dtype, prompts)
+            ways |= flex_way(args.model, lm.decoder.dtype, prompts)
         print(f"\n{name}: {len(prompts[1])} prompts; tokens: {token_counts(*prompts)}\n")
         print(table(timed(ways, args.rounds)), flush=True)
 
