@@ -116,6 +116,7 @@ def test_a_hundred_choices_are_of_the_facts_that_have_enough() -> None:
     assert {len(set(question.choices)) for question in questions} == {100}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_short_evaluation_agrees_with_the_card(name: str) -> None:
     """Within the card's interval, plus three standard errors of so few questions."""

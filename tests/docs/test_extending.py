@@ -74,6 +74,7 @@ class TestTheFamily:
         changed = re.findall(r"^[+-](?![+-]{2} ).*$", diff, flags=re.MULTILINE)
         assert len(changed) <= 15
 
+    @pytest.mark.slow
     def test_the_other_families_keep_their_numbers(self, patched: Path) -> None:
         """The frozen logits of the reference library, on the patched copy."""
         for name in ("support/goldens", "support/tiny.py", "claims/test_goldens.py"):

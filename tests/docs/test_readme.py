@@ -63,6 +63,7 @@ def paste(block: str, clone: Path, borrowed: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_first_command_answers_a_real_question(clone: Path, borrowed: str) -> None:
     shown = paste(BLOCKS[0], clone, borrowed)
     assert "What is the capital of Canada?" in shown
@@ -70,6 +71,7 @@ def test_the_first_command_answers_a_real_question(clone: Path, borrowed: str) -
     assert "\nSelf-Ensemble answers: Ottawa (right)\n" in shown
 
 
+@pytest.mark.slow
 def test_the_second_command_passes_the_tests(clone: Path, borrowed: str) -> None:
     """Of the suite only one file, or this test would run itself."""
     shown = paste(BLOCKS[1], clone, borrowed, PYTEST_ADDOPTS="tests/core/test_layout.py")

@@ -9,6 +9,7 @@ pytest.importorskip("pandas")
 from tools import real
 
 
+@pytest.mark.slow
 def test_tables_and_figure_are_not_older_than_the_records() -> None:
     """If they are: python -m tools.real tables."""
     page = real.PAGE.read_text("utf-8")

@@ -24,6 +24,7 @@ def shown(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_wheel_in_a_fresh_environment_answers_with_the_weights_inside_it(tmp_path: Path) -> None:
     """torch and the other packages are borrowed from here, minise itself is not."""
     build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT)

@@ -246,6 +246,7 @@ def answers(folder: Path) -> list[Any]:
     return [{**row, "seconds": 0} for path in paths for row in read_rows(path)]
 
 
+@pytest.mark.slow
 def test_a_killed_client_and_a_killed_server_lose_nothing(
     pretend: Start, folder: Path, tmp_path: Path
 ) -> None:

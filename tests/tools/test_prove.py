@@ -11,6 +11,7 @@ from minise.verify.proof import Prover
 from tools.prove import model, plans, prove_all, random_plan
 
 
+@pytest.mark.slow
 def test_every_tree_of_up_to_4_tokens_is_proved() -> None:
     """`python -m tools.prove` proves those of up to 8."""
     assert [len(list(plans(n))) for n in range(1, 5)] == [2, 8, 26, 83]
