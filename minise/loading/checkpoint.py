@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from minise.config import Config
 from minise.engines import LanguageModel
@@ -26,6 +28,16 @@ ELSEWHERE = {
     "transformers": "minise.serving.transformers:load",
 }
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class Unfilled(TorchFunctionMode):
+    """Draws no initial values. Those of an embedding on "meta" would import torch's compiler, which
+    takes a second or more."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return None if function is nn.init.normal_ else function(*args, **(kwargs or {}))
 
 
 def load(
@@ -68,7 +80,7 @@ def load(
     if tokenizer is not None:
         raise InputError("a tokenizer is named for server:URL; a checkpoint has its own")
     folder, commit, config, words = read_small(str(source), revision)
-    with torch.device("meta"):  # no memory for initial values
+    with torch.device("meta"), Unfilled():  # no memory for initial values
         decoder = Decoder(config)
     large = sum(x.numel() for x in decoder.parameters()) >= LARGE
     place = _usable(device, large)

@@ -51,6 +51,7 @@ def test_ask_imports_few_files_and_needs_no_extra() -> None:
     modules = imported_by(code, without=tuple(sorted(EXTRAS)))
     assert len(ours(modules)) <= 35, ours(modules)
     assert not {name.partition(".")[0] for name in modules} & EXTRAS
+    assert "torch._dynamo" not in modules  # the compiler, a second of its own
 
 
 def test_import_minise_imports_few_files() -> None:
