@@ -18,7 +18,7 @@ from minise.methods.fitted import Row
 
 TAU = 0.5  # the paper's, in its table of under- and over-confidence
 BINS = 15  # of the expected calibration error
-RESAMPLES = 1000
+RESAMPLES, AT_ONCE = 1000, 100
 FOLDS = 5  # of the clusters, for the temperature of matched_nll
 # The answer has probability 0 if no group held it. One such question would make the mean infinite.
 SMALLEST = 1e-12
@@ -88,19 +88,24 @@ def matched(rows: Sequence[Row], cluster: NDArray[np.int64]) -> Array:
 
 
 def statistic(frame: pd.DataFrame) -> Callable[[Array], Array]:
-    """NAMES as a function of the weights of the answers (n,)."""
+    """NAMES, as columns, as a function of the weights of the answers (R, n), a resample a row."""
     x = frame[list(MEANS)].to_numpy(float)
     x, has = np.nan_to_num(x), (~np.isnan(x)).astype(float)
     right, gap = frame.accuracy.to_numpy(), (frame.accuracy - frame.confidence).to_numpy()
-    level = frame.confidence.rank(method="dense").to_numpy(int)
+    in_bin = (frame.bin.to_numpy()[:, None] == np.arange(BINS)).astype(float)
+    order = frame.confidence.to_numpy().argsort(kind="stable")
+    begins = np.unique(frame.confidence.to_numpy()[order], return_index=True)[1]
 
     def of(weights: Array) -> Array:
         # In a bin, answers * |accuracy - mean f| is |sum of (right - f)|.
-        ece = np.abs(np.bincount(frame.bin, weights * gap)).sum() / weights.sum()
-        hits = np.bincount(level, weights * right)
-        misses = np.bincount(level, weights * (1 - right))
-        won = hits @ (misses.cumsum() - misses / 2)
-        return np.array([*(weights @ x / (weights @ has)), ece, won / (hits.sum() * misses.sum())])
+        ece = np.abs((weights * gap) @ in_bin).sum(axis=1) / weights.sum(axis=1)
+        hits, misses = (
+            np.add.reduceat((weights * part)[:, order], begins, axis=1)
+            for part in (right, 1 - right)
+        )
+        won = (hits * (misses.cumsum(axis=1) - misses / 2)).sum(axis=1)
+        auroc = won / (hits.sum(axis=1) * misses.sum(axis=1))
+        return np.column_stack([weights @ x / (weights @ has), ece, auroc])
 
     return of
 
@@ -113,12 +118,14 @@ def bootstrap(of: Callable[[Array], Array], cluster: NDArray[np.int64]) -> dict[
     generator = np.random.Generator(np.random.PCG64(0))
     size = int(cluster.max()) + 1
     drawn = []
-    for _ in range(RESAMPLES):
-        counts = np.bincount(generator.integers(size, size=size), minlength=size)
-        drawn.append(of(counts[cluster].astype(float)))
-    bounds = pd.DataFrame(drawn, columns=NAMES).quantile([0.025, 0.975])
+    for _ in range(RESAMPLES // AT_ONCE):
+        places = generator.integers(size, size=(AT_ONCE, size))
+        places += size * np.arange(AT_ONCE)[:, None]
+        counts = np.bincount(places.ravel(), minlength=AT_ONCE * size).reshape(AT_ONCE, size)
+        drawn.append(of(counts[:, cluster].astype(float)))
+    bounds = pd.DataFrame(np.concatenate(drawn), columns=NAMES).quantile([0.025, 0.975])
     numbers: dict[str, Any] = {}
-    for name, value in zip(NAMES, of(np.ones(len(cluster))), strict=True):
+    for name, value in zip(NAMES, of(np.ones((1, len(cluster))))[0], strict=True):
         numbers[name] = None if np.isnan(value) else float(value)
         is_known = bounds[name].notna().all()
         numbers[f"{name}_interval"] = bounds[name].tolist() if is_known else None
