@@ -9,13 +9,15 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from minise.errors import InputError
 from minise.question import Question
 
 LARGEST = 8  # choices of an evaluation question; fewer are a subset of these
-MANY = "miniature-many"  # its questions may have up to 100
+MANY = "miniature-many"
+MOST = {MANY: 100}  # choices of its questions
 FACTS = Path(__file__).with_name("facts.json")
 # Questions of two hops: the kinds of two facts, the first's answer being the second's subject.
 HOPS = (
@@ -115,23 +117,34 @@ def evaluation_questions(
     """`n` held-out questions. Facts are drawn uniformly; each is a cluster. The i-th is about the
     same fact for any `num_choices`, and its choices are among those of a larger one, in order; in
     MANY, facts with too few answers are left out. Raises InputError for another number."""
-    most = 100 if world == MANY else LARGEST
+    most = MOST.get(world, LARGEST)
     if not 2 <= num_choices <= most:
         raise InputError(f"{world} has questions of 2 to {most} choices, not {num_choices}")
-    facts, number = WORLDS[world](), 0
     questions: list[Question] = []
+    number = 0
     while len(questions) < n:
-        draw = random.Random(f"evaluation/{seed}/{number}")
+        index, fact, chain, shuffled = _drawn(world, seed, number)
         name, number = f"{world}-{seed}-{number}", number + 1
-        index = int(draw.random() * len(facts))
-        fact = facts[index]
-        chain = _held_out_chain(fact, draw)[:most]
         if len(chain) >= num_choices:
-            shuffled = sorted(((draw.random(), choice) for choice in chain), reverse=True)
-            choices = [choice for _, choice in shuffled if choice in chain[:num_choices]]
+            choices = [choice for choice in shuffled if choice in chain[:num_choices]]
             answer, cluster = choices.index(fact.answer), f"{world}-fact-{index}"
             questions.append(Question(fact.question, choices, name, answer, cluster))
     return questions
+
+
+@cache
+def _facts(world: str) -> list[Fact]:
+    return WORLDS[world]()
+
+
+@cache
+def _drawn(world: str, seed: int, number: int) -> tuple[int, Fact, list[str], list[str]]:
+    """A fact's place in a world, the fact, and its choices as drawn and as they are shown."""
+    facts, draw = _facts(world), random.Random(f"evaluation/{seed}/{number}")
+    index = int(draw.random() * len(facts))
+    chain = _held_out_chain(facts[index], draw)[: MOST.get(world, LARGEST)]
+    shuffled = sorted(((draw.random(), choice) for choice in chain), reverse=True)
+    return index, facts[index], chain, [choice for _, choice in shuffled]
 
 
 def _held_out_chain(fact: Fact, draw: random.Random) -> list[str]:

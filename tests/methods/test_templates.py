@@ -134,7 +134,7 @@ def test_a_template_is_read_from_a_file(tmp_path: Path) -> None:
 
 def test_an_evaluation_crosses_prompts_and_shots(tmp_path: Path) -> None:
     words = "eval --task miniature --limit 3 --cut-to 4 --trials 1 --template mmlu --shots 2 -o"
-    methods = "standard,standard(template=paren),self-ensemble,cot"
+    methods = "standard,standard(template=paren),self-ensemble,cot(max_new_tokens=4)"
     assert main([*words.split(), str(tmp_path), "--method", methods]) == 0
     run = json.loads((tmp_path / "run.json").read_text())
     assert (run["template"], run["shots"]) == ("mmlu", "2")
