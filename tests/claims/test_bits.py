@@ -41,6 +41,7 @@ LARGE = [pytest.param(shape, marks=pytest.mark.slow) for shape in ((896, 4864), 
 MANY = (8, 24, 40, 64, 72, 192, 336, 640, 1232, 2048)  # numbers of rows, as they come
 FAR, NEAR = slice(0, 192), slice(192, 320)  # keys
 NAMES = ("num_attention_heads", "num_key_value_heads", "head_dim")
+LAST = pytest.param((14, 2, 64), marks=pytest.mark.slow)  # heads of Qwen2.5-0.5B
 FEW_OR_MANY = (1, 2, 3, 7, 65, 200, 513, 640)
 
 
@@ -137,7 +138,7 @@ def attention_call(*arguments: Tensor) -> Tensor:
     return torch.cat([out.to(sums.dtype), sums[..., None]], dim=-1)
 
 
-@pytest.mark.parametrize("heads", [(4, 2, 8), (3, 3, 6), (6, 2, 20), (14, 2, 64)], ids=str)
+@pytest.mark.parametrize("heads", [(4, 2, 8), (3, 3, 6), (6, 2, 20), LAST], ids=str)
 class TestAttention:
     """A call of attention_call: 64 queries, S keys."""
 

@@ -31,10 +31,7 @@ NAMES = ("tiny-llama", "tiny-mistral", "tiny-qwen2")
 # Whole prompts, and what is cut or merged in another way elsewhere: spaces, digits, apostrophes,
 # other scripts, marks that join, and the names of special tokens.
 TEXTS = [
-    "",
-    " ",
-    "\n\n",
-    "a",
+    *("", " ", "\n\n", "a"),
     "What is the capital of Canada?\n(A) Ottawa\n(B) New Delhi\nAnswer:",
     " leading, and  two   three    spaces \n\t tab \r\n and the end  ",
     "it's we're they'll I'd you've I'm don't 'sit IT'S",

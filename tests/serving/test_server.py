@@ -278,15 +278,7 @@ def test_verify_says_how_far_served_and_local_probabilities_are_apart(
     pretend: Start, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     local, server = load(folder, dtype="float32"), pretend("sglang")
-    words = [
-        "verify",
-        "--model",
-        f"server:{server.url}",
-        "--tokenizer",
-        str(folder),
-        "--trials",
-        "1",
-    ]
+    words = [*f"verify --trials 1 --model server:{server.url} --tokenizer".split(), str(folder)]
     assert main(words) == 1
     assert "FAILED: the average is above 0.1" in capsys.readouterr().out
     monkeypatch.setattr(

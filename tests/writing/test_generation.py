@@ -45,7 +45,7 @@ def test_greedy_text_equals_that_of_runs_without_a_cache(lm: LanguageModel) -> N
         assert not text.finished
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_a_text_does_not_depend_on_the_other_prompts(
     lm: LanguageModel, temperature: float, stop: list[int]
 ) -> None:
