@@ -8,13 +8,6 @@ format of real checkpoints. A step shows the model three kinds of text: plain st
 multiple-choice prompts in the default template, where the loss is on the label alone. Well-known
 facts come more often. Most prompts have few choices, and a few have many. Half of the prompts end
 in "None of the above", and in half of those it is right.
-
-    python -m tools.train_miniature weights/tiny-reasoner --family llama --steps 300 --seed 0
-    --learning-rate 2e-3 --reasoning weights/tiny-llama
-
-goes on from a checkpoint, as the distills of DeepSeek-R1 do. It shows fewer of these texts, all
-facts equally often, and besides questions of two hops with their steps, in the prompts that the
-methods cot and reasoning make, or a group of Self-Ensemble after such a text (`MIX`).
 """
 
 from __future__ import annotations
@@ -24,9 +17,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +29,10 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from minise import Decoder, LanguageModel, Question, load
-from minise.data.miniature import Fact, draw_wrong, held_out, load_facts, load_hops, shown
+from minise import Decoder
+from minise.data.miniature import Fact, draw_wrong, held_out, load_facts
 from minise.exact.attention import attention_call
 from minise.loading.config_json import read_config
-from minise.methods.reasoning import STEPS, ChainOfThought, Reasoning
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
@@ -119,30 +109,6 @@ FAMILIES = {
 # result was looked at.
 CHOICES = {2: 0.30, 3: 0.27, 4: 0.27, 5: 0.07, 6: 0.04, 7: 0.03, 8: 0.02}
 QUESTIONS, STATEMENTS, OPEN = 128, 48, 48  # texts of each kind in a step
-# The same with --reasoning, where the facts are told evenly. "hops": questions of two hops without
-# their steps. The rest have steps; of "cot" and "cot-ensemble" one in four is without a template.
-MIX = {
-    "questions": 24,
-    "statements": 16,
-    "open": 8,
-    "hops": 4,
-    "cot": 8,
-    "cot-ensemble": 8,
-    "reasoning": 8,
-}
-# As in the templates of DeepSeek-R1's distills, an earlier answer is shown without its thoughts.
-CHAT = """{{ bos_token }}{% for message in messages %}
-{% if message.role == 'user' %}
-User: {{ message.content }}
-{% else %}
-Model:
-{{ message.content.split('</think>')[-1] }}{{ eos_token }}
-{% endif %}
-{% endfor %}
-{% if add_generation_prompt %}
-Model:
-{% endif %}
-"""
 PARTS = 8  # a step's texts are sorted by length and padded in this many parts
 IGNORED = -100
 # What a piece of a text is. The model learns to write WRITTEN and LABEL pieces, and to end at END.
@@ -197,67 +163,14 @@ def multiple_choice(facts: list[Fact], draw: random.Random) -> tuple[str, str]:
         return template.render(fact.question, listed), f" {LABELS[right]}"
 
 
-def short_texts(
-    facts: list[Fact],
-    questions: int,
-    statements: int,
-    open_: int,
-    eos: str,
-    draw: random.Random,
-) -> list[Text]:
-    """Multiple-choice prompts, statements and open questions, as many of each as given."""
-    prompts = [multiple_choice(facts, draw) for _ in range(questions)]
-    chosen = tell(facts, statements + open_, draw)
-    plain = [fact.statement for fact in chosen[:statements]]
-    plain += [f"{fact.question}\nAnswer: {fact.answer}" for fact in chosen[statements:]]
+def texts_of_a_step(facts: list[Fact], eos: str, draw: random.Random) -> list[Text]:
+    """Multiple-choice prompts, statements and open questions."""
+    prompts = [multiple_choice(facts, draw) for _ in range(QUESTIONS)]
+    chosen = tell(facts, STATEMENTS + OPEN, draw)
+    plain = [fact.statement for fact in chosen[:STATEMENTS]]
+    plain += [f"{fact.question}\nAnswer: {fact.answer}" for fact in chosen[STATEMENTS:]]
     texts: list[Text] = [[(GIVEN, prompt), (LABEL, label)] for prompt, label in prompts]
     return texts + [[(WRITTEN, text), (END, eos)] for text in plain]
-
-
-def with_steps(
-    hops: list[Fact], name: str, lm: LanguageModel, eos: str, draw: random.Random
-) -> Text:
-    """A question of two hops in the prompt of the method `name`, its steps, and the answer after
-    them: all as the method writes and reads them."""
-    while True:
-        fact, k = draw.choice(hops), draw.choices(list(CHOICES), list(CHOICES.values()))[0]
-        choices = [*draw_wrong(fact, k - 1, draw), fact.answer]
-        if not held_out(fact.question, choices):
-            break
-    draw.shuffle(choices)
-    right = choices.index(fact.answer)
-    question = Question(fact.question, choices)
-    steps = f"{fact.statement} So the answer is ({LABELS[right]}) {fact.answer}."
-    cue = replace(DEFAULT_TEMPLATE, choice="").render("", [])
-    if name == "reasoning":
-        start = (method := Reasoning()).start(lm, question)
-        thought = method.close(start + steps).removeprefix(start) + cue
-        return [(GIVEN, start), (WRITTEN, thought), (LABEL, f" {LABELS[right]}"), (END, eos)]
-    plain = f"{DEFAULT_TEMPLATE.render(question.text, choices)} {STEPS}", " "
-    start, before = (ChainOfThought().start(lm, question), "") if draw.random() < 0.75 else plain
-    if name == "cot-ensemble":
-        listed = [*draw.sample(choices, draw.randint(1, min(4, k))), NULL_OPTION]
-        cue = DEFAULT_TEMPLATE.render("", listed)
-        right = listed.index(fact.answer if fact.answer in listed else NULL_OPTION)
-    return [
-        (GIVEN, start),
-        (WRITTEN, before + steps),
-        (END, eos),
-        (GIVEN, cue),
-        (LABEL, f" {LABELS[right]}"),
-    ]
-
-
-def reasoning_texts(
-    facts: list[Fact], hops: list[Fact], lm: LanguageModel, eos: str, draw: random.Random
-) -> list[Text]:
-    """One step's texts by `MIX`."""
-    texts = short_texts(facts, MIX["questions"], MIX["statements"], MIX["open"], eos, draw)
-    directly = [hop for hop in hops if shown(hop.question) == "directly"]
-    texts += short_texts(directly, MIX["hops"], 0, 0, eos, draw)
-    shown_hops = [hop for hop in hops if shown(hop.question) != "never"]
-    names = [name for name in ("cot", "cot-ensemble", "reasoning") for _ in range(MIX[name])]
-    return texts + [with_steps(shown_hops, name, lm, eos, draw) for name in names]
 
 
 def batch(texts: list[Text], tokenizer: Tokenizer) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -335,21 +248,20 @@ def losses(
 class Training:
     """A decoder and its optimizer."""
 
-    def __init__(self, config: dict[str, Any], settings: dict[str, Any]) -> None:
-        self.settings = settings
+    def __init__(self, config: dict[str, Any], seed: int, rate: float, steps: int) -> None:
+        self.highest, self.steps = rate, steps
         self.decoder = Decoder(read_config(config))
-        initialise(self.decoder, settings["seed"])
+        initialise(self.decoder, seed)
         self.optimizer = torch.optim.AdamW(
-            self.decoder.parameters(), lr=settings["rate"], betas=(0.9, 0.98), weight_decay=0.01
+            self.decoder.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01
         )
         self.step, self.seconds, self.smooth = 0, 0.0, torch.zeros(2)
 
     def rate(self) -> float:
         """The learning rate of this step: warm-up, then a cosine down to nothing."""
-        steps = self.settings["steps"]
-        warmup = max(1, min(100, steps // 10))
-        cosine = 0.5 * (1 + math.cos(math.pi * self.step / steps))
-        return self.settings["rate"] * min((self.step + 1) / warmup, cosine)
+        warmup = max(1, min(100, self.steps // 10))
+        cosine = 0.5 * (1 + math.cos(math.pi * self.step / self.steps))
+        return self.highest * min((self.step + 1) / warmup, cosine)
 
     def advance(self, parts: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         """One step on one batch."""
@@ -382,34 +294,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-3, dest="rate")
-    parser.add_argument("--reasoning", type=Path, metavar="DIR", help="teach it to reason")
     args = parser.parse_args()
     family = FAMILIES[args.family]
-    facts, hops = load_hops() if args.reasoning else (load_facts(), [])
+    facts = load_facts()
     ids = {"bos_token_id": None if family.bos is None else 0, "eos_token_id": 1}
     config = {"model_type": args.family, **SHAPE, **family.config, **ids}
     args.folder.mkdir(parents=True, exist_ok=True)
-    start = load(str(args.reasoning)) if args.reasoning else None
-    backend = start.tokenizer.backend if start else train_tokenizer(facts, family)
+    backend = train_tokenizer(facts, family)
     backend.save(str(args.folder / "tokenizer.json"))
     special = {"bos_token": family.bos, "eos_token": family.eos}
-    chat = {"chat_template": CHAT} if start else {}  # without one, a model is no chat model
-    write_json(args.folder / "tokenizer_config.json", special | chat)
+    write_json(args.folder / "tokenizer_config.json", special)
     tokenizer = Tokenizer(backend, "tokenizer.json")
-    settings = {name: getattr(args, name) for name in ("family", "steps", "seed", "rate")}
-    training = Training(config, settings | ({"reasoning": str(args.reasoning)} if start else {}))
-    make: Callable[[random.Random], list[Text]]
-    if start:
-        training.decoder.load_state_dict(start.decoder.state_dict())
-        lm = LanguageModel(str(args.folder), training.decoder.config, training.decoder, tokenizer)
-        make = partial(reasoning_texts, facts, hops, lm, family.eos)
-    else:
-        counts = (QUESTIONS, STATEMENTS, OPEN)
-        make = partial(short_texts, facts, *counts, family.eos)
+    training = Training(config, args.seed, args.rate, args.steps)
     bar = tqdm(total=args.steps, unit="step", mininterval=10)
     while training.step < args.steps:
         draw = random.Random(f"training/{args.seed}/{training.step}")
-        training.advance(batch(make(draw), tokenizer))
+        training.advance(batch(texts_of_a_step(facts, family.eos, draw), tokenizer))
         label, text = training.smooth.tolist()
         bar.update()
         bar.set_postfix(label=f"{label:.3f}", text=f"{text:.3f}", refresh=False)

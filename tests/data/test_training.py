@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from minise import load
-from minise.data.miniature import held_out, load_facts, load_hops, shown
+from minise.data.miniature import held_out, load_facts
 from tools import train_miniature
 
 
@@ -18,21 +17,11 @@ def choices_in(text: str) -> list[str]:
     return [choice for choice in listed if choice != "None of the above"]
 
 
-@pytest.mark.slow
 def test_no_set_of_choices_that_is_held_out_is_shown_in_any_order() -> None:
-    facts, hops = load_facts(), load_hops()[1]
+    facts = load_facts()
     texts = [train_miniature.multiple_choice(facts, random.Random(i))[0] for i in range(2000)]
-    lm, kinds = load("weights/tiny-reasoner"), {hop.question: shown(hop.question) for hop in hops}
-    for i in range(3):
-        for text in train_miniature.reasoning_texts(facts, hops, lm, "", random.Random(i)):
-            texts.append("".join(piece for _, piece in text))
-    asked = [text for text in texts if choices_in(text)]
-    assert len(asked) > 2000
-    for text in asked:
-        question = text.removeprefix("User: ").partition("\n")[0]
-        assert not held_out(question, choices_in(text.partition("So the answer")[0]))
-        steps = "So the answer is" in text
-        assert kinds.get(question) in (None, "directly", *(["with steps"] if steps else []))
+    for text in texts:
+        assert not held_out(text.partition("\n")[0], choices_in(text))
 
 
 def test_a_training_gives_the_same_weights_again(
