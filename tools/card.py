@@ -1,0 +1,154 @@
+"""What only a GPU can show, in one command and ten minutes: python -m tools.card card.json
+
+Each stage is a process of its own with a time limit; one that fails takes no other along, and the
+file is written after each. The weights are random, in bfloat16 and in the shape of Llama-3-8B,
+unless --model names a folder. Tried on a CPU: --device cpu --model weights/tiny-llama
+
+- tests: those of the CUDA device.
+- verify: which numbers of separate, dense and tree are equal on this card.
+- bench: tools/bench.py, one question at a time.
+- rate: 8 questions in a pass; questions a second beside the goals. A pass as it is, and replayed
+  as a CUDA graph, whose calls are fixed by the tree.
+- vllm: the same prompts by vLLM with its prefix cache, if it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from minise import load, pack
+from minise.exact.attention import tree_reader
+from minise.files import write_file
+from minise.loading.config_json import read_config
+from minise.model import Decoder
+from tools.bench import WORK, Prompts, prompts_of
+
+HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
+SIZES = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, **HEADS}
+SHAPE = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128256}
+SHAPE |= {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": False, **SIZES}
+GOALS = {"qasc": 50, "truthfulqa": 100, "biology": 8}  # questions a second at 8B
+SHIPPED, AT_ONCE, ROUNDS = Path("weights/tiny-llama"), 8, 5
+
+
+def write_model(folder: Path) -> None:
+    """A checkpoint of SHAPE with random weights, and with a shipped tokenizer."""
+    folder.mkdir(parents=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((SHIPPED / name).read_bytes())
+    with torch.device("meta"):
+        state = Decoder(read_config(SHAPE)).to(torch.bfloat16).state_dict()
+    random = {name: torch.empty_like(x, device="cpu").normal_(0, 0.02) for name, x in state.items()}
+    save_file(random, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+
+
+def questions(name: str, vocabulary: int) -> Prompts:
+    """The prompts of 8 questions, which share nothing but the empty beginning."""
+    drawn = [prompts_of(WORK[name], vocabulary, seed) for seed in range(AT_ONCE)]
+    return [], [prefix + branch for prefix, branches in drawn for branch in branches]
+
+
+def seconds(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(ROUNDS + 1):  # the first warms up
+        began = time.perf_counter()
+        run()
+        torch.cuda.synchronize() if torch.cuda.is_available() else None
+        times.append(time.perf_counter() - began)
+    return median(times[1:])
+
+
+@torch.inference_mode()
+def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
+    lm, found = load(folder, dtype=dtype, device=device), {}
+    for name, goal in GOALS.items():
+        tree = pack(*questions(name, lm.config.vocab_size), tree=True)
+        places = (x.to(lm.decoder.device) for x in (tree.tokens[None], tree.positions[None]))
+        attend = tree_reader(tree, lm.refined).attend
+        run = partial(lm.refined.run, *places, attend, tree.ends.to(lm.decoder.device))
+        one = {"tokens": len(tree.tokens), "goal": goal, "a second": AT_ONCE / seconds(run)}
+        if device.startswith("cuda"):
+            recorded = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(recorded):
+                result = run()
+            one["a second, replayed"] = AT_ONCE / seconds(recorded.replay)
+            one["equal bits"] = torch.equal(result, run())
+        found[name] = one
+    return found
+
+
+def vllm(folder: str, device: str, dtype: str) -> dict[str, Any]:
+    from vllm import LLM, SamplingParams  # type: ignore[import-not-found, unused-ignore]
+
+    vocabulary = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
+    model = LLM(folder, enable_prefix_caching=True, skip_tokenizer_init=True, dtype=dtype)
+    read, found = SamplingParams(max_tokens=1, logprobs=20, detokenize=False), {}
+    for name, goal in GOALS.items():
+        prompts = [{"prompt_token_ids": ids} for ids in questions(name, vocabulary)[1]]
+        began = time.perf_counter()
+        model.generate(prompts, read, use_tqdm=False)  # once: the next would find all in its cache
+        found[name] = {"goal": goal, "a second": AT_ONCE / (time.perf_counter() - began)}
+    return found
+
+
+def stages(folder: str, device: str, dtype: str) -> dict[str, tuple[int, list[str]]]:
+    """The seconds that each stage may take, and its command."""
+    model = ["--model", folder, "--device", device, "--dtype", dtype]
+    python, works = [sys.executable, "-m"], ["--work", "qasc,truthfulqa,biology", "--rounds", "3"]
+    return {
+        "tests": (120, [*python, "pytest", "-rs", "-k", "cuda", "tests/claims/test_devices.py"]),
+        "verify": (150, [*python, "minise", "verify", *model]),
+        "bench": (240, [*python, "tools.bench", *model, *works]),
+        "rate": (90, [*python, "tools.card", "--stage", "rate", *model]),
+        "vllm": (240, [*python, "tools.card", "--stage", "vllm", *model]),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output", type=Path, nargs="?", default=Path("card.json"))
+    parser.add_argument("--model", default="runs/card/random-8b", help="a folder")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--stage", choices=("rate", "vllm"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.stage:
+        print(
+            json.dumps(
+                {"rate": rate, "vllm": vllm}[args.stage](args.model, args.device, args.dtype)
+            )
+        )
+        return 0
+    if not Path(args.model).exists():
+        write_model(Path(args.model))
+    cuda = torch.cuda.get_device_name() if args.device.startswith("cuda") else None
+    report: dict[str, Any] = {"card": cuda, "torch": torch.__version__, "cuda": torch.version.cuda}
+    for name, (limit, command) in stages(args.model, args.device, args.dtype).items():
+        began = time.perf_counter()
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+            status, lines = str(done.returncode), (done.stdout or done.stderr).splitlines()[-40:]
+        except subprocess.TimeoutExpired:
+            status, lines = f"more than {limit} s", []
+        seconds = round(time.perf_counter() - began, 1)
+        report[name] = {"status": status, "seconds": seconds, "lines": lines}
+        write_file(args.output, json.dumps(report, indent=1) + "\n")
+        print(f"{name}: {status}, {seconds} s", *lines[-1:], flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
