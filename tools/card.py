@@ -2,13 +2,10 @@
 
 Each stage is a process of its own with a time limit; one that fails takes no other along, and the
 file is written after each. The weights are random, in bfloat16 and in the shape of Llama-3-8B,
-unless --model names a folder. Tried on a CPU: --device cpu --model weights/tiny-llama
+unless --model is a folder. On a CPU: --device cpu --dtype float32 --model weights/tiny-llama
 
-- tests: those of the CUDA device.
-- verify: which numbers of separate, dense and tree are equal on this card.
-- bench: tools/bench.py, one question at a time.
-- rate: 8 questions in a pass; questions a second beside the goals. A pass as it is, and replayed
-  as a CUDA graph, whose calls are fixed by the tree.
+- tests of the CUDA device; verify; bench, one question at a time.
+- rate: questions a second, 8 in a pass, beside the goals; also replayed as a CUDA graph.
 - vllm: the same prompts by vLLM with its prefix cache, if it is installed.
 """
 

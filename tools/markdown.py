@@ -1,4 +1,4 @@
-"""Tables in Markdown, as the studies print them for docs/."""
+"""Tables in Markdown, as docs/ has them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,3 @@ from collections.abc import Iterable, Sequence
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
     return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
-
-
-def tell(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    print(f"{title}\n\n{table(heads, rows)}\n")

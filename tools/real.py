@@ -40,7 +40,8 @@ def record(run: Path, name: str, model: str) -> None:
     folder = RECORDS / name
     folder.mkdir(parents=True)
     what = {**done.what, "model": model, "shards": 1}
-    (folder / "run.json").write_text(json.dumps(what, indent=1) + "\n")
+    about = re.sub(r"\"Question\(.* id='(\S+)',.*\"", r'"\1"', json.dumps(what, indent=1))
+    (folder / "run.json").write_text(about + "\n")
     for task, methods in done.rows.items():
         for method, rows in methods.items():
             lines = [json.dumps({key: short(row.get(key)) for key in KEPT}) for row in rows]
@@ -242,6 +243,8 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     return f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{words}</text>'
 
 
+CELLS = {"default | 0": f"{MAIN[SEEN]}standard"}
+CELLS |= {x.replace("-", " | "): f"standard-{x}-qwen15/qasc-standard" for x in PROMPTS}
 TABLES: dict[str, Table | Differences | Changed] = {
     "main": Table(
         "model | data",
@@ -250,6 +253,22 @@ TABLES: dict[str, Table | Differences | Changed] = {
     ),
     "counts": Differences(HEAD, AGAINST),
     "seen": Differences(HEAD, [FIRST], counts=False),
+    "prompts": Table(
+        "prompt | solved questions",
+        [(label, cell) for label, cell in CELLS.items() if rows_of(cell)],
+        [
+            *(("questions", "", "n"), ("right", "", "accuracy+"), ("tokens", "", "tokens")),
+            *(("confidence", "", "confidence"), ("on labels", "", "on_labels")),
+        ],
+    ),
+    "choices": Table(
+        "model | choices",
+        [("0.5B | 2", "choices-qwen05/qasc-k2-"), ("0.5B | 4", "choices-qwen05/qasc-k4-")],
+        [
+            *(("questions", BOTH[1], "n"), ("standard", BOTH[1], "accuracy+")),
+            *(("Self-Ensemble", BOTH[0], "accuracy+"), ("tokens", BOTH[0], "tokens")),
+        ],
+    ),
     "confidence": Table(
         "model | data | method",
         [

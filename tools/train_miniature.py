@@ -306,14 +306,12 @@ def main() -> None:
     write_json(args.folder / "tokenizer_config.json", special)
     tokenizer = Tokenizer(backend, "tokenizer.json")
     training = Training(config, args.seed, args.rate, args.steps)
-    bar = tqdm(total=args.steps, unit="step", mininterval=10)
-    while training.step < args.steps:
+    bar = tqdm(range(args.steps), unit="step", mininterval=10)
+    for _ in bar:
         draw = random.Random(f"training/{args.seed}/{training.step}")
         training.advance(batch(texts_of_a_step(facts, family.eos, draw), tokenizer))
         label, text = training.smooth.tolist()
-        bar.update()
         bar.set_postfix(label=f"{label:.3f}", text=f"{text:.3f}", refresh=False)
-    bar.close()
     state = {name: p.to(torch.bfloat16) for name, p in training.decoder.state_dict().items()}
     save_file(state, args.folder / "model.safetensors", metadata={"format": "pt"})
     write_json(args.folder / "config.json", config)

@@ -178,11 +178,12 @@ class Asker:
             except InputError:
                 yield from self.asked(batch)
                 raise
+            tokens = plan.tokens(self.engine)
+            new = Planned(seed, plan, tokens, time.perf_counter() - began)
             if batch and beyond(batch, plan) >= most:
                 yield from self.asked(batch)
                 batch = []
-            tokens = plan.tokens(self.engine)
-            batch.append(Planned(seed, plan, tokens, time.perf_counter() - began))
+            batch.append(new)
         yield from self.asked(batch)
 
     def asked(self, batch: Sequence[Planned]) -> Iterator[Row]:

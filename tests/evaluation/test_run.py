@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,7 +103,10 @@ def test_a_pass_takes_questions_until_they_have_so_many_tokens_of_their_own(
     monkeypatch.setattr(module, "TOGETHER", 80)
     run = make_run()
     run.tasks[0].options.update({"solved": solved} if solved else {})
+    began = time.perf_counter()
     evaluate(lm, run, tmp_path, print)
+    took = sum(row["seconds"] for row in read_rows(tmp_path / STANDARD))
+    assert took < time.perf_counter() - began  # no second counts twice
     assert len(passes) > 1
     assert all(80 <= tokens < 160 for tokens in passes[:-1])
 
