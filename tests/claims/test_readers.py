@@ -172,7 +172,7 @@ def bounded() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", READERS)
-@cases(25)
+@cases(15)
 @given(data=st.data())
 def test_any_file_is_read_or_refused_in_one_line(
     name: str, data: st.DataObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]

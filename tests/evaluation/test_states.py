@@ -43,7 +43,7 @@ def test_a_folder_in_any_state_goes_on_or_says_why_not(
     lm: LanguageModel, make_run: Callable[..., Run], finished: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 2)
-    run_machine(lambda: Folder(lm, make_run, finished, monkeypatch), settings=cases(6))
+    run_machine(lambda: Folder(lm, make_run, finished, monkeypatch), settings=cases(4))
 
 
 class Folder(RuleBasedStateMachine):

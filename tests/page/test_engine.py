@@ -40,9 +40,8 @@ TEXTS = [
     "Пушкин Ἀθῆναι עברית العربية हिन्दी ไทย 日本語 한국어",
     "👩‍👩‍👧 🇨🇦 e\u0301 \u200b\u2028\u00a0\u3000\ufeff \u0085x",
     "<|begin_of_text|>x<|end_of_text|> <s>y</s> <|spare|><|endoftext|>",
-    "<|begin_of_text <s",
     "((A)) --> {x: [1, 2]} && a_b != c$d 100%",
-    "\x00\x07 zero",
+    *("\x00\x07 zero", "<|begin_of_text <s"),
 ]
 QUESTIONS = int(os.environ.get("MINISE_LIVE_QUESTIONS", 15))  # of each checkpoint
 START = """
