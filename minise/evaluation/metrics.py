@@ -118,10 +118,10 @@ def bootstrap(of: Callable[[Array], Array], cluster: NDArray[np.int64]) -> dict[
     generator = np.random.Generator(np.random.PCG64(0))
     size = int(cluster.max()) + 1
     drawn = []
-    for _ in range(RESAMPLES // AT_ONCE):
-        places = generator.integers(size, size=(AT_ONCE, size))
-        places += size * np.arange(AT_ONCE)[:, None]
-        counts = np.bincount(places.ravel(), minlength=AT_ONCE * size).reshape(AT_ONCE, size)
+    for start in range(0, RESAMPLES, AT_ONCE):
+        number = min(AT_ONCE, RESAMPLES - start)
+        places = generator.integers(size, size=(number, size)) + size * np.arange(number)[:, None]
+        counts = np.bincount(places.ravel(), minlength=number * size).reshape(number, size)
         drawn.append(of(counts[:, cluster].astype(float)))
     bounds = pd.DataFrame(np.concatenate(drawn), columns=NAMES).quantile([0.025, 0.975])
     numbers: dict[str, Any] = {}
