@@ -24,8 +24,8 @@ from minise.exact.run import forward, read_ends
 from tests.support.cases import cases
 from tests.support.tiny import ALL_FAMILIES, load_tiny
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-LAST = pytest.param(DTYPES[-1], marks=pytest.mark.slow)
+MORE = [pytest.param(x, marks=pytest.mark.slow) for x in (torch.float64, torch.float16)]
+DTYPES = (torch.float32, torch.bfloat16, *MORE)
 VOCABULARY = range(50, 53)  # few ids, so that branches that do not copy one another meet too
 LENGTHS = (0, 1, 2, 5, 20, 33, 50, 63, 64, 65, 130)  # around one block and beyond two
 
@@ -65,9 +65,7 @@ MODELS: dict[str, dict[str, Any]] = {
 families = st.sampled_from(list(MODELS))
 
 
-@pytest.fixture(
-    scope="module", params=[*DTYPES[:-1], LAST], ids=lambda dtype: str(dtype).split(".")[1]
-)
+@pytest.fixture(scope="module", params=DTYPES, ids=lambda dtype: str(dtype).split(".")[1])
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
     """A tiny random model of each family, all in one dtype."""
     folder = tmp_path_factory.mktemp("property")

@@ -183,6 +183,7 @@ def test_a_method_that_picks_one_label_looks_like_it(tmp_path: Path) -> None:
     assert counts["(answers)"] == ["32", "32", "32"]
 
 
+@pytest.mark.slow
 def test_the_paper_stands_beside_what_it_ran(tmp_path: Path) -> None:
     methods = {"standard": rows_of(926, 678), "self-ensemble": rows_of(926, 747)}
     facts = {"task": "qasc", "model": "meta-llama/Meta-Llama-3-8B"}
@@ -242,6 +243,7 @@ def test_of_several_runs_each_is_named(tmp_path: Path) -> None:
 # The command
 
 
+@pytest.mark.slow
 def test_the_report_of_several_folders_leaves_each_alone(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
