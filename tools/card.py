@@ -16,7 +16,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -30,7 +29,7 @@ from minise.exact.attention import tree_reader
 from minise.files import write_file
 from minise.loading.config_json import read_config
 from minise.model import Decoder
-from tools.bench import WORK, Prompts, prompts_of
+from tools.bench import WORK, Prompts, Way, prompts_of, timed
 
 HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
 SIZES = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, **HEADS}
@@ -58,14 +57,9 @@ def questions(name: str, vocabulary: int) -> Prompts:
     return [], [prefix + branch for prefix, branches in drawn for branch in branches]
 
 
-def seconds(run: Callable[[], object]) -> float:
-    times = []
-    for _ in range(ROUNDS + 1):  # the first warms up
-        began = time.perf_counter()
-        run()
-        torch.cuda.synchronize() if torch.cuda.is_available() else None
-        times.append(time.perf_counter() - began)
-    return median(times[1:])
+def replayed(recorded: torch.cuda.CUDAGraph, result: torch.Tensor) -> torch.Tensor:
+    recorded.replay()
+    return result
 
 
 @torch.inference_mode()
@@ -76,19 +70,22 @@ def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
         places = (x.to(lm.decoder.device) for x in (tree.tokens[None], tree.positions[None]))
         attend = tree_reader(tree, lm.refined).attend
         run = partial(lm.refined.run, *places, attend, tree.ends.to(lm.decoder.device))
-        one = {"tokens": len(tree.tokens), "goal": goal, "a second": AT_ONCE / seconds(run)}
+        one: dict[str, Any] = {"tokens": len(tree.tokens), "goal": goal}
+        ways: dict[str, Way] = {"tree": run}
         if device.startswith("cuda"):
-            recorded = torch.cuda.CUDAGraph()
+            expected, recorded = run(), torch.cuda.CUDAGraph()  # the first run warms up
             with torch.cuda.graph(recorded):
                 result = run()
-            one["a second, replayed"] = AT_ONCE / seconds(recorded.replay)
-            one["equal bits"] = torch.equal(result, run())
+            ways["replayed"] = partial(replayed, recorded, result)
+            one["equal bits"] = torch.equal(ways["replayed"](), expected)
+        for way, timing in timed(ways, ROUNDS).items():
+            one[f"a second, {way}"] = AT_ONCE / median(timing.wall)
         found[name] = one
     return found
 
 
 def vllm(folder: str, device: str, dtype: str) -> dict[str, Any]:
-    from vllm import LLM, SamplingParams  # type: ignore[import-not-found, unused-ignore]
+    from vllm import LLM, SamplingParams
 
     vocabulary = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
     model = LLM(folder, enable_prefix_caching=True, skip_tokenizer_init=True, dtype=dtype)
