@@ -105,8 +105,7 @@ FAMILIES = {
         },
     ),
 }
-# How many choices a training question has. "few": of the shipped checkpoints, fixed before any
-# result was looked at.
+# How many choices a training question has: fixed before any result was looked at.
 CHOICES = {2: 0.30, 3: 0.27, 4: 0.27, 5: 0.07, 6: 0.04, 7: 0.03, 8: 0.02}
 QUESTIONS, STATEMENTS, OPEN = 128, 48, 48  # texts of each kind in a step
 PARTS = 8  # a step's texts are sorted by length and padded in this many parts
