@@ -54,9 +54,10 @@ QUICK += (
 )
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in CAUGHT_BY]
-)
+PLANTED = [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in CAUGHT_BY]
+
+
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_caught(name: str, tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
     process = PROCESSES.Process(target=run_planted, args=(name, *CAUGHT_BY[name], str(output)))

@@ -88,6 +88,14 @@ def test_the_readme_is_short_and_so_are_its_sentences() -> None:
     assert [one for one in sentences if len(one.split()) > 25] == []
 
 
+def test_no_command_of_the_readme_has_a_place_to_fill_in() -> None:
+    """<this repository> cannot be pasted."""
+    text = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+    code = [*BLOCKS, *re.findall(r"`[^`\n]+`", text)]
+    assert len(code) > 30
+    assert [part for part in code if re.search("<[a-z]", part)] == []
+
+
 def test_the_drawing_of_the_mask_is_what_the_program_draws() -> None:
     drawn = subprocess.run(
         [sys.executable, "-m", "tools.draw_mask"],

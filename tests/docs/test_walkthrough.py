@@ -15,6 +15,7 @@ import pytest
 
 matplotlib = pytest.importorskip("matplotlib")
 
+pytestmark = pytest.mark.slow
 FILE = Path(__file__).parents[2] / "docs/walkthrough.ipynb"
 NUMBER = r"\d+\.\d+%"  # another machine may round the last digit otherwise
 
@@ -42,7 +43,6 @@ def ran() -> Iterator[dict[str, Any]]:
     names["plt"].close("all")
 
 
-@pytest.mark.slow
 def test_every_cell_prints_its_stored_output(ran: dict[str, Any]) -> None:
     """To write the outputs anew: jupyter nbconvert --to notebook --execute --inplace."""
     cells = code_cells()
@@ -57,7 +57,6 @@ def test_every_cell_prints_its_stored_output(ran: dict[str, Any]) -> None:
         assert computed == pytest.approx(expected, abs=0.2)
 
 
-@pytest.mark.slow
 def test_the_picture_shows_the_mask_and_the_positions_of_the_layout(ran: dict[str, Any]) -> None:
     above, below = ran["figure"].axes
     end = int(ran["layout"].ends[1]) + 1
@@ -69,7 +68,6 @@ def test_the_picture_shows_the_mask_and_the_positions_of_the_layout(ran: dict[st
     assert base64.b64decode(stored["data"]["image/png"]).startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_the_page_of_explain_is_shown_in_a_frame(ran: dict[str, Any]) -> None:
     assert code_cells()["page"]["source"][-1] == "page"
     assert ran["page"].question == ran["question"]

@@ -275,10 +275,10 @@ def test_a_report_needs_no_model_and_can_be_made_again(
 # Pictures
 
 
-@pytest.mark.parametrize(
-    "experiment",
-    ["choices", *(pytest.param(x, marks=pytest.mark.slow) for x in EXPERIMENTS if x != "choices")],
-)
+REST = [pytest.param(x, marks=pytest.mark.slow) for x in EXPERIMENTS if x != "choices"]
+
+
+@pytest.mark.parametrize("experiment", ["choices", *REST])
 def test_each_experiment_is_shown_in_its_tables_and_pictures(
     lm: LanguageModel, asked: Asked, tmp_path: Path, experiment: str
 ) -> None:

@@ -256,11 +256,10 @@ class TestInfluence:
 
 
 T = len(FLAT.tokens)
+ROWS = [x if x % 4 == 3 else pytest.param(x, marks=pytest.mark.slow) for x in range(T)]
 
 
-@pytest.mark.parametrize(
-    "row", [x if x % 4 == 3 else pytest.param(x, marks=pytest.mark.slow) for x in range(T)]
-)
+@pytest.mark.parametrize("row", ROWS)
 def test_every_wrong_cell_of_a_mask_is_found(model: Models, monkeypatch, row: int) -> None:
     """A cell that shows one group to another, or a group to the prefix, is found by scrambling
     alone; any cell by `verify`."""
