@@ -3,14 +3,12 @@
     python -m tools.draw_mask                       the paper's layout, as in the README
     python -m tools.draw_mask --tree                with common prefixes merged
 
-A row attends to the columns marked with a block. The groups are drawn without "None of the above",
-to keep the drawing small.
+A row attends to the columns marked with a block. No group has a "None of the above" here.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 
 from minise import Layout, Question, SelfEnsemble, load, pack
 from minise.tokenizer import Tokenizer
@@ -34,16 +32,11 @@ def draw(layout: Layout, tokenizer: Tokenizer) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="weights/tiny-llama")
     parser.add_argument("--tree", action="store_true", help="merge common prefixes")
     args = parser.parse_args()
-    lm = load(args.model)
+    lm = load("weights/tiny-llama")
     plan = SelfEnsemble(group_size=2, trials=1, null_option=False).plan(lm, QUESTION)
-    text = draw(pack(plan.prefix, plan.branches, tree=args.tree), lm.tokenizer)
-    encoding = sys.stdout.encoding or "ascii"
-    if "█·".encode(encoding, "replace") == b"??":  # a terminal of ASCII alone
-        text = text.replace("█", "#").replace("·", ".")
-    print(text.encode(encoding, "backslashreplace").decode(encoding))
+    print(draw(pack(plan.prefix, plan.branches, tree=args.tree), lm.tokenizer))
 
 
 if __name__ == "__main__":
