@@ -1,11 +1,11 @@
-"""The tables of docs/real.md, the README's first figure, and the records they are made from.
+"""Tables of docs/real.md and other pages, the README's first figure, and their records.
 
 python -m tools.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
 python -m tools.real tables
 
 `record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts and
-groups, with four digits a number. `tables` writes the tables into the page, and the figure; a test
-holds that they are not older.
+groups, with four digits a number. `tables` writes the tables into the pages, and the figure; a
+test holds that they are not older.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from minise.evaluation.results import read_run
 from minise.files import write_file
 from tools import markdown
 
-ROOT = Path(__file__).parents[1]
-PAGE, RECORDS = ROOT / "docs" / "real.md", ROOT / "docs" / "real"
+RECORDS = Path(__file__).parents[1] / "docs" / "real"
+PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "serving", "costs")]
 KEPT: tuple[str, ...] = ("id", "seed", "cluster", "question_hash", "answer", "prediction")
 KEPT += ("probabilities", "label", "on_labels", "null", "tokens", "notes")
 NONE = "-"  # a run does not have it
@@ -106,13 +106,13 @@ class Differences:
             if of_a and of_b and (one := difference(of_a, of_b)):
                 found.append((label, one))
         corrected = holm([one["mcnemar_p"] for _, one in found])
-        titles = [*self.head.split(" | "), "questions", "points", "p", "Holm"]
+        titles = [*self.head.split(" | "), "questions", "points", "p"] + ["Holm"] * self.counts
         body = []
         for (label, one), p in zip(found, corrected, strict=True):
             low, high = (f"{100 * x:+.1f}" for x in one["interval"])
             points = f"{100 * one['accuracy']:+.1f} [{low}, {high}]"
             cells = [label, str(one["n"]), points, f"{one['mcnemar_p']:.2g}"]
-            body.append([*cells, f"{p:.2g}" if self.counts else NONE])
+            body.append(cells + [f"{p:.2g}"] * self.counts)
         return markdown.table(titles, body)
 
 
@@ -181,10 +181,15 @@ MAIN = {
 }
 PROMPTS = ("mmlu-0", "chat-0", "default-5", "mmlu-5", "chat-5")  # a template, and shots
 BOTH = ("self-ensemble", "standard")  # the plan's comparisons: a label, and two cells
+
+
+def of_prompt(x: str, method: str, end: str = "") -> str:
+    """The answers of a method under one of PROMPTS; end: of one that is made from them."""
+    return f"{method}-{x}-qwen15/qasc-{end or method}"
+
+
 AGAINST = [(f"standard | {x}", *(f"{at}{m}" for m in BOTH)) for x, at in MAIN.items()]
-AGAINST += [
-    (f"standard, {x} | {SEEN}", *(f"{m}-{x}-qwen15/qasc-{m}" for m in BOTH)) for x in PROMPTS
-]
+AGAINST += [(f"standard, {x} | {SEEN}", *(of_prompt(x, m) for m in BOTH)) for x in PROMPTS]
 AGAINST += [
     (f"{m} | {x}", f"{MAIN[x]}self-ensemble", f"{MAIN[x]}{m}")
     for x in ("1.5B | TruthfulQA", "1.5B | Biology")
@@ -194,14 +199,14 @@ FIRST = AGAINST.pop([*MAIN].index(SEEN))
 HEAD = "Self-Ensemble minus | model | data"
 
 
-def page() -> str:
-    """docs/real.md with its tables as the records have them."""
+def page(path: Path) -> str:
+    """A page with its tables as the records have them."""
 
     def table(found: re.Match[str]) -> str:
         return f"{found[1]}\n{TABLES[found[2]].text()}\n{found[3]}"
 
     form = r"(<!-- table (\S+) -->).*?(<!-- end -->)"
-    return re.sub(form, table, PAGE.read_text("utf-8"), flags=re.DOTALL)
+    return re.sub(form, table, path.read_text("utf-8"), flags=re.DOTALL)
 
 
 FIGURES = {"real.svg": "#1f2328", "real-dark.svg": "#d6dbe1"}  # the second for a dark page
@@ -243,8 +248,26 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     return f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{words}</text>'
 
 
-CELLS = {"default | 0": f"{MAIN[SEEN]}standard"}
-CELLS |= {x.replace("-", " | "): f"standard-{x}-qwen15/qasc-standard" for x in PROMPTS}
+def by_prompt(method: str) -> Table:
+    """A method on the largest model and QASC, a row for each template and number of shots."""
+    rows = {x.replace("-", " | "): of_prompt(x, method) for x in PROMPTS}
+    rows = {"default | 0": f"{MAIN[SEEN]}{method}", **rows}
+    return Table(
+        "prompt | solved questions",
+        [(label, at) for label, at in rows.items() if rows_of(at)],
+        [
+            *(("questions", "", "n"), ("right", "", "accuracy+"), ("tokens", "", "tokens")),
+            ("on labels", "", "on_labels"),
+        ],
+    )
+
+
+def steps(x: str) -> list[tuple[str, str, str]]:
+    """From standard inference to one trial, and from one to five."""
+    one, five = (of_prompt(x, BOTH[0], end) for end in ("first-trials(trials=1)", ""))
+    return [("N = 1 than standard", one, of_prompt(x, BOTH[1])), ("N = 5 than N = 1", five, one)]
+
+
 TABLES: dict[str, Table | Differences | Changed] = {
     "main": Table(
         "model | data",
@@ -253,14 +276,13 @@ TABLES: dict[str, Table | Differences | Changed] = {
     ),
     "counts": Differences(HEAD, AGAINST),
     "seen": Differences(HEAD, [FIRST], counts=False),
-    "prompts": Table(
-        "prompt | solved questions",
-        [(label, cell) for label, cell in CELLS.items() if rows_of(cell)],
-        [
-            *(("questions", "", "n"), ("right", "", "accuracy+"), ("tokens", "", "tokens")),
-            *(("confidence", "", "confidence"), ("on labels", "", "on_labels")),
-        ],
+    "brings": Differences(
+        "more right | prompt",
+        [(f"{what} | {x}", *pair) for x in PROMPTS for what, *pair in steps(x)],
+        counts=False,
     ),
+    "prompts": by_prompt("standard"),
+    "prompts-ensemble": by_prompt("self-ensemble"),
     "choices": Table(
         "model | choices",
         [("0.5B | 2", "choices-qwen05/qasc-k2-"), ("0.5B | 4", "choices-qwen05/qasc-k4-")],
@@ -274,6 +296,7 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [
             (f"{label} | {name}", start + METHODS[name])
             for label, start in MAIN.items()
+            if "135M" not in label
             for name in ("standard", "vector scaling", "Self-Ensemble")
             if rows_of(start + METHODS[name]) and (name != "vector scaling" or "1.5B" in label)
         ],
@@ -317,9 +340,10 @@ def main() -> int:
     if wanted.action == "record":
         record(wanted.run, wanted.name, wanted.model)
     else:
-        write_file(PAGE, page())
+        for path in PAGES:
+            write_file(path, page(path))
         for name, ink in FIGURES.items():
-            write_file(PAGE.with_name(name), figure(ink))
+            write_file(RECORDS.with_name(name), figure(ink))
     return 0
 
 

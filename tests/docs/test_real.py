@@ -1,4 +1,4 @@
-"""docs/real.md and its figure show what their records say."""
+"""docs/real.md, its figure and the table of docs/serving.md show what their records say."""
 
 import re
 
@@ -12,11 +12,11 @@ from tools import real
 @pytest.mark.slow
 def test_tables_and_figure_are_not_older_than_the_records() -> None:
     """If they are: python -m tools.real tables."""
-    page = real.PAGE.read_text("utf-8")
-    assert set(re.findall(r"<!-- table (\S+) -->", page)) == real.TABLES.keys()
-    assert page == real.page()
+    pages = {path: path.read_text("utf-8") for path in real.PAGES}
+    assert {*re.findall(r"<!-- table (\S+) -->", str(pages))} == real.TABLES.keys()
+    assert pages == {path: real.page(path) for path in pages}
     for name, ink in real.FIGURES.items():
-        assert real.PAGE.with_name(name).read_text("utf-8") == real.figure(ink)
+        assert real.RECORDS.with_name(name).read_text("utf-8") == real.figure(ink)
 
 
 def test_a_record_names_its_model_and_no_path() -> None:
