@@ -1,6 +1,6 @@
 """Draw the packed sequence of a small question: tokens, positions and attention mask.
 
-    python -m tools.draw_mask                       the paper's layout, as in the README
+    python -m tools.draw_mask                       the paper's layout, as in docs/reading.md
     python -m tools.draw_mask --tree                with common prefixes merged
 
 A row attends to the columns marked with a block. No group has a "None of the above" here.

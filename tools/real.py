@@ -4,8 +4,7 @@ python -m tools.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
 python -m tools.real tables
 
 `record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts and
-groups, with four digits a number. `tables` writes the tables into the pages, and the figure; a
-test holds that they are not older.
+groups, with four digits a number. `tables` writes the tables into the pages, and the figure.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ RECORDS = Path(__file__).parents[1] / "docs" / "real"
 PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "serving", "costs")]
 KEPT: tuple[str, ...] = ("id", "seed", "cluster", "question_hash", "answer", "prediction")
 KEPT += ("probabilities", "label", "on_labels", "null", "tokens", "notes")
-NONE = "-"  # a run does not have it
 Rows = list[dict[str, Any]]
 
 
@@ -68,8 +66,7 @@ def rows_of(cell: str) -> Rows | None:
 
 @cache
 def numbers(cell: str) -> dict[str, Any]:
-    rows = rows_of(cell)
-    return {} if rows is None else measure(rows)
+    return measure(rows) if (rows := rows_of(cell)) else {}
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ def written(values: dict[str, Any], name: str) -> str:
     """A number as the page shows it; "accuracy+" is with its interval."""
     value = values.get(name.removesuffix("+"))
     if value is None:
-        return NONE
+        return "-"  # a run does not have it
     if name in ("n", "tokens"):
         return f"{value:,.0f}"
     if name.removesuffix("+") not in SHARES:
