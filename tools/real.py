@@ -160,7 +160,7 @@ def written(values: dict[str, Any], name: str) -> str:
 SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "on_labels_p5", "flips")
 MODELS = {"135M": "smollm2", "0.5B": "qwen05", "1.5B": "qwen15"}
 DATA = {"QASC": "qasc", "TruthfulQA": "truthfulqa", "Biology": "biology"}
-TASK = {"qasc": "qasc", "truthfulqa": "truthfulqa", "biology": "mmlu_pro_biology"}
+TASK = {"qasc": "qasc", "truthfulqa": "truthfulqa", "biology": "mmlu_pro_biology-k10"}
 METHODS = {
     "standard": "standard",
     "vector scaling": "vector-scaling",
