@@ -15,17 +15,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-import griffe
 import markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-import minise
 from minise import explain, load
 from minise.commands.options import QUESTION
 from tools.cli_page import page as cli_page
-from tools.draw_api import with_code
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = "docs/walkthrough.ipynb"
@@ -48,20 +45,6 @@ LINK = re.compile(
     r"(?P<before>\[[^]]*\]\(|\b(?:src|srcset|href)=\")(?P<target>[^)\"#\s:]+)(?=[)\"#])"
     r"|(?<!`)`(?P<name>(?:minise|tests|tools|docs|exercises)/[\w./-]+\.\w+|[A-Z]+\.md|live\.html)`"
 )
-
-
-class Examples(griffe.Extension):  # type: ignore[misc]
-    """The examples in docstrings become code, also where they stand under no heading. And the
-    public names, which `import minise` looks up when they are used, are found."""
-
-    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        if pkg.path == "minise":
-            for name, module in minise._HOMES.items():
-                pkg.set_member(name, griffe.Alias(name, f"{module}.{name}"))
-
-    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.docstring:
-            obj.docstring.value = with_code(obj.docstring.value)
 
 
 class _ShortIndent(markdown.Extension):  # type: ignore[misc]
@@ -97,7 +80,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     name = page.file.src_uri
     if name == "api.md":  # the text on a forge; here mkdocstrings draws the same names in order
-        markdown = re.sub(r"(?ms)^### `(\w+)`\n.*?(?=^##|\Z)", r"::: minise.\1\n\n", markdown)
+        markdown = re.sub(r"(?ms)^### `(\w+)`\n.*?(?=^###? |\Z)", r"::: minise.\1\n\n", markdown)
     if name == "index.md":
         markdown = re.sub(r"<picture>.*?</picture>", FRAME, markdown)
         page.meta["hide"] = ["navigation", "toc"]  # so that the frame is wide
