@@ -45,7 +45,6 @@ class Asked:
     """What a method was asked, and its answer. prompts: their texts."""
 
     name: str
-    method: Method
     plan: Plan
     answer: Answer
     prompts: list[str]
@@ -107,7 +106,7 @@ def ask(
     plan = method.plan(lm, question, options.seed)
     answer = method.answer(plan, label_logits(lm, plan, options.engine or "tree"))
     prompts = [lm.tokenizer.decode(plan.prefix + ids) for ids in plan.branches]
-    return Asked(name, method, plan, answer, prompts)
+    return Asked(name, plan, answer, prompts)
 
 
 def as_json(asked: Asked, options: Options) -> dict[str, Any]:

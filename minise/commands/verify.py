@@ -38,6 +38,7 @@ class Options(QuestionOptions):
 
 
 def run(options: Options) -> int:
+    from minise.loading.checkpoint import read_small
     from minise.method import SelfEnsemble
 
     kinds = [name for name in ("proof", "training") if getattr(options, name)]
@@ -48,7 +49,8 @@ def run(options: Options) -> int:
         return run_served(options, question, kinds)
     if options.training:
         options = replace(options, dtype="float64")
-    lm = without_weights(options) if options.proof else load_model(options)
+    where = options.model, options.revision
+    lm = read_small(*where)[1] if options.proof else load_model(options)
     plan = SelfEnsemble(options.group_size, options.trials).plan(lm, question, options.seed)
     facts, text = (proved if options.proof else trained if options.training else verified)(
         lm, plan, options
@@ -80,16 +82,6 @@ def run_served(options: Options, question: Question, kinds: list[str]) -> int:
     text = f"{options.model}, here {source}: {as_text(found)}"
     print(json.dumps(facts) if options.json else printable(text))
     return 0 if found["passed"] else 1
-
-
-def without_weights(options: Options) -> LanguageModel:
-    """The model's config and tokenizer, which are all that a proof needs."""
-    from minise.engines import LanguageModel
-    from minise.loading.checkpoint import read_small
-
-    _, commit, config, tokenizer = read_small(options.model, options.revision)
-    none: Any = None
-    return LanguageModel(options.model, config, none, tokenizer, commit)
 
 
 def proved(lm: LanguageModel, plan: Plan, options: Options) -> tuple[dict[str, Any], str]:

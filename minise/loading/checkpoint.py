@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minise.config import Config
 from minise.engines import LanguageModel
 from minise.errors import InputError, one_line, printable, quote, shorten
 from minise.exact import machine
@@ -79,12 +79,12 @@ def load(
         return find_object(ELSEWHERE[kind])(where, tokenizer, revision, **facts)
     if tokenizer is not None:
         raise InputError("a tokenizer is named for server:URL; a checkpoint has its own")
-    folder, commit, config, words = read_small(str(source), revision)
+    folder, lm = read_small(str(source), revision)
     with torch.device("meta"), Unfilled():  # no memory for initial values
-        decoder = Decoder(config)
+        decoder = Decoder(lm.config)
     large = sum(x.numel() for x in decoder.parameters()) >= LARGE
     place = _usable(device, large)
-    state = _mapped(weight_files(folder, str(source), commit))
+    state = _mapped(weight_files(folder, str(source), lm.revision))
     if wanted == "auto":
         stored = state.get(EMBEDDING, torch.empty(0)).dtype
         gains = large and stored.itemsize == 2 and machine.for_bfloat16()
@@ -97,18 +97,19 @@ def load(
     if quantize:
         pack_layers(decoder.model.layers, quantize, target, place)
     decoder.to(place, target)
-    return LanguageModel(str(source), config, decoder, words, commit)
+    return replace(lm, decoder=decoder)
 
 
-def read_small(source: str, revision: str | None) -> tuple[Path, str | None, Config, Tokenizer]:
-    """All of a checkpoint but its weights: its folder, the hub's commit, config and tokenizer."""
+def read_small(source: str, revision: str | None) -> tuple[Path, LanguageModel]:
+    """A checkpoint's folder, and the model without its decoder. A proof needs no more."""
     folder, commit = find_folder(source, revision)
     path = folder / "config.json"
     config = read_config(read_json(path), f"{path}")
     path = folder / "tokenizer.json"
     if not path.exists():
         raise InputError(f"{path}: no such file; {instead(folder)}")
-    return folder, commit, config, Tokenizer.from_file(path)
+    none: Any = None
+    return folder, LanguageModel(source, config, none, Tokenizer.from_file(path), commit)
 
 
 def _usable(device: torch.device | str, large: bool) -> torch.device:

@@ -71,12 +71,9 @@ class AuthorsCode(SelfEnsemble):
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
         """The prompts of the released code. Raises InputError for a family it does not have."""
         check_name("model of the released code", lm.config.model_type, GROUPS)
-        as_released = {"null_option": True, "last_group_early": 0, **GROUPS[lm.config.model_type]}
-        ours = {name: getattr(self, name) for name in as_released}
-        early, null, template = (
-            as_released[name] if ours[name] is None else ours[name]
-            for name in ("last_group_early", "null_option", "template")
-        )
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        its = {"null_option": True, "last_group_early": 0, **GROUPS[lm.config.model_type], **given}
+        early, null, template = its["last_group_early"], its["null_option"], its["template"]
         sizes = len(question.choices), self.group_size, self.trials
         check_sizes(*sizes)
         groups = self.grouping(*sizes, seed, question.id if self.groups_per_question else "")

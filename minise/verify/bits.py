@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils.benchmark import Timer
 
 from minise.exact.probe import Shape, choose, measure, samples, tried
 from minise.model import Decoder
 
-CALLS = 5  # of each number of rows; the result is their median
+CALLS = 5  # of each number of rows; the result is their mean
 
 
 @torch.inference_mode()
@@ -23,12 +22,10 @@ def measure_bits(shape: Shape) -> dict[str, Any]:
     weight, bias, rows = samples(shape)
     classes, costs = measure(shape), {}
     for number in tried(shape):
-        x, times = rows[torch.arange(number) % len(rows)], []
-        for _ in range(CALLS + 1):
-            start = time.perf_counter()
-            F.linear(x, weight, bias)
-            times.append(time.perf_counter() - start)
-        costs[number] = 1e6 * statistics.median(times[1:])  # the first warms up
+        x = rows[torch.arange(number) % len(rows)]
+        given = {"linear": F.linear, "given": (x, weight, bias)}
+        timer = Timer("linear(*given)", globals=given, num_threads=shape.threads)
+        costs[number] = 1e6 * timer.timeit(CALLS).mean
     chosen = choose(classes)
     return {"layer": str(shape), "classes": classes, "chosen": chosen, "microseconds": costs}
 
