@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minise.engines import LanguageModel
-from minise.page.figure import mask_figure
 from minise.page.page import live_page, why_not_live
 from minise.page.recording import Asked, check_scenes, recorded_page
 from minise.question import Question
@@ -16,12 +15,10 @@ from minise.question import Question
 @dataclass(frozen=True)
 class Page:
     """What `explain` returns. `html` is one file, which needs no other file and no network.
-    `figure` is the first trial's packed sequence and mask as SVG, for a paper or a slide.
     `recorded` says why its answers are recorded; it is empty where the model runs in the page."""
 
     question: Question
     html: str = field(repr=False)
-    figure: str = field(repr=False)
     recorded: str
 
     def _repr_html_(self) -> str:
@@ -50,4 +47,4 @@ def explain(
     asked = Asked(lm, question, group_size, trials, seed)
     why = why_not_live(lm)
     page = recorded_page(asked, why, tell or str) if why else live_page(lm, asked.embedded())
-    return Page(question, page, mask_figure(lm, asked.trials()), why)
+    return Page(question, page, why)

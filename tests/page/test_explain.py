@@ -1,19 +1,14 @@
-"""`minise.explain` and `minise explain`: the page, its figure, and what is refused."""
+"""`minise.explain` and `minise explain`: the page, and what is refused."""
 
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
-import torch
 
 import minise
-from minise import InputError, LanguageModel, Question, explain, pack
-from minise.method import SelfEnsemble
-from tests.support.browser import FOREIGN, HOSTILE
+from minise import InputError, LanguageModel, Question, explain
+from tests.support.browser import HOSTILE
 from tests.support.commands import Q, assert_one_line, run
 from tests.support.tiny import FAMILIES, QWEN3, write_checkpoint
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
@@ -37,28 +32,6 @@ def test_text_of_a_user_cannot_end_the_script_or_become_markup(lm: LanguageModel
     assert "<img" not in page.html
 
 
-def test_the_figure_is_the_first_trials_mask(lm: LanguageModel) -> None:
-    question = Question("Which is a bird?", ["wren", "a trout", "oak", "quartz"])
-    plan = SelfEnsemble(2, 1).plan(lm, question, 4)
-    layout = pack(plan.prefix, plan.branches)
-    figure = explain(lm, question, 2, 3, 4).figure
-    root = ElementTree.fromstring(figure)
-    rows = [g for g in root.findall(f"{SVG}g") if g.find(f"{SVG}rect") is not None]
-    assert len(rows) == len(layout.tokens)
-    for row, drawn in enumerate(rows):
-        visible = torch.zeros(len(rows), dtype=torch.bool)
-        for rect in drawn.findall(f"{SVG}rect"):
-            visible[int((float(rect.get("x")) - 170) / 12)] = True
-        assert torch.equal(visible, layout.mask[row])
-        assert drawn.findall(f"{SVG}text")[1].text == str(int(layout.positions[row]))
-    assert figure.count("reads out") == len(layout.ends)
-
-
-@pytest.mark.parametrize("text", [HOSTILE, FOREIGN.text, "\ufffe\uffff\x00\x0b\x1b \U0001fffe"])
-def test_a_figure_of_any_text_is_xml_that_a_parser_takes(lm: LanguageModel, text: str) -> None:
-    ElementTree.fromstring(explain(lm, Question(text, [text, "b"]), 1, 1).figure)
-
-
 def test_more_choices_than_the_page_shows_are_refused(lm: LanguageModel) -> None:
     with pytest.raises(InputError, match="9 choices; the page shows 2 to 8"):
         explain(lm, Question("Which?", [f"c{i}" for i in range(9)]))
@@ -68,13 +41,12 @@ def test_more_choices_than_the_page_shows_are_refused(lm: LanguageModel) -> None
     ("family", "how"),
     [(FAMILIES["mistral"], "the model runs in it"), (QWEN3, "because the live page has no qwen3")],
 )
-def test_the_command_writes_the_page_and_the_figure(
+def test_the_command_writes_the_page(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, family, how: str
 ) -> None:
     model, output = write_checkpoint(tmp_path / "m", family), tmp_path / "page.html"
-    figure = tmp_path / "mask.svg"
-    files = ("--output", output, "--figure", figure)
-    status, out, err = run(capsys, "explain", "--model", model, *Q, "--trials", 2, *files)
+    where = ("--model", model, "--output", output)
+    status, out, err = run(capsys, "explain", *where, *Q, "--trials", 2)
     assert status == 0
     assert out.startswith(f"written: {output} (")
     assert how in out
@@ -82,7 +54,6 @@ def test_the_command_writes_the_page_and_the_figure(
     page = output.read_text(encoding="utf-8")
     assert '"question":"Which is a bird?"' in page
     assert str(tmp_path) not in page
-    ElementTree.fromstring(figure.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -90,8 +61,6 @@ def test_the_command_writes_the_page_and_the_figure(
     [
         (["--output", "{}"], ["{}"]),
         (["--output", "{}/none/page.html"], ["/none/page.html"]),
-        (["--figure", "{}/mask.png"], ["mask.png", ".svg"]),
-        (["--figure", "{}/none/mask.svg"], ["/none/mask.svg"]),
         (["--trials", "41"], ["41 trials; the page shows 1 to 40"]),
         (["--trials", "0"], ["trials", "0"]),
         (["--seed", "10000"], ["10,000 as seed; the page shows 0 to 9,999"]),
