@@ -43,7 +43,6 @@ class Options(GroupOptions):
     columns: Annotated[str, Option("of a FILE of yours", "ROLE=HEADER,...")] = ""
     keep_groups: Annotated[bool, Option("keep each group's probabilities")] = False
     keep_text: Annotated[bool, Option("keep the questions' texts")] = False
-    json: Annotated[bool, Option("print results.json")] = False
 
 
 def run(options: Options) -> int:
@@ -66,7 +65,7 @@ def run(options: Options) -> int:
     wanted = Run(tasks, about, shard, **keep, peak=experiment.peak)
     evaluate(load_model(options), wanted, options.output, say)
     if shard[1] == 1:
-        return report.run(report.Options((options.output,), json=options.json))
+        return report.run(report.Options((options.output,)))
     say(f"shard {shard[0]} of {shard[1]} is done; minise report {options.output} joins all")
     return 0
 

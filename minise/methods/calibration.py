@@ -1,5 +1,4 @@
-"""The paper's supervised baselines: answers of standard inference, recalibrated with labels; and of
-any other method, `of`.
+"""The paper's supervised baselines: answers of standard inference, recalibrated with labels.
 
 Both are fitted out of fold: the label of a question has no part in its own probabilities, nor in
 those of the same question under another seed, nor in those of another question about the same fact.
@@ -24,21 +23,16 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OutOfFold(Fitted):
-    """A method that is fitted on the label logits of standard inference, as in the paper, or on the
-    log-probabilities of the method `of`, and on the right answers of the questions in other
-    folds."""
+    """A method that is fitted on the label logits of standard inference and on the right answers of
+    the questions in other folds."""
 
-    of: str = "standard"
+    needs: ClassVar[tuple[str, ...]] = ("standard",)
     folds: int = 5
-
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.of,)
 
     def fit(self, answers: dict[str, list[Row]]) -> list[Row]:
         """Raises Unsuited for questions without an answer, unequal numbers of choices, fewer facts
         than folds, and a fit that does not converge."""
-        given = answers[self.of]
+        given = answers["standard"]
         sizes = {len(row["probabilities"]) for row in given}
         if len(sizes) > 1:
             need = f"{self.name} needs the same number of choices in every question"
@@ -50,7 +44,7 @@ class OutOfFold(Fitted):
         if not 2 <= self.folds <= len(facts):
             count = f"{len(facts)} questions for {self.folds} folds"
             raise Unsuited(f"{count}; use at least 2 folds, and a question or more for each")
-        known = np.array([self._numbers(row) for row in given])
+        known = np.array([row["logits"] for row in given])
         labels = np.array([row["answer"] for row in given])
         new = np.empty(known.shape)
         split = load_extra("sklearn.model_selection").KFold
@@ -58,13 +52,6 @@ class OutOfFold(Fitted):
             inside = np.isin(fact, fold)
             new[inside] = self._predict(known[~inside], labels[~inside], known[inside])
         return [remade(row, list(map(float, p))) for row, p in zip(given, new, strict=True)]
-
-    def _numbers(self, row: Row) -> list[float]:
-        """The logits (K,). Of another method than standard log p, where p below 1e-12 counts as
-        that: a choice may have p = 0."""
-        if self.of == "standard":
-            return list(row["logits"])
-        return np.log(np.maximum(row["probabilities"], 1e-12)).tolist()
 
     def _predict(self, known: Array, answers: Labels, new: Array) -> Array:
         """Fit to numbers (n, K) with answers (n,); return probabilities (m, K) for `new` (m, K)."""

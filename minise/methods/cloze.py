@@ -13,12 +13,11 @@ from minise.errors import Unsuited
 from minise.grouping import Groups
 from minise.layout import shared_length
 from minise.method import Answer, Group, Method, Plan
-from minise.methods.together import join
 from minise.prompt import DEFAULT_TEMPLATE, Prompt, Template
 from minise.question import Question
 from minise.writing.chat import stop_tokens
 
-SCORES = ("sum", "mean", "pmi")
+SCORES = ("sum", "mean")
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,9 @@ class Read:
 
 @dataclass(frozen=True)
 class ClozePlan(Plan):
-    """A plan that also says where the text of each choice is read: after the question, and for
-    "pmi" also after the bare cue."""
+    """A plan that also says where the text of each choice is read."""
 
     reads: tuple[Read, ...] = ()
-    bare: tuple[Read, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,10 +48,8 @@ class Cloze(Method):
 
         log p(i) = sum_j log p(t_j | question, cue, t_<j)       each over the whole vocabulary
 
-    `score`: "sum" is that; "mean" divides it by L, which does not favour short texts; "pmi"
-    subtracts the same sum after the bare cue, without the question (Holtzman et al. 2021, arXiv
-    2104.08315), which does not favour frequent texts. The answer's probabilities are the softmax of
-    these over the choices.
+    `score`: "sum" is that; "mean" divides it by L, which does not favour short texts. The answer's
+    probabilities are the softmax of these over the choices.
 
     `end`: whether the end of the text counts as one more token t_(L+1), so that "red" is not as
     good an answer as "red ant". Text ends by a stop token of the model or by a line end.
@@ -66,27 +61,12 @@ class Cloze(Method):
     template: Template = DEFAULT_TEMPLATE
 
     def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> ClozePlan:
+        """A prompt for each place at which a text is read, and these places. Texts that begin alike
+        are read at the same ones."""
         check_name("score of cloze", self.score, SCORES)
         check_length(lm, question.text, question.choices)
         template = self.template.adapt(lm, question, 0, null=False)
         start = replace(template, choice="").render(question.text, [])
-        plan = self._read(lm, template, start, question, 0)
-        if self.score != "pmi":
-            return plan
-        bare = self._read(lm, template, template.cue, question, len(plan.prompts))
-        both = join([plan, bare])  # all in one pass
-        return replace(plan, prefix=both.prefix, prompts=both.prompts, bare=bare.reads)
-
-    def _read(
-        self,
-        lm: LanguageModel,
-        template: Template,
-        start: str,
-        question: Question,
-        first_prompt: int,
-    ) -> ClozePlan:
-        """The ids that all texts share, a prompt for each place at which a text is read, numbered
-        from `first_prompt`, and these places. Texts that begin alike are read at the same ones."""
         texts = [start + template.label.format(label=choice) for choice in question.choices]
         first, *encoded = lm.tokenizer.encode([start, *texts, *(f"{text}\n" for text in texts)])
         whole, line_ended = encoded[: len(texts)], encoded[len(texts) :]
@@ -95,7 +75,7 @@ class Cloze(Method):
         places: dict[tuple[int, ...], int] = {}  # the ids before a place -> its prompt
 
         def place(ids: Sequence[int]) -> int:
-            return places.setdefault(tuple(ids), first_prompt + len(places))
+            return places.setdefault(tuple(ids), len(places))
 
         reads = []
         for ids, longer in zip(whole, line_ended, strict=True):
@@ -110,28 +90,20 @@ class Cloze(Method):
     def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
         assert isinstance(plan, ClozePlan)  # it is the one of `plan`
         log_p = torch.stack(list(logits)).log_softmax(dim=-1)
-        score = text_log_p(log_p, plan.reads)
+        sums = []
+        for read in plan.reads:
+            text = log_p[read.prompts, read.tokens].sum()
+            if read.end is not None:
+                prompt, ids = read.end
+                text = text + log_p[prompt, ids].logsumexp(dim=0)
+            sums.append(text)
+        score = torch.stack(sums)
         if self.score == "mean":
             lengths = [len(read.tokens) + (read.end is not None) for read in plan.reads]
             score = score / torch.tensor(lengths)
-        if self.score == "pmi":
-            score = score - text_log_p(log_p, plan.bare)
         p = score.softmax(dim=-1)
         best = p.tolist().index(max(p.tolist()))
         return Answer(p, p, best, (Group(plan.groups.flat[0], p, None),))
-
-
-def text_log_p(log_p: Tensor, reads: Sequence[Read]) -> Tensor:
-    """log prod_j p(t_j | t_<j), in nats, of each text (len(reads),); and of its end, where that is
-    read. log_p: (prompts, V)."""
-    sums = []
-    for read in reads:
-        text = log_p[read.prompts, read.tokens].sum()
-        if read.end is not None:
-            prompt, ids = read.end
-            text = text + log_p[prompt, ids].logsumexp(dim=0)
-        sums.append(text)
-    return torch.stack(sums)
 
 
 def ids_of_end(lm: LanguageModel, ids: list[int], line_ended: list[int]) -> list[int]:

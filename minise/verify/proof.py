@@ -16,7 +16,6 @@ from torch import Tensor
 
 from minise.attention import masked_attention
 from minise.engines import LanguageModel
-from minise.layout import pack
 from minise.method import Plan
 from minise.verify.comparison import Rows, expected, rows_of
 from minise.verify.recording import record
@@ -36,7 +35,7 @@ _separate = partial(rows_of, engine="separate", with_logits=False)
 class Proof:
     """What `prove` found. rows: how many rows were compared, by engine. tokens: of all prompts, the
     prefix once for each. departures: for each engine that differs, where it does so first: the
-    layer, the prompt ("branch", from 0) and its token, and what the layout has there, in words."""
+    layer, the prompt ("branch", from 0) and its token, in words."""
 
     tokens: int
     groups: int
@@ -80,7 +79,7 @@ class Prover:
             found = [*(self._alone(_separate, lm, plan) if engine == "separate" else packed)]
             alone = [expected(lm, engine, one) for one in self._alone(right, lm, plan)]
             rows[engine] = sum(len(layer) for branch in found for layer in branch)
-            if departure := _first(plan, engine, alone, found):
+            if departure := _first(plan, alone, found):
                 departures[engine] = departure
         layers = self.exact.config.num_hidden_layers
         return Proof(plan.tokens("separate"), len(plan.prompts), layers, rows, departures)
@@ -112,7 +111,7 @@ def _defined(lm: LanguageModel, plan: Plan) -> Iterator[Rows]:
     yield [*layers, hidden, F.linear(hidden[-1:], head.weight[prompt.label_ids])]
 
 
-def _first(plan: Plan, engine: str, alone: list[Rows], found: list[Rows]) -> str:
+def _first(plan: Plan, alone: list[Rows], found: list[Rows]) -> str:
     """The first layer, branch and token of which the rows differ, in words; empty if none do."""
     layers = [f"layer {i}" for i in range(len(alone[0]) - 2)]
     for layer, name in enumerate([*layers, "final norm", "label logits"]):
@@ -123,11 +122,5 @@ def _first(plan: Plan, engine: str, alone: list[Rows], found: list[Rows]) -> str
             token = len(plan.prefix) + len(plan.branches[branch]) - 1
             if a.shape == b.shape and len(a) > 1:
                 token = int((a != b).any(dim=1).nonzero()[0])
-            where = f"{name}, branch {branch}, token {token}"
-            if engine == "separate":  # it has no layout
-                return where
-            layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
-            row = layout.paths()[branch][: token + 1][-1]
-            about = f"id {layout.tokens[row]} and position {layout.positions[row]}"
-            return f"{where}: row {row} of its layout has {about}"
+            return f"{name}, branch {branch}, token {token}"
     return ""

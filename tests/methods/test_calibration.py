@@ -105,24 +105,6 @@ def test_dirichlet_equals_scikit_learns_regression_on_the_other_folds() -> None:
 
 
 @METHODS
-def test_another_method_is_calibrated_by_its_log_probabilities(
-    method: Callable[..., Cell],
-) -> None:
-    """Whose rows need no logits, and of which a probability may be 0."""
-    cell = draw_cell(30)
-    for row in cell:
-        del row["logits"]
-    cell[3]["probabilities"] = [0.0, 0.25, 0.75]
-    fitted = probabilities(method(cell, of="cyclic"))
-    assert np.isfinite(fitted).all()
-    assert fitted.sum(axis=1) == pytest.approx(1)
-    logits = np.log(np.maximum(probabilities(cell), 1e-12)).tolist()
-    rows = zip(cell, logits, strict=True)
-    expected = probabilities(method([row | {"logits": z} for row, z in rows]))
-    assert fitted == pytest.approx(expected, abs=1e-6)
-
-
-@METHODS
 @pytest.mark.parametrize(
     ("damage", "folds", "offending"),
     [

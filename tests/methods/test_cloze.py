@@ -18,7 +18,7 @@ from tests.support.methods import OTHER, QUESTION
 from tests.support.tiny import FAMILIES, load_tiny, make_tokenizer
 
 NESTED = Question("Which one bites?", ["ant", "ant bear", "an", "owl"])
-METHODS = (Cloze(), Cloze("mean"), Cloze("pmi"), Cloze(end=False))
+METHODS = (Cloze(), Cloze("mean"), Cloze(end=False))
 
 
 def text_log_p(lm: LanguageModel, start: str, choice: str, end: bool) -> tuple[float, int]:
@@ -40,11 +40,9 @@ class TestTheNumbers:
     def test_the_answer_equals_the_definition(self, lm: LanguageModel, end: bool) -> None:
         question = NESTED
         texts = [text_log_p(lm, f"{question.text}\nAnswer:", one, end) for one in question.choices]
-        bare = [text_log_p(lm, "Answer:", one, end)[0] for one in question.choices]
         expected = {
             "sum": [log_p for log_p, _ in texts],
             "mean": [log_p / count for log_p, count in texts],
-            "pmi": [log_p - without for (log_p, _), without in zip(texts, bare, strict=True)],
         }
         for score, numbers in expected.items():
             answer = ask_method(lm, Cloze(score, end), question)

@@ -73,7 +73,6 @@ def test_a_users_own_class_is_a_method(own: Path, qwen: LanguageModel) -> None:
 def test_methods_that_a_fitted_method_needs_are_added_in_front() -> None:
     assert list(make_methods(["cyclic", "dirichlet"])) == ["standard", "cyclic", "dirichlet"]
     assert list(make_methods(["dirichlet", "standard"])) == ["dirichlet", "standard"]
-    assert list(make_methods(["dirichlet(of=cyclic)"])) == ["cyclic", "dirichlet(of=cyclic)"]
     long = "first-trials(trials=2)"
     assert list(make_methods([long], {"trials": 9})) == ["self-ensemble", long]
 

@@ -64,22 +64,19 @@ def test_a_fault_of_the_arithmetic_that_all_share_is_not_seen(
 
 
 FIRST = [
-    ("one token is another", "token 12: row 37 of its layout has id 124 and position 12"),
-    (
-        "one position in a group is off by one",
-        "token 7: row 32 of its layout has id 120 and position 6",
-    ),
-    ("a cell of the mask leaks to an end", "token 15: "),
-    ("a cell of the mask is missing in a group", "token 11: "),
+    ("one token is another", 12),
+    ("one position in a group is off by one", 7),
+    ("a cell of the mask leaks to an end", 15),
+    ("a cell of the mask is missing in a group", 11),
 ]
 
 
-@pytest.mark.parametrize(("fault", "words"), FIRST)
-def test_the_first_difference_is_named(model: Models, monkeypatch, fault: str, words: str) -> None:
+@pytest.mark.parametrize(("fault", "token"), FIRST)
+def test_the_first_difference_is_named(model: Models, monkeypatch, fault: str, token: int) -> None:
     PLANTED[fault](monkeypatch)
     lm = empty(model, "llama", num_hidden_layers=2, sliding_windows=(None, None))
     found = str(Prover(lm).prove(SHARED))
-    assert f"FAILED: dense differs first in layer 0, branch 2, {words}" in found
+    assert f"FAILED: dense differs first in layer 0, branch 2, token {token}" in found
     assert "proved" not in found
 
 
