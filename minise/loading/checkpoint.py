@@ -16,7 +16,7 @@ from minise.errors import InputError, one_line, printable, quote, shorten
 from minise.exact import machine
 from minise.loading import DTYPES, FOUR_BIT
 from minise.loading.config_json import read_config
-from minise.loading.quantize import pack_layers, take_stored
+from minise.loading.quantize import pack_layers
 from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ def load(
     device "auto": CUDA, if there is one, for a model of 20 million values and more; else the CPU.
     dtype "auto": as stored; but on a CPU float32, unless it is such a model, stored in 16 bits, and
     the CPU multiplies bfloat16: then bfloat16. quantize: one of FOUR_BIT, for the linear layers
-    inside the blocks (quantize.py); what bitsandbytes stored in 4 bits stays so without it.
+    inside the blocks (quantize.py).
     "server:http://HOST:PORT" is a model that a server runs, and "transformers:ID" one that the
     library transformers runs (minise/serving/). tokenizer: the folder or hub id of the tokenizer of
     a server's model; `revision` is that id's.
@@ -91,8 +91,6 @@ def load(
         on_cpu = "bfloat16" if gains else "float32"
         wanted = on_cpu if place.type == "cpu" else str(stored).removeprefix("torch.")
     target: torch.dtype = getattr(torch, wanted)
-    if take_stored(decoder, state, target, f"{folder}") and quantize:
-        raise InputError(f"{folder}: is stored in 4 bits; leave quantize out")
     _assign(decoder, state, target, f"{folder}")
     if quantize:
         pack_layers(decoder.model.layers, quantize, target, place)

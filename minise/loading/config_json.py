@@ -30,10 +30,10 @@ def read_config(raw: Any, where: str = "config.json") -> Config:
     facts, model_type = _Facts(raw, where), raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise facts.error("model_type", f"be one of {', '.join(FAMILIES)}, or use transformers:ID")
-    how = raw.get("quantization_config") or {"load_in_4bit": True}
-    by = how.get("quant_method", "bitsandbytes") if isinstance(how, dict) else None
-    if by != "bitsandbytes" or how.get("load_in_4bit") is not True:
-        raise facts.error("quantization_config", "be absent; take the original weights")
+    if raw.get("quantization_config"):
+        raise facts.error(
+            "quantization_config", "be absent; take the original weights, or use transformers:ID"
+        )
     family, sizes = FAMILIES[model_type], {name: facts.whole(name) for name in SIZES}
     heads = sizes["num_attention_heads"]
     # An explicit null means one key/value head for each query head, whatever the family.

@@ -7,15 +7,11 @@ the nearest entry of a table of 16: value = table[code] * scale. nf4 and fp4 are
 into blocks of 256, with a table of 256. (Here they are held as float32 all the same.)
 """
 
-import json
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from minise.errors import InputError, one_line
-from minise.model import Decoder
 
 # fp4: a sign, two bits of exponent, one of fraction. Codes 0 and 8 are both zero.
 _FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
@@ -28,8 +24,6 @@ _NF4 = (
 )
 TABLES = {"nf4": torch.tensor(_NF4), "fp4": torch.tensor([*_FP4, *(-x for x in _FP4)]) / 12}
 BLOCK, NESTED_BLOCK = 64, 256  # values in a block
-BLOCKS = {2**power for power in range(5, 13)}  # those that bitsandbytes knows
-STATE = ".weight.quant_state.bitsandbytes__"  # in the name of a stored matrix' facts
 
 
 class Packed(nn.Module):
@@ -39,15 +33,11 @@ class Packed(nn.Module):
     (blocks,); table, float32 (16,). The unpacked weight is rounded to `dtype`.
     """
 
-    def __init__(
-        self, parts: Sequence[Tensor], layer: nn.Linear, dtype: torch.dtype, block: int = BLOCK
-    ) -> None:
+    def __init__(self, parts: Sequence[Tensor], layer: nn.Linear, dtype: torch.dtype) -> None:
         super().__init__()
         self.out_features, self.in_features = layer.out_features, layer.in_features
-        self.bias, self.dtype, self.block = layer.bias, dtype, block
+        self.bias, self.dtype = layer.bias, dtype
         codes, scales, table = parts
-        if short := len(scales) * block // 2 - len(codes):  # the last block is filled up
-            codes = F.pad(codes, (0, short))
         # Floats are held as integers, so that .to(dtype) changes `like` alone.
         buffers = {"codes": codes, "scales": scales.view(torch.int32)}
         buffers |= {"table": table.view(torch.int32), "like": torch.empty(0, dtype=dtype)}
@@ -62,7 +52,7 @@ class Packed(nn.Module):
         # The two values of each byte, looked up as one number of 8 bytes: twice as fast.
         pairs = torch.stack([table.repeat_interleave(16), table.repeat(16)], dim=1)
         values = pairs.view(torch.int64)[:, 0].index_select(0, codes.int()).view(torch.float32)
-        values.view(-1, self.block).mul_(scales[:, None])
+        values.view(-1, BLOCK).mul_(scales[:, None])
         matrix = values[: self.out_features * self.in_features]
         return matrix.view(self.out_features, -1).to(self.dtype).to(like.dtype)
 
@@ -106,41 +96,3 @@ def _dynamic_table() -> Tensor:
     edges = [torch.linspace(0.1, 1, 2**i + 1) for i in range(7)]
     some = [10 ** (i - 6) * (x[1:] + x[:-1]) / 2 for i, x in enumerate(edges)]
     return torch.cat([*some, *(-x for x in some), torch.tensor([0.0, 1.0])]).sort().values
-
-
-def take_stored(decoder: Decoder, state: dict[str, Tensor], dtype: torch.dtype, where: str) -> bool:
-    """Put `Packed` in place of the layers that bitsandbytes stored in 4 bits, and take their
-    tensors out of `state`. False if there are none. Raises InputError for damaged ones."""
-    layers = dict(decoder.model.layers.named_modules(prefix="model.layers"))
-    keys = [name for name in state if STATE in name]
-    for key in keys:
-        name = key.partition(STATE)[0]
-        layer, tensor = layers.get(name), f"{name}.weight"
-        if not isinstance(layer, nn.Linear):
-            continue  # load_state_dict names it
-        mine = [other for other in state if f"{other}.".startswith(f"{tensor}.")]
-        parts = {other.removeprefix(tensor): state.pop(other) for other in mine}
-        try:
-            decoder.set_submodule(name, _read_stored(parts, layer, dtype))
-        except (LookupError, ArithmeticError, TypeError, ValueError, RuntimeError) as error:
-            why = f"is no matrix of {tuple(layer.weight.shape)} in 4 bits ({one_line(error)})"
-            raise InputError(f"{where}: tensor {tensor} {why}; fetch it again") from None
-    return bool(keys)
-
-
-def _read_stored(parts: dict[str, Tensor], layer: nn.Linear, dtype: torch.dtype) -> Packed:
-    """`parts`: the stored tensors by what follows the weight's name, which is "" for the codes."""
-    state = next(part for part in parts if part.startswith(".quant_state"))
-    facts = json.loads(bytes(parts.pop(state).tolist()))
-    codes, scales, table = (parts.pop(name) for name in ("", ".absmax", ".quant_map"))
-    codes = codes.reshape(-1).view(torch.uint8)  # they may be stored as numbers of any dtype
-    if "nested_offset" in facts:
-        values = parts.pop(".nested_quant_map")[scales.view(torch.uint8).int()]
-        each = parts.pop(".nested_absmax").repeat_interleave(facts["nested_blocksize"])
-        scales = values * each[: len(values)] + facts["nested_offset"]
-    n, block = layer.weight.numel(), facts["blocksize"]
-    found = [facts["shape"], len(codes), len(scales), len(table), scales.dtype, table.dtype]
-    need = [[*layer.weight.shape], -(-n // 2), -(-n // block), 16, torch.float32, torch.float32]
-    if parts or found != need or block not in BLOCKS or not scales.isfinite().all():
-        raise ValueError(f"{found}, not {need}; blocks of {block}; more: {[*parts]}")
-    return Packed((codes, scales, table), layer, dtype, block)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 pytest.importorskip("hypothesis", reason="it draws the damage; the extra [test] has it")
 pytest.importorskip("resource", reason="limits of POSIX")
@@ -26,9 +26,8 @@ from hypothesis import strategies as st
 
 from tests.support.cases import cases
 from tests.support.commands import Q, assert_one_line, run
-from tests.support.packed import in_4_bits
 from tests.support.rows import OWN, write
-from tests.support.tiny import ALL_FAMILIES, FAMILIES, write_checkpoint
+from tests.support.tiny import FAMILIES, write_checkpoint
 
 SECONDS, BYTES = 10, 1_500_000_000
 ASK = ["ask", *Q, "--trials", 1, "--model"]
@@ -92,22 +91,6 @@ def of_json(name: str, sound: Any, *words: str) -> Read:
     return read
 
 
-def stored_in_4_bits(draw: st.DrawFn, folder: Path) -> list[object]:
-    """One layer's tensors are damaged, most often the JSON of its facts."""
-    path = folder / "model.safetensors"
-    state = in_4_bits(load_file(write_checkpoint(folder, ALL_FAMILIES["qwen2"]) / path.name))
-    parts = [name for name in state if ".1.mlp.up_proj" in name]
-    for name in draw(st.lists(st.sampled_from(parts), max_size=2)):
-        if "quant_state" in name and (facts := bytes(state[name].tolist())):
-            facts = json.dumps(several(draw, json.loads(facts))).encode()
-            state[name] = torch.tensor(list(broken(draw, facts)), dtype=torch.uint8)
-            break
-        state[name] = draw(TENSORS)
-    save_file(state, path)
-    path.write_bytes(broken(draw, path.read_bytes()))
-    return [*ASK, folder]
-
-
 def question_file(draw: st.DrawFn, folder: Path) -> list[object]:
     kind = draw(st.sampled_from(["jsonl", "json", "csv", "tsv", "parquet", "jsonl.gz"]))
     path = folder / f"mine.{kind}"
@@ -139,7 +122,6 @@ CHAT = {"chat_template": [{"name": "default", "template": TEMPLATE}], "bos_token
 READERS: dict[str, Read] = {
     "config.json": of_json("config.json", FAMILIES["qwen2"]),
     "index": of_json("model.safetensors.index.json", {"weight_map": {"a": "model.safetensors"}}),
-    "4-bit state": stored_in_4_bits,
     "tokenizer_config.json": of_json("tokenizer_config.json", CHAT, "--template", "chat"),
     "question file": question_file,
     "packed row": packed_row,

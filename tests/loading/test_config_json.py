@@ -164,7 +164,6 @@ def test_each_layer_has_its_own_window(
 
 
 BEYOND = [0, -1, 2.5, "4", True, [4], 10**20, float("nan"), float("inf")]
-BITS = {"quant_method": "bitsandbytes"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     *[({"vocab_size": value}, "vocab_size is ") for value in BEYOND],
     *[({"num_hidden_layers": value}, "num_hidden_layers is ") for value in (*BEYOND, 501)],
@@ -183,7 +182,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"quantization_config": "nf4"}, "quantization_config is "),
     ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
     ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "awq"),
-    ({"quantization_config": {**BITS, "load_in_8bit": True}}, "load_in_8bit"),
+    ({"quantization_config": {"load_in_4bit": True}}, "or use transformers:ID"),
     # Heads and sizes that do not divide.
     ({"num_key_value_heads": 3}, "num_key_value_heads is 3"),
     ({"num_key_value_heads": 8}, "num_key_value_heads is 8"),
