@@ -31,7 +31,6 @@ COMMANDS = {
     "ask": "answer a question by Self-Ensemble and by standard inference",
     "eval": "measure methods on a data set",
     "report": "tables and pictures of finished runs",
-    "tasks": "list the data sets, methods and experiments",
     "verify": "check on this machine that packed equals separate",
     "check": "check a packed row of another program",
     "explain": "write a page that shows the mask token by token",

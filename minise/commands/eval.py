@@ -1,7 +1,9 @@
 """Measure methods on a data set, or run an experiment of the paper.
 
-The same command goes on with a run that was cut off. A FILE holds questions of your own (.jsonl,
-.json, .csv, .parquet); NAME@FILE is a data set from a local file. minise tasks lists the names.
+The same command goes on with a run that was cut off. Data sets: qasc, truthfulqa, mmlu_pro_biology,
+banking77, miniature, miniature-many, miniature-hops. NAME@FILE is one from a local file, a FILE
+alone questions of your own (.jsonl, .json, .csv, .parquet). A wrong method or experiment is
+answered by the names of all.
 
 example: minise eval --task miniature --method 'standard,self-ensemble(trials=7)' -o runs/try
 """
@@ -80,11 +82,11 @@ def choose(options: Options) -> Experiment:
             raise InputError("--experiment has its methods; leave --method out, or the experiment")
         return EXPERIMENTS[options.experiment]
     if options.task is None or options.method is None:
-        raise InputError("give --task and --method, or an --experiment; minise tasks lists them")
+        raise InputError(f"give --task and --method, or an --experiment: {', '.join(EXPERIMENTS)}")
     texts = split_names(options.method)
     named = {make_method(text, {})[0]: text for text in texts}
     columns = dict.fromkeys([*named, *make_methods(texts)])
-    return Experiment("", tuple(Variant(name, named.get(name, name)) for name in columns))
+    return Experiment(tuple(Variant(name, named.get(name, name)) for name in columns))
 
 
 def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:

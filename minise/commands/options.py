@@ -103,12 +103,7 @@ class GroupOptions(ModelOptions):
 def read_question(options: QuestionOptions) -> Question:
     """The question of --file, or of --question and --choice, or the built-in one. Its groups are
     checked before a model is loaded."""
-    question = _question(options)
-    check_sizes(len(question.choices), options.group_size, options.trials)
-    return question
-
-
-def _question(options: QuestionOptions) -> Question:
+    question = QUESTION
     if options.file is not None:
         if options.question is not None or options.choice:
             raise InputError("--file and --question or --choice exclude each other; give one")
@@ -116,16 +111,16 @@ def _question(options: QuestionOptions) -> Question:
             raise InputError(f"{options.file}: no such file")
         from minise.data.tasks import load_tasks
 
-        questions = load_tasks([str(options.file)])[0].questions
-        if len(questions) != 1:
-            several = f"holds {len(questions)} questions; give a file of one, or use minise eval"
+        question, *others = load_tasks([str(options.file)])[0].questions
+        if others:
+            several = f"holds {len(others) + 1} questions; give a file of one, or use minise eval"
             raise InputError(f"{options.file}: {several}")
-        return questions[0]
-    if options.question is None and options.choice:
+    elif options.question is not None:
+        question = Question(options.question, list(options.choice))
+    elif options.choice:
         raise InputError("--choice without a question; add --question TEXT")
-    if options.question is None:
-        return QUESTION
-    return Question(options.question, list(options.choice))
+    check_sizes(len(question.choices), options.group_size, options.trials)
+    return question
 
 
 def load_model(options: ModelOptions) -> LanguageModel:

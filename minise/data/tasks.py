@@ -14,7 +14,6 @@ from minise.grouping import permutation
 from minise.loading.source import fetch
 from minise.question import Question
 
-TASKS = (*DATASETS, *WORLDS)
 QUESTIONS = 1000  # of the miniature
 
 
@@ -23,7 +22,7 @@ class Task:
     """Questions asked together, with different ids: all with their answers, or all without."""
 
     name: str  # the key in results, for people to read: "qasc-k4"
-    dataset: str  # one of TASKS, or "own" for a file, whatever it is called
+    dataset: str  # of DATASETS or WORLDS, or "own" for a file, whatever it is called
     questions: list[Question]
     origin: str  # as it was named: "qasc", "qasc@FILE", "FILE"
     group_size: int = 4  # the paper's m and N for the data set
@@ -53,7 +52,7 @@ ALL = Selection()
 
 
 def load_tasks(texts: Sequence[str], selection: Selection = ALL) -> list[Task]:
-    """The tasks of these names: of TASKS, of a data set at a branch, tag or commit of the hub
+    """The tasks of these names: of DATASETS or WORLDS, of a data set at a commit of the hub
     ("qasc@REVISION") or in a local file ("qasc@FILE"), or of the path of a file. Raises InputError
     for what is missing or malformed, and where no question is left."""
     tasks: dict[str, Task] = {}

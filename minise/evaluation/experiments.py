@@ -23,7 +23,6 @@ class Experiment:
     draws its own. peak: measure memory, too.
     """
 
-    about: str
     variants: tuple[Variant, ...]
     tasks: tuple[str, ...] = ("qasc",)
     tables: tuple[str, ...] = ("accuracy", "all")
@@ -66,38 +65,23 @@ THOUGHTS = named("standard cot reasoning self-ensemble")
 ENGINES = {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
 DATA_SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 BY_K = ("choices", "confidence-choices", "reliability")
-NO_EXPERIMENT = Experiment("", (), tables=("all",))
+NO_EXPERIMENT = Experiment((), tables=("all",))
 EXPERIMENTS = {
-    "choices": Experiment(
-        "accuracy against the number of choices", BOTH, figures=BY_K, cut_to=(2, 4, 6, 8)
-    ),
-    "main": Experiment("all methods on all data sets", MAIN, DATA_SETS),
-    "scale": Experiment(
-        "models of several sizes", BOTH, figures=("scaling", "confidence", "reliability")
-    ),
-    "ablation": Experiment("without the mask, without positional re-encoding", ABLATIONS),
-    "sensitivity": Experiment(
-        "group size by trials", sizes(), tables=("sizes",), figures=("sensitivity",)
-    ),
-    "seeds": Experiment(
-        "five seeds of the groups", BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0
-    ),
-    "orders": Experiment(
-        "other orders of the choices", SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0
-    ),
-    "many-choices": Experiment(
-        "20 and 77 choices", MANY, ("banking77",), figures=BY_K, cut_to=(20, 77)
-    ),
-    "confidence": Experiment(
-        "under- and over-confidence", BOTH, DATA_SETS, tables=("under-and-over",)
-    ),
+    "choices": Experiment(BOTH, figures=BY_K, cut_to=(2, 4, 6, 8)),
+    "main": Experiment(MAIN, DATA_SETS),
+    "scale": Experiment(BOTH, figures=("scaling", "confidence", "reliability")),
+    "ablation": Experiment(ABLATIONS),
+    "sensitivity": Experiment(sizes(), tables=("sizes",), figures=("sensitivity",)),
+    "seeds": Experiment(BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0),
+    "orders": Experiment(SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0),
+    "many-choices": Experiment(MANY, ("banking77",), figures=BY_K, cut_to=(20, 77)),
+    "confidence": Experiment(BOTH, DATA_SETS, tables=("under-and-over",)),
     "efficiency": Experiment(
-        "multi-pass against single-pass: time, memory, decisions",
         tuple(Variant(name, "self-ensemble", engine) for name, engine in ENGINES.items()),
         tables=("costs",),
         figures=(),
         peak=True,
     ),
-    "quantized": Experiment("4-bit and full weights", BOTH, tables=("weights", "all")),
-    "reasoning": Experiment("chain of thought and reasoning models", THOUGHTS),
+    "quantized": Experiment(BOTH, tables=("weights", "all")),
+    "reasoning": Experiment(THOUGHTS),
 }

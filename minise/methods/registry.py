@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from minise.method import Method
     from minise.methods.fitted import Fitted
 
-# name -> (module:class, description)
-METHODS: dict[str, tuple[str, str]] = {
-    "standard": ("minise.method:Standard", "one prompt with all choices"),
-    "self-ensemble": ("minise.method:SelfEnsemble", "the paper's method"),
-    "authors-standard": ("minise.methods.authors_code:AuthorsStandard", "standard, as released"),
-    "authors-code": ("minise.methods.authors_code:AuthorsCode", "Self-Ensemble, as released"),
-    "without-mask": ("minise.methods.ablations:WithoutMask", "Self-Ensemble, plain causal mask"),
-    "without-positions": ("minise.methods.ablations:WithoutPositions", "positions 0, 1, 2, ..."),
-    "cyclic": ("minise.methods.rotations:Cyclic", "the mean over all K rotations of the question"),
-    "cloze": ("minise.methods.cloze:Cloze", "the probability of each choice's text, unlisted"),
-    "presence": ("minise.methods.presence:Presence", "each choice alone against None of the above"),
-    "vector-scaling": ("minise.methods.calibration:VectorScaling", "logits scaled and shifted"),
-    "dirichlet": ("minise.methods.calibration:Dirichlet", "a regression on log-probabilities"),
-    "cot": ("minise.methods.reasoning:ChainOfThought", "chain of thought, then one prompt"),
-    "reasoning": ("minise.methods.reasoning:Reasoning", "a reasoning model's own thoughts first"),
-    "first-trials": ("minise.methods.first_trials:FirstTrials", "the first N of a run's trials"),
+# name -> module:class
+METHODS: dict[str, str] = {
+    "standard": "minise.method:Standard",
+    "self-ensemble": "minise.method:SelfEnsemble",
+    "authors-standard": "minise.methods.authors_code:AuthorsStandard",
+    "authors-code": "minise.methods.authors_code:AuthorsCode",
+    "without-mask": "minise.methods.ablations:WithoutMask",
+    "without-positions": "minise.methods.ablations:WithoutPositions",
+    "cyclic": "minise.methods.rotations:Cyclic",
+    "cloze": "minise.methods.cloze:Cloze",
+    "presence": "minise.methods.presence:Presence",
+    "vector-scaling": "minise.methods.calibration:VectorScaling",
+    "dirichlet": "minise.methods.calibration:Dirichlet",
+    "cot": "minise.methods.reasoning:ChainOfThought",
+    "reasoning": "minise.methods.reasoning:Reasoning",
+    "first-trials": "minise.methods.first_trials:FirstTrials",
 }
 
 
@@ -61,7 +61,7 @@ def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fi
     where, settings = read_settings(text)
     if ":" not in where:
         check_name("method", where, METHODS)
-    cls = find_object(METHODS[where][0] if where in METHODS else where)
+    cls = find_object(METHODS.get(where, where))
     known = {one.name: one.default for one in fields(cls) if one.init} if is_dataclass(cls) else {}
     for name, value in settings.items():
         if name not in known:

@@ -1,14 +1,16 @@
-"""minise eval, report and tasks from the command line."""
+"""minise eval and report from the command line."""
 
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from minise.commands.cli import main
-from minise.data.tasks import TASKS
+from minise.data.datasets import DATASETS
+from minise.data.miniature import WORLDS
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.evaluation.run import read_rows
 from minise.methods.registry import METHODS
@@ -115,11 +117,20 @@ def test_unusable_input_is_one_line(
     assert "Traceback" not in err
 
 
-def test_tasks_lists_all_names(capsys: Capture) -> None:
-    assert run("tasks") == 0
-    text = capsys.readouterr().out
-    for name in ("tasks:", "methods:", "experiments:", *TASKS, *METHODS, *EXPERIMENTS):
-        assert re.search(rf"^ *{re.escape(name)}( |$)", text, re.MULTILINE), name
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("--help", [*DATASETS, *WORLDS]),
+        ("--task miniature --method x -o x", METHODS),
+        ("--experiment x -o x", EXPERIMENTS),
+        ("-o x", EXPERIMENTS),
+    ],
+)
+def test_all_names_are_listed(capsys: Capture, words: str, names: Iterable[str]) -> None:
+    run(f"eval {words}")
+    shown = capsys.readouterr()
+    for name in names:
+        assert re.search(rf"\s{re.escape(name)}[,.;\s]", shown.out + shown.err), name
 
 
 def test_without_the_extra_it_is_named(
