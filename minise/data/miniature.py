@@ -44,24 +44,16 @@ def load_facts() -> list[Fact]:
     return [fact for kind, of in _world().items() if kind != "country" for fact in of.values()]
 
 
-def load_hops() -> tuple[list[Fact], list[Fact]]:
-    """The facts that `HOPS` join, and its questions as facts that state both steps; all of the same
-    frequency."""
-    world, facts, hops = _world(), dict[str, Fact](), list[Fact]()
+def load_hops() -> list[Fact]:
+    """The questions of `HOPS`, as facts. One in four is left out: tiny-reasoner was trained on it
+    without its steps."""
+    world, hops = _world(), list[Fact]()
     for first_kind, second_kind, question in HOPS:
         for subject, first in world[first_kind].items():
-            if second := world[second_kind].get(first.answer):
-                facts |= {fact.question: replace(fact, frequency=1.0) for fact in (first, second)}
-                both, text = f"{first.statement} {second.statement}", question.format(subject)
-                hops.append(replace(second, question=text, statement=both, frequency=1.0))
-    return list(facts.values()), hops
-
-
-def shown(question: str) -> str:
-    """How the training shows a question of two hops: "directly" (one in four: with steps and also
-    without), "with steps" (two in four) or "never"."""
-    quarter = hashlib.sha256(question.encode()).digest()[0] % 4
-    return ("directly", "with steps", "with steps", "never")[quarter]
+            text, second = question.format(subject), world[second_kind].get(first.answer)
+            if second and hashlib.sha256(text.encode()).digest()[0] % 4:
+                hops.append(replace(second, question=text))
+    return hops
 
 
 def _world() -> dict[str, dict[str, Fact]]:
@@ -103,11 +95,11 @@ def held_out(question: str, choices: Sequence[str]) -> bool:
 
 
 # The tasks of the miniature, by name. Those of many choices are about the kinds with 24 answers or
-# more. No question of two hops is asked that the training shows without its steps.
+# more.
 WORLDS: dict[str, Callable[[], list[Fact]]] = {
     "miniature": load_facts,
     MANY: lambda: [fact for fact in load_facts() if len(fact.others) > 22],
-    "miniature-hops": lambda: [hop for hop in load_hops()[1] if shown(hop.question) != "directly"],
+    "miniature-hops": load_hops,
 }
 
 

@@ -17,7 +17,6 @@ from minise.data.miniature import (
     held_out,
     load_facts,
     load_hops,
-    shown,
 )
 from minise.data.tasks import Selection, load_tasks
 from minise.writing.chat import chat_template, stop_tokens
@@ -50,25 +49,18 @@ def test_wrong_choices_near_the_answer_in_fame_are_drawn_more_often() -> None:
     assert len(set(draw_wrong(fact, 7, draw))) == 7
 
 
-def test_each_question_of_two_hops_joins_two_facts_by_what_they_share() -> None:
-    facts, hops = load_hops()
-    statements = {fact.statement: fact for fact in facts}
-    used = set()
-    for hop in hops:
-        end = next(i for i in range(len(hop.statement)) if hop.statement[:i] in statements)
-        first, second = hop.statement[:end], hop.statement[end + 1 :]
-        assert statements[first].answer in second
-        assert statements[second].answer == hop.answer not in hop.others
-        used |= {first, second}
-    assert used == set(statements)
-    assert len({hop.question for hop in hops}) == len(hops) > 100
-    asked = evaluation_questions(300, 8, 0, HOPS)
-    assert {shown(question.text) for question in asked} == {"with steps", "never"}
+def test_each_question_of_two_hops_has_the_answer_of_its_second_fact() -> None:
+    hops = {hop.question: hop for hop in load_hops()}
+    facts = {fact.question: fact for fact in load_facts()}
+    assert len(hops) > 90
+    country = facts["What is the currency of Japan?"]
+    hop = hops["What is the currency of the country whose capital is Tokyo?"]
+    assert hop.answer == country.answer not in hop.others
 
 
 @pytest.mark.parametrize("world", ["miniature", MANY, HOPS])
 def test_questions_are_the_same_everywhere_and_their_answers_are_right(world: str) -> None:
-    answers = {fact.question: fact.answer for fact in (*load_facts(), *load_hops()[1])}
+    answers = {fact.question: fact.answer for fact in (*load_facts(), *load_hops())}
     questions = evaluation_questions(100, 8, 0, world)
     assert questions == evaluation_questions(200, 8, 0, world)[:100]
     assert questions != evaluation_questions(100, 8, 1, world)
