@@ -1,6 +1,6 @@
 """The facts that decide how a CPU rounds: the processor, torch, and environment variables.
 
-What was measured with the same facts is in one file: in ~/.cache/minise, or under XDG_CACHE_HOME.
+What was measured with the same facts is in files: in ~/.cache/minise, or under XDG_CACHE_HOME.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from minise.files import write_file
 
 # The variables by which MKL, oneDNN, OpenMP and torch choose kernels begin so.
 CHOOSES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_CAPABILITY", "OMP_", "TORCH_MKLDNN")
-FORMAT = 3  # of the stored file: one more whenever the rules of the probe change
+FORMAT = 4  # of a stored file: one more whenever the rules of the probe change
 
 
 def processor() -> str:
@@ -66,39 +65,22 @@ def facts() -> dict[str, object]:
 
 
 def remembered(name: str, measure: Callable[[], list[list[int]]]) -> list[list[int]]:
-    """What this machine's file has under `name`, or the result of `measure`, which is then written
-    there. A file that cannot be read or written is treated as absent."""
-    classes = _read()
-    if name not in classes:
-        classes[name] = measure()
-        _write(name, classes[name])
-    return classes[name]
-
-
-def _file() -> Path:
-    build = hashlib.sha256(torch.__config__.show().encode()).hexdigest()
-    key = json.dumps([FORMAT, facts(), build, platform.platform()], sort_keys=True)
-    name = hashlib.sha256(key.encode()).hexdigest()[:16]
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "minise" / f"bits-{name}.json"
-
-
-@lru_cache(1)
-def _read() -> dict[str, list[list[int]]]:
-    try:
-        classes: dict[str, list[list[int]]] = json.loads(_file().read_text())["classes"]
-        return {name: [[int(n) for n in one] for one in few] for name, few in classes.items()}
-    except Exception:  # the file may hold anything
-        return {}
-
-
-def _write(name: str, classes: list[list[int]]) -> None:
-    """Add to the file, which another process may have changed since."""
-    _read.cache_clear()
-    content = {"machine": facts(), "classes": {**_read(), name: classes}}
+    """What this machine has under `name` in a file, or the result of `measure`, which is then
+    written there. A file that cannot be read or written is treated as absent."""
+    with suppress(Exception):  # there may be none, no home, or it holds anything
+        classes = json.loads(_file(name).read_text())["classes"]
+        return [[int(n) for n in one] for one in classes]
+    found = measure()
     # A full disk, no home: it is measured again next time.
     with suppress(OSError, RuntimeError, InputError):
-        path = _file()
+        path = _file(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json.dumps(content))
-    _read.cache_clear()
+        write_file(path, json.dumps({"machine": facts(), "name": name, "classes": found}))
+    return found
+
+
+def _file(name: str) -> Path:
+    build = hashlib.sha256(torch.__config__.show().encode()).hexdigest()
+    key = json.dumps([FORMAT, facts(), build, platform.platform(), name], sort_keys=True)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "minise" / f"bits-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"

@@ -1,22 +1,19 @@
 """A cache for one test, and a list of the shapes that are measured."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from minise.exact import machine, probe
+from minise.exact import probe
 from minise.exact.probe import Shape
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder for the file of this machine, and a process that has read nothing yet."""
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for the files of this machine, and a process that has read nothing yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(probe, "_chosen", {})
-    machine._read.cache_clear()
-    yield tmp_path / "minise"
-    machine._read.cache_clear()
+    return tmp_path / "minise"
 
 
 @pytest.fixture
