@@ -50,7 +50,7 @@ def words() -> int:
 SIZES = {  # what is measured, its limit
     "core": (lambda: lines("minise/*", ".py"), 1150),
     "exact": (lambda: lines("minise/exact", ".py"), 600),
-    "package": (lambda: lines("minise", ".py"), 8300),
+    "package": (lambda: lines("minise", ".py"), 8000),
     "verify": (lambda: lines("minise/verify", ".py"), 1500),
     "page": (lambda: lines("minise", ".js", ".css", ".html"), 3800),
     "tests": (lambda: lines("tests", ".py", ".js"), 14000),

@@ -6,7 +6,6 @@ from the first. The report is written to --output, or to the first DIR.
 example: minise report runs/llama runs/qwen -o runs/both
 """
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from minise.loading.plugin import load_extra
 class Options:
     folders: Annotated[tuple[Path, ...], Option("", "DIR...", positional=True)]
     output: Annotated[Path | None, Option("of the report", "DIR", short="-o")] = None
-    json: Annotated[bool, Option("print the results as JSON instead")] = False
 
 
 def run(options: Options) -> int:
@@ -33,13 +31,8 @@ def run(options: Options) -> int:
     found = between(tables.labels(runs), runs)
     folder = options.output or options.folders[0]
     folder.mkdir(parents=True, exist_ok=True)
-    if options.json:
-        content = {"runs": [one.content for one in runs], "differences": found}
-        print(json.dumps(content if len(runs) > 1 else runs[0].content, indent=1))
-    else:
-        print(tables.report(runs, found, shutil.get_terminal_size((100, 24)).columns))
+    print(tables.report(runs, found, shutil.get_terminal_size((100, 24)).columns))
     pictures = "".join(f"\n![{p.stem}]({p.name})\n" for p in figures.draw(runs, folder))
     write_file(folder / "report.md", tables.report(runs, found) + pictures)
-    if not options.json:
-        print(f"written in {folder}: report.md, its pictures, results.json and samples-*.jsonl")
+    print(f"written in {folder}: report.md, its pictures, results.json and samples-*.jsonl")
     return 0

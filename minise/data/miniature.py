@@ -94,8 +94,7 @@ def held_out(question: str, choices: Sequence[str]) -> bool:
     return hashlib.sha256(content.encode()).digest()[0] < 32
 
 
-# The tasks of the miniature, by name. Those of many choices are about the kinds with 24 answers or
-# more.
+# The tasks of the miniature, by name. MANY is about the kinds with 24 answers or more.
 WORLDS: dict[str, Callable[[], list[Fact]]] = {
     "miniature": load_facts,
     MANY: lambda: [fact for fact in load_facts() if len(fact.others) > 22],

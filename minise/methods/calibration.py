@@ -26,7 +26,7 @@ class OutOfFold(Fitted):
     """A method that is fitted on the label logits of standard inference and on the right answers of
     the questions in other folds."""
 
-    needs: ClassVar[tuple[str, ...]] = ("standard",)
+    needs = ("standard",)
     folds: int = 5
 
     def fit(self, answers: dict[str, list[Row]]) -> list[Row]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
-import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +23,6 @@ from minise.question import Question
 FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
 MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a page of 27 MB
 QUESTIONS = 40
-CODE = os.environ.get("MINISE_REPOSITORY", "")  # the address to which the page links
 MOST_CHOICES = 8
 # Of a tokenizer.json: what tokenizer.js does not do, and the ways of adding tokens that it has.
 SETTINGS: tuple[str, ...] = ("dropout", "unk_token", "byte_fallback", "ignore_merges")
@@ -83,7 +80,6 @@ def page_of(embedded: dict[str, Any]) -> str:
     raw = json.dumps(embedded, allow_nan=False, separators=(",", ":"))
     parts = {
         "policy": _policy(style, script),
-        "code": f'<a href="{html.escape(CODE)}">minise</a>' if CODE else "minise",
         "style": style,
         "script": script,
         "checkpoint": raw.replace("<", "\\u003c"),  # it could end the script that holds the JSON

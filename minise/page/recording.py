@@ -237,16 +237,6 @@ def other_words(question: Question, groups: Sequence[Sequence[int]]) -> list[str
     return [question.choices[i] for i in others[:WORDS]]
 
 
-def ablated_layouts(flat: Tree) -> dict[str, Layout]:
-    """The packed sequence with a causal mask, with positions 0, 1, ..., and with both."""
-    mask, positions = causal_mask(len(flat.tokens)), torch.arange(len(flat.tokens))
-    return {
-        "without_mask": flat.replace(mask=mask),
-        "without_positions": flat.replace(positions=positions),
-        "without_both": flat.replace(mask=mask, positions=positions),
-    }
-
-
 def leak_said(asked: Asked) -> list[Said]:
     """The row with each word in group 1, as it should be and ablated, and group 2 alone."""
     choices = asked.question.choices
@@ -256,7 +246,10 @@ def leak_said(asked: Asked) -> list[Said]:
     for word in [lists[0][0], *other_words(asked.question, groups)]:
         plan = asked.prompts([[word, *lists[0][1:]], *lists[1:]])
         flat, labels = _row(plan, plan.prompts)
-        rows += [(layout, labels) for layout in (flat, *ablated_layouts(flat).values())]
+        mask, positions = causal_mask(len(flat.tokens)), torch.arange(len(flat.tokens))
+        ablations: list[dict[str, Tensor]] = [{"mask": mask}, {"positions": positions}]
+        ablations += [{"mask": mask, "positions": positions}]
+        rows += [(layout, labels) for layout in (flat, *(flat.replace(**x) for x in ablations))]
     alone = _row(plan, plan.prompts[1:2])
     (first, streams), *others = run_all(asked.lm, [alone, *rows])
     return [first] + [

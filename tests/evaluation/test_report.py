@@ -250,10 +250,6 @@ def test_the_report_of_several_folders_leaves_each_alone(
     assert "b: standard - " in capsys.readouterr().out.replace(f"{tmp_path}/", "")
     assert {path.name for path in (tmp_path / "both").iterdir()} >= {"report.md", "accuracy.png"}
     assert not (folders[0] / "report.md").exists()
-    report.run(report.Options(tuple(folders), tmp_path / "both", json=True))
-    content = json.loads(capsys.readouterr().out)
-    assert len(content["runs"]) == 2
-    assert {one["task"] for one in content["differences"]} == {"words"}
 
 
 def test_a_report_needs_no_model_and_can_be_made_again(

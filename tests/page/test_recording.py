@@ -13,12 +13,11 @@ import torch
 import minise
 from minise import InputError, LanguageModel, Question, SelfEnsemble
 from minise.engines import layout_ends, read_logits
-from minise.layout import Layout, Tree, pack
+from minise.layout import Layout, Tree, causal_mask, pack
 from minise.loading.checkpoint import load
 from minise.method import Plan, label_logits
 from minise.page.recording import (
     Asked,
-    ablated_layouts,
     all_said,
     as_json,
     layout_key,
@@ -148,7 +147,7 @@ class TestInTheBrowser:
         layouts = []
         for plan in plans:
             flat = pack(plan.prefix, plan.branches)
-            layouts.append({"with_all": flat, **ablated_layouts(flat)})
+            layouts.append(ways(flat))
         alone = said(lm, plans[0], pack(plans[0].prefix, plans[0].branches))
         cards = ["without_both", "without_positions", "without_mask", "with_all"]
         changes, distances = [], []
@@ -227,10 +226,21 @@ class TestInTheBrowser:
         assert "no model runs in this page" in view.text("#scene-own")
 
 
+def ways(flat: Tree) -> dict[str, Layout]:
+    """The packed sequence, and with a causal mask, with positions 0, 1, ..., and with both."""
+    mask, positions = causal_mask(len(flat.tokens)), torch.arange(len(flat.tokens))
+    return {
+        "with_all": flat,
+        "without_mask": flat.replace(mask=mask),
+        "without_positions": flat.replace(positions=positions),
+        "without_both": flat.replace(mask=mask, positions=positions),
+    }
+
+
 def layer_distances(lm: LanguageModel, plan: Plan, name: str) -> list[float]:
     """After each layer, how far group 2's end is from a run of its own, in the row of `name`."""
     flat, ends = pack(plan.prefix, plan.branches), []
-    packed = {"with_all": flat, **ablated_layouts(flat)}[name]
+    packed = ways(flat)[name]
     for layout in (pack(plan.prefix, plan.branches[1:2]), packed):
         with record(lm.decoder) as seen, torch.inference_mode():
             lm.decoder(layout.tokens, layout.positions, layout.mask)
