@@ -35,11 +35,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_a_class_of_that_name(name: str) -> None:
-    where, description = METHODS[name]
-    cls = find_object(where)
+    cls = find_object(METHODS[name])
     assert issubclass(cls, Method) != issubclass(cls, Fitted)
     assert cls.name == name
-    assert description
     column, made = make_method(name, {})
     assert column == name
     assert type(made) is cls
