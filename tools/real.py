@@ -180,13 +180,13 @@ PROMPTS = ("mmlu-0", "chat-0", "default-5", "mmlu-5", "chat-5")  # a template, a
 BOTH = ("self-ensemble", "standard")  # the plan's comparisons: a label, and two cells
 
 
-def of_prompt(x: str, method: str, end: str = "") -> str:
-    """The answers of a method under one of PROMPTS; end: of one that is made from them."""
-    return f"{method}-{x}-qwen15/qasc-{end or method}"
+def of_prompt(x: str, method: str) -> str:
+    """The beginning of the cells of a method's run under one of PROMPTS."""
+    return f"{method}-{x}-qwen15/qasc-"
 
 
 AGAINST = [(f"standard | {x}", *(f"{at}{m}" for m in BOTH)) for x, at in MAIN.items()]
-AGAINST += [(f"standard, {x} | {SEEN}", *(of_prompt(x, m) for m in BOTH)) for x in PROMPTS]
+AGAINST += [(f"standard, {x} | {SEEN}", *(of_prompt(x, m) + m for m in BOTH)) for x in PROMPTS]
 AGAINST += [
     (f"{m} | {x}", f"{MAIN[x]}self-ensemble", f"{MAIN[x]}{m}")
     for x in ("1.5B | TruthfulQA", "1.5B | Biology")
@@ -247,7 +247,7 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
 
 def by_prompt(method: str) -> Table:
     """A method on the largest model and QASC, a row for each template and number of shots."""
-    rows = {x.replace("-", " | "): of_prompt(x, method) for x in PROMPTS}
+    rows = {x.replace("-", " | "): of_prompt(x, method) + method for x in PROMPTS}
     rows = {"default | 0": f"{MAIN[SEEN]}{method}", **rows}
     return Table(
         "prompt | solved questions",
@@ -259,10 +259,11 @@ def by_prompt(method: str) -> Table:
     )
 
 
-def steps(x: str) -> list[tuple[str, str, str]]:
-    """From standard inference to one trial, and from one to five."""
-    one, five = (of_prompt(x, BOTH[0], end) for end in ("first-trials(trials=1)", ""))
-    return [("N = 1 than standard", one, of_prompt(x, BOTH[1])), ("N = 5 than N = 1", five, one)]
+def steps(data: str, ensemble: str, standard: str) -> list[tuple[str, str, str]]:
+    """From standard inference to one trial, and from one to five. Both: the beginning of cells."""
+    one, five = f"{ensemble}first-trials(trials=1)", f"{ensemble}self-ensemble"
+    pairs = [("N = 1 than standard", one, f"{standard}standard"), ("N = 5 than N = 1", five, one)]
+    return [(f"{what} | {data}", *pair) for what, *pair in pairs]
 
 
 TABLES: dict[str, Table | Differences | Changed] = {
@@ -274,8 +275,11 @@ TABLES: dict[str, Table | Differences | Changed] = {
     "counts": Differences(HEAD, AGAINST),
     "seen": Differences(HEAD, [FIRST], counts=False),
     "brings": Differences(
-        "more right | prompt",
-        [(f"{what} | {x}", *pair) for x in PROMPTS for what, *pair in steps(x)],
+        "more right | data | prompt",
+        [
+            *steps("Biology | default-0", *[MAIN["1.5B | Biology"]] * 2),
+            *(y for x in PROMPTS for y in steps(f"QASC | {x}", *(of_prompt(x, m) for m in BOTH))),
+        ],
         counts=False,
     ),
     "prompts": by_prompt("standard"),
@@ -289,13 +293,12 @@ TABLES: dict[str, Table | Differences | Changed] = {
         ],
     ),
     "confidence": Table(
-        "model | data | method",
+        "data | method",
         [
-            (f"{label} | {name}", start + METHODS[name])
-            for label, start in MAIN.items()
-            if "135M" not in label
+            (f"{data} | {name}", MAIN[f"1.5B | {data}"] + METHODS[name])
+            for data in DATA
             for name in ("standard", "vector scaling", "Self-Ensemble")
-            if rows_of(start + METHODS[name]) and (name != "vector scaling" or "1.5B" in label)
+            if rows_of(MAIN[f"1.5B | {data}"] + METHODS[name])
         ],
         [
             *(("confidence", "", "confidence"), ("under", "", "under"), ("over", "", "over")),
