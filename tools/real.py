@@ -292,6 +292,18 @@ TABLES: dict[str, Table | Differences | Changed] = {
             *(("Self-Ensemble", BOTH[0], "accuracy+"), ("tokens", BOTH[0], "tokens")),
         ],
     ),
+    "many": Table(
+        "method",
+        [
+            ("standard, shuffled", "many-qwen15/banking77-k20-standard(shuffled=True)"),
+            ("Self-Ensemble", "many-qwen15/banking77-k20-self-ensemble"),
+            ("cloze", "many-cloze-qwen15/banking77-k20-cloze"),
+        ],
+        [
+            *(("answers", "", "n"), ("right", "", "accuracy+"), ("order flips", "", "flips")),
+            *(("confidence", "", "confidence"), ("tokens", "", "tokens")),
+        ],
+    ),
     "confidence": Table(
         "data | method",
         [
