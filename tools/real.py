@@ -263,7 +263,7 @@ def steps(data: str, ensemble: str, standard: str) -> list[tuple[str, str, str]]
     """From standard inference to one trial, and from one to five. Both: the beginning of cells."""
     one, five = f"{ensemble}first-trials(trials=1)", f"{ensemble}self-ensemble"
     pairs = [("N = 1 than standard", one, f"{standard}standard"), ("N = 5 than N = 1", five, one)]
-    return [(f"{what} | {data}", *pair) for what, *pair in pairs]
+    return [(f"{what} | {data}", after, before) for what, after, before in pairs]
 
 
 TABLES: dict[str, Table | Differences | Changed] = {
