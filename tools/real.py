@@ -1,4 +1,4 @@
-"""Tables of docs/real.md and other pages, the README's first figure, and their records.
+"""Tables of docs/real.md and other pages, the README's second figure, and their records.
 
 python -m tools.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
 python -m tools.real tables
@@ -277,7 +277,7 @@ TABLES: dict[str, Table | Differences | Changed] = {
     "brings": Differences(
         "more right | data | prompt",
         [
-            *steps("Biology | default-0", *[MAIN["1.5B | Biology"]] * 2),
+            *steps("Biology | default-0", MAIN["1.5B | Biology"], MAIN["1.5B | Biology"]),
             *(y for x in PROMPTS for y in steps(f"QASC | {x}", *(of_prompt(x, m) for m in BOTH))),
         ],
         counts=False,

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -246,10 +246,10 @@ def leak_said(asked: Asked) -> list[Said]:
     for word in [lists[0][0], *other_words(asked.question, groups)]:
         plan = asked.prompts([[word, *lists[0][1:]], *lists[1:]])
         flat, labels = _row(plan, plan.prompts)
-        mask, positions = causal_mask(len(flat.tokens)), torch.arange(len(flat.tokens))
-        ablations: list[dict[str, Tensor]] = [{"mask": mask}, {"positions": positions}]
-        ablations += [{"mask": mask, "positions": positions}]
-        rows += [(layout, labels) for layout in (flat, *(flat.replace(**x) for x in ablations))]
+        masks = flat.mask, causal_mask(len(flat.tokens))
+        places = flat.positions, torch.arange(len(flat.tokens))
+        pairs = product(masks, places)
+        rows += [(flat.replace(mask=mask, positions=place), labels) for mask, place in pairs]
     alone = _row(plan, plan.prompts[1:2])
     (first, streams), *others = run_all(asked.lm, [alone, *rows])
     return [first] + [

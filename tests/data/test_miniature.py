@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from minise import load, self_ensemble, standard
+from minise.data import miniature
 from minise.data.miniature import (
     MANY,
     draw_wrong,
@@ -56,6 +57,12 @@ def test_each_question_of_two_hops_has_the_answer_of_its_second_fact() -> None:
     country = facts["What is the currency of Japan?"]
     hop = hops["What is the currency of the country whose capital is Tokyo?"]
     assert hop.answer == country.answer not in hop.others
+    world = miniature._world()
+    for first, second, text in miniature.HOPS:
+        for subject, fact in world[first].items():
+            if hop := hops.pop(text.format(subject), None):
+                assert hop.answer == world[second][fact.answer].answer not in hop.others
+    assert not hops
 
 
 @pytest.mark.parametrize("world", ["miniature", MANY, HOPS])
