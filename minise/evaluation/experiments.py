@@ -75,7 +75,6 @@ EXPERIMENTS = {
     "seeds": Experiment(BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0),
     "orders": Experiment(SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0),
     "many-choices": Experiment(MANY, ("banking77",), figures=BY_K, cut_to=(20, 77)),
-    "confidence": Experiment(BOTH, DATA_SETS, tables=("under-and-over",)),
     "efficiency": Experiment(
         tuple(Variant(name, "self-ensemble", engine) for name, engine in ENGINES.items()),
         tables=("costs",),

@@ -170,6 +170,8 @@ class Asker:
     def answers(self, questions: Asked) -> Iterator[Row]:
         """The line of each question, in their order. An error comes after the lines before it."""
         batch: list[Planned] = []
+        if self.run.peak and questions:  # a first pass also reads the weights from their files
+            pass_logits(self.lm, [self.method.plan(self.lm, questions[0][1])], self.engine)
         most = TOGETHER if self.engine == "tree" and not self.run.peak else 0
         for seed, question in questions:
             began = time.perf_counter()

@@ -34,7 +34,6 @@ TABLES: dict[str, tuple[str, Sequence[str], Sequence[str], str]] = {
     "weights": ("Accuracy", ("checkpoint", "task"), ["accuracy"], "weights"),
     "sizes": ("Accuracy by m and N", ("model", "task", "N"), ["accuracy"], "m"),
     "seeds": ("Accuracy over seeds", EACH, ["seeds_mean", "seeds_sd", "accuracy", "flips"], ""),
-    "under-and-over": ("Under- and over-confidence", EACH, ["under", "over"], ""),
     "costs": ("Costs", EACH, ["tokens", "seconds", "peak_bytes", "accuracy"], ""),
 }
 READ = """Brackets: 95% bootstrap intervals over questions, those about one fact drawn together \

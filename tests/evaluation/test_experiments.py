@@ -6,7 +6,7 @@ from minise.evaluation.tables import TABLES
 from minise.methods.fitted import Fitted
 from minise.methods.registry import make_method
 
-NAMES = "choices main scale ablation sensitivity seeds confidence efficiency quantized reasoning"
+NAMES = "choices main scale ablation sensitivity seeds efficiency quantized reasoning"
 
 
 def test_every_experiment_of_the_paper_is_there() -> None:

@@ -112,11 +112,20 @@ def test_a_pass_takes_questions_until_they_have_so_many_tokens_of_their_own(
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="not Linux")
-def test_memory_is_measured_where_asked(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+def test_memory_is_measured_where_asked_after_a_pass_that_reads_the_weights(
+    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
 ) -> None:
+    calls: list[str] = []
+
+    def noted(name: str, call: Any) -> Any:
+        return lambda *args, **more: calls.append(name) or call(*args, **more)
+
+    for name in ("pass_logits", "memory"):
+        monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
     evaluate(lm, make_run(peak=True), tmp_path, print)
-    assert all(0 <= row["peak_bytes"] < 2**30 for row in read_rows(tmp_path / STANDARD))
+    rows = read_rows(tmp_path / STANDARD)
+    assert all(0 <= row["peak_bytes"] < 2**30 for row in rows)
+    assert calls == ["pass_logits", *["memory", "pass_logits", "memory"] * len(rows)]
 
 
 # Going on
