@@ -286,7 +286,12 @@ TABLES: dict[str, Table | Differences | Changed] = {
     "prompts-ensemble": by_prompt("self-ensemble"),
     "choices": Table(
         "model | choices",
-        [("0.5B | 2", "choices-qwen05/qasc-k2-"), ("0.5B | 4", "choices-qwen05/qasc-k4-")],
+        [
+            (f"{name} | {k}", f"choices-{short}/qasc-k{k}-")
+            for name, short in MODELS.items()
+            for k in (2, 4, 6, 8)
+            if rows_of(f"choices-{short}/qasc-k{k}-standard")
+        ],
         [
             *(("questions", BOTH[1], "n"), ("standard", BOTH[1], "accuracy+")),
             ("Self-Ensemble", BOTH[0], "accuracy+"),
