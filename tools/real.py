@@ -297,6 +297,16 @@ TABLES: dict[str, Table | Differences | Changed] = {
             ("Self-Ensemble", BOTH[0], "accuracy+"),
         ],
     ),
+    "without": Changed(
+        "TruthfulQA",
+        [
+            (name, f"{run}-qwen15/truthfulqa-{end}", f"ablation-qwen15/truthfulqa-{of}")
+            for name, run, end, of in (
+                ("without the mask", "ablation", "without-mask", BOTH[0]),
+                ("without positional re-encoding", "ablation", "without-positions", BOTH[0]),
+            )
+        ],
+    ),
     "many": Table(
         "method",
         [
