@@ -304,6 +304,8 @@ TABLES: dict[str, Table | Differences | Changed] = {
             for name, run, end, of in (
                 ("without the mask", "ablation", "without-mask", BOTH[0]),
                 ("without positional re-encoding", "ablation", "without-positions", BOTH[0]),
+                ("in nf4", "nf4", BOTH[0], BOTH[0]),
+                ("standard inference in nf4", "nf4", BOTH[1], BOTH[1]),
             )
         ],
     ),
