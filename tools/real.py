@@ -304,9 +304,18 @@ TABLES: dict[str, Table | Differences | Changed] = {
             for name, run, end, of in (
                 ("without the mask", "ablation", "without-mask", BOTH[0]),
                 ("without positional re-encoding", "ablation", "without-positions", BOTH[0]),
+                ('without "None of the above"', "null", BOTH[0], BOTH[0]),
                 ("in nf4", "nf4", BOTH[0], BOTH[0]),
                 ("standard inference in nf4", "nf4", BOTH[1], BOTH[1]),
             )
+        ],
+    ),
+    "sizes": Table(
+        "m",
+        [(str(m), f"sizes-{m}-qwen15/truthfulqa-") for m in (2, 3, 4)],
+        [
+            *((f"N = {n}", f"first-trials(trials={n})", "accuracy") for n in (1, 3, 6)),
+            *(("N = 10", BOTH[0], "accuracy+"), ("tokens", BOTH[0], "tokens")),
         ],
     ),
     "many": Table(
