@@ -319,11 +319,13 @@ TABLES: dict[str, Table | Differences | Changed] = {
         ],
     ),
     "many": Table(
-        "method",
+        "choices | method",
         [
-            ("standard, shuffled", "many-qwen15/banking77-k20-standard(shuffled=True)"),
-            ("Self-Ensemble", "many-qwen15/banking77-k20-self-ensemble"),
-            ("cloze", "many-cloze-qwen15/banking77-k20-cloze"),
+            ("20 | standard, shuffled", "many-qwen15/banking77-k20-standard(shuffled=True)"),
+            ("20 | Self-Ensemble", "many-qwen15/banking77-k20-self-ensemble"),
+            ("20 | cloze", "many-cloze-qwen15/banking77-k20-cloze"),
+            ("77 | Self-Ensemble, m = 20", "many-77-qwen15/banking77-self-ensemble(group_size=20)"),
+            ("77 | cloze", "many-77-qwen15/banking77-cloze"),
         ],
         [
             *(("answers", "", "n"), ("right", "", "accuracy+"), ("order flips", "", "flips")),
