@@ -120,11 +120,8 @@ def main() -> int:
     parser.add_argument("--stage", choices=("rate", "vllm"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stage:
-        print(
-            json.dumps(
-                {"rate": rate, "vllm": vllm}[args.stage](args.model, args.device, args.dtype)
-            )
-        )
+        stage = {"rate": rate, "vllm": vllm}[args.stage]
+        print(json.dumps(stage(args.model, args.device, args.dtype)))
         return 0
     if not Path(args.model).exists():
         write_model(Path(args.model))
