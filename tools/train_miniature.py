@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import random
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
 from minise import Decoder
@@ -248,23 +248,22 @@ class Training:
     """A decoder and its optimizer."""
 
     def __init__(self, config: dict[str, Any], seed: int, rate: float, steps: int) -> None:
-        self.highest, self.steps = rate, steps
         self.decoder = Decoder(read_config(config))
         initialise(self.decoder, seed)
         self.optimizer = torch.optim.AdamW(
             self.decoder.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01
         )
-        self.step, self.seconds, self.smooth = 0, 0.0, torch.zeros(2)
+        warmup = max(1, min(100, steps // 10))
 
-    def rate(self) -> float:
-        """The learning rate of this step: warm-up, then a cosine down to nothing."""
-        warmup = max(1, min(100, self.steps // 10))
-        cosine = 0.5 * (1 + math.cos(math.pi * self.step / self.steps))
-        return self.highest * min((self.step + 1) / warmup, cosine)
+        def share(step: int) -> float:  # of the rate: warm-up, then a cosine down to nothing
+            return min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+        self.schedule = LambdaLR(self.optimizer, share)
+        self.step, self.smooth = 0, torch.zeros(2)
 
     def advance(self, parts: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         """One step on one batch."""
-        began, total, counts = time.monotonic(), torch.zeros(2), torch.zeros(2)
+        total, counts = torch.zeros(2), torch.zeros(2)
         answers = sum(int(labels.sum()) for _, _, labels in parts)
         words = sum(int((targets != IGNORED).sum()) for _, targets, _ in parts) - answers
         for part in parts:
@@ -272,14 +271,12 @@ class Training:
             (sums[0] / answers + sums[1] / words).backward()
             total, counts = total + sums.detach(), counts + n
         nn.utils.clip_grad_norm_(self.decoder.parameters(), 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate()
         self.optimizer.step()
+        self.schedule.step()
         self.optimizer.zero_grad()
         mean = total / counts
         self.smooth = mean if self.step == 0 else 0.95 * self.smooth + 0.05 * mean
         self.step += 1
-        self.seconds += time.monotonic() - began
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -314,10 +311,7 @@ def main() -> None:
     state = {name: p.to(torch.bfloat16) for name, p in training.decoder.state_dict().items()}
     save_file(state, args.folder / "model.safetensors", metadata={"format": "pt"})
     write_json(args.folder / "config.json", config)
-    print(
-        f"{args.steps} steps in {training.seconds / 60:.1f} minutes; last losses (nats, "
-        f"smoothed): label {label:.4f}, text {text:.4f}"
-    )
+    print(f"last losses (nats, smoothed): label {label:.4f}, text {text:.4f}")
 
 
 if __name__ == "__main__":
