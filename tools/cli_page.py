@@ -1,8 +1,5 @@
 """The page of the site about the command line: what each command's --help prints.
-tools/docs_site.py adds it, so it is never older than the code.
-
-    python -m tools.cli_page    prints it
-"""
+tools/docs_site.py adds it, so it is never older than the code."""
 
 from __future__ import annotations
 
@@ -34,7 +31,3 @@ def help_of(command: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         main([command, "--help"])
     return shown.getvalue()
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -16,10 +16,13 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib.style
+
+from minise.evaluation import figures
 from minise.evaluation.metrics import difference, holm, measure
 from minise.evaluation.results import read_run
 from minise.files import write_file
@@ -245,6 +248,20 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     return f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{words}</text>'
 
 
+SURE = ("standard", "vector scaling", "Self-Ensemble")  # whose confidence is shown
+
+
+def draw_curves(path: Path) -> None:
+    """The paper's curves of under- and over-confidence, of the largest model."""
+    panels = {
+        data: [{"method": x, **numbers(MAIN[f"1.5B | {data}"] + METHODS[x])} for x in SURE]
+        for data in DATA
+    }
+    with matplotlib.style.context(figures.STYLE):
+        drawn = figures.sheet(panels, partial(figures.curves, "method"), "τ", *figures.SHARES)
+        drawn.savefig(path, dpi=100, metadata={"Software": None})
+
+
 def by_prompt(method: str) -> Table:
     """A method on the largest model and QASC, a row for each template and number of shots."""
     rows = {x.replace("-", " | "): of_prompt(x, method) + method for x in PROMPTS}
@@ -337,8 +354,7 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [
             (f"{data} | {name}", MAIN[f"1.5B | {data}"] + METHODS[name])
             for data in DATA
-            for name in ("standard", "vector scaling", "Self-Ensemble")
-            if rows_of(MAIN[f"1.5B | {data}"] + METHODS[name])
+            for name in SURE
         ],
         [
             *(("confidence", "", "confidence"), ("under", "", "under"), ("over", "", "over")),
@@ -384,6 +400,7 @@ def main() -> int:
             write_file(path, page(path))
         for name, ink in FIGURES.items():
             write_file(RECORDS.with_name(name), figure(ink))
+        draw_curves(RECORDS.with_name("real-confidence.png"))
     return 0
 
 

@@ -1,6 +1,7 @@
 """The tables made from docs/real/, and the figure, show what their records say."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,15 @@ def test_tables_and_figure_are_not_older_than_the_records() -> None:
     assert pages == {path: real.page(path) for path in pages}
     for name, ink in real.FIGURES.items():
         assert real.RECORDS.with_name(name).read_text("utf-8") == real.figure(ink)
+
+
+@pytest.mark.slow
+def test_the_curves_are_not_older_than_the_records(tmp_path: Path) -> None:
+    """Letters of another matplotlib may differ a little, so it is no comparison of bytes."""
+    compare = pytest.importorskip("matplotlib.testing.compare")
+    real.draw_curves(tmp_path / "drawn.png")
+    kept = real.RECORDS.with_name("real-confidence.png")
+    assert compare.compare_images(str(kept), str(tmp_path / "drawn.png"), tol=3) is None
 
 
 def test_a_record_names_its_model_and_no_path() -> None:
