@@ -283,6 +283,11 @@ def steps(data: str, ensemble: str, standard: str) -> list[tuple[str, str, str]]
     return [(f"{what} | {data}", after, before) for what, after, before in pairs]
 
 
+MANY = "many-77-qwen15/banking77"
+ANSWERS = (
+    *(("answers", "", "n"), ("right", "", "accuracy+"), ("order flips", "", "flips")),
+    *(("confidence", "", "confidence"), ("tokens", "", "tokens")),
+)
 TABLES: dict[str, Table | Differences | Changed] = {
     "main": Table(
         "model | data",
@@ -341,13 +346,22 @@ TABLES: dict[str, Table | Differences | Changed] = {
             ("20 | standard, shuffled", "many-qwen15/banking77-k20-standard(shuffled=True)"),
             ("20 | Self-Ensemble", "many-qwen15/banking77-k20-self-ensemble"),
             ("20 | cloze", "many-cloze-qwen15/banking77-k20-cloze"),
-            ("77 | Self-Ensemble, m = 20", "many-77-qwen15/banking77-self-ensemble(group_size=20)"),
-            ("77 | cloze", "many-77-qwen15/banking77-cloze"),
+            ("77 | Self-Ensemble, m = 4", f"{MANY}-self-ensemble(group_size=4)"),
+            ("77 | Self-Ensemble, m = 8", f"{MANY}-self-ensemble(group_size=8)"),
+            ("77 | Self-Ensemble, m = 20", f"{MANY}-self-ensemble(group_size=20)"),
+            ("77 | cloze", f"{MANY}-cloze"),
         ],
+        ANSWERS,
+    ),
+    "seeds": Table(
+        "data | method",
         [
-            *(("answers", "", "n"), ("right", "", "accuracy+"), ("order flips", "", "flips")),
-            *(("confidence", "", "confidence"), ("tokens", "", "tokens")),
+            ("TruthfulQA | Self-Ensemble, five seeds", "seeds-qwen15/truthfulqa-self-ensemble"),
+            ("QASC | standard", "reasoning-qwen15/qasc-standard"),
+            ("QASC | cot, 256 tokens", "reasoning-qwen15/qasc-cot"),
+            ("QASC | cot, 512 tokens", "reasoning-qwen15/qasc-cot(max_new_tokens=512)"),
         ],
+        ANSWERS,
     ),
     "confidence": Table(
         "data | method",
