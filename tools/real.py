@@ -248,15 +248,17 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     return f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{words}</text>'
 
 
-SURE = ("standard", "vector scaling", "Self-Ensemble")  # whose confidence is shown
+SURE = [  # whose confidence is shown: data, method and cell
+    (data, name, MAIN[f"1.5B | {data}"] + METHODS[name])
+    for data in DATA
+    for name in ("standard", "vector scaling", "Self-Ensemble")
+]
 
 
 def draw_curves(path: Path) -> None:
     """The paper's curves of under- and over-confidence, of the largest model."""
-    panels = {
-        data: [{"method": x, **numbers(MAIN[f"1.5B | {data}"] + METHODS[x])} for x in SURE]
-        for data in DATA
-    }
+    cells = [{"data": data, "method": name, **numbers(cell)} for data, name, cell in SURE]
+    panels = figures.grouped(cells, "data")
     with matplotlib.style.context(figures.STYLE):
         drawn = figures.sheet(panels, partial(figures.curves, "method"), "τ", *figures.SHARES)
         drawn.savefig(path, dpi=100, metadata={"Software": None})
@@ -365,11 +367,7 @@ TABLES: dict[str, Table | Differences | Changed] = {
     ),
     "confidence": Table(
         "data | method",
-        [
-            (f"{data} | {name}", MAIN[f"1.5B | {data}"] + METHODS[name])
-            for data in DATA
-            for name in SURE
-        ],
+        [(f"{data} | {name}", cell) for data, name, cell in SURE],
         [
             *(("confidence", "", "confidence"), ("under", "", "under"), ("over", "", "over")),
             *(("NLL", "", "nll"), ("matched NLL", "", "matched_nll"), ("ECE", "", "ece")),

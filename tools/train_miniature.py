@@ -259,7 +259,7 @@ class Training:
             return min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
         self.schedule = LambdaLR(self.optimizer, share)
-        self.step, self.smooth = 0, torch.zeros(2)
+        self.smooth = torch.zeros(2)
 
     def advance(self, parts: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         """One step on one batch."""
@@ -270,13 +270,12 @@ class Training:
             sums, n = losses(self.decoder, *part)
             (sums[0] / answers + sums[1] / words).backward()
             total, counts = total + sums.detach(), counts + n
+        mean, is_first = total / counts, self.schedule.last_epoch == 0
+        self.smooth = mean if is_first else 0.95 * self.smooth + 0.05 * mean
         nn.utils.clip_grad_norm_(self.decoder.parameters(), 1.0)
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad()
-        mean = total / counts
-        self.smooth = mean if self.step == 0 else 0.95 * self.smooth + 0.05 * mean
-        self.step += 1
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -303,8 +302,8 @@ def main() -> None:
     tokenizer = Tokenizer(backend, "tokenizer.json")
     training = Training(config, args.seed, args.rate, args.steps)
     bar = tqdm(range(args.steps), unit="step", mininterval=10)
-    for _ in bar:
-        draw = random.Random(f"training/{args.seed}/{training.step}")
+    for step in bar:
+        draw = random.Random(f"training/{args.seed}/{step}")
         training.advance(batch(texts_of_a_step(facts, family.eos, draw), tokenizer))
         label, text = training.smooth.tolist()
         bar.set_postfix(label=f"{label:.3f}", text=f"{text:.3f}", refresh=False)

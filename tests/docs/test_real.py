@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("pandas")
 
+from matplotlib.testing.compare import compare_images
+
 from tools import real
 
 
@@ -23,10 +25,9 @@ def test_tables_and_figure_are_not_older_than_the_records() -> None:
 @pytest.mark.slow
 def test_the_curves_are_not_older_than_the_records(tmp_path: Path) -> None:
     """Letters of another matplotlib may differ a little, so it is no comparison of bytes."""
-    compare = pytest.importorskip("matplotlib.testing.compare")
     real.draw_curves(tmp_path / "drawn.png")
     kept = real.RECORDS.with_name("real-confidence.png")
-    assert compare.compare_images(str(kept), str(tmp_path / "drawn.png"), tol=3) is None
+    assert compare_images(str(kept), str(tmp_path / "drawn.png"), tol=3) is None
 
 
 def test_a_record_names_its_model_and_no_path() -> None:
