@@ -39,14 +39,15 @@ GOALS = {"qasc": 50, "truthfulqa": 100, "biology": 8}  # questions a second at 8
 SHIPPED, AT_ONCE, ROUNDS = Path("weights/tiny-llama"), 8, 5
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, device: str) -> None:
     """A checkpoint of SHAPE with random weights, and with a shipped tokenizer."""
     folder.mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((SHIPPED / name).read_bytes())
     with torch.device("meta"):
         state = Decoder(read_config(SHAPE)).to(torch.bfloat16).state_dict()
-    random = {name: torch.empty_like(x, device="cpu").normal_(0, 0.02) for name, x in state.items()}
+    random = {n: torch.empty_like(x, device=device).normal_(0, 0.02) for n, x in state.items()}
+    random = {name: x.cpu() for name, x in random.items()}
     save_file(random, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(SHAPE))
 
@@ -124,7 +125,7 @@ def main() -> int:
         print(json.dumps(stage(args.model, args.device, args.dtype)))
         return 0
     if not Path(args.model).exists():
-        write_model(Path(args.model))
+        write_model(Path(args.model), args.device)
     cuda = torch.cuda.get_device_name() if args.device.startswith("cuda") else None
     report: dict[str, Any] = {"card": cuda, "torch": torch.__version__, "cuda": torch.version.cuda}
     for name, (limit, command) in stages(args.model, args.device, args.dtype).items():

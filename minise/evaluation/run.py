@@ -280,16 +280,14 @@ def describe_task(task: TaskRun) -> dict[str, Any]:
     """The questions by a hash, and the methods."""
     rows = [[seed, q.id, q.content_hash, q.answer] for seed, q in task.questions]
     sizes = {len(question.choices) for _, question in task.questions}
-    methods = task.methods
+    methods = zip(task.variants, task.methods.values(), strict=True)
     return {
         "dataset": task.dataset,
         "choices": sizes.pop() if len(sizes) == 1 else None,
         "questions": len(rows),
         "hash": hash_of(rows),
         "options": task.options,
-        "methods": {
-            one.name: describe_method(one, methods[one.name], task.options) for one in task.variants
-        },
+        "methods": {one.name: describe_method(one, made, task.options) for one, made in methods},
     }
 
 

@@ -72,6 +72,8 @@ class FixedRotary(Rotary):
     """The angles of a whole block in each call: position 70 is always computed with 64 to 127."""
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
+        if positions.device.type != "cpu":  # `unique` would wait for a GPU
+            return super().forward(positions, dtype)
         blocks, block_of = (positions // POSITIONS).unique(return_inverse=True)
         within = torch.arange(POSITIONS, device=positions.device)
         tables = [super(FixedRotary, self).forward(b * POSITIONS + within, dtype) for b in blocks]
