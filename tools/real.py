@@ -92,12 +92,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Differences:
-    """pairs: what they are called, and two cells; the first minus the second. p values are exact
-    McNemar tests, corrected by Holm over the pairs that count."""
+    """pairs: a name and two cells; the first minus the second, by exact McNemar tests and Holm."""
 
     head: str
     pairs: Sequence[tuple[str, ...]]
-    counts: bool = True
 
     def text(self) -> str:
         found = []
@@ -106,13 +104,12 @@ class Differences:
             if of_a and of_b and (one := difference(of_a, of_b)):
                 found.append((label, one))
         corrected = holm([one["mcnemar_p"] for _, one in found])
-        titles = [*self.head.split(" | "), "questions", "points", "p"] + ["Holm"] * self.counts
+        titles = [*self.head.split(" | "), "questions", "points", "p", "Holm"]
         body = []
         for (label, one), p in zip(found, corrected, strict=True):
             low, high = (f"{100 * x:+.1f}" for x in one["interval"])
             points = f"{100 * one['accuracy']:+.1f} [{low}, {high}]"
-            cells = [label, str(one["n"]), points, f"{one['mcnemar_p']:.2g}"]
-            body.append(cells + [f"{p:.2g}"] * self.counts)
+            body.append([label, str(one["n"]), points, f"{one['mcnemar_p']:.2g}", f"{p:.2g}"])
         return markdown.table(titles, body)
 
 
@@ -180,23 +177,19 @@ MAIN = {
     for data, short_data in DATA.items()
 }
 PROMPTS = ("mmlu-0", "chat-0", "default-5", "mmlu-5", "chat-5")  # a template, and shots
-BOTH = ("self-ensemble", "standard")  # the plan's comparisons: a label, and two cells
-
-
-def of_prompt(x: str, method: str) -> str:
-    """The beginning of the cells of a method's run under one of PROMPTS."""
-    return f"{method}-{x}-qwen15/qasc-"
-
-
-AGAINST = [(f"standard | {x}", *(f"{at}{m}" for m in BOTH)) for x, at in MAIN.items()]
-AGAINST += [(f"standard, {x} | {SEEN}", *(of_prompt(x, m) + m for m in BOTH)) for x in PROMPTS]
+BOTH = ("self-ensemble", "standard")
+PROMPTED = {x: f"prompt-{x}-qwen15/qasc-" for x in PROMPTS}
+ON = {data: f"{x}-qwen15/{x}-" for data, x in DATA.items()}  # the ends of records' names
+AGAIN = {"QASC": "bfloat16-qwen15/qasc-", "TruthfulQA": f"again-{ON['TruthfulQA']}"}  # on a GPU
+# The plan's comparisons: a label, and two cells.
+AGAINST = [(f"standard | {x}", *(at + m for m in BOTH)) for x, at in MAIN.items()]
+AGAINST += [(f"standard, {x} | {SEEN}", *(at + m for m in BOTH)) for x, at in PROMPTED.items()]
 AGAINST += [
     (f"{m} | {x}", f"{MAIN[x]}self-ensemble", f"{MAIN[x]}{m}")
     for x in ("1.5B | TruthfulQA", "1.5B | Biology")
     for m in ("cyclic", "cloze")
 ]
-FIRST = AGAINST.pop([*MAIN].index(SEEN))
-HEAD = "Self-Ensemble minus | model | data"
+del AGAINST[[*MAIN].index(SEEN)]
 
 
 def page(path: Path) -> str:
@@ -264,28 +257,7 @@ def draw_curves(path: Path) -> None:
         drawn.savefig(path, dpi=100, metadata={"Software": None})
 
 
-def by_prompt(method: str) -> Table:
-    """A method on the largest model and QASC, a row for each template and number of shots."""
-    rows = {x.replace("-", " | "): of_prompt(x, method) + method for x in PROMPTS}
-    rows = {"default | 0": f"{MAIN[SEEN]}{method}", **rows}
-    return Table(
-        "prompt | solved questions",
-        [(label, at) for label, at in rows.items() if rows_of(at)],
-        [
-            *(("questions", "", "n"), ("right", "", "accuracy+"), ("tokens", "", "tokens")),
-            ("on labels", "", "on_labels"),
-        ],
-    )
-
-
-def steps(data: str, ensemble: str, standard: str) -> list[tuple[str, str, str]]:
-    """From standard inference to one trial, and from one to five. Both: the beginning of cells."""
-    one, five = f"{ensemble}first-trials(trials=1)", f"{ensemble}self-ensemble"
-    pairs = [("N = 1 than standard", one, f"{standard}standard"), ("N = 5 than N = 1", five, one)]
-    return [(f"{what} | {data}", after, before) for what, after, before in pairs]
-
-
-MANY = "many-77-qwen15/banking77"
+TWENTY, MANY = "many-qwen15/banking77-k20", "many-77-qwen15/banking77"
 ANSWERS = (
     *(("answers", "", "n"), ("right", "", "accuracy+"), ("order flips", "", "flips")),
     *(("confidence", "", "confidence"), ("tokens", "", "tokens")),
@@ -296,25 +268,40 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [(label, start) for label, start in MAIN.items() if rows_of(f"{start}standard")],
         [("n", "standard", "n"), *((name, end, "accuracy") for name, end in METHODS.items())],
     ),
-    "counts": Differences(HEAD, AGAINST),
-    "seen": Differences(HEAD, [FIRST], counts=False),
-    "brings": Differences(
-        "more right | data | prompt",
+    "counts": Differences("Self-Ensemble minus | model | data", AGAINST),
+    "prompts": Table(
+        "data | prompt | solved questions",
         [
-            *steps("Biology | default-0", MAIN["1.5B | Biology"], MAIN["1.5B | Biology"]),
-            *(y for x in PROMPTS for y in steps(f"QASC | {x}", *(of_prompt(x, m) for m in BOTH))),
+            ("QASC | default | 0", AGAIN["QASC"]),
+            *(("QASC | " + x.replace("-", " | "), at) for x, at in PROMPTED.items()),
+            ("TruthfulQA | default | 0", AGAIN["TruthfulQA"]),
+            ("Biology | default | 0", MAIN["1.5B | Biology"]),
         ],
-        counts=False,
+        [
+            ("standard", BOTH[1], "accuracy+"),
+            *((f"N = {n}", f"first-trials(trials={n})", "accuracy") for n in (1, 5)),
+            ("Self-Ensemble", BOTH[0], "accuracy+"),
+            *((x, end, x.replace(" ", "_")) for x in ("tokens", "on labels") for end in BOTH[::-1]),
+        ],
     ),
-    "prompts": by_prompt("standard"),
-    "prompts-ensemble": by_prompt("self-ensemble"),
+    "machines": Changed(
+        "H200 against CPU | method",
+        [
+            (
+                f"{data} | {name}",
+                AGAIN[data] + METHODS[name],
+                MAIN[f"1.5B | {data}"] + METHODS[name],
+            )
+            for data in AGAIN
+            for name in ("standard", "Self-Ensemble", "cyclic")
+        ],
+    ),
     "choices": Table(
         "model | choices",
         [
             (f"{name} | {k}", f"choices-{short}/qasc-k{k}-")
             for name, short in MODELS.items()
             for k in (2, 4, 6, 8)
-            if rows_of(f"choices-{short}/qasc-k{k}-standard")
         ],
         [
             *(("questions", BOTH[1], "n"), ("standard", BOTH[1], "accuracy+")),
@@ -322,9 +309,9 @@ TABLES: dict[str, Table | Differences | Changed] = {
         ],
     ),
     "without": Changed(
-        "TruthfulQA",
+        "changed | data",
         [
-            (name, f"{run}-qwen15/truthfulqa-{end}", f"ablation-qwen15/truthfulqa-{of}")
+            (f"{name} | {data}", f"{run}-{ON[data]}{end}", f"ablation-{ON[data]}{of}")
             for name, run, end, of in (
                 ("without the mask", "ablation", "without-mask", BOTH[0]),
                 ("without positional re-encoding", "ablation", "without-positions", BOTH[0]),
@@ -332,22 +319,28 @@ TABLES: dict[str, Table | Differences | Changed] = {
                 ("in nf4", "nf4", BOTH[0], BOTH[0]),
                 ("standard inference in nf4", "nf4", BOTH[1], BOTH[1]),
             )
+            for data in AGAIN
         ],
     ),
     "sizes": Table(
         "m",
-        [(str(m), f"sizes-{m}-qwen15/truthfulqa-") for m in (2, 3, 4)],
+        [(str(m), f"sizes-{m}-qwen15/qasc-") for m in (2, 3, 4, 5)],
         [
-            *((f"N = {n}", f"first-trials(trials={n})", "accuracy") for n in (1, 3, 6)),
-            *(("N = 10", BOTH[0], "accuracy+"), ("tokens", BOTH[0], "tokens")),
+            *((f"N = {n}", f"first-trials(trials={n})", "accuracy") for n in (1, 5, 10, 20, 40)),
+            *(("N = 80", BOTH[0], "accuracy+"), ("tokens", BOTH[0], "tokens")),
         ],
     ),
     "many": Table(
         "choices | method",
         [
-            ("20 | standard, shuffled", "many-qwen15/banking77-k20-standard(shuffled=True)"),
-            ("20 | Self-Ensemble", "many-qwen15/banking77-k20-self-ensemble"),
-            ("20 | cloze", "many-cloze-qwen15/banking77-k20-cloze"),
+            ("20 | standard", "many-alone-qwen15/banking77-k20-standard"),
+            ("20 | standard, shuffled", f"{TWENTY}-standard(shuffled=True)"),
+            ("20 | Self-Ensemble, N = 20", f"{TWENTY}-self-ensemble"),
+            ("20 | Self-Ensemble, N = 5", f"{TWENTY}-first-trials(trials=5)"),
+            ("20 | cyclic", f"{TWENTY}-cyclic"),
+            ("20 | cyclic, geometric mean", f"{TWENTY}-cyclic(mean=geometric)"),
+            ("20 | presence", "many-alone-qwen15/banking77-k20-presence"),
+            ("20 | cloze", "many-alone-qwen15/banking77-k20-cloze"),
             ("77 | Self-Ensemble, m = 4", f"{MANY}-self-ensemble(group_size=4)"),
             ("77 | Self-Ensemble, m = 8", f"{MANY}-self-ensemble(group_size=8)"),
             ("77 | Self-Ensemble, m = 20", f"{MANY}-self-ensemble(group_size=20)"),
@@ -358,7 +351,8 @@ TABLES: dict[str, Table | Differences | Changed] = {
     "seeds": Table(
         "data | method",
         [
-            ("TruthfulQA | Self-Ensemble, five seeds", "seeds-qwen15/truthfulqa-self-ensemble"),
+            ("QASC | Self-Ensemble, five seeds", f"seeds-{ON['QASC']}{BOTH[0]}"),
+            ("TruthfulQA | Self-Ensemble, five seeds", f"seeds-{ON['TruthfulQA']}{BOTH[0]}"),
             ("QASC | standard", "reasoning-qwen15/qasc-standard"),
             ("QASC | cot, 256 tokens", "reasoning-qwen15/qasc-cot"),
             ("QASC | cot, 512 tokens", "reasoning-qwen15/qasc-cot(max_new_tokens=512)"),
@@ -371,7 +365,6 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [
             *(("confidence", "", "confidence"), ("under", "", "under"), ("over", "", "over")),
             *(("NLL", "", "nll"), ("matched NLL", "", "matched_nll"), ("ECE", "", "ece")),
-            *(("on labels", "", "on_labels"), ("5th percentile", "", "on_labels_p5")),
             ("tokens", "", "tokens"),
         ],
     ),
