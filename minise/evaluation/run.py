@@ -173,6 +173,7 @@ class Asker:
         if self.run.peak and questions:  # a first pass also reads the weights from their files
             pass_logits(self.lm, [self.method.plan(self.lm, questions[0][1])], self.engine)
         most = TOGETHER if self.engine == "tree" and not self.run.peak else 0
+        most *= 8 if str(self.lm.decoder.device).startswith("cuda") else 1  # docs/costs.md
         for seed, question in questions:
             began = time.perf_counter()
             try:

@@ -44,8 +44,6 @@ class FixedSiLU(nn.SiLU):
     """In calls of fixed numbers of elements: at an end those that fill no vector differ."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu":
-            return F.silu(x)
         numbers = elements_for(x.dtype, torch.get_num_threads())
         return in_calls(F.silu, x.reshape(-1), numbers, START).view(x.shape)
 
@@ -72,8 +70,6 @@ class FixedRotary(Rotary):
     """The angles of a whole block in each call: position 70 is always computed with 64 to 127."""
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
-        if positions.device.type != "cpu":  # `unique` would wait for a GPU
-            return super().forward(positions, dtype)
         blocks, block_of = (positions // POSITIONS).unique(return_inverse=True)
         within = torch.arange(POSITIONS, device=positions.device)
         tables = [super(FixedRotary, self).forward(b * POSITIONS + within, dtype) for b in blocks]
@@ -83,7 +79,10 @@ class FixedRotary(Rotary):
 
 
 def refine(decoder: Decoder) -> Decoder:
-    """A second decoder with these layers over the parameters of the first. No number is copied."""
+    """A second decoder with these layers over the parameters of the first. No number is copied.
+    On a GPU the first itself: nothing is known of its kernels, so these layers promise nothing."""
+    if str(decoder.device).startswith("cuda"):
+        return decoder
     shared = {id(x): x for x in (*decoder.parameters(), *decoder.buffers())}
     twin = copy.deepcopy(decoder, shared)
     twin.model.rotary_emb = FixedRotary(decoder.config)
