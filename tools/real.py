@@ -157,7 +157,7 @@ def written(values: dict[str, Any], name: str) -> str:
     return text
 
 
-SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "on_labels_p5", "flips")
+SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
 MODELS = {"135M": "smollm2", "0.5B": "qwen05", "1.5B": "qwen15"}
 DATA = {"QASC": "qasc", "TruthfulQA": "truthfulqa", "Biology": "biology"}
 TASK = {"qasc": "qasc", "truthfulqa": "truthfulqa", "biology": "mmlu_pro_biology-k10"}
@@ -177,7 +177,7 @@ MAIN = {
     for data, short_data in DATA.items()
 }
 PROMPTS = ("mmlu-0", "chat-0", "default-5", "mmlu-5", "chat-5")  # a template, and shots
-BOTH = ("self-ensemble", "standard")
+BOTH = OURS, STANDARD = "self-ensemble", "standard"
 PROMPTED = {x: f"prompt-{x}-qwen15/qasc-" for x in PROMPTS}
 ON = {data: f"{x}-qwen15/{x}-" for data, x in DATA.items()}  # the ends of records' names
 AGAIN = {"QASC": "bfloat16-qwen15/qasc-", "TruthfulQA": f"again-{ON['TruthfulQA']}"}  # on a GPU
@@ -278,10 +278,10 @@ TABLES: dict[str, Table | Differences | Changed] = {
             ("Biology | default | 0", MAIN["1.5B | Biology"]),
         ],
         [
-            ("standard", BOTH[1], "accuracy+"),
+            ("standard", STANDARD, "accuracy+"),
             *((f"N = {n}", f"first-trials(trials={n})", "accuracy") for n in (1, 5)),
-            ("Self-Ensemble", BOTH[0], "accuracy+"),
-            *((x, end, x.replace(" ", "_")) for x in ("tokens", "on labels") for end in BOTH[::-1]),
+            ("Self-Ensemble", OURS, "accuracy+"),
+            *((x, m, x.replace(" ", "_")) for x in ("tokens", "on labels") for m in reversed(BOTH)),
         ],
     ),
     "machines": Changed(
@@ -304,8 +304,8 @@ TABLES: dict[str, Table | Differences | Changed] = {
             for k in (2, 4, 6, 8)
         ],
         [
-            *(("questions", BOTH[1], "n"), ("standard", BOTH[1], "accuracy+")),
-            ("Self-Ensemble", BOTH[0], "accuracy+"),
+            *(("questions", STANDARD, "n"), ("standard", STANDARD, "accuracy+")),
+            ("Self-Ensemble", OURS, "accuracy+"),
         ],
     ),
     "without": Changed(
@@ -313,11 +313,11 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [
             (f"{name} | {data}", f"{run}-{ON[data]}{end}", f"ablation-{ON[data]}{of}")
             for name, run, end, of in (
-                ("without the mask", "ablation", "without-mask", BOTH[0]),
-                ("without positional re-encoding", "ablation", "without-positions", BOTH[0]),
-                ('without "None of the above"', "null", BOTH[0], BOTH[0]),
-                ("in nf4", "nf4", BOTH[0], BOTH[0]),
-                ("standard inference in nf4", "nf4", BOTH[1], BOTH[1]),
+                ("without the mask", "ablation", "without-mask", OURS),
+                ("without positional re-encoding", "ablation", "without-positions", OURS),
+                ('without "None of the above"', "null", OURS, OURS),
+                ("in nf4", "nf4", OURS, OURS),
+                ("standard inference in nf4", "nf4", STANDARD, STANDARD),
             )
             for data in AGAIN
         ],
@@ -327,7 +327,7 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [(str(m), f"sizes-{m}-qwen15/qasc-") for m in (2, 3, 4, 5)],
         [
             *((f"N = {n}", f"first-trials(trials={n})", "accuracy") for n in (1, 5, 10, 20, 40)),
-            *(("N = 80", BOTH[0], "accuracy+"), ("tokens", BOTH[0], "tokens")),
+            *(("N = 80", OURS, "accuracy+"), ("tokens", OURS, "tokens")),
         ],
     ),
     "many": Table(
@@ -351,8 +351,8 @@ TABLES: dict[str, Table | Differences | Changed] = {
     "seeds": Table(
         "data | method",
         [
-            ("QASC | Self-Ensemble, five seeds", f"seeds-{ON['QASC']}{BOTH[0]}"),
-            ("TruthfulQA | Self-Ensemble, five seeds", f"seeds-{ON['TruthfulQA']}{BOTH[0]}"),
+            ("QASC | Self-Ensemble, five seeds", f"seeds-{ON['QASC']}{OURS}"),
+            ("TruthfulQA | Self-Ensemble, five seeds", f"seeds-{ON['TruthfulQA']}{OURS}"),
             ("QASC | standard", "reasoning-qwen15/qasc-standard"),
             ("QASC | cot, 256 tokens", "reasoning-qwen15/qasc-cot"),
             ("QASC | cot, 512 tokens", "reasoning-qwen15/qasc-cot(max_new_tokens=512)"),
