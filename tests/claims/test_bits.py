@@ -24,7 +24,7 @@ from torch import Tensor
 from minise import SelfEnsemble, branch_logits, load
 from minise.exact import attention
 from minise.exact.attention import BLOCK, FEW, numbers_of_queries
-from minise.exact.layers import FixedRotary, FixedSiLU, linear
+from minise.exact.layers import FixedRotary, FixedSiLU, linear, refine
 from minise.exact.probe import NUMBERS
 from minise.exact.run import logits
 from minise.layout import causal_mask
@@ -284,3 +284,9 @@ def test_the_engines_agree_on_other_kernels(name: str) -> None:
     environment = {**os.environ, **SETTINGS[name]}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_on_a_gpu_the_plain_layers_are_used() -> None:
+    """Nothing is known of its kernels, so layers of fixed shapes would promise nothing."""
+    decoder: Any = SimpleNamespace(device=torch.device("cuda:0"))
+    assert refine(decoder) is decoder
