@@ -46,9 +46,9 @@ def write_model(folder: Path, device: str) -> None:
         (folder / name).write_bytes((SHIPPED / name).read_bytes())
     with torch.device("meta"):
         state = Decoder(read_config(SHAPE)).to(torch.bfloat16).state_dict()
-    random = {n: torch.empty_like(x, device=device).normal_(0, 0.02) for n, x in state.items()}
-    random = {name: x.cpu() for name, x in random.items()}
-    save_file(random, folder / "model.safetensors", metadata={"format": "pt"})
+    for name, x in state.items():
+        state[name] = torch.empty_like(x, device=device).normal_(0, 0.02).cpu()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(SHAPE))
 
 
