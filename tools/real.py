@@ -10,154 +10,19 @@ groups, with four digits a number. `tables` writes the tables into the pages, an
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import matplotlib.style
 
 from minise.evaluation import figures
-from minise.evaluation.metrics import difference, holm, measure
-from minise.evaluation.results import read_run
 from minise.files import write_file
-from tools import markdown
+from tools.records import RECORDS, Changed, Differences, Table, minus, numbers, record, rows_of
 
-RECORDS = Path(__file__).parents[1] / "docs" / "real"
 PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "serving", "costs")]
-KEPT: tuple[str, ...] = ("id", "seed", "cluster", "question_hash", "answer", "prediction")
-KEPT += ("probabilities", "label", "on_labels", "null", "tokens", "notes")
-Rows = list[dict[str, Any]]
-
-
-def record(run: Path, name: str, model: str) -> None:
-    """Write a run into docs/real/NAME. `model`: its name; the run knows a folder."""
-    done = read_run(run)
-    folder = RECORDS / name
-    folder.mkdir(parents=True)
-    what = {**done.what, "model": model, "shards": 1}
-    about = re.sub(r"\"Question\(.* id='(\S+)',.*\"", r'"\1"', json.dumps(what, indent=1))
-    (folder / "run.json").write_text(about + "\n")
-    for task, methods in done.rows.items():
-        for method, rows in methods.items():
-            lines = [json.dumps({key: short(row.get(key)) for key in KEPT}) for row in rows]
-            packed = gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
-            (folder / f"{task}-{method}.jsonl.gz").write_bytes(packed)
-
-
-def short(value: Any) -> Any:
-    """The value with four digits for each number that is not whole."""
-    if isinstance(value, list):
-        return [short(one) for one in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-@cache
-def rows_of(cell: str) -> Rows | None:
-    """The answers of "NAME/TASK-METHOD"; None where there is no such record."""
-    path = RECORDS / f"{cell}.jsonl.gz"
-    if not path.exists():
-        return None
-    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    return [{**row, "scores": row["probabilities"]} for row in rows]
-
-
-@cache
-def numbers(cell: str) -> dict[str, Any]:
-    return measure(rows) if (rows := rows_of(cell)) else {}
-
-
-@dataclass(frozen=True)
-class Table:
-    """rows: what they are called, and the beginning of their cells. columns: a title, the rest of
-    the cell, and a number that `measure` gives."""
-
-    head: str
-    rows: Sequence[tuple[str, str]]
-    columns: Sequence[tuple[str, str, str]]
-
-    def text(self) -> str:
-        titles = [*self.head.split(" | "), *(title for title, _, _ in self.columns)]
-        body = [
-            [label, *(written(numbers(start + end), name) for _, end, name in self.columns)]
-            for label, start in self.rows
-        ]
-        return markdown.table(titles, body)
-
-
-@dataclass(frozen=True)
-class Differences:
-    """pairs: a name and two cells; the first minus the second, by exact McNemar tests and Holm."""
-
-    head: str
-    pairs: Sequence[tuple[str, ...]]
-
-    def text(self) -> str:
-        found = []
-        for label, a, b in self.pairs:
-            of_a, of_b = rows_of(a), rows_of(b)
-            if of_a and of_b and (one := difference(of_a, of_b)):
-                found.append((label, one))
-        corrected = holm([one["mcnemar_p"] for _, one in found])
-        titles = [*self.head.split(" | "), "questions", "points", "p", "Holm"]
-        body = []
-        for (label, one), p in zip(found, corrected, strict=True):
-            low, high = (f"{100 * x:+.1f}" for x in one["interval"])
-            points = f"{100 * one['accuracy']:+.1f} [{low}, {high}]"
-            body.append([label, str(one["n"]), points, f"{one['mcnemar_p']:.2g}", f"{p:.2g}"])
-        return markdown.table(titles, body)
-
-
-@dataclass(frozen=True)
-class Changed:
-    """pairs: what they are called, and two cells. How many predictions differ over the questions
-    that both have, the largest distance of a probability, and the accuracy of each."""
-
-    head: str
-    pairs: Sequence[tuple[str, str, str]]
-
-    def text(self) -> str:
-        body = []
-        for label, a, b in self.pairs:
-            of_b = {row["id"]: row for row in rows_of(b) or []}
-            both = [(row, of_b[row["id"]]) for row in rows_of(a) or [] if row["id"] in of_b]
-            gaps = [
-                abs(x - y)
-                for one, other in both
-                for x, y in zip(one["probabilities"], other["probabilities"], strict=True)
-            ]
-            changed = sum(one["prediction"] != other["prediction"] for one, other in both)
-            right = [
-                f"{100 * sum(row['prediction'] == row['answer'] for row in side) / len(both):.1f}"
-                for side in zip(*both, strict=True)
-            ]
-            body.append([label, str(len(both)), str(changed), f"{max(gaps):.4f}", *right])
-        titles = [*self.head.split(" | "), "questions", "changed", "largest distance"]
-        return markdown.table([*titles, "accuracy of the first", "of the second"], body)
-
-
-def written(values: dict[str, Any], name: str) -> str:
-    """A number as the page shows it; "accuracy+" is with its interval."""
-    value = values.get(name.removesuffix("+"))
-    if value is None:
-        return "-"  # a run does not have it
-    if name in ("n", "tokens"):
-        return f"{value:,.0f}"
-    if name.removesuffix("+") not in SHARES:
-        return f"{value:.3f}"
-    text = f"{100 * value:.1f}"
-    if name.endswith("+"):
-        low, high = (f"{100 * x:.1f}" for x in values[f"{name[:-1]}_interval"])
-        text += f" [{low}, {high}]"
-    return text
-
-
-SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
 MODELS = {"135M": "smollm2", "0.5B": "qwen05", "1.5B": "qwen15"}
 DATA = {"QASC": "qasc", "TruthfulQA": "truthfulqa", "Biology": "biology"}
 TASK = {"qasc": "qasc", "truthfulqa": "truthfulqa", "biology": "mmlu_pro_biology-k10"}
@@ -185,7 +50,7 @@ AGAIN = {"QASC": "bfloat16-qwen15/qasc-", "TruthfulQA": f"again-{ON['TruthfulQA'
 AGAINST = [(f"standard | {x}", *(at + m for m in BOTH)) for x, at in MAIN.items()]
 AGAINST += [(f"standard, {x} | {SEEN}", *(at + m for m in BOTH)) for x, at in PROMPTED.items()]
 AGAINST += [
-    (f"{m} | {x}", f"{MAIN[x]}self-ensemble", f"{MAIN[x]}{m}")
+    (f"{m} | {x}", MAIN[x] + OURS, MAIN[x] + m)
     for x in ("1.5B | TruthfulQA", "1.5B | Biology")
     for m in ("cyclic", "cloze")
 ]
@@ -210,21 +75,18 @@ def figure(ink: str) -> str:
     """The accuracy of both methods for each model and data set, the largest model first."""
     drawn, y, last = [_text(8, 18, KEY), _text(888, 18, "points, 95% interval", "end")], 18, ""
     for label, start in [cell for m in reversed(MODELS) for cell in MAIN.items() if m in cell[0]]:
-        a, b = (rows_of(start + method) for method in ("self-ensemble", "standard"))
-        one = difference(a, b) if a and b else None
-        if not (a and one):
-            continue
+        rows, one = rows_of(start + OURS), minus(start + OURS, start + STANDARD)
         what = json.loads((RECORDS / start).with_name("run.json").read_text("utf-8"))
         name, y = what["model"].split(",")[0].removesuffix("-Instruct"), y + 28
         if name != last:
             drawn.append(_text(8, (y := y + 8), name))
             last = name
-        after, before = (numbers(start + m)["accuracy"] for m in ("self-ensemble", "standard"))
-        x, to, guess = (330 + 380 * p for p in (before, after, 1 / len(a[0]["probabilities"])))
+        after, before = (numbers(start + m)["accuracy"] for m in BOTH)
+        x, to, guess = (330 + 380 * p for p in (before, after, 1 / len(rows[0]["probabilities"])))
         low, high = (f"{100 * p:+.1f}" for p in one["interval"])
         colour = "#0072b2" if float(low) > 0 else "#8c8c8c"
         drawn += [
-            _text(195, y, f"{label.split(' | ')[1]}, {len(a)}"),
+            _text(195, y, f"{label.split(' | ')[1]}, {len(rows)}"),
             f'<path d="M{guess:.0f} {y - 17}v24" stroke="#8c8c8c" stroke-dasharray="2"/>',
             f'<g stroke="{colour}" stroke-width="4" fill="{colour}">'
             f'<path d="M{x:.0f} {y - 5}H{to:.0f}"/>'
@@ -265,7 +127,7 @@ ANSWERS = (
 TABLES: dict[str, Table | Differences | Changed] = {
     "main": Table(
         "model | data",
-        [(label, start) for label, start in MAIN.items() if rows_of(f"{start}standard")],
+        [*MAIN.items()],
         [("n", "standard", "n"), *((name, end, "accuracy") for name, end in METHODS.items())],
     ),
     "counts": Differences("Self-Ensemble minus | model | data", AGAINST),
@@ -373,8 +235,7 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [
             (f"{name} | {method}", f"bfloat16-{short}/qasc-{end}", f"float32-{short}/qasc-{end}")
             for name, short in MODELS.items()
-            for method, end in list(METHODS.items())
-            if rows_of(f"float32-{short}/qasc-{end}")
+            for method, end in (("standard", STANDARD), ("Self-Ensemble", OURS))
         ],
     ),
     "served": Changed(
@@ -382,8 +243,7 @@ TABLES: dict[str, Table | Differences | Changed] = {
         [
             (f"{dtype} | {method}", f"served-qwen05/qasc-{end}", f"{dtype}-qwen05/qasc-{end}")
             for dtype in ("float32", "bfloat16")
-            for method, end in list(METHODS.items())
-            if rows_of(f"served-qwen05/qasc-{end}")
+            for method, end in (("standard", STANDARD), ("Self-Ensemble", OURS))
         ],
     ),
 }

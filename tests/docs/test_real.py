@@ -10,6 +10,7 @@ pytest.importorskip("pandas")
 from matplotlib.testing.compare import compare_images
 
 from tools import real
+from tools.records import RECORDS, short
 
 
 @pytest.mark.slow
@@ -19,19 +20,19 @@ def test_tables_and_figure_are_not_older_than_the_records() -> None:
     assert {*re.findall(r"<!-- table (\S+) -->", "".join(pages.values()))} == real.TABLES.keys()
     assert pages == {path: real.page(path) for path in pages}
     for name, ink in real.FIGURES.items():
-        assert real.RECORDS.with_name(name).read_text("utf-8") == real.figure(ink)
+        assert RECORDS.with_name(name).read_text("utf-8") == real.figure(ink)
 
 
 @pytest.mark.slow
 def test_the_curves_are_not_older_than_the_records(tmp_path: Path) -> None:
     """Letters of another matplotlib may differ a little, so it is no comparison of bytes."""
     real.draw_curves(tmp_path / "drawn.png")
-    kept = real.RECORDS.with_name("real-confidence.png")
+    kept = RECORDS.with_name("real-confidence.png")
     assert compare_images(str(kept), str(tmp_path / "drawn.png"), tol=3) is None
 
 
 def test_a_record_names_its_model_and_no_path() -> None:
-    records = list(real.RECORDS.glob("*/run.json"))
+    records = list(RECORDS.glob("*/run.json"))
     assert len(records) >= 6
     for path in records:
         model = re.search(r'"model": "(.*)"', path.read_text("utf-8"))
@@ -40,4 +41,4 @@ def test_a_record_names_its_model_and_no_path() -> None:
 
 
 def test_numbers_are_kept_with_four_digits() -> None:
-    assert real.short([0.123456, 1 / 3e9, 7, None, "x"]) == [0.1235, 3.333e-10, 7, None, "x"]
+    assert short([0.123456, 1 / 3e9, 7, None, "x"]) == [0.1235, 3.333e-10, 7, None, "x"]
