@@ -81,7 +81,7 @@ class FixedRotary(Rotary):
 def refine(decoder: Decoder) -> Decoder:
     """A second decoder with these layers over the parameters of the first. No number is copied.
     On a GPU the first itself: nothing is known of its kernels, so these layers promise nothing."""
-    if str(decoder.device).startswith("cuda"):
+    if decoder.model.embed_tokens.weight.is_cuda:
         return decoder
     shared = {id(x): x for x in (*decoder.parameters(), *decoder.buffers())}
     twin = copy.deepcopy(decoder, shared)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -288,5 +289,6 @@ def test_the_engines_agree_on_other_kernels(name: str) -> None:
 
 def test_on_a_gpu_the_plain_layers_are_used() -> None:
     """Nothing is known of its kernels, so layers of fixed shapes would promise nothing."""
-    decoder: Any = SimpleNamespace(device=torch.device("cuda:0"))
+    decoder = MagicMock()
+    decoder.model.embed_tokens.weight.is_cuda = True
     assert refine(decoder) is decoder
