@@ -4,7 +4,7 @@ import os
 import sys
 
 from minise.commands import terminal
-from minise.exact import strict
+from minise.equal_bits import strict
 
 terminal.end_on_interrupt()  # what is imported below takes a while
 strict.ask_for()  # before torch is imported

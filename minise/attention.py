@@ -1,7 +1,7 @@
 """Attention under an explicit mask (Section 4.1): the definition.
 
-`masked_attention` is what every engine computes. exact/attention.py computes the same in another
-way, so that bits are equal; a first reading can leave it out.
+`masked_attention` is what every engine computes. equal_bits/attention.py computes the same so that
+bits are equal; a first reading can leave it out.
 
 Dimension legend: T tokens that are run; U >= T tokens that can be read, of which the last T are
 those that are run; H query heads; K key/value heads; h head_dim. Next to read: cache.py, model.py.

@@ -6,7 +6,7 @@
     tree      common beginnings merged, only the work that the mask allows: the fast one
 
 The results of the last three are equal bit for bit where docs/verify.md says so; plain is within
-rounding of them. How is the subject of minise/exact/, which a first reading can leave out.
+rounding of them. How is the subject of minise/equal_bits/, which a first reading can leave out.
 The readout (Section 4.3, Eq. 6) starts here: the logits are those at the end of each branch.
 
 Next to read: method.py, which makes an answer of them.
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from minise.checks import check_finite, check_mask_fits, check_name, check_prompts
 from minise.config import Config
-from minise.exact import run as exact
-from minise.exact.layers import refine
+from minise.equal_bits import run as exact
+from minise.equal_bits.layers import refine
 from minise.layout import Layout, causal_mask, pack
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ class LanguageModel:
 
     @cached_property
     def refined(self) -> Decoder:
-        """A second decoder over the same parameters (minise/exact/): a token's result does not
+        """A second decoder over the same parameters (minise/equal_bits/): a token's result does not
         depend, even in its bits, on the tokens beside it."""
         return refine(self.decoder)
 

@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 
 from minise import load, pack
-from minise.exact.attention import tree_reader
+from minise.equal_bits.attention import tree_reader
 from minise.files import write_file
 from minise.loading.config_json import read_config
 from minise.model import Decoder

@@ -26,8 +26,8 @@ import torch
 
 from minise import LanguageModel, Plan, Question, pack
 from minise.config import Config, RopeScaling
-from minise.exact import attention
-from minise.exact.run import read_ends
+from minise.equal_bits import attention
+from minise.equal_bits.run import read_ends
 from minise.grouping import Groups
 from minise.prompt import Prompt
 from minise.verify.proof import Prover

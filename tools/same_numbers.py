@@ -28,7 +28,7 @@ import torch
 
 from minise import InputError, LanguageModel, Method, Question, load
 from minise.data.tasks import Selection, load_tasks
-from minise.exact.machine import facts
+from minise.equal_bits.machine import facts
 from minise.method import label_logits
 from minise.methods.fitted import Fitted, Row
 from minise.methods.registry import make_method

@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from minise import Decoder
 from minise.data.miniature import Fact, draw_wrong, held_out, load_facts
-from minise.exact.attention import attention_call
+from minise.equal_bits.attention import attention_call
 from minise.loading.config_json import read_config
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer

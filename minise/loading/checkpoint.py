@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minise.engines import LanguageModel
+from minise.equal_bits import machine
 from minise.errors import InputError, one_line, printable, quote, shorten
-from minise.exact import machine
 from minise.loading import DTYPES, FOUR_BIT
 from minise.loading.config_json import read_config
 from minise.loading.quantize import pack_layers

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.benchmark import Timer
 
-from minise.exact.probe import Shape, choose, measure, samples, tried
+from minise.equal_bits.probe import Shape, choose, measure, samples, tried
 from minise.model import Decoder
 
 CALLS = 5  # of each number of rows; the result is their mean

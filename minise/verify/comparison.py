@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from minise.engines import LanguageModel
-from minise.exact import run as exact
+from minise.equal_bits import run as exact
 from minise.layout import causal_mask, pack
 from minise.method import Plan, label_logits
 from minise.verify.recording import record

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from minise.engines import LanguageModel
-from minise.exact.attention import BLOCK, FEW, MANY
-from minise.exact.probe import Shape, numbers_for
+from minise.equal_bits.attention import BLOCK, FEW, MANY
+from minise.equal_bits.probe import Shape, numbers_for
 from minise.model import Decoder
 
 # Functions that move elements, or ask for something other than their values.

@@ -17,7 +17,7 @@ import torch
 
 from minise.checks import check_mask_fits, check_prompts
 from minise.engines import LanguageModel
-from minise.exact.machine import environment, facts, instructions, processor
+from minise.equal_bits.machine import environment, facts, instructions, processor
 from minise.method import Plan
 from minise.verify.comparison import ABLATIONS, ENGINES, Difference, compare, in_float64, influence
 

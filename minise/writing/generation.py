@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from minise.cache import Cache, Growing
 from minise.checks import check_prompts
 from minise.engines import LanguageModel, read_logits
+from minise.equal_bits.attention import Calls, Reader, prompt_calls, tree_reader
 from minise.errors import InputError
-from minise.exact.attention import Calls, Reader, prompt_calls, tree_reader
 from minise.layout import pack
 from minise.model import Decoder
 from minise.writing.chat import stop_tokens

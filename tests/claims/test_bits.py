@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from minise import SelfEnsemble, branch_logits, load
-from minise.exact import attention
-from minise.exact.attention import BLOCK, FEW, numbers_of_queries
-from minise.exact.layers import FixedRotary, FixedSiLU, linear, refine
-from minise.exact.probe import NUMBERS
-from minise.exact.run import logits
+from minise.equal_bits import attention
+from minise.equal_bits.attention import BLOCK, FEW, numbers_of_queries
+from minise.equal_bits.layers import FixedRotary, FixedSiLU, linear, refine
+from minise.equal_bits.probe import NUMBERS
+from minise.equal_bits.run import logits
 from minise.layout import causal_mask
 from minise.model import RMSNorm
 from minise.rope import rotate

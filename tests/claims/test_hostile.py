@@ -15,9 +15,9 @@ from torch import Tensor
 
 from minise import LanguageModel, Question, SelfEnsemble, branch_logits, generate, load
 from minise.engines import run_alone
-from minise.exact import run as exact
-from minise.exact.layers import FixedSiLU
-from minise.exact.probe import Shape, measure, numbers_for
+from minise.equal_bits import run as exact
+from minise.equal_bits.layers import FixedSiLU
+from minise.equal_bits.probe import Shape, measure, numbers_for
 from minise.method import label_logits
 from minise.methods.together import pass_logits
 from minise.writing import generation
@@ -158,7 +158,7 @@ class TestPlanted:
             shape = Shape(inputs, outputs, False, planted.lm.decoder.dtype, 1)
             assert len(set(map(planted.class_of, numbers_for(shape)))) == 1
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("minise.exact.probe.computes_16_bits", lambda: True)
+                patch.setattr("minise.equal_bits.probe.computes_16_bits", lambda: True)
                 for numbers in measure(shape):
                     assert len(set(map(planted.class_of, numbers))) == 1
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from minise import LanguageModel, branch_logits, pack
 from minise.engines import layout_ends, run_alone
-from minise.exact.run import forward, read_ends
+from minise.equal_bits.run import forward, read_ends
 from tests.support.cases import cases
 from tests.support.tiny import ALL_FAMILIES, load_tiny
 

@@ -15,7 +15,7 @@ PROCESSES.set_forkserver_preload(["torch", "pytest", "tokenizers", "safetensors.
 GOLDENS = "tests/claims/test_goldens.py"
 EQUIVALENCE = "tests/claims/test_equivalence.py"
 MODEL, LAYOUT, ROPE = (f"tests/core/test_{name}.py" for name in ("model", "layout", "rope"))
-TREE = "tests/exact/test_tree.py"
+TREE = "tests/equal_bits/test_tree.py"
 
 # A file, and a part of the test's name where only one of its tests should see the fault.
 CAUGHT_BY = {

@@ -70,7 +70,7 @@ def test_import_minise_imports_few_files() -> None:
 def test_what_torch_reads_is_set_before_it_is_imported(before: dict[str, str], after: str) -> None:
     code = (
         "import os, sys\n"
-        "from minise.exact import strict\n"
+        "from minise.equal_bits import strict\n"
         "strict.is_intel = lambda: True\n"
         "import minise.__main__\n"
         "assert 'torch' not in sys.modules\n"

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from minise import Decoder
 from minise.attention import masked_attention, within
-from minise.exact.layers import refine
-from minise.exact.run import forward
+from minise.equal_bits.layers import refine
+from minise.equal_bits.run import forward
 from minise.layout import causal_mask
 from tests.support.masks import DOCUMENTS, MASKS, POSITIONS, T, blocks, random_mask, restarts
 from tests.support.tiny import ALL_FAMILIES, make_decoder

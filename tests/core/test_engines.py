@@ -11,7 +11,7 @@ from torch import nn
 
 from minise import Decoder, LanguageModel, branch_logits, pack
 from minise.engines import ENGINES, layout_ends, read_logits, token_counts
-from minise.exact.layers import FixedLinear
+from minise.equal_bits.layers import FixedLinear
 from minise.layout import causal_mask
 from tests.support.tiny import FAMILIES, write_checkpoint
 
@@ -117,7 +117,7 @@ class TestTheTwoDecoders:
             assert ran
             assert all(decoder is wanted for decoder in ran)
         for name in ("forward", "read_ends", "logits"):
-            monkeypatch.delattr(f"minise.exact.run.{name}")
+            monkeypatch.delattr(f"minise.equal_bits.run.{name}")
         assert branch_logits(lm, PREFIX, BRANCHES, "plain").shape == (3, lm.config.vocab_size)
         for engine in ("separate", "dense", "tree"):
             with pytest.raises(AttributeError):

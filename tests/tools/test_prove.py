@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-import minise.exact.attention as attention
-import minise.exact.run as run
+import minise.equal_bits.attention as attention
+import minise.equal_bits.run as run
 from minise import pack
 from minise.verify.proof import Prover
 from tools.prove import model, plans, prove_all, random_plan

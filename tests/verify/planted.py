@@ -15,8 +15,8 @@ from torch import Tensor
 
 import minise.attention as definition
 import minise.engines as engines
-import minise.exact.attention as attention
-import minise.exact.run as exact
+import minise.equal_bits.attention as attention
+import minise.equal_bits.run as exact
 import minise.layout as layout
 import minise.method as ensemble
 from minise import Decoder

@@ -11,9 +11,9 @@ import torch
 
 import minise.verify.comparison as comparison
 import minise.verify.training as training
-from minise.exact import probe
-from minise.exact.machine import facts, processor
-from minise.exact.probe import Shape
+from minise.equal_bits import probe
+from minise.equal_bits.machine import facts, processor
+from minise.equal_bits.probe import Shape
 from minise.verify.bits import as_lines, measure_bits
 from tests.support.commands import assert_one_line, run
 from tests.verify.planted import PLANTED

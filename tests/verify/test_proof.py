@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import minise.exact.attention as attention
+import minise.equal_bits.attention as attention
 from minise import InputError, LanguageModel
 from minise.model import RMSNorm
 from minise.verify.proof import Prover

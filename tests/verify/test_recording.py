@@ -7,7 +7,7 @@ import torch
 
 import minise
 from minise import LanguageModel, pack, record
-from minise.exact.run import read_ends
+from minise.equal_bits.run import read_ends
 from minise.layout import causal_mask
 
 T = 24

@@ -13,8 +13,8 @@ import minise.verify.comparison as comparison
 import minise.verify.verify as verify_module
 from minise import InputError, LanguageModel, SelfEnsemble, pack
 from minise.commands.options import QUESTION
-from minise.exact import run as exact
-from minise.exact.attention import Reader
+from minise.equal_bits import run as exact
+from minise.equal_bits.attention import Reader
 from minise.layout import Layout, Tree
 from minise.verify.comparison import Difference, influence, relative, widened
 from minise.verify.recording import record

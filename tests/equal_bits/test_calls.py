@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise.exact.calls import START, cost, in_calls, split
-from minise.exact.probe import NUMBERS
+from minise.equal_bits.calls import START, cost, in_calls, split
+from minise.equal_bits.probe import NUMBERS
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from minise import LanguageModel, Tree, pack
-from minise.exact.attention import BLOCK, FEW, MANY, Calls, tree_reader
-from minise.exact.run import read_ends
+from minise.equal_bits.attention import BLOCK, FEW, MANY, Calls, tree_reader
+from minise.equal_bits.run import read_ends
 from minise.writing.generation import next_calls
 
 # Prefix and branches: each a shape that a tree can have.

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minise.exact.calls import in_calls
-from minise.exact.probe import Shape, elements_for, numbers_for
+from minise.equal_bits.calls import in_calls
+from minise.equal_bits.probe import Shape, elements_for, numbers_for
 from minise.model import MLP, Angles, Block, Decoder, Rotary
 
 START = 4096  # the cost of starting a call of an activation, in elements

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from minise.exact.layers import (
+from minise.equal_bits.layers import (
     FixedLinear,
     FixedMLP,
     FixedRotary,
@@ -14,7 +14,7 @@ from minise.exact.layers import (
     linear,
     refine,
 )
-from minise.exact.probe import Shape
+from minise.equal_bits.probe import Shape
 from minise.verify.bits import shapes_of
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, make_decoder
 

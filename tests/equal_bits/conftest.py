@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from minise.exact import probe
-from minise.exact.probe import Shape
+from minise.equal_bits import probe
+from minise.equal_bits.probe import Shape
 
 
 @pytest.fixture

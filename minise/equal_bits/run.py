@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minise.exact.attention import BLOCK, mask_reader, tree_reader
-from minise.exact.layers import linear
+from minise.equal_bits.attention import BLOCK, mask_reader, tree_reader
+from minise.equal_bits.layers import linear
 from minise.layout import Tree
 from minise.model import Decoder, expanded
 

@@ -33,8 +33,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from minise.attention import Windows, within
-from minise.exact.calls import split
-from minise.exact.probe import alike
+from minise.equal_bits.calls import split
+from minise.equal_bits.probe import alike
 from minise.layout import Tree
 from minise.model import Decoder
 

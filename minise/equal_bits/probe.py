@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minise.exact.calls import START, cost
-from minise.exact.machine import computes_16_bits, remembered
+from minise.equal_bits.calls import START, cost
+from minise.equal_bits.machine import computes_16_bits, remembered
 
 NUMBERS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 LARGER = (768, 1024, 1280, 2048)  # tried for matrices of medium size, where they save time

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minise.exact import machine, probe
-from minise.exact.probe import Shape, numbers_for
+from minise.equal_bits import machine, probe
+from minise.equal_bits.probe import Shape, numbers_for
 from minise.verify.verify import in_words
 from tests.support.hostile import linear_by
 
