@@ -1,56 +1,122 @@
-"""Attention under an explicit mask (Section 4.1): the definition.
+"""Attention under an explicit mask (Section 4.1): what it is, and how it is computed.
 
-`masked_attention` is what every engine computes. equal_bits/attention.py computes the same so that
-bits are equal; a first reading can leave it out.
+Query i has a score for every token j that it may see. It reads the values of these tokens, weighted
+by the softmax of the scores. A token that it may not see has no weight:
 
-Dimension legend: T tokens that are run; U >= T tokens that can be read, of which the last T are
-those that are run; H query heads; K key/value heads; h head_dim. Next to read: cache.py, model.py.
+    score[i, j] = q[i] . k[j] / sqrt(h)    if mask[i, j], else -inf
+    out[i]      = sum over j of softmax(score[i])[j] * v[j]
+
+That is one call of torch's `scaled_dot_product_attention`. There is one saving. Groups do not see
+each other, so most of the T x T scores are -inf. So queries go in chunks, and a chunk reads only
+the keys that at least one of its queries may see. The mask says which, once for all layers.
+
+Dimension legend:
+B batch; T tokens that run; U >= T tokens that can be read, of which the last T are those that run;
+R queries (T, or fewer in the top layer); C queries of a chunk; S keys that a chunk reads;
+H query heads; K key/value heads; h head_dim. Next to read: cache.py, model.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+CHUNK = 128  # queries
+
 # How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
-# for q (..., R, H, h), k and v (..., T, K, h), queries and keys already rotated. R is T, or in the
-# top layer the number of `rows`. An `attend` with a cache adds the cached keys and values itself.
-# The last dimension of the values need not be h: verify/recording.py makes it wider.
+# for q (B, R, H, h), k and v (B, T, K, h), queries and keys already rotated. R is T, or in the top
+# layer the number of `rows`. An `attend` with a cache adds the cached keys and values itself.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Windows = Sequence[int | None]  # the sliding window of each layer, in positions; None: no window
 
 
-def masked_attention(q_THh: Tensor, k_UKh: Tensor, v_UKh: Tensor, mask_TU: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(h)) v, with -inf for masked scores: (..., T, H, h) in the dtype of q.
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some of the queries, and what they read. queries: which of the R queries. keys_S: which of
+    the U tokens at least one of them may see. mask_BCS: True = this query may see this key."""
 
-    Leading batch dimensions are the same in all. It is computed in float32 or wider.
-    """
-    # Query head i reads key/value head i // (H / K): keys [k0, k0, k1, k1], not [k0, k1, k0, k1].
-    shared = q_THh.shape[-2] // k_UKh.shape[-2]
-    wide = torch.promote_types(q_THh.dtype, torch.float32)
-    q, k, v = q_THh.to(wide), *(x.to(wide).repeat_interleave(shared, -2) for x in (k_UKh, v_UKh))
-    scores_HTU = torch.einsum("...thd,...uhd->...htu", q, k) / math.sqrt(q.shape[-1])
-    weights_HTU = scores_HTU.masked_fill(~mask_TU[..., None, :, :], -math.inf).softmax(dim=-1)
-    return torch.einsum("...htu,...uhd->...thd", weights_HTU, v).to(q_THh.dtype)
+    queries: slice
+    keys_S: Tensor
+    mask_BCS: Tensor
+
+    def read(self, q_BRHh: Tensor, k_BUKh: Tensor, v_BUKh: Tensor) -> Tensor:
+        """What these queries read: (B, C, H, h)."""
+        q_BHCh = q_BRHh[:, self.queries].transpose(1, 2)
+        k_BKSh = k_BUKh.index_select(1, self.keys_S).transpose(1, 2)
+        v_BKSh = v_BUKh.index_select(1, self.keys_S).transpose(1, 2)
+        if q_BHCh.is_cuda:
+            # On a GPU no fast kernel takes a mask and fewer key/value heads: repeat them. Query head
+            # i reads key/value head i // (H / K): [k0, k0, k1, k1], not [k0, k1, k0, k1].
+            shared = q_BHCh.shape[1] // k_BKSh.shape[1]
+            k_BKSh = k_BKSh.repeat_interleave(shared, dim=1)
+            v_BKSh = v_BKSh.repeat_interleave(shared, dim=1)
+        mask_B1CS = self.mask_BCS[:, None]
+        out_BHCh = F.scaled_dot_product_attention(
+            q_BHCh, k_BKSh, v_BKSh, mask_B1CS, enable_gqa=True
+        )
+        return out_BHCh.transpose(1, 2)
 
 
-def by_mask(mask_TU: Tensor, positions_U: Tensor, windows: Windows) -> Attend:
-    """An `Attend` in which all layers read under one mask (..., T, U), True = may attend, narrowed
-    to each layer's window."""
+def chunks_of(
+    mask_BRU: Tensor,
+    query_positions_BR: Tensor,
+    key_positions_BU: Tensor,
+    window: int | None,
+    device: torch.device,
+) -> list[Chunk]:
+    """The queries in chunks, under the mask (True = may attend) narrowed to a window."""
+    chunks = []
+    for start in range(0, mask_BRU.shape[1], CHUNK):
+        queries = slice(start, start + CHUNK)
+        mask_BCU = mask_BRU[:, queries]
+        mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
+        is_read_U = mask_BCU.any(dim=1).any(dim=0)
+        keys_S = is_read_U.nonzero().flatten()
+        mask_BCS = mask_BCU.index_select(2, keys_S)
+        chunks.append(Chunk(queries, keys_S.to(device), mask_BCS.to(device)))
+    return chunks
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        positions_T = positions_U[..., -mask_TU.shape[-2] :]
-        return masked_attention(q, k, v, within(mask_TU, positions_T, positions_U, windows[layer]))
 
-    return attend
-
-
-def within(mask_TU: Tensor, positions_T: Tensor, positions_U: Tensor, window: int | None) -> Tensor:
+def within(
+    mask_BRU: Tensor, positions_BR: Tensor, positions_BU: Tensor, window: int | None
+) -> Tensor:
     """The mask narrowed to a window: position i may attend to j only if i - j < window. Positions
     count, not indices: in a packed sequence a late group's index is thousands past its position."""
     if window is None:
-        return mask_TU
-    return mask_TU & (positions_T[..., :, None] < positions_U[..., None, :] + window)
+        return mask_BRU
+    return mask_BRU & (positions_BR[..., :, None] < positions_BU[..., None, :] + window)
+
+
+def by_mask(
+    mask_BTU: Tensor,
+    positions_BU: Tensor,
+    windows: Windows,
+    rows_R: Tensor | None,
+    device: torch.device,
+) -> Attend:
+    """An `Attend` in which all layers read under one mask (B, T, U), True = may attend, narrowed to
+    each layer's window. In the top layer only `rows_R` are queries, if given."""
+    # Cut on the CPU: a GPU would be waited for at every chunk.
+    mask_BTU = mask_BTU.cpu()
+    positions_BU = positions_BU.cpu()
+    T = mask_BTU.shape[1]
+    positions_BT = positions_BU[:, -T:]
+    chunks_of_window = {}
+    for window in set(windows):
+        chunks_of_window[window] = chunks_of(mask_BTU, positions_BT, positions_BU, window, device)
+    chunks_of_layer = [chunks_of_window[window] for window in windows]
+    if rows_R is not None:
+        rows_R = rows_R.cpu()
+        mask_BRU = mask_BTU[:, rows_R]
+        positions_BR = positions_BT[:, rows_R]
+        chunks_of_layer[-1] = chunks_of(mask_BRU, positions_BR, positions_BU, windows[-1], device)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        parts = [chunk.read(q, k, v) for chunk in chunks_of_layer[layer]]
+        return torch.cat(parts, dim=1)
+
+    return attend

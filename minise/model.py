@@ -146,22 +146,30 @@ class Decoder(nn.Module):
     def run(
         self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None
     ) -> Tensor:
-        """Embedding, layers and final norm: hidden states (..., T, D) in the weights' dtype.
+        """Embedding, layers and final norm: hidden states (B, T, D) in the weights' dtype.
 
-        All ways to run the layers end here. tokens, positions: (..., T) int64.
+        All ways to run the layers end here. tokens, positions: (B, T) int64.
         `attend(layer, q, k, v)` decides how queries read keys: see `Attend`. With `rows` (R,) int64
         the top layer computes queries, output and MLP for these tokens only, and the result is
-        (..., R, D). This saves most of a layer if no other row is read.
+        (B, R, D). This saves most of a layer if no other row is read.
         """
         top = len(self.model.layers) - 1
-        x_BTD = self.model.embed_tokens(tokens)
-        angles = self.model.rotary_emb(positions, x_BTD.dtype)
+        x_BTD = self.model.embed_tokens(tokens.to(self.device))
+        angles = self.model.rotary_emb(positions.to(self.device), x_BTD.dtype)
+        rows = None if rows is None else rows.to(self.device)
         for index, layer in enumerate(self.model.layers):
             x_BTD = layer(x_BTD, angles, partial(attend, index), rows if index == top else None)
         return self.model.norm(x_BTD)
 
-    def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states after the final norm, (..., T, D) in the weights' dtype.
+    def reader(self, mask_BTU: Tensor, positions_BU: Tensor, rows: Tensor | None) -> Attend:
+        """How the layers read under a mask. Another decoder may have another one here."""
+        return by_mask(mask_BTU, positions_BU, self.config.sliding_windows, rows, self.device)
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states after the final norm, (..., T, D) in the weights' dtype; or (..., R, D), of
+        the tokens `rows` (R,) int64 alone.
 
         tokens: (..., T) int64 ids. positions: (..., T) int64 position ids. mask: (..., T, T) bool,
         True = the row's token attends to the column's. Leading batch dimensions broadcast. Sliding
@@ -169,33 +177,48 @@ class Decoder(nn.Module):
         the caller. Raises TypeError for a mask that is not bool (an additive mask would be
         misread), and ValueError for a wrong shape or a row that does not attend to itself.
         """
-        # One sequence is run as a batch of one: `attend` and recordings always have a batch axis.
-        tokens, positions, mask = (x[None] for x in expanded(tokens, positions, mask))
-        attend = by_mask(mask.to(tokens.device), positions, self.config.sliding_windows)
-        return self.run(tokens, positions, attend)[0]
+        tokens, positions, mask = expanded(tokens, positions, mask)
+        batch = tokens.shape[:-1]
+        tokens_BT, positions_BT = flat(tokens, 1), flat(positions, 1)
+        attend = self.reader(flat(mask, 2), positions_BT, rows)
+        hidden_BRD = self.run(tokens_BT, positions_BT, attend, rows)
+        return hidden_BRD.reshape(*batch, *hidden_BRD.shape[1:])
 
     def extend(
-        self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        cache: Cache | None = None,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
-        """`forward` for tokens that follow those of a cache: their hidden states (..., T, D), and
-        the cache of all. The columns of the mask (..., T, S + T) are the S cached tokens, then the
-        new ones. The cache has the same batch dimensions. Raises as `forward` does.
+        """`forward` for tokens that follow those of a cache: their hidden states, and the cache of
+        all. The columns of the mask (..., T, S + T) are the S cached tokens, then the new ones. The
+        cache has as many sequences. Raises as `forward` does.
         """
         cached = 0 if cache is None else cache.positions.shape[-1]
         tokens, positions, mask = expanded(tokens, positions, mask, cached)
-        growing = Growing(cache, positions)
-        all_positions = growing.cache.positions
-        masked = by_mask(mask.to(tokens.device), all_positions, self.config.sliding_windows)
+        batch = tokens.shape[:-1]
+        tokens_BT, positions_BT = flat(tokens, 1), flat(positions, 1)
+        growing = Growing(cache, positions_BT)
+        read = self.reader(flat(mask, 2), growing.cache.positions, rows)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return masked(layer, q, *growing.add(layer, k, v))
+            all_keys, all_values = growing.add(layer, k, v)
+            return read(layer, q, all_keys, all_values)
 
-        return self.run(tokens, positions, attend), growing.cache
+        hidden_BRD = self.run(tokens_BT, positions_BT, attend, rows)
+        return hidden_BRD.reshape(*batch, *hidden_BRD.shape[1:]), growing.cache
 
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Logits of `hidden` (..., D): (..., V), or (..., C) for the token ids `columns` (C,)."""
         weight = (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight
         return F.linear(hidden, weight if columns is None else weight[columns])
+
+
+def flat(x: Tensor, kept: int) -> Tensor:
+    """`x` with all batch dimensions as one: the last `kept` dimensions stay."""
+    return x.reshape(-1, *x.shape[-kept:])
 
 
 def expanded(

@@ -40,9 +40,9 @@ def test_a_packed_sequence_in_pieces_gives_the_same_numbers(
     hidden, cache = in_pieces(DECODERS[family], *inputs, cuts)
     assert (hidden - whole).abs().max() <= 1e-10
     assert cache is not None
-    assert torch.equal(cache.positions, layout.positions)
+    assert torch.equal(cache.positions, layout.positions[None])
     assert len(cache.keys) == len(cache.values) == 3
-    assert cache.keys[0].shape[-3] == len(layout.tokens)
+    assert cache.keys[0].shape[1] == len(layout.tokens)
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -73,7 +73,7 @@ def test_a_cache_can_be_extended_twice_and_cut_into_parts() -> None:
     assert torch.equal(second, again)
     rows = torch.tensor([3, 0])
     for part, whole in zip(longer.only(rows).values, longer.values, strict=True):
-        assert torch.equal(part, whole[rows])
+        assert torch.equal(part, whole[:, rows])
     layout = pack(PREFIX, BRANCHES[:2])
     whole = decoder(layout.tokens, layout.positions, layout.mask)
     assert (torch.cat([first, second]) - whole[S:]).abs().max() <= 1e-10

@@ -1,10 +1,12 @@
 """The decoder follows the mask and the positions exactly, in any dtype."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from minise import Decoder, LanguageModel
-from minise.attention import masked_attention
+from minise import Decoder, LocalModel
+from minise.attention import by_mask
 from minise.model import Attention, RMSNorm
 from tests.support.tiny import ALL_FAMILIES, SIZES, make_decoder, read_config
 
@@ -38,16 +40,13 @@ def test_query_heads_share_key_value_heads_in_blocks() -> None:
     x = torch.randn(1, 3, 32, dtype=torch.float64)
     angle = torch.zeros(1, 3, 1, h, dtype=torch.float64)
     mask = torch.ones(1, 3, 3, dtype=torch.bool).tril()
-    output = attention(
-        x,
-        (angle.cos(), angle.sin()),
-        lambda q, k, v: masked_attention(q, k, v, mask),
-        None,
-    )
+    positions = torch.arange(3)[None]
+    attend = by_mask(mask, positions, [None], None, torch.device("cpu"))
+    output = attention(x, (angle.cos(), angle.sin()), partial(attend, 0), None)
     assert output[0, 0].view(4, h)[:, 0].tolist() == pytest.approx([0, 0, 1, 1])
 
 
-def test_positions_matter_only_by_their_differences(lm: LanguageModel) -> None:
+def test_positions_matter_only_by_their_differences(lm: LocalModel) -> None:
     states, shifted = (lm.decoder(TOKENS, POSITIONS + shift, CAUSAL) for shift in (0, 500))
     assert (states - shifted).abs().max() <= 1e-9
     stretched = lm.decoder(TOKENS, POSITIONS * 2, CAUSAL)
@@ -82,7 +81,7 @@ def test_a_window_is_measured_by_position_not_by_index() -> None:
     assert far == 0
 
 
-def test_float64_is_not_narrowed_anywhere(lm: LanguageModel) -> None:
+def test_float64_is_not_narrowed_anywhere(lm: LocalModel) -> None:
     """A change far below float32's resolution passes through every layer."""
     model = lm.decoder
     base = model.logits(model(TOKENS, POSITIONS, CAUSAL))
@@ -111,10 +110,11 @@ def test_queries_and_keys_of_qwen3_are_normed_head_by_head_before_the_rotation()
         assert norm.weight.shape == (12,)
         norm.weight.fill_(2.0)
     seen = []
+    read = model.reader(CAUSAL[None], POSITIONS[None], None)
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         seen.append((q, k))
-        return masked_attention(q, k, v, CAUSAL[None])
+        return read(layer, q, k, v)
 
     before = model.run(TOKENS[None], POSITIONS[None], attend)
     for x, heads in zip(seen[0], (4, 2), strict=True):
@@ -127,24 +127,22 @@ def test_queries_and_keys_of_qwen3_are_normed_head_by_head_before_the_rotation()
     assert (model.run(TOKENS[None], POSITIONS[None], attend) - before).abs().max() > 1e-3
 
 
-def test_the_driver_computes_only_the_wanted_rows_in_the_top_layer(lm: LanguageModel) -> None:
+def test_the_driver_computes_only_the_wanted_rows_in_the_top_layer(lm: LocalModel) -> None:
     rows = torch.tensor([3, 23, 7])
     top = lm.config.num_hidden_layers - 1
     calls = []
+    read = lm.decoder.reader(CAUSAL[None], POSITIONS[None], rows)
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         calls.append((layer, q.shape[1], k.shape[1]))
-        window = lm.config.sliding_windows[layer]
-        near = POSITIONS[:, None] - POSITIONS < (T if window is None else window)
-        mask = (CAUSAL & near)[None]
-        return masked_attention(q, k, v, mask if layer < top else mask[:, rows])
+        return read(layer, q, k, v)
 
     some = lm.decoder.run(TOKENS[None], POSITIONS[None], attend, rows=rows)[0]
     assert calls == [(layer, T if layer < top else 3, T) for layer in range(top + 1)]
     assert (some - lm.decoder(TOKENS, POSITIONS, CAUSAL)[rows]).abs().max() <= 1e-10
 
 
-def test_a_batch_gives_the_numbers_of_its_rows_run_alone(qwen: LanguageModel) -> None:
+def test_a_batch_gives_the_numbers_of_its_rows_run_alone(qwen: LocalModel) -> None:
     """Whichever of tokens, positions and mask has the batch dimension."""
     many = (
         torch.stack([TOKENS, TOKENS.flip(0), TOKENS + 1]),
@@ -186,7 +184,7 @@ def test_logits_read_the_output_matrix_or_the_embedding_that_it_is_tied_to() -> 
     ],
 )
 def test_what_does_not_fit_is_refused(
-    qwen: LanguageModel, inputs: tuple, error: type[Exception], message: str
+    qwen: LocalModel, inputs: tuple, error: type[Exception], message: str
 ) -> None:
     """An additive mask, a row that sees nothing, other shapes; and nothing has a default."""
     with pytest.raises(error, match=message):
