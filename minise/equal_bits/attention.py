@@ -1,30 +1,28 @@
 """Attention in calls of fixed shapes, so that a row's bits do not depend on what runs beside it.
 
 A kernel chooses the order in which it sums by the shapes of its arguments. So every query reads its
-keys in one way, in a prompt that runs alone, in a packed sequence and in a tree: what it sees, in
-the order of positions, in calls whose results are joined by the logs of their sums:
+keys in one way, whether its prompt runs alone, in a packed sequence or in a tree. What a row sees,
+in the order of positions, is a prompt. A prompt is cut into blocks of 64 places:
 
-    near   its own block of 64 places and the one before: 64 or 128 keys under a mask
-    far    all blocks before these, without a mask if a layer has no window: 13 of them are read in
-           stretches of 8, 4 and 1
+    near   a query's own block and the one before: 64 or 128 keys, under a mask
+    far    all blocks before these, in one call, without a mask if the layer has no window
 
-The cuts depend on a token's place alone. So a stretch is read in one wide call: by as many blocks
-of queries as it has, and by all prompts that begin alike. (On GPUs, Hydragen, Juravsky et al. 2024,
+The logs of their sums join the two. The cuts depend on a query's place in its prompt alone. So all
+prompts that begin alike read their far keys in one call. (On GPUs, Hydragen, Juravsky et al. 2024,
 and bifurcated attention, Athiwaratkun et al. 2024, cut where the common beginning ends.)
 
-It computes what `masked_attention` in minise/attention.py defines. The bits are equal if a kernel
-computes a row in the same way in all calls of one shape, wherever the row is in the call.
+It computes what minise/attention.py defines. The bits are equal if a kernel computes a row in the
+same way in all calls of one shape, wherever the row is in the call.
 
 Dimension legend, in addition to minise/attention.py's: N calls of one shape, with Q queries and S
-keys each, and L = Q * H / K.
+keys each, and L = Q * H / K; P tokens of a prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import inf
 from typing import Any
 
 import torch
@@ -35,16 +33,18 @@ from torch.overrides import handle_torch_function, has_torch_function
 from minise.attention import Windows, within
 from minise.equal_bits.calls import split
 from minise.equal_bits.probe import alike
-from minise.layout import Tree
 from minise.model import Decoder
 
-BLOCK = 64  # positions; a call has so many queries
+BLOCK = 64  # places; a call has so many queries
 FEW, MANY = (8, 16, 32, 48), (256, 1024)  # or so many, where they have the bits of such a call
-AT_ONCE = 2048  # queries in calls of one shape, on a CPU: of more the copies leave its cache
+AT_ONCE = 2048  # queries in calls of one shape: of more the copies leave the CPU's cache
 ROW = 16  # bytes: if a head is not a multiple of 16 bytes, MKL reads every second row differently
+# Numbers of keys for which numbers of queries are tried. A kernel takes 512 keys at a time, and
+# then the rest: so one with more far keys is made of these.
+NEAR_KEYS = (BLOCK, 2 * BLOCK)
+FAR_KEYS = (*range(BLOCK, 9 * BLOCK, BLOCK), 16 * BLOCK)
 
 Part = tuple[Tensor, Tensor]  # what is read, (N, Q, H, h), and the log of the sum of exp, (N, Q, H)
-Prompt = tuple[Tensor, list[int]]  # rows and positions (2, P) in order, on a CPU; places of queries
 _tried: dict[tuple[Any, ...], tuple[int, ...]] = {}  # results of `numbers_of_queries`
 
 
@@ -54,16 +54,26 @@ def attention_call(
     """softmax(q k^T / sqrt(h)) v with masked scores at -inf before the softmax."""
     # Query head i reads key/value head i // (H / K). The query heads of a key/value head are more
     # queries for the same keys: side by side in the length they need no copy of the keys.
-    Q, H, K = q_NQHh.shape[1], q_NQHh.shape[2], k_NSKh.shape[2]
-    h, wide = q_NQHh.shape[3], v_NSKh.shape[3]
-    if fill := -h % (ROW // q_NQHh.element_size()):
-        q_NQHh, k_NSKh, v_NSKh = (F.pad(x, (0, fill)) for x in (q_NQHh, k_NSKh, v_NSKh))
-    q_NKLh = q_NQHh.unflatten(2, (K, H // K)).permute(0, 2, 1, 3, 4).flatten(2, 3)
-    k_NKSh, v_NKSh = k_NSKh.transpose(1, 2), v_NSKh.transpose(1, 2)
-    mask = None if mask_NQS is None else mask_NQS.repeat_interleave(H // K, dim=1)[:, None]
+    Q, H, h = q_NQHh.shape[1:]
+    K = k_NSKh.shape[2]
+    shared = H // K
+    value_size = v_NSKh.shape[3]
+    fill = -h % (ROW // q_NQHh.element_size())
+    if fill:
+        q_NQHh = F.pad(q_NQHh, (0, fill))
+        k_NSKh = F.pad(k_NSKh, (0, fill))
+        v_NSKh = F.pad(v_NSKh, (0, fill))
+    q_NKLh = q_NQHh.unflatten(2, (K, shared)).permute(0, 2, 1, 3, 4).flatten(2, 3)
+    k_NKSh = k_NSKh.transpose(1, 2)
+    v_NKSh = v_NSKh.transpose(1, 2)
+    mask = None
+    if mask_NQS is not None:
+        mask = mask_NQS.repeat_interleave(shared, dim=1)[:, None]
     out_NKLh, sums_NKL = kernel(q_NKLh, k_NKSh, v_NKSh, mask, h**-0.5)
-    out = out_NKLh[..., :wide].unflatten(2, (Q, H // K)).permute(0, 2, 1, 3, 4).flatten(2, 3)
-    return out, sums_NKL.unflatten(2, (Q, H // K)).transpose(1, 2).flatten(2, 3)
+    out_NKLh = out_NKLh[..., :value_size]
+    out_NQHh = out_NKLh.unflatten(2, (Q, shared)).permute(0, 2, 1, 3, 4).flatten(2, 3)
+    sums_NQH = sums_NKL.unflatten(2, (Q, shared)).transpose(1, 2).flatten(2, 3)
+    return out_NQHh, sums_NQH
 
 
 def kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Part:
@@ -71,9 +81,11 @@ def kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -
     h), k and v (N, K, S, h), mask (N or 1, 1, L, S). A query that sees no key has a sum of 0."""
     if has_torch_function((q,)):
         return handle_torch_function(kernel, (q,), q, k, v, mask, scale)
-    if q.device.type == "cpu" and q.shape[-1] == v.shape[-1]:
+    if q.shape[-1] == v.shape[-1]:
+        bias = None
+        if mask is not None:
+            bias = q.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
         call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        bias = None if mask is None else q.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
         out, sums = call(q, k, v, attn_mask=bias, scale=scale)
     else:
         scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale
@@ -81,16 +93,20 @@ def kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         sums = scores.logsumexp(dim=-1)
         out = (scores - sums[..., None]).exp().to(v.dtype) @ v
-    return out, sums if mask is None else sums.masked_fill(~mask.any(dim=-1), float("-inf"))
+    if mask is not None:
+        sums = sums.masked_fill(~mask.any(dim=-1), float("-inf"))
+    return out, sums
 
 
 def joined(one: Part, other: Part) -> Part:
     """Both parts as one. Pair by pair, so a row's place is nothing."""
     if has_torch_function(one):
         return handle_torch_function(joined, one, one, other)
-    pairs = torch.stack([one[1], other[1]], dim=-1)
-    shares, sums = pairs.softmax(dim=-1), one[1] - pairs.log_softmax(dim=-1)[..., 0]
-    return one[0] * shares[..., :1] + other[0] * shares[..., 1:], sums
+    (out_a, sums_a), (out_b, sums_b) = one, other
+    pairs = torch.stack([sums_a, sums_b], dim=-1)
+    shares = pairs.softmax(dim=-1)
+    sums = sums_a - pairs.log_softmax(dim=-1)[..., 0]
+    return out_a * shares[..., :1] + out_b * shares[..., 1:], sums
 
 
 def taken(x: Tensor, rows: Tensor) -> Tensor:
@@ -100,13 +116,14 @@ def taken(x: Tensor, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """N calls of one shape. queries: (N, Q) rows; the last fills empty places. keys: (N, S) rows.
-    at, of: their positions. far: the keys are. mask: (1, Q, S), if not all before is seen."""
+    """N calls of one shape. queries: (N, Q) which of the T queries; the last one fills empty
+    places. keys: (N, S) which of the U keys. query_positions, key_positions: theirs. far: the keys
+    are, so that every query sees them. mask: (1, Q, S), where not all before a query is seen."""
 
     queries: Tensor
-    at: Tensor
+    query_positions: Tensor
     keys: Tensor
-    of: Tensor
+    key_positions: Tensor
     far: bool = False
     mask: Tensor | None = None
 
@@ -114,148 +131,221 @@ class Calls:
         """The mask (N or 1, Q, S), or None where everything is seen."""
         if self.far and window is None:
             return None
-        mask = self.of[:, None] <= self.at[..., None] if self.mask is None else self.mask
-        return within(mask, self.at, self.of, window)
+        mask = self.mask
+        if mask is None:
+            mask = self.key_positions[:, None] <= self.query_positions[..., None]
+        return within(mask, self.query_positions, self.key_positions, window)
 
 
 @dataclass(eq=False)
 class Reader:
-    """`attend` for Decoder.run: how the T rows of a sequence read each other. With `ends` (G,) only
-    these rows are queries in the top layer."""
+    """`attend` for the T tokens of one sequence: near calls first, then far ones. With `rows` (R,)
+    only these are queries in the top layer."""
 
     calls: Sequence[Calls]
     T: int
     windows: Windows
-    ends: Tensor | None = None
+    rows: Tensor | None = None
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """(1, T, H, h), or in the top layer with `ends` (1, G, H, h)."""
-        ends = self.ends if layer == len(self.windows) - 1 else None
-        if ends is not None:
-            q = q.new_zeros(1, self.T, *q.shape[2:]).index_copy(1, ends, q)
-        q, k, v = q[0], k[0], v[0]
+        """q (R, H, h), k and v (U, K, h) -> (R, H, h)."""
+        rows = self.rows if layer == len(self.windows) - 1 else None
+        if rows is not None:
+            q = q.new_zeros(self.T, *q.shape[1:]).index_copy(0, rows, q)
         # In the dtype of the sums, so that joining rounds little.
         wide = q.to(torch.promote_types(q.dtype, torch.float32))
-        sums, out = (wide.new_empty(*q.shape[:2], *width) for width in ((), v.shape[2:]))
+        sums = wide.new_empty(q.shape[:2])
+        out = wide.new_empty(*q.shape[:2], v.shape[2])
         for call in self.calls:
-            queries, keys, mask = call.queries, call.keys, call.seen(self.windows[layer])
-            part = attention_call(taken(q, queries), taken(k, keys), taken(v, keys), mask)
+            queries, keys = call.queries, call.keys
+            mask = call.seen(self.windows[layer])
+            read, read_sums = attention_call(
+                taken(q, queries), taken(k, keys), taken(v, keys), mask
+            )
             if call.far:
-                part = joined((taken(out, queries), taken(sums, queries)), part)
-            out[queries], sums[queries] = part[0].to(out.dtype), part[1]
-        return (out if ends is None else out[ends]).to(v.dtype)[None]
+                near = taken(out, queries), taken(sums, queries)
+                read, read_sums = joined(near, (read, read_sums))
+            out[queries] = read.to(out.dtype)
+            sums[queries] = read_sums
+        if rows is not None:
+            out = out[rows]
+        return out.to(v.dtype)
 
 
-def prompt_calls(prompts: Iterable[Prompt], decoder: Decoder) -> list[Calls]:
-    """The calls of prompts, in which a token sees all before it: of near keys, then of far ones."""
-    numbers, device = numbers_of_queries(decoder), decoder.device
-    kinds: dict[tuple[Any, ...], list[tuple[Tensor, Tensor]]] = {}  # queries and keys of each call
-    shared: dict[tuple[int, ...], tuple[Tensor, list[Tensor]]] = {}  # far keys, all their queries
-
-    def add(queries: Tensor, keys: Tensor, far: bool) -> None:
-        last = queries.shape[1] - 1
-        number = min(number for number in numbers if number > last)
-        queries = queries[:, torch.arange(number).clamp(max=last)]
-        kinds.setdefault((far, keys.shape[1], number), []).append((queries, keys))
-
-    for path, places in prompts:
-        for block, some in groupby(places, key=lambda place: place // BLOCK):
-            queries = path[:, list(some)]
-            place = torch.arange(max(0, block - 1) * BLOCK, (block + 1) * BLOCK)
-            beyond = (place - path.shape[1] + 1).clamp(min=0)  # the end: at positions nobody sees
-            near = path[:, place - beyond] + beyond * torch.tensor([[0], [1]])
-            add(queries, near, False)
-            for start, end in stretches(block - 1):
-                # Prompts that share the last of these keys share all.
-                key = start, end, int(path[0, end - 1])
-                shared.setdefault(key, (path[:, start:end], []))[1].append(queries)
-    for keys, every in shared.values():
-        queries = torch.cat(every, dim=1)
-        for number in split(queries.shape[1], numbers, FEW[0]):
-            add(queries[:, :number], keys, True)
-            queries = queries[:, number:]
-
-    calls = []
-    for (far, _, number), same in kinds.items():
-        size = AT_ONCE // number if device.type == "cpu" else len(same)
-        for start in range(0, len(same), size):
-            both = map(torch.stack, zip(*same[start : start + size], strict=True))
-            (rows, at), (keys, of) = (x.unbind(dim=1) for x in both)
-            rows, at, keys, of = (x.to(device) for x in (rows, at, keys, of))
-            calls.append(Calls(rows, at, keys, of, far))
-    return sorted(calls, key=lambda call: -call.keys.shape[1] if call.far else -inf)
-
-
-def stretches(blocks: int) -> Iterator[tuple[int, int]]:
-    """Where the stretches of so many blocks begin and end, the longest first."""
-    for bit in reversed(range(max(0, blocks).bit_length())):
-        start = blocks >> bit + 1 << bit + 1
-        if blocks >> bit & 1:
-            yield start * BLOCK, (start + (1 << bit)) * BLOCK
-
-
-def tree_reader(tree: Tree, decoder: Decoder) -> Reader:
-    """The reader of a tree. Its paths are the prompts; what they share is queries in the first."""
-    prompts, done = [], set[int]()
-    for path in tree.paths():
-        places = [place for place, row in enumerate(path) if row not in done]
-        prompts.append((torch.stack([torch.tensor(path), torch.arange(len(path))]), places))
-        done.update(path)
-    calls, ends = prompt_calls(prompts, decoder), tree.ends.to(decoder.device)
-    return Reader(calls, len(tree.tokens), decoder.config.sliding_windows, ends)
-
-
-def mask_reader(mask: Tensor, positions: Tensor, decoder: Decoder) -> Reader:
-    """The reader of T tokens under any mask (T, T), True = may attend, at position ids (T,).
-
-    What a row sees, in the order of positions, is a prompt if the row is its last. Its queries are
-    the rows that see all before them. All other rows are queries in one call."""
-    mask, positions = mask.cpu(), positions.cpu()
-    is_open, prompts, others = torch.ones(len(mask), dtype=torch.bool), [], []
-    for row in reversed(range(len(mask))):
-        if not is_open[row]:
-            continue
-        visible = mask[row].nonzero().flatten()
-        path = visible[positions[visible].argsort(stable=True)]
-        if path[-1] != row or (positions[path].diff() <= 0).any():
-            others.append(row)
-            continue
-        rows_PT, count = mask[path], torch.arange(1, len(path) + 1)
-        before = (rows_PT[:, path] == (count <= count[:, None])).all(dim=1)
-        places = (is_open[path] & before & (rows_PT.sum(dim=1) == count)).nonzero().flatten()
-        is_open[path[places]] = False
-        prompts.append((torch.stack([path, positions[path]]), places.tolist()))
-    calls = prompt_calls(prompts, decoder)
+def reader_of(
+    mask_TU: Tensor, positions_U: Tensor, decoder: Decoder, rows: Tensor | None
+) -> Reader:
+    """The reader of T tokens under any mask (T, U), True = may attend, at position ids (U,)."""
+    prompts, others = prompts_of(mask_TU, positions_U)
+    calls = calls_of(prompts, numbers_of_queries(decoder))
     if others:
-        every = (torch.arange(len(mask))[None], positions[None])
-        parts = (*(x[:, others] for x in every), *every, mask[others][None])
-        rows, at, keys, of, seen = (x.to(decoder.device) for x in parts)
-        calls.append(Calls(rows, at, keys, of, mask=seen))
-    return Reader(calls, len(mask), decoder.config.sliding_windows)
+        calls.append(call_of_others(others, mask_TU, positions_U))
+    return Reader(calls, len(mask_TU), decoder.config.sliding_windows, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What the last of P tokens sees, in the order of positions. keys, positions: (P,), of its
+    tokens. places: those of its tokens that are queries here. A token is one in one prompt only.
+    cached: how many of the U keys are no queries, because an earlier call ran them."""
+
+    keys: Tensor
+    positions: Tensor
+    places: Tensor
+    cached: int
+
+    @property
+    def queries(self) -> Tensor:
+        """Which of the T queries the places are."""
+        return self.keys[self.places] - self.cached
+
+
+def prompts_of(mask_TU: Tensor, positions_U: Tensor) -> tuple[list[Prompt], list[int]]:
+    """The prompts that a mask holds, and the queries that belong to none."""
+    T, U = mask_TU.shape
+    cached = U - T
+    is_open = torch.ones(U, dtype=torch.bool)
+    is_open[:cached] = False
+    prompts, others = [], []
+    for query in reversed(range(T)):
+        if not is_open[cached + query]:
+            continue
+        seen = mask_TU[query].nonzero().flatten()
+        keys = seen[positions_U[seen].argsort(stable=True)]
+        in_order = (positions_U[keys].diff() > 0).all()
+        if keys[-1] != cached + query or not in_order:
+            others.append(query)
+            continue
+        # The tokens of this prompt that see all before them in it, and nothing else.
+        places = is_open[keys].nonzero().flatten()
+        mask_of_places = mask_TU[keys[places] - cached]
+        before = torch.arange(len(keys)) <= places[:, None]
+        sees_before = (mask_of_places[:, keys] == before).all(dim=1)
+        sees_no_other = mask_of_places.sum(dim=1) == places + 1
+        places = places[sees_before & sees_no_other]
+        is_open[keys[places]] = False
+        prompts.append(Prompt(keys, positions_U[keys], places, cached))
+    return prompts, others
+
+
+def call_of_others(others: list[int], mask_TU: Tensor, positions_U: Tensor) -> Calls:
+    """One call for queries that see anything else, as in the ablations."""
+    T, U = mask_TU.shape
+    queries = torch.tensor(others)
+    positions = positions_U[U - T :][queries]
+    every = torch.arange(U)
+    mask = mask_TU[queries]
+    return Calls(queries[None], positions[None], every[None], positions_U[None], mask=mask[None])
+
+
+@dataclass(frozen=True, eq=False)
+class OneCall:
+    """Q queries and S keys, with their positions: one of the N of `Calls`."""
+
+    queries: Tensor
+    query_positions: Tensor
+    keys: Tensor
+    key_positions: Tensor
+    far: bool
+
+
+def calls_of(prompts: Sequence[Prompt], numbers: tuple[int, ...]) -> list[Calls]:
+    """The calls of prompts, near ones first. Calls of one shape run together."""
+    same_shape: dict[tuple[bool, int, int], list[OneCall]] = {}
+    for one in [*near_calls(prompts, numbers), *far_calls(prompts, numbers)]:
+        shape = one.far, len(one.keys), len(one.queries)
+        same_shape.setdefault(shape, []).append(one)
+    calls = []
+    for (far, _, number), ones in sorted(same_shape.items(), key=lambda item: item[0]):
+        size = max(1, AT_ONCE // number)
+        for start in range(0, len(ones), size):
+            some = ones[start : start + size]
+            queries = torch.stack([one.queries for one in some])
+            query_positions = torch.stack([one.query_positions for one in some])
+            keys = torch.stack([one.keys for one in some])
+            key_positions = torch.stack([one.key_positions for one in some])
+            calls.append(Calls(queries, query_positions, keys, key_positions, far))
+    return calls
+
+
+def near_calls(prompts: Sequence[Prompt], numbers: tuple[int, ...]) -> list[OneCall]:
+    """A call for each block of each prompt: its queries, and the keys of it and the one before."""
+    calls = []
+    for prompt in prompts:
+        P = len(prompt.keys)
+        for block, places in groupby(prompt.places.tolist(), key=lambda place: place // BLOCK):
+            some = torch.tensor(list(places))
+            read = torch.arange(max(0, block - 1) * BLOCK, (block + 1) * BLOCK)
+            # Beyond its end a prompt goes on with its last key, at positions that nobody sees.
+            beyond = (read - P + 1).clamp(min=0)
+            keys = prompt.keys[read - beyond]
+            key_positions = prompt.positions[read - beyond] + beyond
+            queries = prompt.keys[some] - prompt.cached
+            positions = prompt.positions[some]
+            number = min(number for number in numbers if number >= len(some))
+            filled = torch.arange(number).clamp(max=len(some) - 1)
+            calls.append(
+                OneCall(queries[filled], positions[filled], keys, key_positions, far=False)
+            )
+    return calls
+
+
+def far_calls(prompts: Sequence[Prompt], numbers: tuple[int, ...]) -> list[OneCall]:
+    """The calls in which queries read all keys before the block before their own. Prompts that
+    share the last of these keys share all of them, so they read them together."""
+    keys_of: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+    queries_of: dict[tuple[int, int], list[Tensor]] = {}
+    positions_of: dict[tuple[int, int], list[Tensor]] = {}
+    for prompt in prompts:
+        for block, places in groupby(prompt.places.tolist(), key=lambda place: place // BLOCK):
+            end = (block - 1) * BLOCK
+            if end <= 0:
+                continue
+            some = torch.tensor(list(places))
+            shared = end, int(prompt.keys[end - 1])
+            keys_of[shared] = prompt.keys[:end], prompt.positions[:end]
+            queries_of.setdefault(shared, []).append(prompt.keys[some] - prompt.cached)
+            positions_of.setdefault(shared, []).append(prompt.positions[some])
+    calls = []
+    for shared, (keys, key_positions) in keys_of.items():
+        queries = torch.cat(queries_of[shared])
+        positions = torch.cat(positions_of[shared])
+        start = 0
+        for number in split(len(queries), numbers, FEW[0]):
+            filled = torch.arange(start, start + number).clamp(max=len(queries) - 1)
+            calls.append(OneCall(queries[filled], positions[filled], keys, key_positions, far=True))
+            start += number
+    return calls
 
 
 @torch.inference_mode()
 def numbers_of_queries(decoder: Decoder) -> tuple[int, ...]:
-    """How many queries a call may have: BLOCK, and those of FEW and MANY that give the same bits,
-    with near and with far keys. This is tried on a CPU; elsewhere nothing is known."""
-    config, numbers = decoder.config, (*(number for number in FEW if number < BLOCK), BLOCK, *MANY)
+    """How many queries a call may have: BLOCK, and those numbers of FEW and MANY that give the same
+    bits as it, with near and with far keys."""
+    config = decoder.config
     H, K, h = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    numbers = (*(few for few in FEW if few < BLOCK), BLOCK, *MANY)
     about = (attention_call, numbers, H, K, h, decoder.dtype, torch.get_num_threads())
-    if decoder.device.type != "cpu" or about in _tried:
-        return _tried.get(about, numbers)
+    if about in _tried:
+        return _tried[about]
     generator = torch.Generator().manual_seed(0)
-    for S, near in ((BLOCK, True), (2 * BLOCK, True), *((BLOCK << n, False) for n in range(5))):
-        q, k, v = (torch.randn(n, m, h, generator=generator) for n, m in ((8, H), (S, K), (S, K)))
+    tried = [(S, True) for S in NEAR_KEYS] + [(S, False) for S in FAR_KEYS]
+    for S, is_near in tried:
+        q = torch.randn(8, H, h, generator=generator)
+        k = torch.randn(S, K, h, generator=generator)
+        v = torch.randn(S, K, h, generator=generator)
         # Each key comes twice, with opposite values: a kernel returns its rounding errors.
         order = torch.randperm(S, generator=generator)
-        k[order[S // 2 :]], v[order[S // 2 :]] = k[order[: S // 2]], -v[order[: S // 2]]
-        q, k, v = (x.to(decoder.dtype) for x in (q, k, v))
+        first, second = order[: S // 2], order[S // 2 :]
+        k[second], v[second] = k[first], -v[first]
+        q, k, v = q.to(decoder.dtype), k.to(decoder.dtype), v.to(decoder.dtype)
 
-        def call(rows: Tensor, k: Tensor = k, v: Tensor = v, near: bool = near) -> Tensor:
-            mask = torch.ones(1, len(rows), len(k), dtype=torch.bool) if near else None
+        def call(rows: Tensor, k: Tensor = k, v: Tensor = v, is_near: bool = is_near) -> Tensor:
+            mask = torch.ones(1, len(rows), len(k), dtype=torch.bool) if is_near else None
             out, sums = attention_call(rows[None], k[None], v[None], mask)
             return torch.cat([out[0].to(sums.dtype), sums[0, ..., None]], dim=-1)
 
-        classes = map(tuple, alike(call, q, numbers))
-        numbers = next((x for x in classes if BLOCK in x), (BLOCK,))
-    return _tried.setdefault(about, numbers)
+        classes = [tuple(one) for one in alike(call, q, numbers)]
+        numbers = next((one for one in classes if BLOCK in one), (BLOCK,))
+    _tried[about] = numbers
+    return numbers

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minise.config import Config
 from minise.equal_bits.calls import in_calls
 from minise.equal_bits.probe import Shape, elements_for, numbers_for
-from minise.model import MLP, Angles, Block, Decoder, Rotary
+from minise.model import MLP, Angles, Block, Layers, Rotary
 
 START = 4096  # the cost of starting a call of an activation, in elements
 POSITIONS = 64  # in one call for angles
@@ -20,9 +20,7 @@ PIECE, PACKED_PIECE = 512, 2048  # rows that an MLP computes at once, also with 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear` for x (..., in), in calls whose numbers of rows give the same bits on this
-    machine; elsewhere than on a CPU, where nothing is known of them, in one call."""
-    if x.device.type != "cpu":
-        return F.linear(x, weight, bias)
+    machine."""
     outputs, inputs = weight.shape
     shape = Shape(inputs, outputs, bias is not None, x.dtype, torch.get_num_threads())
     call = partial(F.linear, weight=weight, bias=bias)
@@ -71,26 +69,23 @@ class FixedRotary(Rotary):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
         blocks, block_of = (positions // POSITIONS).unique(return_inverse=True)
-        within = torch.arange(POSITIONS, device=positions.device)
-        tables = [super(FixedRotary, self).forward(b * POSITIONS + within, dtype) for b in blocks]
-        cos, sin = (torch.stack(parts) for parts in zip(*tables, strict=True))
+        within = torch.arange(POSITIONS)
+        cosines, sines = [], []
+        for block in blocks:
+            cos, sin = super().forward(block * POSITIONS + within, dtype)
+            cosines.append(cos)
+            sines.append(sin)
         place = block_of, positions % POSITIONS
-        return cos[place], sin[place]
+        return torch.stack(cosines)[place], torch.stack(sines)[place]
 
 
-def refine(decoder: Decoder) -> Decoder:
-    """A second decoder with these layers over the parameters of the first. No number is copied.
-    On a GPU the first itself: nothing is known of its kernels, so these layers promise nothing."""
-    if decoder.model.embed_tokens.weight.is_cuda:
-        return decoder
-    shared = {id(x): x for x in (*decoder.parameters(), *decoder.buffers())}
-    twin = copy.deepcopy(decoder, shared)
-    twin.model.rotary_emb = FixedRotary(decoder.config)
-    for block in twin.model.layers:
+def fix_layers(model: Layers, config: Config) -> None:
+    """Put these layers in place of the plain ones, over the same parameters."""
+    model.rotary_emb = FixedRotary(config)
+    for block in model.layers:
         assert isinstance(block, Block)
         for part in (block.self_attn, block.mlp):
-            projections = {n: x for n, x in part.named_children() if n.endswith("_proj")}
-            for name, layer in projections.items():
-                setattr(part, name, FixedLinear(layer))  # type: ignore[arg-type]
+            for name, layer in list(part.named_children()):
+                if name.endswith("_proj"):
+                    setattr(part, name, FixedLinear(layer))  # type: ignore[arg-type]
         block.mlp = FixedMLP(block.mlp)
-    return twin

@@ -6,14 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from minise.equal_bits.layers import (
-    FixedLinear,
-    FixedMLP,
-    FixedRotary,
-    FixedSiLU,
-    linear,
-    refine,
-)
+from minise import InputError
+from minise.equal_bits.decoder import EqualBits
+from minise.equal_bits.layers import FixedLinear, FixedMLP, FixedRotary, FixedSiLU, linear
 from minise.equal_bits.probe import Shape
 from minise.verify.bits import shapes_of
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, make_decoder
@@ -50,25 +45,28 @@ def test_a_change_of_threads_after_loading_is_measured(cache: Path, measured: li
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
-def test_a_refined_decoder_has_the_same_parameters_and_nearly_the_same_numbers(family: str) -> None:
+def test_it_is_a_decoder_over_the_same_parameters_with_nearly_the_same_numbers(family: str) -> None:
     decoder = make_decoder(ALL_FAMILIES[family])
     tokens, positions = torch.arange(5, 25), torch.arange(20)
     mask = torch.ones(20, 20, dtype=torch.bool).tril()
     plain, shown = decoder(tokens, positions, mask), str(decoder)
-    refined = refine(decoder)
+    equal = EqualBits(decoder)
     assert str(decoder) == shown
+    assert "Fixed" not in shown
     assert torch.equal(decoder(tokens, positions, mask), plain)
-    assert {id(x) for x in refined.parameters()} == {id(x) for x in decoder.parameters()}
-    assert (refined(tokens, positions, mask) - plain).abs().max() <= 1e-10
-    kinds = [type(module) for module in refined.modules()]
+    assert {id(x) for x in equal.parameters()} == {id(x) for x in decoder.parameters()}
+    addresses = {x.data_ptr() for x in decoder.parameters()}
+    assert {x.data_ptr() for x in equal.parameters()} == addresses
+    assert (equal(tokens, positions, mask) - plain).abs().max() <= 1e-10
+    kinds = [type(module) for module in equal.modules()]
     assert {FixedLinear, FixedMLP, FixedRotary, FixedSiLU} <= set(kinds)
-    inside = [module.layer for module in refined.modules() if isinstance(module, FixedLinear)]
+    inside = [module.layer for module in equal.modules() if isinstance(module, FixedLinear)]
     assert kinds.count(nn.Linear) == len(inside) + (decoder.lm_head is not None)
 
 
 def test_an_mlp_of_many_tokens_runs_in_pieces_with_the_bits_of_one() -> None:
     """Of any shape, and with a last piece of one row."""
-    mlp = refine(make_decoder(FAMILIES["llama"])).model.layers[0].mlp
+    mlp = EqualBits(make_decoder(FAMILIES["llama"])).model.layers[0].mlp
     x = torch.randn(1025, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows: list[int] = []
     mlp.act_fn.register_forward_hook(lambda act, given, out: rows.append(len(given[0])))
@@ -84,3 +82,11 @@ def test_each_shape_of_a_decoder_is_listed_once() -> None:
     sizes = [(32, 32, True), (32, 16, True), (32, 32, False), (32, 48, False), (48, 32, False)]
     sizes.append((32, decoder.config.vocab_size, False))
     assert shapes_of(decoder) == [Shape(*size, torch.float32, threads) for size in sizes]
+
+
+def test_it_is_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of a GPU's kernels."""
+    decoder = make_decoder(FAMILIES["llama"])
+    monkeypatch.setattr(type(decoder), "device", torch.device("cuda"))
+    with pytest.raises(InputError, match="--equal-bits"):
+        EqualBits(decoder)

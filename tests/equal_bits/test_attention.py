@@ -1,14 +1,14 @@
-"""The tree gives the numbers of separate runs, and computes only what the mask allows."""
+"""With equal bits every query reads its own prompt, in calls of near keys and of far ones."""
 
 import random
 
 import pytest
 import torch
 
-from minise import LanguageModel, Tree, pack
-from minise.equal_bits.attention import BLOCK, FEW, MANY, Calls, tree_reader
-from minise.equal_bits.run import read_ends
-from minise.writing.generation import next_calls
+from minise import LocalModel, Tree, pack
+from minise.equal_bits.attention import BLOCK, FEW, MANY, Calls, numbers_of_queries, reader_of
+from minise.equal_bits.decoder import EqualBits
+from minise.layout import causal_mask
 
 # Prefix and branches: each a shape that a tree can have.
 TREES: dict[str, tuple[list[int], list[list[int]]]] = {
@@ -24,8 +24,8 @@ TREES: dict[str, tuple[list[int], list[list[int]]]] = {
 }
 
 
-def calls_of(tree: Tree, lm: LanguageModel) -> list[Calls]:
-    return list(tree_reader(tree, lm.refined).calls)
+def calls_of(tree: Tree, lm: LocalModel) -> list[Calls]:
+    return list(reader_of(tree.mask, tree.positions, EqualBits(lm.decoder), None).calls)
 
 
 def read_by(call: Calls, n: int, window: int | None) -> list[tuple[int, list[int]]]:
@@ -46,20 +46,10 @@ def forest(seed: int) -> tuple[list[int], list[list[int]]]:
     return prefix, branches
 
 
-def test_no_mask_of_the_whole_sequence_is_built(
-    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Tree) -> torch.Tensor:
-        raise AssertionError("the dense mask was asked for")
-
-    monkeypatch.setattr(Tree, "mask", property(refuse))
-    read_ends(lm.refined, pack(*forest(0), tree=True))
-
-
 @pytest.mark.parametrize("name", [*TREES, *(f"random {seed}" for seed in range(8))])
-def test_every_token_reads_its_own_prompt_once(lm: LanguageModel, name: str) -> None:
-    """Each row is a query in one call of near keys, and after that in those of far keys, as many as
-    its place says. The keys that it sees are its ancestors and itself; all others are masked."""
+def test_every_token_reads_its_own_prompt_once(lm: LocalModel, name: str) -> None:
+    """Each row is a query in one call of near keys, and after that in one of far keys, if its place
+    has any. The keys that it sees are its ancestors and itself; all others are masked."""
     tree = pack(*(TREES[name] if name in TREES else forest(int(name.split()[1]))), tree=True)
     for window in (None, 7, 100, 130):
         read: dict[int, list[int]] = {}
@@ -76,30 +66,51 @@ def test_every_token_reads_its_own_prompt_once(lm: LanguageModel, name: str) -> 
         assert sorted(read) == list(range(len(tree.tokens)))
 
 
-def test_shared_beginnings_are_read_in_one_call(lm: LanguageModel) -> None:
-    """Forty prompts share a prefix of 270 tokens: its first three blocks are read by all together,
-    in stretches of two and of one. Each prompt has a call of its own for the last two blocks."""
+def test_shared_beginnings_are_read_in_one_call(lm: LocalModel) -> None:
+    """Forty prompts share a prefix of 270 tokens: its first three blocks are read by all together.
+    Each prompt has a call of its own for the last two blocks."""
     tree = pack(list(range(270)), [[100 + i, 7] for i in range(40)], tree=True)
     read: dict[tuple[int, ...], set[int]] = {}
     for call in (call for call in calls_of(tree, lm) if call.far):
         for keys, queries in zip(call.keys[:, [0, -1]].tolist(), call.queries, strict=True):
             read.setdefault((*keys,), set()).update(queries.tolist())
     sizes = {keys: len(queries) for keys, queries in read.items()}
-    assert sizes == {(0, 127): 64 + 14 + 2 * 40, (0, 63): 64, (128, 191): 14 + 2 * 40}
-    assert sum(len(call.queries) for call in calls_of(tree, lm)) - 6 == 4 + 40
+    assert sizes == {(0, 63): 64, (0, 127): 64, (0, 191): 14 + 2 * 40}
 
 
-def test_prompts_grow_in_calls_of_far_and_near_keys(lm: LanguageModel) -> None:
-    """Each prompt's last row is a query, and sees all tokens of its prompt, or those within the
+def test_cached_tokens_are_keys_and_no_queries(lm: LocalModel) -> None:
+    """Each prompt grows by one token: its query sees all tokens of its prompt, or those within the
     window."""
-    lengths = torch.tensor([1, 64, 65, 130])
-    paths = torch.arange(4 * 130).reshape(4, 130)
+    lengths = [1, 64, 65, 130]
+    cached = causal_mask(sum(lengths))[torch.tensor(lengths).cumsum(0) - 1]
+    starts = torch.tensor([0, *lengths[:-1]]).cumsum(0)
+    cached &= torch.arange(sum(lengths)) >= starts[:, None]
+    mask = torch.cat([cached, torch.eye(4, dtype=torch.bool)], dim=1)
+    positions = torch.cat([*(torch.arange(n) for n in lengths), torch.tensor(lengths)])
     for window in (None, 7, 70):
         read: dict[int, list[int]] = {}
-        for call in next_calls(paths, lengths, lm.refined):
-            assert call.queries.shape[1] in (FEW[0], BLOCK)
+        for call in reader_of(mask, positions, EqualBits(lm.decoder), None).calls:
             for n in range(len(call.queries)):
-                for g, seen in read_by(call, n, window):
-                    read[g] = read.get(g, []) + seen
-        for g, length in enumerate(lengths.tolist()):
-            assert sorted(read[g]) == paths[g, :length].tolist()[-(window or length) :]
+                for query, seen in read_by(call, n, window):
+                    read[query] = read.get(query, []) + seen
+        for query, seen in read.items():
+            expected = mask[query].nonzero().flatten().tolist()
+            assert sorted(seen) == sorted(expected[-window:] if window else expected)
+        assert sorted(read) == [0, 1, 2, 3]
+
+
+def test_queries_that_see_no_prompt_are_read_in_one_call(lm: LocalModel) -> None:
+    """As without the mask, where positions start over with each group."""
+    layout = pack([5, 6, 7], [[8, 9], [10]])
+    calls = reader_of(causal_mask(6), layout.positions, EqualBits(lm.decoder), None).calls
+    [rest] = [call for call in calls if call.mask is not None]
+    assert rest.queries.tolist() == [[5]]
+    assert rest.seen(None).tolist() == [[[True] * 6]]
+
+
+def test_numbers_of_queries_are_measured_once_for_a_shape(lm: LocalModel) -> None:
+    decoder = EqualBits(lm.decoder)
+    numbers = numbers_of_queries(decoder)
+    assert BLOCK in numbers
+    assert set(numbers) <= {*FEW, BLOCK, *MANY}
+    assert numbers_of_queries(decoder) is numbers
