@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -37,6 +37,12 @@ def quote(value: object, most: int = 80) -> str:
 def shorten(text: str, most: int) -> str:
     """The text; if it is longer than `most` characters, its beginning with "..."."""
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def check_name(what: str, name: str, names: Collection[str]) -> None:
+    """Refuse a name that is not among `names`."""
+    if name not in names:
+        raise InputError(f"{what} {quote(name)} is unknown; use one of {', '.join(names)}")
 
 
 def printable(text: str) -> str:

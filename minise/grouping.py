@@ -12,6 +12,10 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from minise.errors import InputError, quote
+
+MOST_GROUPS = 50_000  # of one question
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -24,10 +28,35 @@ class Groups:
     trials: tuple[tuple[tuple[int, ...], ...], ...]
     weights: tuple[float, ...] | None = None
 
+    def __post_init__(self) -> None:
+        if not all(self.flat):
+            raise InputError("a group has no choice; give each group one or more")
+        if not self.flat:
+            raise InputError("a grouping gives no group; give one or more")
+        if self.weights is not None and len(self.weights) != len(self.flat):
+            given = f"{len(self.weights)} weights for {len(self.flat)} groups"
+            raise InputError(f"{given}; give one for each group")
+
     @property
     def flat(self) -> list[tuple[int, ...]]:
         """All groups, trial after trial."""
-        return [group for trial in self.trials for group in trial]
+        groups: list[tuple[int, ...]] = []
+        for trial in self.trials:
+            groups.extend(trial)
+        return groups
+
+    @property
+    def trial_numbers(self) -> list[int]:
+        """For each group of `flat` the number of its trial, from 0."""
+        numbers: list[int] = []
+        for number, trial in enumerate(self.trials):
+            numbers.extend([number] * len(trial))
+        return numbers
+
+    @property
+    def largest(self) -> int:
+        """Choices in the largest group."""
+        return max(len(group) for group in self.flat)
 
 
 Grouping = Callable[[int, int, int, int, str], Groups]
@@ -43,11 +72,26 @@ def random_partitions(K: int, m: int, trials: int, seed: int, question_id: str) 
     >>> random_partitions(5, 2, 2, seed=0, question_id="q1").trials
     (((3, 0), (2, 4), (1,)), ((0, 2), (3, 1), (4,)))
     """
-    orders = [permutation(K, f"{seed}/{question_id}/{trial}") for trial in range(trials)]
-    return Groups(tuple(tuple(tuple(order[i : i + m]) for i in range(0, K, m)) for order in orders))
+    split = []
+    for trial in range(trials):
+        order = permutation(K, f"{seed}/{question_id}/{trial}")
+        groups = [tuple(order[start : start + m]) for start in range(0, K, m)]
+        split.append(tuple(groups))
+    return Groups(tuple(split))
 
 
 def permutation(n: int, key: str) -> list[int]:
     """A uniform permutation of range(n), the same on every machine: each item gets 256 bits by
     hashing the key with the item's index, and the items are sorted by these bits."""
     return sorted(range(n), key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())
+
+
+def check_sizes(K: int, m: int, trials: int) -> None:
+    """Refuse a size or number below 1, and more than MOST_GROUPS groups, before they are made."""
+    for name, number in {"group size": m, "number of trials": trials}.items():
+        if number < 1:
+            raise InputError(f"{name} {number} is below 1; give at least 1")
+    groups = trials * -(-K // m)
+    if groups > MOST_GROUPS:
+        what = f"{quote(trials)} trials of {K} choices in groups of {quote(m)}"
+        raise InputError(f"{what} are over the limit of {MOST_GROUPS:,} groups; use fewer trials")

@@ -41,6 +41,8 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
+from minise.memory import check_mask_fits
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -78,7 +80,9 @@ class Tree(Layout):
 
     @cached_property
     def mask(self) -> Tensor:
-        """(T, T) bool: a token attends to its ancestors and itself."""
+        """(T, T) bool: a token attends to its ancestors and itself. Raises InputError if it does
+        not fit in memory."""
+        check_mask_fits(len(self.tokens))
         mask = torch.zeros(len(self.tokens), len(self.tokens), dtype=torch.bool)
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:

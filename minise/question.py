@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minise.checks import check_question
+from minise.errors import InputError, quote
+
+MOST_CHOICES = 1000  # of one question
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,21 @@ class Question:
     cluster: str = ""
 
     def __post_init__(self) -> None:
-        check_question(self.text, self.choices, self.id, self.answer)
+        if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
+            given = quote(self.choices)
+            raise InputError(f"the choices are {given}; give a list, or columns A, B, ...")
+        check_text("question", self.text)
+        for number, choice in enumerate(self.choices, 1):
+            check_text(f"choice {number}", choice)
+        if self.id:
+            check_text("question's id", self.id)
+        K = len(self.choices)
+        if not 2 <= K <= MOST_CHOICES:
+            what = f"the question {quote(self.text)} has {K} choice{'s' * (K != 1)}"
+            raise InputError(f"{what}; give at least two, at most {MOST_CHOICES:,}")
+        if self.answer is not None and (type(self.answer) is not int or not 0 <= self.answer < K):
+            given = quote(self.answer)
+            raise InputError(f"answer {given} is no choice; give an index from 0 to {K - 1}")
         # A copy: the caller's list is not shared. A frozen class sets fields through object.
         object.__setattr__(self, "choices", tuple(self.choices))
         object.__setattr__(self, "id", self.id or self.content_hash)
@@ -35,3 +52,17 @@ class Question:
     def content_hash(self) -> str:
         """The hash of text and choices, in their order."""
         return hashlib.sha256(json.dumps([self.text, self.choices]).encode()).hexdigest()[:16]
+
+
+def check_text(name: str, value: object) -> None:
+    """Refuse what is no text, is empty, or cannot be written as UTF-8. name: what it is."""
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"the {name} is {quote(value)}; write its text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, from JSON or undecoded bytes
+        encoding = sys.getfilesystemencoding()
+        if encoding != "utf-8":
+            wrong = f"the locale reads {name} as {encoding}; set LC_ALL=C.UTF-8"
+            raise InputError(wrong) from None
+        raise InputError(f"the {name} is not UTF-8; save or type it as UTF-8") from None

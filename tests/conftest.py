@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise import LanguageModel, Question
+from minise import LocalModel, Question
 from tests.support.tiny import FAMILIES, load_tiny
 
 
@@ -42,7 +42,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.fixture(scope="session", params=list(FAMILIES))
-def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     """A tiny random model in float64, once per family."""
     return load_tiny(tmp_path_factory.mktemp(request.param), FAMILIES[request.param])
 
@@ -56,7 +56,7 @@ def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     """The tiny model with most facts (biases, windows in some layers, tied output), for tests that
     need one model only."""
     return load_tiny(tmp_path_factory.mktemp("qwen"), FAMILIES["qwen2"])

@@ -1,4 +1,4 @@
-"""The logits after each prompt, by each engine: from which layers, and with how much work."""
+"""The hidden states after each prompt, by each engine: the same numbers, with less work."""
 
 import os
 import subprocess
@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor
 
-from minise import Decoder, LanguageModel, branch_logits, pack
-from minise.engines import ENGINES, layout_ends, read_logits, token_counts
-from minise.equal_bits.layers import FixedLinear
+from minise import Decoder, InputError, LocalModel, SelfEnsemble, ask, branch_logits, pack
+from minise.engines import ENGINES, token_counts, tokens_run
 from minise.layout import causal_mask
 from tests.support.tiny import FAMILIES, write_checkpoint
 
 PREFIX, BRANCHES = [40, 41, 42], [[50, 51], [50, 52, 53], [60]]
+EQUAL = ("tree", "packed", "separate")
+ABLATIONS = ("without-mask", "without-positions")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_branch_logits_are_those_of_separate_runs(lm: LanguageModel, engine: str) -> None:
+@pytest.mark.parametrize("engine", EQUAL)
+def test_branch_logits_are_those_of_separate_runs(lm: LocalModel, engine: str) -> None:
     every = branch_logits(lm, PREFIX, BRANCHES, engine)
     assert every.shape == (3, lm.config.vocab_size)
     for row, branch in zip(every, BRANCHES, strict=True):
@@ -31,97 +32,85 @@ def test_branch_logits_are_those_of_separate_runs(lm: LanguageModel, engine: str
     assert (every[:, columns] - some).abs().max() <= 1e-12
 
 
+def test_the_engine_of_the_model_is_the_default(lm: LocalModel) -> None:
+    for engine in ENGINES:
+        own = branch_logits(lm.with_engine(engine), PREFIX, BRANCHES)
+        assert torch.equal(own, branch_logits(lm, PREFIX, BRANCHES, engine))
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_an_ablation_leaves_out_one_part_of_the_packed_sequence(lm: LocalModel, name: str) -> None:
+    layout = pack(PREFIX, BRANCHES)
+    T = len(layout.tokens)
+    mask = causal_mask(T) if name == "without-mask" else layout.mask
+    positions = torch.arange(T) if name == "without-positions" else layout.positions
+    hidden = lm.decoder(layout.tokens, positions, mask)[layout.ends]
+    ablated = branch_logits(lm, PREFIX, BRANCHES, name)
+    assert (ablated - lm.decoder.logits(hidden)).abs().max() <= 1e-10
+    whole = branch_logits(lm, PREFIX, BRANCHES, "packed")
+    assert (ablated - whole).abs().max() > 1e-3
+
+
+def test_an_answer_changes_with_an_ablation_and_with_no_other_engine(
+    lm: LocalModel, question
+) -> None:
+    answers = {}
+    for engine in ENGINES:
+        answers[engine] = ask(lm.with_engine(engine), SelfEnsemble(2, 3), question).probabilities
+    for engine in EQUAL:
+        assert (answers[engine] - answers["separate"]).abs().max() <= 1e-10
+    for engine in ABLATIONS:
+        assert (answers[engine] - answers["separate"]).abs().max() > 1e-4
+
+
+def test_an_engine_of_ones_own_is_called_with_the_decoder_and_the_prompts(lm: LocalModel) -> None:
+    def last_tokens_alone(decoder, prefix, branches) -> Tensor:
+        layout = pack([], [branch[-1:] for branch in branches])
+        return decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
+
+    own = lm.with_engine("own.py:last_tokens_alone", last_tokens_alone)
+    expected = branch_logits(lm, [], [[51], [53], [60]])
+    assert (branch_logits(own, PREFIX, BRANCHES) - expected).abs().max() <= 1e-10
+    with pytest.raises(InputError, match="use one of tree, packed, separate"):
+        lm.with_engine("last_tokens_alone")
+
+
 @pytest.mark.parametrize(
-    ("engine", "expected"),
+    ("engine", "layers"),
     [
-        ("separate", [(5, None)] * 3 + [(6, None)] * 3 + [(4, None)] * 3),
-        ("dense", [(9, None)] * 3),
-        ("plain", [(9, None)] * 3),
-        ("tree", [(8, None), (8, None), (8, 3)]),
+        # For each layer that runs: its tokens, and how many of them are queries.
+        ("separate", [(5, 5), (5, 5), (5, 1), (6, 6), (6, 6), (6, 1), (4, 4), (4, 4), (4, 1)]),
+        ("packed", [(9, 9), (9, 9), (9, 3)]),
+        ("without-mask", [(9, 9), (9, 9), (9, 3)]),
+        ("without-positions", [(9, 9), (9, 9), (9, 3)]),
+        ("tree", [(8, 8), (8, 8), (8, 3)]),
     ],
 )
-def test_each_engine_runs_the_expected_numbers_of_tokens(
-    lm: LanguageModel,
-    monkeypatch: pytest.MonkeyPatch,
-    engine: str,
-    expected: list[tuple[int, int | None]],
+def test_each_engine_runs_as_many_tokens_as_its_count_says(
+    lm: LocalModel, monkeypatch: pytest.MonkeyPatch, engine: str, layers: list[tuple[int, int]]
 ) -> None:
-    """Expected for each layer that runs: its tokens, and how many of them it computes in full, if
-    not all."""
-    work: list[tuple[int, int | None]] = []
+    """And the top layer computes the ends of the prompts alone."""
+    work: list[tuple[int, int]] = []
     real = Decoder.run
 
     def run(decoder, tokens, positions, attend, rows=None):
         def counting_attend(layer, q, k, v):
-            work.append((k.shape[1], None if q.shape[1] == k.shape[1] else q.shape[1]))
+            work.append((k.shape[1], q.shape[1]))
             return attend(layer, q, k, v)
 
         return real(decoder, tokens, positions, counting_attend, rows)
 
     monkeypatch.setattr(Decoder, "run", run)
     branch_logits(lm, PREFIX, BRANCHES, engine)
-    assert work == expected
-    first = [tokens for tokens, _ in work[:: lm.config.num_hidden_layers]]
-    assert sum(first) == token_counts(PREFIX, BRANCHES)[engine]
+    assert work == layers
+    tokens = [tokens for tokens, _ in work[:: lm.config.num_hidden_layers]]
+    assert sum(tokens) == tokens_run(engine, PREFIX, BRANCHES)
 
 
-def test_any_layout_is_run_under_its_mask_as_it_is(lm: LanguageModel) -> None:
-    layout = pack(PREFIX, BRANCHES)
-    dense = branch_logits(lm, PREFIX, BRANCHES, "dense")
-    assert torch.equal(read_logits(lm, layout_ends(lm, layout)), dense)
-    assert torch.equal(read_logits(lm, layout_ends(lm, pack(PREFIX, BRANCHES, tree=True))), dense)
-    some = read_logits(lm, layout_ends(lm, layout), [7, 3])
-    assert torch.equal(some, branch_logits(lm, PREFIX, BRANCHES, "dense", [7, 3]))
-    # Tokens that see themselves only, at position 0, are prompts of one token.
-    blind = layout.replace(mask=torch.eye(9).bool(), positions=torch.zeros(9, dtype=torch.int64))
-    expected = branch_logits(lm, [], [branch[-1:] for branch in BRANCHES])
-    assert torch.equal(read_logits(lm, layout_ends(lm, blind)), expected)
-
-
-class TestTheTwoDecoders:
-    """The plain decoder is what model.py shows. The refined one computes with the same numbers."""
-
-    def test_what_is_printed_is_what_was_read(self, lm: LanguageModel) -> None:
-        shown = str(lm.decoder)
-        assert "(q_proj): Linear(in_features=32, out_features=32" in shown
-        assert "Fixed" not in shown
-        assert {type(x) for x in lm.decoder.modules() if "Linear" in type(x).__name__} == {
-            nn.Linear
-        }
-
-    def test_they_share_every_parameter(self, lm: LanguageModel) -> None:
-        mine = dict(lm.decoder.named_parameters())
-        refined = lm.refined
-        assert refined is lm.refined is not lm.decoder
-        assert {id(x) for x in refined.parameters()} == {id(x) for x in mine.values()}
-        addresses = {x.data_ptr() for x in mine.values()}
-        assert {x.data_ptr() for x in refined.parameters()} == addresses
-        assert sum(isinstance(x, FixedLinear) for x in refined.modules()) == 7 * 3
-
-    def test_only_plain_runs_the_plain_one(
-        self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It is written as the definition, from the mask to the output matrix."""
-        ran: list[Decoder] = []
-        real = Decoder.run
-
-        def run(decoder, *arguments, **named):
-            ran.append(decoder)
-            return real(decoder, *arguments, **named)
-
-        monkeypatch.setattr(Decoder, "run", run)
-        for engine in ENGINES:
-            ran.clear()
-            branch_logits(lm, PREFIX, BRANCHES, engine)
-            wanted = lm.decoder if engine == "plain" else lm.refined
-            assert ran
-            assert all(decoder is wanted for decoder in ran)
-        for name in ("forward", "read_ends", "logits"):
-            monkeypatch.delattr(f"minise.equal_bits.run.{name}")
-        assert branch_logits(lm, PREFIX, BRANCHES, "plain").shape == (3, lm.config.vocab_size)
-        for engine in ("separate", "dense", "tree"):
-            with pytest.raises(AttributeError):
-                branch_logits(lm, PREFIX, BRANCHES, engine)
+def test_an_engine_of_ones_own_is_counted_as_the_packed_sequence() -> None:
+    counts = token_counts(PREFIX, BRANCHES)
+    assert counts == {"separate": 15, "packed": 9, "tree": 8}
+    assert tokens_run("own.py:mine", PREFIX, BRANCHES) == 9
 
 
 PEAK = """
@@ -136,10 +125,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kB on Linux")
-def test_a_prompt_of_8000_tokens_takes_memory_for_its_tokens_not_for_their_pairs(
+def test_a_prompt_of_8000_tokens_takes_memory_for_one_mask_not_for_scores_of_all_pairs(
     tmp_path: Path,
 ) -> None:
-    """77 MiB. Of masks of all pairs, one for each size of call, it took 3.0 GiB."""
+    """The mask takes 64 MB, its chunks half of that. Scores of all pairs would take 3 GB."""
     facts = {**FAMILIES["llama"], "num_hidden_layers": 2, "max_position_embeddings": 10_000}
     folder = write_checkpoint(tmp_path / "model", facts)
     done = subprocess.run(

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from minise import Decoder, LanguageModel, load
+from minise import Decoder, LocalModel, load
 from minise.loading.config_json import read_config
 
 SIZES = {
@@ -106,11 +106,11 @@ def write_checkpoint(
 
 def load_tiny(
     folder: Path, raw: dict[str, Any], seed: int = 0, dtype: torch.dtype = torch.float64
-) -> LanguageModel:
+) -> LocalModel:
     return load(write_checkpoint(folder, raw, seed), dtype=dtype)
 
 
-def load_folder(folder: Path, copy: Path, dtype: torch.dtype) -> LanguageModel:
+def load_folder(folder: Path, copy: Path, dtype: torch.dtype) -> LocalModel:
     """Load a checkpoint that has no tokenizer, by way of a copy that has one."""
     for name in ("config.json", "model.safetensors"):
         shutil.copy(folder / name, copy)
