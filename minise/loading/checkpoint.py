@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minise.engines import LanguageModel
+from minise.config import Config
 from minise.equal_bits import machine
 from minise.errors import InputError, one_line, printable, quote, shorten
+from minise.lm import LanguageModel, LocalModel
 from minise.loading import DTYPES, FOUR_BIT
 from minise.loading.config_json import read_config
+from minise.loading.plugin import find_engine, find_object
 from minise.loading.quantize import pack_layers
 from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.model import Decoder
@@ -47,6 +49,8 @@ def load(
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "auto",
     quantize: str | None = None,
+    engine: str = "tree",
+    equal_bits: bool = False,
     tokenizer: str | Path | None = None,
 ) -> LanguageModel:
     """Load a checkpoint from a folder, the shipped "weights/...", or a hub id "owner/name".
@@ -54,7 +58,9 @@ def load(
     device "auto": CUDA, if there is one, for a model of 20 million values and more; else the CPU.
     dtype "auto": as stored; but on a CPU float32, unless it is such a model, stored in 16 bits, and
     the CPU multiplies bfloat16: then bfloat16. quantize: one of FOUR_BIT, for the linear layers
-    inside the blocks (quantize.py).
+    inside the blocks (quantize.py). engine: how prompts run (engines.py), or "FILE.py:NAME" for a
+    function of yours. equal_bits: the engines tree, packed and separate give the same bits, which
+    takes longer (minise/equal_bits/).
     "server:http://HOST:PORT" is a model that a server runs, and "transformers:ID" one that the
     library transformers runs (minise/serving/). tokenizer: the folder or hub id of the tokenizer of
     a server's model; `revision` is that id's.
@@ -72,42 +78,91 @@ def load(
         raise InputError(f"quantize {quote(quantize)} is not one of {', '.join(FOUR_BIT)}")
     kind, _, where = str(source).partition(":")
     if kind in ELSEWHERE:
-        from minise.loading.plugin import find_object
-
-        given = [None if x == "auto" else x for x in (wanted, str(device))]
-        facts = {"dtype": given[0], "device": given[1], "quantize": quantize}
-        return find_object(ELSEWHERE[kind])(where, tokenizer, revision, **facts)
+        asked = Elsewhere(
+            source=where,
+            tokenizer=None if tokenizer is None else str(tokenizer),
+            revision=revision,
+            dtype=None if wanted == "auto" else wanted,
+            device=None if str(device) == "auto" else str(device),
+            quantize=quantize,
+            engine=engine,
+            equal_bits=equal_bits,
+        )
+        return find_object(ELSEWHERE[kind])(asked)
     if tokenizer is not None:
         raise InputError("a tokenizer is named for server:URL; a checkpoint has its own")
-    folder, lm = read_small(str(source), revision)
+    own_engine = find_engine(engine)  # a wrong name is refused before anything is read
+    small = read_small(str(source), revision)
     with torch.device("meta"), Unfilled():  # no memory for initial values
-        decoder = Decoder(lm.config)
+        decoder = Decoder(small.config)
     large = sum(x.numel() for x in decoder.parameters()) >= LARGE
     place = _usable(device, large)
-    state = _mapped(weight_files(folder, str(source), lm.revision))
+    state = _mapped(weight_files(small.folder, str(source), small.commit))
     if wanted == "auto":
-        stored = state.get(EMBEDDING, torch.empty(0)).dtype
-        gains = large and stored.itemsize == 2 and machine.for_bfloat16()
-        on_cpu = "bfloat16" if gains else "float32"
-        wanted = on_cpu if place.type == "cpu" else str(stored).removeprefix("torch.")
+        wanted = _best_dtype(state, place, large)
     target: torch.dtype = getattr(torch, wanted)
-    _assign(decoder, state, target, f"{folder}")
+    _assign(decoder, state, target, f"{small.folder}")
     if quantize:
         pack_layers(decoder.model.layers, quantize, target, place)
     decoder.to(place, target)
-    return replace(lm, decoder=decoder)
+    if equal_bits:
+        from minise.equal_bits.decoder import EqualBits
+
+        decoder = EqualBits(decoder)
+    return LocalModel(
+        name=str(source),
+        config=small.config,
+        decoder=decoder,
+        tokenizer=small.tokenizer,
+        engine=engine,
+        own_engine=own_engine,
+        revision=small.commit,
+    )
 
 
-def read_small(source: str, revision: str | None) -> tuple[Path, LanguageModel]:
-    """A checkpoint's folder, and the model without its decoder. A proof needs no more."""
+@dataclass(frozen=True)
+class Elsewhere:
+    """What `load` was asked for a model that runs elsewhere: minise/serving/ finds it. source: what
+    stands behind "server:" or "transformers:". dtype, device: None where the user named none."""
+
+    source: str
+    tokenizer: str | None
+    revision: str | None
+    dtype: str | None
+    device: str | None
+    quantize: str | None
+    engine: str
+    equal_bits: bool
+
+
+@dataclass(frozen=True)
+class Small:
+    """A checkpoint without its weights. A proof needs no more. commit: of one from the hub."""
+
+    folder: Path
+    commit: str | None
+    config: Config
+    tokenizer: Tokenizer
+
+
+def read_small(source: str, revision: str | None) -> Small:
+    """The config and the tokenizer of a checkpoint."""
     folder, commit = find_folder(source, revision)
     path = folder / "config.json"
     config = read_config(read_json(path), f"{path}")
     path = folder / "tokenizer.json"
     if not path.exists():
         raise InputError(f"{path}: no such file; {instead(folder)}")
-    none: Any = None
-    return folder, LanguageModel(source, config, none, Tokenizer.from_file(path), commit)
+    return Small(folder, commit, config, Tokenizer.from_file(path))
+
+
+def _best_dtype(state: dict[str, Tensor], place: torch.device, large: bool) -> str:
+    """The dtype for "auto"."""
+    stored = state.get(EMBEDDING, torch.empty(0)).dtype
+    if place.type != "cpu":
+        return str(stored).removeprefix("torch.")
+    gains = large and stored.itemsize == 2 and bool(machine.for_bfloat16())
+    return "bfloat16" if gains else "float32"
 
 
 def _usable(device: torch.device | str, large: bool) -> torch.device:

@@ -1,12 +1,17 @@
 """Load code by its name while the program runs: optional packages, and files of the user's own."""
 
+from __future__ import annotations
+
 import os
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minise.errors import InputError, quote
+from minise.errors import InputError, check_name, quote
+
+if TYPE_CHECKING:
+    from minise.engines import Engine
 
 
 def load_extra(module: str, extra: str = "eval") -> Any:
@@ -39,3 +44,15 @@ def find_object(where: str) -> Any:
     if not hasattr(module, name):
         raise InputError(f"{source}: defines no {name}; give one of the names it defines")
     return getattr(module, name)
+
+
+def find_engine(engine: str) -> Engine | None:
+    """The function that "FILE.py:NAME" names; None for a name that minise/engines.py knows. Raises
+    InputError for what is neither."""
+    if ":" in engine:
+        function: Engine = find_object(engine)
+        return function
+    from minise.engines import ENGINES  # which imports torch
+
+    check_name("engine", engine, [*ENGINES, "FILE.py:NAME"])
+    return None
