@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minise import LanguageModel, branch_logits, load, pack
+from minise import LocalModel, branch_logits, load, pack
 from minise.engines import token_counts
+from minise.equal_bits.decoder import EqualBits
 from minise.grouping import random_partitions
 from minise.verify.verify import in_words
 from tools import markdown
@@ -49,7 +50,7 @@ WORK = {
     "biology": Work(10, 5, 40, question=60, choice=14),
 }
 MOST = 1 << 16  # tokens whose keys a batch may hold
-SHORT = 100  # tokens of a question, up to which all engines are timed
+SHORT = 100  # tokens of a question, up to which separate prompts are timed
 LABELS = list(range(10, 15))  # ids that are read
 
 Prompts = tuple[list[int], list[list[int]]]  # prefix and branches
@@ -73,11 +74,19 @@ def prompts_of(work: Work, vocab_size: int, seed: int = 0) -> Prompts:
     return question, branches
 
 
-def our_ways(lm: LanguageModel, prompts: Prompts) -> dict[str, Way]:
-    """The engines but plain, whose memory grows with the square of the tokens."""
-    engines = ("tree", "dense", "separate")[: 3 if len(prompts[0]) <= SHORT else 1]
-    run = partial(branch_logits, lm, *prompts, columns=LABELS)
-    return {engine: partial(run, engine=engine) for engine in engines}
+def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
+    """The engines, separate for short questions alone; and the tree with equal bits."""
+    prefix, branches = prompts
+    engines = ["tree", "packed"]
+    if len(prefix) <= SHORT:
+        engines.append("separate")
+    ways: dict[str, Way] = {}
+    for engine in engines:
+        ways[engine] = partial(branch_logits, lm, prefix, branches, engine, LABELS)
+    if lm.decoder.device.type == "cpu":
+        equal = replace(lm, decoder=EqualBits(lm.decoder))
+        ways["tree, equal bits"] = partial(branch_logits, equal, prefix, branches, "tree", LABELS)
+    return ways
 
 
 def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:

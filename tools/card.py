@@ -5,7 +5,7 @@ file is written after each. The weights are random, in bfloat16 and in the shape
 unless --model is a folder. On a CPU: --device cpu --dtype float32 --model weights/tiny-llama
 
 - tests of the CUDA device; verify; bench, one question at a time.
-- rate: questions a second, 8 in a pass, beside the goals; also replayed as a CUDA graph.
+- rate: questions a second, 8 in a pass, beside the goals.
 - vllm: the same prompts by vLLM with its prefix cache, if it is installed.
 """
 
@@ -25,11 +25,10 @@ import torch
 from safetensors.torch import save_file
 
 from minise import load, pack
-from minise.equal_bits.attention import tree_reader
 from minise.files import write_file
 from minise.loading.config_json import read_config
 from minise.model import Decoder
-from tools.bench import WORK, Prompts, Way, prompts_of, timed
+from tools.bench import WORK, Prompts, prompts_of, timed
 
 HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
 SIZES = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, **HEADS}
@@ -58,30 +57,18 @@ def questions(name: str, vocabulary: int) -> Prompts:
     return [], [prefix + branch for prefix, branches in drawn for branch in branches]
 
 
-def replayed(recorded: torch.cuda.CUDAGraph, result: torch.Tensor) -> torch.Tensor:
-    recorded.replay()
-    return result
-
-
-@torch.inference_mode()
 def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
-    lm, found = load(folder, dtype=dtype, device=device), {}
+    lm = load(folder, dtype=dtype, device=device)
+    found = {}
     for name, goal in GOALS.items():
-        tree = pack(*questions(name, lm.config.vocab_size), tree=True)
-        places = (x.to(lm.decoder.device) for x in (tree.tokens[None], tree.positions[None]))
-        attend = tree_reader(tree, lm.refined).attend
-        run = partial(lm.refined.run, *places, attend, tree.ends.to(lm.decoder.device))
-        one: dict[str, Any] = {"tokens": len(tree.tokens), "goal": goal}
-        ways: dict[str, Way] = {"tree": run}
-        if device.startswith("cuda"):
-            expected, recorded = run(), torch.cuda.CUDAGraph()  # the first run warms up
-            with torch.cuda.graph(recorded):
-                result = run()
-            ways["replayed"] = partial(replayed, recorded, result)
-            one["equal bits"] = torch.equal(ways["replayed"](), expected)
-        for way, timing in timed(ways, ROUNDS).items():
-            one[f"a second, {way}"] = AT_ONCE / median(timing.wall)
-        found[name] = one
+        prefix, branches = questions(name, lm.config.vocab_size)
+        tree = pack(prefix, branches, tree=True)
+        timing = timed({"tree": partial(lm.ends, prefix, branches)}, ROUNDS)["tree"]
+        found[name] = {
+            "tokens": len(tree.tokens),
+            "goal": goal,
+            "a second": AT_ONCE / median(timing.wall),
+        }
     return found
 
 

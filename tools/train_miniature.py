@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from minise import Decoder
 from minise.data.miniature import Fact, draw_wrong, held_out, load_facts
-from minise.equal_bits.attention import attention_call
+from minise.layout import causal_mask
 from minise.loading.config_json import read_config
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
@@ -221,23 +221,9 @@ def losses(
     decoder: Decoder, tokens: Tensor, targets: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Summed loss in nats and number of targets, separately for labels and for plain text: (2,)."""
-    B, T = tokens.shape
-    rows = (targets != IGNORED).flatten().nonzero().flatten()  # the others need no top layer
-    windows, at = decoder.config.sliding_windows, torch.arange(T)
-    back = at[:, None] - at
-    masks = {w: (back >= 0) & (back < (w or T)) for w in set(windows)}
-
-    # In place of `Decoder.forward`, which writes its softmax out: a fused call, which is faster.
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        top = layer == len(windows) - 1
-        if top:
-            q = q.new_zeros(1, B * T, *q.shape[2:]).index_copy(1, rows, q)
-        q, k, v = (x.reshape(B, T, *x.shape[2:]) for x in (q, k, v))
-        out, _ = attention_call(q, k, v, masks[windows[layer]][None])
-        out = out.reshape(1, B * T, *q.shape[2:])
-        return out[:, rows] if top else out
-
-    hidden = decoder.run(tokens.reshape(1, -1), at.repeat(B)[None], attend, rows)[0]
+    T = tokens.shape[1]
+    rows = (targets != IGNORED).flatten().nonzero().flatten()
+    hidden = decoder(tokens, torch.arange(T), causal_mask(T)).flatten(0, 1)[rows]
     loss = F.cross_entropy(decoder.logits(hidden), targets.flatten()[rows], reduction="none")
     label = labels.flatten()[rows]
     sums = torch.stack([loss[label].sum(), loss[~label].sum()])
