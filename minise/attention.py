@@ -49,8 +49,8 @@ class Chunk:
         k_BKSh = k_BUKh.index_select(1, self.keys_S).transpose(1, 2)
         v_BKSh = v_BUKh.index_select(1, self.keys_S).transpose(1, 2)
         if q_BHCh.is_cuda:
-            # On a GPU no fast kernel takes a mask and fewer key/value heads: repeat them. Query head
-            # i reads key/value head i // (H / K): [k0, k0, k1, k1], not [k0, k1, k0, k1].
+            # On a GPU no fast kernel takes a mask and fewer key/value heads: repeat them. Query
+            # head i reads key/value head i // (H / K): [k0, k0, k1, k1], not [k0, k1, k0, k1].
             shared = q_BHCh.shape[1] // k_BKSh.shape[1]
             k_BKSh = k_BKSh.repeat_interleave(shared, dim=1)
             v_BKSh = v_BKSh.repeat_interleave(shared, dim=1)

@@ -1,27 +1,52 @@
-"""Every method asks and answers as before the house was made small: tools/same_numbers.py."""
+"""Two runs of the same command are compared answer by answer: tools/same_numbers.py."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
-from tools.same_numbers import GOLDEN, SHIPPED, cases, close
+from tools import same_numbers
 
-CASES = json.loads(GOLDEN.read_text())["cases"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model", SHIPPED)
-def test_every_way_of_asking_asks_as_recorded(model: str, dtype: str) -> None:
-    """Bits are compared by the tool, on the machine that recorded them."""
-    for name, case in cases(model, dtype, None, small=False):
-        golden = CASES[name]
-        assert {k: case.get(k) for k in ("ids", "tokens", "refused")} == {
-            k: golden.get(k) for k in ("ids", "tokens", "refused")
-        }, name
-        if dtype == "float32" and "first" in golden:
-            assert close(case["first"], golden["first"]), name
+LINE = {"id": "q", "seed": 0, "question_hash": "h", "prediction": 1, "probabilities": [0.2, 0.8]}
 
 
-def test_a_difference_is_seen() -> None:
-    assert not close([0.5, 0.5], [0.5, 0.4])
+def write(folder: Path, lines: list[dict]) -> None:
+    folder.mkdir()
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "samples-t-m.jsonl").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 0),
+        ({"probabilities": [0.2 + 1e-6, 0.8 - 1e-6]}, 0),
+        ({"probabilities": [0.2 + 1e-5, 0.8 - 1e-5]}, 1),
+        ({"probabilities": [float("nan"), 0.8]}, 1),
+        ({"prediction": 0}, 1),
+        ({"question_hash": "other"}, 1),
+        (None, 1),  # a line more
+        ("no file", 1),
+    ],
+    ids=str,
+)
+def test_another_number_prediction_or_question_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict | str | None, status: int
+) -> None:
+    write(tmp_path / "before", [LINE])
+    if change is None:
+        write(tmp_path / "after", [LINE, LINE])
+    elif change == "no file":
+        (tmp_path / "after").mkdir()
+    else:
+        write(tmp_path / "after", [{**LINE, **change}])
+    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path / "before"), str(tmp_path / "after")])
+    assert same_numbers.main() == status
+
+
+def test_two_empty_folders_are_not_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path), str(tmp_path)])
+    assert same_numbers.main() == 1
