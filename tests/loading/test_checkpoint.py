@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import minise
 from minise import InputError, Question
+from minise.equal_bits.decoder import EqualBits
 from minise.loading import DTYPES
 from minise.loading.source import INDEX, SINGLE
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, write_checkpoint
@@ -234,7 +236,7 @@ def test_weights_beyond_float16_are_refused_in_float16_only(folder: Path) -> Non
 # Weights that need no cast are pages of their file.
 
 
-def places(lm: minise.LanguageModel, folder: Path) -> dict[str, bool]:
+def places(lm: minise.LocalModel, folder: Path) -> dict[str, bool]:
     """Whether each weight lies in the mapped file."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     ends = [line.split()[0].split("-") for line in maps if str(folder) in line]
@@ -254,7 +256,7 @@ def test_only_what_is_stored_in_another_dtype_is_copied(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
-def test_weights_at_any_place_in_the_file_give_equal_bits(
+def test_weights_at_any_place_in_the_file_give_equal_bits_where_they_are_asked_for(
     tmp_path: Path, question: Question, family: str
 ) -> None:
     """The head of each file is longer by some bytes."""
@@ -263,9 +265,9 @@ def test_weights_at_any_place_in_the_file_give_equal_bits(
     for more in range(0, 64, 8):
         (tmp_path / SINGLE).unlink()
         save_file(state, tmp_path / SINGLE, {"padding": "x" * more})
-        lm = minise.load(tmp_path)
+        lm = minise.load(tmp_path, equal_bits=True)
         offsets |= {parameter.data_ptr() % 64 for parameter in lm.decoder.parameters()}
-        for engine in ("tree", "dense", "separate"):
+        for engine in ("tree", "packed", "separate"):
             answer = minise.self_ensemble(lm, question, 3, 2, engine=engine)
             answers.add(tuple(answer.scores.tolist()))
     assert len(offsets) > 1
@@ -292,3 +294,22 @@ def test_mapped_weights_that_are_not_finite_are_refused_at_the_first_answer(
     for answer in (minise.self_ensemble, minise.standard):
         with pytest.raises(InputError, match="overflow"):
             answer(lm, question)
+
+
+def test_a_model_is_loaded_with_an_engine_and_with_equal_bits(folder: Path) -> None:
+    lm = minise.load(folder)
+    assert (lm.engine, type(lm.decoder)) == ("tree", minise.Decoder)
+    lm = minise.load(folder, engine="packed", equal_bits=True)
+    assert (lm.engine, type(lm.decoder)) == ("packed", EqualBits)
+    own = folder / "own.py"
+    own.write_text("from minise.engines import separate as alone\n")
+    lm = minise.load(folder, engine=f"{own}:alone")
+    assert lm.engine == f"{own}:alone"
+    assert minise.branch_logits(lm, [40, 41], [[50], [51]]).shape == (2, 288)
+
+
+def test_an_engine_that_does_not_exist_is_refused_before_the_weights_are_read(folder: Path) -> None:
+    (folder / SINGLE).unlink()
+    for engine, named in {"dense": '"dense"', "nowhere.py:mine": "nowhere.py"}.items():
+        with pytest.raises(InputError, match=re.escape(named)):
+            minise.load(folder, engine=engine)

@@ -102,7 +102,7 @@ def test_a_packed_layer_computes_as_an_ordinary_one() -> None:
 # Whole models.
 
 
-def packed_layers(lm: minise.LanguageModel) -> dict[str, Packed]:
+def packed_layers(lm: minise.LocalModel) -> dict[str, Packed]:
     return {name: x for name, x in lm.decoder.named_modules() if isinstance(x, Packed)}
 
 
