@@ -4,10 +4,12 @@ import os
 import sys
 
 from minise.commands import terminal
-from minise.equal_bits import strict
 
 terminal.end_on_interrupt()  # what is imported below takes a while
-strict.ask_for()  # before torch is imported
+if "--equal-bits" in sys.argv:
+    from minise.equal_bits import strict
+
+    strict.ask_for()  # before torch is imported
 if "OMP_WAIT_POLICY" not in os.environ:  # waiting threads give up their core soon
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from minise.errors import InputError
@@ -32,8 +32,8 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """tokens: how many the model ran for this question. seconds: to plan it, and its share of its
-    pass by its tokens."""
+    """tokens: how many the model ran for this question's prompts. seconds: to plan it, with its
+    share of the time in which texts were written, and its share of its pass by its tokens."""
 
     asked: Asked
     prompts: Prompts
@@ -45,11 +45,13 @@ class Answered:
 
 @dataclass(frozen=True)
 class Written:
-    """What a model wrote. new_tokens: how many. finished: it ended by itself, not by the budget."""
+    """What a model wrote. new_tokens: how many. finished: it ended by itself, not by the budget.
+    seconds: its share of the time in which its block was written."""
 
     text: str
     new_tokens: int
     finished: bool
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ def plan_block(
             refused = error
             break
         seconds = time.perf_counter() - began
+        if text is not None:
+            seconds += text.seconds
         planned.append(Planned(asked, plan, prompts, tokens_of(lm, prompts), seconds))
     return planned, refused
 
@@ -172,7 +176,12 @@ def write_block(
     kept = None if texts is None else texts.read(number)
     if kept is not None:
         return kept, refused
-    written = method.write(lm, starts)
+    if not starts:
+        return [], refused
+    began = time.perf_counter()
+    new = method.write(lm, starts)
+    seconds = (time.perf_counter() - began) / len(starts)
+    written = [replace(one, seconds=seconds) for one in new]
     if texts is not None:
         texts.keep(number, written)
     return written, refused

@@ -17,8 +17,9 @@ from minise.commands.options import GroupOptions, Option, QuestionOptions, load_
 from minise.errors import InputError, Unsuited, printable
 
 if TYPE_CHECKING:
-    from minise.engines import LanguageModel
-    from minise.method import Answer, Group, Method, Plan
+    from minise.lm import LanguageModel
+    from minise.method import Answer, Group, Method
+    from minise.pipeline import Answered
     from minise.question import Question
 
 # Accuracy on 5,000 questions of 8 choices, with weights/tiny-llama: docs/miniature.md.
@@ -41,40 +42,78 @@ class Options(QuestionOptions, GroupOptions):
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """What a method was asked, and its answer. prompts: their texts."""
+class Reply:
+    """What a method answered, and what it was asked. prompts: their texts."""
 
     name: str
-    plan: Plan
-    answer: Answer
+    answered: Answered
     prompts: list[str]
 
     @property
     def title(self) -> str:
         return TITLES.get(self.name, self.name)
 
+    @property
+    def question(self) -> Question:
+        return self.answered.asked.question
+
+    @property
+    def answer(self) -> Answer:
+        return self.answered.answer
+
+    @property
+    def trials(self) -> int:
+        return len({group.trial for group in self.answer.groups})
+
+    @property
+    def largest(self) -> int:
+        """Choices in the largest group."""
+        return max(len(group.choices) for group in self.answer.groups)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """How many the prompts have by separate prompts, packed, and as a tree."""
+        from minise.engines import token_counts
+
+        prompts = self.answered.prompts
+        return token_counts(prompts.prefix, prompts.branches)
+
 
 def run(options: Options) -> int:
     question = read_question(options)
     methods = choose_methods(options)
     lm = load_model(options)
-    asked, notes = [], []
+    replies = []
+    notes = []
     for name, method in methods.items():
         try:
-            asked.append(ask(lm, name, method, question, options))
+            replies.append(ask(lm, name, method, question, options.seed))
         except Unsuited as error:  # more choices than labels, for example
             if name != "standard" or len(methods) == 1:
                 raise
             notes = ["", f"No standard inference: {error}"]
     if options.json:
-        print(json.dumps(as_json(asked[-1], options)))
+        print(json.dumps(as_json(replies[-1], lm, options)))
         return 0
-    dtype = str(lm.decoder.dtype).removeprefix("torch.")
-    notes += ["", f"Model: {options.model}, {dtype} on {lm.decoder.device}"]
+    notes += ["", model_line(lm, options)]
     if options == Options():
         notes.append(HOW_OFTEN)
-    print("\n".join([*table(asked), *map(printable, [*explained(asked, options), *notes])]))
+    lines = [*explained(replies, lm.engine, options.show_prompts), *notes]
+    print("\n".join([*table(replies), *map(printable, lines)]))
     return 0
+
+
+def model_line(lm: LanguageModel, options: Options) -> str:
+    """Which model answered; of one that runs here also how."""
+    from minise.lm import LocalModel
+
+    line = f"Model: {options.model}"
+    if isinstance(lm, LocalModel):
+        dtype = str(lm.decoder.dtype).removeprefix("torch.")
+        line += f", {dtype} on {lm.decoder.device}"
+    if options.equal_bits:
+        line += ", with equal bits"
+    return line
 
 
 def choose_methods(options: Options) -> dict[str, Method]:
@@ -82,117 +121,134 @@ def choose_methods(options: Options) -> dict[str, Method]:
     from minise.method import Method, SelfEnsemble, Standard
 
     settings = {"group_size": options.group_size, "trials": options.trials, **options.settings()}
+    methods: dict[str, Method] = {}
     if options.method is options.grouping is options.template is None:
-        standard = {} if options.json else {"standard": Standard()}
-        return standard | {"self-ensemble": SelfEnsemble(**settings)}
+        if not options.json:
+            methods["standard"] = Standard()
+        methods["self-ensemble"] = SelfEnsemble(**settings)
+        return methods
     from minise.methods.registry import make_methods  # takes a while
 
-    both = ["self-ensemble"] if options.json else ["standard", "self-ensemble"]
-    methods: dict[str, Method] = {}
-    for name, method in make_methods(
-        [options.method] if options.method else both, settings
-    ).items():
+    names = ["standard", "self-ensemble"]
+    if options.method:
+        names = [options.method]
+    elif options.json:
+        names = ["self-ensemble"]
+    for name, method in make_methods(names, settings).items():
         if not isinstance(method, Method):
             raise InputError(f"{name} is fitted on the answers of an evaluation; use minise eval")
         methods[name] = method
     return methods
 
 
-def ask(
-    lm: LanguageModel, name: str, method: Method, question: Question, options: Options
-) -> Asked:
-    from minise.method import label_logits
+def ask(lm: LanguageModel, name: str, method: Method, question: Question, seed: int) -> Reply:
+    from minise.pipeline import Asked, answers
 
-    plan = method.plan(lm, question, options.seed)
-    answer = method.answer(plan, label_logits(lm, plan, options.engine or "tree"))
-    prompts = [lm.tokenizer.decode(plan.prefix + ids) for ids in plan.branches]
-    return Asked(name, plan, answer, prompts)
+    answered = next(answers(lm, method, [Asked(question, seed)]))
+    prompts = answered.prompts
+    texts = [lm.tokenizer.decode([*prompts.prefix, *branch]) for branch in prompts.branches]
+    return Reply(name, answered, texts)
 
 
-def as_json(asked: Asked, options: Options) -> dict[str, Any]:
+def as_json(reply: Reply, lm: LanguageModel, options: Options) -> dict[str, Any]:
     """The object that --json prints."""
-    plan, answer = asked.plan, asked.answer
-    prompts = {"prompts": asked.prompts} if options.show_prompts else {}
-    return {
+    question, answer = reply.question, reply.answer
+    choices = []
+    for text, probability, score in zip(
+        question.choices, answer.probabilities.tolist(), answer.scores.tolist(), strict=True
+    ):
+        choices.append({"text": text, "probability": probability, "score": score})
+    groups = []
+    for group in answer.groups:
+        probabilities = group.probabilities.tolist()
+        groups.append(
+            {"choices": list(group.choices), "probabilities": probabilities, "null": group.null}
+        )
+    result = {
         "model": options.model,
-        "method": asked.name,
-        "engine": options.engine or "tree",
+        "method": reply.name,
+        "engine": lm.engine,
         "template": options.template or "default",
-        "group_size": max(map(len, plan.groups.flat)),
-        "trials": len(plan.groups.trials),
+        "group_size": reply.largest,
+        "trials": reply.trials,
         "seed": options.seed,
-        "question": plan.question.text,
-        "choices": [
-            {"text": text, "probability": float(p), "score": float(score)}
-            for text, p, score in zip(
-                plan.question.choices, answer.probabilities, answer.scores, strict=True
-            )
-        ],
+        "question": question.text,
+        "choices": choices,
         "prediction": answer.prediction,
-        "groups": [
-            {"choices": list(g.choices), "probabilities": g.probabilities.tolist(), "null": g.null}
-            for g in answer.groups
-        ],
-        "tokens": {engine: plan.tokens(engine) for engine in ("separate", "dense", "tree")},
-    } | prompts
+        "on_labels": answer.on_labels,
+        "groups": groups,
+        "tokens": reply.tokens,
+    }
+    if options.show_prompts:
+        result["prompts"] = reply.prompts
+    return result
 
 
-def table(asked: Sequence[Asked]) -> list[str]:
+def table(replies: Sequence[Reply]) -> list[str]:
     """The question, and a row for each choice: its probability by each method, as a number and as a
     bar. What a method predicts is marked."""
-    question = asked[0].plan.question
+    question = replies[0].question
     block = "█" if "█".encode(sys.stdout.encoding or "ascii", "replace") != b"?" else "#"
     texts = [printable(choice) for choice in question.choices]
     width = min(40, max(map(len, [*texts, NULL_ROW])))
     lines = [printable(question.text), ""]
-    if len(asked) > 1:
-        lines.append(f"{'':{width + 6}}" + "".join(f"{one.title:<30}" for one in asked))
+    if len(replies) > 1:
+        titles = "".join(f"{reply.title:<30}" for reply in replies)
+        lines.append(f"{'':{width + 6}}{titles}")
     for i, text in enumerate(texts):
         line = f"  {text:<{width}}"
-        for one in asked:
-            p, mark = float(one.answer.probabilities[i]), ">" if one.answer.prediction == i else " "
-            line += f"  {mark} {p:6.1%}  {block * round(16 * p):<18}"
+        for reply in replies:
+            probability = float(reply.answer.probabilities[i])
+            mark = ">" if reply.answer.prediction == i else " "
+            line += f"  {mark} {probability:6.1%}  {block * round(16 * probability):<18}"
         lines.append(line)
-    null = mean_null(asked[-1].answer.groups)
+    null = mean_null(replies[-1].answer.groups)
     if null is not None:
-        gap = " " * (30 * (len(asked) - 1) + 4)
+        gap = " " * (30 * (len(replies) - 1) + 4)
         lines.append(f"  {NULL_ROW:<{width}}{gap}{null:6.1%}  {NULL_NOTE}")
     return [line.rstrip() for line in lines]
 
 
-def explained(asked: Sequence[Asked], options: Options) -> list[str]:
+def explained(replies: Sequence[Reply], engine: str, show_prompts: bool) -> list[str]:
     """What each method answers and what that cost, the score of the answer, and the prompts."""
     lines = []
-    for one in asked:
-        plan, answer = one.plan, one.answer
-        choice, right = plan.question.choices[answer.prediction], plan.question.answer
-        verdict = "right" if answer.prediction == right else "wrong"
-        lines += ["", f"{one.title} answers: {choice}" + f" ({verdict})" * (right is not None)]
-        lines += [f"  {line}" for line in cost(one, options.engine or "tree")]
-        if len(plan.prompts) > 1:
+    for reply in replies:
+        answer = reply.answer
+        right = reply.question.answer
+        line = f"{reply.title} answers: {reply.question.choices[answer.prediction]}"
+        if right is not None:
+            line += " (right)" if answer.prediction == right else " (wrong)"
+        lines += ["", line]
+        lines += [f"  {part}" for part in cost(reply, engine)]
+        if len(reply.prompts) > 1:
             score = f"{answer.scores[answer.prediction]:.1%}"
             lines.append(f"  score: {score}, its mean probability in the prompts that list it")
-        if "reasoning" in plan.notes:
-            lines += ["", f"It wrote first: {plan.notes['reasoning'].strip()}"]
-    for one in asked if options.show_prompts else ():
-        for number, prompt in enumerate(one.prompts, 1):
-            lines += ["", f"--- {one.title}, prompt {number} of {len(one.prompts)} ---", prompt]
+        if "reasoning" in answer.notes:
+            lines += ["", f"It wrote first: {answer.notes['reasoning'].strip()}"]
+    if show_prompts:
+        for reply in replies:
+            for number, prompt in enumerate(reply.prompts, 1):
+                title = f"--- {reply.title}, prompt {number} of {len(reply.prompts)} ---"
+                lines += ["", title, prompt]
     return lines
 
 
-def cost(asked: Asked, engine: str) -> list[str]:
+def cost(reply: Reply, engine: str) -> list[str]:
     """What was run, and how many tokens it took."""
-    plan, K = asked.plan, len(asked.plan.question.choices)
-    if len(plan.prompts) == 1:
-        return [f"cost: 1 prompt with all {K} choices, {plan.tokens('separate'):,} tokens"]
-    trials, m = len(plan.groups.trials), max(map(len, plan.groups.flat))
-    drawn = "all orders" if plan.groups.weights else f"{trials} trial{'s' * (trials > 1)}"
-    groups = f"groups of {m}" if m < K else f"one group with all {K} choices"
-    separate, dense, tree = (f"{plan.tokens(name):,}" for name in ("separate", "dense", "tree"))
+    K = len(reply.question.choices)
+    tokens = reply.tokens
+    if len(reply.prompts) == 1:
+        return [f"cost: 1 prompt with all {K} choices, {tokens['separate']:,} tokens"]
+    drawn = f"{reply.trials} trial{'s' * (reply.trials > 1)}"
+    if any(group.weight != 1 for group in reply.answer.groups):
+        drawn = "all orders"
+    groups = f"one group with all {K} choices"
+    if reply.largest < K:
+        groups = f"groups of {reply.largest}"
     return [
-        f"cost: {drawn} of {groups} = {len(plan.prompts):,} prompts,",
-        f"  {separate} tokens as separate prompts, {dense} packed, {tree} with common prefixes "
-        f"merged (this run: {engine})",
+        f"cost: {drawn} of {groups} = {len(reply.prompts):,} prompts,",
+        f"  {tokens['separate']:,} tokens as separate prompts, {tokens['packed']:,} packed, "
+        f"{tokens['tree']:,} with common prefixes merged (this run: {engine})",
     ]
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Annotated, Any
 from zipfile import ZipFile
 
-from minise.checks import free_bytes
 from minise.commands.options import Option
 from minise.errors import InputError, printable, refusing
+from minise.memory import free_bytes
 
 MOST = 64 << 20  # bytes of a JSON file: its lists take much more memory
 

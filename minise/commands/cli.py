@@ -21,10 +21,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import click
 
 from minise import __version__
-from minise.checks import check_name
 from minise.commands.options import GroupOptions, ModelOptions, Option
 from minise.commands.terminal import say
-from minise.errors import InputError, one_line
+from minise.errors import InputError, check_name, one_line
 
 # A command is a file of this name, imported when it is called, and what the overview says of it.
 COMMANDS = {

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minise.checks import check_name
 from minise.commands.options import GroupOptions, Option, load_model
 from minise.commands.terminal import say
-from minise.errors import InputError, quote
+from minise.errors import InputError, check_name, quote
 from minise.evaluation.experiments import EXPERIMENTS, Experiment, Variant
 from minise.loading.plugin import load_extra
 
 if TYPE_CHECKING:
     from minise.data.tasks import Task
-    from minise.evaluation.run import Shard, TaskRun
+    from minise.evaluation.folder import Shard
+    from minise.evaluation.request import TaskRun
     from minise.question import Question
 
 
@@ -50,7 +50,9 @@ class Options(GroupOptions):
 def run(options: Options) -> int:
     load_extra("pandas")
     from minise.commands import report
-    from minise.evaluation.run import Run, evaluate
+    from minise.evaluation.request import Run
+    from minise.evaluation.rows import Keep
+    from minise.evaluation.run import evaluate
 
     shard = read_shard(options.shard)
     experiment = choose(options)
@@ -63,8 +65,8 @@ def run(options: Options) -> int:
         "shots": options.shots or "0",
         "seeds": read_integers("seed", options.seed) or list(experiment.seeds),
     }
-    keep = {"keep_groups": options.keep_groups, "keep_text": options.keep_text}
-    wanted = Run(tasks, about, shard, **keep, peak=experiment.peak)
+    keep = Keep(options.keep_groups, options.keep_text)
+    wanted = Run(tasks, about, shard, keep, experiment.peak)
     evaluate(load_model(options), wanted, options.output, say)
     if shard[1] == 1:
         return report.run(report.Options((options.output,)))
@@ -85,35 +87,43 @@ def choose(options: Options) -> Experiment:
         raise InputError(f"give --task and --method, or an --experiment: {', '.join(EXPERIMENTS)}")
     texts = split_names(options.method)
     named = {make_method(text, {})[0]: text for text in texts}
-    columns = dict.fromkeys([*named, *make_methods(texts)])
-    return Experiment(tuple(Variant(name, named.get(name, name)) for name in columns))
+    variants = []
+    for name in dict.fromkeys([*named, *make_methods(texts)]):
+        variants.append(Variant(name, named.get(name, name)))
+    return Experiment(tuple(variants))
 
 
 def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
     """The questions of all seeds, and what runs on them."""
     from minise.data.tasks import Selection, load_tasks
-    from minise.evaluation.run import Asked, TaskRun
+    from minise.evaluation.request import TaskRun
+    from minise.pipeline import Asked
 
+    if options.engine and any(variant.engine for variant in experiment.variants):
+        raise InputError(f"--experiment {options.experiment} compares engines; leave --engine out")
     names = options.task.split(",") if options.task else experiment.tasks
-    seed = experiment.question_seed if options.question_seed is None else options.question_seed
-    questions: dict[str, Asked] = {}
+    seed = options.question_seed  # of all questions; None: the seed of the groups
+    if seed is None:
+        seed = experiment.question_seed
+    questions: dict[str, list[Asked]] = {}
     tasks: dict[str, Task] = {}
-    for s in read_integers("seed", options.seed) or experiment.seeds:
-        cut_to = read_integers("cut-to", options.cut_to) or experiment.cut_to
-        drawn = s if seed is None else seed
-        selection = Selection(options.limit, cut_to, question_seed=drawn, columns=options.columns)
+    cut_to = read_integers("cut-to", options.cut_to) or experiment.cut_to
+    for of_groups in read_integers("seed", options.seed) or experiment.seeds:
+        of_questions = of_groups if seed is None else seed
+        selection = Selection(
+            options.limit, cut_to, question_seed=of_questions, columns=options.columns
+        )
         for task in load_tasks(names, selection):
             tasks.setdefault(task.name, task)
-            questions.setdefault(task.name, []).extend((s, q) for q in task.questions)
-    if options.engine and len({one.engine for one in experiment.variants}) > 1:
-        raise InputError(f"--experiment {options.experiment} compares engines; leave --engine out")
-    variants = [
-        Variant(one.name, one.text, options.engine or one.engine) for one in experiment.variants
-    ]
-    return [
-        TaskRun(name, task.dataset, questions[name], variants, settings(options, task))
-        for name, task in tasks.items()
-    ]
+            asked = [Asked(question, of_groups) for question in task.questions]
+            questions.setdefault(task.name, []).extend(asked)
+    runs = []
+    for name, task in tasks.items():
+        options_of_all = settings(options, task)
+        runs.append(
+            TaskRun(name, task.dataset, questions[name], experiment.variants, options_of_all)
+        )
+    return runs
 
 
 def settings(options: Options, task: Task) -> dict[str, Any]:

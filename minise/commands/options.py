@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minise.checks import check_sizes
 from minise.errors import InputError
+from minise.grouping import check_sizes
 from minise.question import Question
 
 if TYPE_CHECKING:
-    from minise.engines import LanguageModel
+    from minise.lm import LanguageModel
 
 # Asked if no question is given. Chosen by a rule: the first of the miniature's evaluation questions
 # (8 choices, seed 0) that tiny-llama answers wrongly by standard inference and rightly by
@@ -63,6 +63,7 @@ class ModelOptions:
     quantize: Annotated[
         Literal["nf4", "fp4", "nf4-double"] | None, Option("pack the linear layers in 4 bits")
     ] = None
+    equal_bits: Annotated[bool, Option("tree, packed, separate give equal bits; slower")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +90,10 @@ class GroupOptions(ModelOptions):
     ] = None
     no_null_option: Annotated[bool, Option('no "None of the above" in groups')] = False
     engine: Annotated[
-        Literal["tree", "dense", "separate", "plain"] | None,
-        Option("default: tree; all give the same answers"),
+        str | None,
+        Option(
+            "default: tree; packed, separate, without-mask, without-positions", "NAME|FILE.py:NAME"
+        ),
     ] = None
 
     def settings(self) -> dict[str, Any]:
@@ -124,22 +127,27 @@ def read_question(options: QuestionOptions) -> Question:
 
 
 def load_model(options: ModelOptions) -> LanguageModel:
-    """The model, and torch's number of threads: the same bits are measured for that number."""
+    """The model, and torch's number of threads: equal bits are measured for that number."""
     import torch
 
+    from minise.lm import LocalModel
     from minise.loading.checkpoint import load
 
+    engine = options.engine if isinstance(options, GroupOptions) else None
     lm = load(
         options.model,
         revision=options.revision,
         dtype=options.dtype,
         device=options.device,
         quantize=options.quantize,
+        engine=engine or "tree",
+        equal_bits=options.equal_bits,
         tokenizer=options.tokenizer,
     )
-    size = sum(parameter.numel() for parameter in lm.decoder.parameters())
     if options.threads is not None:
         torch.set_num_threads(min(options.threads, os.cpu_count() or 1))
-    elif size < SMALL and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+    elif isinstance(lm, LocalModel) and "OMP_NUM_THREADS" not in os.environ:
+        size = sum(parameter.numel() for parameter in lm.decoder.parameters())
+        if size < SMALL:
+            torch.set_num_threads(1)
     return lm

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Variant:
-    """A column of a report: its name, the method as `--method` writes it, and the engine."""
+    """A column of a report: its name, the method as `--method` writes it, and the engine; None is
+    the one of the model, as `--engine` names it."""
 
     name: str
     text: str
-    engine: str = "tree"
+    engine: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,11 @@ class Experiment:
 
 def named(texts: str) -> tuple[Variant, ...]:
     """Variants, each written as TEXT, or as NAME:TEXT."""
-    parts = [one.rpartition(":") for one in texts.split()]
-    return tuple(Variant(name or text, text) for name, _, text in parts)
+    variants = []
+    for one in texts.split():
+        name, _, text = one.rpartition(":")
+        variants.append(Variant(name or text, text))
+    return tuple(variants)
 
 
 def sizes() -> tuple[Variant, ...]:
@@ -50,7 +54,12 @@ def sizes() -> tuple[Variant, ...]:
     return tuple(variants)
 
 
-ABLATIONS = named("standard without-mask without-positions self-ensemble")
+ABLATIONS = (
+    Variant("standard", "standard"),
+    Variant("without-mask", "self-ensemble", "without-mask"),
+    Variant("without-positions", "self-ensemble", "without-positions"),
+    Variant("self-ensemble", "self-ensemble"),
+)
 BOTH = named("standard self-ensemble")
 MAIN = named("standard vector-scaling dirichlet self-ensemble cyclic cloze presence")
 MANY = named(
@@ -62,7 +71,11 @@ SHUFFLED = named(
     "geometric-shuffled:cyclic(shuffled=true,mean=geometric) self-ensemble cloze"
 )
 THOUGHTS = named("standard cot reasoning self-ensemble")
-ENGINES = {"multi-pass": "separate", "single-pass": "dense", "tree": "tree"}
+ENGINES = (
+    Variant("multi-pass", "self-ensemble", "separate"),
+    Variant("single-pass", "self-ensemble", "packed"),
+    Variant("tree", "self-ensemble", "tree"),
+)
 DATA_SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
 BY_K = ("choices", "confidence-choices", "reliability")
 NO_EXPERIMENT = Experiment((), tables=("all",))
@@ -76,7 +89,7 @@ EXPERIMENTS = {
     "orders": Experiment(SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0),
     "many-choices": Experiment(MANY, ("banking77",), figures=BY_K, cut_to=(20, 77)),
     "efficiency": Experiment(
-        tuple(Variant(name, "self-ensemble", engine) for name, engine in ENGINES.items()),
+        ENGINES,
         tables=("costs",),
         figures=(),
         peak=True,

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,15 @@ def draw(runs: Sequence[Results], folder: Path) -> list[Path]:
     cells = [cell for cell in cells_of(runs) if "accuracy" in cell]
     paths = []
     for name in EXPERIMENTS.get(runs[0].what["experiment"], NO_EXPERIMENT).figures:
-        file, panel, *how = FIGURES[name]
-        for part, some in grouped(cells, *file).items():
+        form = FIGURES[name]
+        for part, some in grouped(cells, *form.file).items():
             content = io.BytesIO()
             with matplotlib.style.context(STYLE):
-                figure = sheet(grouped(some, *panel), *how)
+                figure = sheet(grouped(some, *form.panel), form.paint, form.below, *form.beside)
                 figure.savefig(content, format="png", dpi=130, metadata={"Software": None})
-            paths.append(folder / (f"{name}-{part.replace('/', '_')}".rstrip("-") + ".png"))
-            write_file(paths[-1], content.getvalue())
+            path = folder / (f"{name}-{part.replace('/', '_')}".rstrip("-") + ".png")
+            write_file(path, content.getvalue())
+            paths.append(path)
     return paths
 
 
@@ -102,14 +104,30 @@ def bins(cells: list[Cell], above: Any, below: Any) -> None:
         below.plot(f, of["count"], "o-", color=color)
 
 
-ACCURACY, SHARES = ["accuracy (%)"], ["correct: % f > τ", "incorrect: % f > τ"]
-# name -> a file of each, a panel of each, how it is painted, and the labels of its axes
-FIGURES: dict[str, tuple[Any, ...]] = {
-    "accuracy": ([], ["model"], partial(lines, "task", "method"), "", *ACCURACY),
-    "choices": ([], ["model", "dataset"], partial(lines, "K", "method"), "", *ACCURACY),
-    "scaling": ([], ["task"], partial(lines, "billions", "method"), "10^9 parameters", *ACCURACY),
-    "sensitivity": ([], ["model", "task"], partial(lines, "N", "m"), "N", *ACCURACY),
-    "confidence": (["task"], ["model"], partial(curves, "method"), "τ", *SHARES),
-    "confidence-choices": ([], ["model", "dataset"], partial(curves, "K"), "τ", *SHARES),
-    "reliability": (["task"], ["model"], bins, "f", *ACCURACY, "answers"),
+ACCURACY = ["accuracy (%)"]
+SHARES = ["correct: % f > τ", "incorrect: % f > τ"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """file, panel: the facts of cells that have a file, and a panel, of their own. paint: draws a
+    panel. below, beside: the labels of its axes."""
+
+    file: Sequence[str]
+    panel: Sequence[str]
+    paint: Callable[..., None]
+    below: str
+    beside: Sequence[str]
+
+
+FIGURES = {
+    "accuracy": Form([], ["model"], partial(lines, "task", "method"), "", ACCURACY),
+    "choices": Form([], ["model", "dataset"], partial(lines, "K", "method"), "", ACCURACY),
+    "scaling": Form(
+        [], ["task"], partial(lines, "billions", "method"), "10^9 parameters", ACCURACY
+    ),
+    "sensitivity": Form([], ["model", "task"], partial(lines, "N", "m"), "N", ACCURACY),
+    "confidence": Form(["task"], ["model"], partial(curves, "method"), "τ", SHARES),
+    "confidence-choices": Form([], ["model", "dataset"], partial(curves, "K"), "τ", SHARES),
+    "reliability": Form(["task"], ["model"], bins, "f", [*ACCURACY, "answers"]),
 }

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest
 
-from minise.evaluation.run import KEYS
-from minise.methods.fitted import Row
+from minise.evaluation.rows import KEYS, Row
 
 TAU = 0.5  # the paper's, in its table of under- and over-confidence
 BINS = 15  # of the expected calibration error

@@ -3,6 +3,7 @@ numbers; where the paper ran the same, its number stands beside."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,27 @@ FORMS: dict[str, tuple[str, float]] = {
 WITH_INTERVAL = (*SHARES, *LOSSES, "ece", "auroc")
 EACH = ("model", "task", "method")
 ALL = ("n", *NAMES, "on_labels_p5")
-# name -> title; what a row is of; the numbers shown; what has a column of its own
-TABLES: dict[str, tuple[str, Sequence[str], Sequence[str], str]] = {
-    "all": ("All numbers", EACH, ALL, ""),
-    "accuracy": ("Accuracy", ("model", "task"), ["accuracy"], "method"),
-    "weights": ("Accuracy", ("checkpoint", "task"), ["accuracy"], "weights"),
-    "sizes": ("Accuracy by m and N", ("model", "task", "N"), ["accuracy"], "m"),
-    "seeds": ("Accuracy over seeds", EACH, ["seeds_mean", "seeds_sd", "accuracy", "flips"], ""),
-    "costs": ("Costs", EACH, ["tokens", "seconds", "peak_bytes", "accuracy"], ""),
+
+
+@dataclass(frozen=True)
+class Table:
+    """row: what a row is of. numbers: those shown. across: what has a column of its own."""
+
+    title: str
+    row: Sequence[str]
+    numbers: Sequence[str]
+    across: str = ""
+
+
+TABLES = {
+    "all": Table("All numbers", EACH, ALL),
+    "accuracy": Table("Accuracy", ("model", "task"), ["accuracy"], "method"),
+    "weights": Table("Accuracy", ("checkpoint", "task"), ["accuracy"], "weights"),
+    "sizes": Table("Accuracy by m and N", ("model", "task", "N"), ["accuracy"], "m"),
+    "seeds": Table("Accuracy over seeds", EACH, ["seeds_mean", "seeds_sd", "accuracy", "flips"]),
+    "costs": Table("Costs", EACH, ["tokens", "seconds", "peak_bytes", "accuracy"]),
 }
+OLD_ENGINES = {"dense": "packed", "plain": "packed"}  # in run.json of runs before
 READ = """Brackets: 95% bootstrap intervals over questions, those about one fact drawn together \
 (percentile, 1,000 resamples). Shares in percent. under: of the right answers with a probability \
 below 0.5; over: of the wrong ones with one above 0.5. flips: of the questions with another \
@@ -53,20 +66,33 @@ def cells_of(runs: Sequence[Results]) -> list[Cell]:
     cells = []
     for label, run in zip(labels(runs), runs, strict=True):
         for task, numbers in run.content["results"].items():
-            facts = run.what["tasks"][task]
-            for name, of_method in numbers.items():
-                one = facts["methods"][name]
-                of = facts["methods"].get(one["settings"].get("of"), {})  # as of first trials
-                settings = {**of.get("settings", {}), **one["settings"]}
-                weights = run.what["quantize"] or "full precision"
-                cell = {**run.what, **facts, **one, **of_method, "checkpoint": run.what["model"]}
-                cell |= {"model": label, "task": task, "method": name, "settings": settings}
-                cell |= {"m": f"m={settings.get('group_size')}", "N": f"{settings.get('trials')}"}
-                cell["K"] = f"K={facts['choices']}"
-                cell["weights"] = weights if name == "standard" else f"{weights} + {name}"
-                cell["billions"] = round(run.what["parameters"] / 1e9, 3)
-                cells.append(cell)
+            for method, of_method in numbers.items():
+                facts = facts_of(run, task, method)
+                cells.append({**facts, **of_method, "model": label, "task": task, "method": method})
     return cells
+
+
+def facts_of(run: Results, task: str, method: str) -> Cell:
+    """What a cell is: the facts of its run, of its task and of its method."""
+    of_task = run.what["tasks"][task]
+    own = of_task["methods"][method]
+    source = of_task["methods"].get(own["settings"].get("of"), {})  # of first trials
+    settings = {**source.get("settings", {}), **own["settings"]}
+    weights = run.what["quantize"] or "full precision"
+    if method != "standard":
+        weights += f" + {method}"
+    return {
+        **run.what,
+        **of_task,
+        **own,
+        "checkpoint": run.what["model"],
+        "settings": settings,
+        "m": f"m={settings.get('group_size')}",
+        "N": f"{settings.get('trials')}",
+        "K": f"K={of_task['choices']}",
+        "weights": weights,
+        "billions": round((run.what["parameters"] or 0) / 1e9, 3),
+    }
 
 
 def with_averages(cells: list[Cell]) -> list[Cell]:
@@ -85,7 +111,13 @@ def with_averages(cells: list[Cell]) -> list[Cell]:
 def paper(cell: Cell, name: str) -> Any:
     """What the paper prints for this cell, in percent or seconds; None where it prints nothing, or
     ran something else."""
-    facts = {**cell, **cell["settings"], "four_bit": cell["quantize"] is not None}
+    engine: str = cell["engine"]
+    engine = OLD_ENGINES.get(engine, engine)
+    if ":" in engine:
+        return None  # it is the user's own
+    facts = {**cell, **cell["settings"], "engine": engine, "four_bit": cell["quantize"] is not None}
+    if engine.startswith("without-"):
+        facts["kind"] = engine  # runs before had the ablations as methods
     count = PAPER["questions"].get(cell["dataset"], 0) * len(cell["seeds"])
     is_random = "random_partitions" in facts.get("grouping", "random_partitions")
     is_papers = is_random and facts.get("null_option", 1) and not facts.get("shuffled")
@@ -114,15 +146,20 @@ def text(cell: Cell, heading: str) -> str:
 
 
 def table(name: str, cells: list[Cell]) -> pd.DataFrame:
-    """A row of texts for each cell; with `across` for each different `index`, and a column for each
+    """A row of texts for each cell; with `across` for each different `row`, and a column for each
     text of `across`. Columns without numbers are left out."""
-    _, index, shown, across = TABLES[name]
-    headings = [*index, *shown, *([across] if across else [])]
-    frame = pd.DataFrame([{h: text(cell, h) for h in headings} for cell in with_averages(cells)])
-    if across:
-        frame = frame.pivot_table(shown[0], list(index), across, aggfunc="first", sort=False)
+    form = TABLES[name]
+    headings = [*form.row, *form.numbers]
+    if form.across:
+        headings.append(form.across)
+    rows = [{heading: text(cell, heading) for heading in headings} for cell in with_averages(cells)]
+    frame = pd.DataFrame(rows)
+    if form.across:
+        number = form.numbers[0]
+        frame = frame.pivot_table(number, list(form.row), form.across, aggfunc="first", sort=False)
         frame = frame.fillna("-").reset_index()
-    return frame.loc[:, [h in index or set(frame[h]) != {"-"} for h in frame]]
+    shown = [heading in form.row or set(frame[heading]) != {"-"} for heading in frame]
+    return frame.loc[:, shown]
 
 
 def picks(cells: Sequence[Cell]) -> pd.DataFrame:
@@ -170,32 +207,56 @@ def clean(words: str) -> str:
 
 def report(runs: Sequence[Results], between: Sequence[Any] = (), width: int | None = None) -> str:
     """All tables of one experiment's runs, and how to read them, as Markdown."""
-    cells, names = cells_of(runs), labels(runs)
+    cells = cells_of(runs)
+    names = labels(runs)
     experiment = EXPERIMENTS.get(runs[0].what["experiment"], NO_EXPERIMENT)
-    frames = {TABLES[name][0]: table(name, cells) for name in experiment.tables}
+    frames = {TABLES[name].title: table(name, cells) for name in experiment.tables}
     frames["Picks by label, in the question's order"] = picks(cells)
     for name, run in zip(names, runs, strict=True):
-        inside = [one for each in run.content["differences"].values() for one in each]
+        inside = []
+        for found in run.content["differences"].values():
+            inside.extend(found)
         frames[f"Paired differences, {name}"] = differences(inside)
     frames["Paired differences of runs"] = differences(between)
-    tables = [markdown(title, frame, width) for title, frame in frames.items() if len(frame)]
-    lines = [clean(about(name, run)) for name, run in zip(names, runs, strict=True)]
-    lines += filter(None, map(few_on_labels, cells))
-    return "\n\n".join([*tables, READ, *lines]) + "\n"
+
+    parts = [markdown(title, frame, width) for title, frame in frames.items() if len(frame)]
+    parts.append(READ)
+    for name, run in zip(names, runs, strict=True):
+        parts.append(clean(about(name, run)))
+    for cell in cells:
+        line = few_on_labels(cell)
+        if line:
+            parts.append(line)
+    return "\n\n".join(parts) + "\n"
 
 
 def few_on_labels(cell: Cell) -> str:
     """A line where the labels have less than half of the probability."""
-    if (share := cell.get("on_labels")) is None or share >= 0.5:
+    share = cell.get("on_labels")
+    if share is None or share >= 0.5:
         return ""
     where = clean(f"{cell['task']}, {cell['method']}")
     return f"{where}: only {share:.0%} of the probability is on the labels; try another --template"
 
 
 def about(name: str, run: Results) -> str:
+    """A line on a run: the model, how it ran, the questions, and what is left out."""
     what = run.what
+    ran = []
+    for fact in ("dtype", "device", "server"):
+        if what.get(fact):
+            ran.append(what[fact])
+    if what.get("equal_bits"):  # runs before do not say
+        ran.append("equal bits")
+    engines: set[str] = set()
+    for task in what["tasks"].values():
+        engines.update(method["engine"] for method in task["methods"].values())
+    if len(engines) == 1 and engines != {"tree"}:
+        ran.append(f"engine {engines.pop()}")
     tasks = ", ".join(f"{task}: {one['questions']:,}" for task, one in what["tasks"].items())
-    line = f"{name}: {what['dtype']}, {what['device']}; questions: {tasks}; seeds {what['seeds']}"
+    line = f"{name}: {', '.join(ran)}; questions: {tasks}; seeds {what['seeds']}"
     line += f"; template {what['template']}, {what['shots']} shots"
-    part = "" if what["limit"] is None else f"not a full run: the first {what['limit']} questions"
-    return ". ".join(filter(None, [line, part, *what["left_out"]]))
+    parts = [line]
+    if what["limit"] is not None:
+        parts.append(f"not a full run: the first {what['limit']} questions")
+    return ". ".join([*parts, *what["left_out"]])

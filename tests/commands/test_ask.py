@@ -53,14 +53,14 @@ def as_file(tmp_path: Path):
 
 
 def test_json_is_the_object_of_the_contract(report) -> None:
-    done = report(*Q, "--group-size", 2, "--trials", 3, "--seed", 5, "--engine", "dense")
+    done = report(*Q, "--group-size", 2, "--trials", 3, "--seed", 5, "--engine", "packed")
     assert list(done) == [
         "model", "method", "engine", "template", "group_size", "trials", "seed", "question",
-        "choices", "prediction", "groups", "tokens",
+        "choices", "prediction", "on_labels", "groups", "tokens",
     ]  # fmt: skip
     settings = [done[name] for name in list(done)[:8]]
     assert settings == [
-        "weights/tiny-llama", "self-ensemble", "dense", "default", 2, 3, 5, "Which is a bird?",
+        "weights/tiny-llama", "self-ensemble", "packed", "default", 2, 3, 5, "Which is a bird?",
     ]  # fmt: skip
     assert [choice["text"] for choice in done["choices"]] == ["wren", "trout", "oak"]
     assert sum(choice["probability"] for choice in done["choices"]) == pytest.approx(1)
@@ -70,23 +70,74 @@ def test_json_is_the_object_of_the_contract(report) -> None:
     for group in done["groups"]:
         assert list(group) == ["choices", "probabilities", "null"]
         assert sum(group["probabilities"]) + group["null"] == pytest.approx(1)
-    assert list(done["tokens"]) == ["separate", "dense", "tree"]
-    assert done["tokens"]["separate"] > done["tokens"]["dense"] > done["tokens"]["tree"] > 0
+    assert 0 < done["on_labels"] < 1
+    assert list(done["tokens"]) == ["separate", "packed", "tree"]
+    assert done["tokens"]["separate"] > done["tokens"]["packed"] > done["tokens"]["tree"] > 0
 
 
-def test_all_engines_give_the_same_answer(report) -> None:
-    def scores(engine: str) -> list[float]:
-        done = report(*Q, "--trials", 2, "--engine", engine)
+@pytest.fixture
+def scores(report):
+    """The scores of a question's choices by an engine."""
+
+    def run(engine: object, *words: object) -> list[float]:
+        done = report(*Q, "--trials", 2, "--engine", engine, *words)
+        assert done["engine"] == str(engine)
         return [choice["score"] for choice in done["choices"]]
 
-    assert scores("tree") == scores("dense") == scores("separate")
-    assert scores("plain") == pytest.approx(scores("tree"), abs=1e-4)
+    return run
+
+
+def test_all_engines_give_the_same_answer(scores) -> None:
+    tree = scores("tree")
+    assert scores("packed") == pytest.approx(tree, abs=1e-5)
+    assert scores("separate") == pytest.approx(tree, abs=1e-5)
+
+
+def test_all_engines_give_the_same_bits_with_equal_bits(scores) -> None:
+    tree = scores("tree", "--equal-bits")
+    assert tree == scores("packed", "--equal-bits") == scores("separate", "--equal-bits")
+
+
+def test_an_ablation_is_an_engine_and_gives_another_answer(scores) -> None:
+    tree = scores("tree", "--group-size", 2)
+    for engine in ("without-mask", "without-positions"):
+        assert scores(engine, "--group-size", 2) != pytest.approx(tree, abs=1e-3)
+
+
+def test_an_engine_of_ones_own_answers(scores, text, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from minise.engines import packed, without_mask\n"
+        "def own(decoder, prefix, branches):\n"
+        "    return (packed if len(branches) == 1 else without_mask)(decoder, prefix, branches)\n"
+    )
+    words = ("--group-size", 2)
+    assert scores(f"{mine}:own", *words) == scores("without-mask", *words)
+    assert f"(this run: {mine}:own)" in text(*Q, *words, "--engine", f"{mine}:own")
+
+
+def test_a_wrong_engine_is_refused_before_a_model_is_loaded(refused, tmp_path: Path) -> None:
+    no_model = ("--model", tmp_path / "no-such-model")
+    mine = tmp_path / "mine.py"
+    mine.touch()
+    assert "no-such-model" in refused("ask", "--engine", "packed", *no_model)
+    for engine, named in (
+        ("plain", "without-positions, FILE.py:NAME"),
+        ("no.py:own", "no.py"),
+        (f"{mine}:own", "defines no own"),
+    ):
+        assert named in refused("ask", "--engine", engine, *no_model)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_every_dtype_answers_and_is_named(text, dtype: str) -> None:
     out = text(*Q, "--trials", 1, "--dtype", dtype)
     assert f"\nModel: weights/tiny-llama, {dtype} on cpu\n" in out
+
+
+def test_equal_bits_are_named(text) -> None:
+    out = text(*Q, "--trials", 1, "--equal-bits")
+    assert "\nModel: weights/tiny-llama, float32 on cpu, with equal bits\n" in out
 
 
 def test_the_options_of_the_groups_reach_the_method(report) -> None:
@@ -224,3 +275,11 @@ def test_a_small_model_runs_on_one_thread_unless_told_otherwise(monkeypatch) -> 
     monkeypatch.setattr("minise.commands.options.SMALL", 10)
     load_model(ModelOptions())
     assert threads == [1, 3, 8]
+
+
+def test_a_model_that_runs_elsewhere_leaves_the_threads_alone(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", pytest.fail)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    elsewhere = object()
+    monkeypatch.setattr("minise.loading.checkpoint.load", lambda *_, **__: elsewhere)
+    assert load_model(ModelOptions()) is elsewhere

@@ -64,22 +64,26 @@ def test_import_minise_imports_few_files() -> None:
         ({}, "10000"),
         ({"GOMP_SPINCOUNT": "7"}, "7"),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, "None"),
+        ({"words": "ask --equal-bits"}, "10000 AUTO,STRICT"),
+        ({"words": "ask --equal-bits", "MKL_CBWR": "AVX2"}, "10000 AVX2"),
         ({"MKL_CBWR": "AVX2"}, "10000 AVX2"),
     ],
 )
 def test_what_torch_reads_is_set_before_it_is_imported(before: dict[str, str], after: str) -> None:
+    """MKL is strict where equal bits are asked for, and not otherwise."""
     code = (
         "import os, sys\n"
+        f"sys.argv[1:] = {before.get('words', 'ask').split()}\n"
         "from minise.equal_bits import strict\n"
         "strict.is_intel = lambda: True\n"
         "import minise.__main__\n"
         "assert 'torch' not in sys.modules\n"
-        "print(os.environ.get('GOMP_SPINCOUNT'), os.environ['MKL_CBWR'])"
+        "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('MKL_CBWR'))"
     )
     names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "MKL_CBWR")
     free = {name: value for name, value in os.environ.items() if name not in names}
     out = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=free | before)
-    assert out.decode().strip() == (after if " " in after else f"{after} AUTO,STRICT")
+    assert out.decode().strip() == (after if " " in after else f"{after} None")
 
 
 def shell(line: str) -> tuple[int, str, str]:

@@ -8,25 +8,40 @@ from typing import Any
 
 import pytest
 
+from minise import LocalModel, Question, load
 from minise.data.tasks import Selection, load_tasks
-from minise.engines import LanguageModel
 from minise.evaluation.experiments import Variant
-from minise.evaluation.run import Asked, Run, TaskRun, evaluate
-from minise.loading.checkpoint import load
-from minise.question import Question
+from minise.evaluation.request import Run, TaskRun
+from minise.evaluation.run import evaluate
+from minise.pipeline import Asked
 
 QUESTIONS = 6
 
 
 @pytest.fixture(scope="session")
-def lm() -> LanguageModel:
-    return load("weights/tiny-llama")
+def lm() -> LocalModel:
+    model = load("weights/tiny-llama")
+    assert isinstance(model, LocalModel)
+    return model
 
 
 @pytest.fixture(scope="session")
-def asked() -> Asked:
-    (task,) = load_tasks(["miniature"], Selection(limit=QUESTIONS, cut_to=(4,)))
-    return [(0, question) for question in task.questions]
+def equal_bits() -> LocalModel:
+    """The same model, whose bits do not depend on what shares a pass."""
+    model = load("weights/tiny-llama", equal_bits=True)
+    assert isinstance(model, LocalModel)
+    return model
+
+
+@pytest.fixture(scope="session")
+def asked() -> list[Asked]:
+    return some_questions(QUESTIONS)
+
+
+def some_questions(count: int) -> list[Asked]:
+    """Questions about the miniature's world, with 4 choices."""
+    (task,) = load_tasks(["miniature"], Selection(limit=count, cut_to=(4,)))
+    return [Asked(question) for question in task.questions]
 
 
 ABOUT = {"experiment": None, "quantize": None, "limit": None, "seeds": [0]}
@@ -34,11 +49,13 @@ ABOUT |= {"template": "default", "shots": "0"}
 
 
 @pytest.fixture(scope="session")
-def make_run(asked: Asked) -> Callable[..., Run]:
+def make_run(asked: list[Asked]) -> Callable[..., Run]:
     """A run of a task called "words" by methods written as after --method."""
 
-    def make(*texts: str, questions: Asked | None = None, **facts: Any) -> Run:
-        variants = [Variant(text, text) for text in texts or ("standard",)]
+    def make(
+        *texts: str, questions: list[Asked] | None = None, engine: str | None = None, **facts: Any
+    ) -> Run:
+        variants = [Variant(text, text, engine) for text in texts or ("standard",)]
         options = {"group_size": 2, "trials": 3}
         task = TaskRun("words", "own", asked if questions is None else questions, variants, options)
         return replace(Run([task], ABOUT), **facts)
@@ -48,7 +65,7 @@ def make_run(asked: Asked) -> Callable[..., Run]:
 
 @pytest.fixture(scope="session")
 def finished(
-    lm: LanguageModel, make_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory
+    lm: LocalModel, make_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The folder of a whole run. Tests only read it."""
     folder = tmp_path_factory.mktemp("finished")

@@ -12,7 +12,7 @@ from minise.commands.cli import main
 from minise.data.datasets import DATASETS
 from minise.data.miniature import WORLDS
 from minise.evaluation.experiments import EXPERIMENTS
-from minise.evaluation.run import read_rows
+from minise.evaluation.rows import read_rows
 from minise.methods.registry import METHODS
 from tests.evaluation.conftest import lines
 
@@ -57,6 +57,40 @@ def test_options_reach_the_methods(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["seeds"] == [1, 2]
 
 
+def test_the_engine_and_equal_bits_are_those_of_the_run(tmp_path: Path, capsys: Capture) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("from minise.engines import packed as own\n")
+    packed, own = tmp_path / "packed", tmp_path / "own"
+    words = f"{SMALL} standard,self-ensemble --equal-bits"
+    assert run(f"{words} --engine packed -o", str(packed)) == 0
+    assert "equal bits, engine packed;" in capsys.readouterr().out
+    assert run(f"{words} --engine {mine}:own -o", str(own)) == 0
+    for method in ("standard", "self-ensemble"):
+        name = f"samples-miniature-k4-{method}.jsonl"
+        assert lines(own / name) == lines(packed / name)
+    what = json.loads((own / "run.json").read_text())
+    assert what["equal_bits"] is True
+    assert what["tasks"]["miniature-k4"]["methods"]["standard"]["engine"] == f"{mine}:own"
+
+
+@pytest.mark.slow
+def test_the_ablation_has_a_column_for_each_part_that_is_left_out(tmp_path: Path) -> None:
+    words = "eval --experiment ablation --task miniature --limit 3 --trials 2 -o"
+    assert run(words, str(tmp_path)) == 0
+    methods = json.loads((tmp_path / "run.json").read_text())["tasks"]["miniature"]["methods"]
+    assert {name: (one["kind"], one["engine"]) for name, one in methods.items()} == {
+        "standard": ("standard", "tree"),
+        "without-mask": ("self-ensemble", "without-mask"),
+        "without-positions": ("self-ensemble", "without-positions"),
+        "self-ensemble": ("self-ensemble", "tree"),
+    }
+    report = (tmp_path / "report.md").read_text()
+    assert re.search(r"task +\| standard +\| without-mask +\| without-positions +\| self-", report)
+    rows = {name: lines(tmp_path / f"samples-miniature-{name}.jsonl") for name in methods}
+    for name in ("without-mask", "without-positions"):
+        assert rows[name][0]["probabilities"] != rows["self-ensemble"][0]["probabilities"]
+
+
 def test_each_seed_draws_its_questions_unless_told_otherwise(tmp_path: Path) -> None:
     assert run(f"{SMALL} standard --seed 1,2 -o", str(tmp_path)) == 0
     rows = read_rows(tmp_path / "samples-miniature-k4-standard.jsonl")
@@ -65,9 +99,9 @@ def test_each_seed_draws_its_questions_unless_told_otherwise(tmp_path: Path) -> 
 
 def test_shards_are_joined_by_a_report(tmp_path: Path, capsys: Capture) -> None:
     whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
-    assert run(f"{SMALL} standard -o {whole}") == 0
+    assert run(f"{SMALL} standard --equal-bits -o {whole}") == 0
     for i in (0, 1):
-        assert run(f"{SMALL} standard --shard {i}/2 -o {parts}") == 0
+        assert run(f"{SMALL} standard --equal-bits --shard {i}/2 -o {parts}") == 0
         if i == 0:
             assert run(f"report {parts}") == 2
             assert "--shard 1/2" in capsys.readouterr().err
@@ -95,6 +129,9 @@ def test_shards_are_joined_by_a_report(tmp_path: Path, capsys: Capture) -> None:
         ("eval --task miniature --method standard --seed , -o DIR", "--seed"),
         ("eval --task miniature --method standard --engine fast -o DIR", "fast"),
         ("eval --experiment efficiency --task miniature --engine tree -o DIR", "--engine"),
+        ("eval --experiment ablation --task miniature --engine packed -o DIR", "--engine"),
+        ("eval --task miniature --method standard --engine no.py:mine -o DIR", "no.py"),
+        ("eval --task miniature --method without-mask --limit 2 -o DIR", "without-mask"),
         ("eval --task miniature --method standard --shard 2/2 -o DIR", "--shard"),
         ("eval --task miniature --method standard --shard 1 -o DIR", "--shard"),
         ("eval --task miniature --method self-ensemble --grouping odd --limit 2 -o DIR", "odd"),

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from minise import LocalModel
 from minise.commands import report
-from minise.engines import LanguageModel
 from minise.errors import InputError
 from minise.evaluation import figures, tables
 from minise.evaluation.experiments import EXPERIMENTS, Variant
+from minise.evaluation.request import Run, TaskRun, hash_of
 from minise.evaluation.results import Results, between, read_run
-from minise.evaluation.run import Asked, Run, TaskRun, evaluate
+from minise.evaluation.rows import key_of
+from minise.evaluation.run import evaluate
+from minise.pipeline import Asked
 from tests.evaluation.conftest import row
 
 MakeRun = Callable[..., Run]
@@ -24,8 +27,6 @@ MakeRun = Callable[..., Run]
 
 def made(folder: Path, methods: dict[str, list[dict[str, Any]]], **facts: Any) -> Results:
     """A finished run with these lines, by method; `facts` change run.json."""
-    from minise.evaluation.run import KEYS, hash_of
-
     folder.mkdir()
     task = facts.pop("task", "words")
     rows = next(iter(methods.values()))
@@ -38,7 +39,7 @@ def made(folder: Path, methods: dict[str, list[dict[str, Any]]], **facts: Any) -
         "tasks": {
             task: {
                 **{"dataset": task, "choices": 8, "questions": len(rows), "options": {}},
-                "hash": hash_of([[row[key] for key in KEYS] for row in rows]),
+                "hash": hash_of([key_of(row) for row in rows]),
                 "methods": {name: {**one, "kind": name, "text": name} for name in methods},
             }
         },
@@ -90,7 +91,7 @@ def test_every_method_is_compared_with_the_first_and_corrected_over_the_table(
 
 
 def test_fitted_methods_are_made_from_the_lines(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+    equal_bits: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
     run = make_run(
         "vector-scaling(folds=2)",
@@ -99,7 +100,7 @@ def test_fitted_methods_are_made_from_the_lines(
         "self-ensemble",
         "self-ensemble(trials=2)",
     )
-    evaluate(lm, run, tmp_path, print)
+    evaluate(equal_bits, run, tmp_path, print)
     rows = read_run(tmp_path).rows["words"]
     fewer = rows["first-trials(of=self-ensemble,trials=2)"]
     for one, other in zip(fewer, rows["self-ensemble(trials=2)"], strict=True):
@@ -110,7 +111,7 @@ def test_fitted_methods_are_made_from_the_lines(
 
 
 def test_a_fit_that_is_unsuited_is_left_out_with_its_reason(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
     evaluate(lm, make_run("standard", "vector-scaling(folds=50)"), tmp_path, print)
     results = read_run(tmp_path)
@@ -120,7 +121,7 @@ def test_a_fit_that_is_unsuited_is_left_out_with_its_reason(
 
 
 def test_where_no_method_is_left_the_reason_is_given(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
     evaluate(lm, make_run("reasoning"), tmp_path, print)
     with pytest.raises(InputError, match="chat template"):
@@ -143,9 +144,9 @@ def test_an_unfinished_run_is_refused(finished: Path, tmp_path: Path) -> None:
 
 
 def test_questions_without_answers_are_only_counted(
-    lm: LanguageModel, make_run: MakeRun, asked: Asked, tmp_path: Path
+    lm: LocalModel, make_run: MakeRun, asked: list[Asked], tmp_path: Path
 ) -> None:
-    questions = [(seed, replace(question, answer=None)) for seed, question in asked]
+    questions = [Asked(replace(one.question, answer=None), one.seed) for one in asked]
     evaluate(lm, make_run("standard", "cyclic", questions=questions), tmp_path, print)
     assert report.run(report.Options((tmp_path,))) == 0
     content = json.loads((tmp_path / "results.json").read_text())
@@ -195,6 +196,10 @@ def test_the_paper_stands_beside_what_it_ran(tmp_path: Path) -> None:
     assert tables.paper(cell, "accuracy") == 80.67
     for change in ({"trials": 7}, {"grouping": "<function independent_draws>"}, {"shuffled": True}):
         assert tables.paper(cell | {"settings": cell["settings"] | change}, "accuracy") is None
+    for engine, printed in (("without-mask", 19.22), ("packed", 80.67), ("mine.py:soft", None)):
+        assert tables.paper(cell | {"engine": engine}, "accuracy") == printed
+    before = cell | {"kind": "without-mask"}  # of a run in which ablations were methods
+    assert tables.paper(before, "accuracy") == 19.22
     fewer = {name: rows[:900] for name, rows in methods.items()}
     assert "paper" not in table_text([made(tmp_path / "fewer", fewer, **facts)])
 
@@ -238,6 +243,18 @@ def test_of_several_runs_each_is_named(tmp_path: Path) -> None:
     assert tables.labels(same) == [str(tmp_path / "one"), str(tmp_path / "again")]
 
 
+def test_a_report_says_how_the_prompts_ran_where_it_is_not_as_usual(tmp_path: Path) -> None:
+    rows = {"standard": rows_of(12, 4)}
+    usual = made(tmp_path / "usual", rows)
+    assert "float32, cpu; questions" in table_text([usual])
+    what = json.loads((usual.folder / "run.json").read_text())
+    what["tasks"]["words"]["methods"]["standard"]["engine"] = "mine.py:soft"
+    (usual.folder / "run.json").write_text(json.dumps({**what, "equal_bits": True}))
+    assert "float32, cpu, equal bits, engine mine.py:soft;" in table_text([read_run(usual.folder)])
+    served = made(tmp_path / "served", rows, dtype="Q4_K", device=None, server="llamacpp")
+    assert "Q4_K, llamacpp; questions" in table_text([served])
+
+
 # The command
 
 
@@ -274,7 +291,7 @@ REST = [pytest.param(x, marks=pytest.mark.slow) for x in EXPERIMENTS if x != "ch
 
 @pytest.mark.parametrize("experiment", ["choices", *REST])
 def test_each_experiment_is_shown_in_its_tables_and_pictures(
-    lm: LanguageModel, asked: Asked, tmp_path: Path, experiment: str
+    lm: LocalModel, asked: list[Asked], tmp_path: Path, experiment: str
 ) -> None:
     """Each with its own variants, on two tasks of two questions."""
     found = EXPERIMENTS[experiment]
@@ -292,7 +309,7 @@ def test_each_experiment_is_shown_in_its_tables_and_pictures(
     report.run(report.Options((tmp_path,)))
     text = (tmp_path / "report.md").read_text()
     for name in found.tables:
-        assert tables.TABLES[name][0] in text
+        assert tables.TABLES[name].title in text
     for name in found.figures:
         assert list(tmp_path.glob(f"{name}*.png"))
     assert "Paired differences" in text

@@ -2,23 +2,37 @@
 
 import json
 import os
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from minise.engines import LanguageModel, branch_logits
-from minise.errors import InputError, Unsuited
-from minise.evaluation import run as module
-from minise.evaluation.run import Asked, Run, evaluate, read_rows
-from minise.layout import shared_length
-from minise.method import Plan, SelfEnsemble, Standard, ask
-from minise.question import Question
-from minise.serving.elsewhere import Elsewhere
+from minise import (
+    InputError,
+    LabelLogits,
+    LanguageModel,
+    LocalModel,
+    Prompts,
+    Question,
+    SelfEnsemble,
+    Standard,
+    ask,
+    load,
+)
+from minise.engines import token_counts
+from minise.errors import Unsuited
+from minise.evaluation import peak
+from minise.evaluation.folder import samples_path
+from minise.evaluation.request import Run
+from minise.evaluation.rows import Keep, read_rows
+from minise.evaluation.run import evaluate
+from minise.lm import Limits
+from minise.method import GroupPlan
+from minise.pipeline import Asked
+from minise.tokenizer import Tokenizer
 from tests.evaluation.conftest import ABOUT, QUESTIONS, lines
 
 MakeRun, Patch = Callable[..., Run], pytest.MonkeyPatch
@@ -26,26 +40,61 @@ STANDARD, ENSEMBLE = "samples-words-standard.jsonl", "samples-words-self-ensembl
 OWN = "tests/evaluation/test_run.py"
 
 
+@dataclass
+class Elsewhere:
+    """A model of which no more is known here than what it answers."""
+
+    lm: LocalModel
+    together: int = 0
+    known: dict[str, str] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    engine: str = "elsewhere"
+    family: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.lm.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.lm.tokenizer
+
+    @property
+    def limits(self) -> Limits:
+        return replace(self.lm.limits, together=self.together)
+
+    def about(self) -> dict[str, str]:
+        return self.known
+
+    def logits(self, prompts: Prompts) -> list[LabelLogits]:
+        self.calls.append("asked")
+        return self.lm.logits(prompts)
+
+
 # What a line holds
 
 
 def test_a_line_holds_the_answer_that_the_method_gives(
-    lm: LanguageModel, asked: Asked, finished: Path
+    lm: LocalModel, asked: list[Asked], finished: Path
 ) -> None:
     rows = read_rows(finished / ENSEMBLE)
-    assert [row["id"] for row in rows] == [question.id for _, question in asked]
-    for row, (seed, question) in zip(rows, asked, strict=True):
-        answer = ask(lm, SelfEnsemble(2, 3), question, seed)
-        assert row["probabilities"] == answer.probabilities.tolist()
-        assert row["scores"] == answer.scores.tolist()
+    assert [row["id"] for row in rows] == [one.question.id for one in asked]
+    for row, one in zip(rows, asked, strict=True):
+        question, method = one.question, SelfEnsemble(2, 3)
+        answer = ask(lm, method, question, one.seed)
+        _, prompts = method.prompts(lm, question, one.seed)
+        assert row["probabilities"] == pytest.approx(answer.probabilities.tolist(), abs=1e-5)
+        assert row["scores"] == pytest.approx(answer.scores.tolist(), abs=1e-5)
         assert row["prediction"] == answer.prediction
-        assert row["null"] == pytest.approx(sum(g.null or 0 for g in answer.groups) / 6)
-        assert row["tokens"] == SelfEnsemble(2, 3).plan(lm, question, seed).tokens("tree")
+        mean = sum(group.null or 0 for group in answer.groups) / 6
+        assert row["null"] == pytest.approx(mean, abs=1e-5)
+        assert row["on_labels"] == pytest.approx(answer.on_labels, abs=1e-5)
+        assert row["tokens"] == token_counts(prompts.prefix, prompts.branches)["tree"]
         assert (row["answer"], row["cluster"]) == (question.answer, question.cluster)
         assert row["question_hash"] == question.content_hash
         assert row["seconds"] > 0
         assert row["label"] is None
-        assert not row.keys() & {"groups", "notes", "question", "choices"}
+        assert not row.keys() & {"groups", "notes", "question", "choices", "peak_bytes"}
 
 
 def test_a_single_prompt_has_its_label_and_logits(finished: Path) -> None:
@@ -58,7 +107,7 @@ def test_a_single_prompt_has_its_label_and_logits(finished: Path) -> None:
 
 
 def test_a_fitted_method_gets_the_groups_it_needs(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
     run = make_run("self-ensemble", "first-trials(of=self-ensemble,trials=1)")
     evaluate(lm, run, tmp_path, print)
@@ -66,125 +115,124 @@ def test_a_fitted_method_gets_the_groups_it_needs(
 
 
 def test_what_a_model_writes_is_noted_and_its_text_only_where_asked(
-    lm: LanguageModel, asked: Asked, make_run: MakeRun, tmp_path: Path
+    lm: LocalModel, asked: list[Asked], make_run: MakeRun, tmp_path: Path
 ) -> None:
     text = "cot(max_new_tokens=2)"
+    name = "samples-words-cot(max_new_tokens=2).jsonl"
     for keep in (False, True):
         folder = tmp_path / str(keep)
-        evaluate(lm, make_run(text, questions=asked[:1], keep_text=keep), folder, print)
-        (row,) = read_rows(folder / f"samples-words-{text}.jsonl")
+        evaluate(lm, make_run(text, questions=asked[:1], keep=Keep(text=keep)), folder, print)
+        (row,) = read_rows(folder / name)
         assert row["notes"]["new_tokens"] <= 2
         assert ("reasoning" in row["notes"]) == keep
 
 
-def test_several_questions_in_one_pass_give_equal_bits(
-    lm: LanguageModel, make_run: MakeRun, finished: Path, tmp_path: Path, monkeypatch: Patch
+def test_with_equal_bits_a_line_does_not_depend_on_what_shares_its_pass(
+    equal_bits: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
-    for tokens in (0, 150, 10_000):
-        monkeypatch.setattr(module, "TOGETHER", tokens)
-        evaluate(lm, make_run("standard", "self-ensemble"), tmp_path / str(tokens), print)
+    run = make_run("standard", "self-ensemble")
+    for together in (0, 150, 10_000):
+        folder = tmp_path / str(together)
+        evaluate(Elsewhere(equal_bits, together, engine="tree"), run, folder, print)
         for name in (STANDARD, ENSEMBLE):
-            assert lines(tmp_path / str(tokens) / name) == lines(finished / name)
+            assert lines(folder / name) == lines(tmp_path / "0" / name)
 
 
-# On a GPU a pass takes eight times as many.
-@pytest.mark.parametrize(("device", "most"), [("cpu", 80), ("cuda:0", 10)])
-@pytest.mark.parametrize("solved", [(), (Question("A?", ["b", "c"], answer=0),) * 2])
-def test_a_pass_takes_questions_until_they_have_so_many_tokens_of_their_own(
-    lm: LanguageModel,
-    make_run: MakeRun,
-    tmp_path: Path,
-    monkeypatch: Patch,
-    solved: Any,
-    device: str,
-    most: int,
+def test_a_variant_has_its_engine_and_without_one_the_models(
+    lm: LocalModel, make_run: MakeRun, finished: Path, tmp_path: Path
 ) -> None:
-    def answer(prefix: Any, branches: Any, columns: Any, total: bool) -> torch.Tensor:
-        return branch_logits(lm, prefix, branches, "tree", columns, total)
+    evaluate(lm.with_engine("separate"), make_run("self-ensemble"), tmp_path / "a", print)
+    evaluate(lm, make_run("self-ensemble", engine="separate"), tmp_path / "b", print)
+    evaluate(lm, make_run("self-ensemble", engine="without-mask"), tmp_path / "c", print)
+    separate, named, ablated, tree = (
+        lines(folder / ENSEMBLE)
+        for folder in (tmp_path / "a", tmp_path / "b", tmp_path / "c", finished)
+    )
+    assert separate == named
+    for one, other, wrong in zip(separate, tree, ablated, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+        assert one["probabilities"] != pytest.approx(wrong["probabilities"], abs=1e-3)
+        assert one["tokens"] > wrong["tokens"] > other["tokens"]
+    for folder, engine in (("a", "separate"), ("b", "separate"), ("c", "without-mask")):
+        what = json.loads((tmp_path / folder / "run.json").read_text())
+        assert what["tasks"]["words"]["methods"]["self-ensemble"]["engine"] == engine
 
-    decoder: Any = Elsewhere(lm.decoder.dtype, device)
-    asked = replace(lm, decoder=decoder, elsewhere=answer)
-    passes: list[int] = []
 
-    def counted(lm: LanguageModel, plans: Sequence[Plan], *rest: Any, **more: Any) -> Any:
-        shared = shared_length([plan.prefix for plan in plans])
-        assert shared >= 10 * len(solved)  # solved questions are in front of all
-        passes.append(sum(plan.tokens("tree") - shared for plan in plans))
-        return original(lm, plans, *rest, **more)
-
-    original = module.pass_logits
-    monkeypatch.setattr(module, "pass_logits", counted)
-    monkeypatch.setattr(module, "TOGETHER", most)
-    run = make_run()
-    run.tasks[0].options.update({"solved": solved} if solved else {})
-    began = time.perf_counter()
-    evaluate(asked, run, tmp_path, print)
-    took = sum(row["seconds"] for row in read_rows(tmp_path / STANDARD))
-    assert took < time.perf_counter() - began  # no second counts twice
-    assert len(passes) > 1
-    assert all(80 <= tokens < 160 for tokens in passes[:-1])
+def test_what_needs_a_model_that_runs_here_is_left_out_elsewhere(
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
+) -> None:
+    model = Elsewhere(lm)
+    for number, facts in enumerate([{"engine": "without-mask"}, {"peak": True}]):
+        told: list[str] = []
+        evaluate(model, make_run(**facts), tmp_path / str(number), told.append)
+        (line,) = told
+        assert "left out: standard: needs a model that runs here" in line
+    assert model.calls == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="not Linux")
 def test_memory_is_measured_where_asked_after_a_pass_that_reads_the_weights(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     calls: list[str] = []
 
-    def noted(name: str, call: Any) -> Any:
-        return lambda *args, **more: calls.append(name) or call(*args, **more)
+    def noted(owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args: calls.append(name) or call(*args))
 
-    for name in ("pass_logits", "memory"):
-        monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
+    noted(peak, "reset_peak")
+    noted(peak, "peak_of_memory")
+    noted(LocalModel, "logits")
     evaluate(lm, make_run(peak=True), tmp_path, print)
     rows = read_rows(tmp_path / STANDARD)
     assert all(0 <= row["peak_bytes"] < 2**30 for row in rows)
-    assert calls == ["pass_logits", *["memory", "pass_logits", "memory"] * len(rows)]
+    one = ["reset_peak", "peak_of_memory", "logits", "peak_of_memory"]
+    assert calls == one * (QUESTIONS + 1)
 
 
 # Going on
 
 
 def test_a_line_is_on_the_disk_before_the_next_pass(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    path, events = tmp_path / STANDARD, list[str]()
-    synced, passed = os.fsync, module.pass_logits
+    path, model = tmp_path / STANDARD, Elsewhere(lm)
+    synced = os.fsync
 
     def fsync(descriptor: int) -> None:
         assert path.read_bytes().endswith(b"\n")  # nothing waits in a buffer
-        events.append("synced")
+        model.calls.append("synced")
         synced(descriptor)
 
-    def counted(*plans: Any, **more: Any) -> Any:
-        events.append("asked")
-        return passed(*plans, **more)
-
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(module, "pass_logits", counted)
-    monkeypatch.setattr(module, "TOGETHER", 0)
-    evaluate(lm, make_run(), tmp_path, print)
-    assert events == ["asked", "synced"] * QUESTIONS
+    evaluate(model, make_run(), tmp_path, print)
+    assert model.calls == ["asked", "synced"] * QUESTIONS
 
 
-def test_a_run_that_is_done_asks_nothing(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
-) -> None:
-    evaluate(lm, make_run(), tmp_path, print)
-    monkeypatch.setattr(module, "pass_logits", None)
-    evaluate(lm, make_run(), tmp_path, print)
+def test_a_run_that_is_done_asks_nothing(lm: LocalModel, make_run: MakeRun, tmp_path: Path) -> None:
+    model = Elsewhere(lm)
+    evaluate(model, make_run(), tmp_path, print)
+    assert len(model.calls) == QUESTIONS
+    evaluate(model, make_run(), tmp_path, print)
+    assert len(model.calls) == QUESTIONS
 
 
 # Refusals
 
 
-def other_runs(make_run: MakeRun, asked: Asked) -> dict[str, Run]:
-    turned = [(seed, replace(q, answer=(q.answer or 0) ^ 1)) for seed, q in asked]
+def turned(asked: Asked) -> Asked:
+    """The question with another answer."""
+    question = asked.question
+    return replace(asked, question=replace(question, answer=(question.answer or 0) ^ 1))
+
+
+def other_runs(make_run: MakeRun, asked: list[Asked]) -> dict[str, Run]:
     return {
-        "tasks.words.hash": make_run(questions=turned),
+        "tasks.words.hash": make_run(questions=[turned(one) for one in asked]),
         "tasks.words.questions": make_run(questions=asked[:3]),
         "tasks.words.methods.standard": make_run("cyclic"),
-        "keep.groups": make_run(keep_groups=True),
+        "tasks.words.methods.standard.engine": make_run(engine="packed"),
+        "keep.groups": make_run(keep=Keep(groups=True)),
         "shards": make_run(shard=(0, 2)),
         "limit": make_run(about={**ABOUT, "limit": 6}),
     }
@@ -192,7 +240,7 @@ def other_runs(make_run: MakeRun, asked: Asked) -> dict[str, Run]:
 
 @pytest.mark.parametrize("differs", other_runs(lambda *a, **k: None, []))  # type: ignore[arg-type]
 def test_another_run_is_refused_with_what_differs(
-    lm: LanguageModel, make_run: MakeRun, asked: Asked, tmp_path: Path, differs: str
+    lm: LocalModel, make_run: MakeRun, asked: list[Asked], tmp_path: Path, differs: str
 ) -> None:
     evaluate(lm, make_run(), tmp_path, print)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -203,7 +251,7 @@ def test_another_run_is_refused_with_what_differs(
     assert after == {path: text for path, text in before.items() if ".lock" not in path.name}
 
 
-def test_another_model_is_refused(lm: LanguageModel, make_run: MakeRun, tmp_path: Path) -> None:
+def test_another_model_is_refused(lm: LocalModel, make_run: MakeRun, tmp_path: Path) -> None:
     evaluate(lm, make_run(), tmp_path, print)
     other = replace(lm, name="another")
     with pytest.raises(InputError, match='model is "weights/tiny-llama" there and "another" here'):
@@ -218,7 +266,7 @@ def test_another_model_is_refused(lm: LanguageModel, make_run: MakeRun, tmp_path
 
 
 def test_a_folder_that_cannot_be_written_is_refused(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file"):
@@ -234,7 +282,7 @@ def test_a_line_that_is_no_answer_is_named(tmp_path: Path, finished: Path, text:
 
 
 def test_answers_to_other_questions_are_refused(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
     evaluate(lm, make_run(), tmp_path, print)
     text = (tmp_path / STANDARD).read_text().splitlines(keepends=True)
@@ -255,15 +303,18 @@ class Picky(Standard):
     suits: bool = True
     late: bool = False
 
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        plan, is_bad = super().plan(lm, question, seed), self.word in question.text
+    def prompts(
+        self, lm: LanguageModel, question: Question, seed: int = 0
+    ) -> tuple[GroupPlan, Prompts]:
+        plan, prompts = super().prompts(lm, question, seed)
+        is_bad = self.word in question.text
         if is_bad and not self.late:
             raise (InputError if self.suits else Unsuited)(f"cannot ask: {self.word}")
-        return replace(plan, prefix=[1 << 30]) if is_bad else plan
+        return plan, replace(prompts, prefix=[1 << 30]) if is_bad else prompts
 
 
 def test_an_unsuited_method_is_left_out_with_one_line(
-    lm: LanguageModel, make_run: MakeRun, finished: Path, tmp_path: Path
+    lm: LocalModel, make_run: MakeRun, finished: Path, tmp_path: Path
 ) -> None:
     told: list[str] = []
     evaluate(lm, make_run("reasoning", "standard"), tmp_path, told.append)
@@ -275,10 +326,11 @@ def test_an_unsuited_method_is_left_out_with_one_line(
 
 @pytest.mark.parametrize("how", ["", "(late=true)", "(suits=false)"])
 def test_a_question_that_cannot_be_asked_is_named_and_answers_before_it_are_kept(
-    lm: LanguageModel, make_run: MakeRun, asked: Asked, tmp_path: Path, how: str
+    lm: LocalModel, make_run: MakeRun, asked: list[Asked], tmp_path: Path, how: str
 ) -> None:
-    bad = replace(asked[3][1], text="here is the one")
-    run, told = make_run(f"{OWN}:Picky{how}", questions=[*asked[:3], (0, bad)]), list[str]()
+    bad = replace(asked[3].question, text="here is the one")
+    run = make_run(f"{OWN}:Picky{how}", questions=[*asked[:3], Asked(bad)])
+    told: list[str] = []
     try:
         evaluate(lm, run, tmp_path, told.append)
     except InputError as error:
@@ -288,7 +340,7 @@ def test_a_question_that_cannot_be_asked_is_named_and_answers_before_it_are_kept
 
 
 def test_a_method_of_ones_own_is_part_of_what_a_run_is(
-    lm: LanguageModel, make_run: MakeRun, tmp_path: Path
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text("from minise import Standard\nclass Mine(Standard):\n    name = 'mine'\n")
@@ -299,19 +351,62 @@ def test_a_method_of_ones_own_is_part_of_what_a_run_is(
         evaluate(lm, make_run(f"{mine}:Mine"), tmp_path / "run", print)
 
 
-def test_run_json_says_what_the_run_is(lm: LanguageModel, finished: Path) -> None:
+def test_run_json_says_what_the_run_is(lm: LocalModel, finished: Path) -> None:
     what = json.loads((finished / "run.json").read_text())
     assert (what["model"], what["dtype"], what["device"]) == (lm.name, "float32", "cpu")
+    assert (what["parameters"] > 10**6, what["equal_bits"]) == (True, False)
     assert what["versions"]["torch"] == torch.__version__
     task = what["tasks"]["words"]
     assert (task["questions"], task["choices"]) == (QUESTIONS, 4)
     ensemble = task["methods"]["self-ensemble"]
-    assert ensemble["engine"] == "tree"
+    assert (ensemble["engine"], ensemble["engine_code"]) == ("tree", None)
     assert ensemble["settings"]["group_size"] == 2
     assert "random_partitions" in ensemble["settings"]["grouping"]
     assert " at 0x" not in json.dumps(what)
 
 
+def test_of_a_model_elsewhere_it_says_what_that_says_of_itself(
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
+) -> None:
+    evaluate(Elsewhere(lm, known={"device": "a server"}), make_run(), tmp_path, print)
+    what = json.loads((tmp_path / "run.json").read_text())
+    assert (what["device"], what["dtype"], what["parameters"]) == ("a server", None, None)
+    assert what["tasks"]["words"]["methods"]["standard"]["engine"] == "elsewhere"
+    with pytest.raises(InputError, match='device is "a server" there and "another" here'):
+        evaluate(Elsewhere(lm, known={"device": "another"}), make_run(), tmp_path, print)
+
+
+def test_equal_bits_are_part_of_what_a_run_is(
+    lm: LocalModel, equal_bits: LocalModel, make_run: MakeRun, finished: Path, tmp_path: Path
+) -> None:
+    evaluate(equal_bits, make_run(), tmp_path, print)
+    with pytest.raises(InputError, match="equal_bits is true there and false here"):
+        evaluate(lm, make_run(), tmp_path, print)
+
+
+def test_an_engine_of_ones_own_is_part_of_what_a_run_is(
+    make_run: MakeRun, finished: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from minise.engines import packed\ndef own(*args):\n    return packed(*args)\n"
+    )
+
+    def run() -> None:
+        model = load("weights/tiny-llama", engine=f"{mine}:own")
+        evaluate(model, make_run(), tmp_path / "run", print)
+
+    run()
+    for one, other in zip(
+        read_rows(tmp_path / "run" / STANDARD), read_rows(finished / STANDARD), strict=True
+    ):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    run()
+    mine.write_text(mine.read_text() + "\n# changed\n")
+    with pytest.raises(InputError, match="engine_code"):
+        run()
+
+
 def test_a_method_name_with_a_slash_stays_in_the_folder(tmp_path: Path) -> None:
-    path = module.samples_path(tmp_path, "words", "self-ensemble(grouping=./mine.py:f)")
+    path = samples_path(tmp_path, "words", "self-ensemble(grouping=./mine.py:f)")
     assert path.parent == tmp_path

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from minise.engines import LanguageModel
+from minise import LocalModel
 from minise.errors import InputError
+from minise.evaluation.request import Run
 from minise.evaluation.results import read_run
-from minise.evaluation.run import Run, evaluate
+from minise.evaluation.run import evaluate
 from tests.evaluation.conftest import lines
 
 MakeRun = Callable[..., Run]
@@ -19,10 +20,12 @@ METHODS = ("standard", "self-ensemble", "vector-scaling(folds=2)")
 
 
 @pytest.fixture(scope="module")
-def sharded(lm: LanguageModel, make_run: MakeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sharded(
+    equal_bits: LocalModel, make_run: MakeRun, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("sharded")
     for i in (2, 0, 1):
-        evaluate(lm, make_run(*METHODS, shard=(i, 3)), folder, print)
+        evaluate(equal_bits, make_run(*METHODS, shard=(i, 3)), folder, print)
     return folder
 
 
@@ -44,10 +47,10 @@ def numbers(content: dict[str, Any]) -> dict[str, Any]:
     return {key: content[key] for key in ("results", "differences")}
 
 
-def test_joined_shards_equal_an_unsharded_run(
-    lm: LanguageModel, make_run: MakeRun, copy: Path, tmp_path: Path
+def test_joined_shards_equal_an_unsharded_run_in_every_bit_with_equal_bits(
+    equal_bits: LocalModel, make_run: MakeRun, copy: Path, tmp_path: Path
 ) -> None:
-    evaluate(lm, make_run(*METHODS), tmp_path / "whole", print)
+    evaluate(equal_bits, make_run(*METHODS), tmp_path / "whole", print)
     whole, joined = read_run(tmp_path / "whole"), read_run(copy)
     for method in METHODS:
         name = f"samples-words-{method}.jsonl"

@@ -25,35 +25,46 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from minise.engines import LanguageModel
+from minise import LocalModel
 from minise.errors import InputError
-from minise.evaluation import run as files
+from minise.evaluation import folder as files
+from minise.evaluation.request import Run
 from minise.evaluation.results import read_run
-from minise.evaluation.run import Run, evaluate
+from minise.evaluation.rows import read_rows
+from minise.evaluation.run import evaluate
 from tests.evaluation.conftest import lines
 from tests.evaluation.test_kill import fork
 from tests.support.cases import cases
 
 Patch = pytest.MonkeyPatch
 METHODS = ("standard", "self-ensemble")
+Unbroken = dict[tuple[int, int, str], list[dict[str, Any]]]  # number of shards, shard, method
 steps, shards = st.integers(0, 5), st.integers(0, 2)
 
 
 def test_a_folder_in_any_state_goes_on_or_says_why_not(
-    lm: LanguageModel, make_run: Callable[..., Run], finished: Path, monkeypatch: Patch
+    lm: LocalModel, make_run: Callable[..., Run], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 2)
-    run_machine(lambda: Folder(lm, make_run, finished, monkeypatch), settings=cases(4))
+    unbroken: Unbroken = {}
+    for n in (1, 2, 3):
+        for i in range(n):
+            folder = tmp_path / str(n)
+            evaluate(lm, make_run(*METHODS, shard=(i, n)), folder, print)
+            for method in METHODS:
+                path = files.samples_path(folder, "words", method, (i, n))
+                unbroken[n, i, method] = lines(path)
+    run_machine(lambda: Folder(lm, make_run, unbroken, monkeypatch), settings=cases(4))
 
 
 class Folder(RuleBasedStateMachine):
     """`n` shards write into one folder. A shard is 0 to n - 1, drawn as any number."""
 
-    def __init__(self, lm: Any, make: Callable[..., Run], whole: Path, patch: Patch) -> None:
+    def __init__(self, lm: Any, make: Callable[..., Run], unbroken: Unbroken, patch: Patch) -> None:
         super().__init__()
         self.lm, self.make, self.patch = lm, make, patch
         self.fail(-1, no_space)
-        self.rows = {name: lines(whole / f"samples-words-{name}.jsonl") for name in METHODS}
+        self.unbroken = unbroken
         self.folder = Path(tempfile.mkdtemp(prefix="minise-states-"))
 
     @initialize(n=st.integers(1, 3))
@@ -72,7 +83,7 @@ class Folder(RuleBasedStateMachine):
         return files.samples_path(self.folder, "words", method, (i % self.n, self.n))
 
     def wanted(self, i: int, method: str) -> list[dict[str, Any]]:
-        return self.rows[method][i % self.n :: self.n]
+        return self.unbroken[self.n, i % self.n, method]
 
     # What is done.
 
@@ -109,10 +120,12 @@ class Folder(RuleBasedStateMachine):
 
     def join(self) -> None:
         joined = read_run(self.folder).rows["words"]
-        assert {method: bare(rows) for method, rows in joined.items()} == self.rows
+        for method, rows in joined.items():
+            for i in range(self.n):
+                assert bare(rows)[i :: self.n] == self.wanted(i, method)
 
     def is_whole(self, i: int, method: str) -> bool:
-        return len(files.read_rows(self.path(i, method))) == len(self.wanted(i, method))
+        return len(read_rows(self.path(i, method))) == len(self.wanted(i, method))
 
     def refused(self, act: Callable[[], None]) -> str:
         """The one line with which it is refused; empty if it is done."""
@@ -178,7 +191,7 @@ class Folder(RuleBasedStateMachine):
     def what_is_on_the_disk_is_right(self) -> None:
         for i in range(getattr(self, "n", 0)):
             for method in METHODS:
-                found = bare(files.read_rows(self.path(i, method)))
+                found = bare(read_rows(self.path(i, method)))
                 assert found == self.wanted(i, method)[: len(found)]
 
 
