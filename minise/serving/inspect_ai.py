@@ -8,12 +8,13 @@ It stands in for `multiple_choice()`. The task keeps its data set and its scorer
 from inspect_ai.model import GenerateConfig, ModelOutput, get_model
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
-from torch import Tensor, float64, tensor
+from torch import float64, tensor
 
 from minise.errors import InputError, quote
+from minise.lm import LabelLogits
 from minise.method import SelfEnsemble
 from minise.question import Question
-from minise.serving.texts import text_plan
+from minise.serving.texts import TextModel, labels_of
 
 NEVER = -9999.0  # OpenAI's number for a log-probability that it did not compute
 SPACES = str.maketrans("\u0120\u2581", "  ")  # some providers spell tokens as the vocabulary does
@@ -34,16 +35,16 @@ def self_ensemble(
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         user = state.user_prompt
         question = Question(user.text, [choice.value for choice in state.choices])
-        plan, labels = text_plan(method, question, seed + state.epoch - 1)
+        plan, prompts = method.prompts(TextModel(), question, seed + state.epoch - 1)
 
-        async def ask_group(text: str, labels: str) -> Tensor:
+        async def ask_group(text: str, labels: str) -> LabelLogits:
             prompt = user.model_copy(deep=True)
             prompt.text = text
             messages = [prompt if message is user else message for message in state.messages]
             return read_labels(await get_model().generate(messages, config=config), labels)
 
-        rows = await collect(*map(ask_group, [prompt.text for prompt in plan.prompts], labels))
-        answer = method.answer(plan, rows)
+        logits = await collect(*map(ask_group, prompts.texts, labels_of(prompts)))
+        answer = method.answer(plan, logits)
         for i in range(len(question.choices)):
             state.choices.mark_choice(i, i == answer.prediction)
         state.store.set("self_ensemble", answer.probabilities.tolist())
@@ -55,8 +56,8 @@ def self_ensemble(
     return solve
 
 
-def read_labels(output: ModelOutput, labels: str) -> Tensor:
-    """The log-probabilities of the labels as an answer's first token: (len(labels),) float64.
+def read_labels(output: ModelOutput, labels: str) -> LabelLogits:
+    """The log-probabilities of the labels as an answer's first token.
 
     A model that goes on with a text says " A", one that answers a message "A". The spelling of
     the most probable label counts. Raises InputError if a label is missing in it.
@@ -72,7 +73,9 @@ def read_labels(output: ModelOutput, labels: str) -> Tensor:
     }
     spellings = [[space + label for label in labels] for space in (" ", "")]
     spelled = max(spellings, key=lambda names: max(given.get(name, NEVER) for name in names))
-    if missing := [name for name in spelled if name not in given]:
+    missing = [name for name in spelled if name not in given]
+    if missing:
         about = f"{quote(missing)} not among the {len(given)} most probable tokens"
         raise InputError(f"{output.model}: {about}; ask for more (-S top_logprobs=N)")
-    return tensor([given[name] for name in spelled], dtype=float64)
+    values = [given[name] for name in spelled]
+    return LabelLogits(tensor(values, dtype=float64), total=tensor(0.0, dtype=float64))

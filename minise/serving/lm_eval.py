@@ -14,9 +14,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 
 from minise.errors import InputError, Unsuited, quote
-from minise.method import Plan, SelfEnsemble
+from minise.lm import LabelLogits, Prompts
+from minise.method import GroupPlan, SelfEnsemble
 from minise.question import Question
-from minise.serving.texts import text_plan
+from minise.serving.texts import TextModel, labels_of
 
 SETTINGS = ("group_size", "trials", "null_option")
 
@@ -31,12 +32,17 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
         config = {key: value for key, value in config.items() if key != "class"}
         super().__init__(config={**config, "output_type": "multiple_choice"})
 
-    def plan(self, doc: dict[str, Any]) -> tuple[SelfEnsemble, Plan, list[str]]:
-        """The method, the plan of a question and its prompts' labels: the same in every call."""
+    def method(self) -> SelfEnsemble:
         given = self.config.metadata or {}
-        method = SelfEnsemble(**{name: given[name] for name in SETTINGS if name in given})
-        question = Question(self.doc_to_text(doc), self.doc_to_choice(doc))
-        return method, *text_plan(method, question, given.get("seed", 0))
+        return SelfEnsemble(**{name: given[name] for name in SETTINGS if name in given})
+
+    def question(self, doc: dict[str, Any]) -> Question:
+        return Question(self.doc_to_text(doc), self.doc_to_choice(doc))
+
+    def prompts(self, doc: dict[str, Any]) -> tuple[GroupPlan, Prompts]:
+        """The plan of a question and its prompts: the same in every call."""
+        seed = (self.config.metadata or {}).get("seed", 0)
+        return self.method().prompts(TextModel(), self.question(doc), seed)
 
     def construct_requests(
         self, doc: dict[str, Any], ctx: str, apply_chat_template: bool = False, **kwargs: Any
@@ -46,17 +52,17 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
         if self.config.num_fewshot:
             raise Unsuited("few shots show no labels; leave num_fewshot out")
         kwargs.pop("chat_template", None)  # `ctx` is written by it already
-        _, plan, labels = self.plan(doc)
-        before, question, after = ctx.rpartition(plan.question.text)
-        if not question:
-            problem = f"the chat template changes the question {quote(plan.question.text)}"
+        text = self.question(doc).text
+        before, found, after = ctx.rpartition(text)
+        if not found:
+            problem = f"the chat template changes the question {quote(text)}"
             raise InputError(f"{problem}; leave --apply_chat_template out")
         delimiter = "" if apply_chat_template else self.config.target_delimiter
-        pairs = [
-            (before + prompt.text + after, delimiter + label)
-            for prompt, names in zip(plan.prompts, labels, strict=True)
-            for label in names
-        ]
+        _, prompts = self.prompts(doc)
+        pairs = []
+        for prompt, labels in zip(prompts.texts, labels_of(prompts), strict=True):
+            for label in labels:
+                pairs.append((before + prompt + after, delimiter + label))
         return [
             Instance(request_type="loglikelihood", doc=doc, arguments=pair, idx=i, **kwargs)
             for i, pair in enumerate(pairs)
@@ -66,10 +72,13 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
         self, doc: dict[str, Any], results: list[tuple[float, bool]]
     ) -> dict[str, Any]:
         """The metrics of one question, from the log-likelihoods of all labels of its prompts."""
-        method, plan, labels = self.plan(doc)
-        rows = torch.tensor([value for value, _ in results], dtype=torch.float64)
-        if not rows.isfinite().all():
+        values = torch.tensor([value for value, _ in results], dtype=torch.float64)
+        if not values.isfinite().all():
             raise InputError("the model gives log-likelihoods that are not finite; use float32")
-        answer = method.answer(plan, rows.split([len(names) for names in labels]))
+        plan, prompts = self.prompts(doc)
+        total = torch.zeros((), dtype=torch.float64)
+        sizes = [len(ids) for ids in prompts.label_ids]
+        logits = [LabelLogits(labels, total) for labels in values.split(sizes)]
+        answer = self.method().answer(plan, logits)
         choices = enumerate(answer.probabilities.log().tolist())
         return super().process_results(doc, [(p, i == answer.prediction) for i, p in choices])

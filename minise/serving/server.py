@@ -5,23 +5,26 @@ they differ from logits by one constant. No label is taken for impossible becaus
 the most probable tokens: the prompt is asked again with more of them, or the question is refused.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import random
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import torch
-from torch import Tensor
 
-from minise.engines import Ids, LanguageModel
-from minise.errors import InputError, Unsuited, one_line, printable, quote
-from minise.serving.elsewhere import Elsewhere, language_model, read_tokenizer
+from minise.errors import InputError, one_line, printable, quote
+from minise.lm import LabelLogits, Limits, Prompts, check_prompts
+from minise.loading.checkpoint import Elsewhere
+from minise.loading.source import find_folder
 from minise.tokenizer import Tokenizer
 
 KEY = "MINISE_API_KEY"  # the variable that holds a server's key
@@ -32,15 +35,26 @@ LEAST = -87.0  # llama.cpp takes the log of a float32 probability: below, little
 # The model's own distribution, whatever a server or a generation_config.json would change.
 RAW = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 RAW_MORE = {**RAW, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-# Log-probabilities by token id; how many tokens the server counts in the prompt, if it says so.
-Reply = tuple[dict[int, float], int | None]
+
+Prompt = tuple[int, ...]  # token ids
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server says after a prompt. found: log-probabilities by token id. counted: how many
+    tokens it counts in the prompt, if it says so."""
+
+    found: dict[int, float]
+    counted: int | None
 
 
 class Server:
-    """A server, called as `LanguageModel.elsewhere`. kind: a key of SPEAK."""
+    """A server of one model. kind: a key of SPEAK. facts: what it says of the model. positions:
+    tokens of the longest prompt and the token after it. at_once: requests that it takes at once."""
 
     def __init__(self, url: str, tokenizer: Tokenizer) -> None:
-        self.url, self.tokenizer = url.rstrip("/").removesuffix("/v1"), tokenizer
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.tokenizer = tokenizer
         self.key = os.environ.get(KEY, "").strip()
         if not (self.key.isascii() and self.key.isprintable()):
             raise InputError(f"{KEY} holds characters that no key has; set it again")
@@ -51,10 +65,12 @@ class Server:
         )
         weakref.finalize(self, self.http.close)
         try:
-            self.about: dict[str, Any] = self.request("/v1/models", patience=10.0)["data"][0]
-            self.model, owner = str(self.about["id"]), self.about.get("owned_by")
+            self.facts: dict[str, Any] = self.request("/v1/models", patience=10.0)["data"][0]
+            self.model = str(self.facts["id"])
+            owner = self.facts.get("owned_by")
             self.kind = owner if owner in SPEAK else "openai"
-            self.at_once, self.positions = AT_ONCE, self.about.get("max_model_len") or 1_000_000
+            self.at_once = AT_ONCE
+            self.positions = self.facts.get("max_model_len") or 1_000_000
             if self.kind == "llamacpp":
                 props = self.request("/props")
                 self.at_once = int(props["total_slots"])
@@ -94,42 +110,43 @@ class Server:
         except (ValueError, RecursionError):
             raise self.refused(f"{path} answers no JSON; is it a server of models?") from None
 
-    def __call__(
-        self, prefix: Ids, branches: Sequence[Ids], columns: Ids | None, total: bool = False
-    ) -> Tensor:
-        """The log-probabilities (G, len(columns)) after each prompt, float64 on the CPU. total: one
-        column more, the log of their sum over the vocabulary, which is 0. The prompts go out in the
-        order in which neighbours share most, the first one alone: it fills the server's cache."""
-        if columns is None:
-            raise Unsuited("no server gives the logits of all tokens; leave this method out")
-        prompts = [(*prefix, *branch) for branch in branches]
-        first, *others = sorted(set(prompts))
-        rows = {first: self.ask(first, columns)}
+    def ask_all(self, labels_of: Mapping[Prompt, set[int]]) -> dict[Prompt, dict[int, float]]:
+        """After each prompt the log-probabilities of its tokens, by their ids. The prompts go out
+        in the order in which neighbours share most, the first one alone: it fills the server's
+        cache."""
+        first, *others = sorted(labels_of)
+        found = {first: self.ask(first, sorted(labels_of[first]))}
+
+        def ask_one(prompt: Prompt) -> tuple[Prompt, dict[int, float]]:
+            return prompt, self.ask(prompt, sorted(labels_of[prompt]))
+
         # Its threads end with the process: an interruption does not wait for the server.
         with ThreadPool(min(self.at_once, len(others) or 1)) as pool:
-            rows.update(pool.imap_unordered(lambda one: (one, self.ask(one, columns)), others))
-        table = torch.tensor([rows[one] for one in prompts], dtype=torch.float64)
-        return torch.cat([table, table.new_zeros(len(table), 1)], dim=1) if total else table
+            found.update(pool.imap_unordered(ask_one, others))
+        return found
 
-    def ask(self, prompt: Ids, columns: Ids) -> list[float]:
-        """The log-probabilities of the tokens `columns` after a prompt."""
+    def ask(self, prompt: Prompt, columns: list[int]) -> dict[int, float]:
+        """The log-probabilities of the tokens `columns` after a prompt, by their ids."""
         try:
-            found, counted = SPEAK[self.kind](self, list(prompt), list(columns))
-            row = [float(found[i]) for i in columns if i in found]
+            reply = SPEAK[self.kind](self, list(prompt), columns)
+            values = {i: float(reply.found[i]) for i in columns if i in reply.found}
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError):
             what = "gives no log-probabilities of the next token"
             raise self.refused(f"{what}; use a newer version of {self.kind}") from None
-        if counted not in (None, len(prompt)):
-            raise self.refused(f"counts {counted} tokens, not {len(prompt)}; check --tokenizer")
-        if len(row) < len(columns):
-            label = quote(self.tokenizer.decode([i for i in columns if i not in found][:1]))
-            what = f"the label {label} is not among the {len(found)} tokens that it gives"
+        if reply.counted not in (None, len(prompt)):
+            counts = f"counts {reply.counted} tokens, not {len(prompt)}"
+            raise self.refused(f"{counts}; check --tokenizer")
+        missing = [i for i in columns if i not in values]
+        if missing:
+            label = quote(self.tokenizer.decode(missing[:1]))
+            what = f"the label {label} is not among the {len(reply.found)} tokens that it gives"
             raise self.refused(f"{what}; ask fewer choices at once, or use vLLM or llama.cpp")
+        row = list(values.values())
         if not all(LEAST <= value <= 1e-3 for value in row) or sum(map(math.exp, row)) > 1.001:
             raise self.refused(f"{quote(row)} are no log-probabilities; is the model sound?")
-        return row
+        return values
 
 
 def vllm(server: Server, ids: list[int], columns: list[int]) -> Reply:
@@ -140,7 +157,7 @@ def vllm(server: Server, ids: list[int], columns: list[int]) -> Reply:
     answer = server.request("/v1/completions", body)
     top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
     found = {int(name.removeprefix("token_id:")): value for name, value in top.items()}
-    return found, answer["usage"]["prompt_tokens"]
+    return Reply(found, answer["usage"]["prompt_tokens"])
 
 
 def sglang(server: Server, ids: list[int], columns: list[int]) -> Reply:
@@ -149,7 +166,7 @@ def sglang(server: Server, ids: list[int], columns: list[int]) -> Reply:
     body |= {"return_logprob": True, "token_ids_logprob": columns}
     about = server.request("/generate", body)["meta_info"]
     found = {int(i): value for value, i, *_ in about["output_token_ids_logprobs"][0]}
-    return found, about["prompt_tokens"]
+    return Reply(found, about["prompt_tokens"])
 
 
 def llamacpp(server: Server, ids: list[int], columns: list[int]) -> Reply:
@@ -159,7 +176,8 @@ def llamacpp(server: Server, ids: list[int], columns: list[int]) -> Reply:
     body: dict[str, Any] = {"prompt": ids, "n_predict": 1, "samplers": [], "temperature": 1.0}
     body |= {"post_sampling_probs": False, "cache_prompt": True}
     body["response_fields"] = ["completion_probabilities", "tokens_evaluated"]
-    most, found = 100, dict[int, float]()
+    most = 100
+    found: dict[int, float] = {}
     for seed in range(16):
         answer = server.request("/completion", {**body, "n_probs": most, "seed": seed})
         if drawn := answer.get("completion_probabilities"):
@@ -167,40 +185,82 @@ def llamacpp(server: Server, ids: list[int], columns: list[int]) -> Reply:
             if found.keys() >= set(columns) or len(found) < most:
                 break
             most *= 50
-    return found, answer["tokens_evaluated"]
+    return Reply(found, answer["tokens_evaluated"])
 
 
 def openai(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """OpenAI's completions: text goes out, and tokens come back by their texts. The server adds the
     special tokens at the beginning itself."""
-    words, (special,) = server.tokenizer, server.tokenizer.encode([""])
-    text = words.decode(ids[len(special) :] if ids[: len(special)] == special else ids)
+    words = server.tokenizer
+    special = words.encode([""])[0]
+    starts_special = ids[: len(special)] == special
+    text = words.decode(ids[len(special) :] if starts_special else ids)
     body = {"model": server.model, "prompt": text, "max_tokens": 1, "logprobs": MOST, **RAW}
     answer = server.request("/v1/completions", body)
     top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
     texts = {i: words.decode([*ids, i])[len(words.decode(ids)) :] for i in columns}
     found = {i: top[text] for i, text in texts.items() if text in top}
-    return found, (answer.get("usage") or {}).get("prompt_tokens")
+    return Reply(found, (answer.get("usage") or {}).get("prompt_tokens"))
 
 
 SPEAK = {"vllm": vllm, "sglang": sglang, "llamacpp": llamacpp, "openai": openai}
 
 
-def connect(
-    url: str, tokenizer: str | Path | None, revision: str | None, **local: str | None
-) -> LanguageModel:
-    """The model that a server has loaded. tokenizer: the folder or hub id of its tokenizer.json,
-    revision: of that. local: settings of weights, which must all be None."""
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A `LanguageModel` that a server runs, prompt by prompt. Its logits are log-probabilities:
+    they differ from logits by one constant, so `total` is 0."""
+
+    name: str
+    server: Server = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+    limits: Limits
+    family: str = ""  # a server does not say
+    engine: str = "separate"
+
+    def about(self) -> dict[str, str]:
+        """What is known of the model, for the record of a run."""
+        facts = self.server.facts.get("meta") or {}
+        return {"server": self.server.kind, "dtype": str(facts.get("ftype") or "its own dtype")}
+
+    def logits(self, prompts: Prompts) -> list[LabelLogits]:
+        """Each prompt asks for its own labels. Equal prompts are asked once, for the labels of
+        all. Raises InputError where the server does not give one of them."""
+        check_prompts(self, prompts)
+        whole: list[Prompt] = [(*prompts.prefix, *branch) for branch in prompts.branches]
+        labels_of: dict[Prompt, set[int]] = {}
+        for prompt, ids in zip(whole, prompts.label_ids, strict=True):
+            labels_of.setdefault(prompt, set()).update(ids)
+        found = self.server.ask_all(labels_of)
+        total = torch.zeros((), dtype=torch.float64)
+        answers = []
+        for prompt, ids in zip(whole, prompts.label_ids, strict=True):
+            values = [found[prompt][i] for i in ids]
+            answers.append(LabelLogits(torch.tensor(values, dtype=torch.float64), total))
+        return answers
+
+
+def connect(asked: Elsewhere) -> ServedModel:
+    """The model that a server has loaded. Raises InputError for an address that is none, a missing
+    tokenizer, and settings that only weights have."""
+    url = asked.source
     if not url.startswith(("http://", "https://")) or "@" in url or "?" in url:
         raise InputError(f"give server:http://HOST:PORT without a key; set {KEY} to it instead")
-    if tokenizer is None:
+    if asked.tokenizer is None:
         raise InputError(f"server:{url}: say whose tokens it reads; add --tokenizer FOLDER_OR_ID")
-    for name in [name for name, value in local.items() if value is not None]:
-        raise InputError(f"a server has a {name} of its own; leave --{name} out")
-    server = Server(url, words := read_tokenizer(tokenizer, revision)[2])
-    meta = server.about.get("meta") or {}
+    settings = {"dtype": asked.dtype, "device": asked.device, "quantize": asked.quantize}
+    for name, value in settings.items():
+        if value is not None:
+            raise InputError(f"a server has a {name} of its own; leave --{name} out")
+    if asked.engine != "tree":  # what `load` asks by default
+        raise InputError("a server runs prompt by prompt; leave --engine out")
+    if asked.equal_bits:
+        raise InputError("nothing is known of the bits of a server; leave --equal-bits out")
+    folder, _ = find_folder(asked.tokenizer.removeprefix("transformers:"), asked.revision)
+    tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
+    server = Server(url, tokenizer)
+    facts = server.facts.get("meta") or {}
     name = Path(server.model).name if server.model.startswith("/") else server.model
-    decoder = Elsewhere(meta.get("ftype") or "its own dtype", server.kind)
-    sizes = {"vocab_size": meta.get("n_vocab") or words.backend.get_vocab_size()}
-    sizes["max_position_embeddings"] = server.positions - 1  # and one for the token that is drawn
-    return language_model(f"server:{name}", server, decoder, words, **sizes)
+    positions = server.positions - 1  # one is for the token that is drawn
+    vocabulary = facts.get("n_vocab") or tokenizer.backend.get_vocab_size()
+    return ServedModel(f"server:{name}", server, tokenizer, Limits(positions, vocabulary))

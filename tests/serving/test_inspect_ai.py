@@ -114,11 +114,12 @@ def test_a_label_is_read_however_the_provider_spells_it(spelled: str) -> None:
     first, second = spelled.rsplit(" ", 1) if spelled[0] != " " else (" A", " B")
     other = {"A": -9.0, "B": -9.0} if first != "A" else {" A": -9.0}
     read = read_labels(says({first: -1.0, second: -2.0, **other}), "AB")
-    assert read.tolist() == [-1.0, -2.0]
+    assert read.log_probabilities.tolist() == [-1.0, -2.0]
 
 
 def test_of_two_tokens_with_one_text_the_more_probable_counts() -> None:
-    assert read_labels(says({" A": -1.0, "\u0120A": -5.0}), "A").tolist() == [-1.0]
+    read = read_labels(says({" A": -1.0, "\u0120A": -5.0}), "A")
+    assert read.log_probabilities.tolist() == [-1.0]
 
 
 @pytest.mark.parametrize(

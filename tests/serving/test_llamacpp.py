@@ -7,7 +7,8 @@ import pytest
 
 from minise import LanguageModel, Question, load
 from minise.data.tasks import Selection, load_tasks
-from minise.method import SelfEnsemble, label_logits
+from minise.engines import token_counts
+from minise.method import SelfEnsemble
 from tests.serving.conftest import start_llamacpp, write_gguf
 
 
@@ -35,11 +36,12 @@ def test_probabilities_are_those_of_the_weights_within_rounding(
     as we are in float32, times what another order may do."""
     apart = {"ours": 0.0, "served": 0.0}
     for question in questions:
-        plan = SelfEnsemble(trials=3).plan(models[0], question)
-        wide, *others = (label_logits(lm, plan) for lm in models)
+        _, prompts = SelfEnsemble(trials=3).prompts(models[0], question)
+        wide, *others = (lm.logits(prompts) for lm in models)
         for name, rows in zip(apart, others, strict=True):
-            pairs = [(a.softmax(-1), b.softmax(-1)) for a, b in zip(wide, rows, strict=True)]
-            apart[name] = max(apart[name], *(float((p - q).abs().max()) for p, q in pairs))
+            for a, b in zip(wide, rows, strict=True):
+                gap = (a.labels.softmax(dim=-1) - b.labels.softmax(dim=-1)).abs().max()
+                apart[name] = max(apart[name], float(gap))
     assert 0 < apart["served"] < 4 * apart["ours"] < 1e-4
 
 
@@ -48,22 +50,23 @@ def test_its_cache_computes_what_a_tree_does(
 ) -> None:
     """In the order in which prompts go out, each shares most with the one before."""
     served = models[-1]
-    plan = SelfEnsemble().plan(served, questions[0])
-    request, replies = served.elsewhere.request, list[dict[str, Any]]()
+    _, prompts = SelfEnsemble().prompts(served, questions[0])
+    request, replies = served.server.request, list[dict[str, Any]]()
 
     def watch(path: str, body: dict[str, Any]) -> Any:
         body["response_fields"].append("timings")
         replies.append(request(path, body))
         return replies[-1]
 
-    monkeypatch.setattr(served.elsewhere, "request", watch)
-    label_logits(served, plan)
+    monkeypatch.setattr(served.server, "request", watch)
+    served.logits(prompts)
     firsts = [
         one for one in replies if len(one["completion_probabilities"][0]["top_logprobs"]) == 100
     ]
     asked = sum(one["tokens_evaluated"] for one in firsts)
     computed = asked - sum(one["timings"]["cache_n"] for one in firsts)
-    prompts = set(map(tuple, plan.branches))
-    assert asked == sum(len(plan.prefix) + len(branch) for branch in prompts)
-    assert computed <= plan.tokens("tree") + len(prompts)
+    branches = set(map(tuple, prompts.branches))
+    assert asked == sum(len(prompts.prefix) + len(branch) for branch in branches)
+    tree = token_counts(prompts.prefix, prompts.branches)["tree"]
+    assert computed <= tree + len(branches)
     assert asked > 1.5 * computed

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from minise import LanguageModel, Question, load
+from minise import LanguageModel, Prompts, Question, branch_logits, generate, load
 from minise.commands.cli import main
-from minise.engines import branch_logits
 from minise.errors import InputError, Unsuited
 from minise.evaluation.run import read_rows
-from minise.method import SelfEnsemble, Standard, ask, label_logits
+from minise.method import SelfEnsemble, Standard, ask
+from minise.methods.cloze import Cloze
 from minise.serving import server as serving
 from tests.serving.conftest import ANSWERS, Handler, Pretender
 
@@ -53,15 +53,17 @@ def test_label_logits_are_the_servers_log_probabilities(
 ) -> None:
     server = pretend(kind)
     lm = connect(server, folder)
-    plan = SelfEnsemble(trials=4).plan(lm, QUESTION)
-    for prompt, row in zip(plan.prompts, label_logits(lm, plan), strict=True):
-        expected = server.log_p([*plan.prefix, *prompt.ids])[prompt.label_ids]
-        torch.testing.assert_close(row, expected, rtol=0, atol=1e-12)
-    prompts = [str(body.get("prompt", body.get("input_ids"))) for body in server.asked]
+    _, prompts = SelfEnsemble(trials=4).prompts(lm, QUESTION)
+    for branch, ids, read in zip(
+        prompts.branches, prompts.label_ids, lm.logits(prompts), strict=True
+    ):
+        expected = server.log_p([*prompts.prefix, *branch])[ids]
+        torch.testing.assert_close(read.log_probabilities, expected, rtol=0, atol=1e-12)
+    asked = [str(body.get("prompt", body.get("input_ids"))) for body in server.asked]
     if kind == "llamacpp":  # a label beyond the first 100 is asked for again, with more
         assert {body["n_probs"] for body in server.asked} == {100, 5000}
     else:
-        assert len(prompts) == len(set(prompts)) == len(set(map(tuple, plan.branches)))
+        assert len(asked) == len(set(asked)) == len(set(map(tuple, prompts.branches)))
     assert 1 < server.most_at_once <= {"llamacpp": 2}.get(kind, 32)
     assert server.keys == {f"Bearer {KEY}"}
 
@@ -76,11 +78,34 @@ def test_a_server_of_texts_gives_labels_by_their_texts(pretend: Start, folder: P
     assert text.endswith("Answer:")
 
 
-def test_the_total_of_log_probabilities_is_nought(pretend: Start, folder: Path) -> None:
-    lm = connect(pretend("sglang"), folder)
-    read = lm.elsewhere([5, 6], [[7], [8]], [1, 2], total=True)
-    assert read.shape == (2, 3)
-    assert read[:, 2].tolist() == [0, 0]
+@pytest.mark.parametrize(
+    ("kind", "field"), [("vllm", "logprob_token_ids"), ("sglang", "token_ids_logprob")]
+)
+def test_a_prompt_asks_for_its_own_labels_and_equal_prompts_are_asked_once(
+    pretend: Start, folder: Path, kind: str, field: str
+) -> None:
+    server = pretend(kind)
+    lm = connect(server, folder)
+    prompts = Prompts([5], [[7], [8], [7]], [[1, 2], [3], [4, 1]])
+    first, _, third = lm.logits(prompts)
+    log_p = server.log_p([5, 7])
+    assert first.labels.tolist() == log_p[[1, 2]].tolist()
+    assert third.labels.tolist() == log_p[[4, 1]].tolist()
+    assert [float(one.total) for one in (first, third)] == [0, 0]
+    asked = {str(body.get("prompt", body.get("input_ids"))): body[field] for body in server.asked}
+    assert len(server.asked) == 2
+    assert sorted(asked.values()) == [[1, 2, 4], [3]]
+
+
+def test_cloze_asks_a_server_for_the_tokens_of_the_texts(pretend: Start, folder: Path) -> None:
+    """It does not need the logits of the whole vocabulary."""
+    server = pretend("sglang")
+    lm = connect(server, folder)
+    answer = ask(lm, Cloze(end=False), Question("Which?", ["a", "b"]))
+    space_a, space_b = lm.tokenizer.encode(["Which?\nAnswer: a", "Which?\nAnswer: b"])
+    assert space_a[:-1] == space_b[:-1]
+    log_p = server.log_p(space_a[:-1])[[space_a[-1], space_b[-1]]]
+    torch.testing.assert_close(answer.probabilities, log_p.softmax(dim=0), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", list(ANSWERS))
@@ -207,19 +232,24 @@ def test_settings_of_weights_and_a_missing_tokenizer_are_refused(folder: Path) -
         load(folder, tokenizer=folder)
 
 
-def test_a_method_that_needs_weights_is_unsuited(pretend: Start, folder: Path) -> None:
-    lm = connect(pretend("vllm"), folder)
-    with pytest.raises(Unsuited, match="logits of all tokens"):
-        branch_logits(lm, [1, 2], [[3]])
-    with pytest.raises(Unsuited, match="needs weights that minise runs itself"):
-        _ = lm.refined
+def test_a_setting_of_how_prompts_run_is_refused(folder: Path) -> None:
+    for message, settings in {
+        "leave --engine out": {"engine": "packed"},
+        "leave --equal-bits out": {"equal_bits": True},
+    }.items():
+        with pytest.raises(InputError, match=message):
+            load("server:http://127.0.0.1:1", tokenizer=folder, **settings)
+
+
+def test_what_needs_weights_is_unsuited(pretend: Start, folder: Path) -> None:
+    with pytest.raises(Unsuited):
+        generate(connect(pretend("vllm"), folder), ["Why?"])
 
 
 def test_a_prompt_beyond_the_servers_context_is_refused(pretend: Start, folder: Path) -> None:
+    lm = connect(pretend("vllm"), folder)
     with pytest.raises(Unsuited, match="positions for 1023"):
-        connect(pretend("vllm"), folder).elsewhere and branch_logits(
-            connect(pretend("vllm"), folder), [1] * 1024, [[3]], columns=[1]
-        )
+        lm.logits(Prompts([1] * 1024, [[3]], [[1]]))
 
 
 # A run against a server that is killed, and by a client that is.
