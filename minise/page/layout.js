@@ -11,7 +11,7 @@ export function separate(prefix, branches) {
 }
 
 // The prefix once, then every branch whole.
-export function dense(prefix, branches) {
+export function packed(prefix, branches) {
   return grow(prefix, branches, false);
 }
 

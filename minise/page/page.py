@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from minise.data.miniature import evaluation_questions
-from minise.engines import LanguageModel
+from minise.equal_bits.decoder import EqualBits
 from minise.errors import InputError
+from minise.lm import LocalModel
 from minise.question import Question
 
 FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
@@ -35,7 +36,7 @@ _IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 
 
-def live_page(lm: LanguageModel, asked: dict[str, Any]) -> str:
+def live_page(lm: LocalModel, asked: dict[str, Any]) -> str:
     """The page in which a model runs: one file, which needs no network, and whose policy forbids
     every request. `asked`: the question that it opens with (`Asked.embedded`).
 
@@ -58,13 +59,15 @@ def live_page(lm: LanguageModel, asked: dict[str, Any]) -> str:
     return page_of(embedded)
 
 
-def why_not_live(lm: LanguageModel) -> str:
+def why_not_live(lm: LocalModel) -> str:
     """Why a model does not run in a page; empty if it does. It must be of FAMILIES, have at most
     MOST_NUMBERS numbers, none of them in 4 bits, and a tokenizer of byte-level BPE."""
-    family, values = lm.config.model_type, sum(x.numel() for x in lm.decoder.parameters())
+    family, values = lm.family, sum(x.numel() for x in lm.decoder.parameters())
     layers = [x for name, x in lm.decoder.named_modules() if name.endswith("_proj")]
     if family not in FAMILIES:
         return f"the live page has no {family}, only {', '.join(FAMILIES)}"
+    if isinstance(lm.decoder, EqualBits):
+        return "it runs with equal bits, which the live page has not"
     if not all(isinstance(layer, nn.Linear) for layer in layers):
         return "its weights are in 4 bits, which the live page has not"
     if values > MOST_NUMBERS:

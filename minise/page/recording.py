@@ -1,13 +1,13 @@
 """The scenes with recorded answers, for a checkpoint that does not run in a page.
 
 The scenes ask a model in one way: a row of tokens with positions and a mask, and the tokens at
-which to read. Here Python asks all that they can ask about one question, with the package's own
-engines, and the page finds each answer by a hash of what it asks (recording.js). So the scenes are
-those of the live page. What is recorded: the prompt with each number of choices (Ask), with other
-labels and with a text before the list (Why); one trial with another word in group 1, under both
-masks and with both positions, and how far from a run of its own each layer is (Leak); one trial
-with each line hidden, its attention, and the answer after each layer (Read); all trials (Mean).
-Split, Pack and the judgement of a mask need no model.
+which to read. Here Python asks all that they can ask about one question, and the page finds each
+answer by a hash of what it asks (recording.js). So the scenes are those of the live page. What is
+recorded: the prompt with each number of choices (Ask), with other labels and with a text before the
+list (Why); one trial with another word in group 1, under both masks and with both positions, and
+how far from a run of its own each layer is (Leak); one trial with each line hidden, its attention,
+and the answer after each layer (Read); all trials (Mean). Split, Pack and the judgement of a mask
+need no model.
 """
 
 from __future__ import annotations
@@ -15,30 +15,29 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel, layout_ends, on, read_logits
+from minise.equal_bits.decoder import EqualBits
 from minise.errors import InputError
-from minise.grouping import Groups
-from minise.layout import Layout, Tree, causal_mask, pack
-from minise.method import Plan, SelfEnsemble
+from minise.grouping import Groups, random_partitions
+from minise.layout import Layout, causal_mask, pack
+from minise.lm import LocalModel, Prompts, check_finite, check_prompts
+from minise.method import SelfEnsemble
 from minise.page.page import MOST_CHOICES, page_of, page_question
-from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, Prompt, write_prompts
+from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
 from minise.question import Question
-from minise.verify.comparison import relative
 from minise.verify.recording import record
 
 MOST_TRIALS, MOST_SEED = 40, 9999  # that the scenes can show
 GROUPS = 3  # at most, in the row of Leak
-AT_ONCE = 10  # trials in a pass
 WORDS = 2  # that Leak puts in place of group 1's first choice
 MARKS = 400  # for the logits of all tokens, in Read
 FEW = 4  # choices in Why, once under the labels behind the first FEW, once behind FILLER
@@ -50,11 +49,19 @@ FILLER = (  # neutral text, about as long as FEW lines of choices
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Prompts in one row of tokens. label_ids: for each of its ends, the ids of its labels."""
+
+    layout: Layout
+    label_ids: list[list[int]]
+
+
+@dataclass(frozen=True, eq=False)
 class Said:
     """What the model says of a layout. logits: at some of its rows, of labels, by row and token id.
-    read: more of such a row, for Read (see `read_said`). apart: after each layer, how far group 2's
-    end is from a run of its own, as a part of its size."""
+    read: more of such a row, for Read (see `whole_said`). apart: after each layer, how far group
+    2's end is from a run of its own, as a part of its size."""
 
     layout: Layout
     logits: dict[int, dict[int, float]]
@@ -66,7 +73,7 @@ class Said:
 class Asked:
     """A question, and how it is asked: N trials with groups of m."""
 
-    lm: LanguageModel
+    lm: LocalModel
     question: Question
     m: int
     N: int
@@ -76,16 +83,23 @@ class Asked:
     def lines(self) -> Lines:
         return Lines(self)
 
-    def trials(self) -> Plan:
-        """The prompts of all trials."""
-        return SelfEnsemble(self.m, self.N).plan(self.lm, self.question, self.seed)
+    @cached_property
+    def groups(self) -> Groups:
+        """Of all trials."""
+        K = len(self.question.choices)
+        return random_partitions(K, self.m, self.N, self.seed, self.question.id)
 
-    def prompts(self, lists: Sequence[Sequence[str]]) -> Plan:
+    @cached_property
+    def prompts(self) -> Prompts:
+        """Of all trials: a prompt for each group."""
+        _, prompts = SelfEnsemble(self.m, self.N).prompts(self.lm, self.question, self.seed)
+        check_prompts(self.lm, prompts)
+        return prompts
+
+    def prompts_of(self, lists: Sequence[Sequence[str]]) -> Prompts:
         """Prompts with these choices and the null option."""
         texts = [[*one, NULL_OPTION] for one in lists]
-        tokenizer, text = self.lm.tokenizer, self.question.text
-        prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, text, texts)
-        return Plan(self.question, Groups(()), prefix, prompts)
+        return write_prompts(self.lm.tokenizer, DEFAULT_TEMPLATE, self.question.text, texts)
 
     def embedded(self) -> dict[str, Any]:
         """The question and its settings, as the page has them."""
@@ -100,17 +114,18 @@ def recorded_page(asked: Asked, why: str, tell: Callable[[str], object]) -> str:
     Raises InputError for a prompt beyond the model's positions, and for a tokenizer that joins two
     lines of a prompt.
     """
-    lm, lines, item = asked.lm, asked.lines, world_item(asked.question)
+    lm, lines = asked.lm, asked.lines
+    first_trial = asked.groups.trials[0]
     embedded = {
         "name": Path(lm.name).name,
         "config": {"sliding_windows": list(lm.config.sliding_windows)},
         "tokenizer": {"lines": lines.ids, "pieces": lines.pieces()},
         "weights": "",
-        "world": [item],
+        "world": [world_item(asked.question)],
         **asked.embedded(),
         "recording": {
             "why": why,
-            "words": other_words(asked.question, leak_groups(asked.trials().groups.trials[0])),
+            "words": other_words(asked.question, leak_groups(first_trial)),
             "answers": as_json(all_said(asked, tell)),
         },
     }
@@ -141,8 +156,8 @@ def world_item(question: Question) -> dict[str, Any]:
 
 
 def all_said(asked: Asked, tell: Callable[[str], object]) -> list[Said]:
-    """The answers to all that the page can ask. Leak comes before Read, whose row it has, too: its
-    numbers are compared bit for bit."""
+    """The answers to all that the page can ask. Leak comes before Read, which has one of its rows:
+    the logits of Leak are compared bit for bit, so those are kept."""
     said: list[Said] = []
     steps = {
         "Ask and Why: prompts with all choices": ask_said,
@@ -156,68 +171,76 @@ def all_said(asked: Asked, tell: Callable[[str], object]) -> list[Said]:
     return said
 
 
-def run_all(
-    lm: LanguageModel, rows: Sequence[tuple[Layout, list[list[int]]]]
-) -> Iterator[tuple[Said, list[Tensor]]]:
-    """Run layouts in one pass, and read labels (ids for each end): of each layout the answer, and
-    after each layer the stream (G, D) at its ends. By the decoder whose bits do not depend on what
-    runs together."""
-    layouts, lengths = [layout for layout, _ in rows], [len(layout.tokens) for layout, _ in rows]
-    starts = [0, *accumulate(lengths)]
-    whole = Layout(
-        torch.cat([layout.tokens for layout in layouts]),
-        torch.cat([layout.positions for layout in layouts]),
-        torch.block_diag(*[layout.mask for layout in layouts]).bool(),
-        torch.cat([one.ends + start for one, start in zip(layouts, starts, strict=False)]),
-    )
-    columns = sorted({i for _, labels in rows for ids in labels for i in ids})
-    with torch.inference_mode(), record(lm.refined) as seen:
-        logits = read_logits(lm, layout_ends(lm, whole), columns).double().cpu()
-    values = iter(logits.tolist())
-    for (layout, labels), start in zip(rows, starts, strict=False):
-        said = {
-            end: {i: value for i, value in zip(columns, next(values), strict=True) if i in ids}
-            for end, ids in zip(layout.ends.tolist(), labels, strict=True)
-        }
-        yield Said(layout, said), [rows[layout.ends + start] for rows in by_layer(seen.residual)]
+@torch.inference_mode()
+def row_said(lm: LocalModel, row: Row) -> Said:
+    """Run a row, and read the labels at its ends."""
+    layout = row.layout
+    hidden_GD = lm.decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
+    return Said(layout, label_logits(lm, hidden_GD, row))
+
+
+def label_logits(lm: LocalModel, hidden_GD: Tensor, row: Row) -> dict[int, dict[int, float]]:
+    """The logits of the labels at the ends of a row: by end, by token id."""
+    logits = {}
+    for hidden_D, end, ids in zip(hidden_GD, row.layout.ends.tolist(), row.label_ids, strict=True):
+        values = logits_of(lm, hidden_D, ids)
+        logits[end] = dict(zip(ids, values.tolist(), strict=True))
+    return logits
+
+
+def logits_of(lm: LocalModel, hidden_D: Tensor, ids: list[int]) -> Tensor:
+    """The logits (C,) of some token ids."""
+    values: Tensor = lm.decoder.logits(hidden_D, torch.tensor(ids, device=hidden_D.device))
+    check_finite(lm, values, hidden_D)
+    return values
 
 
 def by_layer(recorded: dict[int, Tensor]) -> list[Tensor]:
     """What was recorded of a row of tokens, from the first layer to the last."""
-    return [one.squeeze(0) for _, one in sorted(recorded.items())]
+    return [recorded[layer].squeeze(0) for layer in sorted(recorded)]
 
 
 def ask_said(asked: Asked) -> list[Said]:
     """Standard inference with 2, 3, ... of the choices, and the two prompts of Why."""
-    item, encode, template = world_item(asked.question), asked.lm.tokenizer.encode, DEFAULT_TEMPLATE
-    ways = [(K, LABELS[:K], "") for K in range(2, len(item["choices"]) + 1)]
+    item = world_item(asked.question)
+    said = []
+    for K in range(2, len(item["choices"]) + 1):
+        said.append(list_said(asked, K, LABELS[:K], before=""))
     few = min(FEW, len(item["choices"]))
-    ways += [(few, LABELS[FEW : FEW + few], ""), (few, LABELS[:few], "".join(FILLER))]
-    rows = []
-    for K, labels, filler in ways:
-        names = [one for one, at in zip(item["choices"], item["rank"], strict=True) if at < K]
-        pairs = zip(labels, names, strict=True)
-        listed = [template.choice.format(label=label, choice=name) for label, name in pairs]
-        text = template.prefix(item["question"]) + filler + "".join(listed) + template.cue
-        cues = [text + template.label.format(label=label) for label in labels]
-        whole, *longer = encode([text, *cues])
-        rows.append((pack(whole[:-1], [whole[-1:]]), [[ids[-1] for ids in longer]]))
-    return [said for said, _ in run_all(asked.lm, rows)]
+    said.append(list_said(asked, few, LABELS[FEW : FEW + few], before=""))
+    said.append(list_said(asked, few, LABELS[:few], before="".join(FILLER)))
+    return said
+
+
+def list_said(asked: Asked, K: int, labels: str, before: str) -> Said:
+    """The answer to one list of K of the choices, with these labels, and a text before the list."""
+    item, template = world_item(asked.question), DEFAULT_TEMPLATE
+    names = []
+    for name, rank in zip(item["choices"], item["rank"], strict=True):
+        if rank < K:
+            names.append(name)
+    text = template.prefix(item["question"]) + before
+    for label, name in zip(labels, names, strict=True):
+        text += template.choice.format(label=label, choice=name)
+    text += template.cue
+    answered = [text + template.label.format(label=label) for label in labels]
+    ids, *longer = asked.lm.tokenizer.encode([text, *answered])
+    prompt = Prompts(ids[:-1], [ids[-1:]], [[one[-1] for one in longer]])
+    check_prompts(asked.lm, prompt)
+    return row_said(asked.lm, Row(pack(prompt.prefix, prompt.branches), prompt.label_ids))
 
 
 def mean_said(asked: Asked) -> list[Said]:
-    """The trials, each as a tree of its groups, some in a pass."""
-    plan = asked.trials()
-    prompts = iter(plan.prompts)
-    rows = [_row(plan, [next(prompts) for _ in one], tree=True) for one in plan.groups.trials]
-    parts = [rows[first : first + AT_ONCE] for first in range(0, len(rows), AT_ONCE)]
-    return [said for part in parts for said, _ in run_all(asked.lm, part)]
-
-
-def _row(plan: Plan, prompts: Sequence[Prompt], tree: bool = False) -> tuple[Tree, list[list[int]]]:
-    """Prompts of a plan in one row, and the ids of their labels."""
-    layout = pack(plan.prefix, [prompt.ids for prompt in prompts], tree=tree)
-    return layout, [prompt.label_ids or [] for prompt in prompts]
+    """The trials, each as a tree of its groups."""
+    prompts = asked.prompts
+    said = []
+    first = 0
+    for trial in asked.groups.trials:
+        own = slice(first, first + len(trial))
+        first += len(trial)
+        layout = pack(prompts.prefix, prompts.branches[own], tree=True)
+        said.append(row_said(asked.lm, Row(layout, prompts.label_ids[own])))
+    return said
 
 
 def leak_groups(trial: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -239,60 +262,103 @@ def other_words(question: Question, groups: Sequence[Sequence[int]]) -> list[str
 
 def leak_said(asked: Asked) -> list[Said]:
     """The row with each word in group 1, as it should be and ablated, and group 2 alone."""
+    lm = with_equal_bits(asked.lm)
     choices = asked.question.choices
-    groups = leak_groups(asked.trials().groups.trials[0])
-    lists = [[choices[i] for i in group] for group in groups]
-    rows = []
-    for word in [lists[0][0], *other_words(asked.question, groups)]:
-        plan = asked.prompts([[word, *lists[0][1:]], *lists[1:]])
-        flat, labels = _row(plan, plan.prompts)
-        masks = flat.mask, causal_mask(len(flat.tokens))
-        places = flat.positions, torch.arange(len(flat.tokens))
-        pairs = product(masks, places)
-        rows += [(flat.replace(mask=mask, positions=place), labels) for mask, place in pairs]
-    alone = _row(plan, plan.prompts[1:2])
-    (first, streams), *others = run_all(asked.lm, [alone, *rows])
-    return [first] + [
-        replace(said, apart=[relative(a[-1:], b[1:2]) for a, b in zip(streams, there, strict=True)])
-        for said, there in others
-    ]
+    groups = leak_groups(asked.groups.trials[0])
+    first_group, *others = [[choices[i] for i in group] for group in groups]
+
+    prompts = asked.prompts_of([first_group, *others])
+    layout = pack(prompts.prefix, prompts.branches[1:2])
+    alone = leak_row_said(lm, Row(layout, prompts.label_ids[1:2]), int(layout.ends[0]))
+    said = [alone.said]
+
+    for word in [first_group[0], *other_words(asked.question, groups)]:
+        prompts = asked.prompts_of([[word, *first_group[1:]], *others])
+        packed = pack(prompts.prefix, prompts.branches)
+        T = len(packed.tokens)
+        for mask in (packed.mask, causal_mask(T)):
+            for positions in (packed.positions, torch.arange(T)):
+                row = Row(packed.replace(mask=mask, positions=positions), prompts.label_ids)
+                beside = leak_row_said(lm, row, int(packed.ends[1]))
+                for a_D, b_D in zip(alone.streams, beside.streams, strict=True):
+                    beside.said.apart.append(distance(a_D, b_D))
+                said.append(beside.said)
+    return said
+
+
+def with_equal_bits(lm: LocalModel) -> LocalModel:
+    """The model by which Leak is recorded: a row's bits do not depend on what runs beside it. On a
+    GPU there is none, and the page shows what rounding leaves."""
+    if isinstance(lm.decoder, EqualBits) or lm.decoder.device.type != "cpu":
+        return lm
+    return replace(lm, decoder=EqualBits(lm.decoder))
+
+
+@dataclass(frozen=True, eq=False)
+class LeakRow:
+    """An answer, and after each layer the residual stream (D,) of group 2's end."""
+
+    said: Said
+    streams: list[Tensor]
+
+
+@torch.inference_mode()
+def leak_row_said(lm: LocalModel, row: Row, end: int) -> LeakRow:
+    """Run a row, and keep the streams of the token `end`."""
+    layout = row.layout
+    with record(lm.decoder) as seen:
+        hidden_TD = lm.decoder(layout.tokens, layout.positions, layout.mask)
+    said = Said(layout, label_logits(lm, hidden_TD[layout.ends], row))
+    return LeakRow(said, [stream_TD[end] for stream_TD in by_layer(seen.residual)])
+
+
+def distance(a_D: Tensor, b_D: Tensor) -> float:
+    """The size of the difference, as a part of the size of `a_D`."""
+    wide = a_D.double()
+    return float((wide - b_D.double()).norm() / wide.norm())
 
 
 def read_said(asked: Asked) -> list[Said]:
     """The groups of the first trial in one row, and each line of a group hidden from its end."""
-    choices, (trial, *_) = asked.question.choices, asked.trials().groups.trials
-    lists = [[choices[i] for i in group] for group in trial]
-    plan = asked.prompts(lists)
-    flat, labels = _row(plan, plan.prompts)
-    columns = sorted({i for ids in labels for i in ids})
-    answers = [whole_said(asked.lm, flat, labels, columns)]
-    for names, prompt, end in zip(lists, plan.prompts, flat.ends, strict=True):
-        start = int(end) + 1 - len(plan.prefix) - len(prompt.ids)  # of the prompt but its prefix
+    choices = asked.question.choices
+    lists = [[choices[i] for i in group] for group in asked.groups.trials[0]]
+    prompts = asked.prompts_of(lists)
+    packed = pack(prompts.prefix, prompts.branches)
+    columns = sorted({token for ids in prompts.label_ids for token in ids})
+    said = [whole_said(asked.lm, Row(packed, prompts.label_ids), columns)]
+    P = len(prompts.prefix)
+    for number, names in enumerate(lists):
+        end = int(packed.ends[number])
+        start = end + 1 - len(prompts.branches[number])  # the row of the group's first token
         for first, last in pairwise(asked.lines.stops([*names, NULL_OPTION])):
-            mask = flat.mask.clone()
-            mask[end, start + first : start + last] = False
-            hidden = flat.replace(mask=mask, ends=end[None])
-            answers.append(whole_said(asked.lm, hidden, [prompt.label_ids or []], columns))
-    return answers
+            mask = packed.mask.clone()
+            mask[end, start + first - P : start + last - P] = False
+            layout = packed.replace(mask=mask, ends=torch.tensor([end]))
+            row = Row(layout, [prompts.label_ids[number]])
+            said.append(whole_said(asked.lm, row, columns))
+    return said
 
 
-def whole_said(lm: LanguageModel, row: Layout, labels: list[list[int]], columns: list[int]) -> Said:
-    """All that Read draws of a row: labels (ids for each end), the attention weights of each end,
-    and the logits of `columns` after each layer, read out as after the last one."""
-    decoder = lm.decoder
-    with torch.inference_mode(), record(decoder, attention=True) as seen:
-        hidden = decoder(*on(lm, row.tokens, row.positions), row.mask)[row.ends]
-        logits = read_logits(lm, hidden, is_plain=True).double().cpu()
-        streams = [decoder.model.norm(stream[row.ends]) for stream in by_layer(seen.residual)]
-        lens = [read_logits(lm, one, columns, is_plain=True).tolist() for one in streams]
-    weights = torch.stack(by_layer(seen.attention)).float().cpu()
-    said = Said(row, {})
-    for number, (end, ids) in enumerate(zip(row.ends.tolist(), labels, strict=True)):
-        said.logits[end] = dict(zip(ids, logits[number, ids].tolist(), strict=True))
+@torch.inference_mode()
+def whole_said(lm: LocalModel, row: Row, columns: list[int]) -> Said:
+    """All that Read draws of a row: the attention weights of each end, and the logits of `columns`
+    after each layer, read out as after the last one."""
+    decoder, layout = lm.decoder, row.layout
+    with record(decoder, attention=True) as seen:
+        hidden_TD = decoder(layout.tokens, layout.positions, layout.mask)
+    hidden_GD = hidden_TD[layout.ends]
+    logits_GV = decoder.logits(hidden_GD).double().cpu()
+    weights_LHTT = torch.stack(by_layer(seen.attention)).float().cpu()
+    said = Said(layout, label_logits(lm, hidden_GD, row))
+    for logits_V, end in zip(logits_GV, layout.ends.tolist(), strict=True):
+        lens = []
+        for stream_TD in by_layer(seen.residual):
+            values = logits_of(lm, decoder.model.norm(stream_TD[end]), columns)
+            lens.append(dict(zip(columns, values.tolist(), strict=True)))
         said.read[end] = {
-            **_every(logits[number]),
-            "attention": _packed(weights[:, :, end]),
-            "lens": [dict(zip(columns, rows[number], strict=True)) for rows in lens],
+            **_every(logits_V),
+            "attention": _packed(weights_LHTT[:, :, end]),
+            "lens": lens,
         }
     return said
 
@@ -316,35 +382,44 @@ class Lines:
     """
 
     def __init__(self, asked: Asked) -> None:
-        plan = asked.trials()
-        self.lm, question, template = asked.lm, asked.question, DEFAULT_TEMPLATE
+        self.lm = asked.lm
+        question, template = asked.question, DEFAULT_TEMPLATE
         self.first = template.prefix(question.text)
         labels = LABELS[: max(len(question.choices) + 1, 2 * FEW)]
-        cues = [template.cue + template.label.format(label=label) for label in labels]
-        texts = [template.cue, *FILLER, *cues]
+        texts = [template.cue, *FILLER]
+        texts += [template.cue + template.label.format(label=label) for label in labels]
         for choice in (*question.choices, NULL_OPTION):
             texts += [template.choice.format(label=label, choice=choice) for label in labels]
-        begin, *longer = self.lm.tokenizer.encode([self.first, *(self.first + t for t in texts)])
-        self.ids = {self.first: begin}
-        self.ids |= {text: ids[len(begin) :] for text, ids in zip(texts, longer, strict=True)}
-        apart = all(ids[: len(begin)] == begin for ids in longer)
-        if not apart or any(self.encode(p.text) != plan.prefix + p.ids for p in plan.prompts):
+        whole = [self.first + text for text in texts]
+        first_ids, *longer = self.lm.tokenizer.encode([self.first, *whole])
+        length = len(first_ids)
+        self.ids = {self.first: first_ids}
+        for text, ids in zip(texts, longer, strict=True):
+            self.ids[text] = ids[length:]
+        joins = any(ids[:length] != first_ids for ids in longer)
+        prompts = asked.prompts
+        for text, branch in zip(prompts.texts, prompts.branches, strict=True):
+            joins = joins or self.encode(text) != prompts.prefix + branch
+        if joins:
             why = "its tokenizer joins lines of a prompt; choose another model"
             raise InputError(f"{self.lm.name}: {why}")
 
     def encode(self, text: str) -> list[int]:
         """The ids of a prompt. At each place the longest line that fits is taken."""
         lines = "|".join(map(re.escape, sorted(self.ids, key=len, reverse=True)))
-        return [token for line in re.findall(lines, text) for token in self.ids[line]]
+        ids: list[int] = []
+        for line in re.findall(lines, text):
+            ids += self.ids[line]
+        return ids
 
     def stops(self, names: Sequence[str]) -> list[int]:
         """How many tokens of a prompt stand before its first choice, before its second, ..., and
         before its cue."""
-        lines = [
-            DEFAULT_TEMPLATE.choice.format(label=label, choice=name)
-            for label, name in zip(LABELS, names, strict=False)
-        ]
-        return list(accumulate([len(self.ids[line]) for line in [self.first, *lines]]))
+        lengths = [len(self.ids[self.first])]
+        for label, name in zip(LABELS, names, strict=False):
+            line = DEFAULT_TEMPLATE.choice.format(label=label, choice=name)
+            lengths.append(len(self.ids[line]))
+        return list(accumulate(lengths))
 
     def pieces(self) -> dict[int, str]:
         """The text of each token as it stands after the question. Some tokenizers would decode a

@@ -2,7 +2,7 @@
 // answer, and paints the mask until nothing changes; then come the positions.
 import { button, chooser, colour, el, equation, fill, layerPlot, maskCanvas, paragraph, percent,
   shownPiece } from "./draw.js";
-import { dense, runOn, separate } from "./layout.js";
+import { packed, runOn, separate } from "./layout.js";
 import { blockMask, cellWords, changeWords, largestChange, paintBlock, readBlocks, readersOfFirst,
   relativeChange, windowKinds, writeBlocks } from "./leak.js";
 import { NULL_OPTION, prompts, softmax } from "./method.js";
@@ -52,7 +52,7 @@ function leakRow(app, groups, word) {
   const choices = [...app.state.choices, word, NULL_OPTION];
   const listed = groups.map((group, g) => (g ? group : [choices.length - 2, ...group.slice(1)]));
   const { prefix, branches, labels } = prompts(app.tokenizer, app.state.question, choices, listed);
-  const layout = dense(prefix, branches);
+  const layout = packed(prefix, branches);
   layout.texts = layout.ids.map((id) => shownPiece(app.tokenizer, id));
   const names = listed.map((group) => [...group.map((i) => choices[i]), NULL_OPTION]);
   const row = { word, labels, layout, alone: separate(prefix, branches)[1], names };

@@ -2,11 +2,11 @@
 // every common beginning.
 import { animate, colour, edgeName, el, equation, fill, groupCss, paragraph, shownPiece,
   thousands } from "./draw.js";
-import { dense, separate, tree } from "./layout.js";
+import { packed, separate, tree } from "./layout.js";
 
 const STAGES = {
   separate: ["separate prompts", "Each prompt has its own copy of the question."],
-  dense: ["one row", "The question is written once. The groups follow it, and each counts its " +
+  packed: ["one row", "The question is written once. The groups follow it, and each counts its " +
     "positions on from the question, as if it were the only one."],
   tree: ["tree", "Prompts that begin alike also share those tokens. Each token still sees the " +
     "same tokens at the same positions, so the answers stay the same. A trunk that all share, " +
@@ -66,7 +66,7 @@ function updatePack(app) {
   const key = JSON.stringify([prefix, branches]);
   const moved = packView.key === key && packView.stage !== stage;
   if (packView.key !== key) {
-    const layouts = { separate: separate(prefix, branches), dense: [dense(prefix, branches)],
+    const layouts = { separate: separate(prefix, branches), packed: [packed(prefix, branches)],
       tree: [tree(prefix, branches)] };
     const perTrial = trials[0].length;
     Object.assign(packView, { key, cells: packCells(layouts, prefix.length, perTrial),
@@ -97,16 +97,16 @@ const packSizes = (layouts) => Object.fromEntries(Object.entries(layouts).map(([
 
 // ------------------------------------------------------------------ all prompts, a square a token
 
-// Each token of the separate prompts, and its row in the dense layout and in the tree. `first`: the
+// Each token of the separate prompts, and its row in the packed layout and in the tree. `first`: the
 // token that stays where several are merged. `shared`: several prompts have it in the tree.
 function packCells(layouts, P, perTrial) {
-  const cells = [], kept = { dense: new Set(), tree: new Set() };
+  const cells = [], kept = { packed: new Set(), tree: new Set() };
   layouts.separate.forEach(({ ids }, prompt) => {
-    const rows = { dense: packPath(layouts.dense[0], prompt),
+    const rows = { packed: packPath(layouts.packed[0], prompt),
       tree: packPath(layouts.tree[0], prompt) };
     ids.forEach((_, at) => {
       const cell = { prompt, at, id: ids[at], segment: at < P ? -1 : prompt % perTrial, first: {} };
-      for (const name of ["dense", "tree"]) {
+      for (const name of ["packed", "tree"]) {
         cell[name] = rows[name][at];
         cell.first[name] = !kept[name].has(cell[name]);
         kept[name].add(cell[name]);
@@ -143,7 +143,7 @@ function packPath({ parents, ends }, branch) {
 // The largest squares with which all prompts fit the width and the height; where each token is.
 function packPlaces(cells, wide, high) {
   const prompts = cells.at(-1).prompt + 1, longest = Math.max(...cells.map(({ at }) => at)) + 1;
-  const most = Math.max(...cells.map(({ dense: row }) => row)) + 1;
+  const most = Math.max(...cells.map(({ packed: row }) => row)) + 1;
   let size = 9, beside, columns, lines;
   for (; size > 1; size -= 0.5) {
     beside = Math.max(Math.floor((wide + 2 * size) / ((longest + 2) * size)), 1);
@@ -211,7 +211,7 @@ function drawPackWords(app, stage) {
     return word;
   }));
   if (stage !== "tree") {
-    fill(packView.words, (stage === "dense" ? [[...one, ...other]] : [one, other]).map((line) =>
+    fill(packView.words, (stage === "packed" ? [[...one, ...other]] : [one, other]).map((line) =>
       el("div", {}, line)));
     return;
   }

@@ -2,7 +2,7 @@
 // that token look.
 import { bars, chooser, el, equation, fill, layerPlot, paragraph, percent, plot,
   shownPiece, slider } from "./draw.js";
-import { dense } from "./layout.js";
+import { packed } from "./layout.js";
 import { NULL_OPTION, render, softmax, topOf } from "./method.js";
 import { switchOff } from "./recording.js";
 
@@ -66,7 +66,7 @@ async function updateRead(app) {
   const at = Math.min(Math.max(Math.round(state.group) || 1, 1), drawn.length) - 1;
   const group = drawn[at];
   const { prefix, branches, labels } = app.prompts(drawn);
-  const layout = dense(prefix, branches);
+  const layout = packed(prefix, branches);
   const names = [...group.map((i) => state.choices[i]), NULL_OPTION];
   const parts = readParts(app, layout, at, prefix.length, names);
   const hidden = Math.min(Math.max(Math.round(state.hide) || 0, 0), names.length);

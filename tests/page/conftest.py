@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import minise
-from minise import LanguageModel
+from minise import LocalModel
 from minise.commands.options import QUESTION
 from tests.support.browser import (
     PHONE,
@@ -26,13 +26,13 @@ ROOT = Path(minise.__file__).parents[1]
 
 
 @pytest.fixture(scope="session")
-def tiny_llama() -> LanguageModel:
+def tiny_llama() -> LocalModel:
     """The shipped checkpoint that runs in the live page of these tests."""
     return minise.load(ROOT / "weights" / "tiny-llama")
 
 
 @pytest.fixture(scope="session")
-def live_file(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LanguageModel) -> Path:
+def live_file(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LocalModel) -> Path:
     path: Path = tmp_path_factory.mktemp("live") / "live.html"
     path.write_text(minise.explain(tiny_llama, QUESTION).html, encoding="utf-8")
     return path

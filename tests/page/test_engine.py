@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import minise
-from minise import LanguageModel
+from minise import LocalModel
 from minise.data.miniature import evaluation_questions
 from minise.grouping import random_partitions
 from minise.layout import Tree, pack
@@ -58,32 +58,37 @@ both_ways = pytest.mark.parametrize("kernel", [True, False], ids=["WebAssembly",
 
 
 @pytest.fixture(scope="module", params=[*NAMES, "random-qwen2"])
-def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+def lm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     """The shipped checkpoints, and a random one with a window in some of its layers."""
     if request.param == "random-qwen2":
         return load_tiny(tmp_path_factory.mktemp("qwen2"), FAMILIES["qwen2"], dtype=torch.float32)
     return load(WEIGHTS / request.param)
 
 
-def of(lm: LanguageModel, **more: Any) -> dict[str, Any]:
+def of(lm: LocalModel, **more: Any) -> dict[str, Any]:
     """What a script needs of a checkpoint."""
     return {"folder": lm.name, "config": asdict(lm.config), **more}
 
 
-def plans(lm: LanguageModel, count: int) -> list[dict[str, Any]]:
+def plans(lm: LocalModel, count: int) -> list[dict[str, Any]]:
     """One trial of each question, as JSON: prompts longer than a window of 40, and packed ones."""
     sizes = [(8, 8), (8, 4), (4, 2), (2, 1), (3, 3)]
     asked = []
     for number in range(count):
         K, m = sizes[number % len(sizes)]
         question = evaluation_questions(number + 1, K, 0)[number]
-        plan = SelfEnsemble(m, 1).plan(lm, question, 0)
-        labels = [prompt.label_ids for prompt in plan.prompts]
-        asked.append({"prefix": plan.prefix, "branches": plan.branches, "labels": labels})
+        _, prompts = SelfEnsemble(m, 1).prompts(lm, question)
+        asked.append(
+            {
+                "prefix": prompts.prefix,
+                "branches": prompts.branches,
+                "labels": prompts.label_ids,
+            }
+        )
     return asked
 
 
-def test_the_tokenizer_gives_pythons_ids(node: Run, lm: LanguageModel) -> None:
+def test_the_tokenizer_gives_pythons_ids(node: Run, lm: LocalModel) -> None:
     questions = evaluation_questions(40, 8, 1)
     texts = [*TEXTS, *(f"{q.text}\n" + "\n".join(q.choices) for q in questions)]
     raw = json.loads((Path(lm.name) / "tokenizer.json").read_text(encoding="utf-8"))
@@ -100,14 +105,14 @@ def test_the_tokenizer_gives_pythons_ids(node: Run, lm: LanguageModel) -> None:
 
 @both_ways
 def test_hidden_states_and_logits_are_within_1e_4_of_torch(
-    node: Run, lm: LanguageModel, kernel: bool
+    node: Run, lm: LocalModel, kernel: bool
 ) -> None:
     asked = plans(lm, QUESTIONS if kernel else 5)
     sizes = node(
         START
         + """
         const states = data.plans.map(({ prefix, branches, labels }) => {
-          const { ids, positions, mask, ends } = layouts.dense(prefix, branches);
+          const { ids, positions, mask, ends } = layouts.packed(prefix, branches);
           const options = { rows: ends, hidden: true };
           const { hidden, logits } = model.forward(ids, positions, mask, options);
           const read = logits.map((row, g) => Float32Array.from(labels[g], (id) => row[id]));
@@ -131,7 +136,7 @@ def test_hidden_states_and_logits_are_within_1e_4_of_torch(
 
 
 @torch.inference_mode()
-def torch_states(lm: LanguageModel, layout: Tree, labels: list[list[int]]) -> list[np.ndarray]:
+def torch_states(lm: LocalModel, layout: Tree, labels: list[list[int]]) -> list[np.ndarray]:
     """The stream after each layer, then the label logits of each group, flat."""
     with record(lm.decoder) as recording:
         hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)
@@ -140,12 +145,12 @@ def torch_states(lm: LanguageModel, layout: Tree, labels: list[list[int]]) -> li
     return [*streams, *(row[ids].numpy() for row, ids in zip(logits, labels, strict=True))]
 
 
-def test_attention_is_that_of_torch(node: Run, lm: LanguageModel) -> None:
+def test_attention_is_that_of_torch(node: Run, lm: LocalModel) -> None:
     plan = plans(lm, 2)[1]
     got = node(
         START
         + """
-        const { ids, positions, mask } = layouts.dense(data.prefix, data.branches);
+        const { ids, positions, mask } = layouts.packed(data.prefix, data.branches);
         const { attention } = model.forward(ids, positions, mask, { rows: [], attention: true });
         tell(attention.map((heads) => heads.map((weights) => [...weights])));
         """,
@@ -160,7 +165,7 @@ def test_attention_is_that_of_torch(node: Run, lm: LanguageModel) -> None:
 
 @both_ways
 def test_packed_runs_equal_separate_runs_bit_for_bit(
-    node: Run, lm: LanguageModel, kernel: bool
+    node: Run, lm: LocalModel, kernel: bool
 ) -> None:
     equal = node(
         START
@@ -175,7 +180,7 @@ def test_packed_runs_equal_separate_runs_bit_for_bit(
         const same = (a, b) => a.every((bytes, i) => bytes.equals(b[i]));
         tell(data.plans.map(({ prefix, branches }) => {
           const alone = layouts.separate(prefix, branches).flatMap(run);
-          const packed = [layouts.dense(prefix, branches), layouts.tree(prefix, branches)];
+          const packed = [layouts.packed(prefix, branches), layouts.tree(prefix, branches)];
           const broken = layouts.noMask(packed[0]);
           const moved = layouts.runOn(packed[0]);
           return [...packed, broken, moved].map((layout) =>
@@ -184,8 +189,8 @@ def test_packed_runs_equal_separate_runs_bit_for_bit(
         """,
         of(lm, plans=plans(lm, 3 if kernel else 2)[1:], kernel=kernel),
     )
-    for dense, tree, no_mask, run_on in equal:
-        assert all(dense)
+    for packed, tree, no_mask, run_on in equal:
+        assert all(packed)
         assert all(tree)
         # Without the mask, or with positions that run on, the second group is another.
         assert no_mask == [True, False] == run_on
@@ -200,9 +205,9 @@ def test_layouts_are_those_of_python(node: Run) -> None:
     ]
     got = node(
         """
-        import { dense, tree } from "./layout.js";
+        import { packed, tree } from "./layout.js";
         const plain = (layout) => ({ ...layout, mask: [...layout.mask] });
-        tell(data.map((row) => [dense, tree].map((lay) => plain(lay(...row)))));
+        tell(data.map((row) => [packed, tree].map((lay) => plain(lay(...row)))));
         """,
         cases,
     )
@@ -218,10 +223,10 @@ def test_layouts_are_those_of_python(node: Run) -> None:
     assert [layout["segments"] for layout in got[0]] == [[-1, -1, 0, 0, 1, 1], [-1, -1, 0, 0, 1]]
 
 
-def test_an_answer_is_that_of_python_for_the_same_groups(node: Run, lm: LanguageModel) -> None:
+def test_an_answer_is_that_of_python_for_the_same_groups(node: Run, lm: LocalModel) -> None:
     question = evaluation_questions(4, 8, 0)[3]
     method = SelfEnsemble(3, 2)
-    plan = method.plan(lm, question, 0)
+    plan, prompts = method.prompts(lm, question)
     wanted = minise.self_ensemble(lm, question, group_size=3, trials=2)
     raw = json.loads((Path(lm.name) / "tokenizer.json").read_text(encoding="utf-8"))
     got = node(
@@ -237,9 +242,9 @@ def test_an_answer_is_that_of_python_for_the_same_groups(node: Run, lm: Language
         """,
         of(lm, raw=raw, text=question.text, choices=question.choices, trials=plan.groups.trials),
     )
-    assert got["prefix"] == plan.prefix
-    assert got["branches"] == plan.branches
-    assert got["labels"] == [prompt.label_ids for prompt in plan.prompts]
+    assert got["prefix"] == prompts.prefix
+    assert got["branches"] == prompts.branches
+    assert got["labels"] == prompts.label_ids
     for p, group in zip(got["results"], wanted.groups, strict=True):
         assert p == pytest.approx([*group.probabilities.tolist(), group.null], abs=1e-5)
     assert got["scores"] == pytest.approx(wanted.scores.tolist(), abs=1e-5)
@@ -332,7 +337,7 @@ def test_the_text_for_the_worker_is_whole(node: Run) -> None:
         + """
         import { modelSource } from "./model.js";
         const Alone = new Function(`"use strict"; ${modelSource()}; return Model;`)();
-        const { ids, positions, mask, ends } = layouts.dense(data.prefix, data.branches);
+        const { ids, positions, mask, ends } = layouts.packed(data.prefix, data.branches);
         const runs = [model, Alone.fromSafetensors(data.config, bytes)].map((one) =>
           one.forward(ids, positions, mask, { rows: ends, hidden: true, attention: true }));
         tell(runs.map(({ logits, hidden }) => [[...logits[0]], [...hidden[4]]]));

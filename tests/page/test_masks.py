@@ -193,7 +193,7 @@ PAINT = 'import * as leak from "./leak.js";\nimport * as layouts from "./layout.
 
 def test_painted_blocks_survive_the_address_and_a_wrong_address_is_no_mask(node: Run) -> None:
     script = """
-      const layout = layouts.dense([7, 8], [[1, 2], [1, 3, 4]]);
+      const layout = layouts.packed([7, 8], [[1, 2], [1, 3, 4]]);
       const text = (blocks) => leak.writeBlocks(blocks, layout);
       const own = (lay) => [...leak.blockMask(leak.readBlocks("groups", layout), lay)];
       let blocks = leak.readBlocks("none", layout);
@@ -224,7 +224,7 @@ const row = (word) => {
   const choices = ["Ottawa", "Lima", "Rome", word];
   const asked = "What is the capital of Canada?";
   const { prefix, branches, labels } = prompts(tokenizer, asked, choices, [[3, 1], [0, 2]]);
-  return { ...layouts.dense(prefix, branches), labels, alone: layouts.separate(prefix, branches) };
+  return { ...layouts.packed(prefix, branches), labels, alone: layouts.separate(prefix, branches) };
 };
 const known = {};
 const answer = ({ ids, positions, mask, ends, labels }) => known[`${ids} ${positions} ${mask}`] ??=

@@ -1,18 +1,16 @@
 """The scenes Read and Mean of the live page: what they show is what Python computes."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import minise
-from minise import LanguageModel, Question
-from minise.engines import layout_ends, read_logits
-from minise.layout import Tree, pack
+from minise import LocalModel, Prompts, Question
+from minise.layout import Layout, Tree, pack
 from minise.page.page import world
-from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Prompt, write_prompts
+from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from minise.verify.recording import record
 from tests.support.browser import MARKS, View
 
@@ -23,7 +21,7 @@ Open = Callable[..., View]
 
 
 @pytest.fixture(scope="module")
-def lm(tiny_llama: LanguageModel) -> LanguageModel:
+def lm(tiny_llama: LocalModel) -> LocalModel:
     return tiny_llama
 
 
@@ -34,17 +32,19 @@ def bars(view: View) -> dict[str, float]:
     return dict(view.page.eval_on_selector_all("#read-bars .bar:not(.axis)", read))
 
 
-def prompt_of(lm: LanguageModel, names: list[str]) -> tuple[Tree, Prompt]:
-    prefix, (prompt,) = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, ITEM["question"], [names])
-    return pack(prefix, [prompt.ids]), prompt
+def prompt_of(lm: LocalModel, names: list[str]) -> tuple[Tree, Prompts]:
+    prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, ITEM["question"], [names])
+    return pack(prompts.prefix, prompts.branches), prompts
 
 
-def probabilities(lm: LanguageModel, layout: Any, prompt: Prompt) -> list[float]:
-    logits = read_logits(lm, layout_ends(lm, layout), prompt.label_ids)[0]
-    return torch.softmax(logits.double(), dim=-1).tolist()
+@torch.inference_mode()
+def probabilities(lm: LocalModel, layout: Layout, prompts: Prompts) -> list[float]:
+    hidden = lm.decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
+    logits = lm.decoder.logits(hidden, torch.tensor(prompts.label_ids[0]))[0]
+    return logits.double().softmax(dim=-1).tolist()
 
 
-def line_rows(lm: LanguageModel, layout: Tree, names: list[str], line: int) -> list[int]:
+def line_rows(lm: LocalModel, layout: Tree, names: list[str], line: int) -> list[int]:
     """The rows of a choice's line in a prompt of its own."""
     ends = []
     for count in (line, line + 1):
@@ -53,9 +53,7 @@ def line_rows(lm: LanguageModel, layout: Tree, names: list[str], line: int) -> l
     return list(range(*ends))
 
 
-def test_read_shows_the_softmax_over_the_labels_of_each_group(
-    scene: View, lm: LanguageModel
-) -> None:
+def test_read_shows_the_softmax_over_the_labels_of_each_group(scene: View, lm: LocalModel) -> None:
     scene.go("read?q=2&K=8&m=4&trial=2")
     seen = []
     for group in ("1", "2"):
@@ -72,9 +70,7 @@ def test_read_shows_the_softmax_over_the_labels_of_each_group(
     assert sorted(seen) == sorted(ITEM["choices"])
 
 
-def test_read_shows_where_each_head_looks_from_the_end_token(
-    scene: View, lm: LanguageModel
-) -> None:
+def test_read_shows_where_each_head_looks_from_the_end_token(scene: View, lm: LocalModel) -> None:
     scene.go("read?q=2&K=8&m=4&group=2")
     names = list(bars(scene))
     layout, _ = prompt_of(lm, names)
@@ -98,30 +94,30 @@ def test_read_shows_where_each_head_looks_from_the_end_token(
     assert scene.page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
 
 
-def test_read_shows_the_answer_after_each_layer(scene: View, lm: LanguageModel) -> None:
+def test_read_shows_the_answer_after_each_layer(scene: View, lm: LocalModel) -> None:
     scene.go("read?q=2&K=8&m=4&group=2")
-    layout, prompt = prompt_of(lm, list(bars(scene)))
+    layout, prompts = prompt_of(lm, list(bars(scene)))
     with torch.inference_mode(), record(lm.decoder) as recording:
         lm.decoder(layout.tokens, layout.positions, layout.mask)
         rows = torch.stack([recording.residual[i][0, -1] for i in sorted(recording.residual)])
-        logits = lm.decoder.logits(lm.decoder.model.norm(rows))[:, prompt.label_ids]
+        logits = lm.decoder.logits(lm.decoder.model.norm(rows))[:, prompts.label_ids[0]]
     read = "all => all.map(line => line.dataset.lens.split(' ').map(Number))"
     shown = torch.tensor(scene.page.eval_on_selector_all("[data-lens]", read))
     assert torch.allclose(shown.T, logits.softmax(dim=-1), atol=1e-4)
 
 
 def test_a_line_that_the_end_token_may_not_see_changes_the_answer_as_in_python(
-    scene: View, lm: LanguageModel
+    scene: View, lm: LocalModel
 ) -> None:
     scene.go("read?q=2&K=8&m=4&group=2")
     before = bars(scene)
     scene.page.get_by_role("radio", name="(C)").check()
     scene.settle()
     names = list(before)
-    layout, prompt = prompt_of(lm, names)
+    layout, prompts = prompt_of(lm, names)
     mask = layout.mask.clone()
     mask[-1, line_rows(lm, layout, names, 2)] = False
-    wanted = probabilities(lm, layout.replace(mask=mask), prompt)
+    wanted = probabilities(lm, layout.replace(mask=mask), prompts)
     assert list(bars(scene).values()) == pytest.approx(wanted, abs=1e-5)
     was = scene.page.eval_on_selector_all(
         "#read-bars small", "all => all.map(one => one.textContent)"
@@ -130,7 +126,7 @@ def test_a_line_that_the_end_token_may_not_see_changes_the_answer_as_in_python(
     assert "hide=3" in scene.address()
 
 
-def test_mean_shows_the_scores_of_python(scene: View, lm: LanguageModel) -> None:
+def test_mean_shows_the_scores_of_python(scene: View, lm: LocalModel) -> None:
     scene.go("mean?q=2&K=4&m=2&seed=3&n=2")
     kept = [choice for choice, rank in zip(ITEM["choices"], ITEM["rank"], strict=True) if rank < 4]
     question = Question(ITEM["question"], kept, id=ITEM["id"])
@@ -144,7 +140,7 @@ def test_mean_shows_the_scores_of_python(scene: View, lm: LanguageModel) -> None
     assert scene.page.inner_text("#mean-verdict").startswith(said)
 
 
-def test_mean_ends_with_both_ways_on_twenty_questions(scene: View, lm: LanguageModel) -> None:
+def test_mean_ends_with_both_ways_on_twenty_questions(scene: View, lm: LocalModel) -> None:
     scene.go("mean?q=2")
     scene.until("document.querySelector('#mean-cost').textContent.includes('times')")
     questions = [Question(one["question"], one["choices"], id=one["id"]) for one in world(40)[:20]]

@@ -9,19 +9,23 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import minise
-from minise import InputError, LanguageModel, Question, SelfEnsemble
-from minise.engines import layout_ends, read_logits
+from minise import InputError, LocalModel, Prompts, Question
+from minise.equal_bits.decoder import EqualBits
+from minise.grouping import random_partitions
 from minise.layout import Layout, Tree, causal_mask, pack
 from minise.loading.checkpoint import load
-from minise.method import Plan, label_logits
 from minise.page.recording import (
     Asked,
     all_said,
     as_json,
+    ask_said,
     layout_key,
     leak_groups,
+    leak_said,
+    mean_said,
     recorded_page,
 )
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
@@ -40,13 +44,13 @@ in_a_browser = [*MARKS]
 
 
 @pytest.fixture(scope="module")
-def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+def lm(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     """A Qwen3: a family that the page does not run."""
     return load_tiny(tmp_path_factory.mktemp("qwen3"), QWEN3, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
-def file(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(lm: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("recorded") / "page.html"
     page = recorded_page(Asked(lm, QUESTION, M, N, SEED), "the live page has no qwen3", str)
     path.write_text(page, encoding="utf-8")
@@ -72,25 +76,31 @@ def numbers(view: View, selector: str, name: str = "probability") -> list[float]
     return found
 
 
-def trials(lm: LanguageModel) -> Plan:
-    return SelfEnsemble(M, N).plan(lm, QUESTION, SEED)
+def first_trial() -> tuple[tuple[int, ...], ...]:
+    return random_partitions(len(QUESTION.choices), M, N, SEED, QUESTION.id).trials[0]
 
 
-def row(lm: LanguageModel, word: str | None = None) -> Plan:
+def row(lm: LocalModel, word: str | None = None) -> Prompts:
     """The prompts in the row of Leak, with a word in place of group 1's first choice."""
-    groups = leak_groups(trials(lm).groups.trials[0])
-    lists = [[*(QUESTION.choices[i] for i in group), NULL_OPTION] for group in groups]
+    lists = []
+    for group in leak_groups(first_trial()):
+        lists.append([*(QUESTION.choices[i] for i in group), NULL_OPTION])
     lists[0][0] = word or lists[0][0]
-    prefix, prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, QUESTION.text, lists)
-    return replace(trials(lm), prefix=prefix, prompts=prompts)
+    return write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, QUESTION.text, lists)
 
 
-def said(lm: LanguageModel, plan: Plan, layout: Layout) -> list[torch.Tensor]:
-    logits = label_logits(lm, replace(plan, layout=layout))
-    return [one.softmax(dim=0) for one in logits]
+@torch.inference_mode()
+def said(lm: LocalModel, label_ids: list[list[int]], layout: Layout) -> list[Tensor]:
+    """The probabilities of the labels at each end when a row is run as it is."""
+    hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)[layout.ends]
+    probabilities = []
+    for one, ids in zip(hidden, label_ids, strict=True):
+        logits = lm.decoder.logits(one, torch.tensor(ids))
+        probabilities.append(logits.double().softmax(dim=0))
+    return probabilities
 
 
-def apart(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
+def apart(some: list[Tensor], others: list[Tensor]) -> float:
     pairs = zip(some, others, strict=True)
     return max(float((a - b).abs().max()) for a, b in pairs)
 
@@ -120,7 +130,7 @@ class TestInTheBrowser:
             assert view.page.locator("main b > b, main script, main img").count() == 0
 
     def test_ask_shows_the_probabilities_of_each_number_of_choices(
-        self, view: View, lm: LanguageModel
+        self, view: View, lm: LocalModel
     ) -> None:
         view.go("ask")
         tops = []
@@ -138,25 +148,23 @@ class TestInTheBrowser:
         assert numbers(view, "#ask-strip") == pytest.approx(tops, abs=1e-6)
 
     def test_leak_shows_the_change_and_the_distance_of_all_four_combinations(
-        self, view: View, lm: LanguageModel
+        self, view: View, lm: LocalModel
     ) -> None:
         view.go("leak")
         word = view.text(".leak-prompt mark")
-        assert word != QUESTION.choices[leak_groups(trials(lm).groups.trials[0])[0][0]]
-        plans = row(lm), row(lm, word)
-        layouts = []
-        for plan in plans:
-            flat = pack(plan.prefix, plan.branches)
-            layouts.append(ways(flat))
-        alone = said(lm, plans[0], pack(plans[0].prefix, plans[0].branches))
+        assert word != QUESTION.choices[leak_groups(first_trial())[0][0]]
+        lm = replace(lm, decoder=EqualBits(lm.decoder))
+        usual, other = row(lm), row(lm, word)
+        packed_usual = pack(usual.prefix, usual.branches)
+        packed_other = pack(other.prefix, other.branches)
+        alone = said(lm, usual.label_ids, packed_usual)
         cards = ["without_both", "without_positions", "without_mask", "with_all"]
         changes, distances = [], []
         for number, name in enumerate(cards):
             view.page.click(f"button.leak-case >> nth={number}")
             view.settle()
-            before, after = (
-                said(lm, plan, of[name]) for plan, of in zip(plans, layouts, strict=True)
-            )
+            before = said(lm, usual.label_ids, ways(packed_usual)[name])
+            after = said(lm, other.label_ids, ways(packed_other)[name])
             changes.append(apart(before[1:], after[1:]))
             distances.append(apart(alone[1:2], after[1:2]))
             meter = float(view.page.get_attribute("#scene-leak .leak-meter", "aria-valuenow") or -1)
@@ -169,36 +177,29 @@ class TestInTheBrowser:
             assert wide == [f"{100 * p:.1f}%" for p in after[1].tolist()]
             far = view.page.locator("#leak-layers [data-layers]").last.get_attribute("data-layers")
             assert [float(d) for d in far.split()] == pytest.approx(
-                layer_distances(lm, plans[1], name), abs=1e-5
+                layer_distances(lm, other, name), abs=1e-5
             )
         assert changes[-1] == 0 == distances[-1]
         assert min(changes[0], changes[2], *distances[:3]) > 1e-3
         assert "Recorded when this page was made" in view.text("#scene-leak")
 
-    def test_read_shows_each_group_with_each_line_hidden(
-        self, view: View, lm: LanguageModel
-    ) -> None:
-        plan = row(lm)
+    def test_read_shows_each_group_with_each_line_hidden(self, view: View, lm: LocalModel) -> None:
+        prompts = row(lm)
         heads = set()
-        for g, (group, prompt) in enumerate(
-            zip(plan.groups.trials[0], plan.prompts, strict=True), start=1
-        ):
-            layout = pack(plan.prefix, [prompt.ids])
+        for number, group in enumerate(leak_groups(first_trial())):
+            layout = pack(prompts.prefix, [prompts.branches[number]])
             names = [*(QUESTION.choices[i] for i in group), NULL_OPTION]
             for hide in range(len(names) + 1):
-                view.go(f"read?group={g}&hide={hide}")
+                view.go(f"read?group={number + 1}&hide={hide}")
                 mask = layout.mask.clone()
                 if hide:
                     mask[-1, line_rows(lm, layout, names, hide - 1)] = False
-                logits = read_logits(
-                    lm, layout_ends(lm, layout.replace(mask=mask)), prompt.label_ids
-                )[0]
-                wanted = logits.double().softmax(dim=0).tolist()
-                assert numbers(view, "#read-bars") == pytest.approx(wanted, abs=1e-5)
+                [wanted] = said(lm, [prompts.label_ids[number]], layout.replace(mask=mask))
+                assert numbers(view, "#read-bars") == pytest.approx(wanted.tolist(), abs=1e-5)
                 heads.add(view.page.get_attribute("#read-heads button", "aria-label"))
         assert len(heads) == 3 * (M + 2)
 
-    def test_mean_shows_the_scores_of_self_ensemble(self, view: View, lm: LanguageModel) -> None:
+    def test_mean_shows_the_scores_of_self_ensemble(self, view: View, lm: LocalModel) -> None:
         for n in (1, 3, N):
             view.go(f"mean?n={n}")
             wanted = minise.self_ensemble(lm, QUESTION, group_size=M, trials=n, seed=SEED)
@@ -237,19 +238,23 @@ def ways(flat: Tree) -> dict[str, Layout]:
     }
 
 
-def layer_distances(lm: LanguageModel, plan: Plan, name: str) -> list[float]:
+def layer_distances(lm: LocalModel, prompts: Prompts, name: str) -> list[float]:
     """After each layer, how far group 2's end is from a run of its own, in the row of `name`."""
-    flat, ends = pack(plan.prefix, plan.branches), []
-    packed = ways(flat)[name]
-    for layout in (pack(plan.prefix, plan.branches[1:2]), packed):
-        with record(lm.decoder) as seen, torch.inference_mode():
-            lm.decoder(layout.tokens, layout.positions, layout.mask)
-        at = layout.ends[min(1, len(layout.ends) - 1)]
-        ends.append([seen.residual[i][0, at] for i in sorted(seen.residual)])
-    return [float((a - b).norm() / a.norm()) for a, b in zip(*ends, strict=True)]
+    alone = pack(prompts.prefix, prompts.branches[1:2])
+    packed = ways(pack(prompts.prefix, prompts.branches))[name]
+    before = streams(lm, alone, int(alone.ends[0]))
+    after = streams(lm, packed, int(packed.ends[1]))
+    return [float((a - b).norm() / a.norm()) for a, b in zip(before, after, strict=True)]
 
 
-def line_rows(lm: LanguageModel, layout: Tree, names: list[str], line: int) -> list[int]:
+@torch.inference_mode()
+def streams(lm: LocalModel, layout: Layout, token: int) -> list[Tensor]:
+    with record(lm.decoder) as seen:
+        lm.decoder(layout.tokens, layout.positions, layout.mask)
+    return [seen.residual[layer][0, token] for layer in sorted(seen.residual)]
+
+
+def line_rows(lm: LocalModel, layout: Tree, names: list[str], line: int) -> list[int]:
     """The rows of a choice's line in a prompt of its own."""
     ends = []
     for count in (line, line + 1):
@@ -316,7 +321,7 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
             assert (some - others).abs().max() < 1e-4 * others.abs().max()
 
 
-def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LanguageModel) -> None:
+def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LocalModel) -> None:
     backend = make_tokenizer(bos=False)
     raw = json.loads(backend.to_str())
     raw["pre_tokenizer"]["use_regex"] = False  # so a token may hold the end of a line
@@ -326,3 +331,25 @@ def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LanguageModel) -> None:
     asked = Asked(replace(lm, tokenizer=joined), QUESTION, M, N, SEED)
     with pytest.raises(InputError, match="joins lines of a prompt"):
         asked.lines  # noqa: B018
+
+
+def test_leak_is_recorded_with_equal_bits(lm: LocalModel) -> None:
+    """With mask and positions, group 2's logits and streams are those of a run of its own in every
+    bit. Without one of them they are not."""
+    said = leak_said(Asked(lm, QUESTION, M, N, SEED))
+    alone, rows = said[0], said[1:]
+    assert len(rows) == 3 * 4  # words; masks and positions
+    [logits_alone] = alone.logits.values()
+    for number, one in enumerate(rows):
+        end = int(one.layout.ends[1])
+        is_right = number % 4 == 0
+        assert (one.logits[end] == logits_alone) is is_right
+        assert (max(one.apart) == 0) is is_right
+        assert min(one.apart) > 1e-3 or is_right
+
+
+def test_a_prompt_beyond_the_models_positions_is_refused(lm: LocalModel) -> None:
+    long = replace(QUESTION, text="Which is a bird? " * 70, id="")
+    for asked in (ask_said, mean_said):
+        with pytest.raises(InputError, match=r"a prompt has 1,?\d+ tokens"):
+            asked(Asked(lm, long, M, N, SEED))

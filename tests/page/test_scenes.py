@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import minise
-from minise import LanguageModel, Question
-from minise.engines import branch_logits, token_counts
+from minise import LocalModel, Question
+from minise.engines import token_counts
 from minise.grouping import random_partitions
+from minise.lm import branch_logits
 from minise.page.page import world
 from minise.page.recording import FILLER
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
@@ -25,7 +26,7 @@ Open = Callable[..., View]
 
 
 @pytest.fixture(scope="module")
-def lm(tiny_llama: LanguageModel) -> LanguageModel:
+def lm(tiny_llama: LocalModel) -> LocalModel:
     return tiny_llama
 
 
@@ -91,7 +92,7 @@ def test_each_scene_fits_one_screen(scene: View) -> None:
         assert scene.page.evaluate("document.documentElement.scrollHeight") <= 900, name
 
 
-def test_ask_shows_what_python_computes(scene: View, lm: LanguageModel) -> None:
+def test_ask_shows_what_python_computes(scene: View, lm: LocalModel) -> None:
     scene.go("ask?q=0&K=2")
     for q, K in ((0, 2), (2, 5), (2, 8), (4, 8)):
         scene.page.select_option("#ask-question", str(q))
@@ -112,7 +113,7 @@ def test_ask_shows_what_python_computes(scene: View, lm: LanguageModel) -> None:
 
 
 def test_a_typed_question_is_asked_and_stands_in_the_address(
-    scene: View, open_scene: Open, lm: LanguageModel
+    scene: View, open_scene: Open, lm: LocalModel
 ) -> None:
     scene.go("ask")
     scene.page.click("#scene-ask summary")
@@ -160,7 +161,7 @@ def test_four_typed_choices_are_split_into_groups_of_two(scene: View) -> None:
     assert [len(group) for group in trials(scene)[0]] == [2, 2]
 
 
-def test_why_asks_each_way_what_python_asks(scene: View, lm: LanguageModel) -> None:
+def test_why_asks_each_way_what_python_asks(scene: View, lm: LocalModel) -> None:
     scene.go("why?q=2")
     question = of_size(WORLD[2], 4)
     for way, labels, filler in (
@@ -201,7 +202,7 @@ def test_split_shows_the_groups_that_python_draws(scene: View, K: int, m: int, N
 
 @pytest.mark.parametrize("settings", ["", "m=2&N=3&seed=5", "K=5&m=3&q=0"])
 def test_pack_counts_the_tokens_that_python_counts(
-    scene: View, lm: LanguageModel, settings: str
+    scene: View, lm: LocalModel, settings: str
 ) -> None:
     scene.go(f"split?{settings}")
     chosen = dict(pair.split("=") for pair in settings.split("&") if pair)
@@ -211,15 +212,15 @@ def test_pack_counts_the_tokens_that_python_counts(
         for trial in trials(scene)
         for group in trial
     ]
-    prefix, prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, question.text, listed)
-    counts = token_counts(prefix, [prompt.ids for prompt in prompts])
-    for stage in ("separate", "dense", "tree"):
+    prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, question.text, listed)
+    counts = token_counts(prompts.prefix, prompts.branches)
+    counts_of_two = token_counts(prompts.prefix, prompts.branches[:2])
+    for stage in ("separate", "packed", "tree"):
         scene.go(f"pack?{settings}&stage={stage}")
         assert scene.text("#pack-counter") == f"{counts[stage]:,}"
         assert scene.text(f"#pack-{stage} b") == f"{counts[stage]:,}"
         assert scene.page.get_attribute(f"#pack-{stage}", "aria-pressed") == "true"
-        two = [prompt.ids for prompt in prompts[:2]]
-        assert scene.page.locator("#pack-words .token").count() == token_counts(prefix, two)[stage]
+        assert scene.page.locator("#pack-words .token").count() == counts_of_two[stage]
 
 
 def test_the_state_stands_in_the_address_and_back_returns(scene: View) -> None:
