@@ -38,7 +38,7 @@ def exercise(request: pytest.FixtureRequest) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def lm() -> minise.LanguageModel:
+def lm() -> minise.LocalModel:
     """The small model that ships with minise, in float64: rounding is far below any mistake."""
     lm = minise.load("weights/tiny-llama", dtype=torch.float64, device="cpu")
     lm.decoder.requires_grad_(False)
@@ -46,7 +46,7 @@ def lm() -> minise.LanguageModel:
 
 
 @pytest.fixture(scope="session")
-def decoder(lm: minise.LanguageModel) -> Decoder:
+def decoder(lm: minise.LocalModel) -> Decoder:
     return lm.decoder
 
 

@@ -20,7 +20,7 @@ POSITIONS = torch.tensor([0, 1, 2, 3, 2, 3, 4])  # of a packed sequence: they ar
 
 
 @pytest.fixture(scope="module")
-def config(lm: minise.LanguageModel) -> minise.Config:
+def config(lm: minise.LocalModel) -> minise.Config:
     plain = RopeScaling()
     return replace(lm.config, head_dim=HEAD_DIM, rope_theta=THETA, rope_scaling=plain)
 

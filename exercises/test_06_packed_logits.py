@@ -10,7 +10,7 @@ from torch import Tensor
 
 import minise
 from exercises.checks import holds, same
-from minise.engines import run_alone
+from minise.engines import separate
 from minise.layout import pack
 from minise.prompt import DEFAULT_TEMPLATE, write_prompts
 
@@ -25,9 +25,11 @@ class Watched:
         self.calls: list[tuple[Tensor, Tensor, Tensor]] = []
         self.rows: list[int] = []
 
-    def __call__(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         self.calls.append((tokens, positions, mask))
-        return self.decoder(tokens, positions, mask)
+        return self.decoder(tokens, positions, mask, rows)
 
     def logits(self, hidden: Tensor) -> Tensor:
         self.rows.append(hidden.numel() // hidden.shape[-1])
@@ -35,33 +37,33 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def prompts(lm: minise.LanguageModel) -> tuple[list[int], list[list[int]]]:
+def prompts(lm: minise.LocalModel) -> tuple[list[int], list[list[int]]]:
     """The prefix and the branches of a real question, as token ids."""
     question = "What is the capital of Kenya?"
-    prefix, prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, question, CHOICES)
-    return prefix, [prompt.ids for prompt in prompts]
+    prompts = write_prompts(lm.tokenizer, DEFAULT_TEMPLATE, question, CHOICES)
+    return prompts.prefix, prompts.branches
 
 
-def alone(lm: minise.LanguageModel, prefix: list[int], branches: list[list[int]]) -> Tensor:
+def alone(decoder: minise.Decoder, prefix: list[int], branches: list[list[int]]) -> Tensor:
     """The logits after each prompt, by minise: (G, V)."""
-    return lm.decoder.logits(torch.stack([run_alone(lm, prefix + b)[-1] for b in branches]))
+    return decoder.logits(separate(decoder, prefix, branches))
 
 
 def test_each_prompt_alone(
-    exercise: ModuleType, lm: minise.LanguageModel, prompts: tuple[list[int], list[list[int]]]
+    exercise: ModuleType, decoder: minise.Decoder, prompts: tuple[list[int], list[list[int]]]
 ) -> None:
     prefix, branches = prompts
-    got = exercise.separate_logits(lm.decoder, [prefix + branch for branch in branches])
-    expected = alone(lm, prefix, branches)
+    got = exercise.separate_logits(decoder, [prefix + branch for branch in branches])
+    expected = alone(decoder, prefix, branches)
     same(got, expected, "separate_logits: the logits after each prompt", 1e-9)
 
 
 def test_one_pass_gives_the_logits_of_each_prompt_alone(
-    exercise: ModuleType, lm: minise.LanguageModel, prompts: tuple[list[int], list[list[int]]]
+    exercise: ModuleType, decoder: minise.Decoder, prompts: tuple[list[int], list[list[int]]]
 ) -> None:
     prefix, branches = prompts
-    expected = alone(lm, prefix, branches)
-    got = exercise.packed_logits(lm.decoder, prefix, branches)
+    expected = alone(decoder, prefix, branches)
+    got = exercise.packed_logits(decoder, prefix, branches)
     same(got, expected, "packed_logits: the logits after each prompt", 1e-9)
 
 

@@ -10,8 +10,7 @@ import torch
 
 import minise
 from exercises.checks import examples, holds, same
-from minise.engines import branch_logits
-from minise.method import label_logits
+from minise.lm import branch_logits
 
 QUESTION = minise.Question("What is the capital of Kenya?", ["Accra", "Nairobi", "Lagos"])
 
@@ -27,13 +26,13 @@ def test_the_examples_are_true(exercise: ModuleType) -> None:
     examples(exercise)
 
 
-def test_the_labels_of_the_model_that_ships(exercise: ModuleType, lm: minise.LanguageModel) -> None:
-    plan = minise.SelfEnsemble(group_size=2, trials=1).plan(lm, QUESTION)
-    for prompt in plan.prompts:
-        labels = [" A", " B", " C"][: len(prompt.label_ids)]
-        got = exercise.label_ids(lambda text: lm.tokenizer.encode([text])[0], prompt.text, labels)
-        words = f"after {prompt.text[-10:]!r} the ids of {labels} are {prompt.label_ids}"
-        holds(list(got) == prompt.label_ids, f"{words}; yours: {got}")
+def test_the_labels_of_the_model_that_ships(exercise: ModuleType, lm: minise.LocalModel) -> None:
+    _, prompts = minise.SelfEnsemble(group_size=2, trials=1).prompts(lm, QUESTION)
+    for text, expected in zip(prompts.texts, prompts.label_ids, strict=True):
+        labels = [" A", " B", " C"][: len(expected)]
+        got = exercise.label_ids(lambda text: lm.tokenizer.encode([text])[0], text, labels)
+        words = f"after {text[-10:]!r} the ids of {labels} are {expected}"
+        holds(list(got) == expected, f"{words}; yours: {got}")
 
 
 def test_a_label_is_the_token_that_follows_the_prompt(exercise: ModuleType) -> None:
@@ -63,15 +62,16 @@ def test_a_label_that_merges_with_the_prompt_is_refused(exercise: ModuleType) ->
 
 
 def test_probabilities_are_those_of_the_labels_alone(
-    exercise: ModuleType, lm: minise.LanguageModel
+    exercise: ModuleType, lm: minise.LocalModel
 ) -> None:
     """Those of a real question; the last label of each group is "None of the above"."""
-    plan = minise.SelfEnsemble(group_size=2, trials=2).plan(lm, QUESTION)
-    logits = branch_logits(lm, plan.prefix, plan.branches, "plain")
-    expected = minise.Method().answer(plan, label_logits(lm, plan)).groups
-    for prompt, row, group in zip(plan.prompts, logits, expected, strict=True):
-        got = exercise.label_probabilities(row, prompt.label_ids)
-        holds(len(got) == len(prompt.label_ids), "each label must get a probability")
+    method = minise.SelfEnsemble(group_size=2, trials=2)
+    _, prompts = method.prompts(lm, QUESTION)
+    logits = branch_logits(lm, prompts.prefix, prompts.branches)
+    expected = minise.ask(lm, method, QUESTION).groups
+    for ids, row, group in zip(prompts.label_ids, logits, expected, strict=True):
+        got = exercise.label_probabilities(row, ids)
+        holds(len(got) == len(ids), "each label must get a probability")
         total = float(got.sum())
         words = f"the probabilities of the labels must sum to 1; yours to {total:.4f}"
         holds(abs(total - 1) < 1e-9, f"{words} (the whole vocabulary is not the set of answers)")

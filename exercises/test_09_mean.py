@@ -11,7 +11,6 @@ from torch import Tensor
 from exercises.checks import examples, holds, same
 from minise.grouping import random_partitions
 from minise.method import Group, combine
-from minise.question import Question
 
 K, SIZE, TRIALS = 7, 3, 6  # the last group of each trial has one choice
 GROUPS = random_partitions(K, SIZE, TRIALS, seed=0, question_id="")
@@ -31,8 +30,7 @@ def results(groups: list[tuple[int, ...]], probabilities: list[list[float]]) -> 
 
 
 def scores(K: int, groups: list[tuple[int, ...]], probabilities: list[list[float]]) -> Tensor:
-    question = Question("?", [str(i) for i in range(K)])
-    return combine(question, results(groups, probabilities)).scores
+    return combine(K, results(groups, probabilities)).scores
 
 
 def test_the_examples_are_true(exercise: ModuleType) -> None:

@@ -67,9 +67,9 @@ MISTAKES = {
     "07_cache": [
         ("torch.arange(S, S + T)", "torch.arange(T)", "continue_the_positions"),
         ("diagonal=S", "diagonal=0", "in_pieces"),
-        ("append((k_UKh, v_UKh))", "append((k_TKh, v_TKh))", "of_all_tokens"),
+        ("append((k_BUKh, v_BUKh))", "append((k_BTKh, v_BTKh))", "of_all_tokens"),
         ("return hidden,", "cache[:] = longer; return hidden,", "continued_twice"),
-        ("torch.tensor(branch), shared", "torch.tensor([*prefix, *branch]), []", "runs_twice"),
+        ("torch.tensor([branch]), shared", "torch.tensor([[*prefix, *branch]]), []", "runs_twice"),
     ],
     "08_readout": [
         (IN_CONTEXT, ALONE, "follows_the_prompt"),
