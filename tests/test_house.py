@@ -5,7 +5,11 @@ code blocks.
 """
 
 import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "minise"
 # From the top: a room imports the rooms below it. The core is the files that lie directly in the
-# package; equal_bits/ is its appendix, on the same floor.
+# package.
 FLOORS = (
     ("commands",),
     ("page",),
@@ -25,10 +29,11 @@ FLOORS = (
     ("writing",),
     ("data",),
     ("loading",),
-    ("core", "equal_bits"),
+    ("equal_bits",),
+    ("core",),
 )
 ROOMS = [name for floor in FLOORS for name in floor if name != "core"]
-LONG = 80  # lines of a function
+LONG = 100  # lines of a function
 
 
 def lines(folder: str, *endings: str) -> int:
@@ -48,14 +53,14 @@ def words() -> int:
 
 
 SIZES = {  # what is measured, its limit
-    "core": (lambda: lines("minise/*", ".py"), 1150),
-    "equal_bits": (lambda: lines("minise/equal_bits", ".py"), 600),
-    "package": (lambda: lines("minise", ".py"), 8000),
-    "verify": (lambda: lines("minise/verify", ".py"), 1500),
+    "core": (lambda: lines("minise/*", ".py"), 1700),
+    "equal_bits": (lambda: lines("minise/equal_bits", ".py"), 800),
+    "package": (lambda: lines("minise", ".py"), 10500),
+    "verify": (lambda: lines("minise/verify", ".py"), 2000),
     "page": (lambda: lines("minise", ".js", ".css", ".html"), 3800),
-    "tests": (lambda: lines("tests", ".py", ".js"), 14000),
+    "tests": (lambda: lines("tests", ".py", ".js"), 17000),
     "tools": (lambda: lines("tools", ".py", ".js"), 2000),
-    "words of all pages": (words, 28000),
+    "words of all pages": (words, 31000),
 }
 
 
@@ -112,9 +117,7 @@ def upward(graph: dict[str, set[str]]) -> list[str]:
         f"{module} -> {target}"
         for module, targets in graph.items()
         for target in targets
-        if room(module) != room(target)
-        and floor[room(module)] >= floor[room(target)]
-        and {room(module), room(target)} != {"core", "equal_bits"}
+        if room(module) != room(target) and floor[room(module)] >= floor[room(target)]
     ]
 
 
@@ -141,6 +144,34 @@ def test_a_circle_and_an_arrow_upwards_are_found() -> None:
     graph = {"minise.layout": {"minise.commands.ask"}, "minise.commands.ask": {"minise.layout"}}
     assert circles(graph) == ["minise.layout", "minise.commands.ask"]
     assert upward(graph) == ["minise.layout -> minise.commands.ask"]
+    graph = {"minise.lm": {"minise.equal_bits.decoder"}, "minise.equal_bits.decoder": {"minise.lm"}}
+    assert upward(graph) == ["minise.lm -> minise.equal_bits.decoder"]
+
+
+def test_the_smallest_fork_answers(tmp_path: Path) -> None:
+    """The core, loading/ and the one file that the page names, alone in a folder."""
+    for path in [*PACKAGE.glob("*.py"), *PACKAGE.glob("loading/*.py")]:
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    (tmp_path / "minise" / "equal_bits").mkdir()
+    shutil.copy(PACKAGE / "equal_bits" / "machine.py", tmp_path / "minise" / "equal_bits")
+    shutil.copytree(ROOT / "weights" / "tiny-llama", tmp_path / "weights" / "tiny-llama")
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    [example] = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    where = "import minise\nprint(minise.__file__)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", where + example],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == [str(tmp_path / "minise" / "__init__.py"), "Nairobi"], done.stderr
+    text = "\n".join(path.read_text("utf-8") for path in tmp_path.rglob("*.py"))
+    size = sum(1 for line in text.split("\n") if line.strip())
+    [stated] = re.findall(r"some ([\d,]+) lines without blank ones", page)
+    assert int(stated.replace(",", "")) == pytest.approx(size, abs=100)
 
 
 def test_every_folder_is_a_room_that_says_what_lives_there() -> None:

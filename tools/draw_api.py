@@ -23,9 +23,9 @@ PAGE = ROOT / "docs" / "api.md"
 PARTS = {
     "Ask a question": "load Question self_ensemble standard ask Answer Group Generation generate "
     "InputError",
-    "Models": "LanguageModel Decoder Config",
-    "Layouts": "pack Layout Tree branch_logits",
-    "Methods": "Method Plan Groups SelfEnsemble Standard Template",
+    "Models": "LanguageModel Prompts LabelLogits LocalModel branch_logits Decoder Config",
+    "Layouts": "pack Layout Tree",
+    "Methods": "Method Groups SelfEnsemble Standard Template",
     "Look inside": "explain Page record check packed_loss",
 }
 HEAD = """# The public names

@@ -47,10 +47,11 @@ DARK = {**STYLE, **dict.fromkeys(FACES, "#0d1117"), **dict.fromkeys(INKS, "#d6db
 
 def idea() -> Figure:
     lm = load(DEFAULT_MODEL)
-    plan, answer = METHOD.plan(lm, QUESTION), ask(lm, METHOD, QUESTION)
-    branches = plan.branches[: len(plan.groups.trials[0])]
-    layout = pack(plan.prefix, branches)
-    texts = [lm.tokenizer.decode(ids) for ids in (plan.prefix, *branches)]
+    plan, prompts = METHOD.prompts(lm, QUESTION)
+    answer = ask(lm, METHOD, QUESTION)
+    branches = prompts.branches[: len(plan.groups.trials[0])]
+    layout = pack(prompts.prefix, branches)
+    texts = [lm.tokenizer.decode(ids) for ids in (prompts.prefix, *branches)]
     figure = Figure(figsize=INCHES, layout="constrained")
     columns = figure.subplots(1, len(WIDTHS), width_ratios=WIDTHS)
     numbers = {"choices": len(QUESTION.choices), "trials": METHOD.trials}
@@ -62,7 +63,7 @@ def idea() -> Figure:
     asked, sequence, mask, ends, mean = columns
 
     _lines(asked, [fill(QUESTION.text, 16), *QUESTION.choices], 0, len(layout.tokens))
-    starts = [0, len(plan.prefix), *(layout.ends + 1).tolist()]
+    starts = [0, len(prompts.prefix), *(layout.ends + 1).tolist()]
     for i, (text, (start, stop)) in enumerate(zip(texts, pairwise(starts), strict=True)):
         places = _lines(sequence, text.strip().split("\n"), start, stop, COLOURS[i])
         if i > 0:

@@ -35,8 +35,9 @@ def main() -> None:
     parser.add_argument("--tree", action="store_true", help="merge common prefixes")
     args = parser.parse_args()
     lm = load("weights/tiny-llama")
-    plan = SelfEnsemble(group_size=2, trials=1, null_option=False).plan(lm, QUESTION)
-    print(draw(pack(plan.prefix, plan.branches, tree=args.tree), lm.tokenizer))
+    method = SelfEnsemble(group_size=2, trials=1, null_option=False)
+    _, prompts = method.prompts(lm, QUESTION)
+    print(draw(pack(prompts.prefix, prompts.branches, tree=args.tree), lm.tokenizer))
 
 
 if __name__ == "__main__":

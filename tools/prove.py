@@ -1,14 +1,15 @@
 """Prove that packed equals separate for all small trees of prompts, and for large random ones.
 
-    python -m tools.prove                  all trees of up to 8 tokens, in two processes
-    python -m tools.prove --tokens 6       all trees of up to 6 tokens
-    python -m tools.prove --random 40813   a random tree of that many tokens, in 32 layers
+    python -m tools.prove                 all trees of up to 8 tokens, in two processes
+    python -m tools.prove --tokens 6      all trees of up to 6 tokens
+    python -m tools.prove --random 8000   a random tree of that many tokens, in 32 layers
 
 A tree of prompts is a set of prompts, merged where they begin alike. Which tokens they are makes no
 other difference to the code, so here each token is another. Each tree is run by all engines, with
 every prefix that its prompts share, in a model of two layers, of which the first has a window.
-Attention runs in calls of 2 queries instead of 64, so that small trees too cross from one block to
-the next; all trees of one token less run in calls of 64 as well. docs/verify.md has what is proved.
+Attention runs in chunks and calls of 2 queries instead of 128 and 64, so that small trees too cross
+from one to the next; all trees of one token less run in the usual ones as well. docs/verify.md has
+what is proved.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 
-from minise import LanguageModel, Plan, Question, pack
+import minise.attention
+import minise.equal_bits.attention
 from minise.config import Config, RopeScaling
-from minise.equal_bits import attention
-from minise.equal_bits.run import read_ends
-from minise.grouping import Groups
-from minise.prompt import Prompt
+from minise.layout import pack
+from minise.lm import Prompts
 from minise.verify.proof import Prover
 
 VOCABULARY = 50_000
-LABELS = (3, 1, 2)
+LABELS = [3, 1, 2]
 WINDOWS = (2, None)  # of the layers
 Node = tuple[bool, tuple[Any, ...]]  # whether a prompt ends here, and the children, nodes again
 
@@ -61,60 +62,68 @@ def forests(size: int) -> list[tuple[Node, ...]]:
     return list(chosen(size, 0))
 
 
-def prompts(children: tuple[Node, ...], before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+def paths(children: tuple[Node, ...], before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
     """The prompts of a forest. A token is the number of the child that it is."""
     for number, (ends, below) in enumerate(children):
         if ends:
             yield (*before, number)
-        yield from prompts(below, (*before, number))
+        yield from paths(below, (*before, number))
 
 
-def plans(tokens: int) -> Iterator[Plan]:
+def sets_of_prompts(tokens: int) -> Iterator[Prompts]:
     """Every tree of up to so many tokens, with every prefix that all of its prompts share."""
     ids: dict[tuple[int, ...], int] = {}  # a token for each place in a tree, the same in all trees
-    for forest in (forest for size in range(1, tokens + 1) for forest in forests(size)):
-        texts = []
-        for path in prompts(forest):
-            starts = [path[: n + 1] for n in range(len(path))]
-            texts.append([ids.setdefault(start, len(ids) + 4) for start in starts])
-        first = texts[0]
-        for n in range(min(map(len, texts)) + 1):
-            if all(text[:n] == first[:n] for text in texts):
-                yield plan_of(first[:n], [text[n:] for text in texts])
+    for size in range(1, tokens + 1):
+        for forest in forests(size):
+            texts = []
+            for path in paths(forest):
+                starts = [path[: n + 1] for n in range(len(path))]
+                texts.append([ids.setdefault(start, len(ids) + 4) for start in starts])
+            first = texts[0]
+            for n in range(min(map(len, texts)) + 1):
+                if all(text[:n] == first[:n] for text in texts):
+                    yield prompts_of(first[:n], [text[n:] for text in texts])
 
 
-def plan_of(prefix: list[int], branches: list[list[int]]) -> Plan:
-    written = [Prompt("", branch, list(LABELS)) for branch in branches]
-    groups = Groups(tuple(((0, 1),) for _ in branches))
-    return Plan(Question("?", ["a", "b", "c"]), groups, prefix, written)
+def prompts_of(prefix: list[int], branches: list[list[int]]) -> Prompts:
+    return Prompts(prefix, branches, [LABELS] * len(branches))
 
 
-def model(windows: tuple[int | None, ...]) -> LanguageModel:
-    """A config, with heads that share keys, with norms of queries and keys and with biases."""
+def config(windows: tuple[int | None, ...]) -> Config:
+    """Heads that share keys, norms of queries and keys, and biases."""
     sizes = (VOCABULARY, 8, 8, len(windows), 4, 2, 2, 1e-5, 1e4)
-    config = Config("qwen2", *sizes, RopeScaling(), 10**6, True, windows, True, True)
-    nothing: Any = None
-    return LanguageModel("symbols", config, nothing, nothing)
+    return Config("qwen2", *sizes, RopeScaling(), 10**6, True, windows, True, True)
 
 
-def prove_all(tokens: int, block: int = attention.BLOCK, part: int = 0, parts: int = 1) -> int:
-    """Prove a part of `plans(tokens)`, in calls of `block` queries. Returns how many were proved.
-    Raises AssertionError with the first that fails."""
-    torch.set_num_threads(1)
-    usual, attention.BLOCK = attention.BLOCK, block
-    count, prover = 0, Prover(model(WINDOWS))
+@contextmanager
+def queries_at_once(number: int | None) -> Iterator[None]:
+    """Attention in chunks and calls of so many queries; None: as usual."""
+    core, fixed = minise.attention, minise.equal_bits.attention
+    chunk, block = core.CHUNK, fixed.BLOCK
     try:
-        for number, plan in enumerate(plans(tokens)):
-            if number % parts == part:
-                proof = prover.prove(plan)
-                assert proof.passed, f"{plan.prefix} {plan.branches}: {proof}"
-                count += 1
+        if number is not None:
+            core.CHUNK = fixed.BLOCK = number
+        yield
     finally:
-        attention.BLOCK = usual
+        core.CHUNK, fixed.BLOCK = chunk, block
+
+
+def prove_all(tokens: int, queries: int | None = None, part: int = 0, parts: int = 1) -> int:
+    """Prove a part of `sets_of_prompts(tokens)`, in chunks and calls of `queries`. Returns how many
+    were proved. Raises AssertionError with the first that fails."""
+    torch.set_num_threads(1)
+    count = 0
+    with queries_at_once(queries):
+        prover = Prover(config(WINDOWS))
+        for number, prompts in enumerate(sets_of_prompts(tokens)):
+            if number % parts == part:
+                proof = prover.prove(prompts)
+                assert proof.passed, f"{prompts.prefix} {prompts.branches}: {proof}"
+                count += 1
     return count
 
 
-def random_plan(tokens: int, seed: int) -> Plan:
+def random_prompts(tokens: int, seed: int) -> Prompts:
     """Branches that begin with parts of one another, until their tree has so many tokens."""
     draw, ids = random.Random(seed), range(100, VOCABULARY)
     prefix, branches = draw.choices(ids, k=200), [draw.choices(ids, k=100)]
@@ -124,7 +133,7 @@ def random_plan(tokens: int, seed: int) -> Plan:
         earlier = draw.choice(branches)
         branches.append(earlier[: draw.randrange(min(len(earlier), 200))] + new)
         left -= len(new)
-    return plan_of(prefix, branches)
+    return prompts_of(prefix, branches)
 
 
 def main() -> None:
@@ -140,29 +149,27 @@ def main() -> None:
         prove_random(args.random, args.layers, args.seed)
     else:
         with ProcessPoolExecutor(args.processes) as pool:
-            for tokens, block in ((args.tokens - 1, attention.BLOCK), (args.tokens, 2)):
+            for tokens, queries in ((args.tokens - 1, None), (args.tokens, 2)):
                 parts = range(args.processes)
-                jobs = [pool.submit(prove_all, tokens, block, n, args.processes) for n in parts]
+                jobs = [pool.submit(prove_all, tokens, queries, n, args.processes) for n in parts]
                 count = sum(job.result() for job in jobs)
-                print(f"{count:,} layouts of up to {tokens} tokens, calls of {block}: all equal")
+                about = "the usual number of" if queries is None else queries
+                print(f"{count:,} layouts of up to {tokens} tokens, {about} queries: all equal")
     used = sum(os.times()[:4])  # of this process and of those it started
     print(f"{time.perf_counter() - start:.0f} s, {used:.0f} s of processor time")
 
 
 def prove_random(tokens: int, layers: int, seed: int) -> None:
     """Prove a random tree by the engine tree; one layer in two has a window."""
-    plan = random_plan(tokens, seed)
-    tree = pack(plan.prefix, plan.branches, tree=True)
-    prover, start = Prover(model((None, 100) * (layers // 2))), time.process_time()
-    read_ends(prover.calls.decoder, tree)
-    seconds = time.process_time() - start
-    proof = prover.prove(plan, engines=("tree",))
+    prompts = random_prompts(tokens, seed)
+    tree = pack(prompts.prefix, prompts.branches, tree=True)
+    prover = Prover(config((None, 100) * (layers // 2)))
+    names = ("tree", "tree, equal bits")
+    proof = prover.prove(prompts, names)
     assert proof.passed, proof
-    print(
-        f"a tree of {len(tree.tokens):,} tokens in {layers} layers ran in {seconds:.1f} s of "
-        f"processor time; its {proof.rows['tree']:,} rows equal those of {len(plan.prompts):,} "
-        f"separate prompts of {proof.tokens:,} tokens"
-    )
+    size = f"{len(tree.tokens):,} tokens in {layers} layers"
+    print(f"a tree of {size}: its {proof.rows['tree']:,} rows equal those of")
+    print(f"{proof.groups:,} separate prompts of {proof.tokens:,} tokens, also with equal bits")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -121,6 +122,32 @@ def test_the_python_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) 
     example = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)[0]
     monkeypatch.chdir(ROOT)
     exec(example, {})
+
+
+def test_the_files_that_are_listed_are_those_that_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every function that runs between the command and the printed answer stands in one of them,
+    but for those that read the command line or the checkpoint."""
+    package = ROOT / "minise"
+    ran = set()
+
+    def keep(frame: FrameType, event: str, argument: object) -> None:
+        ran.add(frame.f_code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(keep)
+    try:
+        assert main(["ask"]) == 0
+    finally:
+        sys.setprofile(before)
+    assert "Ottawa (right)" in capsys.readouterr().out
+    files = {Path(name).relative_to(package) for name in ran if Path(name).is_relative_to(package)}
+    answering = {path.as_posix() for path in files if path.parts[0] not in ("commands", "loading")}
+    section = README[README.index("## Read it") : README.index("## What was tried")]
+    listed = set(re.findall(r"`(\w+\.py)`", section))
+    assert answering - {"__init__.py"} <= listed
+    assert {"layout.py", "model.py", "attention.py", "engines.py", "method.py"} <= answering
 
 
 def test_the_stated_number_of_lines_of_the_core_is_right() -> None:

@@ -46,14 +46,14 @@ def test_the_columns_show_the_question_its_groups_and_probabilities(columns: lis
 
 def test_the_mask_is_that_of_the_packed_sequence_with_its_positions(columns: list[Any]) -> None:
     lm = load(DEFAULT_MODEL)
-    plan = METHOD.plan(lm, QUESTION)
-    layout = pack(plan.prefix, plan.branches[:2])
+    _, prompts = METHOD.prompts(lm, QUESTION)
+    layout = pack(prompts.prefix, prompts.branches[:2])
     mask = columns[2]
     (image,) = mask.images
     assert np.array_equal(np.asarray(image.get_array())[..., 3] > 0, layout.mask.numpy())
     assert image.get_extent() == [0, len(layout.tokens), len(layout.tokens), 0]
     stops = [int(layout.positions[end]) for end in layout.ends]
-    assert words(mask) == [f"positions {len(plan.prefix)} to {stop}" for stop in stops]
+    assert words(mask) == [f"positions {len(prompts.prefix)} to {stop}" for stop in stops]
 
 
 def test_a_bar_is_as_long_as_its_number_and_stands_beside_its_line(columns: list[Any]) -> None:

@@ -1,41 +1,56 @@
 """The trees that `python -m tools.prove` proves."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-import minise.equal_bits.attention as attention
-import minise.equal_bits.run as run
+import minise.attention as core
+import minise.equal_bits.attention as fixed
 from minise import pack
+from minise.equal_bits import decoder
 from minise.verify.proof import Prover
-from tools.prove import model, plans, prove_all, random_plan
+from tools.prove import config, prove_all, random_prompts, sets_of_prompts
 
 
 @pytest.mark.slow
 def test_every_tree_of_up_to_4_tokens_is_proved() -> None:
     """`python -m tools.prove` proves those of up to 8."""
-    assert [len(list(plans(n))) for n in range(1, 5)] == [2, 8, 26, 83]
+    assert [len(list(sets_of_prompts(n))) for n in range(1, 5)] == [2, 8, 26, 83]
     assert prove_all(3) == 26
-    assert prove_all(4, block=2) == 83
-    assert attention.BLOCK == 64
+    assert prove_all(4, queries=2) == 83
+    assert (core.CHUNK, fixed.BLOCK) == (128, 64)
 
 
 def test_a_fault_in_one_tree_is_found_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = run.tree_reader
+    """In the tree of a first token and two that follow it: of the plain decoder, or of equal
+    bits."""
+    fork = [[True, False, False], [True, True, False], [True, False, True]]
+    real_reader, real_chunks = decoder.reader_of, core.chunks_of
 
-    def reader(tree: Any, *rest: Any) -> Any:
-        made = real(tree, *rest)
-        if tree.parents.tolist() == [-1, 0, 0]:
+    def reader_of(mask: Any, *rest: Any) -> Any:
+        made = real_reader(mask, *rest)
+        if mask.tolist() == fork:
             made.calls[0].keys[0, 0] = 1  # for its parent
         return made
 
-    monkeypatch.setattr(run, "tree_reader", reader)
+    def chunks_of(mask: Any, *rest: Any) -> Any:
+        chunks = real_chunks(mask, *rest)
+        if mask[0].tolist() == fork:
+            chunks[0] = replace(chunks[0], keys_S=chunks[0].keys_S.flip(0))
+        return chunks
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "reader_of", reader_of)
+        with pytest.raises(AssertionError, match="tree, equal bits differs first in layer 0"):
+            prove_all(3)
+    monkeypatch.setattr(core, "chunks_of", chunks_of)
     with pytest.raises(AssertionError, match="tree differs first in layer 0"):
         prove_all(3)
 
 
 def test_a_large_random_tree_is_proved() -> None:
-    plan = random_plan(1500, seed=1)
-    assert len(pack(plan.prefix, plan.branches, tree=True).tokens) == 1500
-    prover = Prover(model((None, 20)))
-    assert prover.prove(plan, engines=("tree",)).passed
+    prompts = random_prompts(1500, seed=1)
+    assert len(pack(prompts.prefix, prompts.branches, tree=True).tokens) == 1500
+    prover = Prover(config((None, 20)))
+    assert prover.prove(prompts, ["tree", "tree, equal bits"]).passed
