@@ -11,8 +11,8 @@ each other, so most of the T x T scores are -inf. So queries go in chunks, and a
 the keys that at least one of its queries may see. The mask says which, once for all layers.
 
 Dimension legend:
-B batch; T tokens that run; U >= T tokens that can be read, of which the last T are those that run;
-R queries (T, or fewer in the top layer); C queries of a chunk; S keys that a chunk reads;
+B batch; T tokens that run; U tokens that can be read: those of a cache, if there is one, and the T
+that run; R queries (T, or fewer in the top layer); C queries of a chunk; S keys that a chunk reads;
 H query heads; K key/value heads; h head_dim. Next to read: cache.py, model.py.
 """
 
@@ -28,8 +28,8 @@ from torch import Tensor
 CHUNK = 128  # queries
 
 # How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
-# for q (B, R, H, h), k and v (B, T, K, h), queries and keys already rotated. R is T, or in the top
-# layer the number of `rows`. An `attend` with a cache adds the cached keys and values itself.
+# for q (B, R, H, h), k and v (B, U, K, h), queries and keys already rotated. R is T, or in the top
+# layer the number of `rows`.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Windows = Sequence[int | None]  # the sliding window of each layer, in positions; None: no window
 
@@ -84,7 +84,7 @@ def chunks_of(
 def within(
     mask_BRU: Tensor, positions_BR: Tensor, positions_BU: Tensor, window: int | None
 ) -> Tensor:
-    """The mask narrowed to a window: position i may attend to j only if i - j < window. Positions
+    """The mask narrowed to a window: position i may attend to j only if i < j + window. Positions
     count, not indices: in a packed sequence a late group's index is thousands past its position."""
     if window is None:
         return mask_BRU
@@ -100,7 +100,7 @@ def by_mask(
 ) -> Attend:
     """An `Attend` in which all layers read under one mask (B, T, U), True = may attend, narrowed to
     each layer's window. In the top layer only `rows_R` are queries, if given."""
-    # Cut on the CPU: a GPU would be waited for at every chunk.
+    # On the CPU: on a GPU `nonzero` would wait for it at every chunk.
     mask_BTU = mask_BTU.cpu()
     positions_BU = positions_BU.cpu()
     T = mask_BTU.shape[1]

@@ -24,10 +24,36 @@ class Family:
 
 
 FAMILIES = {
-    "llama": Family(False, None, 2048, None, "none"),
-    "mistral": Family(False, 8, 131072, 4096, "all"),
-    "qwen2": Family(True, 32, 32768, 4096, "some"),
-    "qwen3": Family(False, 32, 32768, 4096, "some", head_dim=128, qk_norm=True),
+    "llama": Family(
+        qkv_bias=False,
+        num_key_value_heads=None,
+        max_position_embeddings=2048,
+        sliding_window=None,
+        windowed_layers="none",
+    ),
+    "mistral": Family(
+        qkv_bias=False,
+        num_key_value_heads=8,
+        max_position_embeddings=131072,
+        sliding_window=4096,
+        windowed_layers="all",
+    ),
+    "qwen2": Family(
+        qkv_bias=True,
+        num_key_value_heads=32,
+        max_position_embeddings=32768,
+        sliding_window=4096,
+        windowed_layers="some",
+    ),
+    "qwen3": Family(
+        qkv_bias=False,
+        num_key_value_heads=32,
+        max_position_embeddings=32768,
+        sliding_window=4096,
+        windowed_layers="some",
+        head_dim=128,
+        qk_norm=True,
+    ),
 }
 
 
@@ -40,7 +66,7 @@ class RopeScaling:
 
     rope_type: str = "default"
     factor: float = 1.0
-    low_freq_factor: float = 1.0  # in turns within the original context
+    low_freq_factor: float = 1.0  # in full turns of a pair within the original context
     high_freq_factor: float = 4.0  # likewise
     original_max_position_embeddings: int = 8192  # in tokens
 

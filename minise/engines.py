@@ -26,8 +26,9 @@ from minise.layout import causal_mask, pack
 Ids = Sequence[int]
 
 
-class CausalDecoder(Protocol):
-    """All that an engine knows of a model. model.Decoder is one."""
+class AnyDecoder(Protocol):
+    """All that minise knows of a decoder: an engine calls it, and `lm.LocalModel` reads its logits.
+    model.Decoder is one."""
 
     def __call__(
         self, tokens: Tensor, positions: Tensor, mask: Tensor, rows: Tensor | None = None
@@ -40,20 +41,20 @@ class CausalDecoder(Protocol):
         ...
 
 
-Engine = Callable[[CausalDecoder, Ids, Sequence[Ids]], Tensor]
+Engine = Callable[[AnyDecoder, Ids, Sequence[Ids]], Tensor]
 
 
-def tree(decoder: CausalDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+def tree(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
     layout = pack(prefix, branches, tree=True)
     return decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
 
 
-def packed(decoder: CausalDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+def packed(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
     layout = pack(prefix, branches)
     return decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
 
 
-def separate(decoder: CausalDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+def separate(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
     hidden = []
     for branch in branches:
         prompt = [*prefix, *branch]
@@ -63,16 +64,16 @@ def separate(decoder: CausalDecoder, prefix: Ids, branches: Sequence[Ids]) -> Te
     return torch.cat(hidden)
 
 
-def without_mask(decoder: CausalDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+def without_mask(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
     """Without the mask (Eq. 3): every token attends to all tokens before it."""
     layout = pack(prefix, branches)
     T = len(layout.tokens)
     return decoder(layout.tokens, layout.positions, causal_mask(T), layout.ends)
 
 
-def without_positions(decoder: CausalDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
-    """Without positional re-encoding (Eq. 4): the position ids of the packed sequence are 0, 1, 2,
-    ..., even beyond the model's last position."""
+def without_positions(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+    """Without positional re-encoding (Eq. 4 and 5): the position ids of the packed sequence are 0,
+    1, 2, ..., even beyond the model's last position."""
     layout = pack(prefix, branches)
     T = len(layout.tokens)
     return decoder(layout.tokens, torch.arange(T), layout.mask, layout.ends)

@@ -12,6 +12,15 @@ from minise.errors import InputError
 PARTIAL = f".minise-{platform.node()}-"  # other machines may write into the same folder
 
 
+def remove_left(folder: Path) -> None:
+    """Remove what processes that were killed have left in a folder."""
+    for left in folder.glob(f"{PARTIAL}*.partial"):
+        process = left.stem.removeprefix(PARTIAL)
+        with suppress(OSError):  # it may be another user's
+            if not os.path.exists(f"/proc/{process}"):
+                left.unlink()
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file under a temporary name beside it, and rename it; /dev/stdout directly. Such
     files of processes that were killed are removed. Raises InputError that names the file."""
@@ -21,10 +30,8 @@ def write_file(path: Path, content: str | bytes) -> None:
         if path.is_relative_to("/dev"):
             path.write_bytes(data)
             return
-        for left in path.parent.glob(f"{PARTIAL}*.partial") if os.path.exists("/proc/self") else ():
-            with suppress(OSError):  # it may be another user's
-                if not os.path.exists(f"/proc/{left.stem.removeprefix(PARTIAL)}"):
-                    left.unlink()
+        if os.path.exists("/proc/self"):
+            remove_left(path.parent)
         try:
             partial.write_bytes(data)
             os.replace(partial, path)

@@ -9,6 +9,7 @@ Next to read: question.py, tokenizer.py and prompt.py, which make the token ids 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -91,7 +92,7 @@ def check_sizes(K: int, m: int, trials: int) -> None:
     for name, number in {"group size": m, "number of trials": trials}.items():
         if number < 1:
             raise InputError(f"{name} {number} is below 1; give at least 1")
-    groups = trials * -(-K // m)
+    groups = trials * math.ceil(K / m)
     if groups > MOST_GROUPS:
         what = f"{quote(trials)} trials of {K} choices in groups of {quote(m)}"
         raise InputError(f"{what} are over the limit of {MOST_GROUPS:,} groups; use fewer trials")

@@ -36,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -59,7 +58,7 @@ class Layout:
 
     def replace(self, **changes: Tensor) -> Layout:
         """The layout with other tokens, positions, mask or ends. It need not be a tree any more."""
-        # Only unchanged parts are read: a Tree, below, builds its mask when it is read.
+        # A Tree, below, builds its mask when it is read, so one that is replaced is not read.
         unchanged = {"tokens", "positions", "mask", "ends"} - changes.keys()
         return Layout(**{name: getattr(self, name) for name in unchanged}, **changes)
 
@@ -75,15 +74,17 @@ class Tree(Layout):
     parents: Tensor
 
     def __init__(self, tokens: Tensor, parents: Tensor, positions: Tensor, ends: Tensor) -> None:
-        # The base class is frozen, so the fields are set this way.
+        # The base class is frozen, so the fields are set this way. `mask`, below, stands in the
+        # place of the base's field.
         self.__dict__.update(tokens=tokens, parents=parents, positions=positions, ends=ends)
 
     @cached_property
     def mask(self) -> Tensor:
         """(T, T) bool: a token attends to its ancestors and itself. Raises InputError if it does
         not fit in memory."""
-        check_mask_fits(len(self.tokens))
-        mask = torch.zeros(len(self.tokens), len(self.tokens), dtype=torch.bool)
+        T = len(self.tokens)
+        check_mask_fits(T)
+        mask = torch.zeros(T, T, dtype=torch.bool)
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
                 mask[row] = mask[parent]  # the parent and its ancestors
@@ -92,7 +93,8 @@ class Tree(Layout):
 
     def paths(self) -> list[list[int]]:
         """For each branch the rows of its whole prompt, first token to last."""
-        parents, paths = self.parents.tolist(), []
+        parents = self.parents.tolist()
+        paths = []
         for row in self.ends.tolist():
             path = []
             while row >= 0:
@@ -137,10 +139,16 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
     ends = [grow(last, branch, merge=tree) for branch in branches]
     if min(ends, default=-1) < 0:
         raise ValueError("no branches to pack, or an empty prompt")
-    return Tree(*(torch.tensor(rows) for rows in (tokens, parents, positions, ends)))
+    return Tree(
+        torch.tensor(tokens), torch.tensor(parents), torch.tensor(positions), torch.tensor(ends)
+    )
 
 
 def shared_length(sequences: Sequence[Sequence[int]]) -> int:
     """How many ids at the beginning are the same in all sequences."""
-    columns = zip(*sequences, strict=False)
-    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    length = 0
+    for column in zip(*sequences, strict=False):
+        if len(set(column)) > 1:
+            break
+        length += 1
+    return length

@@ -16,14 +16,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from minise.engines import ENGINES, CausalDecoder, Engine, Ids, tokens_run
+from minise.engines import ENGINES, Engine, Ids, tokens_run
 from minise.errors import InputError, Unsuited, check_name
 from minise.layout import shared_length
 from minise.tokenizer import Tokenizer
 
-ROWS = 64  # prompts whose logits of the whole vocabulary are in memory at once
-TOGETHER = 512  # tokens after a common beginning, up to which questions share a pass
-TOGETHER_ON_GPU = 4096  # docs/costs.md
+WHOLE_AT_ONCE = 64  # prompts whose logits of the whole vocabulary are in memory at once
+TOGETHER = 512  # tokens of a pass, up to which one more question joins it: docs/costs.md
+TOGETHER_ON_GPU = 4096
+CHARACTERS = 4  # of a token, at least, in a text that may fit
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Prompts:
     texts: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.branches or (not self.prefix and not all(self.branches)):
+        has_tokens = bool(self.branches) and (bool(self.prefix) or all(self.branches))
+        if not has_tokens:
             raise InputError("a prompt has no token; use another tokenizer, or another template")
         if len(self.label_ids) != len(self.branches) or not all(self.label_ids):
             given = f"{len(self.label_ids)} lists of labels for {len(self.branches)} prompts"
@@ -72,8 +74,9 @@ def join(several: Sequence[Prompts]) -> Prompts:
 
 @dataclass(frozen=True, eq=False)
 class LabelLogits:
-    """After one prompt: the logits of its labels (L,), and the log of the sum of exp of the logits
-    of the whole vocabulary, (). Less `total`, the logits are log-probabilities. float64, CPU."""
+    """What is read after one prompt, float64 on the CPU. labels: (L,), the logits of its labels.
+    total: one number, the log of the sum of exp over the whole vocabulary. So `labels - total` are
+    log-probabilities."""
 
     labels: Tensor
     total: Tensor
@@ -86,8 +89,9 @@ class LabelLogits:
 
 @dataclass(frozen=True)
 class Limits:
-    """positions: tokens of the longest prompt. vocabulary: token ids are below it. together: tokens
-    up to which the prompts of several questions may share a pass; 0: a pass has one question."""
+    """positions: tokens of the longest prompt. vocabulary: token ids are below it. together: a pass
+    takes one more question while it has fewer tokens than this after what all its questions begin
+    with; 0: it has one question."""
 
     positions: int
     vocabulary: int
@@ -146,7 +150,7 @@ class LocalModel:
     @property
     def limits(self) -> Limits:
         together = 0
-        if self.engine == "tree":  # it alone has the common beginning of several questions once
+        if self.engine == "tree":  # packed would repeat each question for each of its prompts
             together = TOGETHER_ON_GPU if self.decoder.device.type == "cuda" else TOGETHER
         return Limits(self.config.max_position_embeddings, self.config.vocab_size, together)
 
@@ -154,8 +158,7 @@ class LocalModel:
     def ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
         """Hidden states (G, D) at the ends of the prompts, by this model's engine."""
         run = self.own_engine or ENGINES[self.engine]
-        decoder: CausalDecoder = self.decoder
-        return run(decoder, prefix, branches)
+        return run(self.decoder, prefix, branches)
 
     @torch.inference_mode()
     def logits(self, prompts: Prompts) -> list[LabelLogits]:
@@ -163,15 +166,17 @@ class LocalModel:
         hidden_GD = self.ends(prompts.prefix, prompts.branches)
 
         # The logits of all labels of all prompts, and the totals over the vocabulary.
-        columns_C = torch.tensor(sorted({i for ids in prompts.label_ids for i in ids}))
-        columns_C = columns_C.to(hidden_GD.device)
+        labels: set[int] = set()
+        for ids in prompts.label_ids:
+            labels.update(ids)
+        columns_C = torch.tensor(sorted(labels), device=hidden_GD.device)
         logits_GC = self.decoder.logits(hidden_GD, columns_C)
         check_finite(self, logits_GC, hidden_GD)
         wide = torch.promote_types(logits_GC.dtype, torch.float32)
         totals = []
-        for some_D in hidden_GD.split(ROWS):
-            logits_V = self.decoder.logits(some_D)
-            totals.append(logits_V.to(wide).logsumexp(dim=-1))
+        for some_GD in hidden_GD.split(WHOLE_AT_ONCE):
+            logits_GV = self.decoder.logits(some_GD)
+            totals.append(logits_GV.to(wide).logsumexp(dim=-1))
         totals_G = torch.cat(totals)
 
         # To each prompt its own.
@@ -228,13 +233,13 @@ def check_prompts(lm: LanguageModel, prompts: Prompts) -> None:
 def check_length(lm: LanguageModel, text: str, choices: Sequence[str]) -> None:
     """Refuse a question far beyond the model's positions, before many prompts repeat its text."""
     whole = f"{text}\n{max(choices, key=len)}"
-    if len(whole) > 4 * lm.limits.positions:
+    if len(whole) > CHARACTERS * lm.limits.positions:
         ids = lm.tokenizer.encode([whole])
-        check_prompts(lm, Prompts([], ids, [[0]]))
+        check_prompts(lm, Prompts(prefix=[], branches=ids, label_ids=[[0]]))
 
 
 def check_finite(lm: LanguageModel, logits: Tensor, hidden: Tensor) -> None:
-    """Refuse numbers that overflowed. Where the squares in the norm did, a hidden state is 0."""
+    """Refuse numbers that overflowed. Where a square in the norm overflows, its row becomes 0."""
     if not (logits.isfinite().all() and hidden.any(dim=-1).all()):
         narrow = logits.dtype == torch.float16
         remedy = "use bfloat16 or float32" if narrow else "fetch its weights again"

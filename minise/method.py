@@ -6,7 +6,9 @@ A method is two functions, with the model between them:
     logits = lm.logits(prompts)                            the labels' logits after each prompt
     answer = method.answer(plan, logits)
 
-The plan is what `answer` has to remember. It holds no prompt, no model and no engine.
+`ask`, the last function of this file, is these three lines. The plan is what `answer` has to
+remember. It holds no prompt, no model and no engine. Of each prompt the logits are a `LabelLogits`
+(lm.py): `labels`, the logits of its labels, and `total`, a number for the whole vocabulary.
 
     question -> groups -> prompts -> logits at each prompt's end -> group probabilities -> scores
 
@@ -56,11 +58,11 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """probabilities: (K,) float64, sums to 1. scores: (K,) float64, the paper's Pr(op_i), the mean
-    (Eq. 2) over the groups in which op_i appears. prediction: the index of the largest score, the
-    lower index on a tie. groups: the result of each prompt. on_labels: the share of probability
-    that a prompt's labels have among the whole vocabulary, the mean over the prompts; None where no
-    labels are read. notes: what an evaluation saves beside it, as JSON."""
+    """probabilities: (K,) float64, sums to 1. scores: (K,) float64, the paper's Pr(op_i) of choice
+    i, the mean (Eq. 2) over the groups in which it appears. prediction: the index of the largest
+    score, the lower index on a tie. groups: the result of each prompt. on_labels: the share of
+    probability that a prompt's labels have among the whole vocabulary, the mean over the prompts;
+    None where no labels are read. notes: what an evaluation saves beside it, as JSON."""
 
     probabilities: Tensor
     scores: Tensor
@@ -152,20 +154,21 @@ def group_prompts(
 
 def mean_over_groups(plan: GroupPlan, logits: Logits, dtype: torch.dtype = torch.float64) -> Answer:
     """Softmax over each group's labels (Section 4.3, the readout, Eq. 6), then the mean over the
-    groups in which a choice appears (Section 3.2, step 3, Eq. 2). Both are computed in `dtype`."""
+    groups in which a choice appears (Section 3.2, step 3, the mean, Eq. 2). Both are computed in
+    `dtype`."""
     groups = plan.groups
     weights = groups.weights or [1.0] * len(groups.flat)
     results = []
     shares = []
-    for choices, weight, trial, read in zip(
+    for choices, weight, trial, prompt in zip(
         groups.flat, weights, groups.trial_numbers, logits, strict=True
     ):
         m = len(choices)
-        probabilities = read.labels.to(dtype).softmax(dim=-1).double()
+        probabilities = prompt.labels.to(dtype).softmax(dim=-1).double()
         has_null = len(probabilities) > m  # its label is the last
         null = float(probabilities[m]) if has_null else None
         results.append(Group(choices, probabilities[:m], null, weight, trial))
-        shares.append(read.log_probabilities.logsumexp(dim=0).exp())
+        shares.append(prompt.log_probabilities.logsumexp(dim=0).exp())
     return combine(plan.K, results, dtype, on_labels=float(torch.stack(shares).mean()))
 
 
@@ -178,12 +181,14 @@ def combine(
     """The mean (Eq. 2): a choice's score is its weighted mean probability over the groups that hold
     it, 0 if none does. `probabilities`: the scores by their sum. InputError if that is 0."""
     sums = torch.zeros(K, dtype=dtype)
-    weights = torch.zeros(K, dtype=dtype)
+    sums_of_weights = torch.zeros(K, dtype=dtype)
     for group in groups:
         places = list(group.choices)
         sums[places] += (group.weight * group.probabilities).to(dtype)
-        weights[places] += group.weight
-    scores = (sums / torch.where(weights > 0, weights, 1.0)).double()
+        sums_of_weights[places] += group.weight
+    # A choice of no group has the sum 0, divided by 1.
+    sums_of_weights = torch.where(sums_of_weights > 0, sums_of_weights, 1.0)
+    scores = (sums / sums_of_weights).double()
     if not scores.any():  # they have no largest, and no sum to divide by
         about = "the model gives None of the above all probability in every prompt"
         raise InputError(f"{about} of this question; leave the null option out")

@@ -4,7 +4,8 @@ Module and parameter names are the checkpoints' own, so that weights load with n
 Nothing here builds a mask or assumes a position (Sections 4.1 and 4.2): the caller gives both.
 
 Dimension legend, used as name suffixes:
-B batch, T tokens, D hidden_size, H query heads, K key/value heads, h head_dim, V vocabulary.
+B batch, T tokens, R of them that are wanted of the top layer, D hidden_size, H query heads, K
+key/value heads, h head_dim, V vocabulary. Next to read: engines.py.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from minise.cache import Cache, Growing
 from minise.config import Config
 from minise.rope import cos_sin, rotate
 
-Mixing = Callable[[Tensor, Tensor, Tensor], Tensor]  # an `Attend`, its layer filled in
-Angles = tuple[Tensor, Tensor]  # cos and sin
+InLayer = Callable[[Tensor, Tensor, Tensor], Tensor]  # an `Attend`, its layer filled in
+Angles = tuple[Tensor, Tensor]  # cos and sin, (B, T, 1, h) each
 
 
 class RMSNorm(nn.Module):
@@ -67,15 +68,21 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(h, eps) if config.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(h, eps) if config.qk_norm else nn.Identity()
 
-    def forward(self, x_BTD: Tensor, angles: Angles, attend: Mixing, rows: Tensor | None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, angles: Angles, attend: InLayer, rows: Tensor | None
+    ) -> Tensor:
         """What the tokens in `rows` (all, if None) read from the others by way of `attend`."""
-        k_BTKh = rotate(self.k_norm(self._heads(self.k_proj(x_BTD))), *angles)
+        cos, sin = angles
+        k_BTKh = self._heads(self.k_proj(x_BTD))
+        k_BTKh = rotate(self.k_norm(k_BTKh), cos, sin)
         v_BTKh = self._heads(self.v_proj(x_BTD))
         if rows is not None:
-            x_BTD = x_BTD[..., rows, :]
-            angles = angles[0][..., rows, :, :], angles[1][..., rows, :, :]
-        q_BTHh = rotate(self.q_norm(self._heads(self.q_proj(x_BTD))), *angles)
-        return self.o_proj(attend(q_BTHh, k_BTKh, v_BTKh).flatten(-2))
+            x_BTD = x_BTD[:, rows]
+            cos, sin = cos[:, rows], sin[:, rows]
+        q_BRHh = self._heads(self.q_proj(x_BTD))
+        q_BRHh = rotate(self.q_norm(q_BRHh), cos, sin)
+        read_BRHh = attend(q_BRHh, k_BTKh, v_BTKh)
+        return self.o_proj(read_BRHh.flatten(-2))
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.unflatten(-1, (-1, self.head_dim))
@@ -92,7 +99,8 @@ class MLP(nn.Module):
         self.act_fn = nn.SiLU()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.down_proj(self.act_fn(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
+        gate = self.act_fn(self.gate_proj(x_BTD))
+        return self.down_proj(gate * self.up_proj(x_BTD))
 
 
 class Block(nn.Module):
@@ -105,11 +113,14 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x_BTD: Tensor, angles: Angles, attend: Mixing, rows: Tensor | None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, angles: Angles, attend: InLayer, rows: Tensor | None
+    ) -> Tensor:
         """The stream after this layer, of the tokens in `rows` only if given."""
-        attended_BTD = self.self_attn(self.input_layernorm(x_BTD), angles, attend, rows)
-        x_BTD = (x_BTD if rows is None else x_BTD[..., rows, :]) + attended_BTD
-        return x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
+        attended_BRD = self.self_attn(self.input_layernorm(x_BTD), angles, attend, rows)
+        x_BRD = x_BTD if rows is None else x_BTD[:, rows]
+        x_BRD = x_BRD + attended_BRD
+        return x_BRD + self.mlp(self.post_attention_layernorm(x_BRD))
 
 
 class Layers(nn.Module):
@@ -158,7 +169,8 @@ class Decoder(nn.Module):
         angles = self.model.rotary_emb(positions.to(self.device), x_BTD.dtype)
         rows = None if rows is None else rows.to(self.device)
         for index, layer in enumerate(self.model.layers):
-            x_BTD = layer(x_BTD, angles, partial(attend, index), rows if index == top else None)
+            wanted = rows if index == top else None
+            x_BTD = layer(x_BTD, angles, partial(attend, index), wanted)
         return self.model.norm(x_BTD)
 
     def reader(self, mask_BTU: Tensor, positions_BU: Tensor, rows: Tensor | None) -> Attend:
@@ -193,8 +205,8 @@ class Decoder(nn.Module):
         rows: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
         """`forward` for tokens that follow those of a cache: their hidden states, and the cache of
-        all. The columns of the mask (..., T, S + T) are the S cached tokens, then the new ones. The
-        cache has as many sequences. Raises as `forward` does.
+        all. The columns of the mask (..., T, S + T) are the S cached tokens, then the new ones;
+        `rows` are of the new ones. The cache has as many sequences. Raises as `forward` does.
         """
         cached = 0 if cache is None else cache.positions.shape[-1]
         tokens, positions, mask = expanded(tokens, positions, mask, cached)
@@ -212,8 +224,11 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Logits of `hidden` (..., D): (..., V), or (..., C) for the token ids `columns` (C,)."""
-        weight = (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight
-        return F.linear(hidden, weight if columns is None else weight[columns])
+        output = self.model.embed_tokens if self.lm_head is None else self.lm_head
+        weight = output.weight
+        if columns is not None:
+            weight = weight[columns]
+        return F.linear(hidden, weight)
 
 
 def flat(x: Tensor, kept: int) -> Tensor:

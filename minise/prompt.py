@@ -1,7 +1,8 @@
 """A question and a group's choices become a prompt (Section 3.2, step 2, Eq. 1), then token ids.
 
-A prompt may list a null option, "None of the above" (the appendix on normalization). Next to read:
-method.py.
+A prompt may list a null option, "None of the above" (the appendix on normalization). All prompts of
+a question are one `Prompts` (lm.py): the prefix that they share, the rest of each, and the ids of
+each one's labels. Next to read: method.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from minise.tokenizer import Tokenizer
 LABELS = string.ascii_uppercase
 NULL_OPTION = "None of the above"
 OTHER = "use another tokenizer or template"
-SAME_END = 4  # prompts with so many equal last tokens go on with the same label tokens
+SAME_END = 4  # assumed: the token of a label depends on no more than the last 4 before it
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Template:
     label: str = " {label}"
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
-        """The template for this model, question and group: methods/templates.py has others."""
+        """The template for this model and question, and for prompts that list at most `size`
+        choices, with the null option or without: methods/templates.py has others."""
         return self
 
     def prefix(self, question: str) -> str:
@@ -66,7 +68,8 @@ class Template:
         labels = [self.label.format(label=label) for label in LABELS[:count]]
         extended = tokenizer.encode([text + label for label in labels])
         for label, longer in zip(labels, extended, strict=True):
-            if longer[:-1] != ids or longer[-1:] in ([], [tokenizer.unknown_id]):
+            is_one_more = longer[:-1] == ids and len(longer) > 0
+            if not is_one_more or longer[-1] == tokenizer.unknown_id:
                 problem = f"label {label!r} after {text[-20:]!r} is not one token"
                 raise InputError(f"{tokenizer.name}: {problem}; {OTHER}")
         label_ids = [longer[-1] for longer in extended]
@@ -85,8 +88,9 @@ def write_prompts(
     """A prompt for each list of choices.
 
     Each whole text is encoded, as in a separate run of that prompt, and then cut. The prefix is the
-    longest common beginning of all prompts' ids and the question's. If a tokenizer merges the end
-    of the question and the text after it into one token, the prefix is shorter by that token.
+    longest common beginning of all prompts' ids and the question's, so it is never longer than the
+    question. If a tokenizer merges the end of the question and the text after it into one token,
+    the prefix is shorter by that token.
 
     Raises Unsuited for more choices than labels, and InputError as `Template.label_ids` does.
     """

@@ -54,6 +54,14 @@ class Question:
         return hashlib.sha256(json.dumps([self.text, self.choices]).encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A question, and the seed of its groups."""
+
+    question: Question
+    seed: int = 0
+
+
 def check_text(name: str, value: object) -> None:
     """Refuse what is no text, is empty, or cannot be written as UTF-8. name: what it is."""
     if not isinstance(value, str) or not value.strip():

@@ -5,7 +5,7 @@ query and a key depends only on the distance of their positions. In the packed s
 tokens have the positions that they would have right after the question (Section 4.2, the position
 list, Eq. 5), so the groups between the question and this group make no difference.
 
-Dimension legend: T tokens, h head_dim. Next to read: attention.py.
+Dimension legend: B batch, T tokens, H heads, h head_dim. Next to read: attention.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def inverse_frequencies(config: Config, dtype: torch.dtype, device: torch.device
 
 
 def cos_sin(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the angles at int64 `positions` (..., T): two tensors (..., T, h).
+    """Cosines and sines of the angles at int64 `positions` (...): two tensors (..., h).
 
     `dtype` is the model's. The angles are at least float32, and float64 in a float64 model.
     """
@@ -56,6 +56,6 @@ def cos_sin(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tens
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs of `x` (..., T, h); cos and sin broadcast against it. The dtype is kept."""
+    """Rotate the pairs of `x` (B, T, H, h) by cos and sin (B, T, 1, h). The dtype is kept."""
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)

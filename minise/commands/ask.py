@@ -142,7 +142,8 @@ def choose_methods(options: Options) -> dict[str, Method]:
 
 
 def ask(lm: LanguageModel, name: str, method: Method, question: Question, seed: int) -> Reply:
-    from minise.pipeline import Asked, answers
+    from minise.pipeline import answers
+    from minise.question import Asked
 
     answered = next(answers(lm, method, [Asked(question, seed)]))
     prompts = answered.prompts

@@ -97,7 +97,7 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
     """The questions of all seeds, and what runs on them."""
     from minise.data.tasks import Selection, load_tasks
     from minise.evaluation.request import TaskRun
-    from minise.pipeline import Asked
+    from minise.question import Asked
 
     if options.engine and any(variant.engine for variant in experiment.variants):
         raise InputError(f"--experiment {options.experiment} compares engines; leave --engine out")

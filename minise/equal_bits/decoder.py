@@ -34,6 +34,9 @@ class EqualBits(Decoder):
         self.train(plain.training)
 
     def reader(self, mask_BTU: Tensor, positions_BU: Tensor, rows: Tensor | None) -> Attend:
+        # Empty places of a call repeat its last query, whose gradient would count several times.
+        if torch.is_grad_enabled() and any(x.requires_grad for x in self.parameters()):
+            raise InputError("equal bits have no gradients; train without --equal-bits")
         readers: list[Reader] = []
         for mask_TU, positions_U in zip(mask_BTU, positions_BU, strict=True):
             readers.append(reader_of(mask_TU, positions_U, self, rows))

@@ -21,7 +21,7 @@ from minise.lm import LanguageModel, LocalModel
 from minise.method import Method
 from minise.methods.fitted import Fitted
 from minise.methods.registry import make_method, read_settings
-from minise.pipeline import Asked
+from minise.question import Asked
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from minise.errors import InputError
 from minise.evaluation.lines import read_lines
 from minise.method import Group
 from minise.methods.first_trials import group_records
-from minise.pipeline import Answered, Asked
+from minise.pipeline import Answered
+from minise.question import Asked
 
 Row = dict[str, Any]
 KEYS = ("seed", "id", "question_hash", "answer")  # which question a row answers

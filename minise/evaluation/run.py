@@ -24,7 +24,9 @@ from minise.evaluation.texts import KeptTexts
 from minise.files import write_file
 from minise.lm import LanguageModel, LocalModel
 from minise.method import Method, ask
-from minise.pipeline import Asked, Texts, WritesFirst, answers
+from minise.pipeline import answers
+from minise.question import Asked
+from minise.writes_first import Texts, WritesFirst
 
 
 def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], None]) -> None:

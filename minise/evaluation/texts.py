@@ -7,11 +7,11 @@ from pathlib import Path
 
 from minise.errors import InputError
 from minise.evaluation.lines import append_line, read_lines
-from minise.pipeline import Written
+from minise.writes_first import Written
 
 
 class KeptTexts:
-    """The texts of one method on one task: pipeline.Texts in a file. A line has all texts of a
+    """The texts of one method on one task: writes_first.Texts in a file. A line has all texts of a
     block of questions, so a block is on the disk as a whole or not at all, before its first answer.
     A run that goes on after a cut writes none of them again. Raises InputError for a line that
     holds no texts."""

@@ -11,8 +11,10 @@ from minise import InputError, LocalModel, Prompts, Question, SelfEnsemble, Stan
 from minise.engines import ENGINES
 from minise.lm import LabelLogits, Limits, join
 from minise.method import GroupPlan
-from minise.pipeline import BLOCK, Answered, Asked, Start, WritesFirst, Written, answers
+from minise.pipeline import BLOCK, Answered, answers
+from minise.question import Asked
 from minise.tokenizer import Tokenizer
+from minise.writes_first import Start, WritesFirst, Written
 
 QUESTIONS = [
     Asked(

@@ -44,8 +44,11 @@ def test_strict_mode_is_set_only_on_processors_of_intel(
     assert os.environ.get(strict.VARIABLE) == after
 
 
-def test_the_command_line_asks_before_torch_is_imported() -> None:
-    assert subprocess.run([sys.executable, "-c", START], cwd=ROOT).returncode == 0
+def test_the_command_line_asks_for_equal_bits_alone_and_before_torch_is_imported() -> None:
+    never, asked = 1, 0
+    for words, status in (([], never), (["--equal-bits"], asked)):
+        command = [sys.executable, "-c", START, *words]
+        assert subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode == status
 
 
 def test_the_library_never_asks() -> None:

@@ -13,7 +13,7 @@ from minise.data.tasks import Selection, load_tasks
 from minise.evaluation.experiments import Variant
 from minise.evaluation.request import Run, TaskRun
 from minise.evaluation.run import evaluate
-from minise.pipeline import Asked
+from minise.question import Asked
 
 QUESTIONS = 6
 

@@ -21,7 +21,8 @@ from minise.evaluation.rows import read_rows
 from minise.evaluation.run import evaluate
 from minise.files import PARTIAL
 from minise.methods.reasoning import ChainOfThought
-from minise.pipeline import BLOCK, Start, Written
+from minise.pipeline import BLOCK
+from minise.writes_first import Start, Written
 from tests.evaluation.conftest import lines, some_questions
 
 MakeRun = Callable[..., Run]

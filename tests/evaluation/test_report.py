@@ -19,7 +19,7 @@ from minise.evaluation.request import Run, TaskRun, hash_of
 from minise.evaluation.results import Results, between, read_run
 from minise.evaluation.rows import key_of
 from minise.evaluation.run import evaluate
-from minise.pipeline import Asked
+from minise.question import Asked
 from tests.evaluation.conftest import row
 
 MakeRun = Callable[..., Run]

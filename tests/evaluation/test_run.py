@@ -31,7 +31,7 @@ from minise.evaluation.rows import Keep, read_rows
 from minise.evaluation.run import evaluate
 from minise.lm import Limits
 from minise.method import GroupPlan
-from minise.pipeline import Asked
+from minise.question import Asked
 from minise.tokenizer import Tokenizer
 from tests.evaluation.conftest import ABOUT, QUESTIONS, lines
 
