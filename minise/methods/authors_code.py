@@ -2,15 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from minise.checks import check_name, check_sizes
-from minise.engines import LanguageModel
-from minise.grouping import Grouping
-from minise.method import Answer, Method, Plan, SelfEnsemble, Standard, plan_groups
+from minise.errors import check_name
+from minise.grouping import Grouping, check_sizes
+from minise.lm import LabelLogits, LanguageModel, Prompts
+from minise.method import (
+    Answer,
+    GroupPlan,
+    Method,
+    SelfEnsemble,
+    Standard,
+    group_prompts,
+    mean_over_groups,
+)
 from minise.methods.groupings import independent_draws
 from minise.prompt import LABELS, Template
 from minise.question import Question
@@ -28,25 +35,37 @@ class BareLabels(Template):
         return [ids[-1] for ids in tokenizer.encode(list(LABELS[:count]))]
 
 
+@dataclass(frozen=True)
+class Released:
+    """How the released code asks a family of models: standard inference, and the groups. The last
+    two are settings of AuthorsCode."""
+
+    standard: Template
+    group: Template
+    null_option: bool = True
+    last_group_early: int = 0
+
+
+# Standard inference: the data set's formatted question and " Answer:".
+_FORMATTED = BareLabels("{question} ", "({label}) {choice} ", "Answer:")
 # The question ends in " \n", a group runs on one line, and its logits are read after the newline
 # that closes it. Labels are looked up bare ("A", not " A").
 _LINE = BareLabels("{question} \n", "({label}) {choice} ", "Answer: \n")
 _CHAT = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
-# Standard inference: the data set's formatted question and " Answer:".
-_FORMATTED = BareLabels("{question} ", "({label}) {choice} ", "Answer:")
-STANDARD = {
-    # Only this script looks up " A", which is also how a prompt continues after "Answer:".
-    "llama": Template("{question} ", "({label}) {choice} ", "Answer:"),
-    "mistral": _FORMATTED,
-    "qwen2": _FORMATTED,
-}
-# Fields of AuthorsCode that differ between the families.
-GROUPS: dict[str, dict[str, Any]] = {
-    "llama": {"template": _LINE},
+_CHAT_LINE = replace(_LINE, question=_CHAT + _LINE.question)
+FAMILIES = {
+    # Only its standard script looks up " A", which is also how a prompt continues after "Answer:".
+    "llama": Released(Template("{question} ", "({label}) {choice} ", "Answer:"), _LINE),
     # Its tokenizer makes two tokens of " \n", but the code's offset for the last group counts one.
-    "mistral": {"template": _LINE, "last_group_early": 1},
-    "qwen2": {"template": replace(_LINE, question=_CHAT + "{question} \n"), "null_option": False},
+    "mistral": Released(_FORMATTED, _LINE, last_group_early=1),
+    "qwen2": Released(_FORMATTED, _CHAT_LINE, null_option=False),
 }
+
+
+def released(lm: LanguageModel) -> Released:
+    """For the model's family. Raises InputError for one that the released code does not have."""
+    check_name("model of the released code", lm.family, FAMILIES)
+    return FAMILIES[lm.family]
 
 
 @dataclass(frozen=True)
@@ -68,27 +87,32 @@ class AuthorsCode(SelfEnsemble):
     last_group_early: int | None = None
     dtype: str = "bfloat16"
 
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
+    def prompts(
+        self, lm: LanguageModel, question: Question, seed: int = 0
+    ) -> tuple[GroupPlan, Prompts]:
         """The prompts of the released code. Raises InputError for a family it does not have."""
-        check_name("model of the released code", lm.config.model_type, GROUPS)
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        its = {"null_option": True, "last_group_early": 0, **GROUPS[lm.config.model_type], **given}
-        early, null, template = its["last_group_early"], its["null_option"], its["template"]
-        sizes = len(question.choices), self.group_size, self.trials
-        check_sizes(*sizes)
-        groups = self.grouping(*sizes, seed, question.id if self.groups_per_question else "")
-        plan = plan_groups(lm, question, template, groups, null)
-        prompts = [
-            replace(p, label_ids=(p.label_ids or [])[: len(group) + null * self.null_in_softmax])
-            for p, group in zip(plan.prompts, groups.flat, strict=True)
-        ]
-        if early:  # without its last tokens, a prompt ends so many rows earlier
-            prompts[-1] = replace(prompts[-1], ids=prompts[-1].ids[:-early])
-        return replace(plan, prompts=prompts)
+        theirs = released(lm)
+        template = theirs.group if self.template is None else self.template
+        null_option = theirs.null_option if self.null_option is None else self.null_option
+        early = theirs.last_group_early if self.last_group_early is None else self.last_group_early
 
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        """As `Method.answer`, each softmax, sum and quotient rounded to `dtype`."""
-        return super().answer(plan, [row.to(getattr(torch, self.dtype)) for row in logits])
+        K = len(question.choices)
+        check_sizes(K, self.group_size, self.trials)
+        question_id = question.id if self.groups_per_question else ""
+        groups = self.grouping(K, self.group_size, self.trials, seed, question_id)
+        plan, prompts = group_prompts(lm, question, template, groups, null_option)
+
+        label_ids = prompts.label_ids
+        if null_option and not self.null_in_softmax:
+            label_ids = [ids[:-1] for ids in label_ids]  # the last is the null option's
+        branches = prompts.branches
+        if early:  # without its last tokens, a prompt ends so many rows earlier
+            branches = [*branches[:-1], branches[-1][:-early]]
+        return plan, replace(prompts, branches=branches, label_ids=label_ids)
+
+    def answer(self, plan: GroupPlan, logits: Sequence[LabelLogits]) -> Answer:
+        """The mean over the groups, each softmax, sum and quotient rounded to `dtype`."""
+        return mean_over_groups(plan, logits, getattr(torch, self.dtype))
 
 
 @dataclass(frozen=True)
@@ -97,6 +121,7 @@ class AuthorsStandard(Method):
 
     name: ClassVar[str] = "authors-standard"
 
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        check_name("model of the released code", lm.config.model_type, STANDARD)
-        return Standard(STANDARD[lm.config.model_type]).plan(lm, question, seed)
+    def prompts(
+        self, lm: LanguageModel, question: Question, seed: int = 0
+    ) -> tuple[GroupPlan, Prompts]:
+        return Standard(released(lm).standard).prompts(lm, question, seed)

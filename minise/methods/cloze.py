@@ -5,15 +5,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from minise.checks import check_length, check_name
-from minise.engines import LanguageModel
-from minise.errors import Unsuited
-from minise.grouping import Groups
+from minise.errors import Unsuited, check_name
 from minise.layout import shared_length
-from minise.method import Answer, Group, Method, Plan
-from minise.prompt import DEFAULT_TEMPLATE, Prompt, Template
+from minise.lm import LabelLogits, LanguageModel, Prompts, check_length
+from minise.method import Answer, Group, Method, answer_of
+from minise.prompt import DEFAULT_TEMPLATE, Template
 from minise.question import Question
 from minise.writing.chat import stop_tokens
 
@@ -22,20 +19,40 @@ SCORES = ("sum", "mean")
 
 @dataclass(frozen=True)
 class Read:
-    """Where the text of a choice is read. prompts, tokens: for each token of its text, the prompt
-    after which it is read, and its id. end: the prompt after the whole text, and the ids of which
-    any ends it; None: the end is not read."""
+    """Where a token of a choice's text is read. place: after which prompt. tokens: which of the
+    tokens that are read there. It is one, or at the end of the text any of several."""
 
-    prompts: list[int]
+    place: int
     tokens: list[int]
-    end: tuple[int, list[int]] | None
 
 
 @dataclass(frozen=True)
-class ClozePlan(Plan):
-    """A plan that also says where the text of each choice is read."""
+class ClozePlan:
+    """For each choice, what is read: its tokens in their order, and its end."""
 
-    reads: tuple[Read, ...] = ()
+    reads: list[list[Read]]
+
+
+class Places:
+    """The places at which the texts of a question are read. Each is a prompt: the ids before it,
+    after the beginning that all share. Texts that begin alike are read at the same ones."""
+
+    def __init__(self) -> None:
+        self.before: list[list[int]] = []
+        self.tokens: list[list[int]] = []  # those that are read there
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def read(self, before: list[int], wanted: list[int]) -> Read:
+        """That one of the tokens `wanted` is read after `before`."""
+        place = self._numbers.setdefault(tuple(before), len(self.before))
+        if place == len(self.before):
+            self.before.append(before)
+            self.tokens.append([])
+        tokens = self.tokens[place]
+        for token in wanted:
+            if token not in tokens:
+                tokens.append(token)
+        return Read(place, [tokens.index(token) for token in wanted])
 
 
 @dataclass(frozen=True)
@@ -60,62 +77,62 @@ class Cloze(Method):
     end: bool = True
     template: Template = DEFAULT_TEMPLATE
 
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> ClozePlan:
-        """A prompt for each place at which a text is read, and these places. Texts that begin alike
-        are read at the same ones."""
+    def prompts(
+        self, lm: LanguageModel, question: Question, seed: int = 0
+    ) -> tuple[ClozePlan, Prompts]:
+        """A prompt for each place at which a text is read, and what is read there."""
         check_name("score of cloze", self.score, SCORES)
         check_length(lm, question.text, question.choices)
         template = self.template.adapt(lm, question, 0, null=False)
         start = replace(template, choice="").render(question.text, [])
         texts = [start + template.label.format(label=choice) for choice in question.choices]
-        first, *encoded = lm.tokenizer.encode([start, *texts, *(f"{text}\n" for text in texts)])
-        whole, line_ended = encoded[: len(texts)], encoded[len(texts) :]
+        line_ended = [f"{text}\n" for text in texts]
+        first, *encoded = lm.tokenizer.encode([start, *texts, *line_ended])
+        ids_of_texts = encoded[: len(texts)]
+        ids_of_lines = encoded[len(texts) :]
         # If a tokenizer merges the cue and a text, all are read from the token before that.
-        shared = shared_length([first, *whole])
-        places: dict[tuple[int, ...], int] = {}  # the ids before a place -> its prompt
+        shared = shared_length([first, *ids_of_texts])
 
-        def place(ids: Sequence[int]) -> int:
-            return places.setdefault(tuple(ids), len(places))
-
+        places = Places()
         reads = []
-        for ids, longer in zip(whole, line_ended, strict=True):
+        for ids, ids_of_line in zip(ids_of_texts, ids_of_lines, strict=True):
             tokens = ids[shared:]
-            before = [place(tokens[:j]) for j in range(len(tokens))]
-            end = (place(tokens), ids_of_end(lm, ids, longer)) if self.end else None
-            reads.append(Read(before, tokens, end))
-        prompts = [Prompt(start + lm.tokenizer.decode(ids), list(ids), None) for ids in places]
-        groups = Groups(((tuple(range(len(question.choices))),),))
-        return ClozePlan(question, groups, first[:shared], prompts, reads=tuple(reads))
+            of_choice = []
+            for j, token in enumerate(tokens):
+                of_choice.append(places.read(tokens[:j], [token]))
+            if self.end:
+                of_choice.append(places.read(tokens, ids_of_end(lm, ids, ids_of_line)))
+            reads.append(of_choice)
+        prompt_texts = [start + lm.tokenizer.decode(ids) for ids in places.before]
+        prompts = Prompts(first[:shared], places.before, places.tokens, prompt_texts)
+        return ClozePlan(reads), prompts
 
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        assert isinstance(plan, ClozePlan)  # it is the one of `plan`
-        log_p = torch.stack(list(logits)).log_softmax(dim=-1)
-        sums = []
-        for read in plan.reads:
-            text = log_p[read.prompts, read.tokens].sum()
-            if read.end is not None:
-                prompt, ids = read.end
-                text = text + log_p[prompt, ids].logsumexp(dim=0)
-            sums.append(text)
-        score = torch.stack(sums)
-        if self.score == "mean":
-            lengths = [len(read.tokens) + (read.end is not None) for read in plan.reads]
-            score = score / torch.tensor(lengths)
-        p = score.softmax(dim=-1)
-        best = p.tolist().index(max(p.tolist()))
-        return Answer(p, p, best, (Group(plan.groups.flat[0], p, None),))
+    def answer(self, plan: ClozePlan, logits: Sequence[LabelLogits]) -> Answer:
+        scores = []
+        for reads in plan.reads:
+            log_p = []
+            for read in reads:
+                of_tokens = logits[read.place].log_probabilities[read.tokens]
+                log_p.append(of_tokens.logsumexp(dim=0))
+            score = torch.stack(log_p).sum()
+            if self.score == "mean":
+                score = score / len(reads)
+            scores.append(score)
+        p = torch.stack(scores).softmax(dim=0)
+        everything = tuple(range(len(p)))
+        return answer_of(p, [Group(everything, p, None)])
 
 
-def ids_of_end(lm: LanguageModel, ids: list[int], line_ended: list[int]) -> list[int]:
+def ids_of_end(lm: LanguageModel, ids: list[int], ids_of_line: list[int]) -> list[int]:
     """The ids of which any ends a text: the model's stop tokens, and the first token of a line end
-    after the text, where the tokenizer makes tokens of its own for it. Raises Unsuited where there
-    are neither."""
+    after the text, where the tokenizer makes tokens of its own for it. ids_of_line: of the text
+    with its line end. Raises Unsuited where there are neither."""
     try:
         ends = set(stop_tokens(lm))
     except Unsuited:
         ends = set()
-    if line_ended[: len(ids)] == ids and len(line_ended) > len(ids):
-        ends.add(line_ended[len(ids)])
+    if ids_of_line[: len(ids)] == ids and len(ids_of_line) > len(ids):
+        ends.add(ids_of_line[len(ids)])
     if not ends:
         raise Unsuited(f"{lm.name}: nothing ends a text; write cloze(end=false)")
     return sorted(ends)

@@ -12,9 +12,9 @@ import torch
 
 from minise.errors import InputError
 from minise.layout import pack
-from minise.method import Answer, Group, Plan, combine
+from minise.lm import Prompts
+from minise.method import Answer, Group, combine
 from minise.methods.fitted import Fitted, Row, remade
-from minise.question import Question
 
 
 @dataclass(frozen=True)
@@ -42,37 +42,36 @@ class FirstTrials(Fitted):
         for record in records:
             p = torch.tensor(record["probabilities"], dtype=torch.float64)
             groups.append(Group(tuple(record["choices"]), p, record["null"]))
-        # Only the number of choices counts here.
-        answer = combine(Question("-", ["-"] * len(row["scores"])), groups)
+        answer = combine(len(row["scores"]), groups)
         new = remade(row, answer.probabilities.tolist())
-        best, scores = answer.prediction, answer.scores.tolist()
-        return new | {"prediction": best, "scores": scores, "tokens": records[-1]["tokens"]}
+        new["prediction"] = answer.prediction
+        new["scores"] = answer.scores.tolist()
+        new["tokens"] = records[-1]["tokens"]
+        return new
 
 
-def group_records(plan: Plan, answer: Answer, engine: str) -> list[dict[str, Any]]:
+def group_records(answer: Answer, prompts: Prompts, engine: str) -> list[dict[str, Any]]:
     """The result of each prompt, as answers keep it. `tokens`: those of this prompt and of all
-    before it. An answer may have fewer groups than the plan has prompts, if the last prompts serve
-    another purpose."""
-    trials = [number for number, trial in enumerate(plan.groups.trials) for _ in trial]
-    return [
-        {
+    before it. An answer may have fewer groups than there are prompts: the texts of cloze are read
+    at many."""
+    records = []
+    for group, tokens in zip(answer.groups, tokens_so_far(prompts, engine), strict=False):
+        record = {
             "choices": list(group.choices),
             "probabilities": group.probabilities.tolist(),
             "null": group.null,
-            "trial": trial,
+            "trial": group.trial,
             "tokens": tokens,
         }
-        for group, trial, tokens in zip(
-            answer.groups, trials, tokens_so_far(plan, engine), strict=False
-        )
-    ]
+        records.append(record)
+    return records
 
 
-def tokens_so_far(plan: Plan, engine: str) -> list[int]:
-    """For each prompt of a plan how many tokens an engine runs for it and all prompts before it."""
-    if engine == "separate" and plan.layout is None:
-        return list(accumulate(len(plan.prefix) + len(ids) for ids in plan.branches))
-    layout = plan.layout or pack(plan.prefix, plan.branches, tree=engine == "tree")
+def tokens_so_far(prompts: Prompts, engine: str) -> list[int]:
+    """For each prompt how many tokens an engine runs for it and all prompts before it."""
+    if engine == "separate":
+        return list(accumulate(len(prompts.prefix) + len(branch) for branch in prompts.branches))
+    layout = pack(prompts.prefix, prompts.branches, tree=engine == "tree")
     # Rows are numbered in the order in which they are added: so far there are as many as the
     # largest end, plus one.
-    return [int(row) + 1 for row in layout.ends.cummax(0).values]
+    return (layout.ends.cummax(0).values + 1).tolist()

@@ -4,9 +4,8 @@ import random
 from itertools import permutations
 from math import perm
 
-from minise.checks import MOST_GROUPS, check_name
-from minise.errors import InputError, shorten
-from minise.grouping import Grouping, Groups, random_partitions
+from minise.errors import InputError, check_name, shorten
+from minise.grouping import MOST_GROUPS, Grouping, Groups, random_partitions
 from minise.loading.plugin import find_object
 
 
@@ -28,15 +27,21 @@ def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str)
     for more than MOST_GROUPS groups.
     """
     full, rest = divmod(K, min(m, K))
-    sizes = [(min(m, K), full), (rest, 1)][: 1 + (rest > 0)]
-    count = sum(perm(K, size) for size, _ in sizes)
+    groups_of_size = {min(m, K): full}  # in a trial
+    if rest:
+        groups_of_size[rest] = 1
+    count = sum(perm(K, size) for size in groups_of_size)
     if count > MOST_GROUPS:
         over = f"over the limit of {MOST_GROUPS:,}; use smaller groups, or random ones"
         many = shorten(f"{count:,}", 40)
         raise InputError(f"{K} choices have {many} ordered groups of {m}, {over}")
-    flat = [group for size, _ in sizes for group in permutations(range(K), size)]
-    weights = {size: copies / perm(K, size) for size, copies in sizes}
-    return Groups((tuple(flat),), tuple(weights[len(group)] for group in flat))
+    flat: list[tuple[int, ...]] = []
+    weights: list[float] = []
+    for size, number in groups_of_size.items():
+        ordered = list(permutations(range(K), size))
+        flat.extend(ordered)
+        weights.extend([number / len(ordered)] * len(ordered))
+    return Groups((tuple(flat),), tuple(weights))
 
 
 GROUPINGS: dict[str, Grouping] = {

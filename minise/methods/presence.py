@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minise.engines import LanguageModel
-from minise.method import Method, Plan, SelfEnsemble
+from minise.lm import LanguageModel, Prompts
+from minise.method import GroupPlan, Method, SelfEnsemble
 from minise.prompt import DEFAULT_TEMPLATE, Template
 from minise.question import Question
 
@@ -22,6 +22,8 @@ class Presence(Method):
     name: ClassVar[str] = "presence"
     template: Template = DEFAULT_TEMPLATE
 
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
+    def prompts(
+        self, lm: LanguageModel, question: Question, seed: int = 0
+    ) -> tuple[GroupPlan, Prompts]:
         one_by_one = SelfEnsemble(group_size=1, trials=1, template=self.template)
-        return one_by_one.plan(lm, question, seed)
+        return one_by_one.prompts(lm, question, seed)

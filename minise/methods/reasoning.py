@@ -6,14 +6,16 @@ has to be found in a text. The paper compares with such methods (Section 5.4) bu
 budget or sampling: docs/paper.md says what is done here and why.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from minise.engines import LanguageModel
 from minise.errors import Unsuited
-from minise.method import Method, Plan, Standard
+from minise.lm import LabelLogits, LanguageModel, Prompts
+from minise.method import Answer, GroupPlan, Standard, mean_over_groups
 from minise.prompt import Template
-from minise.question import Question
+from minise.question import Asked, Question
+from minise.writes_first import Start, WritesFirst, Written
 from minise.writing.chat import chat_template, user_turn
 from minise.writing.generation import generate
 
@@ -23,57 +25,86 @@ LETTER = "Answer with the letter of the right choice."
 
 
 @dataclass(frozen=True)
-class ChainOfThought(Method):
+class PlanAfterText:
+    """A plan, and what the model wrote before it was made."""
+
+    plan: GroupPlan
+    written: Written
+
+
+@dataclass(frozen=True)
+class ChainOfThought(WritesFirst):
     """Zero-shot chain of thought: "Let's think step by step.", then greedy text of at most
     `max_new_tokens`, then the cue.
 
     The prompt is written with the checkpoint's chat template, if it has one. If not, a blank line
-    ends the text, because after it a base model makes up another question. The plan's notes have
+    ends the text, because after it a base model makes up another question. The answer's notes have
     the text, its number of tokens, and whether it was cut.
     """
 
     name: ClassVar[str] = "cot"
-    sampling: ClassVar[tuple[float, float]] = (0.0, 1.0)  # temperature, top-p: greedy
+    temperature: ClassVar[float] = 0.0  # greedy
+    top_p: ClassVar[float] = 1.0
     max_new_tokens: int = 256
 
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
-        """Let the model reason, and put what it wrote into the prompt. Raises Unsuited for a model
-        that names no stop token, or whose positions leave no room to reason."""
-        start = self.start(lm, question)
-        without = self.read(lm, question, self.close(start))
-        longest = len(without.prefix) + len(without.branches[0])
-        room = lm.config.max_position_embeddings - longest
+    def start(self, lm: LanguageModel, asked: Asked) -> Start:
+        """After which text the model reasons, and for how long. Raises Unsuited if its positions
+        leave no room to reason."""
+        text = self.opened(lm, asked.question)
+        _, without = self.read(lm, asked.question, self.closed(text))
+        room = lm.limits.positions - without.longest
         if room < 1:
-            raise Unsuited(f"{lm.name}: a prompt of {longest} tokens leaves no room to reason")
-        (written,) = generate(
+            what = f"a prompt of {without.longest} tokens leaves no room to reason"
+            raise Unsuited(f"{lm.name}: {what}")
+        return Start(text, min(self.max_new_tokens, room), asked.seed)
+
+    def write(self, lm: LanguageModel, starts: Sequence[Start]) -> list[Written]:
+        """What the model writes after each. Raises Unsuited for a model that names no stop token,
+        or that runs elsewhere."""
+        each = list(dict.fromkeys(starts))  # equal ones are written once
+        generated = generate(
             lm,
-            [start],
-            min(self.max_new_tokens, room),
-            *self.sampling,
-            seed=seed,
+            [start.text for start in each],
+            [start.max_new_tokens for start in each],
+            self.temperature,
+            self.top_p,
+            [start.seed for start in each],
             stop_texts=() if chat_template(lm) else ("\n\n",),
         )
+        written = {}
+        for start, one in zip(each, generated, strict=True):
+            written[start] = Written(one.text, len(one.tokens), one.finished)
+        return [written[start] for start in starts]
+
+    def prompts_after(
+        self, lm: LanguageModel, asked: Asked, written: Written
+    ) -> tuple[PlanAfterText, Prompts]:
+        text = self.closed(self.opened(lm, asked.question) + written.text)
+        plan, prompts = self.read(lm, asked.question, text)
+        return PlanAfterText(plan, written), prompts
+
+    def answer(self, plan: PlanAfterText, logits: Sequence[LabelLogits]) -> Answer:
+        written = plan.written
         notes = {
             "reasoning": written.text,
-            "new_tokens": len(written.tokens),
+            "new_tokens": written.new_tokens,
             "cut": not written.finished,
         }
-        return replace(self.read(lm, question, self.close(start + written.text)), notes=notes)
+        return replace(mean_over_groups(plan.plan, logits), notes=notes)
 
-    def start(self, lm: LanguageModel, question: Question) -> str:
+    def opened(self, lm: LanguageModel, question: Question) -> str:
         """The text after which the model reasons."""
         if chat_template(lm):
             return user_turn(lm, Template(cue=STEPS).render(question.text, question.choices))
         return f"{Template().render(question.text, question.choices)} {STEPS}"
 
-    def close(self, text: str) -> str:
+    def closed(self, text: str) -> str:
         """The text with its reasoning ended, ready for the cue."""
         return text.rstrip()
 
-    def read(self, lm: LanguageModel, question: Question, text: str) -> Plan:
+    def read(self, lm: LanguageModel, question: Question, text: str) -> tuple[GroupPlan, Prompts]:
         """The prompt that reads the answer after `text`: the cue alone."""
-        plan = Standard(Template(choice="")).plan(lm, replace(question, text=text))
-        return replace(plan, question=question)
+        return Standard(Template(choice="")).prompts(lm, replace(question, text=text))
 
 
 @dataclass(frozen=True)
@@ -86,16 +117,19 @@ class Reasoning(ChainOfThought):
     """
 
     name: ClassVar[str] = "reasoning"
-    sampling: ClassVar[tuple[float, float]] = (0.6, 0.95)
+    temperature: ClassVar[float] = 0.6
+    top_p: ClassVar[float] = 0.95
     max_new_tokens: int = 2048
 
-    def start(self, lm: LanguageModel, question: Question) -> str:
+    def opened(self, lm: LanguageModel, question: Question) -> str:
         if CLOSE not in (chat_template(lm) or ""):
             what = f"is no reasoning model, its chat template knows no {CLOSE}"
             raise Unsuited(f"{lm.name}: {what}; use cot")
         text = user_turn(lm, Template(cue=LETTER).render(question.text, question.choices))
         return text if text.endswith(OPEN) else text + OPEN
 
-    def close(self, text: str) -> str:
-        thoughts, closed, _ = text.rpartition(CLOSE)
-        return f"{thoughts if closed else text.rstrip() + chr(10)}{CLOSE}\n"
+    def closed(self, text: str) -> str:
+        thoughts, found, _ = text.rpartition(CLOSE)
+        if not found:
+            thoughts = f"{text.rstrip()}\n"
+        return f"{thoughts}{CLOSE}\n"

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from minise.checks import check_name
-from minise.errors import InputError, quote
+from minise.errors import InputError, check_name, quote
 from minise.loading.plugin import find_object
 from minise.methods.groupings import grouping_named
 
@@ -23,8 +22,6 @@ METHODS: dict[str, str] = {
     "self-ensemble": "minise.method:SelfEnsemble",
     "authors-standard": "minise.methods.authors_code:AuthorsStandard",
     "authors-code": "minise.methods.authors_code:AuthorsCode",
-    "without-mask": "minise.methods.ablations:WithoutMask",
-    "without-positions": "minise.methods.ablations:WithoutPositions",
     "cyclic": "minise.methods.rotations:Cyclic",
     "cloze": "minise.methods.cloze:Cloze",
     "presence": "minise.methods.presence:Presence",
@@ -34,6 +31,7 @@ METHODS: dict[str, str] = {
     "reasoning": "minise.methods.reasoning:Reasoning",
     "first-trials": "minise.methods.first_trials:FirstTrials",
 }
+ABLATIONS = ("without-mask", "without-positions")  # of the paper: minise/engines.py
 
 
 def make_methods(
@@ -51,35 +49,52 @@ def make_methods(
         if name in methods:
             raise InputError(f"{quote(','.join(texts))} names {name} twice; name each once")
         methods[name] = method
-    needed = [name for method in methods.values() for name in getattr(method, "needs", ())]
-    missing = [name for name in dict.fromkeys(needed) if name not in methods]
+    missing = []
+    for method in methods.values():
+        for name in getattr(method, "needs", ()):
+            if name not in methods and name not in missing:
+                missing.append(name)
     return make_methods([*missing, *texts], options) if missing else methods
 
 
 def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fitted]:
     """One method and the name of its column."""
     where, settings = read_settings(text)
+    if where in ABLATIONS:
+        what = f"{where} is an engine, not a method"
+        raise InputError(f"{what}; write --method self-ensemble --engine {where}")
     if ":" not in where:
         check_name("method", where, METHODS)
     cls = find_object(METHODS.get(where, where))
-    known = {one.name: one.default for one in fields(cls) if one.init} if is_dataclass(cls) else {}
+    known = {}  # the settings that it has, with their defaults
+    if is_dataclass(cls):
+        known = {one.name: one.default for one in fields(cls) if one.init}
     for name, value in settings.items():
-        if name not in known:
-            names = ", ".join(known) or "none"
-            raise InputError(f"{where} has no setting {quote(name)}; it has {names}")
-        if isinstance(known[name], bool | int | float | str):
-            wanted = type(known[name])
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise InputError(f"{where}: {name}={quote(value)} is wrong; give {wanted.__name__}")
-    listed = ",".join(f"{name}={value}" for name, value in settings.items())
+        check_setting(where, name, value, known)
+
     chosen = {name: value for name, value in options.items() if name in known} | settings
     if isinstance(chosen.get("grouping"), str):
         chosen["grouping"] = grouping_named(chosen["grouping"])
     if "template" in known:
-        chosen["template"] = find_template(
-            chosen.get("template", known["template"]), options.get("solved")
-        )
-    return f"{cls.name}({listed})" if listed else cls.name, cls(**chosen)
+        template = chosen.get("template", known["template"])
+        chosen["template"] = find_template(template, options.get("solved"))
+    listed = ",".join(f"{name}={value}" for name, value in settings.items())
+    column = f"{cls.name}({listed})" if listed else cls.name
+    return column, cls(**chosen)
+
+
+def check_setting(where: str, name: str, value: Any, known: Mapping[str, Any]) -> None:
+    """Refuse a setting that the method `where` does not have, or a value of another type than that
+    of its default."""
+    if name not in known:
+        names = ", ".join(known) or "none"
+        raise InputError(f"{where} has no setting {quote(name)}; it has {names}")
+    wanted = type(known[name])
+    if wanted not in (bool, int, float, str):
+        return  # no default tells the type
+    if type(value) is wanted or (wanted is float and type(value) is int):
+        return
+    raise InputError(f"{where}: {name}={quote(value)} is wrong; give {wanted.__name__}")
 
 
 def find_template(template: Any, solved: Any = ()) -> Any:
@@ -89,8 +104,11 @@ def find_template(template: Any, solved: Any = ()) -> Any:
         return template
     from minise.methods.templates import TEMPLATES, after_solved, template_named  # takes a while
 
-    found = template_named(template) if isinstance(template, str) else template
-    return after_solved(found or TEMPLATES["authors"], solved) if solved else found
+    if isinstance(template, str):
+        template = template_named(template)
+    if not solved:
+        return template
+    return after_solved(template or TEMPLATES["authors"], solved)
 
 
 def read_settings(text: str) -> tuple[str, dict[str, Any]]:

@@ -1,16 +1,23 @@
 """Debiasing by order: all choices in one prompt, in K orders of it, and the mean over them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from minise.checks import check_name
-from minise.engines import LanguageModel
-from minise.grouping import Groups
-from minise.method import Answer, Group, Method, Plan, Standard, combine, plan_groups
+from minise.errors import check_name
+from minise.grouping import Groups, random_partitions
+from minise.lm import LabelLogits, LanguageModel, Prompts
+from minise.method import (
+    Answer,
+    GroupPlan,
+    Method,
+    answer_of,
+    group_prompts,
+    in_order,
+    mean_over_groups,
+)
 from minise.prompt import DEFAULT_TEMPLATE, Template
 from minise.question import Question
 
@@ -32,18 +39,24 @@ class Cyclic(Method):
     shuffled: bool = False
     mean: str = "arithmetic"
 
-    def plan(self, lm: LanguageModel, question: Question, seed: int = 0) -> Plan:
+    def prompts(
+        self, lm: LanguageModel, question: Question, seed: int = 0
+    ) -> tuple[GroupPlan, Prompts]:
         check_name("mean of cyclic", self.mean, MEANS)
-        (order,) = Standard(self.template, self.shuffled).plan(lm, question, seed).groups.flat
-        orders = Groups(tuple((order[i:] + order[:i],) for i in range(len(order))))
-        return plan_groups(lm, question, self.template, orders, null_option=False)
+        K = len(question.choices)
+        drawn = random_partitions(K, K, 1, seed, question.id)
+        (order,) = drawn.flat if self.shuffled else in_order(K).flat
+        rotations = []
+        for first in range(K):
+            rotation = order[first:] + order[:first]
+            rotations.append((rotation,))
+        return group_prompts(lm, question, self.template, Groups(tuple(rotations)), False)
 
-    def answer(self, plan: Plan, logits: Sequence[Tensor]) -> Answer:
-        answer = super().answer(plan, logits)
+    def answer(self, plan: GroupPlan, logits: Sequence[LabelLogits]) -> Answer:
+        answer = mean_over_groups(plan, logits)
         if self.mean == "arithmetic":
             return answer
-        log_p = torch.zeros(len(plan.question.choices), dtype=torch.float64)
-        for order, row in zip(plan.groups.flat, logits, strict=True):
-            log_p[list(order)] += row.double().log_softmax(dim=-1) / len(order)
-        group = Group(tuple(range(len(log_p))), log_p.softmax(dim=-1), None)
-        return replace(combine(plan.question, [group]), groups=answer.groups)
+        log_p = torch.zeros(plan.K, dtype=torch.float64)
+        for order, read in zip(plan.groups.flat, logits, strict=True):
+            log_p[list(order)] += read.labels.log_softmax(dim=0) / plan.K
+        return answer_of(log_p.softmax(dim=0), answer.groups, answer.on_labels)

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from minise.checks import check_name
-from minise.engines import LanguageModel
-from minise.errors import InputError
+from minise.errors import InputError, check_name
 from minise.grouping import permutation
-from minise.methods.authors_code import GROUPS
+from minise.lm import LanguageModel
+from minise.methods.authors_code import released
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, Template
 from minise.question import Question
 from minise.writing.chat import user_turn
@@ -20,9 +19,7 @@ class Authors(Template):
     """The group prompt of the released code, which depends on the model's family."""
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
-        check_name("model of the released code", lm.config.model_type, GROUPS)
-        template: Template = GROUPS[lm.config.model_type]["template"]
-        return template
+        return released(lm).group
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,10 @@ class Solved(Template):
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
         inner = self.inner.adapt(lm, question, size, null)
-        others = [one for one in self.pool if one.text != question.text][: len(self.pool) - 1]
-        solved = "".join(f"{solution(inner, one, size, null)}\n\n" for one in others)
+        others = [one for one in self.pool if one.text != question.text]
+        solved = ""
+        for one in others[: len(self.pool) - 1]:
+            solved += f"{solution(inner, one, size, null)}\n\n"
         return replace(inner, question=plain(solved) + inner.question)
 
 
@@ -72,7 +71,9 @@ def solution(template: Template, question: Question, size: int, null: bool) -> s
         if not null and answer not in group:
             group[answer % size] = answer
     right = group.index(answer) if answer in group else size
-    choices = [question.choices[i] for i in group] + [NULL_OPTION] * null
+    choices = [question.choices[i] for i in group]
+    if null:
+        choices.append(NULL_OPTION)
     return template.render(question.text, choices) + template.label.format(label=LABELS[right])
 
 
@@ -82,7 +83,8 @@ def draw_solved(count: int, questions: Sequence[Question], seed: int) -> tuple[Q
     pool = [one for one in questions if one.answer is not None]
     if len(pool) <= count:
         raise InputError(f"{len(pool)} questions with an answer are too few for {count} shots")
-    return tuple(pool[i] for i in permutation(len(pool), f"solved/{seed}")[: count + 1])
+    drawn = permutation(len(pool), f"solved/{seed}")[: count + 1]
+    return tuple(pool[i] for i in drawn)
 
 
 def after_solved(template: Template, pool: tuple[Question, ...]) -> Template:

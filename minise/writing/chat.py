@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from minise.engines import LanguageModel
 from minise.errors import InputError, Unsuited, one_line
+from minise.lm import LanguageModel
 
 MOST = 20 << 20  # bytes of a file, and characters of a prompt
 
@@ -24,7 +24,7 @@ def stop_tokens(lm: LanguageModel) -> list[int]:
     found += [lm.tokenizer.backend.token_to_id(token or "")]
     value = next((one for one in found if one is not None), None)
     ids: list[Any] = value if isinstance(value, list) else [value]
-    if not all(type(i) is int and 0 <= i < lm.config.vocab_size for i in ids):
+    if not all(type(i) is int and 0 <= i < lm.limits.vocabulary for i in ids):
         raise Unsuited(f"{lm.name}: no stop token; give eos_token_id in its generation_config.json")
     return ids
 

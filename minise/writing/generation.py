@@ -1,22 +1,21 @@
-"""Generate text: a tree of prompts that grows by one token below each end. What prompts share runs
-once, and no text depends on those generated beside it."""
+"""Generate text: a tree of prompts that grows by one token below each end.
+
+What prompts share runs once. A new token sees what its text has seen, and itself, so no text
+depends on those beside it: within rounding, or under equal bits in every bit.
+"""
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from minise.cache import Cache, Growing
-from minise.checks import check_prompts
-from minise.engines import LanguageModel, read_logits
-from minise.equal_bits.attention import Calls, Reader, prompt_calls, tree_reader
-from minise.errors import InputError
+from minise.errors import InputError, Unsuited
 from minise.layout import pack
+from minise.lm import LanguageModel, Prompts, check_finite, check_prompts
 from minise.model import Decoder
 from minise.writing.chat import stop_tokens
 
@@ -31,14 +30,30 @@ class Generation:
     finished: bool
 
 
+@dataclass
+class Writing:
+    """A text that is being written. room: how many new tokens it may have. draw: its random
+    numbers. new: the new ids."""
+
+    prompt: list[int]
+    room: int
+    draw: random.Random
+    new: list[int] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        return not self.finished and len(self.new) < self.room
+
+
 @torch.inference_mode()
 def generate(
     lm: LanguageModel,
     prompts: Sequence[str | Sequence[int]],
-    max_new_tokens: int = 256,
+    max_new_tokens: int | Sequence[int] = 256,
     temperature: float = 0.0,
     top_p: float = 1.0,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     stop_texts: Sequence[str] = (),
 ) -> list[Generation]:
     """What the model writes after each prompt (a text or token ids), in the order of the prompts.
@@ -47,38 +62,99 @@ def generate(
     from the softmax of logits / temperature, among the fewest likely tokens that hold a share of
     `top_p` (nucleus sampling, Holtzman et al. 2020). The draws follow from the seed and the prompt;
     equal prompts have different draws. The checkpoint's stop tokens end a text, and `stop_texts`.
-    Raises InputError for a setting out of range, a prompt that cannot run, numbers that overflow,
-    and a checkpoint that names no stop token."""
-    if max_new_tokens < 1 or not 0 <= temperature < math.inf or not 0 < top_p <= 1:
-        given = f"max_new_tokens {max_new_tokens}, temperature {temperature}, top_p {top_p}"
+    max_new_tokens, seed: one for all prompts, or one for each. Raises InputError for a setting out
+    of range, a prompt that cannot run, numbers that overflow, a checkpoint that names no stop
+    token, and a model that runs elsewhere.
+    """
+    if not prompts:
+        return []
+    decoder = decoder_that_writes(lm)
+    budgets = one_for_each("max_new_tokens", max_new_tokens, len(prompts))
+    seeds = one_for_each("seed", seed, len(prompts))
+    if min(budgets) < 1 or not 0 <= temperature < math.inf or not 0 < top_p <= 1:
+        given = f"max_new_tokens {min(budgets)}, temperature {temperature}, top_p {top_p}"
         raise InputError(f"{given}: give at least 1, at least 0, and above 0 up to 1")
     ids = [lm.tokenizer.encode([one])[0] if isinstance(one, str) else list(one) for one in prompts]
-    if not ids:
-        return []
-    check_prompts(lm, [], ids)
-    stop_ids, positions = stop_tokens(lm), lm.config.max_position_embeddings
-    room = [min(max_new_tokens, positions + 1 - len(prompt)) for prompt in ids]
-    keys = [f"{seed}/{ids[:i].count(prompt)}/{prompt}" for i, prompt in enumerate(ids)]
-    draws = [random.Random(key) for key in keys]
-    new: list[list[int]] = [[] for _ in ids]
-    finished = [False] * len(ids)
-    tree, live = _Branches(lm.refined), list(range(len(ids)))  # the texts that have not ended
-    hidden = tree.start(ids)
+    check_prompts(lm, Prompts([], ids, [[0]] * len(ids)))
+    stop_ids = stop_tokens(lm)
+    texts = []
+    for prompt, budget, draw in zip(ids, budgets, draws_of(ids, seeds), strict=True):
+        # The last token of a text needs no position, because nothing reads it.
+        room = min(budget, lm.limits.positions + 1 - len(prompt))
+        texts.append(Writing(prompt, room, draw))
+
+    # 1. The prompts, as a tree. sees_GS: which of the cached tokens each text sees.
+    tree = pack([], ids, tree=True)
+    hidden_GD, cache = decoder.extend(tree.tokens, tree.positions, tree.mask, rows=tree.ends)
+    sees_GS = tree.mask[tree.ends]
+    growing = texts
     while True:
-        for i, logits in zip(live, read_logits(lm, hidden, None).double().cpu(), strict=True):
-            token = choose(logits, temperature, top_p, draws[i])
-            finished[i] = token in stop_ids
-            if not finished[i]:
-                new[i].append(token)
-                finished[i] = bool(stop_texts) and _read(lm, ids[i], new[i], stop_texts)[1]
-        going = [i for i in live if not finished[i] and len(new[i]) < room[i]]
+        # 2. The next token of each text.
+        logits_GV = decoder.logits(hidden_GD)
+        check_finite(lm, logits_GV, hidden_GD)
+        for text, logits_V in zip(growing, logits_GV.double().cpu(), strict=True):
+            token = choose(logits_V, temperature, top_p, text.draw)
+            if token in stop_ids:
+                text.finished = True
+                continue
+            text.new.append(token)
+            if stop_texts:
+                written = text_of(lm, text)
+                text.finished = len(up_to(stop_texts, written)) < len(written)
+
+        # 3. Texts that have ended leave, and the tokens that no other text sees.
+        going = [number for number, text in enumerate(growing) if text.goes_on]
         if not going:
             break
-        if len(going) < len(live):
-            tree.keep([live.index(i) for i in going])
-        live, hidden = going, tree.step([new[i][-1] for i in going])
-    texts = [_read(lm, *pair, stop_texts)[0] for pair in zip(ids, new, strict=True)]
-    return [Generation(*one) for one in zip(new, texts, finished, strict=True)]
+        if len(going) < len(growing):
+            growing = [growing[number] for number in going]
+            sees_GS = sees_GS[going]
+            seen = sees_GS.any(dim=0).nonzero().flatten()
+            sees_GS = sees_GS[:, seen]
+            cache = cache.only(seen)
+
+        # 4. Run the new tokens. Each sees what its text has seen, and itself.
+        G = len(growing)
+        tokens_G = torch.tensor([text.new[-1] for text in growing])
+        positions_G = sees_GS.sum(dim=1)
+        sees_GS = torch.cat([sees_GS, torch.eye(G, dtype=torch.bool)], dim=1)
+        hidden_GD, cache = decoder.extend(tokens_G, positions_G, sees_GS, cache)
+
+    generated = []
+    for text in texts:
+        written = up_to(stop_texts, text_of(lm, text))
+        generated.append(Generation(text.new, written, text.finished))
+    return generated
+
+
+def one_for_each(name: str, given: int | Sequence[int], count: int) -> list[int]:
+    """The numbers of `count` prompts, given as one for all or one for each."""
+    if isinstance(given, int):
+        return [given] * count
+    if len(given) != count:
+        raise InputError(f"{len(given)} numbers as {name} for {count} prompts; give one for each")
+    return list(given)
+
+
+def draws_of(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[random.Random]:
+    """The random numbers of each text. They follow from its seed, its prompt, and how many prompts
+    before are equal and have the same seed."""
+    draws = []
+    earlier: Counter[str] = Counter()
+    for prompt, seed in zip(prompts, seeds, strict=True):
+        both = f"{seed}/{prompt}"
+        draws.append(random.Random(f"{seed}/{earlier[both]}/{prompt}"))
+        earlier[both] += 1
+    return draws
+
+
+def decoder_that_writes(lm: LanguageModel) -> Decoder:
+    """The model's decoder. Raises Unsuited for one that cannot go on from a cache."""
+    decoder: Decoder | None = getattr(lm, "decoder", None)
+    if decoder is None or not hasattr(decoder, "extend"):
+        what = "this needs weights that minise runs itself, and the model runs elsewhere"
+        raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
+    return decoder
 
 
 def choose(logits: Tensor, temperature: float, top_p: float, draw: random.Random) -> int:
@@ -93,74 +169,15 @@ def choose(logits: Tensor, temperature: float, top_p: float, draw: random.Random
     return int(order[torch.searchsorted(sums, draw.random() * sums[-1], right=True)])
 
 
-def _read(
-    lm: LanguageModel, prompt: list[int], new: list[int], stop_texts: Sequence[str]
-) -> tuple[str, bool]:
-    """The text of `new` after the prompt up to the first stop text, and whether there is one."""
+def text_of(lm: LanguageModel, text: Writing) -> str:
+    """The text of the new tokens."""
     # Decoded alone it would lose a space at its beginning.
     decode = lm.tokenizer.backend.decode
-    before, text = decode(prompt), decode(prompt + new)
-    text = text.removeprefix(before) if text.startswith(before) else decode(new)
+    before, whole = decode(text.prompt), decode(text.prompt + text.new)
+    return whole.removeprefix(before) if whole.startswith(before) else decode(text.new)
+
+
+def up_to(stop_texts: Sequence[str], text: str) -> str:
+    """The text up to the first stop text in it, if there is one."""
     ends = [text.find(stop_text) for stop_text in stop_texts if stop_text in text]
-    return text[: min(ends, default=None)], bool(ends)
-
-
-def next_calls(paths: Tensor, lengths: Tensor, decoder: Decoder) -> list[Calls]:
-    """The calls in which G prompts grow by one token each: query g is the last token of path g.
-
-    paths: (G, P) rows of a cache in the order of positions, the new row last. Only the first
-    `lengths` (G,) rows of a path count; any rows may follow them.
-    """
-    line, prompts = torch.arange(paths.shape[1]), []
-    for path, length in zip(paths.cpu(), lengths.tolist(), strict=True):
-        prompts.append((torch.stack([path, line])[:, :length], [length - 1]))
-    calls = prompt_calls(prompts, decoder)
-    last = paths.gather(1, lengths[:, None] - 1).flatten()
-    index = [(call.queries[..., None] == last).int().argmax(dim=-1) for call in calls]
-    return [replace(call, queries=each) for call, each in zip(calls, index, strict=True)]
-
-
-class _Branches:
-    """A cache of the tree of prompts, and the path of each prompt through it: its rows of the cache
-    in order, (G, P), of which the first `lengths` (G,) count."""
-
-    cache: Cache
-    paths: Tensor
-    lengths: Tensor
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder, self.windows = decoder, decoder.config.sliding_windows
-
-    def start(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Run the prompts. Returns the hidden states of their last tokens (G, D)."""
-        tree, device = pack([], ids, tree=True), self.decoder.device
-        ends, tokens, positions = (x.to(device) for x in (tree.ends, tree.tokens, tree.positions))
-        paths = [torch.tensor(path, device=device) for path in tree.paths()]
-        self.paths = pad_sequence(paths, batch_first=True)
-        self.lengths = torch.tensor([len(path) for path in paths], device=device)
-        reader = tree_reader(tree, self.decoder)
-        return self._run(Growing(None, positions[None]), tokens, reader, ends)
-
-    def step(self, tokens: Sequence[int]) -> Tensor:
-        """Run one more token of each. Returns their hidden states (G, D)."""
-        growing = Growing(self.cache, self.lengths[None])
-        each = torch.arange(len(tokens), device=self.decoder.device)
-        self.paths = F.pad(self.paths, (0, 1))
-        self.paths[each, self.lengths] = self.cache.positions.shape[-1] + each
-        self.lengths = self.lengths + 1
-        calls = next_calls(self.paths, self.lengths, self.decoder)
-        reader = Reader(calls, len(tokens), self.windows)
-        return self._run(growing, torch.tensor(tokens, device=each.device), reader)
-
-    def keep(self, places: list[int]) -> None:
-        """Keep these prompts only, and drop the rows of the cache that none of them uses."""
-        used, self.paths = self.paths[places].unique(return_inverse=True)
-        self.cache, self.lengths = self.cache.only(used), self.lengths[places]
-
-    def _run(self, growing: Growing, tokens: Tensor, reader: Reader, *rows: Tensor) -> Tensor:
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return reader.attend(layer, q, *growing.add(layer, k, v))
-
-        positions = growing.cache.positions[:, -len(tokens) :]
-        self.cache = growing.cache
-        return self.decoder.run(tokens[None], positions, attend, *rows)[0]
+    return text[: min(ends, default=None)]

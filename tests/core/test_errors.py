@@ -2,7 +2,15 @@
 
 import pytest
 
-from minise.errors import InputError, Unsuited, one_line, printable, quote, refusing
+from minise.errors import (
+    InputError,
+    Unsuited,
+    check_name,
+    one_line,
+    printable,
+    quote,
+    refusing,
+)
 
 
 def test_input_errors_are_value_errors() -> None:
@@ -44,3 +52,9 @@ def test_any_error_of_a_library_becomes_an_input_error() -> None:
 def test_an_interrupt_is_not_taken_for_a_damaged_file() -> None:
     with pytest.raises(KeyboardInterrupt), refusing("f.json: damaged"):
         raise KeyboardInterrupt
+
+
+def test_an_unknown_name_is_refused_with_all_that_there_are() -> None:
+    check_name("engine", "tree", ["tree", "packed"])
+    with pytest.raises(InputError, match=r'^engine "fast" is unknown; use one of tree, packed$'):
+        check_name("engine", "fast", ["tree", "packed"])

@@ -5,7 +5,8 @@ from itertools import permutations
 
 import pytest
 
-from minise.grouping import random_partitions
+from minise import Groups, InputError
+from minise.grouping import MOST_GROUPS, check_sizes, random_partitions
 
 
 def test_the_first_groups_never_change() -> None:
@@ -49,3 +50,50 @@ def test_every_ordered_group_is_equally_likely() -> None:
     expected = n / len(pairs)
     chi_square = sum((counts[pair] - expected) ** 2 / expected for pair in pairs)
     assert chi_square < 31.3  # 99.9% of the chi-square distribution with 11 degrees of freedom
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "trials", "named"),
+    [
+        (8, 0, 20, "group size 0"),
+        (8, 4, 0, "number of trials 0"),
+        (4, 4, MOST_GROUPS + 1, "50001 trials"),
+        (8, 4, 10**5000, "over the limit of 50,000 groups"),
+    ],
+    ids=["groups of none", "no trials", "too many groups", "a huge number"],
+)
+def test_sizes_out_of_range_are_refused_before_groups_are_made(
+    k: int, m: int, trials: int, named: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        check_sizes(k, m, trials)
+    message = str(caught.value)
+    assert named in message
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+def test_sizes_that_are_just_allowed_pass() -> None:
+    check_sizes(8, 4, MOST_GROUPS // 2)
+    check_sizes(1, 1, 1)
+
+
+def test_groups_know_their_trials_and_the_largest() -> None:
+    groups = Groups((((0, 1), (2,)), ((2, 0, 1),)), (1.0, 2.0, 0.5))
+    assert groups.flat == [(0, 1), (2,), (2, 0, 1)]
+    assert groups.trial_numbers == [0, 0, 1]
+    assert groups.largest == 3
+
+
+@pytest.mark.parametrize(
+    ("trials", "weights", "named"),
+    [
+        ((), None, "no group"),
+        (((),), None, "no group"),
+        ((((0, 1), ()),), None, "a group has no choice"),
+        ((((0, 1), (2,)),), (1.0,), "1 weights for 2 groups"),
+    ],
+)
+def test_groups_that_are_none_are_refused(trials, weights, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        Groups(trials, weights)

@@ -14,22 +14,20 @@ from minise import (
     Group,
     Groups,
     InputError,
-    LanguageModel,
+    LocalModel,
     Method,
-    Plan,
     Question,
     SelfEnsemble,
     Standard,
     ask,
-    branch_logits,
-    pack,
     self_ensemble,
     standard,
 )
-from minise.engines import ENGINES, token_counts
+from minise.errors import Unsuited
 from minise.grouping import random_partitions
-from minise.method import combine, label_logits
-from tests.support.methods import OTHER, QUESTION
+from minise.lm import LabelLogits
+from minise.method import GroupPlan, combine, mean_over_groups
+from tests.support.methods import OTHER, QUESTION, Served, read
 
 LETTERS = "ABCDEFGHIJ"
 
@@ -39,10 +37,10 @@ def logs(*p: float) -> Tensor:
     return torch.tensor(p, dtype=torch.float64).log() + 3
 
 
-def of_choices(K: int, groups: Sequence[tuple[int, ...]], weights: tuple[float, ...] | None = None):
-    """A plan with empty prompts, to test what `answer` computes from logits."""
-    question = Question("Which?", [f"choice {i}" for i in range(K)])
-    return Plan(question, Groups((tuple(groups),), weights), [], [None] * len(groups))  # type: ignore[list-item]
+def of_choices(
+    K: int, groups: Sequence[tuple[int, ...]], weights: tuple[float, ...] | None = None
+) -> GroupPlan:
+    return GroupPlan(K, Groups((tuple(groups),), weights))
 
 
 def close(answer: Answer, scores: list[float], prediction: int) -> None:
@@ -56,7 +54,7 @@ class TestFromLogits:
     """By hand, on small numbers."""
 
     def test_a_group_is_a_softmax_over_its_labels_in_the_order_of_its_prompt(self) -> None:
-        answer = Method().answer(of_choices(3, [(2, 0, 1)]), [logs(0.5, 0.3, 0.2)])
+        answer = Method().answer(of_choices(3, [(2, 0, 1)]), read(logs(0.5, 0.3, 0.2)))
         close(answer, [0.3, 0.2, 0.5], 2)
         (group,) = answer.groups
         assert group.choices == (2, 0, 1)
@@ -66,7 +64,7 @@ class TestFromLogits:
     def test_the_null_option_takes_its_share_and_belongs_to_no_choice(self) -> None:
         """Its label comes last. What it takes is missing in the group's choices."""
         plan = of_choices(4, [(1, 3), (0, 2)])
-        answer = Method().answer(plan, [logs(0.1, 0.2, 0.7), logs(0.6, 0.3, 0.1)])
+        answer = Method().answer(plan, read(logs(0.1, 0.2, 0.7), logs(0.6, 0.3, 0.1)))
         close(answer, [0.6, 0.1, 0.3, 0.2], 0)
         assert [group.null for group in answer.groups] == pytest.approx([0.7, 0.1])
         assert [len(group.probabilities) for group in answer.groups] == [2, 2]
@@ -74,12 +72,12 @@ class TestFromLogits:
     def test_a_score_is_the_mean_over_the_groups_in_which_a_choice_is(self) -> None:
         """The mean (Eq. 2) is a conditional mean, not a sum times the chance of being drawn."""
         plan = of_choices(4, [(2, 0), (1,), (0, 1, 2)])
-        rows = [logs(0.6, 0.3, 0.1), logs(0.2, 0.8), logs(0.1, 0.2, 0.7)]
+        rows = read(logs(0.6, 0.3, 0.1), logs(0.2, 0.8), logs(0.1, 0.2, 0.7))
         close(Method().answer(plan, rows), [0.2, 0.2, 0.65, 0.0], 2)
 
     def test_the_mean_is_weighted_by_the_groups_weights(self) -> None:
         plan = of_choices(3, [(0, 1), (1, 0), (2,)], (0.25, 0.5, 0.125))
-        answer = Method().answer(plan, [logs(0.6, 0.4), logs(0.8, 0.2), logs(0.5, 0.5)])
+        answer = Method().answer(plan, read(logs(0.6, 0.4), logs(0.8, 0.2), logs(0.5, 0.5)))
         first, second = (0.15 + 0.1) / 0.75, (0.1 + 0.4) / 0.75
         close(answer, [first, second, 0.5], 1)
         assert [group.weight for group in answer.groups] == [0.25, 0.5, 0.125]
@@ -87,19 +85,42 @@ class TestFromLogits:
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
     def test_ties_go_to_the_lower_index(self, order: tuple[int, ...]) -> None:
         third = torch.full((3,), 1 / 3, dtype=torch.float64)
-        assert combine(OTHER, [Group(order, third, None)]).prediction == 0
+        assert combine(5, [Group(order, third, None)]).prediction == 0
         p = dict(zip(range(3), (0.2, 0.4, 0.4), strict=True))
         row = torch.tensor([p[i] for i in order], dtype=torch.float64)
-        assert combine(OTHER, [Group(order, row, None)]).prediction == 1
+        assert combine(5, [Group(order, row, None)]).prediction == 1
 
-    def test_scores_that_are_all_0_are_no_answer(self, qwen: LanguageModel) -> None:
-        row = torch.tensor([-torch.inf, -torch.inf, 0.0], dtype=torch.float64)
-        plan = SelfEnsemble(2, 1).plan(qwen, Question("Which?", ["a", "b"]))
-        with pytest.raises(InputError, match=rf'^{qwen.name} .* the question "Which\?"; '):
-            Method().answer(plan, [row])
+    def test_scores_that_are_all_0_are_no_answer(self) -> None:
+        none = torch.tensor([-torch.inf, -torch.inf, 0.0], dtype=torch.float64)
+        with pytest.raises(InputError, match=r"None of the above .* leave the null option out"):
+            Method().answer(of_choices(2, [(0, 1)]), read(none))
+        tiny = torch.tensor([0.0, 1e-9], dtype=torch.float64)
+        assert combine(2, [Group((0, 1), tiny, 1.0)]).prediction == 1
+
+    def test_every_group_knows_its_trial(self) -> None:
+        plan = GroupPlan(3, Groups((((0, 1), (2,)), ((2, 0), (1,)))))
+        rows = read(logs(0.6, 0.4), logs(0.5, 0.5), logs(0.6, 0.4), logs(0.5, 0.5))
+        assert [group.trial for group in Method().answer(plan, rows).groups] == [0, 0, 1, 1]
+
+    def test_softmax_and_mean_are_rounded_to_a_given_dtype(self) -> None:
+        plan = of_choices(2, [(0, 1), (1, 0), (0, 1)])
+        rows = read(logs(0.61, 0.39), logs(0.27, 0.73), logs(0.53, 0.47))
+        exact = mean_over_groups(plan, rows)
+        rounded = mean_over_groups(plan, rows, torch.bfloat16)
+        assert torch.equal(rounded.scores, rounded.scores.bfloat16().double())
+        assert 0 < (rounded.scores - exact.scores).abs().max() < 0.01
+        assert rounded.probabilities.dtype == torch.float64
+
+    def test_the_share_on_the_labels_is_the_mean_over_the_prompts(self) -> None:
+        rows = []
+        for share in (0.9, 0.4):
+            labels = logs(0.7, 0.3)
+            rows.append(LabelLogits(labels, labels.logsumexp(dim=0) - torch.tensor(share).log()))
+        answer = Method().answer(of_choices(2, [(0, 1), (1, 0)]), rows)
+        assert answer.on_labels == pytest.approx(0.65)
 
 
-def by_definition(lm: LanguageModel, prompt: str, labels: str) -> Tensor:
+def by_definition(lm: LocalModel, prompt: str, labels: str) -> Tensor:
     """Softmax over the labels' logits after `prompt`, run alone; ids from the text."""
     backend = lm.tokenizer.backend
     ids = backend.encode(prompt).ids
@@ -116,7 +137,7 @@ def written(question: Question, listed: Sequence[str]) -> str:
 
 @pytest.mark.parametrize("null_option", [True, False])
 def test_self_ensemble_is_its_definition(
-    lm: LanguageModel, question: Question, null_option: bool
+    lm: LocalModel, question: Question, null_option: bool
 ) -> None:
     m, trials, seed = 2, 7, 3
     answer = self_ensemble(lm, question, m, trials, seed, null_option=null_option)
@@ -135,7 +156,7 @@ def test_self_ensemble_is_its_definition(
 
 
 def test_standard_inference_is_one_prompt_with_all_choices_and_no_null_option(
-    lm: LanguageModel, question: Question
+    lm: LocalModel, question: Question
 ) -> None:
     answer = standard(lm, question)
     expected = by_definition(lm, written(question, question.choices), "ABCDE")
@@ -145,7 +166,7 @@ def test_standard_inference_is_one_prompt_with_all_choices_and_no_null_option(
     assert answer.groups[0].null is None
 
 
-def test_the_defaults_are_the_contracts(qwen: LanguageModel, question: Question) -> None:
+def test_the_defaults_are_the_contracts(qwen: LocalModel, question: Question) -> None:
     explicit = self_ensemble(
         qwen, question, group_size=4, trials=20, seed=0, engine="tree", grouping="random"
     )
@@ -159,62 +180,82 @@ def test_the_defaults_are_the_contracts(qwen: LanguageModel, question: Question)
     assert torch.equal(ask(qwen, Standard(), question).scores, standard(qwen, question).scores)
 
 
-class TestLabelLogits:
-    def test_they_are_float64_rows_in_the_order_of_the_labels(self, qwen: LanguageModel) -> None:
-        plan = SelfEnsemble(3, 2).plan(qwen, QUESTION)
-        rows = label_logits(qwen, plan, "separate")
-        assert [len(row) for row in rows] == [len(g) + 1 for g in plan.groups.flat]
-        narrow = replace(qwen, decoder=deepcopy(qwen.decoder).float())
-        assert {row.dtype for row in label_logits(narrow, plan)} == {torch.float64}
-        for row, prompt in zip(rows, plan.prompts, strict=True):
-            p = by_definition(qwen, prompt.text, LETTERS[: len(row)])
-            assert (row.softmax(0) - p).abs().max() <= 1e-12
+def test_a_methods_two_functions_have_the_model_between_them(qwen: LocalModel) -> None:
+    """Which may be any: here one whose logits are shifted, as in a server."""
+    for method in (SelfEnsemble(3, 2), Standard()):
+        plan, prompts = method.prompts(qwen, QUESTION, 5)
+        by_hand = method.answer(plan, qwen.logits(prompts))
+        assert torch.equal(by_hand.scores, ask(qwen, method, QUESTION, 5).scores)
+        served = ask(Served(qwen), method, QUESTION, 5)
+        torch.testing.assert_close(served.scores, by_hand.scores, rtol=0, atol=1e-12)
+        assert served.on_labels == pytest.approx(by_hand.on_labels, abs=1e-12)
 
-    @pytest.mark.parametrize("engine", ENGINES)
-    def test_the_total_makes_them_log_probabilities(self, qwen: LanguageModel, engine: str) -> None:
-        plan = SelfEnsemble(3, 2).plan(qwen, QUESTION)
-        rows, bare = (label_logits(qwen, plan, engine, total) for total in (True, False))
-        whole = branch_logits(qwen, plan.prefix, plan.branches, engine).log_softmax(dim=-1)
-        for row, alone, prompt, log_p in zip(rows, bare, plan.prompts, whole, strict=True):
-            assert torch.equal(row[:-1], alone)
-            assert (row[:-1] - row[-1] - log_p[prompt.label_ids]).abs().max() <= 1e-12
 
-    def test_only_the_columns_that_are_read_are_computed(
-        self, qwen: LanguageModel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked = []
+def test_the_share_on_the_labels_is_that_of_the_whole_vocabulary(
+    lm: LocalModel, question: Question
+) -> None:
+    backend = lm.tokenizer.backend
+    text = written(question, question.choices)
+    ids = backend.encode(text).ids
+    label_ids = [backend.encode(f"{text} {label}").ids[-1] for label in "ABCDE"]
+    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    hidden = lm.decoder(torch.tensor(ids), torch.arange(len(ids)), causal)
+    share = lm.decoder.logits(hidden[-1]).softmax(dim=0)[label_ids].sum()
+    assert standard(lm, question).on_labels == pytest.approx(float(share), abs=1e-12)
 
-        def spy(lm, prefix, branches, engine, columns, total):
-            asked.append(columns)
-            return branch_logits(lm, prefix, branches, engine, columns, total)
 
-        monkeypatch.setattr("minise.method.branch_logits", spy)
-        plan = SelfEnsemble(3, 2).plan(qwen, QUESTION)
-        whole = replace(plan, prompts=[replace(one, label_ids=None) for one in plan.prompts])
-        for row, all_of_it, prompt in zip(
-            label_logits(qwen, plan), label_logits(qwen, whole), plan.prompts, strict=True
-        ):
-            assert (row - all_of_it[prompt.label_ids]).abs().max() <= 1e-12
-        assert asked == [sorted({i for one in plan.prompts for i in one.label_ids}), None]
+def test_the_labels_asked_for_are_those_of_the_choices_and_of_the_null_option(
+    qwen: LocalModel,
+) -> None:
+    plan, prompts = SelfEnsemble(3, 2).prompts(qwen, QUESTION)
+    sizes = [len(group) + 1 for group in plan.groups.flat]
+    assert [len(ids) for ids in prompts.label_ids] == sizes == [4, 4, 3, 4, 4, 3]
+    for read_there, text in zip(qwen.logits(prompts), prompts.texts, strict=True):
+        p = by_definition(qwen, text, LETTERS[: len(read_there.labels)])
+        assert (read_there.labels.softmax(0) - p).abs().max() <= 1e-12
 
-    def test_what_cannot_be_asked_is_refused(self, qwen: LanguageModel) -> None:
-        with pytest.raises(InputError, match="group size 0"):
-            SelfEnsemble(0).plan(qwen, OTHER)
-        plan = SelfEnsemble(2, 1).plan(qwen, OTHER)
-        layout = pack(plan.prefix, plan.branches)
-        with pytest.raises(InputError, match="288 is beyond the vocabulary"):
-            label_logits(qwen, replace(plan, prefix=[288], layout=layout))
 
-    def test_a_layout_of_its_own_is_run_as_it_is(self, lm: LanguageModel) -> None:
-        plan = SelfEnsemble(2, 2).plan(lm, OTHER, 0)
-        layout = pack(plan.prefix, plan.branches)
-        as_packed = replace(plan, layout=layout)
-        assert as_packed.tokens("tree") == len(layout.tokens)
-        counts = token_counts(plan.prefix, plan.branches)
-        assert {engine: plan.tokens(engine) for engine in ENGINES} == counts
-        for mine, dense in zip(
-            label_logits(lm, as_packed, "tree"), label_logits(lm, plan, "dense"), strict=True
-        ):
-            assert torch.equal(mine, dense)
-        blind = replace(plan, layout=layout.replace(mask=torch.eye(len(layout.tokens)).bool()))
-        assert not torch.equal(label_logits(lm, blind)[0], label_logits(lm, plan)[0])
+def test_answers_are_float64_whatever_the_weights_are(qwen: LocalModel) -> None:
+    narrow = replace(qwen, decoder=deepcopy(qwen.decoder).float())
+    answer = self_ensemble(narrow, QUESTION, 3, 2)
+    tensors = [answer.scores, answer.probabilities, *(one.probabilities for one in answer.groups)]
+    assert {tensor.dtype for tensor in tensors} == {torch.float64}
+    assert (answer.scores - self_ensemble(qwen, QUESTION, 3, 2).scores).abs().max() < 1e-5
+
+
+LONG = "Q" * 5000
+TOO_MANY = [f"c{i}" for i in range(27)]
+REFUSED = {
+    "groups of none": (SelfEnsemble(0), OTHER, "group size 0"),
+    "no trials": (SelfEnsemble(2, 0), OTHER, "trials 0"),
+    "too many groups": (SelfEnsemble(2, 50_000), OTHER, "50000 trials"),
+    "more choices than labels": (Standard(), Question("Q", TOO_MANY), "27 choices"),
+    "the null option beyond the labels": (
+        SelfEnsemble(26, 1),
+        Question("Q", TOO_MANY[:26]),
+        "27 choices",
+    ),
+    "a question far too long": (Standard(), Question(LONG, ["a", "b"]), "1024"),
+    "a choice far too long": (SelfEnsemble(2, 2), Question("Q", ["a", LONG]), "1024"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_asked_is_refused_in_one_line_before_a_model_runs(
+    qwen: LocalModel, name: str
+) -> None:
+    method, question, named = REFUSED[name]
+    with pytest.raises(InputError) as caught:
+        method.prompts(qwen, question)
+    message = str(caught.value)
+    assert named in message
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+def test_a_text_far_too_long_is_refused_before_its_prompts_are_written(
+    qwen: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minise.method.write_prompts", None)
+    with pytest.raises(Unsuited):
+        SelfEnsemble(2, 2).prompts(qwen, Question(LONG, ["a", "b"]))

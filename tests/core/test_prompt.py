@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from minise import InputError
+from minise.errors import Unsuited
 from minise.methods.authors_code import BareLabels
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
 from minise.tokenizer import Tokenizer
@@ -56,13 +57,13 @@ def test_braces_in_a_question_are_plain_text() -> None:
 def test_ids_are_those_of_the_whole_prompt_and_the_beginning_token_comes_once() -> None:
     tokenizer = byte_tokenizer()
     lists = [["one", "two"], ["three"], ["four", "five", NULL_OPTION]]
-    prefix, prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "How many?", lists)
-    for choices, prompt in zip(lists, prompts, strict=True):
+    prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "How many?", lists)
+    for choices, text, branch in zip(lists, prompts.texts, prompts.branches, strict=True):
         whole = tokenizer.encode([DEFAULT_TEMPLATE.render("How many?", choices)])[0]
-        assert prompt.text == DEFAULT_TEMPLATE.render("How many?", choices)
-        assert prefix + prompt.ids == whole
+        assert text == DEFAULT_TEMPLATE.render("How many?", choices)
+        assert prompts.prefix + branch == whole
         assert whole.count(0) == 1
-    assert tokenizer.decode(prefix) == "<s>How many?\n"
+    assert tokenizer.decode(prompts.prefix) == "<s>How many?\n"
 
 
 def test_a_merge_across_the_questions_end_shortens_the_prefix_and_changes_nothing_else() -> None:
@@ -75,11 +76,11 @@ def test_a_merge_across_the_questions_end_shortens_the_prefix_and_changes_nothin
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).__getstate__()
     )
     merging = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(model)), "merging")
-    prefix, prompts = write_prompts(merging, DEFAULT_TEMPLATE, "Q?", [["a", "b"], ["c", "d"]])
-    assert merging.decode(prefix) == "<s>Q?"
-    assert prompts[0].ids[0] == 287
+    prompts = write_prompts(merging, DEFAULT_TEMPLATE, "Q?", [["a", "b"], ["c", "d"]])
+    assert merging.decode(prompts.prefix) == "<s>Q?"
+    assert prompts.branches[0][0] == 287
     whole = merging.encode([DEFAULT_TEMPLATE.render("Q?", ["c", "d"])])[0]
-    assert prefix + prompts[1].ids == whole
+    assert prompts.prefix + prompts.branches[1] == whole
 
 
 def test_a_labels_id_is_the_one_that_continues_the_prompt() -> None:
@@ -87,8 +88,8 @@ def test_a_labels_id_is_the_one_that_continues_the_prompt() -> None:
     piece = tokenizer.backend.token_to_id
 
     def label_ids(template: Template) -> list[int]:
-        _, (prompt,) = write_prompts(tokenizer, template, "Q", [["x", "y"]])
-        return prompt.label_ids
+        prompts = write_prompts(tokenizer, template, "Q", [["x", "y"]])
+        return prompts.label_ids[0]
 
     assert label_ids(DEFAULT_TEMPLATE) == [piece("▁A"), piece("▁B")]
     # Alone, " A" is two pieces, since a space is prepended: the last is not the label's.
@@ -108,11 +109,10 @@ def test_labels_are_looked_up_at_the_end_of_every_kind_of_prompt() -> None:
     model["model"]["merges"].append(["x", "A"])
     tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(model)), "merging")
     bare_ends = Template(choice="({label}) {choice}", cue="", label="{label}")
-    _, prompts = write_prompts(
-        tokenizer, bare_ends, "Q", [["a", "by"], ["a", "b", "by"], ["b", "a"]]
-    )
-    assert [len(prompt.label_ids) for prompt in prompts] == [2, 3, 2]
-    assert prompts[1].label_ids[:2] == prompts[0].label_ids
+    lists = [["a", "by"], ["a", "b", "by"], ["b", "a"]]
+    first, second, third = write_prompts(tokenizer, bare_ends, "Q", lists).label_ids
+    assert (len(first), len(second), len(third)) == (2, 3, 2)
+    assert second[:2] == first
     with pytest.raises(InputError, match=r"label 'A' after .*x' is not one token"):
         write_prompts(tokenizer, bare_ends, "Q", [["a", "b"], ["a", "x"]])
 
@@ -171,3 +171,12 @@ def test_labels_that_are_not_one_token_each_are_refused(
     for part in (tokenizer.name, *parts):
         assert part in message
     assert "\n" not in message
+
+
+def test_a_prompt_has_at_most_as_many_choices_as_there_are_letters() -> None:
+    tokenizer = byte_tokenizer()
+    lists = [["a"], [f"choice {i}" for i in range(26)]]
+    prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", lists)
+    assert [len(ids) for ids in prompts.label_ids] == [1, 26]
+    with pytest.raises(Unsuited, match=r"^27 choices .* 26 labels \(A-Z\); use smaller groups$"):
+        write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [*lists, [*lists[1], NULL_OPTION]])

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from minise import InputError, LanguageModel, Question, SelfEnsemble, ask, load
-from minise.method import label_logits
-from minise.methods.authors_code import GROUPS, AuthorsCode, AuthorsStandard
+from minise import InputError, LocalModel, Question, SelfEnsemble, ask, load
+from minise.methods.authors_code import FAMILIES, AuthorsCode, AuthorsStandard
 from minise.methods.groupings import independent_draws
 from minise.prompt import DEFAULT_TEMPLATE
 from tests.support.methods import QUESTION
@@ -45,11 +44,12 @@ AS_PAPER: dict[str, Any] = {
 }
 
 
-def measure(lm: LanguageModel, question: Question) -> dict[str, Any]:
+def measure(lm: LocalModel, question: Question) -> dict[str, Any]:
     """What their scripts compute for one question: eight choices, 20 draws of four."""
     method = AuthorsCode(4, 20)
-    plan = method.plan(lm, question)
-    ids, logits = [[*plan.prefix, *branch] for branch in plan.branches], label_logits(lm, plan)
+    plan, prompts = method.prompts(lm, question)
+    ids = [[*prompts.prefix, *branch] for branch in prompts.branches]
+    logits = lm.logits(prompts)
     answers = {
         "scores": method.answer(plan, logits).scores,
         "scores in float64": replace(method, dtype="float64").answer(plan, logits).scores,
@@ -57,7 +57,7 @@ def measure(lm: LanguageModel, question: Question) -> dict[str, Any]:
     }
     return {
         "index sets": ["".join(map(str, group)) for group in plan.groups.flat],
-        "label ids": sorted({tuple(prompt.label_ids or ()) for prompt in plan.prompts}),
+        "label ids": sorted({tuple(label_ids) for label_ids in prompts.label_ids}),
         "first prompt": ids[0],
         "tokens": [len(prompt) for prompt in ids],
         "all prompts": hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16],
@@ -79,8 +79,8 @@ def test_the_numbers_are_still_those_compared_with_the_authors_scripts(family: s
         assert 1e-4 < max(abs(a - b) for a, b in pairs) < 0.01  # what bfloat16 changes
 
 
-def test_it_computes_what_the_released_code_computes(lm: LanguageModel, question: Question) -> None:
-    family = lm.config.model_type
+def test_it_computes_what_the_released_code_computes(lm: LocalModel, question: Question) -> None:
+    family = lm.family
     answer = ask(lm, AuthorsCode(2, 20), question)
     groups = independent_draws(5, 2, 20, 0, "").flat
     assert [group.choices for group in answer.groups] == groups
@@ -114,7 +114,7 @@ def test_it_computes_what_the_released_code_computes(lm: LanguageModel, question
     assert answer.prediction == scores.index(max(scores))
 
 
-def test_with_no_departure_it_is_self_ensemble(lm: LanguageModel, question: Question) -> None:
+def test_with_no_departure_it_is_self_ensemble(lm: LocalModel, question: Question) -> None:
     mine, ours = (ask(lm, one, question) for one in (AuthorsCode(**AS_PAPER), SelfEnsemble(2, 3)))
     assert (mine.scores - ours.scores).abs().max() <= 1e-12
     assert mine.prediction == ours.prediction
@@ -127,14 +127,14 @@ def test_with_no_departure_it_is_self_ensemble(lm: LanguageModel, question: Ques
         {"groups_per_question": False},
         {"null_option": False},
         {"null_in_softmax": False},
-        {"template": GROUPS["llama"]["template"]},
+        {"template": FAMILIES["llama"].group},
         {"last_group_early": 1},
         {"dtype": "bfloat16"},
     ],
     ids=lambda departure: next(iter(departure)),
 )
 def test_each_departure_can_be_switched_alone_and_changes_the_scores(
-    qwen: LanguageModel, question: Question, departure: dict[str, Any]
+    qwen: LocalModel, question: Question, departure: dict[str, Any]
 ) -> None:
     switched = ask(qwen, AuthorsCode(**(AS_PAPER | departure)), question)
     paper = ask(qwen, AuthorsCode(**AS_PAPER), question)
@@ -145,4 +145,4 @@ def test_a_family_without_released_code_is_refused(tmp_path: Path) -> None:
     lm = load_tiny(tmp_path, QWEN3)
     for method in (AuthorsCode(), AuthorsStandard()):
         with pytest.raises(InputError, match="qwen3"):
-            method.plan(lm, QUESTION)
+            method.prompts(lm, QUESTION)

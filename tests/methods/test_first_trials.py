@@ -5,34 +5,36 @@ from typing import Any
 
 import pytest
 
-from minise import InputError, LanguageModel
-from minise.method import label_logits
+from minise import InputError, LocalModel
 from minise.methods.first_trials import FirstTrials, group_records
 from minise.methods.fitted import Row
+from minise.pipeline import answers
+from minise.question import Asked
 from tests.support.methods import QUESTION, method
 
 
-def row(lm: LanguageModel, engine: str, trials: int, **settings: Any) -> Row:
+def row(lm: LocalModel, engine: str, trials: int, **settings: Any) -> Row:
     """An answer of a run with this many trials, as an evaluation saves it."""
     one = method("self-ensemble", group_size=3, trials=trials, **settings)
-    full_plan = one.plan(lm, QUESTION, 3)
-    answer = one.answer(full_plan, label_logits(lm, full_plan, engine))
+    (answered,) = answers(lm.with_engine(engine), one, [Asked(QUESTION, 3)])
+    answer = answered.answer
+    records = group_records(answer, answered.prompts, engine)
     return {
         **{"id": "q", "seed": 3, "question_hash": "h", "answer": 2, "seconds": 1.0},
         "prediction": answer.prediction,
         "probabilities": answer.probabilities.tolist(),
         "scores": answer.scores.tolist(),
-        "tokens": full_plan.tokens(engine),
-        "groups": json.loads(json.dumps(group_records(full_plan, answer, engine))),
+        "tokens": answered.tokens,
+        "groups": json.loads(json.dumps(records)),
     }
 
 
 @pytest.mark.parametrize(
     ("engine", "settings"),
-    [("tree", {}), ("dense", {"null_option": False}), ("separate", {"grouping": "independent"})],
+    [("tree", {}), ("packed", {"null_option": False}), ("separate", {"grouping": "independent"})],
 )
 def test_they_equal_a_run_of_that_many_trials(
-    lm: LanguageModel, engine: str, settings: dict[str, Any]
+    lm: LocalModel, engine: str, settings: dict[str, Any]
 ) -> None:
     most = row(lm, engine, 12, **settings)
     for trials in (5, 11, 12):
@@ -48,6 +50,6 @@ def test_they_equal_a_run_of_that_many_trials(
     assert short["probabilities"] == most["probabilities"]  # all of them: to the last bit
 
 
-def test_more_trials_than_the_run_has_are_refused(qwen: LanguageModel) -> None:
+def test_more_trials_than_the_run_has_are_refused(qwen: LocalModel) -> None:
     with pytest.raises(InputError, match="most has fewer than 3 trials"):
         FirstTrials("most", 3).fit({"most": [row(qwen, "tree", 2)]})

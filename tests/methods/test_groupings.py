@@ -7,11 +7,8 @@ from math import factorial
 import pytest
 import torch
 
-from minise import InputError, LanguageModel, Question, self_ensemble
-from minise.methods.groupings import (
-    all_ordered_groups,
-    independent_draws,
-)
+from minise import InputError, LocalModel, Question, self_ensemble
+from minise.methods.groupings import all_ordered_groups, grouping_named, independent_draws
 
 
 def test_independent_draws_are_the_released_codes() -> None:
@@ -31,7 +28,7 @@ def test_independent_draws_are_the_released_codes() -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 7])
 def test_exact_is_the_mean_over_all_permutations(
-    qwen: LanguageModel, question: Question, m: int
+    qwen: LocalModel, question: Question, m: int
 ) -> None:
     """Brute force: each of the 5! orders of the choices is one equally likely trial."""
     answer = self_ensemble(qwen, question, group_size=m, grouping="exact")
@@ -57,3 +54,8 @@ def test_too_many_exact_groups_are_counted_and_refused_at_once(
     assert len(all_ordered_groups(5, 2, 0, 0, "").flat) == 25
     with pytest.raises(InputError, match="30"):
         all_ordered_groups(6, 2, 0, 0, "")
+
+
+def test_an_unknown_grouping_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InputError, match=r'"best".* use one of random, independent, exact'):
+        grouping_named("best")

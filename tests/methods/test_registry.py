@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minise import InputError, LanguageModel, SelfEnsemble
+from minise import InputError, LocalModel, SelfEnsemble
 from minise.loading.plugin import find_object
 from minise.method import Method
 from minise.methods.calibration import Dirichlet
@@ -60,12 +60,13 @@ def test_settings_are_written_in_parentheses(own: Path) -> None:
     assert (one.null_option, one.grouping) == (False, all_ordered_groups)
 
 
-def test_a_users_own_class_is_a_method(own: Path, qwen: LanguageModel) -> None:
+def test_a_users_own_class_is_a_method(own: Path, qwen: LocalModel) -> None:
     name, mine = make_method("./mine.py:Mine(x=4,share=1)", {"x": 9, "trials": 3})
     assert name == "mine(x=4,share=1)"
     assert isinstance(mine, Method)
     assert vars(mine)["x"] == 4
-    assert mine.plan(qwen, QUESTION).prompts
+    _, asked = mine.prompts(qwen, QUESTION)
+    assert len(asked.branches) == 1
 
 
 def test_methods_that_a_fitted_method_needs_are_added_in_front() -> None:
@@ -79,6 +80,9 @@ def test_methods_that_a_fitted_method_needs_are_added_in_front() -> None:
     ("texts", "offending"),
     [
         (["standrad"], "standrad"),
+        (["standrad"], "use one of standard, self-ensemble"),
+        (["without-mask"], "--engine without-mask"),
+        (["without-positions"], "--engine without-positions"),
         ([""], '""'),
         (["standard", "cyclic", "standard"], "standard"),
         (["cyclic()", "cyclic"], "cyclic"),

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise import InputError, LanguageModel, Question, Template, load, self_ensemble, standard
+from minise import InputError, LocalModel, Question, Template, load, self_ensemble, standard
 from minise.commands.cli import main
 from minise.methods.registry import make_method
 from minise.methods.templates import TEMPLATES, draw_solved, template_named
-from tests.support.methods import OTHER, QUESTION, plan
+from tests.support.methods import OTHER, QUESTION, prompts
 
 CHAT = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<bot>"
 WET = Question("Is {it} wet?", ["no", "yes", "so", "ha"], answer=1)
@@ -19,7 +19,7 @@ ASKED = Question("Hot?", ["fire", "ice"], answer=0)
 
 
 @pytest.fixture
-def chat(llama_folder: Path, tmp_path: Path) -> LanguageModel:
+def chat(llama_folder: Path, tmp_path: Path) -> LocalModel:
     """A model with a chat template, whose tokenizer adds a beginning token."""
     folder = Path(shutil.copytree(llama_folder, tmp_path / "model"))
     settings = {"chat_template": CHAT, "bos_token": "<s>"}
@@ -39,8 +39,8 @@ def chat(llama_folder: Path, tmp_path: Path) -> LanguageModel:
         ("chat:authors", "<user>Hot? \n(A) fire (B) ice </><bot>Answer: \n"),
     ],
 )
-def test_a_template_has_a_name(chat: LanguageModel, name: str, text: str) -> None:
-    assert plan(chat, "standard", ASKED, template=name).prompts[0].text == text
+def test_a_template_has_a_name(chat: LocalModel, name: str, text: str) -> None:
+    assert prompts(chat, "standard", ASKED, template=name).texts == [text]
     for answer in (standard(chat, ASKED, template=name), self_ensemble(chat, ASKED, template=name)):
         assert answer.scores.isfinite().all()
 
@@ -57,37 +57,37 @@ def test_label_ids_come_from_the_context(name: str, checkpoint: str) -> None:
         assert tokenizer.encode([text + template.label.format(label=letter)]) == [[*ids, label]]
 
 
-def test_solved_questions_stand_in_the_shared_beginning(chat: LanguageModel) -> None:
+def test_solved_questions_stand_in_the_shared_beginning(chat: LocalModel) -> None:
     """Of a pool one is left out: the asked one, or else the last."""
     wet = "Is {it} wet?\n(A) no\n(B) yes\n(C) so\n(D) ha\nAnswer: B\n\n"
     flies = "Which one flies?\n(A) eel\n(B) cat\n(C) owl\n(D) ant\n(E) yak\nAnswer: C\n\n"
-    own = plan(chat, "standard", QUESTION).prompts[0].text
+    [own] = prompts(chat, "standard", QUESTION).texts
     for pool in [(OTHER, WET, QUESTION), (QUESTION, OTHER, WET), (OTHER, WET, ASKED)]:
-        assert plan(chat, "standard", QUESTION, solved=pool).prompts[0].text == flies + wet + own
-    chatted = plan(chat, "standard", QUESTION, template="chat", solved=(WET, ASKED))
+        assert prompts(chat, "standard", QUESTION, solved=pool).texts == [flies + wet + own]
+    chatted = prompts(chat, "standard", QUESTION, template="chat", solved=(WET, ASKED))
     listed = own.removesuffix("\nAnswer:")
-    assert chatted.prompts[0].text == f"<user>{wet}{listed}</><bot>Answer:"
-    ensemble = plan(chat, "self-ensemble", QUESTION, group_size=2, solved=(WET, OTHER))
+    assert chatted.texts == [f"<user>{wet}{listed}</><bot>Answer:"]
+    ensemble = prompts(chat, "self-ensemble", QUESTION, group_size=2, solved=(WET, OTHER))
     assert chat.tokenizer.decode(ensemble.prefix).count("Answer:") == 1
-    assert {one.text.count("Answer:") for one in ensemble.prompts} == {2}
+    assert {text.count("Answer:") for text in ensemble.texts} == {2}
 
 
-def test_a_solved_question_is_written_as_the_method_writes_its_prompts(chat: LanguageModel) -> None:
+def test_a_solved_question_is_written_as_the_method_writes_its_prompts(chat: LocalModel) -> None:
     """Two choices and the null option, which is the answer where the right one is not listed."""
     seen = set()
     for i in range(20):
         one = Question(f"Number {i}?", ["0", "1", "2", "3"], answer=2)
         sizes = {"group_size": 2, "solved": (one, one)}
-        text = plan(chat, "self-ensemble", QUESTION, **sizes).prompts[0].text
+        text = prompts(chat, "self-ensemble", QUESTION, **sizes).texts[0]
         _, *lines, answer = text.partition("\n\n")[0].splitlines()
         assert lines[2] == "(C) None of the above"
         right = [line[1] for line in lines if line.endswith(" 2")] or ["C"]
         assert answer == f"Answer: {right[0]}"
         seen.add(right[0])
-        bare = plan(chat, "self-ensemble", QUESTION, null_option=False, **sizes).prompts[0].text
+        bare = prompts(chat, "self-ensemble", QUESTION, null_option=False, **sizes).texts[0]
         assert ") 2\n" in bare.partition("\n\n")[0]
     assert seen == {"A", "B", "C"}
-    text = plan(chat, "cloze", ASKED, solved=(one, one)).prompts[0].text
+    text = prompts(chat, "cloze", ASKED, solved=(one, one)).texts[0]
     assert text.startswith("Number 19?\nAnswer: 2\n\nHot?\nAnswer:")
 
 

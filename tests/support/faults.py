@@ -80,32 +80,84 @@ def without_bias(linear: torch.nn.Linear) -> torch.nn.Linear:
     return plain
 
 
-def with_arguments(change: Callable[[Tensor, Tensor, Tensor, Tensor], Any]) -> Make:
-    """An attention that reads other queries, keys, values or mask."""
-    return lambda real: lambda *arguments: real(*change(*arguments))
+def with_heads(change: Callable[[Tensor, Tensor, Tensor], Any]) -> Make:
+    """A chunk that reads other keys and values: q (B, R, H, h), k and v (B, U, K, h)."""
+
+    def make(real: Any) -> Any:
+        return lambda self, q, k, v: real(self, *change(q, k, v))
+
+    return make
 
 
 def repeats(q: Tensor, k: Tensor) -> int:
     return q.shape[-2] // k.shape[-2]
 
 
-for _name, _change in {
-    "key heads tiled instead of repeated": lambda q, k, v, mask: (
-        q,
-        k.repeat(1, 1, repeats(q, k), 1),
-        v.repeat_interleave(repeats(q, k), dim=2),
-        mask,
-    ),
-    "value heads tiled instead of repeated": lambda q, k, v, mask: (
-        q,
-        k.repeat_interleave(repeats(q, k), dim=2),
-        v.repeat(1, 1, repeats(q, k), 1),
-        mask,
-    ),
+fault("key heads tiled instead of repeated", "attention", "Chunk.read")(
+    with_heads(
+        lambda q, k, v: (
+            q,
+            k.repeat(1, 1, repeats(q, k), 1),
+            v.repeat_interleave(repeats(q, k), dim=2),
+        )
+    )
+)
+fault("value heads tiled instead of repeated", "attention", "Chunk.read")(
+    with_heads(
+        lambda q, k, v: (
+            q,
+            k.repeat_interleave(repeats(q, k), dim=2),
+            v.repeat(1, 1, repeats(q, k), 1),
+        )
+    )
+)
+
+
+@fault("inverted mask", "attention", "chunks_of")
+def inverted_mask(real: Any) -> Any:
     # A row that would see nothing sees everything: no empty softmax.
-    "inverted mask": lambda q, k, v, mask: (q, k, v, ~mask | mask.all(dim=-1, keepdim=True)),
-}.items():
-    fault(_name, "attention", "masked_attention")(with_arguments(_change))
+    return lambda mask, *others: real(~mask | mask.all(dim=-1, keepdim=True), *others)
+
+
+def of_chunks(name: str, change: Callable[[list[Any]], list[Any]]) -> None:
+    """A fault in the chunks of a pass, after they were made."""
+    fault(name, "attention", "chunks_of")(lambda real: lambda *given: change(real(*given)))
+
+
+def without_a_key(chunks: list[Any]) -> list[Any]:
+    """The second key that a chunk reads, if there are more."""
+    found = []
+    for chunk in chunks:
+        kept = torch.arange(len(chunk.keys_S)) != 1
+        if kept.sum() > 2:
+            keys, mask = chunk.keys_S[kept], chunk.mask_BCS[:, :, kept]
+            chunk = replace(chunk, keys_S=keys, mask_BCS=mask | ~mask.any(-1, keepdim=True))
+        found.append(chunk)
+    return found
+
+
+def of_other_rows(chunks: list[Any]) -> list[Any]:
+    return [replace(chunk, mask_BCS=chunk.mask_BCS.roll(1, dims=1)) for chunk in chunks]
+
+
+def of_the_first_chunk(chunks: list[Any]) -> list[Any]:
+    """Each chunk reads as many tokens as it should, but from the first on."""
+    return [replace(chunk, keys_S=torch.arange(len(chunk.keys_S))) for chunk in chunks]
+
+
+of_chunks("a chunk that forgets a key", without_a_key)
+of_chunks("a chunk with the mask of other rows", of_other_rows)
+of_chunks("a chunk that reads from the first token on", of_the_first_chunk)
+
+
+@fault("the rows of the top layer in another order", "model", "Decoder.run")
+def other_rows(real: Any) -> Any:
+    def run(self: Any, tokens: Any, positions: Any, attend: Any, rows: Any = None) -> Tensor:
+        turned = None if rows is None else rows.flip(0)
+        return real(self, tokens, positions, attend, turned)
+
+    return run
+
 
 fault("wrong epsilon", "model", "RMSNorm.__init__")(
     lambda real: lambda self, size, eps: real(self, size, 1e-5)
@@ -178,34 +230,38 @@ fault("no block mask", "layout", "Tree.mask")(
 )
 
 
-def of_reader(change: Callable[[Any], None]) -> Make:
-    """A reader of trees that is changed after it was made."""
+def of_reader(name: str, change: Callable[[Any], None]) -> None:
+    """A fault in the reader of equal bits, after it was made."""
 
     def make(real: Any) -> Any:
-        def tree_reader(*arguments: Any) -> Any:
+        def reader_of(*arguments: Any) -> Any:
             reader = real(*arguments)
             change(reader)
             return reader
 
-        return tree_reader
+        return reader_of
 
-    return make
+    fault(name, "equal_bits.attention", "reader_of")(make)
 
 
 def see_everything(reader: Any) -> None:
-    sizes = [(*call.queries.shape, call.keys.shape[1]) for call in reader.calls]
-    reader.calls = [
-        replace(call, mask=torch.ones(1, Q, S, dtype=torch.bool))
-        for call, (_, Q, S) in zip(reader.calls, sizes, strict=True)
-    ]
+    calls = []
+    for call in reader.calls:
+        Q, S = call.queries.shape[1], call.keys.shape[1]
+        calls.append(replace(call, mask=torch.ones(1, Q, S, dtype=torch.bool)))
+    reader.calls = calls
 
 
-fault("a tree that forgets windows", "exact.attention", "tree_reader")(
-    of_reader(lambda reader: setattr(reader, "windows", [None] * len(reader.windows)))
+def read_no_far_keys(reader: Any) -> None:
+    reader.calls = [call for call in reader.calls if not call.far]
+
+
+of_reader(
+    "equal bits that forget windows",
+    lambda reader: setattr(reader, "windows", [None] * len(reader.windows)),
 )
-fault("a tree that reads what comes after", "exact.attention", "tree_reader")(
-    of_reader(see_everything)
-)
+of_reader("equal bits that read what comes after", see_everything)
+of_reader("equal bits that forget far keys", read_no_far_keys)
 
 
 def run_planted(name: str, file: str, test: str, output: str) -> None:

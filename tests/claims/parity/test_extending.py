@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
 
-from tests.support.extending import patched_package, run_patched
+import minise
+from tests.support.extending import ROOT, SECTIONS, patched_package, run_patched
 from tests.support.reference import SIZES, reference_logits, runs, write_checkpoint
 
 # One layer of three is not rotated. (By default it would be every fourth.)
@@ -58,3 +59,24 @@ def test_its_logits_are_the_librarys(tmp_path: Path) -> None:
         expected = reference_logits(checkpoint, tokens, positions, library_mask, torch.float32)
         assert expected.abs().max() > 5
         assert (ours[name] - expected).abs().max() <= 1e-4, name
+
+
+def test_an_engine_that_calls_the_decoder_alone_runs_on_the_librarys_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`blind` of the page, on minise's decoder, on that with equal bits, and on the library's."""
+    [text] = [
+        text for _, text in SECTIONS["An engine of your own"] if text.startswith("# blind.py")
+    ]
+    (tmp_path / "blind.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    folder = ROOT / "weights" / "tiny-llama"
+    question = minise.Question("Which is a bird?", ["wren", "trout", "oak", "quartz"])
+    answers = []
+    for source, equal_bits in ((folder, False), (folder, True), (f"transformers:{folder}", False)):
+        lm = minise.load(source, dtype="float32", engine="blind.py:blind", equal_bits=equal_bits)
+        answers.append(minise.self_ensemble(lm, question, group_size=2).probabilities)
+    seeing = minise.self_ensemble(minise.load(folder), question, group_size=2).probabilities
+    assert (answers[0] - answers[1]).abs().max() < 1e-5
+    assert (answers[0] - answers[2]).abs().max() < 1e-5
+    assert (answers[0] - seeing).abs().max() > 1e-2
