@@ -118,9 +118,11 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
 
 def settings(options: Options, task: Task) -> dict[str, Any]:
     """Of all methods that have them."""
+    trials = options.trials or task.trials
     sizes = {
         "group_size": options.group_size or task.group_size,
-        "trials": options.trials or task.trials,
+        "trials": trials,
+        "orders": trials,  # a trial of the full list is one order
     }
     solved = {} if options.shots in (None, "0") else {"solved": draw(options, task)}
     return {**sizes, **options.settings(), **solved}

@@ -26,6 +26,7 @@ METHODS: dict[str, str] = {
     "without-mask": "minise.methods.ablations:WithoutMask",
     "without-positions": "minise.methods.ablations:WithoutPositions",
     "cyclic": "minise.methods.rotations:Cyclic",
+    "full-list": "minise.methods.full_list:FullList",
     "cloze": "minise.methods.cloze:Cloze",
     "presence": "minise.methods.presence:Presence",
     "vector-scaling": "minise.methods.calibration:VectorScaling",
