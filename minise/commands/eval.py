@@ -63,7 +63,8 @@ def run(options: Options) -> int:
         "shots": options.shots or "0",
         "seeds": read_integers("seed", options.seed) or list(experiment.seeds),
     }
-    keep = {"keep_groups": options.keep_groups, "keep_text": options.keep_text}
+    keep_groups = options.keep_groups or experiment.keep_groups
+    keep = {"keep_groups": keep_groups, "keep_text": options.keep_text}
     wanted = Run(tasks, about, shard, **keep, peak=experiment.peak)
     evaluate(load_model(options), wanted, options.output, say)
     if shard[1] == 1:
@@ -101,7 +102,7 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
     for s in read_integers("seed", options.seed) or experiment.seeds:
         cut_to = read_integers("cut-to", options.cut_to) or experiment.cut_to
         drawn = s if seed is None else seed
-        selection = Selection(options.limit, cut_to, question_seed=drawn, columns=options.columns)
+        selection = Selection(options.limit, cut_to, drawn, options.columns, experiment.skip)
         for task in load_tasks(names, selection):
             tasks.setdefault(task.name, task)
             questions.setdefault(task.name, []).extend((s, q) for q in task.questions)
