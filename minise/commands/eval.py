@@ -65,7 +65,8 @@ def run(options: Options) -> int:
         "shots": options.shots or "0",
         "seeds": read_integers("seed", options.seed) or list(experiment.seeds),
     }
-    keep = Keep(options.keep_groups, options.keep_text)
+    keep_groups = options.keep_groups or experiment.keep_groups
+    keep = Keep(keep_groups, options.keep_text)
     wanted = Run(tasks, about, shard, keep, experiment.peak)
     evaluate(load_model(options), wanted, options.output, say)
     if shard[1] == 1:
@@ -111,7 +112,11 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
     for of_groups in read_integers("seed", options.seed) or experiment.seeds:
         of_questions = of_groups if seed is None else seed
         selection = Selection(
-            options.limit, cut_to, question_seed=of_questions, columns=options.columns
+            limit=options.limit,
+            cut_to=cut_to,
+            question_seed=of_questions,
+            columns=options.columns,
+            skip=experiment.skip,
         )
         for task in load_tasks(names, selection):
             tasks.setdefault(task.name, task)
@@ -128,9 +133,11 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
 
 def settings(options: Options, task: Task) -> dict[str, Any]:
     """Of all methods that have them."""
+    trials = options.trials or task.trials
     sizes = {
         "group_size": options.group_size or task.group_size,
-        "trials": options.trials or task.trials,
+        "trials": trials,
+        "orders": trials,  # a trial of the full list is one order
     }
     solved = {} if options.shots in (None, "0") else {"solved": draw(options, task)}
     return {**sizes, **options.settings(), **solved}

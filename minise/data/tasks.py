@@ -39,13 +39,20 @@ class Task:
 class Selection:
     """Which questions a run asks. cut_to makes one task for each K, of the questions with enough
     choices for all: each keeps its id, its answer and K - 1 of its other choices, in their order;
-    those at a smaller K are among those at a larger one (Section 3.1). limit: then the first ones.
-    question_seed: of the miniature and all draws. columns: of files of your own (rows.py)."""
+    those at a smaller K are among those at a larger one (Section 3.1). skip: then without the first
+    ones. limit: then the first ones. question_seed: of the miniature and all draws. columns: of
+    files of your own (rows.py)."""
 
     limit: int | None = None
     cut_to: Sequence[int] = ()
     question_seed: int = 0
     columns: str = ""
+    skip: int = 0
+
+    @property
+    def part(self) -> slice:
+        """The place of the questions among all that could be asked."""
+        return slice(self.skip, None if self.limit is None else self.skip + self.limit)
 
 
 ALL = Selection()
@@ -63,7 +70,9 @@ def load_tasks(texts: Sequence[str], selection: Selection = ALL) -> list[Task]:
             name = f"{task.name}-k{K}" if K else task.name
             questions = _choose(task, K, selection)
             if name in tasks or not questions:
-                what = "is named twice" if questions else f"no question has {K or 2} choices"
+                after = f" after the first {selection.skip}" if selection.skip else ""
+                none = f"no question{after} has {K or 2} choices"
+                what = "is named twice" if questions else none
                 raise InputError(f"{name}: {what}; name other tasks or numbers")
             tasks[name] = replace(task, name=name, questions=questions)
     return list(tasks.values())
@@ -121,8 +130,8 @@ def _choose(task: Task, K: int, selection: Selection) -> list[Question]:
     """The questions of a task with K of their choices each; 0: with all."""
     enough, seed = max(selection.cut_to, default=0), selection.question_seed
     if K and task.dataset in WORLDS:  # those of K choices must be held out, too
-        return evaluation_questions(QUESTIONS, K, seed, task.dataset)[: selection.limit]
-    questions = [one for one in task.questions if len(one.choices) >= enough][: selection.limit]
+        return evaluation_questions(QUESTIONS, K, seed, task.dataset)[selection.part]
+    questions = [one for one in task.questions if len(one.choices) >= enough][selection.part]
     return [_cut(question, K, seed) for question in questions] if K else questions
 
 

@@ -21,7 +21,8 @@ class Experiment:
 
     tables, figures: names in tables.py and figures.py; picks and differences are always shown.
     cut_to: numbers of choices. question_seed: draws the questions for all seeds; None: each seed
-    draws its own. peak: measure memory, too.
+    draws its own. peak: measure memory, too. skip: leave out the first questions of each task.
+    keep_groups: keep each prompt's probabilities.
     """
 
     variants: tuple[Variant, ...]
@@ -32,6 +33,8 @@ class Experiment:
     seeds: tuple[int, ...] = (0,)
     question_seed: int | None = None
     peak: bool = False
+    skip: int = 0
+    keep_groups: bool = False
 
 
 def named(texts: str) -> tuple[Variant, ...]:
@@ -51,6 +54,22 @@ def sizes() -> tuple[Variant, ...]:
         for n in (10, 20, 40):
             variants.append(Variant(f"m{m}-n{n}", f"first-trials(of=m{m}-n80,trials={n})"))
         variants.append(Variant(f"m{m}-n80", f"self-ensemble(group_size={m},trials=80)"))
+    return tuple(variants)
+
+
+def splitting() -> tuple[Variant, ...]:
+    """The arms of docs/splitting.md: many orders of the full list, without and with the null
+    option, short lists, and each choice alone. Each by two templates."""
+    arms = {
+        "full-list": "full-list(template={})",
+        "full-list-null": "full-list(null=true,template={})",
+        "short-lists": "self-ensemble(group_size=4,template={})",
+        "presence": "presence(template={})",
+    }
+    variants: list[Variant] = []
+    for template in ("chat", "mmlu"):
+        for name, text in arms.items():
+            variants.append(Variant(f"{name}-{template}", text.format(template)))
     return tuple(variants)
 
 
@@ -88,6 +107,14 @@ EXPERIMENTS = {
     "seeds": Experiment(BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0),
     "orders": Experiment(SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0),
     "many-choices": Experiment(MANY, ("banking77",), figures=BY_K, cut_to=(20, 77)),
+    "splitting": Experiment(
+        splitting(),
+        ("banking77",),
+        cut_to=(20,),
+        question_seed=0,
+        skip=300,  # other runs have asked these (docs/splitting.md)
+        keep_groups=True,
+    ),
     "efficiency": Experiment(
         ENGINES,
         tables=("costs",),

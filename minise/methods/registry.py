@@ -23,6 +23,7 @@ METHODS: dict[str, str] = {
     "authors-standard": "minise.methods.authors_code:AuthorsStandard",
     "authors-code": "minise.methods.authors_code:AuthorsCode",
     "cyclic": "minise.methods.rotations:Cyclic",
+    "full-list": "minise.methods.full_list:FullList",
     "cloze": "minise.methods.cloze:Cloze",
     "presence": "minise.methods.presence:Presence",
     "vector-scaling": "minise.methods.calibration:VectorScaling",

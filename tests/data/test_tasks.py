@@ -70,6 +70,20 @@ def test_questions_with_too_few_choices_for_the_largest_number_are_left_out(
     assert load(path, limit=1).choices == 3
 
 
+@pytest.mark.parametrize("cut_to", [[], [4]])
+def test_skipped_questions_are_left_out_before_the_first_ones_are_taken(
+    tmp_path: Path, cut_to: list[int]
+) -> None:
+    path = write(tmp_path / "mine.json", [*OWN, *eights(9)])
+    everything = load(path, cut_to=cut_to).questions
+    for skip, limit in ((3, 2), (3, None), (0, 2)):
+        part = everything[skip:][:limit]
+        assert load(path, cut_to=cut_to, skip=skip, limit=limit).questions == part
+    made = load_tasks(["miniature"], Selection(cut_to=cut_to, limit=5))[0].questions
+    [task] = load_tasks(["miniature"], Selection(cut_to=cut_to, skip=3, limit=2))
+    assert task.questions == made[3:]
+
+
 def test_group_size_and_trials_are_the_papers(tmp_path: Path) -> None:
     rows = {"qasc": QASC, "truthfulqa": TRUTHFUL_HUB, "mmlu_pro_biology": MMLU}
     for name, sizes in {"qasc": (4, 20), "truthfulqa": (3, 6), "mmlu_pro_biology": (5, 40)}.items():
@@ -108,6 +122,7 @@ def test_several_tasks_keep_their_order(tmp_path: Path) -> None:
         (["miniature@v1"], {}, "miniature@v1"),
         (["qasc@missing.parquet"], {}, "missing.parquet"),
         (["mine.json"], {"limit": 0}, "limit 0"),
+        (["mine.json"], {"skip": 2}, "after the first 2"),
         (["mine.json"], {"cut_to": [1]}, "1 choice"),
         (["mine.json"], {"cut_to": [10**9]}, "mine-k1000000000"),
         (["mine.json"], {"cut_to": [2, 2]}, "mine-k2"),

@@ -32,7 +32,7 @@ def test_an_evaluation_ends_with_its_report(tmp_path: Path, capsys: Capture) -> 
     assert "Not a full run" in out or "not a full run" in out
     content = json.loads((folder / "results.json").read_text())
     (task,) = content["config"]["tasks"].values()
-    assert task["options"] == {"group_size": 2, "trials": 1}
+    assert task["options"] == {"group_size": 2, "trials": 1, "orders": 1}
     assert task["methods"]["self-ensemble(trials=2)"]["settings"]["trials"] == 2
     assert content["config"]["limit"] == 3
 

@@ -1,5 +1,6 @@
 """The experiments: every row of the paper's list is there, and runs what the paper ran."""
 
+from minise import LocalModel, Method, Question
 from minise.evaluation.experiments import EXPERIMENTS
 from minise.evaluation.figures import FIGURES
 from minise.evaluation.tables import TABLES
@@ -10,7 +11,7 @@ NAMES = "choices main scale ablation sensitivity seeds efficiency quantized reas
 
 
 def test_every_experiment_of_the_paper_is_there() -> None:
-    assert EXPERIMENTS.keys() == {*NAMES.split(), "orders", "many-choices"}
+    assert EXPERIMENTS.keys() == {*NAMES.split(), "orders", "many-choices", "splitting"}
 
 
 def test_names_in_the_data_exist() -> None:
@@ -22,3 +23,22 @@ def test_names_in_the_data_exist() -> None:
         for method in methods.values():
             if isinstance(method, Fitted):
                 assert set(method.needs) <= methods.keys()
+
+
+def test_the_arms_of_splitting_list_each_choice_equally_often_but_for_presence(
+    lm: LocalModel,
+) -> None:
+    question = Question("Which?", [f"choice {i}" for i in range(20)], "q", 3)
+    options = {"trials": 5, "orders": 5}
+    for variant in EXPERIMENTS["splitting"].variants:
+        if variant.name.endswith("-chat"):  # the shipped models have no chat template
+            continue
+        method = make_method(variant.text, options)[1]
+        assert isinstance(method, Method)
+        plan, prompts = method.prompts(lm, question)
+        listed = [choice for group in plan.groups.flat for choice in group]
+        times = 1 if variant.name == "presence-mmlu" else 5
+        assert sorted(listed) == sorted([*range(20)] * times)
+        has_null = [text.count("None of the above") for text in prompts.texts]
+        assert set(has_null) == {int(variant.name != "full-list-mmlu")}
+        assert "A. choice" in prompts.texts[0]
