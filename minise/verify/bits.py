@@ -20,7 +20,8 @@ def measure_bits(shape: Shape) -> dict[str, Any]:
     one that was tried and is in none does not treat all rows of a call alike. chosen: the class in
     use. microseconds: of a call of so many rows."""
     weight, bias, rows = samples(shape)
-    classes, costs = measure(shape), {}
+    classes = measure(shape)
+    costs = {}
     for number in tried(shape):
         x = rows[torch.arange(number) % len(rows)]
         given = {"linear": F.linear, "given": (x, weight, bias)}
@@ -32,17 +33,21 @@ def measure_bits(shape: Shape) -> dict[str, Any]:
 
 def as_lines(bits: dict[str, Any]) -> str:
     """A line for each class: its numbers of rows, each with the microseconds of a call."""
-    text = bits["layer"]
+    lines = [bits["layer"]]
     for one in bits["classes"]:
-        cells = (f"{rows:,} ({bits['microseconds'][rows]:,.0f} us)" for rows in one)
-        text += f"\n  {', '.join(cells)}" + "  <- in use" * (tuple(one) == bits["chosen"])
-    return text
+        cells = [f"{rows:,} ({bits['microseconds'][rows]:,.0f} us)" for rows in one]
+        in_use = "  <- in use" if tuple(one) == bits["chosen"] else ""
+        lines.append(f"  {', '.join(cells)}{in_use}")
+    return "\n".join(lines)
 
 
 def shapes_of(decoder: Decoder) -> list[Shape]:
-    """The shapes of a plain decoder's linear layers and of its output matrix, each once."""
-    layers = [x for name, x in decoder.model.layers[0].named_modules() if name.endswith("_proj")]
-    sizes = [(x.in_features, x.out_features, x.bias is not None) for x in layers]
+    """The shapes of a decoder's linear layers and of its output matrix, each once."""
+    sizes = []
+    for name, module in decoder.model.layers[0].named_modules():
+        if name.endswith("_proj"):
+            layer = getattr(module, "layer", module)  # equal bits have the plain one inside
+            sizes.append((layer.in_features, layer.out_features, layer.bias is not None))
     sizes.append((decoder.config.hidden_size, decoder.config.vocab_size, False))
     threads = torch.get_num_threads()
     return [Shape(*size, decoder.dtype, threads) for size in dict.fromkeys(sizes)]

@@ -5,55 +5,92 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from minise.engines import LanguageModel
-from minise.equal_bits import run as exact
-from minise.layout import causal_mask, pack
-from minise.method import Plan, label_logits
-from minise.verify.recording import record
+from minise.engines import ENGINES, AnyDecoder, Engine, Ids
+from minise.layout import pack
+from minise.lm import LocalModel, Prompts
+from minise.model import Decoder
+from minise.verify.recording import Recording, record
 
-ENGINES, ABLATIONS = ("dense", "tree", "plain"), ("without_mask", "without_positions")
+PACKED = ("packed", "tree")  # the engines that are compared with separate runs
+ABLATIONS = ("without-mask", "without-positions")
 FEW = 8  # prompts, at most and spread over all, where all would take too long or too much memory
 ZERO = torch.zeros((), dtype=torch.float64)
-Some = Sequence[int] | None  # numbers of prompts, from 0; None is all
-Rows = list[Tensor]  # of one prompt, in a run: what `rows_of` gives
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a run computed for one prompt of T tokens. states: after each layer (T, D), after the
+    top layer and the final norm (1, D), that of the end; none of a decoder that is not ours.
+    labels: their logits (1, m), float64 on the CPU. logits: those of the vocabulary, (1, V)."""
+
+    states: list[Tensor]
+    labels: Tensor
+    logits: Tensor
+
+    @property
+    def parts(self) -> list[Tensor]:
+        return [*self.states, self.labels, self.logits]
+
+
+def one_prompt(prompts: Prompts, number: int) -> Prompts:
+    """The prompt of this number alone."""
+    branch, label_ids = prompts.branches[number], prompts.label_ids[number]
+    return Prompts(prompts.prefix, [branch], [label_ids])
+
+
+def some(prompts: Prompts) -> Prompts:
+    """FEW of the prompts."""
+    numbers = few_of(len(prompts.branches))
+    branches = [prompts.branches[number] for number in numbers]
+    label_ids = [prompts.label_ids[number] for number in numbers]
+    return Prompts(prompts.prefix, branches, label_ids)
+
+
+def few_of(number: int) -> range:
+    """FEW of 0, 1, ..., number - 1, spread over all."""
+    return range(0, number, -(-number // FEW))
 
 
 def rows_of(
-    lm: LanguageModel, plan: Plan, engine: str, with_logits: bool = True, groups: Some = None
+    lm: LocalModel,
+    prompts: Prompts,
+    engine: str,
+    numbers: Sequence[int] | None = None,
+    run: Engine | None = None,
 ) -> Iterator[Rows]:
-    """The rows of the prompts `groups`, by default of all, in the run of an engine: hidden states
-    (T, D) after each layer and the final norm; label logits (1, m), float64 on the CPU; all logits
-    (1, V) at the end. The engine separate has a run for each prompt. The tree has only the end (1,
-    D) after the top layer and the norm."""
-    groups = range(len(plan.prompts)) if groups is None else groups
-    if engine == "separate" and len(plan.prompts) > 1:
-        for i in groups:
-            yield from rows_of(lm, replace(plan, prompts=[plan.prompts[i]]), engine, with_logits)
+    """The rows of the prompts of these numbers, by default of all, as the engine of this name runs
+    them, or `run` in its place. The engine separate has a run for each prompt."""
+    if numbers is None:
+        numbers = range(len(prompts.branches))
+    if engine == "separate" and len(prompts.branches) > 1:
+        for number in numbers:
+            yield from rows_of(lm, one_prompt(prompts, number), engine)
         return
-    with record(lm.decoder if engine == "plain" else lm.refined) as seen:
-        labels = label_logits(lm, plan, engine)
-    read = lm.decoder.logits if engine == "plain" else partial(exact.logits, lm.refined)
-    *lower, top, final = (x.flatten(0, -2) for x in (*seen.residual.values(), seen.final))
-    paths = pack(plan.prefix, plan.branches, tree=engine == "tree").paths()
-    for group in groups:
-        path, ends = paths[group], [group] if engine == "tree" else paths[group]
-        rows = [*(x[path] for x in lower), top[ends], final[ends], labels[group][None]]
-        yield [*rows, read(final[ends[-1:]])] if with_logits else rows
+    run = run or ENGINES[engine]
+    ends: list[Tensor] = []
 
+    def kept(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+        ends.append(run(decoder, prefix, branches))
+        return ends[-1]
 
-def expected(lm: LanguageModel, engine: str, separate: Rows) -> Rows:
-    """The rows of a separate run that an engine has: of the tree's last ones only the end."""
-    if engine != "tree":
-        return separate
-    top = lm.config.num_hidden_layers - 1
-    return separate[:top] + [x[-1:] for x in separate[top:]]
+    is_watched = isinstance(lm.decoder, Decoder)
+    with record(lm.decoder) if is_watched else nullcontext(Recording()) as seen:
+        answers = lm.with_engine(engine, kept).logits(prompts)
+    (hidden_GD,) = ends
+    streams = [stream[0] for stream in seen.residual.values()]
+    paths = pack(prompts.prefix, prompts.branches, tree=engine == "tree").paths()
+    for number in numbers:
+        states = [stream_TD[paths[number]] for stream_TD in streams[:-1]]
+        if is_watched:
+            states += [streams[-1][[number]], hidden_GD[[number]]]
+        labels = answers[number].labels[None]
+        yield Rows(states, labels, lm.decoder.logits(hidden_GD[[number]]))
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -61,22 +98,47 @@ def relative(a: Tensor, b: Tensor) -> float:
     differ. A row of zeros differs by 0 from itself and by a huge number from any other."""
     if a.shape != b.shape:
         return math.inf
-    sizes, differences = (
-        x.double().square().mean(dim=-1).sqrt() for x in (a, a.double() - b.double())
-    )
+    sizes = a.double().square().mean(dim=-1).sqrt()
+    differences = (a.double() - b.double()).square().mean(dim=-1).sqrt()
     return float((differences / sizes.clamp(min=torch.finfo(torch.float64).tiny)).max())
+
+
+def absolute(a: Tensor, b: Tensor) -> float:
+    """The largest difference of an entry. Infinite if the shapes differ."""
+    return float((a.double() - b.double()).abs().max()) if a.shape == b.shape else math.inf
+
+
+@dataclass
+class Gaps:
+    """The largest differences that were seen: of each of the states, of the label logits, and of
+    the logits of the vocabulary. A NaN stays. float64."""
+
+    states: Tensor = ZERO
+    labels: Tensor = ZERO
+    logits: Tensor = ZERO
+
+    def add(self, found: list[float]) -> None:
+        """Differences of all `Rows.parts`."""
+        *states, labels, logits = torch.tensor(found, dtype=torch.float64)
+        if states:
+            self.states = torch.maximum(self.states, torch.stack(states))
+        self.labels = torch.maximum(self.labels, labels)
+        self.logits = torch.maximum(self.logits, logits)
+
+    @property
+    def every(self) -> Tensor:
+        return torch.cat([self.states.flatten(), self.labels[None], self.logits[None]])
 
 
 @dataclass
 class Difference:
-    """The largest differences between two runs, over so many `pairs` of prompts. relative: float64,
-    of a row as part of its size, in each layer, the final norm, the label logits and the logits of
-    the whole vocabulary. absolute: of an entry, in each of these and in the probabilities of the
-    labels. A NaN stays. equal: whether all bits are. changed: in how many of the prompts the most
-    probable label is another."""
+    """How far two runs of so many `pairs` of prompts are apart. relative: of a row, as part of its
+    size. absolute: of an entry. probabilities: of a label among the labels. equal: whether all bits
+    are. changed: in how many of the prompts the most probable label is another."""
 
-    relative: Tensor = ZERO
-    absolute: Tensor = ZERO
+    relative: Gaps = field(default_factory=Gaps)
+    absolute: Gaps = field(default_factory=Gaps)
+    probabilities: Tensor = ZERO
     equal: bool = True
     changed: int = 0
     pairs: int = 0
@@ -84,50 +146,18 @@ class Difference:
     @property
     def most(self) -> float:
         """The largest of `relative`; NaN if one is."""
-        return float(self.relative.max())
+        return float(self.relative.every.max())
 
     def add(self, a: Rows, b: Rows) -> None:
         """Compare the rows of a prompt with those, `a`, of another run."""
-        a, b = ([x.double() for x in rows] for rows in (a, b))
-        p, q = (rows[-2].softmax(dim=-1) for rows in (a, b))
-        pairs = zip([*a, p], [*b, q], strict=True)
-        gaps = [float((x - y).abs().max()) if x.shape == y.shape else math.inf for x, y in pairs]
-        self.absolute = torch.maximum(self.absolute, ZERO.new_tensor(gaps))
-        self.relative = torch.maximum(self.relative, ZERO.new_tensor([*map(relative, a, b)]))
-        self.equal = self.equal and all(map(torch.equal, a, b))
+        pairs = list(zip(a.parts, b.parts, strict=True))
+        self.relative.add([relative(x, y) for x, y in pairs])
+        self.absolute.add([absolute(x, y) for x, y in pairs])
+        p, q = a.labels.softmax(dim=-1), b.labels.softmax(dim=-1)
+        self.probabilities = torch.maximum(self.probabilities, (p - q).abs().max())
+        self.equal = self.equal and all(torch.equal(x.double(), y.double()) for x, y in pairs)
         self.changed += int(p.argmax()) != int(q.argmax())
         self.pairs += 1
-
-
-@torch.inference_mode()
-def compare(
-    lm: LanguageModel, plan: Plan, narrow: LanguageModel | None = None
-) -> dict[str, Difference]:
-    """Run each prompt of the plan alone, and compare each engine and each ablation with that. And
-    "rounding", the separate runs of `narrow`, the same model in its own dtype."""
-    flat = pack(plan.prefix, plan.branches)
-    rows = len(flat.tokens)
-    layouts = flat.replace(mask=causal_mask(rows)), flat.replace(positions=torch.arange(rows))
-    runs = {engine: rows_of(lm, plan, engine) for engine in ENGINES}
-    for name, layout in zip(ABLATIONS, layouts, strict=True):
-        runs[name] = rows_of(lm, replace(plan, layout=layout), "dense")
-    if narrow:
-        runs["rounding"] = rows_of(narrow, plan, "separate")
-    differences = {name: Difference() for name in runs}
-    for separate in rows_of(lm, plan, "separate"):
-        for name, run in runs.items():
-            differences[name].add(expected(lm, name, separate), next(run))
-    return differences
-
-
-def in_float64(lm: LanguageModel, plan: Plan) -> dict[str, Difference]:
-    """The same in float64, with FEW of the prompts."""
-    return compare(widened(lm), some(plan), narrow=lm)
-
-
-def some(plan: Plan) -> Plan:
-    """The plan with FEW of its prompts."""
-    return replace(plan, prompts=plan.prompts[:: -(-len(plan.prompts) // FEW)])
 
 
 class _Wide(nn.Module):
@@ -141,37 +171,59 @@ class _Wide(nn.Module):
         return copy.deepcopy(self.narrow[0]).double()(*arguments)
 
 
-def widened(lm: LanguageModel) -> LanguageModel:
-    """The same model in float64, its refined decoder too. It holds copies of the embedding and the
-    output matrix; the layers are copied one at a time, when they run."""
-    known: dict[int, Any] = {}  # what deepcopy takes as copied; so the two share their copies
-    for decoder in (lm.decoder, lm.refined):
-        known[id(decoder.model.layers)] = nn.ModuleList(map(_Wide, decoder.model.layers))
-    plain, refined = (copy.deepcopy(one, known).double() for one in (lm.decoder, lm.refined))
-    wide = replace(lm, decoder=plain)
-    wide.__dict__["refined"] = refined  # in place of what the property would make
-    return wide
+def widened(lm: LocalModel) -> LocalModel:
+    """The same model in float64. It holds copies of the embedding and the output matrix; the layers
+    are copied one at a time, when they run."""
+    layers = lm.decoder.model.layers
+    wide = nn.ModuleList(_Wide(layer) for layer in layers)
+    decoder = copy.deepcopy(lm.decoder, {id(layers): wide})  # what is in here counts as copied
+    return replace(lm, decoder=decoder.double())
+
+
+@dataclass(frozen=True, eq=False)
+class Scrambled:
+    """A decoder that reads other tokens than it is given: `shift` (T,) is added to them."""
+
+    decoder: AnyDecoder
+    shift: Tensor
+    vocabulary: int
+
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
+        other_tokens = (tokens + self.shift) % self.vocabulary
+        return self.decoder(other_tokens, positions, mask, rows)
+
+    def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        return self.decoder.logits(hidden, columns)
 
 
 @torch.inference_mode()
-def influence(lm: LanguageModel, plan: Plan) -> Difference:
-    """Replace every token outside a group's own prompt by a random other one, where the decoder
-    reads its tokens, in the engines dense and tree: the group's rows must stay equal bit for bit.
-    This is done for FEW groups."""
-    found, size = Difference(), lm.config.vocab_size
-
-    def scrambled(shift: Tensor, _: object, given: tuple[Tensor]) -> tuple[Tensor]:
-        return ((given[0] + shift) % size,)
-
-    for engine in ("dense", "tree") if len(plan.prompts) > 1 else ():
-        layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
-        paths, generator = layout.paths(), torch.Generator().manual_seed(0)
-        groups = range(0, len(paths), -(-len(paths) // FEW))
-        for group, before in zip(groups, rows_of(lm, plan, engine, groups=groups), strict=True):
-            shift = torch.randint(1, size, layout.tokens.shape, generator=generator)
+def influence(lm: LocalModel, prompts: Prompts) -> Difference:
+    """Replace every token outside a group's own prompt by a random other one, in the packed
+    engines: the group's rows must stay. This is done for FEW groups."""
+    found = Difference()
+    if len(prompts.branches) == 1:
+        return found
+    for engine in PACKED:
+        layout = pack(prompts.prefix, prompts.branches, tree=engine == "tree")
+        paths = layout.paths()
+        generator = torch.Generator().manual_seed(0)
+        groups = few_of(len(paths))
+        for group, before in zip(groups, rows_of(lm, prompts, engine, groups), strict=True):
+            shape = layout.tokens.shape
+            shift = torch.randint(1, lm.config.vocab_size, shape, generator=generator)
             shift[paths[group]] = 0
-            hook = partial(scrambled, shift.to(lm.decoder.device))
-            with lm.refined.model.embed_tokens.register_forward_pre_hook(hook):
-                (after,) = rows_of(lm, plan, engine, groups=[group])
+            (after,) = rows_of(lm, prompts, engine, [group], scrambled(engine, shift, lm))
             found.add(before, after)
     return found
+
+
+def scrambled(engine: str, shift: Tensor, lm: LocalModel) -> Engine:
+    """An engine under which the decoder reads other tokens."""
+
+    def run(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+        other = Scrambled(decoder, shift, lm.config.vocab_size)
+        return ENGINES[engine](other, prefix, branches)
+
+    return run

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from minise.attention import within
-from minise.checks import free_bytes
 from minise.errors import InputError, one_line
 from minise.layout import Tree, causal_mask
+from minise.memory import free_bytes
 
 AXES = (1, 3, 4)  # of positions: M-RoPE has time, height, width; before them those of texts
 HIDDEN = -1e3  # an additive mask of this, relative to the row's largest, gives the weight 0

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from minise.attention import within
-from minise.checks import free_bytes
 from minise.errors import quote
 from minise.layout import Tree
+from minise.memory import free_bytes
 from minise.verify import formats
 from minise.verify.formats import Given, as_tree, depth_of, integers, need, numbers
 

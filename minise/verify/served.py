@@ -1,4 +1,4 @@
-"""Compare a model that runs elsewhere with the same weights here, by the answers to some questions.
+"""Compare a model that a server runs with the same weights here, by the answers to some questions.
 
 A server computes in its own dtype and batches, so bits differ. The distance of probabilities must
 be small: with a wrong tokenizer, template or checkpoint it is not.
@@ -7,47 +7,73 @@ be small: with a wrong tokenizer, template or checkpoint it is not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from minise.engines import LanguageModel
-from minise.method import Method, label_logits
-from minise.question import Question
+from minise.lm import LanguageModel
+from minise.method import Method
+from minise.pipeline import answers
+from minise.question import Asked, Question
 
 MOST = 0.1  # difference of a label's probability, averaged over the prompts
 
 
+@dataclass(frozen=True)
+class Distance:
+    """How far a served model is from the same one here, in probabilities. label: the largest
+    difference of a label in a prompt; mean: the mean over the prompts of each one's largest.
+    choice: the largest of a choice after the mean over groups. labels, choices: how many prompts,
+    and questions, have another most probable one. passed: whether `mean` is at most MOST."""
+
+    questions: int
+    prompts: int
+    label: float
+    mean: float
+    choice: float
+    labels: int
+    choices: int
+    passed: bool
+
+
 def distance(
     served: LanguageModel, local: LanguageModel, method: Method, questions: Sequence[Question]
-) -> dict[str, Any]:
-    """How far a model that runs elsewhere is from the same one here, in probabilities. label: the
-    largest difference of a label in a prompt; mean: the mean over the prompts of each one's
-    largest. choice: the largest of a choice after the mean over groups. labels, choices: how many
-    prompts, and questions, have another most probable one. passed: whether `mean` is below MOST."""
-    plans = [method.plan(local, question) for question in questions]
-    logits = [[label_logits(lm, plan) for plan in plans] for lm in (served, local)]
-    answers = [[*map(method.answer, plans, rows)] for rows in logits]
-    prompts = [[row.softmax(dim=-1) for rows in one for row in rows] for one in logits]
-    label, choice = (
-        [float((a - b).abs().max()) for a, b in zip(*both, strict=True)]
-        for both in (prompts, [[one.probabilities for one in of] for of in answers])
+) -> Distance:
+    """Ask both the same questions."""
+    asked = [Asked(question) for question in questions]
+    labels_apart: list[float] = []  # of each prompt
+    choices_apart: list[float] = []  # of each question
+    other_labels = 0
+    other_choices = 0
+    for there, here in zip(
+        answers(served, method, asked), answers(local, method, asked), strict=True
+    ):
+        for a, b in zip(there.logits, here.logits, strict=True):
+            p, q = a.labels.softmax(dim=-1), b.labels.softmax(dim=-1)
+            labels_apart.append(float((p - q).abs().max()))
+            other_labels += int(p.argmax()) != int(q.argmax())
+        gap = there.answer.probabilities - here.answer.probabilities
+        choices_apart.append(float(gap.abs().max()))
+        other_choices += there.answer.prediction != here.answer.prediction
+    mean = sum(labels_apart) / len(labels_apart)
+    return Distance(
+        questions=len(asked),
+        prompts=len(labels_apart),
+        label=max(labels_apart),
+        mean=mean,
+        choice=max(choices_apart),
+        labels=other_labels,
+        choices=other_choices,
+        passed=mean <= MOST,
     )
-    mean = sum(label) / len(label)
-    return {
-        "questions": len(plans),
-        "prompts": len(label),
-        "label": max(label),
-        "mean": mean,
-        "choice": max(choice),
-        "labels": sum(int(p.argmax()) != int(q.argmax()) for p, q in zip(*prompts, strict=True)),
-        "choices": sum(a.prediction != b.prediction for a, b in zip(*answers, strict=True)),
-        "passed": mean <= MOST,
-    }
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(found: Distance) -> str:
     """The differences in words, and the verdict."""
-    verdict = "passed" if found["passed"] else f"FAILED: the average is above {MOST}"
-    words = """{questions} questions, {prompts} prompts: a label's probability differs by
-{label:.2g} at most ({mean:.2g} on average over prompts), a choice's by {choice:.2g};
-another label comes first in {labels} prompts, another choice in {choices} questions."""
-    return f"{words.format_map(found)}\n{verdict}"
+    size = f"{found.questions} questions, {found.prompts} prompts"
+    lines = [
+        f"{size}: a label's probability differs by {found.label:.2g}",
+        f"at most ({found.mean:.2g} on average over prompts), a choice's by {found.choice:.2g};",
+        f"another label comes first in {found.labels} prompts, another choice in",
+        f"{found.choices} questions",
+        "passed" if found.passed else f"FAILED: the average is above {MOST}",
+    ]
+    return "\n".join(lines)

@@ -9,6 +9,7 @@ elements that were not made alike have the same hash with a chance of 2**-64; a 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -18,9 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minise.engines import LanguageModel
+from minise.config import Config
 from minise.equal_bits.attention import BLOCK, FEW, MANY
+from minise.equal_bits.decoder import EqualBits
 from minise.equal_bits.probe import Shape, numbers_for
+from minise.lm import LocalModel
 from minise.model import Decoder
 
 # Functions that move elements, or ask for something other than their values.
@@ -144,27 +147,28 @@ def _joined(by_calls: bool, one: Any, other: Any) -> tuple[Tensor, Tensor]:
     return a + b - asked[..., None], asked
 
 
-class _Scores(dict[str, Any]):
-    """What the definition (minise/attention.py) computes between its two products, kept until the
-    second makes it attention: q and k (..., T, H, h), scale, mask (..., 1, T, U) and normed."""
+def _one_call(
+    by_calls: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch's `scaled_dot_product_attention`: q (B, H, L, h), k and v (B, K, S, h), attn_mask (B,
+    1, L, S) bool. With enable_gqa query head i reads head i // (H / K)."""
+    if enable_gqa:
+        shared = q.shape[1] // k.shape[1]
+        k = k.repeat_interleave(shared, dim=1)
+        v = v.repeat_interleave(shared, dim=1)
+    read, _ = _attention(by_calls, q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]))
+    return read
 
-    def __truediv__(self, root: float) -> _Scores:
-        return _Scores(self, scale=1 / root)
 
-    def masked_fill(self, mask: Tensor, value: float) -> _Scores:
-        return _Scores(self, mask=~mask) if value == float("-inf") else self
-
-    def softmax(self, dim: int) -> _Scores:
-        return _Scores(self, normed=dim == -1)
-
-
-def _einsum(by_calls: bool, equation: str, first: Any, second: Any) -> Any:
-    if equation == "...thd,...uhd->...htu":
-        return _Scores(q=first, k=second, scale=1.0)
-    if equation == "...htu,...uhd->...thd" and first.get("normed") and "mask" in first:
-        q, k, v = (x.transpose(-3, -2) for x in (first["q"], first["k"], second))
-        return _attention(by_calls, q, k, v, first["mask"], first["scale"])[0].transpose(-3, -2)
-    raise TypeError(f"no symbol is known for einsum {equation}")
+def _defined(by_calls: bool, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """The definition's `softmax_attention`: q (B, T, H, h), k and v (B, T, K, h), mask (T, T)."""
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return _one_call(by_calls, q, k, v, mask[None, None], enable_gqa=True).transpose(1, 2)
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -172,33 +176,56 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "double": lambda _, x: x,
     "isfinite": lambda by_calls, x: torch.ones(x.shape, dtype=torch.bool),
     "mean": partial(_sum, name="mean"),
+    "logsumexp": partial(_sum, name="logsumexp"),
     "sum": _sum,
     "linear": _linear,
-    "einsum": _einsum,
+    "softmax_attention": _defined,
+    "scaled_dot_product_attention": _one_call,
     "kernel": _attention,
     "joined": _joined,
     "embedding": lambda by_calls, tokens, weight, **_: weight.as_subclass(Tensor)[tokens],
 }
 
 
-def symbolic(lm: LanguageModel, kind: type[Symbols]) -> LanguageModel:
+class FewLogits:
+    """Leaves out the logits of the whole vocabulary: they would be too many symbols. The total,
+    which is made of them, is made of the hidden state instead."""
+
+    def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        if columns is None:
+            return hidden
+        logits: Tensor = super().logits(hidden, columns)  # type: ignore[misc]
+        return logits
+
+
+class PlainSymbols(FewLogits, Decoder):
+    """The plain decoder, for weights that are symbols."""
+
+
+class EqualBitsSymbols(FewLogits, EqualBits):
+    """The decoder of equal bits, for weights that are symbols."""
+
+
+def symbolic(config: Config, kind: type[Symbols], equal_bits: bool = False) -> LocalModel:
     """A model whose weights are symbols of this kind: each element the hash of a weight's name and
-    its place, the same in the plain and in the refined decoder. A row of the stream and a head have
-    2 elements each; at most 2 key/value heads are kept, with at most 2 query heads each. Layers,
-    windows, biases, norms and the vocabulary are those of the config."""
-    K = min(lm.config.num_key_value_heads, 2)
-    H = K * min(lm.config.num_attention_heads // lm.config.num_key_value_heads, 2)
-    small = replace(lm.config, num_attention_heads=H, num_key_value_heads=K)
+    its place, the same in the plain decoder and in that of equal bits. A row of the stream and a
+    head have 2 elements each; at most 2 key/value heads are kept, with at most 2 query heads each.
+    Layers, windows, biases, norms and the vocabulary are those of the config. It has no tokenizer.
+    """
+    K = min(config.num_key_value_heads, 2)
+    H = K * min(config.num_attention_heads // config.num_key_value_heads, 2)
+    small = replace(config, num_attention_heads=H, num_key_value_heads=K)
     small = replace(small, hidden_size=2, intermediate_size=2, head_dim=2)
-    with torch.device("meta"):
-        model = replace(lm, decoder=Decoder(small))
-    for decoder in (model.refined, model.decoder):
-        for path, parameter in list(decoder.named_parameters()):
-            owner, _, name = path.rpartition(".")
-            module = decoder.get_submodule(owner)
-            del module._parameters[name]
-            # A refined layer holds the plain one as `layer`.
-            original = path.replace(".layer.", ".")
-            values = hashed(original, torch.arange(parameter.numel())).view(parameter.shape)
-            setattr(module, name, values.as_subclass(kind))
-    return model
+    decoder: Decoder = PlainSymbols(small)
+    if equal_bits:
+        decoder = EqualBitsSymbols(decoder)
+    for path, parameter in list(decoder.named_parameters()):
+        owner, _, name = path.rpartition(".")
+        module = decoder.get_submodule(owner)
+        del module._parameters[name]
+        # A layer of equal bits holds the plain one as `layer`.
+        original = path.replace(".layer.", ".")
+        values = hashed(original, torch.arange(parameter.numel())).view(parameter.shape)
+        setattr(module, name, values.as_subclass(kind))
+    nothing: Any = None
+    return LocalModel("symbols", small, decoder, nothing)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minise.checks import check_mask_fits, check_prompts
-from minise.engines import LanguageModel, on
+from minise.engines import token_counts
 from minise.errors import InputError
 from minise.layout import Tree, causal_mask, pack
-from minise.method import Plan
-from minise.verify.comparison import some
+from minise.lm import LocalModel, Prompts, check_prompts
+from minise.verify.comparison import PACKED, some
 
 Ids = Sequence[Sequence[int]]
 IGNORED = -100  # the target of a token without a loss, as in torch's cross_entropy
@@ -29,7 +27,7 @@ MOST = 1e-12  # the largest difference of a gradient, as a part of the tensor's 
 
 
 def packed_loss(
-    lm: LanguageModel,
+    lm: LocalModel,
     layout: Tree,
     targets: Ids | None = None,
     weights: Sequence[float] | None = None,
@@ -43,7 +41,7 @@ def packed_loss(
     default 1. The sum is not divided by anything: divide the weights.
 
     `load` freezes the parameters: call `lm.decoder.requires_grad_()` first. Raises InputError for
-    targets or weights that do not fit the layout, and for scores that would not fit in memory.
+    targets or weights that do not fit the layout, and for a mask that would not fit in memory.
     """
     paths = layout.paths()
     if targets is None:
@@ -58,74 +56,104 @@ def packed_loss(
         if len(ids) != len(path) or not known.issuperset(ids):
             wrong = f"the targets of branch {branch} are not {len(path)} token ids of {lm.name}"
             raise InputError(f"{wrong}; give one for each token, prefix too, {IGNORED} for none")
-    if all(token == IGNORED for ids in targets for token in ids):
+
+    # One term for each token that has a loss, in each branch that holds it.
+    rows: list[int] = []
+    wanted: list[int] = []
+    factors: list[float] = []
+    for path, ids, weight in zip(paths, targets, weights, strict=True):
+        for row, token in zip(path, ids, strict=True):
+            if token != IGNORED:
+                rows.append(row)
+                wanted.append(token)
+                factors.append(weight)
+    if not rows:
         raise InputError(f"every target is {IGNORED}, so there is no loss; give at least one")
-    score = lm.config.num_attention_heads * max(4, lm.decoder.dtype.itemsize)
-    check_mask_fits(len(layout.tokens), score)
-    states = lm.decoder(*on(lm, layout.tokens, layout.positions), layout.mask)
-    each = zip(paths, targets, weights, strict=True)
-    terms = [(*one, weight) for path, ids, weight in each for one in zip(path, ids, strict=True)]
-    rows, tokens, factors = zip(*(term for term in terms if term[1] != IGNORED), strict=True)
-    # One row of logits for each token that has a loss, however many branches hold it.
-    at, place = torch.tensor(rows).unique(return_inverse=True)
-    logs = lm.decoder.logits(states[at.to(states.device)]).log_softmax(dim=-1)
-    return -(logs[place, list(tokens)] * logs.new_tensor(factors)).sum()
+
+    # One row of logits for each such token, however many branches hold it.
+    read_R, place = torch.tensor(rows).unique(return_inverse=True)
+    hidden_RD = lm.decoder(layout.tokens, layout.positions, layout.mask, read_R)
+    logs_RV = lm.decoder.logits(hidden_RD).log_softmax(dim=-1)
+    return -(logs_RV[place, wanted] * logs_RV.new_tensor(factors)).sum()
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What `check_gradients` found, of so many `tokens` and `groups` and so many `parameters`.
+    largest: for each packed engine the largest difference of the loss, or of an entry of its
+    gradient by any parameter, as a part of the largest entry of that tensor."""
+
+    tokens: int
+    groups: int
+    parameters: int
+    largest: dict[str, float]
+    tolerance: float = MOST
+
+    @property
+    def passed(self) -> bool:
+        """Whether all are within the tolerance. A NaN is not."""
+        return all(value <= self.tolerance for value in self.largest.values())
 
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def check_gradients(lm: LanguageModel, plan: Plan) -> dict[str, Any]:
-    """Compare the loss of a plan's prompts in one pass, packed and as a tree, and its derivative by
-    every parameter, with the sum over prompts that run one by one: at most 8, spread over all.
-    Every token is to predict the next one of its prompt, and the last one the prompt's first label.
-    Each branch has a weight of its own. Raises InputError for a model that is not in float64, and
-    for prompts that do not fit.
-
-    largest: for "dense" and "tree" the largest difference of the loss, or of an entry of its
-    gradient by any of so many `parameters`, as a part of the largest entry of that tensor. passed:
-    whether all are at most MOST. A NaN is not."""
+def check_gradients(lm: LocalModel, prompts: Prompts) -> Gradients:
+    """Compare the loss of prompts in one pass, packed and as a tree, and its derivative by every
+    parameter, with the sum over prompts that run one by one: at most 8, spread over all. Every
+    token is to predict the next one of its prompt, and the last one the prompt's first label. Each
+    branch has a weight of its own. Raises InputError for a model that is not in float64, and for
+    prompts that do not fit."""
     if lm.decoder.dtype != torch.float64:
         raise InputError(f"gradients are compared in float64, not {lm.decoder.dtype}; load it so")
-    plan = some(plan)
-    firsts = [(prompt.label_ids or [0])[0] for prompt in plan.prompts]
-    check_prompts(lm, plan.prefix, plan.branches, firsts)
-    wholes = [plan.prefix + branch for branch in plan.branches]
-    targets = [[*whole[1:], first] for whole, first in zip(wholes, firsts, strict=True)]
-    weights = [1 / (1 + branch) for branch in range(len(wholes))]
+    prompts = some(prompts)
+    check_prompts(lm, prompts)
+    wholes = [prompts.prefix + branch for branch in prompts.branches]
+    targets = []
+    weights = []
+    for branch, (whole, label_ids) in enumerate(zip(wholes, prompts.label_ids, strict=True)):
+        targets.append([*whole[1:], label_ids[0]])
+        weights.append(1 / (1 + branch))
     lm = replace(lm, decoder=copy.deepcopy(lm.decoder).requires_grad_())
     parameters = list(lm.decoder.parameters())
 
     def differentiated(loss: Tensor) -> list[Tensor]:
         return [loss.detach(), *torch.autograd.grad(loss, parameters)]
 
-    def alone(whole: list[int], ids: list[int]) -> Tensor:
-        """The loss of one prompt, by its definition."""
-        T = len(whole)
-        tokens, positions, right = on(lm, torch.tensor(whole), torch.arange(T), torch.tensor(ids))
-        logits = lm.decoder.logits(lm.decoder(tokens, positions, causal_mask(T)))
-        return F.cross_entropy(logits, right, reduction="sum")
+    losses = []
+    for whole, ids, weight in zip(wholes, targets, weights, strict=True):
+        losses.append(weight * loss_alone(lm, whole, ids))
+    expected = differentiated(torch.stack(losses).sum())
 
-    losses = [w * alone(*one) for w, *one in zip(weights, wholes, targets, strict=True)]
-    expected, apart = differentiated(torch.stack(losses).sum()), {}
-    for engine in ("dense", "tree"):
-        layout = pack(plan.prefix, plan.branches, tree=engine == "tree")
+    largest = {}
+    for engine in PACKED:
+        layout = pack(prompts.prefix, prompts.branches, tree=engine == "tree")
         found = differentiated(packed_loss(lm, layout, targets, weights))
-        sizes = (one.abs().max().clamp(min=TINY) for one in expected)
-        pairs = zip(found, expected, sizes, strict=True)
-        # A NaN stays in the maximum.
-        most = torch.stack([(a / size - b / size).abs().max() for a, b, size in pairs]).max()
-        apart[engine] = float(most)
-    about = {"tokens": plan.tokens("separate"), "groups": len(wholes)}
-    about |= {"parameters": len(parameters)}
-    passed = all(value <= MOST for value in apart.values())
-    return {**about, "largest": apart, "tolerance": MOST, "passed": passed}
+        gaps = []
+        for a, b in zip(found, expected, strict=True):
+            size = b.abs().max().clamp(min=TINY)
+            gaps.append((a / size - b / size).abs().max())
+        largest[engine] = float(torch.stack(gaps).max())  # a NaN stays in the maximum
+    tokens = token_counts(prompts.prefix, prompts.branches)["separate"]
+    return Gradients(tokens, len(wholes), len(parameters), largest)
 
 
-def as_text(found: dict[str, Any]) -> str:
+def loss_alone(lm: LocalModel, prompt: list[int], targets: list[int]) -> Tensor:
+    """The loss of one prompt, by its definition."""
+    T = len(prompt)
+    hidden_TD = lm.decoder(torch.tensor(prompt), torch.arange(T), causal_mask(T))
+    logits_TV = lm.decoder.logits(hidden_TD)
+    wanted = torch.tensor(targets, device=logits_TV.device)
+    return F.cross_entropy(logits_TV, wanted, reduction="sum")
+
+
+def as_text(found: Gradients) -> str:
     """A line for each engine, and the verdict."""
-    size = f"{found['tokens']:,} tokens of {found['groups']} group prompts"
-    lines = [f"the loss of {size} in one pass, its derivative by {found['parameters']} tensors:"]
-    for engine, most in found["largest"].items():
+    size = f"{found.tokens:,} tokens of {found.groups} group prompts"
+    lines = [f"the loss of {size} in one pass, its derivative by {found.parameters} tensors:"]
+    for engine, most in found.largest.items():
         lines.append(f"  {engine:6} off by at most {most:.1e} of a tensor's largest entry")
-    failed = f"FAILED: beyond {MOST:.0e}, a packed pass does not train as its prompts do"
-    return "\n".join([*lines, f"passed: all within {MOST:.0e}" if found["passed"] else failed])
+    if found.passed:
+        lines.append(f"passed: all within {MOST:.0e}")
+    else:
+        lines.append(f"FAILED: beyond {MOST:.0e}, a packed pass does not train as its prompts do")
+    return "\n".join(lines)

@@ -1,11 +1,12 @@
-"""What the equality of bits rests on, part by part, on the kernels of this machine.
+"""What equal bits rest on, part by part, on the kernels of this machine; and what follows from it.
 
-A kernel may sum in any order, and may choose the order by the shapes that it is given. So minise
-gives it shapes of which it does not matter to a row which it is in: calls of numbers of rows that
-were found to share their bits (test_probe.py holds the finding, test_hostile.py other machines'
-kernels), calls of attention with 64 queries or 8. Where a kernel breaks this, a test here says
-which. The last tests hold what follows from it for the models that ship, and on as many kernels as
-the libraries can be asked for.
+A kernel may sum in any order, and may choose the order by the shapes that it is given. So the
+decoder of equal bits gives it shapes of which it does not matter to a row which it is in: calls of
+numbers of rows that were found to share their bits (test_probe.py holds the finding,
+test_hostile.py other machines' kernels), calls of attention with 64 queries or as many as share
+their bits. Where a kernel breaks this, a test here says which. The last tests hold what follows
+from it: for prompts that end around the borders of blocks, for runs from a cache, for the models
+that ship, and on as many kernels as the libraries can be asked for.
 """
 
 import os
@@ -13,26 +14,28 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import Tensor
 
-from minise import SelfEnsemble, branch_logits, load
+from minise import LocalModel, SelfEnsemble, branch_logits, load
+from minise.engines import ENGINES
 from minise.equal_bits import attention
 from minise.equal_bits.attention import BLOCK, FEW, numbers_of_queries
-from minise.equal_bits.layers import FixedRotary, FixedSiLU, linear, refine
+from minise.equal_bits.decoder import EqualBits
+from minise.equal_bits.layers import FixedRotary, FixedSiLU, linear
 from minise.equal_bits.probe import NUMBERS
-from minise.equal_bits.run import logits
 from minise.layout import causal_mask
+from minise.lm import Prompts, join
 from minise.model import RMSNorm
 from minise.rope import rotate
-from tests.support.methods import QUESTION
-from tests.support.tiny import SIZES, make_decoder, read_config
+from tests.support.methods import OTHER, QUESTION
+from tests.support.tiny import ALL_FAMILIES, SIZES, make_decoder, read_config
 
 ROOT = Path(__file__).parents[2]
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -118,19 +121,32 @@ def test_a_logit_among_other_rows_and_other_columns(
 ) -> None:
     """Each column alone, and in the first, the last and any other place of up to 200."""
     raw = {**SIZES, "hidden_size": hidden_size, "num_hidden_layers": 1, "model_type": "llama"}
-    model = make_decoder({**raw, "tie_word_embeddings": tied}, dtype)
+    model = EqualBits(make_decoder({**raw, "tie_word_embeddings": tied}, dtype))
     hidden, columns = draw(3, hidden_size), torch.arange(200)
-    expected = torch.cat([logits(model, hidden, columns[i : i + 1]) for i in columns], dim=1)
-    whole = logits(model, hidden)
+    expected = torch.cat([model.logits(hidden, columns[i : i + 1]) for i in columns], dim=1)
+    whole = model.logits(hidden)
     for number in (2, 63, 64, 65, 128, 200):
         for first in (0, 200 - number):
             numbers = columns[first : first + number]
             for order in (numbers, numbers.flip(0)):
-                assert torch.equal(logits(model, hidden, order), expected[:, order]), number
+                assert torch.equal(model.logits(hidden, order), expected[:, order]), number
     for number in (1, 64, 65, 300):
         among = torch.cat([draw(number, hidden_size), hidden])
-        assert torch.equal(logits(model, among, columns)[number:], expected)
-        assert torch.equal(logits(model, among)[number:], whole)
+        assert torch.equal(model.logits(among, columns)[number:], expected)
+        assert torch.equal(model.logits(among)[number:], whole)
+
+
+def test_a_total_among_other_rows(dtype: torch.dtype) -> None:
+    """The log of the sum of exp over a large vocabulary, with one thread and with two."""
+    wide = torch.promote_types(dtype, torch.float32)
+    row = torch.randn(1, 49152, generator=torch.Generator().manual_seed(0), dtype=wide) * 3
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        alone = row.logsumexp(dim=-1)
+        for number in (2, 7, 33, 64):
+            assert torch.equal(row.repeat(number, 1).logsumexp(dim=-1), alone.expand(number))
+    torch.set_num_threads(before)
 
 
 def attention_call(*arguments: Tensor) -> Tensor:
@@ -141,9 +157,9 @@ def attention_call(*arguments: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("heads", [(4, 2, 8), (3, 3, 6), (6, 2, 20), LAST], ids=str)
 class TestAttention:
-    """A call of attention_call: 64 queries, S keys."""
+    """A call of attention_call: 64 queries, S keys. Far keys may be any multiple of 64."""
 
-    KEYS = (64, 128, 192, 576, 1024)
+    KEYS = (64, 128, 192, 576, 1024, 1600)
 
     def call(
         self, draw: Callable[..., Tensor], heads: tuple[int, int, int], S: int, calls: int = 1
@@ -152,7 +168,7 @@ class TestAttention:
         return draw(calls, BLOCK, H, h), draw(calls, S, K, h), draw(calls, S, K, h)
 
     def test_few_queries(self, draw: Callable[..., Tensor], heads: tuple[int, int, int]) -> None:
-        """Some of 64 queries, in calls of fewer and of more."""
+        """Some of 64 queries, in calls of fewer and of more, under a mask and without."""
         config = SimpleNamespace(**dict(zip(NAMES, heads, strict=True)))
         model = SimpleNamespace(config=config, dtype=draw(1).dtype, device=torch.device("cpu"))
         numbers = set(numbers_of_queries(model)) - {BLOCK}
@@ -160,13 +176,15 @@ class TestAttention:
         for S in self.KEYS:
             q, k, v = self.call(draw, heads, S)
             mask = causal_mask(S)[None, -BLOCK:]
-            expected = attention_call(q, k, v, mask)
+            expected, far = attention_call(q, k, v, mask), attention_call(q, k, v)
             for place in (0, 5, 33, 63):
                 for number in numbers:
                     some = draw(1, number, *q.shape[2:])
                     some[:, 0], same = q[:, place], mask[:, place, None].expand(-1, number, -1)
                     found = attention_call(some, k, v, same)[:, 0]
                     assert torch.equal(found, expected[:, place]), (S, number)
+                    found = attention_call(some, k, v)[:, 0]
+                    assert torch.equal(found, far[:, place]), (S, number)
 
     def test_few_queries_are_tried(
         self, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, heads: tuple[int, int, int]
@@ -233,6 +251,62 @@ class TestAttention:
             assert torch.equal(found, one.to(found.dtype))
 
 
+def ends(decoder: EqualBits, engine: str, prefix: list[int], branches: list[list[int]]) -> Tensor:
+    with torch.inference_mode():
+        return ENGINES[engine](decoder, prefix, branches)
+
+
+TWO = pytest.param(2, marks=pytest.mark.slow, id="two threads")
+
+
+@pytest.fixture(params=[pytest.param(1, id="one thread"), TWO])
+def threads(request: pytest.FixtureRequest) -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+BORDERS = (64, 128, 192, 512)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_the_engines_agree_where_prompts_end_around_a_border(
+    dtype: torch.dtype, threads: int, family: str
+) -> None:
+    """Prefixes that end one token before, at and after the border of a block, and branches that
+    cross the next one. The second family has windows."""
+    decoder = EqualBits(make_decoder(ALL_FAMILIES[family], dtype))
+    word = random.Random(0)
+    branches = [word.choices(range(50, 53), k=length) for length in (1, 2, 7, 66)]
+    branches.append(branches[3][:64] + branches[2])
+    for border in BORDERS:
+        for length in (border - 1, border, border + 1):
+            case = word.choices(range(50, 53), k=length), branches
+            expected = ends(decoder, "separate", *case)
+            assert expected.isfinite().all()
+            for engine in ("packed", "tree"):
+                assert torch.equal(ends(decoder, engine, *case), expected), (engine, length)
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_a_run_in_pieces_has_the_bits_of_the_whole_run(dtype: torch.dtype, family: str) -> None:
+    """Wherever it is cut: all tokens, from a cache that grows by pieces of any length."""
+    decoder = EqualBits(make_decoder(ALL_FAMILIES[family], dtype))
+    for seed, T in enumerate((70, 150, 300)):
+        word = random.Random(seed)
+        tokens, mask = torch.tensor(word.choices(range(30, 250), k=T)), causal_mask(T)
+        positions = torch.arange(T)
+        cuts = [0, *sorted(word.sample(range(1, T), 5)), T]
+        pieces, cache = [], None
+        with torch.inference_mode():
+            whole = decoder(tokens, positions, mask)
+            for a, b in pairwise(cuts):
+                piece, cache = decoder.extend(tokens[a:b], positions[a:b], mask[a:b, :b], cache)
+                pieces.append(piece)
+        assert torch.equal(torch.cat(pieces), whole), cuts
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -246,24 +320,38 @@ class TestAttention:
 def test_the_shipped_models_give_equal_bits_however_they_are_run(
     name: str, dtype: torch.dtype
 ) -> None:
-    """A question as separate, dense and tree; split over two passes; joined with other prompts,
-    of which some are longer than two blocks."""
-    lm = load(f"weights/{name}", dtype=dtype)
-    plan = SelfEnsemble(group_size=4, trials=6).plan(lm, QUESTION)
-    prefix, branches = plan.prefix, plan.branches
+    """A question as separate, packed and tree; split over two passes; joined with other prompts,
+    of which some are longer than two blocks; in a pass with another question."""
+    lm = load(f"weights/{name}", dtype=dtype, equal_bits=True)
+    assert isinstance(lm, LocalModel)
+    method = SelfEnsemble(group_size=4, trials=6)
+    _, prompts = method.prompts(lm, QUESTION)
+    prefix, branches = prompts.prefix, prompts.branches
     word = random.Random(0)
     others = [word.choices(range(50, 300), k=length) for length in (20, 64, 150)]
     others.append(others[2][:100] + others[1])
     whole = [prefix + branch for branch in branches] + others
     expected = branch_logits(lm, [], whole, "separate")
     assert expected.isfinite().all()
-    for engine in ("dense", "tree"):
+    for engine in ("packed", "tree"):
         assert torch.equal(branch_logits(lm, [], whole, engine), expected), engine
         mine = branch_logits(lm, prefix, branches, engine)
         assert torch.equal(mine, expected[: len(branches)]), engine
     half = len(branches) // 2
     parts = [branch_logits(lm, prefix, part) for part in (branches[:half], branches[half:])]
     assert torch.equal(torch.cat(parts), expected[: len(branches)])
+    _, other = method.prompts(lm, OTHER)
+    assert same_answers(lm, join([prompts, other]), prompts)
+
+
+def same_answers(lm: LocalModel, several: Prompts, first: Prompts) -> bool:
+    """Whether the first prompts of a pass have the labels' logits and totals of a separate run."""
+    beside = lm.logits(several)
+    alone = lm.with_engine("separate").logits(first)
+    for a, b in zip(beside, alone, strict=False):
+        if not (torch.equal(a.labels, b.labels) and torch.equal(a.total, b.total)):
+            return False
+    return True
 
 
 # What the libraries can be asked for, so that they choose other kernels: fewer instructions, the
@@ -285,10 +373,3 @@ def test_the_engines_agree_on_other_kernels(name: str) -> None:
     environment = {**os.environ, **SETTINGS[name]}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-
-
-def test_on_a_gpu_the_plain_layers_are_used() -> None:
-    """Nothing is known of its kernels, so layers of fixed shapes would promise nothing."""
-    decoder = MagicMock()
-    decoder.model.embed_tokens.weight.is_cuda = True
-    assert refine(decoder) is decoder

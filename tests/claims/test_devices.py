@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import minise
-from minise import LanguageModel, Question, generate, load
-from minise.engines import ENGINES
+from minise import InputError, LocalModel, Question, generate, load
+from minise.verify.comparison import PACKED
+from minise.verify.verify import verify
 from minise.writing import generation
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -25,18 +26,32 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module", params=NEAR, ids=str)
-def lm(request: pytest.FixtureRequest, device: str) -> LanguageModel:
+def lm(request: pytest.FixtureRequest, device: str) -> LocalModel:
     return load(MODEL, dtype=request.param, device=device)
 
 
-def test_every_engine_answers_as_separate_runs_on_the_cpu(lm: LanguageModel) -> None:
+def test_every_engine_answers_as_separate_runs_on_the_cpu(lm: LocalModel) -> None:
     reference = load(MODEL, dtype=torch.float32, device="cpu")
     expected = minise.self_ensemble(reference, PERU, 4, 6, engine="separate")
-    for engine in ENGINES:
+    for engine in (*PACKED, "separate"):
         answer = minise.self_ensemble(lm, PERU, 4, 6, engine=engine)
         assert answer.prediction == expected.prediction
         far = (answer.probabilities - expected.probabilities).abs().max()
         assert far <= NEAR[lm.decoder.dtype], engine
+
+
+def test_packed_runs_are_verified_against_separate_ones(lm: LocalModel) -> None:
+    _, prompts = minise.SelfEnsemble(4, 2).prompts(lm, PERU)
+    report = verify(lm, prompts)
+    assert report.passed, report.failure
+
+
+def test_equal_bits_are_promised_on_a_cpu_only(device: str) -> None:
+    if device == "cpu":
+        load(MODEL, device=device, equal_bits=True)
+        return
+    with pytest.raises(InputError, match="equal bits are known of a CPU only"):
+        load(MODEL, device=device, equal_bits=True)
 
 
 def test_the_same_text_is_written(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

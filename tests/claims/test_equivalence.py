@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise import LanguageModel, Layout, Plan, Question, SelfEnsemble, pack, record, self_ensemble
+from minise import Layout, LocalModel, Prompts, Question, SelfEnsemble, pack, record, self_ensemble
 from minise.layout import causal_mask
 from tests.support.tiny import ALL_FAMILIES, load_tiny
 
@@ -19,11 +19,12 @@ HIDDEN = 1e-10
 SPLITS = [(1, 1), (2, 8), (3, 5), (5, 2), (9, 1)]
 
 
-def plan(lm: LanguageModel, question: Question, size: int, trials: int) -> Plan:
-    return SelfEnsemble(size, trials).plan(lm, question)
+def group_prompts(lm: LocalModel, question: Question, size: int, trials: int) -> Prompts:
+    _, prompts = SelfEnsemble(size, trials).prompts(lm, question)
+    return prompts
 
 
-def states(lm: LanguageModel, *inputs: torch.Tensor) -> torch.Tensor:
+def states(lm: LocalModel, *inputs: torch.Tensor) -> torch.Tensor:
     """Each layer's output and the final norm's, (layers + 1, T, D)."""
     with record(lm.decoder) as recording:
         final = lm.decoder(*inputs)
@@ -31,38 +32,38 @@ def states(lm: LanguageModel, *inputs: torch.Tensor) -> torch.Tensor:
     return torch.stack([*layers, final])
 
 
-def alone(lm: LanguageModel, prompt: list[int]) -> torch.Tensor:
+def alone(lm: LocalModel, prompt: list[int]) -> torch.Tensor:
     T = len(prompt)
     return states(lm, torch.tensor(prompt), torch.arange(T), causal_mask(T))
 
 
-def packed(lm: LanguageModel, layout: Layout) -> torch.Tensor:
+def packed(lm: LocalModel, layout: Layout) -> torch.Tensor:
     return states(lm, layout.tokens, layout.positions, layout.mask)
 
 
 @pytest.mark.parametrize(("size", "trials"), SPLITS)
-@pytest.mark.parametrize("tree", [False, True], ids=["dense", "tree"])
+@pytest.mark.parametrize("tree", [False, True], ids=["packed", "tree"])
 def test_every_hidden_state_of_every_token_of_every_group(
-    lm: LanguageModel, question: Question, size: int, trials: int, tree: bool
+    lm: LocalModel, question: Question, size: int, trials: int, tree: bool
 ) -> None:
-    group_plan = plan(lm, question, size, trials)
-    layout = pack(group_plan.prefix, group_plan.branches, tree=tree)
+    prompts = group_prompts(lm, question, size, trials)
+    layout = pack(prompts.prefix, prompts.branches, tree=tree)
     together = packed(lm, layout)
-    for rows, branch in zip(layout.paths(), group_plan.branches, strict=True):
-        prompt = group_plan.prefix + branch
+    for rows, branch in zip(layout.paths(), prompts.branches, strict=True):
+        prompt = prompts.prefix + branch
         assert layout.tokens[rows].tolist() == prompt
         assert (together[:, rows] - alone(lm, prompt)).abs().max() <= HIDDEN
 
 
-def test_the_check_can_see(lm: LanguageModel, question: Question) -> None:
+def test_the_check_can_see(lm: LocalModel, question: Question) -> None:
     """Without the mask, without re-encoding, or with one cell of the mask wrong, states of the last
     group differ by far more than the tolerance."""
-    group_plan = plan(lm, question, 2, 3)
-    layout = pack(group_plan.prefix, group_plan.branches)
+    prompts = group_prompts(lm, question, 2, 3)
+    layout = pack(prompts.prefix, prompts.branches)
     T, rows = len(layout.tokens), layout.paths()[-1]
-    expected = alone(lm, group_plan.prefix + group_plan.branches[-1])
+    expected = alone(lm, prompts.prefix + prompts.branches[-1])
     leak = layout.mask.clone()
-    leak[-2, len(group_plan.prefix) + 3] = True  # one token of the first group, at a near position
+    leak[-2, len(prompts.prefix) + 3] = True  # one token of the first group, at a near position
     wrong = [layout.replace(mask=causal_mask(T)), layout.replace(positions=torch.arange(T))]
     if lm.config.model_type == "llama":  # that token lies outside the others' windows
         wrong.append(layout.replace(mask=leak))

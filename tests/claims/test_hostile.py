@@ -5,7 +5,7 @@ which it was written.
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minise import LanguageModel, Question, SelfEnsemble, branch_logits, generate, load
-from minise.engines import run_alone
-from minise.equal_bits import run as exact
+from minise import LocalModel, Question, SelfEnsemble, branch_logits, generate, load
 from minise.equal_bits.layers import FixedSiLU
 from minise.equal_bits.probe import Shape, measure, numbers_for
-from minise.method import label_logits
-from minise.methods.together import pass_logits
+from minise.layout import causal_mask
+from minise.lm import join
 from minise.writing import generation
 from tests.support.hostile import KERNELS, ClassOf, linear_by, plant
 from tests.support.tiny import FAMILIES, write_checkpoint
@@ -28,17 +26,18 @@ PAIRS = [(dtype, name) for dtype, kernels in KERNELS.items() for name in kernels
 # The family with most facts on the worst kernel.
 FAMILY = {"no two alike": "qwen2", "two threads": "mistral"}
 LENGTHS = (1, 5, 20, 33, 64, 70)
-# How far `plain`, which sums as each call of the kernel likes, may be from the other engines.
+# How far the plain decoder, which sums as each call of the kernel likes, may be from equal bits.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 2.0}
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A kernel in its place, and a model that was loaded on it."""
+    """A kernel in its place, and a model that was loaded on it: with equal bits, and plain."""
 
     class_of: ClassOf
     folder: Path
-    lm: LanguageModel
+    lm: LocalModel
+    plain: LocalModel
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,10 @@ def planted(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterato
     with pytest.MonkeyPatch.context() as monkeypatch:
         plant(monkeypatch, KERNELS[dtype][name])
         folder = folders[FAMILY.get(name, "llama")]
-        yield Planted(KERNELS[dtype][name], folder, load(folder, dtype=dtype))
+        lm, plain = (load(folder, dtype=dtype, equal_bits=equal) for equal in (True, False))
+        assert isinstance(lm, LocalModel)
+        assert isinstance(plain, LocalModel)
+        yield Planted(KERNELS[dtype][name], folder, lm, plain)
 
 
 def prompts(seed: int, most: int = 5) -> tuple[list[int], list[list[int]]]:
@@ -92,34 +94,33 @@ def test_the_kernels_are_hostile(dtype: torch.dtype, name: str) -> None:
 class TestPlanted:
     """Models that are loaded where a hostile kernel is already in place."""
 
-    def test_what_is_promised_fails_on_them_without_the_refinement(self, planted: Planted) -> None:
-        """The layers of the definition, driven by the same engines: the bits differ. So the tests
-        below can see what they look for."""
-        bare = replace(planted.lm)
-        bare.__dict__["refined"] = planted.lm.decoder
+    def test_what_is_promised_fails_on_them_without_equal_bits(self, planted: Planted) -> None:
+        """With the plain decoder the same engines give other bits. So the tests below can see what
+        they look for."""
         # A short prompt, and more than 192 tokens in all.
         word = random.Random(0).choices(range(50, 280), k=200)
         case = word[:2], [word[2:6], word[6:70], word[70:135], word[135:]]
-        expected = branch_logits(bare, *case, "separate")
-        for engine in ("dense", "tree"):
-            assert not torch.equal(branch_logits(bare, *case, engine), expected)
+        expected = branch_logits(planted.plain, *case, "separate")
+        for engine in ("packed", "tree"):
+            assert not torch.equal(branch_logits(planted.plain, *case, engine), expected)
 
     def test_the_engines_agree_to_the_last_bit(self, planted: Planted) -> None:
         """And with any division into passes, with other questions in the pass, and with other
-        columns; `plain` agrees within rounding."""
+        columns; the plain decoder agrees within rounding."""
         lm = planted.lm
         (prefix, branches), other = prompts(1, 4), prompts(2, 2)
         expected = branch_logits(lm, prefix, branches, "separate")
         assert expected.isfinite().all()
         beside = branch_logits(lm, *other, "separate")
         whole = [start + branch for start, each in ((prefix, branches), other) for branch in each]
-        for engine in ("dense", "tree"):
+        for engine in ("packed", "tree"):
             assert torch.equal(branch_logits(lm, prefix, branches, engine), expected)
             assert torch.equal(branch_logits(lm, [], whole, engine), torch.cat([expected, beside]))
         parts = [branch_logits(lm, prefix, part) for part in (branches[:2], branches[2:])]
         assert torch.equal(torch.cat(parts), expected)
-        plain = branch_logits(lm, prefix, branches, "plain")
-        assert (plain - expected).abs().max() <= ROUNDING[lm.decoder.dtype]
+        for engine in ("separate", "packed", "tree"):
+            plain = branch_logits(planted.plain, prefix, branches, engine)
+            assert (plain - expected).abs().max() <= ROUNDING[lm.decoder.dtype]
         together = branch_logits(lm, prefix, branches, columns=range(100, 170))
         alone = branch_logits(lm, prefix, branches[:1], "separate", columns=[105])
         assert torch.equal(alone[0, 0], together[0, 5])
@@ -136,20 +137,28 @@ class TestPlanted:
         assert together == [generate(planted.lm, [one], **settings)[0] for one in ids]
         (written,) = generate(planted.lm, [ids[0]], 3)
         for place, token in enumerate(written.tokens):
-            whole = run_alone(planted.lm, ids[0] + written.tokens[:place])[-1:]
-            assert int(exact.logits(planted.lm.refined, whole).argmax()) == token
+            whole = torch.tensor(ids[0] + written.tokens[:place])
+            T = len(whole)
+            hidden = planted.lm.decoder(
+                whole, torch.arange(T), causal_mask(T), torch.tensor([T - 1])
+            )
+            assert int(planted.lm.decoder.logits(hidden).argmax()) == token
 
     def test_questions_may_share_a_pass(self, planted: Planted, question: Question) -> None:
-        lm = planted.lm
-        plans = [SelfEnsemble(3, 1).plan(lm, question, seed) for seed in range(2)]
-        by_itself = [label_logits(lm, plan, "separate") for plan in plans]
-        for together, rows in zip(pass_logits(lm, plans, "tree"), by_itself, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(together, rows, strict=True))
+        lm, method = planted.lm, SelfEnsemble(3, 1)
+        several = [method.prompts(lm, question, seed)[1] for seed in range(2)]
+        by_itself = []
+        for prompts in several:
+            by_itself.extend(lm.with_engine("separate").logits(prompts))
+        for together, alone in zip(lm.logits(join(several)), by_itself, strict=True):
+            assert torch.equal(together.labels, alone.labels)
+            assert torch.equal(together.total, alone.total)
 
     def test_layers_in_4_bits(self, planted: Planted) -> None:
-        lm = load(planted.folder, dtype=planted.lm.decoder.dtype, quantize="nf4")
+        dtype = planted.lm.decoder.dtype
+        lm = load(planted.folder, dtype=dtype, quantize="nf4", equal_bits=True)
         expected = branch_logits(lm, *prompts(6), "separate")
-        for engine in ("dense", "tree"):
+        for engine in ("packed", "tree"):
             assert torch.equal(branch_logits(lm, *prompts(6), engine), expected)
 
     def test_the_numbers_of_rows_are_of_one_class(self, planted: Planted) -> None:

@@ -1,26 +1,25 @@
 """What holds for every tree of prompts, held against random ones.
 
 Branches begin alike, begin one another, are equal or empty; windows bite; prompts are longer than
-one or two blocks of attention. Engines are compared bit for bit, in every dtype; the definition,
-which sums as each call of a kernel likes, within rounding.
+one or two blocks of attention. Under equal bits engines are compared bit for bit, in every dtype.
+The plain decoder, which sums as each call of a kernel likes, is compared within rounding.
 """
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 pytest.importorskip("hypothesis", reason="it draws the trees; the extra [test] has it")
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minise import LanguageModel, branch_logits, pack
-from minise.engines import layout_ends, run_alone
-from minise.equal_bits.run import forward, read_ends
+from minise import LocalModel, branch_logits, pack
+from minise.equal_bits.decoder import EqualBits
 from tests.support.cases import cases
 from tests.support.tiny import ALL_FAMILIES, load_tiny
 
@@ -29,12 +28,17 @@ DTYPES = (torch.float32, torch.bfloat16, *MORE)
 VOCABULARY = range(50, 53)  # few ids, so that branches that do not copy one another meet too
 LENGTHS = (0, 1, 2, 5, 20, 33, 50, 63, 64, 65, 130)  # around one block and beyond two
 
-# How far the definition may be from the others, in a hidden state and a logit of a few units: what
-# is seen is a quarter of it or less.
+# How far the plain decoder may be from equal bits, in a hidden state and a logit of a few units:
+# what is seen is a quarter of it or less.
 ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 1.5, torch.float16: 0.2}
 
 Prompts = tuple[list[int], list[list[int]]]  # prefix and branches
-Models = dict[str, LanguageModel]  # by family
+Models = dict[str, LocalModel]  # by family
+
+
+def equal(lm: LocalModel) -> LocalModel:
+    """The model with equal bits, over the same parameters."""
+    return replace(lm, decoder=EqualBits(lm.decoder))
 
 
 @st.composite
@@ -75,38 +79,34 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     }
 
 
-def alone(lm: LanguageModel, prefix: list[int], branches: list[list[int]]) -> Tensor:
-    """Hidden states at the ends of separate runs: (G, D)."""
-    return torch.stack([run_alone(lm, prefix + branch)[-1] for branch in branches])
-
-
 @cases(20)
 @given(family=families, case=prompts())
 def test_the_engines_agree(models: Models, family: str, case: Prompts) -> None:
-    """Hidden states at the ends and logits of tree, dense and separate runs."""
-    lm = models[family]
-    expected, tree = alone(lm, *case), pack(*case, tree=True)
+    """Under equal bits: hidden states at the ends and logits of tree, packed and separate runs."""
+    lm = equal(models[family])
+    expected = lm.with_engine("separate").ends(*case)
     assert expected.isfinite().all()
-    assert torch.equal(read_ends(lm.refined, tree), expected)
-    for layout in (tree, pack(*case)):
-        assert torch.equal(layout_ends(lm, layout), expected)
     logits = branch_logits(lm, *case, engine="separate")
-    for engine in ("dense", "tree"):
+    for engine in ("packed", "tree"):
+        assert torch.equal(lm.with_engine(engine).ends(*case), expected)
         assert torch.equal(branch_logits(lm, *case, engine=engine), logits)
 
 
 @cases(8)
 @given(family=families, case=prompts())
-def test_the_definition_agrees_within_rounding(models: Models, family: str, case: Prompts) -> None:
-    """The engine plain, and every row of `Decoder.forward` under the mask of either layout."""
-    lm = models[family]
-    bound = ROUNDING[lm.decoder.dtype]
-    plain = branch_logits(lm, *case, engine="plain")
-    assert (plain - branch_logits(lm, *case)).abs().max() <= bound
+def test_the_plain_decoder_agrees_within_rounding(
+    models: Models, family: str, case: Prompts
+) -> None:
+    """Its engines, and every row of a run under the mask of either layout."""
+    plain = models[family]
+    lm = equal(plain)
+    bound = ROUNDING[plain.decoder.dtype]
+    expected = branch_logits(lm, *case)
+    for engine in ("separate", "packed", "tree"):
+        assert (branch_logits(plain, *case, engine=engine) - expected).abs().max() <= bound
     for layout in (pack(*case), pack(*case, tree=True)):
-        hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)
-        refined = forward(lm.refined, layout.tokens, layout.positions, layout.mask)
-        assert (hidden - refined).abs().max() <= bound
+        given = layout.tokens, layout.positions, layout.mask
+        assert (plain.decoder(*given) - lm.decoder(*given)).abs().max() <= bound
 
 
 @cases(8)
@@ -116,7 +116,7 @@ def test_neither_order_nor_passes_nor_other_questions_nor_columns_matter(
 ) -> None:
     """The branches in another order, split over two passes; whole prompts beside those of another
     question, of which the tree merges what they have in common; some columns in any order."""
-    lm, (prefix, branches) = models[family], case
+    lm, (prefix, branches) = equal(models[family]), case
     expected = branch_logits(lm, *case)
     order = data.draw(st.permutations(range(len(branches))))
     cut = data.draw(st.integers(1, len(branches)))
@@ -126,7 +126,7 @@ def test_neither_order_nor_passes_nor_other_questions_nor_columns_matter(
     whole = [start + branch for start, some in (other, case) for branch in some]
     columns = data.draw(st.permutations(range(288)))[: data.draw(st.sampled_from((1, 64, 65, 200)))]
     some = branch_logits(lm, *case, columns=columns)
-    for engine in ("dense", "tree"):
+    for engine in ("packed", "tree"):
         assert torch.equal(branch_logits(lm, [], whole, engine)[-len(branches) :], expected)
         turned = branch_logits(lm, [], whole, engine, columns[::-1])[-len(branches) :]
         assert torch.equal(turned.flip(1), some)

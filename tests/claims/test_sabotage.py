@@ -14,8 +14,11 @@ PROCESSES.set_forkserver_preload(["torch", "pytest", "tokenizers", "safetensors.
 
 GOLDENS = "tests/claims/test_goldens.py"
 EQUIVALENCE = "tests/claims/test_equivalence.py"
-MODEL, LAYOUT, ROPE = (f"tests/core/test_{name}.py" for name in ("model", "layout", "rope"))
-TREE = "tests/equal_bits/test_tree.py"
+MODEL = "tests/core/test_model.py"
+LAYOUT = "tests/core/test_layout.py"
+ROPE = "tests/core/test_rope.py"
+ATTENTION = "tests/core/test_attention.py"
+ENGINES = "tests/core/test_engines.py"
 
 # A file, and a part of the test's name where only one of its tests should see the fault.
 CAUGHT_BY = {
@@ -36,8 +39,13 @@ CAUGHT_BY = {
     "no block mask": (EQUIVALENCE, ""),
     "the paper's misprinted index_j": (LAYOUT, ""),
     "a flat layout that merges": (LAYOUT, ""),
-    "a tree that forgets windows": (EQUIVALENCE, ""),
-    "a tree that reads what comes after": (TREE, ""),
+    "a chunk that forgets a key": (ATTENTION, "any_mask_gives_a_softmax"),
+    "a chunk with the mask of other rows": (ATTENTION, "any_mask_gives_a_softmax"),
+    "a chunk that reads from the first token on": (EQUIVALENCE, "of_every_token"),
+    "the rows of the top layer in another order": (ENGINES, "those_of_separate_runs"),
+    "equal bits that forget windows": (ATTENTION, "any_mask_gives_a_softmax"),
+    "equal bits that read what comes after": (ATTENTION, "any_mask_gives_a_softmax"),
+    "equal bits that forget far keys": (ATTENTION, "any_mask_gives_a_softmax"),
 }
 
 
@@ -46,13 +54,16 @@ def test_every_fault_names_the_test_that_catches_it() -> None:
 
 
 # The quick suite plants some of each kind, .ci/run all.
-QUICK = ("swapped norms", "windows by index", "rotation the other way", "no block mask")
-QUICK += (
+QUICK = (
+    "swapped norms",
+    "windows by index",
+    "rotation the other way",
+    "no block mask",
     "positions not re-encoded",
     "the paper's misprinted index_j",
-    "a tree that forgets windows",
+    "a chunk that forgets a key",
+    "equal bits that forget windows",
 )
-
 
 PLANTED = [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in CAUGHT_BY]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minise import LanguageModel, load
+from minise import LocalModel, load
 from tests.support.tiny import ALL_FAMILIES, write_checkpoint
 from tests.verify.cases import SHIPPED, Models
 
@@ -16,7 +16,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Models:
         for name, raw in ALL_FAMILIES.items()
     }
 
-    def make(name: str, dtype: torch.dtype = torch.float64) -> LanguageModel:
-        return load(folders.get(name, SHIPPED), dtype=dtype)
+    def make(name: str, dtype: torch.dtype = torch.float64, equal_bits: bool = False) -> LocalModel:
+        lm = load(folders.get(name, SHIPPED), dtype=dtype, equal_bits=equal_bits)
+        assert isinstance(lm, LocalModel)
+        return lm
 
     return make

@@ -13,19 +13,21 @@ import pytest
 import torch
 from torch import Tensor
 
-import minise.attention as definition
-import minise.engines as engines
-import minise.equal_bits.attention as attention
-import minise.equal_bits.run as exact
+import minise.attention as attention
+import minise.equal_bits.attention as fixed
 import minise.layout as layout
-import minise.method as ensemble
-from minise import Decoder
+from minise import Decoder, LabelLogits, LocalModel
+from minise.attention import Chunk
+from minise.engines import ENGINES
+from minise.equal_bits.decoder import EqualBits
 from minise.layout import Tree, causal_mask
+from tests.verify.cases import during
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
 PLANTED: dict[str, Plant] = {}
 WINDOWED: set[str] = set()  # faults that only a sliding window shows
+OF_BITS: set[str] = set()  # faults of the decoder of equal bits alone
 
 
 def everywhere(patch: Patch, real: Any, faulty: Any) -> None:
@@ -37,7 +39,7 @@ def everywhere(patch: Patch, real: Any, faulty: Any) -> None:
                     patch.setattr(module, attribute, faulty)
 
 
-# ---- the layout, which dense, tree and plain share
+# ---- the layout
 
 
 def of_pack(name: str, change: Callable[[Tree, int], Any], trees: bool = False) -> None:
@@ -79,7 +81,7 @@ of_pack(
 
 
 def of_mask(name: str, end: bool, leak: bool) -> None:
-    """One wrong cell of the mask that dense and plain run under: in the row of the last group's
+    """One wrong cell of the mask that packed and tree run under: in the row of the last group's
     end, or of a token before it. Its column is another group's token, or the row's parent."""
 
     def plant(patch: Patch) -> None:
@@ -103,172 +105,284 @@ of_mask("a cell of the mask leaks to a group", end=False, leak=True)
 of_mask("a cell of the mask is missing in a group", end=False, leak=False)
 
 
-# ---- the calls of the tree, and those of the others
+# ---- the chunks of the plain decoder
 
 
-def of_call(name: str, tree: bool, leak: bool, separate: bool = False) -> None:
-    """One cell of the call in which the last end is a query: of the tree, or of dense and, if
-    `separate`, of a separate run too. It hides a key that is seen, or shows another prompt's."""
-    reader = "tree_reader" if tree else "mask_reader"
+def of_chunks(name: str, change: Callable[[Chunk], Chunk], separate: bool = False) -> None:
+    """A fault in the last chunk: of packed runs, or of separate ones too."""
 
     def plant(patch: Patch) -> None:
-        real = getattr(attention, reader)
+        real = attention.chunks_of
 
-        def faulty(what: Any, *arguments: Any) -> attention.Reader:
-            made = real(what, *arguments)
-            is_packed = (
-                len(what.ends) > 1 if tree else not torch.equal(what, causal_mask(len(what)))
-            )
-            if is_packed or separate:
-                last = int(what.ends[-1]) if tree else len(what) - 1
-                made.calls = [changed(call, what, last) for call in made.calls]
-            return made
+        def chunks_of(mask: Tensor, *given: Any) -> list[Chunk]:
+            chunks = real(mask, *given)
+            is_packed = mask.shape[1] > 1 and not mask.diagonal(-1, 1, 2).all()
+            if is_packed or (separate and mask.shape[1] > 1):
+                chunks[-1] = change(chunks[-1])
+            return chunks
 
-        everywhere(patch, real, faulty)
-
-    def changed(call: attention.Calls, what: Any, last: int) -> attention.Calls:
-        if call.far or not (call.queries == last).any():
-            return call
-        item, place = (call.queries == last).nonzero()[0].tolist()
-        keys, N = call.keys.clone(), len(call.queries)
-        itself = int((keys[item] == last).nonzero()[0])
-        if leak:
-            keys[item, itself - 3] = what.ends[0]
-            return replace(call, keys=keys)
-        cells = call.seen(None).expand(N, -1, -1).clone()
-        cells[item, place:, itself - 2] = False  # the last query fills empty places
-        return replace(call, mask=cells)
+        patch.setattr(attention, "chunks_of", chunks_of)
 
     PLANTED[name] = plant
 
 
-of_call("an end of the tree reads a row of another prompt", tree=True, leak=True)
-of_call("a cell is missing at an end of the tree", tree=True, leak=False)
-of_call("a cell is missing in a call of dense", tree=False, leak=False)
-of_call("a cell is missing in a call of dense and separate", tree=False, leak=False, separate=True)
+def forget_a_key(chunk: Chunk) -> Chunk:
+    """The third key, and with it what all queries read of it."""
+    kept = torch.arange(len(chunk.keys_S)) != 2
+    return replace(chunk, keys_S=chunk.keys_S[kept], mask_BCS=chunk.mask_BCS[:, :, kept])
 
 
-def of_windows(name: str, function: str, more: int) -> None:
-    """Readers whose windows are wider by `more`."""
+def read_another_key(chunk: Chunk) -> Chunk:
+    keys = chunk.keys_S.clone()
+    keys[2] = keys[3]
+    return replace(chunk, keys_S=keys)
+
+
+def see_the_rows_before(chunk: Chunk) -> Chunk:
+    return replace(chunk, mask_BCS=chunk.mask_BCS.roll(1, dims=1))
+
+
+of_chunks("a chunk forgets a key", forget_a_key)
+of_chunks("a chunk forgets a key in every run", forget_a_key, separate=True)
+of_chunks("a chunk reads another key", read_another_key)
+of_chunks("a chunk has the mask of the rows before", see_the_rows_before)
+
+
+def of_windows(name: str, change: Callable[..., Any]) -> None:
+    """Windows that are narrowed by other arguments than those given."""
 
     def plant(patch: Patch) -> None:
-        real = getattr(attention, function)
-
-        def reader(*arguments: Any) -> attention.Reader:
-            made = real(*arguments)
-            made.windows = tuple(None if w is None else w + more for w in made.windows)
-            return made
-
-        everywhere(patch, real, reader)
+        real = attention.within
+        faulty = lambda *given: real(*change(*given))  # noqa: E731
+        patch.setattr(attention, "within", faulty)
 
     WINDOWED.add(name)
     PLANTED[name] = plant
 
 
-of_windows("the tree's window is one more", "tree_reader", 1)
-of_windows("the tree's window is one less", "tree_reader", -1)
-of_windows("the window of dense and separate is one more", "mask_reader", 1)
+def wider(by: int) -> Callable[..., Any]:
+    return lambda mask, at, of, w: (mask, at, of, None if w is None else w + by)
 
 
-# ---- attention
+def by_index(mask: Tensor, at: Tensor, of: Tensor, window: int | None) -> tuple[Any, ...]:
+    index = torch.arange(of.shape[-1])[None]
+    return mask, index[:, -at.shape[-1] :], index, window
 
 
-def of_attention(name: str, owner: Any, function: str, change: Callable[..., Any]) -> None:
-    """A function of plain, or of all others, given other arguments."""
+of_windows("the window is one more", wider(1))
+of_windows("the window is one less", wider(-1))
+of_windows("the window counts indices", by_index)
+
+
+def of_run(name: str, change: Callable[[Tensor], Tensor]) -> None:
+    """The top layer computes other rows than it was asked for, in packed runs."""
+
+    def plant(patch: Patch) -> None:
+        real = Decoder.run
+
+        def run(self: Any, tokens: Any, positions: Any, attend: Any, rows: Any = None) -> Tensor:
+            if rows is not None and len(rows) > 1:
+                rows = change(rows)
+            return real(self, tokens, positions, attend, rows)
+
+        patch.setattr(Decoder, "run", run)
+
+    PLANTED[name] = plant
+
+
+of_run("the rows of the top layer are in another order", lambda rows: rows.flip(0))
+of_run("a row of the top layer is the one before", lambda rows: rows - (rows == rows.max()).long())
+
+
+# ---- attention, in all runs but the definition
+
+
+def of_attention(
+    name: str, owner: Any, function: str, change: Callable[..., Any], bits: bool = False
+) -> None:
+    """A function that is given other arguments."""
 
     def plant(patch: Patch) -> None:
         real = getattr(owner, function)
         patch.setattr(owner, function, lambda *given: real(*change(*given)))
 
+    if bits:
+        OF_BITS.add(name)
     PLANTED[name] = plant
 
 
-def tiled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+def tiled(q: Tensor, k: Tensor) -> Tensor:
+    """Query heads in another order: q (..., H, h), k (..., K, h)."""
     H, K = q.shape[-2], k.shape[-2]
-    return q[..., torch.arange(H).view(H // K, K).T.flatten(), :], k, v, mask
+    return q[..., torch.arange(H).view(H // K, K).T.flatten(), :]
 
 
-def scaled(q: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    return q * 1.01, *others
+of_attention(
+    "query heads are tiled", Chunk, "read", lambda self, q, k, v: (self, tiled(q, k), k, v)
+)
+of_attention("scores are scaled", Chunk, "read", lambda self, q, k, v: (self, q * 1.01, k, v))
+of_attention(
+    "query heads of equal bits are tiled",
+    fixed,
+    "attention_call",
+    lambda q, k, v, mask: (tiled(q, k), k, v, mask),
+    bits=True,
+)
+of_attention(
+    "scores of equal bits are scaled",
+    fixed,
+    "attention_call",
+    lambda q, k, v, mask: (q * 1.01, k, v, mask),
+    bits=True,
+)
 
 
-def wider(mask: Tensor, rows: Tensor, at: Tensor, window: int | None) -> tuple[Any, ...]:
-    return mask, rows, at, None if window is None else window + 1
+def leak(share: float) -> Callable[[Any], Callable[[], None]]:
+    """The last row reads a part of the first, in each layer."""
+
+    def change(decoder: Any) -> Callable[[], None]:
+        real = decoder.run
+
+        def run(tokens: Tensor, positions: Tensor, attend: Any, *rows: Any) -> Tensor:
+            def leaking(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                out = attend(layer, q, k, v).clone()
+                out[:, -1] += out[:, 0] * share
+                return out
+
+            return real(tokens, positions, leaking, *rows)
+
+        decoder.run = run
+
+        def undo() -> None:
+            decoder.run = real
+
+        return undo
+
+    return change
 
 
-of_attention("query heads of plain are tiled", definition, "masked_attention", tiled)
-of_attention("query heads of all but plain are tiled", attention, "attention_call", tiled)
-of_attention("scores of plain are scaled", definition, "masked_attention", scaled)
-of_attention("scores of all but plain are scaled", attention, "attention_call", scaled)
-of_attention("plain's window is one more", definition, "within", wider)
-WINDOWED.add("plain's window is one more")
-
-
-def of_reader(name: str, dense: bool, share: float) -> None:
-    """The last row of a tree, or of a packed sequence, reads a part of the first."""
+def of_engine(name: str, engine: str, change: Callable[[Any], Callable[[], None]]) -> None:
+    """An engine during which something is changed of its decoder."""
 
     def plant(patch: Patch) -> None:
-        real, real_ends, packed = attention.Reader.attend, engines.layout_ends, [False]
-
-        def ends(*arguments: Any) -> Tensor:
-            packed[0] = dense
-            try:
-                return real_ends(*arguments)
-            finally:
-                packed[0] = False
-
-        def attend(self: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = real(self, layer, q, k, v).clone()
-            if packed[0] or (not dense and self.ends is not None and len(self.ends) > 1):
-                out[:, -1] += share * out[:, 0]
-            return out
-
-        everywhere(patch, real_ends, ends)
-        patch.setattr(attention.Reader, "attend", attend)
+        patch.setitem(ENGINES, engine, during(engine, change))
 
     PLANTED[name] = plant
 
 
-of_reader("a leak of 1e-2 in dense", dense=True, share=1e-2)
-of_reader("a leak of 1e-5 in the tree", dense=False, share=1e-5)
+of_engine("a leak of 1e-2 in packed", "packed", leak(1e-2))
+of_engine("a leak of 1e-5 in the tree", "tree", leak(1e-5))
+
+
+# ---- the calls of equal bits
+
+
+def of_call(name: str, leaks: bool, separate: bool = False) -> None:
+    """One cell of the call in which the last end is a query, in packed runs and, if `separate`, in
+    a separate run too. It hides a key that is seen, or shows another prompt's."""
+
+    def plant(patch: Patch) -> None:
+        real = fixed.reader_of
+
+        def faulty(mask: Tensor, *given: Any) -> fixed.Reader:
+            made = real(mask, *given)
+            if separate or not torch.equal(mask, causal_mask(len(mask))):
+                made.calls = [changed(call, mask) for call in made.calls]
+            return made
+
+        everywhere(patch, real, faulty)
+
+    def changed(call: fixed.Calls, mask: Tensor) -> fixed.Calls:
+        last = len(mask) - 1
+        if call.far or not (call.queries == last).any():
+            return call
+        item, place = (call.queries == last).nonzero()[0].tolist()
+        keys, N = call.keys.clone(), len(call.queries)
+        itself = int((keys[item] == last).nonzero()[0])
+        if leaks:
+            keys[item, itself - 3] = (~mask[last]).nonzero().flatten()[0]
+            return replace(call, keys=keys)
+        cells = call.seen(None).expand(N, -1, -1).clone()
+        cells[item, place:, itself - 2] = False  # the last query fills empty places
+        return replace(call, mask=cells)
+
+    OF_BITS.add(name)
+    PLANTED[name] = plant
+
+
+of_call("an end reads a row of another prompt with equal bits", leaks=True)
+of_call("a cell is missing in a call of packed and tree", leaks=False)
+of_call("a cell is missing in a call of every run", leaks=False, separate=True)
+
+
+def of_fixed_windows(name: str, more: int) -> None:
+    """Readers of equal bits whose windows are wider by `more`, in packed runs."""
+
+    def plant(patch: Patch) -> None:
+        real = fixed.reader_of
+
+        def reader(mask: Tensor, *given: Any) -> fixed.Reader:
+            made = real(mask, *given)
+            if not torch.equal(mask, causal_mask(len(mask))):
+                made.windows = tuple(None if w is None else w + more for w in made.windows)
+            return made
+
+        everywhere(patch, real, reader)
+
+    OF_BITS.add(name)
+    WINDOWED.add(name)
+    PLANTED[name] = plant
+
+
+of_fixed_windows("the window of equal bits is one more", 1)
+of_fixed_windows("the window of equal bits is one less", -1)
 
 
 # ---- what is read at the ends
 
 
-def of_labels(name: str, engine: str | None, change: Callable[[list[Tensor]], Any]) -> None:
+def of_labels(
+    name: str, engine: str | None, change: Callable[[list[LabelLogits]], list[LabelLogits]]
+) -> None:
     """The label logits of an engine, or of all."""
 
     def plant(patch: Patch) -> None:
-        real = ensemble.label_logits
+        real = LocalModel.logits
 
-        def label_logits(lm: Any, plan: Any, name: str = "tree") -> list[Tensor]:
-            rows = real(lm, plan, name)
-            return change(rows) if engine in (None, name) else rows
+        def logits(self: LocalModel, prompts: Any) -> list[LabelLogits]:
+            found = real(self, prompts)
+            return change(found) if engine in (None, self.engine) else found
 
-        everywhere(patch, real, label_logits)
+        patch.setattr(LocalModel, "logits", logits)
 
     PLANTED[name] = plant
 
 
-of_labels("plain's ends are in another order", "plain", lambda rows: rows[::-1])
-of_labels("the labels of the tree are reversed", "tree", lambda rows: [r.flip(0) for r in rows])
-of_labels("one prompt's labels are reversed", None, lambda rows: [*rows[:-1], rows[-1].flip(0)])
+def turned(one: LabelLogits) -> LabelLogits:
+    return LabelLogits(one.labels.flip(0), one.total)
 
 
-def of_logits(name: str, owner: Any, change: Callable[[Tensor], Tensor]) -> None:
-    """The logits of some columns, by the definition or in the way of all engines."""
+of_labels("the answers of packed are in another order", "packed", lambda found: found[::-1])
+of_labels("the labels of the tree are reversed", "tree", lambda found: [*map(turned, found)])
+of_labels("one prompt's labels are reversed", None, lambda found: [*found[:-1], turned(found[-1])])
+
+
+def of_logits(name: str, owner: type[Decoder], change: Callable[[Tensor], Tensor]) -> None:
+    """The logits of some columns, in all engines."""
 
     def plant(patch: Patch) -> None:
         real = owner.logits
-        patch.setattr(
-            owner,
-            "logits",
-            lambda *given: change(real(*given)) if len(given) > 2 else real(*given),
-        )
 
+        def logits(self: Any, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+            found = real(self, hidden, columns)
+            return found if columns is None else change(found)
+
+        patch.setattr(owner, "logits", logits)
+
+    if owner is EqualBits:
+        OF_BITS.add(name)
     PLANTED[name] = plant
 
 
-of_logits("columns of logits are 0.1% too large", exact, lambda rows: rows * 1.001)
-of_logits("columns of the definition's logits are reversed", Decoder, lambda rows: rows.flip(-1))
+of_logits("columns of logits are reversed", Decoder, lambda rows: rows.flip(-1))
+of_logits("columns of equal bits are 0.1% too large", EqualBits, lambda rows: rows * 1.001)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-import minise.verify.comparison as comparison
 import minise.verify.training as training
+from minise import LabelLogits, LocalModel
 from minise.equal_bits import probe
 from minise.equal_bits.machine import facts, processor
 from minise.equal_bits.probe import Shape
@@ -18,7 +18,7 @@ from minise.verify.bits import as_lines, measure_bits
 from tests.support.commands import assert_one_line, run
 from tests.verify.planted import PLANTED
 
-RUNS = ["dense", "tree", "plain", "without_mask", "without_positions"]
+RUNS = ["packed", "tree", "definition", "without_mask", "without_positions"]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -32,21 +32,44 @@ def verified(capsys: Capture, folder: Path, *options: object) -> tuple[int, Any]
 def test_json_has_the_keys_of_the_contract(capsys: Capture, llama_folder: Path, dtype: str) -> None:
     status, report = verified(capsys, llama_folder, "--dtype", dtype, "--json")
     assert status == 0
-    known = "model dtype tokens groups tolerance passed engines ablations float64 same bitwise"
-    assert set(report) == {*known.split(), "promised", "influence", "machine"}
+    known = "model dtype tokens groups tolerance passed engines ablations definition influence"
+    assert set(report) == {*known.split(), "float64", "same", "machine"}
     assert (report["dtype"], report["passed"], report["tolerance"]) == (dtype, True, 1e-10)
-    assert [*report["engines"], *report["ablations"]] == RUNS == list(report["float64"])
-    for name, numbers in (report["engines"] | report["ablations"]).items():
+    assert list(report["engines"]) == ["packed", "tree"]
+    assert list(report["ablations"]) == ["without_mask", "without_positions"]
+    assert list(report["float64"]) == RUNS
+    for numbers in (report["engines"] | report["ablations"]).values():
         assert set(numbers) == {"layers", "logits", "labels", "probabilities", "changed"}
         assert len(numbers["layers"]) == 4
-        if name in ("dense", "tree"):
-            assert not any([*numbers["layers"], numbers["logits"], numbers["labels"]])
     assert report["same"] == {name: "without" not in name for name in RUNS}
     assert min(report["float64"][name] for name in RUNS[3:]) > 1e-3
-    assert report["bitwise"] == {"dense": True, "tree": True}
     assert report["influence"].keys() == {"runs", "scrambled_equal"}
-    assert report["influence"]["scrambled_equal"] is True
     assert report["machine"] == {"device": "cpu", **facts(), "threads": torch.get_num_threads()}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_with_equal_bits_json_says_that_they_are_and_why(
+    capsys: Capture, llama_folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """The classes of this machine's row numbers, and what a call of each costs."""
+    monkeypatch.setattr(probe, "NUMBERS", (1, 2, 8))
+    monkeypatch.setattr("minise.verify.bits.CALLS", 1)
+    options = ("--dtype", dtype, "--equal-bits")
+    status, report = verified(capsys, llama_folder, *options, "--json")
+    assert status == 0
+    assert report["bitwise"] == {"packed": True, "tree": True}
+    assert report["influence"]["scrambled_equal"] is True
+    for numbers in report["engines"].values():
+        assert not any([*numbers["layers"], numbers["logits"], numbers["labels"]])
+        assert numbers["probabilities"] == 0
+    assert len(report["bits"]) == 5  # four kinds of layer, and the output matrix
+    for one in report["bits"]:
+        assert set(one) == {"layer", "classes", "chosen", "microseconds"}
+        assert one["chosen"] in one["classes"]
+        assert list(one["microseconds"]) == ["1", "2", "8"]
+    _, out = verified(capsys, llama_folder, *options)
+    assert "separate, packed and tree are equal bit for bit; no group sees another\n" in out
+    assert f"\n{dtype} 32 x 288, threads 1\n" in out
 
 
 def test_the_text_has_the_verdict_of_float64_beside_each_run(capsys: Capture, llama_folder) -> None:
@@ -54,26 +77,33 @@ def test_the_text_has_the_verdict_of_float64_beside_each_run(capsys: Capture, ll
     assert status == 0
     assert out.splitlines()[1].startswith(f"on cpu: {processor()}, ")
     number = r" +\d\.\de[-+]\d\d"
-    for name in ("dense", "tree"):
-        assert re.search(rf"\n  {name}( +0\.0e\+00){{3}} +0% +yes +0\.0e\+00 +the same\n", out)
-    assert re.search(rf"\n  plain({number}){{3}} +\d+% +no +\d\.\de-1\d +the same\n", out)
-    for name in ("without mask", "without positions"):
-        assert re.search(rf"\n  {name}({number}){{3}} +\d+% +no{number} +different\n", out)
-    assert re.search(rf"\n  rounding({number}){{3}} +\d+% +no{number} +allowed\n", out)
-    assert out.endswith("bit for bit; no group sees another\n")
+    for name in ("packed", "tree", "definition"):
+        assert re.search(rf"\n  {name}({number}){{3}} +\d+% +\w+ +\d\.\de-1\d +the same\n", out)
+    for name in ("without-mask", "without-positions"):
+        assert re.search(rf"\n  {name}({number}){{3}} +\d+% +differ{number} +different\n", out)
+    assert re.search(rf"\n  rounding({number}){{3}} +\d+% +differ{number} +allowed\n", out)
+    assert out.endswith("separate, packed and tree are the same; no group sees another\n")
 
 
 def test_a_failed_check_is_status_1(capsys: Capture, llama_folder: Path, monkeypatch) -> None:
-    real = comparison.label_logits
+    """A last bit is a failure where equal bits are promised, and else is not."""
+    real = LocalModel.logits
     noise = {"tree": 1 + 1e-14}
-    monkeypatch.setattr(
-        comparison,
-        "label_logits",
-        lambda lm, plan, name: [row * noise.get(name, 1) for row in real(lm, plan, name)],
-    )
+
+    def logits(self: LocalModel, prompts: Any) -> list[LabelLogits]:
+        factor = noise.get(self.engine, 1)
+        return [LabelLogits(one.labels * factor, one.total) for one in real(self, prompts)]
+
+    monkeypatch.setattr(LocalModel, "logits", logits)
+    monkeypatch.setattr(probe, "NUMBERS", (1, 2, 8))
+    assert verified(capsys, llama_folder)[0] == 0
+    status, out = verified(capsys, llama_folder, "--equal-bits")
+    assert status == 1
+    assert "\nFAILED: bits differ, and equal bits are promised\n" in out
+    noise["tree"] = 1.01
     status, out = verified(capsys, llama_folder)
     assert status == 1
-    assert out.endswith("FAILED: bits differ, and they are promised here\n")
+    assert out.endswith("\nFAILED: tree: not the numbers of the separate runs\n")
 
 
 def test_a_proof_reads_no_weights_and_names_the_first_difference(
@@ -92,7 +122,7 @@ def test_a_proof_reads_no_weights_and_names_the_first_difference(
     )
     status, report = verified(capsys, tmp_path, "--proof", "--json")
     assert (status, report["passed"]) == (1, False)
-    assert [*report["departures"]] == ["tree"]
+    assert [*report["departures"]] == ["tree", "tree, equal bits"]
 
 
 def test_training_says_how_far_the_gradients_are_apart(
@@ -105,21 +135,6 @@ def test_training_says_how_far_the_gradients_are_apart(
     monkeypatch.setattr(training, "packed_loss", lambda *given: 2 * real(*given))
     status, report = verified(capsys, llama_folder, "--training", "--json")
     assert (status, report["passed"]) == (1, False)
-
-
-def test_bits_are_the_classes_of_this_machines_kernels_and_their_costs(
-    capsys: Capture, llama_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probe, "NUMBERS", (1, 2, 8))
-    monkeypatch.setattr("minise.verify.bits.CALLS", 1)
-    status, report = verified(capsys, llama_folder, "--bits", "--json")
-    assert (status, len(report["bits"])) == (0, 5)  # four kinds of layer, and the output matrix
-    for one in report["bits"]:
-        assert set(one) == {"layer", "classes", "chosen", "microseconds"}
-        assert one["chosen"] in one["classes"]
-        assert list(one["microseconds"]) == ["1", "2", "8"]
-    _, out = verified(capsys, llama_folder, "--bits")
-    assert "\nfloat64 32 x 288, threads 1\n" in out
 
 
 def test_the_classes_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +158,28 @@ def test_the_classes_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    "options", ["--proof --training", "--training --require-bits", "--group-size 0"]
+    "options",
+    [
+        "--proof --training",
+        "--equal-bits --training",
+        "--group-size 0",
+        "--proof --model transformers:ID",
+        "--training --model server:http://127.0.0.1:9",
+    ],
 )
 def test_unusable_options_are_one_line(capsys: Capture, options: str) -> None:
     assert_one_line(*run(capsys, "verify", *options.split()), [options.split()[0]])
+
+
+def test_a_model_of_transformers_is_compared_by_its_logits(
+    capsys: Capture, llama_folder: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    status, report = verified(capsys, f"transformers:{llama_folder}", "--json")
+    assert (status, report["tolerance"], report["float64"]) == (0, 0.1, {})
+    assert "definition" not in report
+    assert report["engines"]["packed"]["layers"] == []
+    assert report["engines"]["packed"]["logits"] < 1e-4
+    status, out = verified(capsys, f"transformers:{llama_folder}")
+    assert re.search(r"\n  tree +- .* - +the same\n", out)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from minise import LanguageModel
 from minise.layout import causal_mask
 from minise.verify.judging import check
 from minise.verify.symbols import Symbols, symbolic
@@ -237,8 +236,7 @@ def judge(seed: int) -> tuple[str, bool]:
 
 
 def test_the_hashes_of_this_test_are_equal_where_those_of_a_decoder_are(model: Models) -> None:
-    nothing: Any = None
-    lm = symbolic(LanguageModel("llama", model("llama").config, nothing, nothing), Symbols)
+    lm = symbolic(model("llama").config, Symbols)
 
     def run(ids: list[int], positions: Any, mask: torch.Tensor) -> torch.Tensor:
         states = lm.decoder(torch.tensor(ids), torch.tensor([*positions]), mask)

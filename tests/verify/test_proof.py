@@ -6,25 +6,29 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import minise.equal_bits.attention as attention
-from minise import InputError, LanguageModel
+from minise import InputError
+from minise.config import Config
 from minise.model import RMSNorm
+from minise.verify.definition import softmax_attention
 from minise.verify.proof import Prover
 from minise.verify.symbols import CallSymbols, Symbols, hashed, symbolic
 from tests.support.tiny import ALL_FAMILIES
-from tests.verify.cases import SHARED, SHORT, Models, plan_of
-from tests.verify.planted import PLANTED, WINDOWED
+from tests.verify.cases import SHARED, SHORT, Models, prompts_of
+from tests.verify.planted import OF_BITS, PLANTED, WINDOWED
 
-# Over the end of a block of attention, with branches that begin alike.
-LONG = plan_of([*range(50, 90)], [[*range(60, 130)], [*range(60, 90), 5], [7]], [3, 1, 2])
+# Over the end of a block of attention and beyond two, with branches that begin alike.
+LONG = prompts_of([*range(50, 90)], [[*range(60, 150)], [*range(60, 90), 5], [7]], [3, 1, 2])
+NUMBERS = ["separate", "packed", "tree"]
+BITS = [f"{name}, equal bits" for name in NUMBERS]
 
 
-def empty(model: Models, family: str, **changes: Any) -> LanguageModel:
+def config_of(model: Models, family: str, **changes: Any) -> Config:
     """A config alone: no weights and no tokenizer are needed."""
-    nothing: Any = None
-    return LanguageModel(family, replace(model(family).config, **changes), nothing, nothing)
+    return replace(model(family).config, **changes)
 
 
 def raw(x: Tensor) -> Tensor:
@@ -35,13 +39,14 @@ def raw(x: Tensor) -> Tensor:
 def test_every_family_is_proved_with_its_windows_norms_and_biases(
     model: Models, family: str
 ) -> None:
-    prover = Prover(empty(model, family))
-    for plan in (SHORT, SHARED, LONG):
-        found = prover.prove(plan)
+    prover = Prover(config_of(model, family))
+    for prompts in (SHORT, SHARED, LONG):
+        found = prover.prove(prompts)
         assert found.passed, found.departures
-        assert set(found.rows) == {"dense", "tree", "separate", "plain"}
-        # Three layers and the final norm of each token, and a row of label logits.
-        assert found.rows["dense"] == found.rows["plain"] == 4 * found.tokens + found.groups
+        assert list(found.rows) == [*NUMBERS, *BITS]
+        # Two layers of each token, the top one and the final norm of each end, and label logits.
+        rows = 2 * found.tokens + 3 * found.groups
+        assert set(found.rows.values()) == {rows}
 
 
 @pytest.mark.parametrize("fault", PLANTED)
@@ -49,9 +54,12 @@ def test_a_fault_of_layout_mask_position_reader_or_readout_is_found(
     model: Models, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     windows = (7, 7) if fault in WINDOWED else (None, 13)
-    lm = empty(model, "qwen2", num_hidden_layers=2, sliding_windows=windows)
+    config = config_of(model, "qwen2", num_hidden_layers=2, sliding_windows=windows)
     PLANTED[fault](monkeypatch)
-    assert not Prover(lm).prove(SHARED).passed
+    found = Prover(config).prove(SHARED)
+    claims = BITS if fault in OF_BITS else [*NUMBERS, *BITS]
+    assert found.departures
+    assert set(found.departures) <= set(claims)
 
 
 def test_a_fault_of_the_arithmetic_that_all_share_is_not_seen(
@@ -60,13 +68,13 @@ def test_a_fault_of_the_arithmetic_that_all_share_is_not_seen(
     """As docs/verify.md says: parity with the reference library shows those."""
     real = RMSNorm.__init__
     monkeypatch.setattr(RMSNorm, "__init__", lambda self, size, eps: real(self, size, 1e-5))
-    assert Prover(empty(model, "qwen2")).prove(SHARED).passed
+    assert Prover(config_of(model, "qwen2")).prove(SHARED).passed
 
 
 FIRST = [
     ("one token is another", 12),
     ("one position in a group is off by one", 7),
-    ("a cell of the mask leaks to an end", 15),
+    ("a cell of the mask leaks to a group", 11),
     ("a cell of the mask is missing in a group", 11),
 ]
 
@@ -74,24 +82,30 @@ FIRST = [
 @pytest.mark.parametrize(("fault", "token"), FIRST)
 def test_the_first_difference_is_named(model: Models, monkeypatch, fault: str, token: int) -> None:
     PLANTED[fault](monkeypatch)
-    lm = empty(model, "llama", num_hidden_layers=2, sliding_windows=(None, None))
-    found = str(Prover(lm).prove(SHARED))
-    assert f"FAILED: dense differs first in layer 0, branch 2, token {token}" in found
+    config = config_of(model, "llama", num_hidden_layers=2, sliding_windows=(None, None))
+    found = str(Prover(config).prove(SHARED))
+    for name in ("packed", "packed, equal bits"):
+        assert f"FAILED: {name} differs first in layer 0, branch 2, token {token}" in found
     assert "proved" not in found
 
 
 def test_a_wrong_separate_run_is_said_to_be_that(model: Models, monkeypatch) -> None:
-    PLANTED["a cell is missing in a call of dense and separate"](monkeypatch)
-    found = Prover(empty(model, "llama")).prove(SHARED, ["separate"])
-    assert "NOT as defined" in str(found)
-    assert "FAILED: separate differs first in layer 0" in str(found)
+    for fault, name in (
+        ("a chunk forgets a key in every run", "separate"),
+        ("a cell is missing in a call of every run", "separate, equal bits"),
+    ):
+        with monkeypatch.context() as patch:
+            PLANTED[fault](patch)
+            found = Prover(config_of(model, "llama")).prove(SHARED, [name])
+        assert "NOT as defined" in str(found)
+        assert f"FAILED: {name} differs first in layer 0" in str(found)
 
 
-def test_scores_that_do_not_fit_are_refused(model: Models, monkeypatch) -> None:
-    monkeypatch.setattr("minise.checks.free_bytes", lambda: 100)
-    with pytest.raises(InputError, match="use the engine tree"):
-        Prover(empty(model, "llama")).prove(SHARED)
-    assert Prover(empty(model, "llama")).prove(SHARED, engines=("tree", "separate")).passed
+def test_a_mask_that_does_not_fit_is_refused(model: Models, monkeypatch) -> None:
+    monkeypatch.setattr("minise.memory.free_bytes", lambda: 100)
+    with pytest.raises(InputError, match="or the engine separate"):
+        Prover(config_of(model, "llama")).prove(SHARED)
+    assert Prover(config_of(model, "llama")).prove(SHARED, ["separate"]).passed
 
 
 # ---- symbols
@@ -143,17 +157,20 @@ def test_a_linear_layer_depends_on_its_number_of_rows_unless_it_was_measured(
 def test_every_element_of_every_weight_has_a_hash_of_its_own_alike_in_both_decoders(
     model: Models,
 ) -> None:
-    lm = symbolic(empty(model, "qwen3"), CallSymbols)
+    config = config_of(model, "qwen3")
     hashes = []
-    for decoder in (lm.decoder, lm.refined):
-        tensors = [t for m in decoder.modules() for t in vars(m).values() if isinstance(t, Symbols)]
+    for equal_bits in (False, True):
+        decoder = symbolic(config, CallSymbols, equal_bits).decoder
+        tensors = []
+        for module in decoder.modules():
+            tensors += [value for value in vars(module).values() if isinstance(value, Symbols)]
         # Embedding and final norm; per layer four norms, four projections and three matrices.
         assert len(tensors) == 2 + 3 * 11
         assert list(decoder.parameters()) == []
+        assert decoder.model.embed_tokens.weight.shape == (config.vocab_size, 2)
         hashes.append(torch.cat([raw(tensor).flatten() for tensor in tensors]).sort().values)
     assert torch.equal(*hashes)
     assert len(hashes[0].unique()) == len(hashes[0])
-    assert lm.decoder.model.embed_tokens.weight.shape == (lm.config.vocab_size, 2)
 
 
 def test_the_parts_of_an_operation_cannot_change_places_and_double_is_none() -> None:
@@ -169,16 +186,27 @@ def test_the_parts_of_an_operation_cannot_change_places_and_double_is_none() -> 
             function(x)
 
 
-def test_scores_are_masked_by_minus_infinity_alone() -> None:
-    """The definition's two products: with another value, or with none, they are no attention."""
-    q, k, v = (hashed(name, torch.arange(6)).view(3, 1, 2).as_subclass(Symbols) for name in "qkv")
-    outside = ~torch.ones(3, 3, dtype=torch.bool).tril()[None]
-    first, second = "...thd,...uhd->...htu", "...htu,...uhd->...thd"
-    scores = torch.einsum(first, q, k) / 2**0.5
-    masked = scores.masked_fill(outside, float("-inf"))
-    read = raw(torch.einsum(second, masked.softmax(dim=-1), v))
-    assert len(read.unique()) == read.numel()
-    wrong = [scores.softmax(dim=-1), scores.masked_fill(outside, 0.0).softmax(dim=-1)]
-    for weights in (*wrong, masked.softmax(dim=-2)):
-        with pytest.raises(TypeError, match="no symbol is known for einsum"):
-            torch.einsum(second, weights, v)
+def test_torchs_attention_has_the_symbols_of_the_definition() -> None:
+    """In exact arithmetic: with fewer key heads than query heads, of the keys that are seen, in any
+    order, and with no others among them. Another scale, head, or key is another symbol."""
+    q = hashed("q", torch.arange(3 * 4 * 2)).view(1, 3, 4, 2).as_subclass(Symbols)
+    k, v = (hashed(x, torch.arange(12)).view(1, 3, 2, 2).as_subclass(Symbols) for x in "kv")
+    mask = torch.ones(3, 3, dtype=torch.bool).tril()
+    defined = raw(softmax_attention(q, k, v, mask))
+    assert len(defined.unique()) == defined.numel()
+
+    def in_one_call(order: list[int], q: Any = q, mask: Tensor = mask) -> Tensor:
+        keys, values = k[:, order].transpose(1, 2), v[:, order].transpose(1, 2)
+        seen = mask[:, order][None, None]
+        read = F.scaled_dot_product_attention(
+            q.transpose(1, 2), keys, values, seen, enable_gqa=True
+        )
+        return raw(read.transpose(1, 2))
+
+    assert torch.equal(in_one_call([0, 1, 2]), defined)
+    assert torch.equal(in_one_call([2, 0, 1]), defined)
+    assert torch.equal(in_one_call([1, 0])[:, :2], defined[:, :2])
+    assert not torch.equal(in_one_call([0, 1, 1]), defined)
+    assert not torch.equal(in_one_call([0, 1, 2], q=q[:, :, [0, 2, 1, 3]]), defined)
+    assert not torch.equal(in_one_call([0, 1, 2], mask=mask.T), defined)
+    assert not torch.equal(in_one_call([0, 1, 2], q=q * 2), defined)

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-import minise
-from minise import LanguageModel, pack, record
-from minise.equal_bits.run import read_ends
+from minise import Decoder, LocalModel, pack, record
+from minise.engines import ENGINES
+from minise.equal_bits.decoder import EqualBits
 from minise.layout import causal_mask
 
 T = 24
@@ -16,9 +17,14 @@ POSITIONS = torch.arange(T)
 CAUSAL = causal_mask(T)
 
 
-def test_recording_sees_every_layer_and_changes_nothing(lm: LanguageModel) -> None:
+def decoders(lm: LocalModel) -> tuple[Decoder, Decoder]:
+    """The plain one, and the one of equal bits."""
+    return lm.decoder, EqualBits(lm.decoder)
+
+
+def test_recording_sees_every_layer_and_changes_nothing(lm: LocalModel) -> None:
     """And its hooks are removed, also if the run fails."""
-    for decoder in (lm.decoder, lm.refined):
+    for decoder in decoders(lm):
         before = decoder(TOKENS, POSITIONS, CAUSAL)
         with record(decoder, attention=True) as recording:
             during = decoder(TOKENS, POSITIONS, CAUSAL)
@@ -31,11 +37,11 @@ def test_recording_sees_every_layer_and_changes_nothing(lm: LanguageModel) -> No
             decoder(TOKENS, POSITIONS[:-1], CAUSAL)
         decoder(TOKENS + 1, POSITIONS, CAUSAL)
         assert recording.residual == residual
-        assert "run" not in vars(decoder)
+        assert not {"run", "reader"} & set(vars(decoder))
         assert not any(module._forward_hooks for module in decoder.modules())
 
 
-def test_attention_weights_are_the_softmax_of_the_scores(lm: LanguageModel) -> None:
+def test_attention_weights_are_the_softmax_of_the_scores(lm: LocalModel) -> None:
     """Each row sums to 1, is 0 where the mask and the layer's window hide, and gives back what
     the layer read when it is applied to the values by hand."""
     with record(lm.decoder, attention=True) as recording:
@@ -56,24 +62,62 @@ def test_attention_weights_are_the_softmax_of_the_scores(lm: LanguageModel) -> N
     assert (after - recording.residual[1]).abs().max() <= 1e-10
 
 
-def test_the_tree_engine_is_recorded_too(lm: LanguageModel) -> None:
-    """Its weights are those of the plain decoder on the same tree; in its top layer and of the
-    tokens it has no more rows than it runs."""
-    tree = pack([40, 41, 42], [[50, 51], [50, 52, 53], [60]], tree=True)
-    with record(lm.refined, attention=True) as fast:
-        read_ends(lm.refined, tree)
-    with record(lm.decoder, attention=True) as plain:
-        lm.decoder(tree.tokens, tree.positions, tree.mask)
-    for layer in (0, 1):
-        assert (fast.attention[layer] - plain.attention[layer]).abs().max() <= 1e-12
-    assert (fast.attention[2] - plain.attention[2][:, :, tree.ends]).abs().max() <= 1e-12
-    assert [stream.shape[1] for stream in fast.residual.values()] == [8, 8, 3]
+def test_an_engine_is_recorded_as_it_ran(lm: LocalModel) -> None:
+    """Its weights are those of the whole run; in the top layer it has no more rows than it runs."""
+    prefix, branches = [40, 41, 42], [[50, 51], [50, 52, 53], [60]]
+    tree = pack(prefix, branches, tree=True)
+    for one in decoders(lm):
+        with record(one, attention=True) as ends:
+            ENGINES["tree"](one, prefix, branches)
+        with record(one, attention=True) as whole:
+            one(tree.tokens, tree.positions, tree.mask)
+        for layer in (0, 1):
+            assert (ends.attention[layer] - whole.attention[layer]).abs().max() <= 1e-12
+        assert (ends.attention[2] - whole.attention[2][:, :, tree.ends]).abs().max() <= 1e-12
+        assert [stream.shape[1] for stream in ends.residual.values()] == [8, 8, 3]
 
 
-def test_each_engine_runs_the_decoder_that_is_said(lm: LanguageModel) -> None:
-    for engine, runs in (("plain", "decoder"), ("separate", "refined"), ("tree", "refined")):
-        with record(lm.decoder) as plain, record(lm.refined) as refined:
-            minise.branch_logits(lm, [40, 41], [[50, 51], [60]], engine)
-        seen = {"decoder": plain, "refined": refined}
-        assert {name for name, one in seen.items() if one.residual} == {runs}
-        assert not plain.attention
+def test_tokens_of_a_cache_are_recorded_and_the_cache_stays(lm: LocalModel) -> None:
+    """A query's weights are those of a run of all tokens at once."""
+    for one in decoders(lm):
+        with record(one, attention=True) as whole:
+            states = one(TOKENS, POSITIONS, CAUSAL)
+        first, rest = slice(0, 10), slice(10, T)
+        _, cache = one.extend(TOKENS[first], POSITIONS[first], CAUSAL[first, first])
+        with record(one, attention=True) as later:
+            after, longer = one.extend(TOKENS[rest], POSITIONS[rest], CAUSAL[rest], cache)
+        assert (after - states[rest]).abs().max() <= 1e-10
+        assert [keys.shape[1] for keys in longer.keys] == [T, T, T]
+        for layer in (0, 1, 2):
+            assert later.attention[layer].shape == (1, lm.config.num_attention_heads, T - 10, T)
+            gap = later.attention[layer] - whole.attention[layer][:, :, rest]
+            assert gap.abs().max() <= 1e-12
+
+
+def test_an_attention_of_your_own_is_recorded(lm: LocalModel) -> None:
+    """Here every token reads the mean of all."""
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mean = v.mean(dim=1, keepdim=True).expand_as(v)
+        return mean.repeat_interleave(q.shape[2] // v.shape[2], dim=2)
+
+    with record(lm.decoder, attention=True) as seen:
+        lm.decoder.run(TOKENS[None], POSITIONS[None], attend)
+    assert torch.allclose(seen.attention[1], torch.full((1, 4, T, T), 1 / T).double())
+
+
+def test_the_kernel_that_gives_the_weights_is_the_one_that_ran(
+    lm: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every call the values are as wide as a head: for wider ones there is another kernel."""
+    widths = set()
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def call(q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: Any) -> Tensor:
+        widths.add(v.shape[-1])
+        return real(q, k, v, *given, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", call)
+    with record(lm.decoder, attention=True):
+        lm.decoder(TOKENS, POSITIONS, CAUSAL)
+    assert widths == {lm.config.head_dim}

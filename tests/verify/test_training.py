@@ -1,6 +1,7 @@
 """The loss of packed branches and its gradients, and that faults of such training are found."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import torch
 from torch import Tensor
 
 import minise.verify.training as training
-from minise import Decoder, InputError, LanguageModel, pack, packed_loss
+from minise import Decoder, InputError, LocalModel, pack, packed_loss
+from minise.equal_bits.decoder import EqualBits
 from minise.layout import Tree, causal_mask
 from minise.verify.training import check_gradients
 from tests.support.tiny import ALL_FAMILIES, load_tiny
-from tests.verify.cases import plan_of
+from tests.verify.cases import prompts_of
 
 # Four levels below the prefix, branches of unequal length, one that begins another, and one twice.
 # Longer than the windows of the tiny models.
@@ -27,33 +29,34 @@ BRANCHES = [
     [90, 91],
     [90, 91],
 ]
-DEEP = plan_of(PREFIX, BRANCHES, [3, 1, 2])
+DEEP = prompts_of(PREFIX, BRANCHES, [3, 1, 2])
 Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(scope="module", params=ALL_FAMILIES)
-def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     return load_tiny(tmp_path_factory.mktemp(request.param), ALL_FAMILIES[request.param])
 
 
 @pytest.fixture(scope="module")
-def mistral(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     raw = {**ALL_FAMILIES["mistral"], "sliding_window": 13, "num_hidden_layers": 2}
     return load_tiny(tmp_path_factory.mktemp("mistral"), raw)
 
 
 def test_gradients_of_packed_branches_are_the_sums_over_separate_prompts(
-    each: LanguageModel,
+    each: LocalModel,
 ) -> None:
     found = check_gradients(each, DEEP)
-    assert found["passed"], found
-    assert found["groups"] == 7
-    assert max(found["largest"][engine] for engine in ("dense", "tree")) <= 1e-12
+    assert found.passed, found
+    assert found.groups == 7
+    assert set(found.largest) == {"packed", "tree"}
+    assert max(found.largest.values()) <= 1e-12
     assert not any(p.requires_grad for p in each.decoder.parameters())
 
 
 def test_a_shared_token_counts_once_for_each_branch_times_its_weight(
-    mistral: LanguageModel,
+    mistral: LocalModel,
 ) -> None:
     """By the definition, of each branch alone. The first target is the token 0."""
     weights = [1.0, 0.5, 0.25, 2.0, 3.0, 0.0, 4.0]
@@ -74,7 +77,7 @@ def test_a_shared_token_counts_once_for_each_branch_times_its_weight(
         assert torch.equal(packed_loss(mistral, layout), given)  # by default
 
 
-def test_what_does_not_fit_is_refused(mistral: LanguageModel, monkeypatch: Patch) -> None:
+def test_what_does_not_fit_is_refused(mistral: LocalModel, monkeypatch: Patch) -> None:
     layout = pack([30], [[60, 61], [70]])
     good = [[1, 2, 3], [1, 2]]
     for targets, weights, part in (
@@ -87,9 +90,19 @@ def test_what_does_not_fit_is_refused(mistral: LanguageModel, monkeypatch: Patch
     ):
         with pytest.raises(InputError, match=part):
             packed_loss(mistral, layout, targets, weights)
-    monkeypatch.setattr("minise.checks.free_bytes", lambda: 100)
+    monkeypatch.setattr("minise.memory.free_bytes", lambda: 10)
     with pytest.raises(InputError, match="packed tokens need a mask"):
-        packed_loss(mistral, layout)
+        packed_loss(mistral, pack([30], [[60, 61], [70]]))
+
+
+def test_equal_bits_refuse_gradients_that_would_be_wrong(mistral: LocalModel) -> None:
+    """And only gradients: without them the loss is that of the plain decoder."""
+    equal = replace(mistral, decoder=EqualBits(mistral.decoder))
+    layout = pack(PREFIX, BRANCHES, tree=True)
+    loss = packed_loss(equal, layout)
+    assert torch.allclose(loss, packed_loss(mistral, layout), rtol=1e-13)
+    with pytest.raises(InputError, match="equal bits have no gradients"):
+        check_gradients(equal, DEEP)
 
 
 # ---- faults that training on packed branches really has
@@ -167,8 +180,8 @@ def of_forward(name: str, change: Callable[[Tensor, Tensor], Tensor]) -> None:
     def plant(patch: Patch) -> None:
         real = Decoder.forward
 
-        def forward(self: Any, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-            states = real(self, tokens, positions, mask)
+        def forward(self: Any, tokens: Tensor, at: Tensor, mask: Tensor, *rows: Any) -> Tensor:
+            states = real(self, tokens, at, mask, *rows)
             is_packed = not torch.equal(mask, causal_mask(len(mask)))
             return change(states, mask) if is_packed else states
 
@@ -189,17 +202,17 @@ of_forward(
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_of_training_is_found(
-    mistral: LanguageModel, monkeypatch: Patch, fault: str
+    mistral: LocalModel, monkeypatch: Patch, fault: str
 ) -> None:
     FAULTS[fault](monkeypatch)
-    assert not check_gradients(mistral, DEEP)["passed"]
+    assert not check_gradients(mistral, DEEP).passed
 
 
 def test_of_many_prompts_some_are_checked_and_only_in_float64(
-    mistral: LanguageModel, tmp_path: Path
+    mistral: LocalModel, tmp_path: Path
 ) -> None:
-    plan = plan_of([30], [[60 + n, 90] for n in range(17)], [3, 1])
-    assert check_gradients(mistral, plan)["groups"] == 6  # every third
+    prompts = prompts_of([30], [[60 + n, 90] for n in range(17)], [3, 1])
+    assert check_gradients(mistral, prompts).groups == 6  # every third
     lm = load_tiny(tmp_path, ALL_FAMILIES["llama"], dtype=torch.float32)
     with pytest.raises(InputError, match="gradients are compared in float64"):
         check_gradients(lm, DEEP)

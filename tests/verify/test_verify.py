@@ -11,48 +11,71 @@ from torch import Tensor
 
 import minise.verify.comparison as comparison
 import minise.verify.verify as verify_module
-from minise import InputError, LanguageModel, SelfEnsemble, pack
+from minise import InputError, LocalModel, pack, record
+from minise.attention import Chunk
 from minise.commands.options import QUESTION
-from minise.equal_bits import run as exact
-from minise.equal_bits.attention import Reader
+from minise.engines import ENGINES
+from minise.equal_bits.decoder import EqualBits
 from minise.layout import Layout, Tree
-from minise.verify.comparison import Difference, influence, relative, widened
-from minise.verify.recording import record
-from minise.verify.verify import ABLATIONS, ENGINES, FACTOR, SAME, verify
+from minise.verify.comparison import Difference, Rows, influence, relative, widened
+from minise.verify.definition import softmax_attention
+from minise.verify.verify import ABLATIONS, DEFINED, FACTOR, PACKED, SAME, SHARE, verify
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, load_tiny
-from tests.verify.cases import BIRD, SHORT, Models, each_dtype, plan_of, rounding_noise
-from tests.verify.planted import PLANTED, WINDOWED
+from tests.verify.cases import (
+    BIRD,
+    SHORT,
+    Models,
+    each_dtype,
+    group_prompts,
+    prompts_of,
+    rounding_noise,
+)
+from tests.verify.planted import OF_BITS, PLANTED, WINDOWED
 
 PREFIX, BRANCHES = [0, 50, 60], [[70, 80], [90, 80], [70, 30]]
 FLAT = pack(PREFIX, BRANCHES)
-FEW = plan_of(PREFIX, BRANCHES, [70, 80, 90])
+FEW = prompts_of(PREFIX, BRANCHES, [70, 80, 90])
+RUNS = [*PACKED, DEFINED, *ABLATIONS]
 
 
 class TestCorrectEngines:
     @each_dtype
     @pytest.mark.parametrize("name", ["shipped", "llama", "mistral", "qwen2"])
-    def test_are_the_same_in_float64_and_equal_bit_for_bit(
+    def test_are_the_same_up_to_rounding(
         self, model: Models, name: str, dtype: torch.dtype
     ) -> None:
         lm = model(name, dtype)
         shipped = name == "shipped"
-        plan = SelfEnsemble(4 if shipped else 2, 1).plan(lm, QUESTION if shipped else BIRD)
-        report = verify(lm, plan)
+        prompts = group_prompts(lm, QUESTION if shipped else BIRD, 4 if shipped else 2, 1)
+        report = verify(lm, prompts)
         assert report.passed, report.failure
-        assert report.bitwise
-        assert report.promised
-        assert report.influence.equal
+        assert not report.equal_bits
         assert report.influence.pairs > 0
-        assert report.groups == len(plan.prompts)
-        assert report.tokens == sum(len(plan.prefix) + len(b) for b in plan.branches)
-        assert list(report.runs) == [*ENGINES, *ABLATIONS]
-        for engine in ("dense", "tree"):  # label logits too: they are the same dot products
-            assert report.runs[engine].absolute.tolist() == [0.0] * (
-                lm.config.num_hidden_layers + 4
-            )
-        assert not report.runs["plain"].equal
+        assert report.groups == len(prompts.branches)
+        assert report.tokens == sum(len(prompts.prefix) + len(b) for b in prompts.branches)
+        assert list(report.runs) == RUNS
         own = ["rounding"] * (dtype != torch.float64)
-        assert list(report.wide) == [*ENGINES, *ABLATIONS, *own]
+        assert list(report.wide) == [*RUNS, *own]
+
+    @each_dtype
+    @pytest.mark.parametrize("name", ["shipped", "llama", "mistral", "qwen2"])
+    def test_are_equal_bit_for_bit_with_equal_bits(
+        self, model: Models, name: str, dtype: torch.dtype
+    ) -> None:
+        lm = model(name, dtype, equal_bits=True)
+        shipped = name == "shipped"
+        prompts = group_prompts(lm, QUESTION if shipped else BIRD, 4 if shipped else 2, 1)
+        report = verify(lm, prompts)
+        assert report.passed, report.failure
+        assert report.equal_bits
+        assert report.bitwise
+        assert report.influence.equal
+        for engine in PACKED:  # label logits too: they are the same dot products
+            run = report.runs[engine]
+            assert not run.absolute.every.any()
+            assert run.absolute.states.shape == (lm.config.num_hidden_layers + 1,)
+            assert run.probabilities == 0
+        assert not report.runs[DEFINED].equal
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
     def test_leave_the_ablations_far_outside_the_float64_verdict(
@@ -61,7 +84,8 @@ class TestCorrectEngines:
         """Also where rounding in the model's own dtype would hide them."""
         report = verify(model("llama", dtype), SHORT)
         if rounding := report.wide.get("rounding"):
-            rounding.relative = torch.ones_like(rounding.relative)
+            rounding.relative.states = torch.ones_like(rounding.relative.states)
+            rounding.relative.labels = rounding.relative.logits = torch.tensor(1.0)
         assert report.passed
         for name in ABLATIONS:
             assert not report.same(name)
@@ -72,14 +96,18 @@ class TestCorrectEngines:
     def test_pass_on_another_device_that_rounds_in_another_way(
         self, model: Models, monkeypatch, name: str, dtype: torch.dtype
     ) -> None:
-        lm = model(name, dtype)
-        plan = SelfEnsemble(4 if name == "shipped" else 2, 1).plan(lm, BIRD)
-        rounding_noise(monkeypatch)
-        report = replace(verify(lm, plan), promised=False)
-        assert report.passed, report.failure
-        assert not report.bitwise
-        assert "promised" in str(replace(report, promised=True).failure)
-        assert "required" in str(replace(report, required=True).failure)
+        """But not where equal bits are promised."""
+        for equal_bits in (False, True):
+            lm = model(name, dtype, equal_bits)
+            prompts = group_prompts(lm, BIRD, 4 if name == "shipped" else 2, 1)
+            with monkeypatch.context() as patch:
+                rounding_noise(patch)
+                report = verify(lm, prompts)
+            assert not report.bitwise
+            if equal_bits:
+                assert "equal bits are promised" in str(report.failure)
+            else:
+                assert report.passed, report.failure
 
     def test_pass_with_a_huge_activation_on_the_first_token(self, model: Models, monkeypatch):
         """Published checkpoints have one. A fault is still found."""
@@ -87,11 +115,11 @@ class TestCorrectEngines:
         lm.decoder.model.embed_tokens.weight.data[SHORT.prefix[0], 5] = 300
         assert verify(lm, SHORT).passed
         PLANTED["every group's positions are off by one"](monkeypatch)
-        assert not verify(lm, SHORT).same("dense")
+        assert not verify(lm, SHORT).same("packed")
 
     def test_pass_with_a_single_group_that_has_no_other_to_depend_on(self, model: Models) -> None:
         lm = model("llama")
-        report = verify(lm, SelfEnsemble(5, 1).plan(lm, BIRD))
+        report = verify(lm, group_prompts(lm, BIRD, 5, 1))
         assert (report.groups, report.influence.pairs, report.passed) == (1, 0, True)
 
 
@@ -100,32 +128,37 @@ class TestAFaultFails:
     def test_of_one_engine_or_of_all_by_its_numbers_alone(
         self, model: Models, monkeypatch, fault: str
     ) -> None:
-        """Without the check of influence, and on a device that promises no equal bits."""
-        lm = model("mistral" if fault in WINDOWED else "llama", torch.bfloat16)
+        """Without the check of influence, and without that of bits."""
+        name = "mistral" if fault in WINDOWED else "llama"
+        lm = model(name, torch.bfloat16, equal_bits=fault in OF_BITS)
         monkeypatch.setattr(verify_module, "influence", lambda *given: Difference())
         PLANTED[fault](monkeypatch)
-        report = replace(verify(lm, SHORT), promised=False)
-        assert not all(map(report.same, ENGINES))
+        report = replace(verify(lm, SHORT), equal_bits=False)
+        assert not all(map(report.same, [*PACKED, DEFINED]))
         assert "not the numbers of the separate runs" in str(report.failure)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
     def test_also_a_nan_in_one_row_of_one_engine(self, model: Models, monkeypatch, dtype) -> None:
         real, done = comparison.rows_of, []
 
-        def with_a_nan(lm: LanguageModel, plan: Any, engine: str, *given: Any, **more: Any) -> Any:
-            for rows in real(lm, plan, engine, *given, **more):
+        def with_a_nan(lm: LocalModel, prompts: Any, engine: str, *given: Any) -> Any:
+            for rows in real(lm, prompts, engine, *given):
                 if engine == "tree" and not done:
-                    rows[-1] = rows[-1].index_fill(1, torch.tensor([7]), math.nan)
                     done.append(engine)
+                    logits = rows.logits.index_fill(1, torch.tensor([7]), math.nan)
+                    rows = replace(rows, logits=logits)
                 yield rows
 
-        monkeypatch.setattr(comparison, "rows_of", with_a_nan)
+        monkeypatch.setattr(verify_module, "rows_of", with_a_nan)
         assert not verify(model("llama", dtype), SHORT).passed
+        assert done
 
-    def test_also_a_group_that_depends_on_another(self, model: Models) -> None:
-        report = verify(model("llama"), SHORT)
-        assert report.bitwise
-        assert "depends on" in str(replace(report, influence=Difference(equal=False)).failure)
+    @pytest.mark.parametrize("equal_bits", [False, True])
+    def test_also_a_group_that_depends_on_another(self, model: Models, equal_bits: bool) -> None:
+        report = verify(model("llama", equal_bits=equal_bits), SHORT)
+        moved = Difference(equal=False)
+        moved.relative.labels = torch.tensor(0.0 if equal_bits else 1e-9)
+        assert "depends on" in str(replace(report, influence=moved).failure)
 
     def test_also_a_question_on_which_the_ablations_are_the_same(self, model: Models) -> None:
         blind = model("llama")
@@ -140,33 +173,37 @@ class TestAFaultFails:
         lm.decoder.model.norm.weight.fill_(math.nan)
         with pytest.raises(InputError, match="overflow"):
             verify(lm, SHORT)
-        monkeypatch.setattr("minise.checks.free_bytes", lambda: 1000)
+        monkeypatch.setattr("minise.memory.free_bytes", lambda: 1000)
         with pytest.raises(InputError, match="packed tokens need a mask"):
-            verify(lm, SHORT)
+            verify(model("llama"), SHORT)
 
 
 class TestTheNumbers:
     """They are computed again from the definitions."""
 
-    def states(self, lm: LanguageModel, layout: Layout) -> list[Tensor]:
-        with record(lm.refined) as seen:
-            exact.forward(lm.refined, layout.tokens, layout.positions, layout.mask)
+    def states(self, lm: LocalModel, layout: Layout) -> list[Tensor]:
+        """After each layer (T, D), but of the ends after the top layer and the norm."""
+        with record(lm.decoder) as seen:
+            lm.decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
         return [x[0] for x in (*seen.residual.values(), seen.final)]
 
     def size(self, rows: Tensor) -> Tensor:
         return rows.double().pow(2).mean(-1).sqrt()
 
     def test_an_ablation_is_compared_row_by_row(self, model: Models) -> None:
-        lm = model("llama")
-        plan = SelfEnsemble(2, 4).plan(lm, BIRD)
-        flat = pack(plan.prefix, plan.branches)
+        lm = model("llama", equal_bits=True)
+        prompts = group_prompts(lm, BIRD, 2, 4)
+        flat = pack(prompts.prefix, prompts.branches)
         packed = self.states(lm, flat.replace(positions=torch.arange(len(flat.tokens))))
         apart, probabilities = [], []
-        for prompt, path in zip(plan.prompts, flat.paths(), strict=True):
-            separate = self.states(lm, pack(plan.prefix, [prompt.ids]))
-            rows = [layer[path] for layer in packed]
-            logits, other = (exact.logits(lm.refined, one[-1][-1:]) for one in (separate, rows))
-            labels = [x[:, prompt.label_ids] for x in (logits, other)]
+        for group, path in enumerate(flat.paths()):
+            branch, label_ids = prompts.branches[group], prompts.label_ids[group]
+            separate = self.states(lm, pack(prompts.prefix, [branch]))
+            rows = [layer[path] for layer in packed[:-2]]
+            rows += [layer[group : group + 1] for layer in packed[-2:]]
+            logits, other = (lm.decoder.logits(one[-1]) for one in (separate, rows))
+            ids = torch.tensor(label_ids)
+            labels = [lm.decoder.logits(one[-1], ids) for one in (separate, rows)]
             pairs = [*zip(separate, rows, strict=True), labels, (logits, other)]
             apart.append(
                 [
@@ -175,56 +212,62 @@ class TestTheNumbers:
                 ]
             )
             probabilities.append([x[0].softmax(0) for x in labels])
-        difference = verify(lm, plan).runs["without_positions"]
+        difference = verify(lm, prompts).runs["without-positions"]
         absolute, parts = torch.tensor(apart, dtype=torch.float64).amax(0).tolist()
         most = max(float((p - q).abs().max()) for p, q in probabilities)
-        assert difference.absolute.tolist() == pytest.approx([*absolute, most], rel=1e-9)
-        assert difference.relative.tolist() == pytest.approx(parts, rel=1e-9)
+        assert difference.absolute.every.tolist() == pytest.approx(absolute, rel=1e-9)
+        assert difference.relative.every.tolist() == pytest.approx(parts, rel=1e-9)
+        assert float(difference.probabilities) == pytest.approx(most, rel=1e-9)
         changed = sum(int(p.argmax()) != int(q.argmax()) for p, q in probabilities)
-        assert 1 < difference.changed == changed < difference.pairs == len(plan.prompts)
+        assert 1 < difference.changed == changed < difference.pairs == len(prompts.branches)
         assert not difference.equal
 
     def test_rounding_is_that_of_the_separate_runs(self, model: Models) -> None:
         lm = model("shipped", torch.bfloat16)
-        plan = SelfEnsemble(4, 1).plan(lm, QUESTION)
+        prompts = group_prompts(lm, QUESTION, 4, 1)
         wide = replace(lm, decoder=copy.deepcopy(lm.decoder).double())
         expected = [0.0] * (lm.config.num_hidden_layers + 1)
-        for prompt in plan.prompts:
-            layout = pack(plan.prefix, [prompt.ids])
+        for branch in prompts.branches:
+            layout = pack(prompts.prefix, [branch])
             pairs = zip(self.states(wide, layout), self.states(lm, layout), strict=True)
             gaps = [float((self.size(a - b.double()) / self.size(a)).max()) for a, b in pairs]
             expected = [max(both) for both in zip(expected, gaps, strict=True)]
-        report = verify(lm, plan)
-        rounding = report.wide["rounding"]
-        assert rounding.relative[:-2].tolist() == pytest.approx(expected)
+        report = verify(lm, prompts)
+        rounding = report.wide["rounding"].relative
+        assert rounding.states.tolist() == pytest.approx(expected)
         # A difference of more than FACTOR times that is not explained.
-        allowed = rounding.relative = rounding.relative.clone()
-        allowed[1] = report.runs["plain"].relative[1] / FACTOR
-        assert report.same("plain")
-        allowed[1] *= 0.99
-        assert not report.same("plain")
+        rounding.states = rounding.states.clone()
+        rounding.states[1] = report.runs[DEFINED].relative.states[1] / FACTOR
+        assert report.same(DEFINED)
+        rounding.states[1] *= 0.99
+        assert not report.same(DEFINED)
 
     @pytest.mark.parametrize("wrong", [math.nan, math.inf])
     def test_nan_is_never_within_a_bound_and_no_bound_itself(self, model: Models, wrong) -> None:
         report = verify(model("llama", torch.bfloat16), FEW)
         for run in (report.runs["tree"], report.wide["tree"], report.wide["rounding"]):
-            before, numbers = run.relative, run.relative.clone()
-            numbers[1], run.relative = wrong, numbers
+            before = run.relative.states
+            numbers = before.clone()
+            numbers[1] = wrong
+            run.relative.states = numbers
             assert not report.same("tree")
-            run.relative = before
+            run.relative.states = before
         assert report.same("tree")
 
+    @pytest.mark.parametrize("equal_bits", [False, True])
     @pytest.mark.parametrize("family", ALL_FAMILIES)
-    def test_a_widened_model_is_a_whole_copy_in_float64(self, model: Models, family: str) -> None:
-        lm = model(family, torch.bfloat16)
+    def test_a_widened_model_is_a_whole_copy_in_float64(
+        self, model: Models, family: str, equal_bits: bool
+    ) -> None:
+        lm = model(family, torch.bfloat16, equal_bits)
         before = {name: x.clone() for name, x in lm.decoder.state_dict().items()}
         wide, whole = widened(lm), copy.deepcopy(lm.decoder).double()
+        assert isinstance(wide.decoder, EqualBits) == equal_bits
+        assert wide.decoder.dtype == torch.float64
         given = FLAT.tokens, FLAT.positions, FLAT.mask
         states = wide.decoder(*given)
         assert torch.equal(states, whole(*given))
         assert torch.equal(wide.decoder.logits(states), whole.logits(states))
-        refined = replace(lm, decoder=whole).refined
-        assert torch.equal(exact.forward(wide.refined, *given), exact.forward(refined, *given))
         assert all(torch.equal(x, before[name]) for name, x in lm.decoder.state_dict().items())
 
     def test_a_row_is_judged_at_its_own_size_and_the_largest_difference_kept(self) -> None:
@@ -233,26 +276,81 @@ class TestTheNumbers:
         assert relative(a, b) == pytest.approx(0.2)  # 1 of 5, in the first row
         assert relative(a, a[:1]) == math.inf
         apart = Difference()
-        apart.add([a, a, a], [a, b, a])
-        apart.add([a, a, a], [a, a, a])
-        assert (apart.absolute.tolist()[:3], apart.equal) == ([0.0, 10.0, 0.0], False)
-        for rows in ([a * math.nan, a, a], [a, a, a]):
-            apart.add([a, a, a], rows)
+        apart.add(Rows([a], a, a), Rows([a], b, a))
+        apart.add(Rows([a], a, a), Rows([a], a, a))
+        assert (apart.absolute.every.tolist(), apart.equal) == ([0.0, 10.0, 0.0], False)
+        apart.add(Rows([a], a, a), Rows([a[:1]], a, a))
+        assert float(apart.absolute.states) == math.inf
+        for rows in (Rows([a * math.nan], a, a), Rows([a], a, a)):
+            apart.add(Rows([a], a, a), rows)
             assert math.isnan(apart.most)
+
+    def test_the_definition_is_one_softmax_over_what_is_seen(self) -> None:
+        """Of scores q . k / sqrt(h); two query heads share a key head: [k0, k0, k1, k1]."""
+        draw = torch.Generator().manual_seed(0)
+        q, k, v = (torch.randn(1, 3, n, 4, generator=draw) for n in (4, 2, 2))
+        mask = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
+        found = softmax_attention(q, k, v, mask)
+        for i, seen in enumerate([[0], [0, 1], [0, 2]]):
+            for head in range(4):
+                keys, values = k[0, seen, head // 2], v[0, seen, head // 2]
+                weights = (keys @ q[0, i, head] / 2).softmax(0)
+                assert torch.allclose(found[0, i, head], weights @ values, atol=1e-6)
 
 
 class TestInfluence:
     def test_every_scrambled_token_really_changes(self, tmp_path) -> None:
         """With a vocabulary of 8 tokens, a plain random draw would often repeat the token."""
         lm = load_tiny(tmp_path, {**FAMILIES["llama"], "vocab_size": 8})
-        plan = plan_of([1, 2], [[i % 8, 3 * i % 8] for i in range(12)], [3, 1, 2])
+        branches = [[i % 8, 3 * i % 8] for i in range(12)]
+        prompts = prompts_of([1, 2], branches, [3, 1, 2])
         runs: list[Tensor] = []
-        embedding = lm.refined.model.embed_tokens
+        embedding = lm.decoder.model.embed_tokens
         with embedding.register_forward_hook(lambda _, given, __: runs.append(given[0][0])):
-            assert influence(lm, plan).pairs == 12  # every second group, in two engines
-        paths = pack(plan.prefix, plan.branches).paths()[::2]
+            assert influence(lm, prompts).pairs == 12  # every second group, in two engines
+        paths = pack(prompts.prefix, prompts.branches).paths()[::2]
         kept = [(tokens == runs[0]).nonzero().flatten().tolist() for tokens in runs[1:7]]
         assert kept == paths
+
+
+class TestAnotherLibrary:
+    """A decoder that is not ours is compared by its logits alone."""
+
+    def report(self, kind: str, **settings: Any) -> Any:
+        transformers = pytest.importorskip("transformers")
+        serving = pytest.importorskip("minise.serving.transformers")
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+        sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300}
+        config = transformers.AutoConfig.for_model(kind, **{**sizes, **settings})
+        made = transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+        draw = torch.Generator().manual_seed(1)
+        for one in made.parameters():
+            one.data = torch.randn(one.shape, generator=draw) * 0.2 + (one.data == 1)
+        facts = serving.Facts(kind, 300, 512)
+        nothing: Any = None
+        return verify(LocalModel(kind, facts, serving.TransformersDecoder(made), nothing), SHORT)
+
+    @pytest.mark.parametrize("kind", ["llama", "gpt_neox", "phi3"])
+    def test_passes_if_it_reads_mask_and_positions(self, kind: str) -> None:
+        report = self.report(kind, pad_token_id=0)
+        assert report.passed, report.failure
+        assert (report.tolerance, report.wide, report.influence.pairs) == (SHARE, {}, 6)
+        assert list(report.runs) == [*PACKED, *ABLATIONS]
+        assert not report.runs["tree"].absolute.states.dim()
+        for name in PACKED:
+            assert report.runs[name].most < 1e-4 * report.runs["without-mask"].most
+
+    def test_fails_if_it_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        serving = pytest.importorskip("minise.serving.transformers")
+        decoder = serving.TransformersDecoder
+        real = decoder.__call__
+
+        def deaf(self: Any, tokens: Tensor, positions: Tensor, mask: Tensor, rows: Any) -> Tensor:
+            return real(self, tokens, torch.arange(len(tokens)), mask, rows)
+
+        monkeypatch.setattr(decoder, "__call__", deaf)
+        report = self.report("llama")
+        assert "not the numbers of the separate runs" in str(report.failure)
 
 
 T = len(FLAT.tokens)
@@ -272,9 +370,16 @@ def test_every_wrong_cell_of_a_mask_is_found(model: Models, monkeypatch, row: in
         wrong = FLAT.mask.clone()
         wrong[row, column] = ~wrong[row, column]
         with monkeypatch.context() as patch:
-            patch.setattr(Tree, "mask", property(lambda self, wrong=wrong: wrong))
+            real = Tree.mask
+            # The tree has fewer rows, and stays as it is.
+            mask = lambda self, wrong=wrong, real=real: (  # noqa: E731
+                wrong if len(self.tokens) == len(wrong) else real.func(self)
+            )
+            patch.setattr(Tree, "mask", property(mask))
             if owner[column] not in (-1, owner[row]):
-                assert not influence(lm, FEW).equal
+                found = influence(lm, FEW)
+                assert not found.equal
+                assert found.most > SAME
             assert not verify(lm, FEW).passed
 
 
@@ -283,24 +388,29 @@ def test_nothing_of_the_model_changes_after_a_run_or_a_failure(
     model: Models, monkeypatch, after: int
 ) -> None:
     lm = model("llama", torch.bfloat16)
-    real, left = Reader.attend, [after]
+    real, left = Chunk.read, [after]
+    engines = dict(ENGINES)
 
     def state() -> list[Any]:
-        modules = [*lm.decoder.modules(), *lm.refined.modules()]
-        hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules]
-        return [hooks, [(p.data_ptr(), p.dtype, p.grad) for p in lm.decoder.parameters()]]
+        hooks = [
+            len(module._forward_hooks) + len(module._forward_pre_hooks)
+            for module in lm.decoder.modules()
+        ]
+        parameters = [(p.data_ptr(), p.dtype, p.grad) for p in lm.decoder.parameters()]
+        return [hooks, parameters, set(vars(lm.decoder))]
 
-    def attend(self: Any, *arguments: Any) -> Tensor:
+    def read(self: Any, *arguments: Any) -> Tensor:
         left[0] -= 1
         if left[0] == 0:
             raise RuntimeError("the device is lost")
         return real(self, *arguments)
 
     before = state()
-    monkeypatch.setattr(Reader, "attend", attend)
+    monkeypatch.setattr(Chunk, "read", read)
     if after:
         with pytest.raises(RuntimeError, match="lost"):
             verify(lm, SHORT)
     else:
         assert verify(lm, SHORT).passed
     assert state() == before
+    assert engines == ENGINES
