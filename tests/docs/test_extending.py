@@ -128,7 +128,7 @@ class TestTheFamily:
     def test_the_diff_that_adds_a_family_is_short(self) -> None:
         [(_, diff)] = SECTIONS["A model family"]
         changed = re.findall(r"^[+-](?![+-]{2} ).*$", diff, flags=re.MULTILINE)
-        assert len(changed) <= 15
+        assert len(changed) <= 25
 
     @pytest.mark.slow
     def test_the_other_families_keep_their_numbers(self, patched: Path) -> None:
