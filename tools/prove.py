@@ -21,53 +21,70 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 
 import minise.attention
 import minise.equal_bits.attention
 from minise.config import Config, RopeScaling
-from minise.layout import pack
+from minise.layout import pack, shared_length
 from minise.lm import Prompts
 from minise.verify.proof import Prover
 
 VOCABULARY = 50_000
 LABELS = [3, 1, 2]
 WINDOWS = (2, None)  # of the layers
-Node = tuple[bool, tuple[Any, ...]]  # whether a prompt ends here, and the children, nodes again
+
+
+@dataclass(frozen=True)
+class Node:
+    """A token of a tree of `size` tokens. ends: whether a prompt ends here."""
+
+    size: int
+    ends: bool
+    children: tuple[Node, ...]
 
 
 @cache
 def trees(size: int) -> list[Node]:
     """All trees of so many tokens, each once. A token without children ends a prompt."""
-    ends = (True,) if size == 1 else (True, False)
-    return [(end, children) for children in forests(size - 1) for end in ends]
+    made = []
+    for children in forests(size - 1):
+        made.append(Node(size, True, children))
+        if children:
+            made.append(Node(size, False, children))
+    return made
 
 
 @cache
 def forests(size: int) -> list[tuple[Node, ...]]:
     """All sets of trees with so many tokens in all. In a set the trees are in one order."""
-    every = [(n, node) for n in range(size, 0, -1) for node in trees(n)]
+    every: list[Node] = []
+    for n in range(size, 0, -1):
+        every += trees(n)
 
     def chosen(left: int, first: int) -> Iterator[tuple[Node, ...]]:
+        """Sets of trees with `left` tokens in all, of those from place `first` on."""
         if left == 0:
             yield ()
         for place in range(first, len(every)):
-            n, node = every[place]
-            if n <= left:
-                yield from ((node, *rest) for rest in chosen(left - n, place))
+            tree = every[place]
+            if tree.size <= left:
+                for rest in chosen(left - tree.size, place):
+                    yield (tree, *rest)
 
     return list(chosen(size, 0))
 
 
-def paths(children: tuple[Node, ...], before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+def paths(forest: tuple[Node, ...], before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
     """The prompts of a forest. A token is the number of the child that it is."""
-    for number, (ends, below) in enumerate(children):
-        if ends:
-            yield (*before, number)
-        yield from paths(below, (*before, number))
+    for number, node in enumerate(forest):
+        path = (*before, number)
+        if node.ends:
+            yield path
+        yield from paths(node.children, path)
 
 
 def sets_of_prompts(tokens: int) -> Iterator[Prompts]:
@@ -77,12 +94,13 @@ def sets_of_prompts(tokens: int) -> Iterator[Prompts]:
         for forest in forests(size):
             texts = []
             for path in paths(forest):
-                starts = [path[: n + 1] for n in range(len(path))]
-                texts.append([ids.setdefault(start, len(ids) + 4) for start in starts])
-            first = texts[0]
-            for n in range(min(map(len, texts)) + 1):
-                if all(text[:n] == first[:n] for text in texts):
-                    yield prompts_of(first[:n], [text[n:] for text in texts])
+                text = []
+                for n in range(1, len(path) + 1):
+                    text.append(ids.setdefault(path[:n], len(ids) + 4))
+                texts.append(text)
+            shared = texts[0][: shared_length(texts)]
+            for n in range(len(shared) + 1):
+                yield prompts_of(shared[:n], [text[n:] for text in texts])
 
 
 def prompts_of(prefix: list[int], branches: list[list[int]]) -> Prompts:
@@ -91,18 +109,36 @@ def prompts_of(prefix: list[int], branches: list[list[int]]) -> Prompts:
 
 def config(windows: tuple[int | None, ...]) -> Config:
     """Heads that share keys, norms of queries and keys, and biases."""
-    sizes = (VOCABULARY, 8, 8, len(windows), 4, 2, 2, 1e-5, 1e4)
-    return Config("qwen2", *sizes, RopeScaling(), 10**6, True, windows, True, True)
+    return Config(
+        model_type="qwen2",
+        vocab_size=VOCABULARY,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=len(windows),
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=2,
+        rms_norm_eps=1e-5,
+        rope_theta=1e4,
+        rope_scaling=RopeScaling(),
+        max_position_embeddings=10**6,
+        qkv_bias=True,
+        sliding_windows=windows,
+        tie_word_embeddings=True,
+        qk_norm=True,
+    )
 
 
 @contextmanager
 def queries_at_once(number: int | None) -> Iterator[None]:
     """Attention in chunks and calls of so many queries; None: as usual."""
-    core, fixed = minise.attention, minise.equal_bits.attention
+    core = minise.attention
+    fixed = minise.equal_bits.attention
     chunk, block = core.CHUNK, fixed.BLOCK
     try:
         if number is not None:
-            core.CHUNK = fixed.BLOCK = number
+            core.CHUNK = number
+            fixed.BLOCK = number
         yield
     finally:
         core.CHUNK, fixed.BLOCK = chunk, block
@@ -125,14 +161,18 @@ def prove_all(tokens: int, queries: int | None = None, part: int = 0, parts: int
 
 def random_prompts(tokens: int, seed: int) -> Prompts:
     """Branches that begin with parts of one another, until their tree has so many tokens."""
-    draw, ids = random.Random(seed), range(100, VOCABULARY)
-    prefix, branches = draw.choices(ids, k=200), [draw.choices(ids, k=100)]
+    draw = random.Random(seed)
+    ids = range(100, VOCABULARY)
+    prefix = draw.choices(ids, k=200)
+    branches = [draw.choices(ids, k=100)]
     left = tokens - 300
     while left > 0:
-        new = draw.choices(ids, k=min(left, draw.randrange(1, 150)))
+        length = min(left, draw.randrange(1, 150))
+        new = draw.choices(ids, k=length)
         earlier = draw.choice(branches)
-        branches.append(earlier[: draw.randrange(min(len(earlier), 200))] + new)
-        left -= len(new)
+        kept = draw.randrange(min(len(earlier), 200))
+        branches.append(earlier[:kept] + new)
+        left -= length
     return prompts_of(prefix, branches)
 
 
@@ -148,15 +188,21 @@ def main() -> None:
     if args.random:
         prove_random(args.random, args.layers, args.seed)
     else:
-        with ProcessPoolExecutor(args.processes) as pool:
-            for tokens, queries in ((args.tokens - 1, None), (args.tokens, 2)):
-                parts = range(args.processes)
-                jobs = [pool.submit(prove_all, tokens, queries, n, args.processes) for n in parts]
-                count = sum(job.result() for job in jobs)
-                about = "the usual number of" if queries is None else queries
-                print(f"{count:,} layouts of up to {tokens} tokens, {about} queries: all equal")
+        prove_all_at_once(args.tokens - 1, None, args.processes)
+        prove_all_at_once(args.tokens, 2, args.processes)
     used = sum(os.times()[:4])  # of this process and of those it started
     print(f"{time.perf_counter() - start:.0f} s, {used:.0f} s of processor time")
+
+
+def prove_all_at_once(tokens: int, queries: int | None, processes: int) -> None:
+    """`prove_all` in several processes."""
+    with ProcessPoolExecutor(processes) as pool:
+        jobs = []
+        for part in range(processes):
+            jobs.append(pool.submit(prove_all, tokens, queries, part, processes))
+        count = sum(job.result() for job in jobs)
+    about = "the usual number of" if queries is None else queries
+    print(f"{count:,} layouts of up to {tokens} tokens, {about} queries: all equal")
 
 
 def prove_random(tokens: int, layers: int, seed: int) -> None:

@@ -19,7 +19,7 @@ from minise.commands.options import Option
 from minise.errors import InputError, printable, refusing
 from minise.memory import free_bytes
 
-MOST = 64 << 20  # bytes of a JSON file: its lists take much more memory
+JSON_LIMIT = 64 << 20  # bytes of a JSON file: its lists take much more memory
 
 
 @dataclass(frozen=True)
@@ -38,37 +38,58 @@ def run(options: Options) -> int:
         report = check(**fields)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    facts = {"file": f"{path}", "equal": report.equal, **asdict(report)}
-    print(json.dumps(facts) if options.json else printable(f"{path}: {report}"))
-    return 0 if report.equal or (options.allow_unjudged and not report.findings) else 1
+    if options.json:
+        print(json.dumps({"file": str(path), "equal": report.equal, **asdict(report)}))
+    else:
+        print(printable(f"{path}: {report}"))
+    is_excused = options.allow_unjudged and not report.findings
+    return 0 if report.equal or is_excused else 1
 
 
 def read_fields(path: Path) -> dict[str, Any]:
     """The fields of a file by their names. Raises InputError for a file that is missing, damaged,
     too large or of another kind."""
-    kind, what = path.suffix.lower(), f"{path}: not readable as {path.suffix[1:]}"
+    kind = path.suffix.lower()
     if kind not in (".json", ".safetensors", ".npz") or not path.is_file():
         raise InputError(f"{path}: no such file, or not .json, .safetensors or .npz")
-    size, limit = path.stat().st_size, MOST if kind == ".json" else free_bytes()
+    unreadable = f"{path}: not readable as {path.suffix[1:]}"
+    size = path.stat().st_size
     if kind == ".npz":
-        with refusing(what), ZipFile(path) as packed:
-            size = sum(one.file_size for one in packed.infolist())  # what it unpacks to
+        with refusing(unreadable), ZipFile(path) as packed:
+            size = sum(member.file_size for member in packed.infolist())  # what it unpacks to
+    limit = JSON_LIMIT if kind == ".json" else free_bytes()
     if limit is not None and size > limit:
         raise InputError(f"{path}: holds {size:,} bytes, over {limit:,}; cut it to one row")
-    with refusing(what):
+    with refusing(unreadable):
         if kind == ".json":
             return dict(json.loads(path.read_bytes()))
         if kind == ".npz":
-            import numpy as np
-
-            with np.load(path, allow_pickle=False) as arrays:
-                fields = dict(arrays)
+            read = read_npz(path)
         else:
-            from safetensors import safe_open
+            read = read_safetensors(path)
+    fields = {}
+    for name, value in read.items():
+        # A number or a text instead of a tensor or an array without a dimension.
+        is_single = getattr(value, "ndim", 1) == 0
+        fields[name] = value.item() if is_single else value
+    return fields
 
-            with safe_open(path, "pt") as file:
-                fields = {name: file.get_tensor(name) for name in [*file.keys()]}
-                words = file.metadata() or {}
-            fields |= {name: word for name, word in words.items() if name != "format"}
-    # Numbers and texts instead of tensors and arrays without a dimension.
-    return {k: one.item() if getattr(one, "ndim", 1) == 0 else one for k, one in fields.items()}
+
+def read_npz(path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """Its tensors, and the words of its metadata."""
+    from safetensors import safe_open
+
+    fields: dict[str, Any] = {}
+    with safe_open(path, "pt") as file:
+        for name in list(file.keys()):  # the file itself has no keys to walk over
+            fields[name] = file.get_tensor(name)
+        words = file.metadata() or {}
+    words.pop("format", None)
+    return {**fields, **words}

@@ -73,7 +73,7 @@ def run(options: Options) -> int:
 
 def verified(options: Options, question: Question) -> Outcome:
     from minise.method import SelfEnsemble
-    from minise.verify.bits import as_lines, measure_bits, shapes_of
+    from minise.verify.bits import measure_bits, shapes_of
     from minise.verify.verify import as_json, as_text, verify
 
     lm = local_model(options)
@@ -84,10 +84,12 @@ def verified(options: Options, question: Question) -> Outcome:
     facts = {"dtype": dtype, **as_json(result)}
     text = as_text(options.model, dtype, result)
     if options.equal_bits:
-        facts["bits"] = [measure_bits(shape) for shape in shapes_of(lm.decoder)]
+        facts["bits"] = []
         text += "\n\nNumbers of rows that share their bits, a line for each class:"
-        for bits in facts["bits"]:
-            text += "\n" + as_lines(bits)
+        for shape in shapes_of(lm.decoder):
+            bits = measure_bits(shape)
+            facts["bits"].append(asdict(bits))
+            text += f"\n{bits}"
     return Outcome(facts, text)
 
 
@@ -103,18 +105,20 @@ def proved(options: Options, question: Question) -> Outcome:
     method = SelfEnsemble(options.group_size, options.trials)
     _, prompts = method.prompts(lm, question, options.seed)
     proof = Prover(small.config).prove(prompts)
-    return Outcome({**asdict(proof), "passed": proof.passed}, f"{options.model}: {proof}")
+    facts = {**asdict(proof), "passed": proof.passed}
+    return Outcome(facts, f"{options.model}: {proof}")
 
 
 def trained(options: Options, question: Question) -> Outcome:
     from minise.method import SelfEnsemble
-    from minise.verify.training import as_text, check_gradients
+    from minise.verify.training import TOLERANCE, as_text, check_gradients, is_same
 
     lm = local_model(replace(options, dtype="float64"))
     method = SelfEnsemble(options.group_size, options.trials)
     _, prompts = method.prompts(lm, question, options.seed)
-    found = check_gradients(lm, prompts)
-    return Outcome({**asdict(found), "passed": found.passed}, f"{options.model}: {as_text(found)}")
+    largest = check_gradients(lm, prompts)
+    facts = {"largest": largest, "tolerance": TOLERANCE, "passed": is_same(largest)}
+    return Outcome(facts, f"{options.model}: {as_text(largest)}")
 
 
 def served(options: Options, question: Question) -> Outcome:
@@ -123,9 +127,13 @@ def served(options: Options, question: Question) -> Outcome:
     from minise.method import SelfEnsemble
     from minise.verify.served import as_text, distance
 
-    few = Selection(limit=5, question_seed=options.seed)
-    given = options.question is not None or options.file is not None
-    questions = [question] if given else load_tasks(["miniature"], few)[0].questions
+    is_given = options.question is not None or options.file is not None
+    if is_given:
+        questions = [question]
+    else:
+        first = Selection(limit=5, question_seed=options.seed)
+        (miniature,) = load_tasks(["miniature"], first)
+        questions = miniature.questions
     # Loaded first: it says what is missing.
     there = load_model(replace(options, dtype="auto"))
     source = str(options.tokenizer)

@@ -395,73 +395,36 @@ export function meantMask(p) {
   return withinWindow(real, p.T, p.depths, p.window);
 }
 
-// The right mask and known wrong ones, without a window: a name, and which cells are shown.
-function hiddenMistakes({ T, real, parts, parents }) {
+// Known wrong masks: [name, mask].
+function knownMasks(p) {
+  const { T, real, parts, parents, depths, window } = p;
   const family = ancestors(parents);
-  const full = (t, u) => family[t * T + u] === 1 && real[u];
-  const same = (t, u) => parts[t] === parts[u];
-  const stems = new Set(parts.filter((_, t) => parents[t] < 0));
-  const moved = [-1, 1].map((step) => {
-    const shifted = parts.map((part, t) => parts[t + step] ?? part);
-    return ["the borders of the documents are off by one",
-      (t, u) => u <= t && real[u] && shifted[t] === shifted[u]];
-  });
-  return [
-    ["", full],
-    ["padding may be attended to", (t, u) => full(t, u) || (u <= t && !real[u])],
+  const right = (t, u) => family[t * T + u] === 1 && real[u];
+  const trunk = new Set(parts.filter((_, t) => parents[t] < 0));
+  const known = [
+    ["padding may be attended to", (t, u) => right(t, u) || (u <= t && !real[u])],
     [CAUSAL_MASK, (t, u) => u <= t && real[u]],
     [`${CAUSAL_MASK}, and padding may be attended to`, (t, u) => u <= t],
     [NOTHING_HIDDEN, () => true],
-    [NOTHING_HIDDEN, (t, u) => real[u]],
-    ["later tokens of a prompt may be attended to: the mask is not causal",
-      (t, u) => full(t, u) || full(u, t)],
-    ["the mask is transposed: its rows are keys", (t, u) => full(u, t)],
-    ["the mask is inverted: it shows what it must hide", (t, u) => !full(t, u)],
-    ["a token may not attend to itself: the diagonal is missing",
-      (t, u) => full(t, u) && u < t],
-    ["the diagonal is off by one", (t, u) => full(t, u) || (u === t + 1 && same(t, u))],
-    ["a branch may not attend to the trunk", (t, u) => full(t, u) && same(t, u)],
+    ["the mask is inverted: it shows what it must hide", (t, u) => !right(t, u)],
     ["the tree is read as one trunk and leaves: what is between them is hidden",
-      (t, u) => full(t, u) && (same(t, u) || stems.has(parts[u]))],
-    ...moved];
-}
-
-// Each known mask with each known way to apply a window: [name, mask].
-function* knownMasks(p) {
-  const { T, depths, window: size } = p;
-  const index = depths.map((_, t) => t);
-  const plain = ["", (mask) => withinWindow(mask, T, depths, size)];
-  const ways = !size ? [plain] : [plain,
-    ["the window is counted by index, not by position",
-      (mask) => withinWindow(mask, T, index, size)],
-    ["the window is not applied", (mask) => mask],
-    ["the window is one too wide", (mask) => withinWindow(mask, T, depths, size + 1)],
-    ["the window is one too narrow",
-      (mask) => cellsWhere(T, (t, u) => mask[t * T + u] && depths[t] - depths[u] < size - 1)]];
-  for (const [name, holds] of hiddenMistakes(p)) {
-    const mask = cellsWhere(T, holds);
-    for (const [way, narrow] of ways) yield [[name, way].filter(Boolean).join("; "), narrow(mask)];
-  }
+      (t, u) => right(t, u) && (parts[t] === parts[u] || trunk.has(parts[u]))],
+  ];
+  const masks = known.map(([name, holds]) =>
+    [name, withinWindow(cellsWhere(T, holds), T, depths, window)]);
+  if (!window) return masks;
+  const wide = withinWindow(cellsWhere(T, right), T, depths, window + 1);
+  return [["the window is one too wide", wide], ...masks];
 }
 
 // Known wrong positions: [name, positions].
-function knownPositions({ T, depths, parts, real, isTree }) {
-  const index = depths.map((_, t) => t);
-  const later = isTree ? "branches" : "documents after the first";
-  let count = -1, start = 0;
+function knownPositions({ depths, real, isTree }) {
+  let count = -1;
   const runOn = real.map((one) => (count += one ? 1 : 0));
-  const restart = index.map((t) => {
-    if (t && parts[t] !== parts[t - 1]) start = t;
-    return t - start;
-  });
-  return [
-    !isTree && ["positions run on, and do not start over with each document", runOn],
-    ["positions are by index: they count every token of the row", index],
-    ["positions start at 1, not at 0", depths.map((one) => one + 1)],
-    ["positions start over at 0 with each branch, and do not go on from the trunk", restart],
-    [`positions of the ${later} are off by one`,
-      depths.map((one, t) => one + (parts[t] !== parts[0] ? 1 : 0))],
-  ].filter(Boolean);
+  const index = depths.map((_, t) => t);
+  const known = [["positions are by index: they count every token of the row", index]];
+  if (isTree) return known;
+  return [["positions run on, and do not start over with each document", runOn], ...known];
 }
 
 function judgeMask(p) {

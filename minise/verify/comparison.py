@@ -19,8 +19,9 @@ from minise.verify.recording import Recording, record
 
 PACKED = ("packed", "tree")  # the engines that are compared with separate runs
 ABLATIONS = ("without-mask", "without-positions")
-FEW = 8  # prompts, at most and spread over all, where all would take too long or too much memory
+SAMPLE = 8  # prompts at most, where all would take too long or too much memory
 ZERO = torch.zeros((), dtype=torch.float64)
+TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,21 +41,23 @@ class Rows:
 
 def one_prompt(prompts: Prompts, number: int) -> Prompts:
     """The prompt of this number alone."""
-    branch, label_ids = prompts.branches[number], prompts.label_ids[number]
+    branch = prompts.branches[number]
+    label_ids = prompts.label_ids[number]
     return Prompts(prompts.prefix, [branch], [label_ids])
 
 
-def some(prompts: Prompts) -> Prompts:
-    """FEW of the prompts."""
-    numbers = few_of(len(prompts.branches))
+def sample(prompts: Prompts) -> Prompts:
+    """At most SAMPLE of the prompts, spread over all."""
+    numbers = sampled(len(prompts.branches))
     branches = [prompts.branches[number] for number in numbers]
     label_ids = [prompts.label_ids[number] for number in numbers]
     return Prompts(prompts.prefix, branches, label_ids)
 
 
-def few_of(number: int) -> range:
-    """FEW of 0, 1, ..., number - 1, spread over all."""
-    return range(0, number, -(-number // FEW))
+def sampled(number: int) -> range:
+    """At most SAMPLE of 0, 1, ..., number - 1, spread over all."""
+    step = math.ceil(number / SAMPLE)
+    return range(0, number, step)
 
 
 def rows_of(
@@ -72,15 +75,18 @@ def rows_of(
         for number in numbers:
             yield from rows_of(lm, one_prompt(prompts, number), engine)
         return
-    run = run or ENGINES[engine]
+    if run is None:
+        run = ENGINES[engine]
     ends: list[Tensor] = []
 
     def kept(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
-        ends.append(run(decoder, prefix, branches))
-        return ends[-1]
+        hidden_GD = run(decoder, prefix, branches)
+        ends.append(hidden_GD)
+        return hidden_GD
 
     is_watched = isinstance(lm.decoder, Decoder)
-    with record(lm.decoder) if is_watched else nullcontext(Recording()) as seen:
+    watch = record(lm.decoder) if is_watched else nullcontext(Recording())
+    with watch as seen:
         answers = lm.with_engine(engine, kept).logits(prompts)
     (hidden_GD,) = ends
     streams = [stream[0] for stream in seen.residual.values()]
@@ -90,7 +96,8 @@ def rows_of(
         if is_watched:
             states += [streams[-1][[number]], hidden_GD[[number]]]
         labels = answers[number].labels[None]
-        yield Rows(states, labels, lm.decoder.logits(hidden_GD[[number]]))
+        logits = lm.decoder.logits(hidden_GD[[number]])
+        yield Rows(states, labels, logits)
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -98,14 +105,23 @@ def relative(a: Tensor, b: Tensor) -> float:
     differ. A row of zeros differs by 0 from itself and by a huge number from any other."""
     if a.shape != b.shape:
         return math.inf
-    sizes = a.double().square().mean(dim=-1).sqrt()
-    differences = (a.double() - b.double()).square().mean(dim=-1).sqrt()
-    return float((differences / sizes.clamp(min=torch.finfo(torch.float64).tiny)).max())
+    expected = a.double()
+    sizes = size_of_rows(expected).clamp(min=TINY)
+    differences = size_of_rows(expected - b.double())
+    return float((differences / sizes).max())
+
+
+def size_of_rows(x: Tensor) -> Tensor:
+    """The root of the mean square of each row."""
+    return x.square().mean(dim=-1).sqrt()
 
 
 def absolute(a: Tensor, b: Tensor) -> float:
     """The largest difference of an entry. Infinite if the shapes differ."""
-    return float((a.double() - b.double()).abs().max()) if a.shape == b.shape else math.inf
+    if a.shape != b.shape:
+        return math.inf
+    differences = a.double() - b.double()
+    return float(differences.abs().max())
 
 
 @dataclass
@@ -153,10 +169,13 @@ class Difference:
         pairs = list(zip(a.parts, b.parts, strict=True))
         self.relative.add([relative(x, y) for x, y in pairs])
         self.absolute.add([absolute(x, y) for x, y in pairs])
-        p, q = a.labels.softmax(dim=-1), b.labels.softmax(dim=-1)
-        self.probabilities = torch.maximum(self.probabilities, (p - q).abs().max())
-        self.equal = self.equal and all(torch.equal(x.double(), y.double()) for x, y in pairs)
+        p = a.labels.softmax(dim=-1)
+        q = b.labels.softmax(dim=-1)
+        largest = (p - q).abs().max()
+        self.probabilities = torch.maximum(self.probabilities, largest)
         self.changed += int(p.argmax()) != int(q.argmax())
+        for x, y in pairs:
+            self.equal = self.equal and torch.equal(x.double(), y.double())
         self.pairs += 1
 
 
@@ -201,7 +220,7 @@ class Scrambled:
 @torch.inference_mode()
 def influence(lm: LocalModel, prompts: Prompts) -> Difference:
     """Replace every token outside a group's own prompt by a random other one, in the packed
-    engines: the group's rows must stay. This is done for FEW groups."""
+    engines: the group's rows must stay. This is done for at most SAMPLE groups."""
     found = Difference()
     if len(prompts.branches) == 1:
         return found
@@ -209,12 +228,14 @@ def influence(lm: LocalModel, prompts: Prompts) -> Difference:
         layout = pack(prompts.prefix, prompts.branches, tree=engine == "tree")
         paths = layout.paths()
         generator = torch.Generator().manual_seed(0)
-        groups = few_of(len(paths))
-        for group, before in zip(groups, rows_of(lm, prompts, engine, groups), strict=True):
-            shape = layout.tokens.shape
-            shift = torch.randint(1, lm.config.vocab_size, shape, generator=generator)
+        groups = sampled(len(paths))
+        unchanged = rows_of(lm, prompts, engine, groups)
+        for group, before in zip(groups, unchanged, strict=True):
+            size = layout.tokens.shape
+            shift = torch.randint(1, lm.config.vocab_size, size, generator=generator)
             shift[paths[group]] = 0
-            (after,) = rows_of(lm, prompts, engine, [group], scrambled(engine, shift, lm))
+            run = scrambled(engine, shift, lm)
+            (after,) = rows_of(lm, prompts, engine, [group], run)
             found.add(before, after)
     return found
 

@@ -35,9 +35,11 @@ def defined(lm: LocalModel, prompts: Prompts) -> Rows:
         final = decoder.run(tokens[None], positions[None], attend)[0]
     *lower, top = [stream[0] for stream in seen.residual.values()]
     end = final[-1:]
+    states = [*lower, top[-1:], end]
     head = decoder.model.embed_tokens if decoder.lm_head is None else decoder.lm_head
-    labels = F.linear(end, head.weight[prompts.label_ids[0]])
-    return Rows([*lower, top[-1:], end], labels, decoder.logits(end))
+    label_weights = head.weight[prompts.label_ids[0]]
+    labels = F.linear(end, label_weights)
+    return Rows(states, labels, decoder.logits(end))
 
 
 def softmax_attention(q_BTHh: Tensor, k_BTKh: Tensor, v_BTKh: Tensor, mask_TT: Tensor) -> Tensor:
@@ -53,5 +55,7 @@ def softmax_attention(q_BTHh: Tensor, k_BTKh: Tensor, v_BTKh: Tensor, mask_TT: T
     k_BTHh = k_BTKh.to(wide).repeat_interleave(shared, dim=2)
     v_BTHh = v_BTKh.to(wide).repeat_interleave(shared, dim=2)
     scores_BHTT = torch.einsum("bthd,buhd->bhtu", q_BTHh_wide, k_BTHh) / h**0.5
-    weights_BHTT = scores_BHTT.masked_fill(~mask_TT, float("-inf")).softmax(dim=-1)
-    return torch.einsum("bhtu,buhd->bthd", weights_BHTT, v_BTHh).to(q_BTHh.dtype)
+    scores_BHTT = scores_BHTT.masked_fill(~mask_TT, float("-inf"))
+    weights_BHTT = scores_BHTT.softmax(dim=-1)
+    out_BTHh = torch.einsum("bhtu,buhd->bthd", weights_BHTT, v_BTHh)
+    return out_BTHh.to(q_BTHh.dtype)

@@ -1,10 +1,11 @@
 """Who may attend to whom, in the forms that libraries hold it in: each becomes one mask (T, T).
-docs/check.md has where each library's rule is written. A new form is a line of MASKS.
+docs/check.md has where each library's rule is written. A new form is a function and its line of
+MASKS; if the mask contains the window, a line of HOLD_THE_WINDOW too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from minise.memory import free_bytes
 
 AXES = (1, 3, 4)  # of positions: M-RoPE has time, height, width; before them those of texts
 HIDDEN = -1e3  # an additive mask of this, relative to the row's largest, gives the weight 0
+ANY: tuple[int, ...] = ()  # a dimension of any size
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Finding:
     wrong: int
     of: int
     mend: str
+
+
+# ---- reading values
 
 
 def need(holds: object, message: str) -> None:
@@ -60,43 +65,65 @@ def numbers(name: str, value: Any) -> Tensor:
     return tensor
 
 
-def integers(name: str, value: Any, *shape: Collection[int], span: Sequence[int] = ()) -> Tensor:
-    """int64 in `span`. shape: for each dimension the sizes that it may have, none for any. What
-    would not fit is refused before it is widened."""
-    tensor, free = numbers(name, value), free_bytes()
-    tensor = tensor[None] if tensor.dim() < len(shape) else tensor
-    is_whole = not (tensor.dtype == torch.bool or tensor.is_floating_point())
-    sizes = zip(tensor.shape, shape, strict=False)
-    fits = tensor.dim() == len(shape) and all(one in (few or [one]) for one, few in sizes)
-    wanted = " x ".join(" or ".join(map(str, few)) or "N" for few in shape)
-    holds = f"{tensor.dtype} of the shape {tuple(tensor.shape)}"
-    need(fits and is_whole, f"{name}: holds {holds}; give {wanted} integers, for one row")
+def integers(name: str, value: Any, *shape: Collection[int], span: range | None = None) -> Tensor:
+    """int64, each in `span`. shape: for each dimension the sizes that it may have. What would not
+    fit is refused before it is widened."""
+    tensor = numbers(name, value)
+    if tensor.dim() < len(shape):
+        tensor = tensor[None]
+    is_whole = tensor.dtype != torch.bool and not tensor.is_floating_point()
+    if not is_whole or not has_shape(tensor, shape):
+        sizes = [" or ".join(map(str, allowed)) or "N" for allowed in shape]
+        holds = f"{tensor.dtype} of the shape {tuple(tensor.shape)}"
+        raise InputError(f"{name}: holds {holds}; give {' x '.join(sizes)} integers, for one row")
+    free = free_bytes()
     fits = free is None or 32 * tensor.numel() <= free
     need(fits, f"{name}: its {tensor.numel():,} numbers do not fit in memory; cut it to one row")
     tensor = tensor.long()
-    for one in (int(tensor.min()), int(tensor.max())) if span else ():
-        need(one in span, f"{name}: holds {one}; give numbers from {span[0]} to {span[-1]}")
+    if span is not None:
+        for number in (int(tensor.min()), int(tensor.max())):
+            wanted = f"give numbers from {span[0]} to {span[-1]}"
+            need(number in span, f"{name}: holds {number}; {wanted}")
     return tensor
+
+
+def has_shape(tensor: Tensor, shape: tuple[Collection[int], ...]) -> bool:
+    if tensor.dim() != len(shape):
+        return False
+    for size, allowed in zip(tensor.shape, shape, strict=True):
+        if allowed and size not in allowed:
+            return False
+    return True
 
 
 def parents_of(name: str, value: Any, T: int, least: int) -> list[int]:
     """The row before each token. Refuse one that is no row before it."""
     parents: list[int] = integers(name, value, [T]).tolist()
-    rule = f"the row of a token before it, or {' or '.join(map(str, range(least, 0)))}"
+    roots = " or ".join(str(number) for number in range(least, 0))
     for row, parent in enumerate(parents):
-        need(least <= parent < row, f"{name}: token {row} has the parent {parent}; give {rule}")
+        wrong = f"{name}: token {row} has the parent {parent}"
+        need(least <= parent < row, f"{wrong}; give the row of a token before it, or {roots}")
     return parents
 
 
 def as_tree(parents: list[int], tokens: Tensor | None = None) -> Tree:
-    """The tree of the rows before each token, in which one of no prompt is a root."""
+    """The tree of the rows before each token. One that is below -1, a token of no prompt, is a root
+    at which no prompt ends."""
     depths: list[int] = []
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    inner, before = set(parents), torch.tensor(parents).clamp(min=-1)
-    ends = [row for row, parent in enumerate(parents) if parent >= -1 and row not in inner]
-    tokens = before if tokens is None else tokens
+    inner = set(parents)
+    ends = []
+    for row, parent in enumerate(parents):
+        if parent >= -1 and row not in inner:
+            ends.append(row)
+    before = torch.tensor(parents).clamp(min=-1)
+    if tokens is None:
+        tokens = before  # any will do
     return Tree(tokens, before, torch.tensor(depths), torch.tensor(ends))
+
+
+# ---- what a model is given
 
 
 class Given:
@@ -105,174 +132,242 @@ class Given:
     and 1 hides. faults: of the fields that say so."""
 
     def __init__(self, fields: Mapping[str, Any], T: int, batch_row: int = 0) -> None:
-        self.fields, self.T, self.batch_row, self.index = fields, T, batch_row, torch.arange(T)
+        self.fields = fields
+        self.T = T
+        self.batch_row = batch_row
+        self.index = torch.arange(T)
         self.positions = integers("position_ids", fields.get("position_ids", self.index), AXES, [T])
         self.faults: list[Finding] = []
-        self.mask, self.hidden = self._mask()
+        self.hidden = torch.zeros(T, dtype=torch.bool)
+        sources = [name for name in MASKS if fields.get(name, False) is not False]
+
+        # An attention mask of one row is either the documents of the tokens, or it hides padding
+        # and stands beside another source, or none.
+        kind = fields.get("mask_is")
+        row = self._mask_of_one_row()
+        if row is not None:
+            self.hidden = row == 0
+            is_of_0_and_1 = bool((row == ~self.hidden).all())
+            is_said = kind in ("bool", "segments") or (kind is None and is_of_0_and_1)
+            how = "give mask_is, segments if it makes documents of it, or bool"
+            fits = is_said and len(row) == T
+            need(fits, f"attention_mask: holds no {T} numbers of 0 and 1; {how}")
+            if kind != "segments":
+                sources.remove("attention_mask")
+        both = " and ".join(sources[:2])
+        need(len(sources) < 2, f"{both} both say who may attend to whom; give the one that is used")
+
+        source = sources[0] if sources else None
+        mask = causal_mask(T) if source is None else MASKS[source](self)
+        if source not in HOLD_THE_WINDOW or kind == "segments":
+            # Kernels count a window by index; who walks a tree knows positions.
+            places = self.positions[0] if source == "parents" else self.index
+            mask = within(mask, places, places, fields.get("window"))
+        self.mask = mask & ~self.hidden
+
+    def _mask_of_one_row(self) -> Tensor | None:
+        value = self.fields.get("attention_mask")
+        if depth_of(value) not in (1, 2):
+            return None
+        row = numbers("attention_mask", value)
+        return row if row.dim() == 1 else None
 
     def ids(self, name: str, default: Any = ()) -> Tensor:
         """The integers of a field, one for each token."""
         return integers(name, self.fields.get(name, default), [self.T])
 
     def same(self, segments: Tensor) -> Tensor:
-        """Causal in each segment of (T,) numbers."""
+        """The mask that is causal in each segment, of (T,) numbers."""
         return causal_mask(self.T) & (segments[:, None] == segments)
 
     def fault(self, wrong: Tensor, words: str, name: str, mend: str) -> None:
-        """A finding, if a cell (T, T) is wrong. words: of its row and column."""
-        if wrong.any():
-            said = f"{words.format(*wrong.nonzero()[0].tolist())}: {name}"
-            self.faults += [Finding("mask", said, name, int(wrong.sum()), wrong.numel(), mend)]
-
-    def _mask(self) -> tuple[Tensor, Tensor]:
-        hidden, kind = torch.zeros(self.T, dtype=torch.bool), self.fields.get("mask_is")
-        sources = [name for name in MASKS if self.fields.get(name, False) is not False]
-        row: Any = self.fields.get("attention_mask")
-        if 0 < depth_of(row) < 3 and (row := numbers("attention_mask", row)).dim() == 1:
-            hidden = row == 0  # padding, beside another source or none
-            is_said = kind in ("bool", "segments") or (kind is None and (row == ~hidden).all())
-            how = "give mask_is, segments if it makes documents of it, or bool"
-            fits = is_said and len(row) == self.T
-            need(fits, f"attention_mask: holds no {self.T} numbers of 0 and 1; {how}")
-            sources = sources if kind == "segments" else sources[1:]
-        both = " and ".join(sources[:2])
-        need(len(sources) < 2, f"{both} both say who may attend to whom; give the one that is used")
-        source = sources[0] if sources else ""
-        mask = MASKS[source](self) if source else causal_mask(self.T)
-        if source not in WHOLE or kind == "segments":
-            # Kernels count a window by index; who walks a tree knows positions.
-            by = self.positions[0] if source == "parents" else self.index
-            mask = within(mask, by, by, self.fields.get("window"))
-        return mask & ~hidden, hidden
+        """A finding, if a cell of `wrong` (T, T) is set. words: of its row and column."""
+        if not wrong.any():
+            return
+        row, column = wrong.nonzero()[0].tolist()
+        said = f"{words.format(row, column)}: {name}"
+        self.faults.append(Finding("mask", said, name, int(wrong.sum()), wrong.numel(), mend))
 
 
-def _table(g: Given) -> Tensor:
+# ---- the forms: what a model is given -> its mask (T, T)
+
+
+def read_attention_mask(given: Given) -> Tensor:
     """A row for each query (bool, 0 and 1, or added to the scores), a BlockMask, or segments."""
-    value, kind = g.fields["attention_mask"], g.fields.get("mask_is")
+    value = given.fields["attention_mask"]
+    kind = given.fields.get("mask_is")
     if hasattr(value, "mask_mod"):
-        return _blocks(g, value)
+        return read_blocks(given, value)
     if kind == "segments":
-        return g.same(g.ids("attention_mask"))
+        return given.same(given.ids("attention_mask"))
     mask = numbers("attention_mask", value)
-    mask = mask[None] if mask.dim() < 2 else mask  # T is 1
-    shape = f"{'x'.join(map(str, mask.shape))}; give {g.T}x{g.T}, of one head"
-    need(mask.shape == (g.T, g.T), f"attention_mask: has the shape {shape}")
+    if mask.dim() < 2:  # T is 1
+        mask = mask[None]
+    T = given.T
+    shape = "x".join(str(size) for size in mask.shape)
+    fits = mask.shape == (T, T)
+    need(fits, f"attention_mask: has the shape {shape}; give {T}x{T}, of one head")
     need(not mask.isnan().any(), "attention_mask: holds NaN; give numbers, or true and false")
-    if (kind or ("additive" if mask.is_floating_point() else "bool")) == "bool":
+    is_additive = mask.is_floating_point() if kind is None else kind == "additive"
+    if not is_additive:
         return mask != 0
     # A softmax sees what is not far below the row's largest. Only minus infinity gives NaN.
     added = mask.float()
     return added - added.amax(dim=1, keepdim=True) >= HIDDEN
 
 
-def _function(g: Given, mask_mod: Any) -> Tensor:
+def read_function(given: Given, mask_mod: Any) -> Tensor:
     """mask_mod(batch, head, query, key) of FlexAttention, of head 0, on all pairs at once."""
-    of = (torch.tensor(g.batch_row), torch.tensor(0), g.index[:, None], g.index)
+    batch = torch.tensor(given.batch_row)
+    head = torch.tensor(0)
+    queries = given.index[:, None]
     try:
-        return torch.as_tensor(mask_mod(*of)).bool().expand(g.T, g.T)
+        shown = torch.as_tensor(mask_mod(batch, head, queries, given.index))
+        return shown.bool().expand(given.T, given.T)
     except Exception as error:  # whatever a function of the user's own raises
         raise InputError(f"mask_mod: failed ({one_line(error)}); fix the function") from None
 
 
-def _blocks(g: Given, block: Any) -> Tensor:
+def read_mask_mod(given: Given) -> Tensor:
+    return read_function(given, given.fields["mask_mod"])
+
+
+def read_blocks(given: Given, block: Any) -> Tensor:
     """A BlockMask as flex_attention runs it: its mask_mod in partial blocks, all in full ones."""
-    shape = f"is a BlockMask of {tuple(block.shape)}; give one head, {g.T}x{g.T}"
-    need(tuple(block.shape[1:]) == (1, g.T, g.T), f"attention_mask: {shape}")
+    T = given.T
+    fits = tuple(block.shape[1:]) == (1, T, T)
+    shape = f"is a BlockMask of {tuple(block.shape)}; give one head, {T}x{T}"
+    need(fits, f"attention_mask: {shape}")
 
     def cells(number: Any, index: Any) -> Tensor:
         made = type(block).from_kv_blocks(number, index, BLOCK_SIZE=block.BLOCK_SIZE)
-        dense = made.to_dense().cpu().bool()[: g.batch_row + 1, 0][-1]
+        blocks = made.to_dense().cpu().bool()[:, 0]
+        # One batch row may stand for all.
+        dense = blocks[min(given.batch_row, len(blocks) - 1)]
         for dim, size in enumerate(block.BLOCK_SIZE):
             dense = dense.repeat_interleave(size, dim)
-        return dense[: g.T, : g.T]
+        return dense[:T, :T]
 
-    said = _function(g, block.mask_mod)
+    said = read_function(given, block.mask_mod)
     mask = cells(block.kv_num_blocks, block.kv_indices) & said
     if block.full_kv_num_blocks is not None:
         mask |= cells(block.full_kv_num_blocks, block.full_kv_indices)
     name = "the blocks of the BlockMask are not those of its mask_mod"
     words = "token {} and token {} are not as its mask_mod says"
-    g.fault(mask != said, words, name, "make it anew with create_block_mask")
+    given.fault(mask != said, words, name, "make it anew with create_block_mask")
     return mask
 
 
-def _cu_seqlens(g: Given) -> Tensor:
+def read_cu_seqlens(given: Given) -> Tensor:
     """0 and the ends of the documents. cu_seqlens_padded, of Megatron, are those of their places:
     what cu_seqlens leave of a place is padding."""
-    borders, *other = (integers(one, g.fields[one], ()) for one in CU_SEQLENS if one in g.fields)
-    steps, words, name = borders.diff(), "", ""
-    lengths = other[0].diff() if other else steps
-    if len(borders) < 2 or borders[0] != 0 or borders[-1] != g.T:
+    T = given.T
+    padded = given.fields.get("cu_seqlens_padded")
+    places = None if padded is None else integers("cu_seqlens_padded", padded, ANY)
+    ends = integers("cu_seqlens", given.fields["cu_seqlens"], ANY)
+    borders = ends if places is None else places
+    steps = borders.diff()
+    lengths = ends.diff()
+
+    words = ""
+    name = ""
+    if len(borders) < 2 or borders[0] != 0 or borders[-1] != T:
         name = "cu_seqlens has a wrong total"
-        words = f"it goes from {borders[0]} to {borders[-1]}, but the row has {g.T:,} tokens"
+        words = f"it goes from {borders[0]} to {borders[-1]}, but the row has {T:,} tokens"
     elif (steps < 1).any():
-        name, first = "cu_seqlens has an empty document", int((steps < 1).nonzero()[0]) + 1
+        name = "cu_seqlens has an empty document"
+        first = int((steps < 1).nonzero()[0]) + 1
         words = f"its document {first} has {steps.min()} tokens"
     elif len(lengths) != len(steps) or (lengths > steps).any():
         name = "cu_seqlens does not fit into cu_seqlens_padded"
         words = f"it has {len(lengths)} documents in {len(steps)} places"
-    mend = f"begin it with 0, add the length of each document, and end it at {g.T:,}, the tokens"
     if name:
-        g.faults += [Finding("cu_seqlens", f"{words}: {name}", name, 1, len(borders), mend)]
-    segments = -1 - g.index  # a token of no document is alone
+        mend = f"begin it with 0, add the length of each document, and end it at {T:,}, the tokens"
+        fault = Finding("cu_seqlens", f"{words}: {name}", name, 1, len(borders), mend)
+        given.faults.append(fault)
+
+    segments = -1 - given.index  # a token of no document is alone
+    # The last border begins no document. Where the numbers are wrong, there may be fewer lengths.
     for number, (start, length) in enumerate(zip(borders, lengths, strict=False)):
         segments[start : start + length] = number
-    return g.same(segments)
+    return given.same(segments)
 
 
-def _ranges(g: Given) -> Tensor:
+def read_ranges(given: Given) -> Tensor:
     """MagiAttention: queries of each q_range read keys of its k_range; by attn_type_map all (0),
     causal to the last key (1), from the first key on (2), or both (3)."""
-    q = integers("q_ranges", g.fields["q_ranges"], (), [2], span=range(g.T + 1))
-    N = len(q)
-    k = integers("k_ranges", g.fields.get("k_ranges", ()), [N], [2], span=range(g.T + 1))
-    types = integers("attn_type_map", g.fields.get("attn_type_map", [0] * N), [N], span=range(4))
-    need((torch.cat([q, k]).diff() >= 0).all(), "q_ranges: one ends before it begins; turn it")
-    times = torch.zeros(g.T, g.T, dtype=torch.int32)
-    for (a, b), (c, d), kind in zip(q.tolist(), k.tolist(), types.tolist(), strict=True):
-        part = torch.ones(b - a, d - c, dtype=torch.int32)
-        part = part.tril((d - c) - (b - a)) if kind & 1 else part
-        times[a:b, c:d] += part.triu() if kind & 2 else part
-    name, mend = "two ranges hold the same pair", "cut them so that each pair is in one"
-    g.fault(times > 1, "token {} reads token {} with twice the weight", name, mend)
+    T = given.T
+    fields = given.fields
+    q_ranges = integers("q_ranges", fields["q_ranges"], ANY, [2], span=range(T + 1))
+    N = len(q_ranges)
+    k_ranges = integers("k_ranges", fields.get("k_ranges", ()), [N], [2], span=range(T + 1))
+    kinds = integers("attn_type_map", fields.get("attn_type_map", [0] * N), [N], span=range(4))
+    sizes = torch.cat([q_ranges, k_ranges]).diff()
+    need((sizes >= 0).all(), "q_ranges: one ends before it begins; turn it")
+
+    times = torch.zeros(T, T, dtype=torch.int32)  # how often a query reads a key
+    for number, kind in enumerate(kinds.tolist()):
+        first_query, end_query = q_ranges[number].tolist()
+        first_key, end_key = k_ranges[number].tolist()
+        queries = end_query - first_query
+        keys = end_key - first_key
+        part = torch.ones(queries, keys, dtype=torch.int32)
+        if kind in (1, 3):
+            part = part.tril(keys - queries)
+        if kind in (2, 3):
+            part = part.triu()
+        times[first_query:end_query, first_key:end_key] += part
+    name = "two ranges hold the same pair"
+    mend = "cut them so that each pair is in one"
+    given.fault(times > 1, "token {} reads token {} with twice the weight", name, mend)
     return times > 0
 
 
-def _seg_info(g: Given) -> Tensor:
+def read_prefix_segments(given: Given) -> Tensor:
     """Unsloth's PrefixSegInfo, an object of its fields, or a table with a row for each."""
-    info, names = g.fields["prefix_seg_info"], ("group_of_kv", "is_prefix", "suffix_of_kv")
+    names = ("group_of_kv", "is_prefix", "suffix_of_kv")
+    info = given.fields["prefix_seg_info"]
     if not depth_of(info):
-        info = info if isinstance(info, Mapping) else getattr(info, "__dict__", {})
-        info = torch.stack([numbers(name, info.get(name, ())).long() for name in names])
-    info = numbers("prefix_seg_info", info)[..., : g.T]
-    group, is_prefix, suffix = integers("prefix_seg_info", info, [3], [g.T])
-    own = (suffix[:, None] == suffix) & (is_prefix[:, None] == 0)
-    return g.same(group) & ((is_prefix != 0) | own)
+        held = info if isinstance(info, Mapping) else getattr(info, "__dict__", {})
+        info = torch.stack([numbers(name, held.get(name, ())).long() for name in names])
+    table = numbers("prefix_seg_info", info)[..., : given.T]
+    group, is_prefix, suffix = integers("prefix_seg_info", table, [3], [given.T])
+    is_own_suffix = (suffix[:, None] == suffix) & (is_prefix[:, None] == 0)
+    return given.same(group) & ((is_prefix != 0) | is_own_suffix)
 
 
-def _kv_index(g: Given) -> Tensor:
-    """A row of keys for each token: the rows that it reads, -1 for none."""
-    table = integers("tree_kv_index", g.fields["tree_kv_index"], [g.T], (), span=range(-1, g.T))
-    shown = torch.zeros(g.T, g.T + 1, dtype=torch.bool)
-    return shown.scatter_(1, table % (g.T + 1), True)[:, :-1]
+def read_intervals(given: Given) -> Tensor:
+    """TRL's tree: token q reads token k where tin[k] <= tin[q] < tout[k]."""
+    comes = given.ids("tin")
+    leaves = given.ids("tout")
+    return (comes <= comes[:, None]) & (comes[:, None] < leaves)
 
 
-CU_SEQLENS = ("cu_seqlens_padded", "cu_seqlens")
+def read_segment_ids(given: Given) -> Tensor:
+    return given.same(given.ids("segment_ids"))
+
+
+def read_parents(given: Given) -> Tensor:
+    parents = parents_of("parents", given.fields["parents"], given.T, -1)
+    return as_tree(parents).mask
+
+
+def read_restarts(given: Given) -> Tensor:
+    """A position that does not follow the one before begins a document."""
+    steps = given.positions[0].diff(prepend=given.index[:1])
+    return given.same((steps != 1).cumsum(0))
+
+
 MASKS: dict[str, Callable[[Given], Tensor]] = {
-    "attention_mask": _table,
-    "mask_mod": lambda g: _function(g, g.fields["mask_mod"]),
-    "q_ranges": _ranges,
-    "prefix_seg_info": _seg_info,
-    "tree_kv_index": _kv_index,
-    # TRL's tree: token q reads token k where tin[k] <= tin[q] < tout[k].
-    "tin": lambda g: (
-        (g.ids("tin") <= g.ids("tin")[:, None]) & (g.ids("tin")[:, None] < g.ids("tout"))
-    ),
-    "cu_seqlens": _cu_seqlens,
-    "segment_ids": lambda g: g.same(g.ids("segment_ids")),
-    "parents": lambda g: as_tree(parents_of("parents", g.fields["parents"], g.T, -1)).mask,
-    # A position that does not follow the one before begins a document.
-    "restarts": lambda g: g.same((g.positions[0].diff(prepend=g.index[:1]) != 1).cumsum(0)),
+    "attention_mask": read_attention_mask,
+    "mask_mod": read_mask_mod,
+    "q_ranges": read_ranges,
+    "prefix_seg_info": read_prefix_segments,
+    "tin": read_intervals,
+    "cu_seqlens": read_cu_seqlens,
+    "segment_ids": read_segment_ids,
+    "parents": read_parents,
+    "restarts": read_restarts,
 }
-WHOLE = [*MASKS][:6]  # masks that contain the window
+HOLD_THE_WINDOW = ("attention_mask", "mask_mod", "q_ranges", "prefix_seg_info", "tin")
 WITH = ("cu_seqlens_padded", "k_ranges", "attn_type_map", "tout")  # beside one of these

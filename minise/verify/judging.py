@@ -1,15 +1,12 @@
 """Is another's packed row equal to separate runs? Its mask, positions and labels are compared with
-those that were meant: the first wrong place, and the known mistake that explains it, as docs/zoo.md
-tells them. Another mistake is one more line of `known_masks` or `known_positions`.
+those that were meant: the first wrong place, and the known mistake that explains it, if it is one
+that docs/zoo.md tells of. Another mistake is one more line of `known_masks` or `known_positions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import product
-from operator import add
 from typing import Any
 
 import torch
@@ -18,15 +15,18 @@ from torch import Tensor
 from minise.attention import within
 from minise.layout import causal_mask
 from minise.verify.formats import Finding
-from minise.verify.packing import IGNORED, Packing, split
+from minise.verify.packing import IGNORED, Packing, rows_of_batch
 
 CAUSAL = "the mask is causal over the whole row, there is no block mask"
 NOTHING = "nothing is hidden: every token may attend to every other"
+INVERTED = "the mask is inverted: it shows what it must hide"
 FLAT = "the tree is read as one trunk and leaves: what is between them is hidden"
-MOVED = "the borders of the documents are off by one"
+PADDING_SHOWN = "padding may be attended to"
 SMALL = 40  # tokens of a row that is drawn
-MEND = "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod "
-MEND += "that compares prompts; in a bool mask True shows, in one that is added 0"
+MEND = (
+    "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod "
+    "that compares prompts; in a bool mask True shows, in one that is added 0"
+)
 UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
 
 
@@ -48,17 +48,38 @@ class Report:
         """Whether the row is equal to the separate runs, and every token of it was judged."""
         return not self.findings and not self.unjudged
 
+    def __add__(self, other: Report) -> Report:
+        """The report of the rows of both."""
+        return Report(
+            tokens=self.tokens + other.tokens,
+            prompts=self.prompts + other.prompts,
+            findings=self.findings + other.findings,
+            picture=self.picture + other.picture,
+            unjudged=self.unjudged + other.unjudged,
+            notes=self.notes + other.notes,
+        )
+
     def __str__(self) -> str:
-        verdict = f"{'NOT ' * bool(self.findings)}equal to the separate runs"
+        verdict = "equal to the separate runs"
+        if self.findings:
+            verdict = f"NOT {verdict}"
         if self.unjudged:
-            tokens = "tokens that were" if self.unjudged > 1 else "token that was"
+            tokens = "token that was" if self.unjudged == 1 else "tokens that were"
             also = "and" if self.findings else "but for"
             verdict += f", {also} {self.unjudged:,} {tokens} not judged"
         parts = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
-        for one in self.findings:
-            wrong = f"  wrong: {one.wrong:,} of {one.of:,}\n  to mend it: {one.mend}"
-            parts += [f"{one.what}: {one.words}\n{wrong}"]
-        return "\n\n".join(filter(None, [*parts, "\n".join(self.notes), self.picture]))
+        for finding in self.findings:
+            lines = [
+                f"{finding.what}: {finding.words}",
+                f"  wrong: {finding.wrong:,} of {finding.of:,}",
+                f"  to mend it: {finding.mend}",
+            ]
+            parts.append("\n".join(lines))
+        if self.notes:
+            parts.append("\n".join(self.notes))
+        if self.picture:
+            parts.append(self.picture)
+        return "\n\n".join(parts)
 
 
 def check(**fields: Any) -> Report:
@@ -70,159 +91,205 @@ def check(**fields: Any) -> Report:
     each; then words begin with the row. Raises InputError for fields that are malformed or
     contradict each other.
     """
-    rows = split(fields)
-    name = "row {}: " if len(rows) > 1 else ""
-    judged = [_judge(Packing(one, row), name.format(row)) for row, one in enumerate(rows)]
-    # Numbers add up; findings, pictures and notes follow one another.
-    return Report(*(reduce(add, column) for column in zip(*judged, strict=True)))
+    rows = rows_of_batch(fields)
+    reports = []
+    for number, row_fields in enumerate(rows):
+        words_begin = f"row {number}: " if len(rows) > 1 else ""
+        reports.append(judge(Packing(row_fields, number), words_begin))
+    return sum(reports[1:], reports[0])
 
 
-def _judge(p: Packing, row: str) -> tuple[Any, ...]:
-    """The fields of a Report. row: what words begin with."""
-    findings = [*p.faults, *_judge_mask(p), *_judge_positions(p), *_judge_labels(p)]
-    rest, notes, picture = ~p.real & ~p.padding, [], ""
-    if rest.any():
-        seen = p.parts[p.mask[rest].any(dim=0) & p.real].unique().tolist()
-        to = _list([p.names[part] for part in seen]) or "no prompt"
-        notes = [f"{row}{_tokens(rest)}: of no prompt, may attend to {to}; nothing is promised"]
-        notes += [f"  to mend it: {UNJUDGED}"]
+def judge(p: Packing, words_begin: str) -> Report:
+    """The report of one row. words_begin: what its words begin with."""
+    findings = list(p.faults)
+    for finding in (judge_mask(p), judge_positions(p), judge_labels(p)):
+        if finding is not None:
+            findings.append(finding)
+
+    notes = []
+    unjudged = ~p.real & ~p.padding
+    if unjudged.any():
+        seen = p.mask[unjudged].any(dim=0) & p.real
+        parts = p.parts[seen].unique().tolist()
+        prompts = listed([p.names[part] for part in parts]) or "no prompt"
+        which = f"{words_begin}{token_list(unjudged)}: of no prompt"
+        notes.append(f"{which}, may attend to {prompts}; nothing is promised")
+        notes.append(f"  to mend it: {UNJUDGED}")
     if p.padding.any():
-        notes += [f"{row}{_tokens(p.padding)}: padding, as the row says; nothing is promised"]
-    if any(one.what in ("mask", "positions") for one in findings) and p.T <= SMALL:
-        picture = f"{row}\n{draw(p)}\n" if row else draw(p)
-    findings = [replace(one, words=row + one.words) for one in findings]
-    return p.T, len(p.meant.ends), tuple(findings), picture, int(rest.sum()), tuple(notes)
+        which = f"{words_begin}{token_list(p.padding)}"
+        notes.append(f"{which}: padding, as the row says; nothing is promised")
+
+    picture = ""
+    is_drawn = any(finding.what in ("mask", "positions") for finding in findings)
+    if is_drawn and p.T <= SMALL:
+        picture = draw(p)
+        if words_begin:
+            picture = f"{words_begin}\n{picture}\n"
+    return Report(
+        tokens=p.T,
+        prompts=len(p.meant.ends),
+        findings=tuple(replace(one, words=words_begin + one.words) for one in findings),
+        picture=picture,
+        unjudged=int(unjudged.sum()),
+        notes=tuple(notes),
+    )
 
 
-def _tokens(where: Tensor) -> str:
-    rows = [f"{row}" for row in where.nonzero().flatten().tolist()]
-    return f"token{'s' * (len(rows) > 1)} {_list(rows)}"
+def token_list(where: Tensor) -> str:
+    """The tokens where this is set, such as "tokens 3, 6 and 7"."""
+    rows = [str(row) for row in where.nonzero().flatten().tolist()]
+    word = "token" if len(rows) == 1 else "tokens"
+    return f"{word} {listed(rows)}"
 
 
-def _list(words: list[str], most: int = 6) -> str:
+def listed(words: list[str], most: int = 6) -> str:
     """Such as "a, b and c"; of many the first ones."""
-    words = words[:most] + [f"{len(words) - most:,} more"] * (len(words) > most)
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    if len(words) > most:
+        words = [*words[:most], f"{len(words) - most:,} more"]
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+# ---- the known mistakes
 
 
 def known_masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
-    """Known masks (T, T) with each known way to apply the window, if there is one: a name, and the
-    mask. The name of the right one is empty."""
-    real, causal = p.real, causal_mask(p.T)
-    depth, window = p.meant.positions, p.fields.get("window")
-    full, same = p.meant.mask & real, p.parts[:, None] == p.parts
-    stems = torch.isin(p.parts, p.parts[p.meant.parents < 0])
-    before, after = p.parts[(p.index - 1).clamp(min=0)], p.parts[(p.index + 1).clamp(max=p.T - 1)]
+    """Known wrong masks: a name, and (T, T) bool."""
+    causal = causal_mask(p.T)
+    right = p.meant.mask & p.real
+    is_own_part = p.parts[:, None] == p.parts
+    is_in_trunk = torch.isin(p.parts, p.parts[p.meant.parents < 0])
     known = [
-        ("", full),
-        ("padding may be attended to", full | (causal & ~real)),
-        (CAUSAL, causal & real),
-        (f"{CAUSAL}, and padding may be attended to", causal),
-        (NOTHING, torch.ones_like(full)),
-        (NOTHING, real.expand_as(full)),
-        ("later tokens of a prompt may be attended to: the mask is not causal", full | full.T),
-        ("the mask is transposed: its rows are keys", full.T),
-        ("the mask is inverted: it shows what it must hide", ~full),
-        ("a token may not attend to itself: the diagonal is missing", full.tril(-1)),
-        ("the diagonal is off by one", full | same.triu(1).tril(1)),
-        ("a branch may not attend to the trunk", full & same),
-        (FLAT, full & (same | stems)),
-        (MOVED, causal & real & (before[:, None] == before)),
-        (MOVED, causal & real & (after[:, None] == after)),
+        (PADDING_SHOWN, right | (causal & ~p.real)),
+        (CAUSAL, causal & p.real),
+        (f"{CAUSAL}, and {PADDING_SHOWN}", causal),
+        (NOTHING, torch.ones_like(right)),
+        (INVERTED, ~right),
+        (FLAT, right & (is_own_part | is_in_trunk)),
     ]
-    ways = [("", depth, window)]
-    if window:
-        ways += [
-            ("the window is counted by index, not by position", p.index, window),
-            ("the window is not applied", depth, None),
-            ("the window is one too wide", depth, window + 1),
-            ("the window is one too narrow", depth, window - 1),
-        ]
-    for (name, mask), (way, by, size) in product(known, ways):
-        yield "; ".join(filter(None, (name, way))), within(mask, by, by, size)
+    depth = p.meant.positions
+    window = p.fields.get("window")
+    if window is not None:
+        yield "the window is one too wide", within(right, depth, depth, window + 1)
+    for name, mask in known:
+        yield name, within(mask, depth, depth, window)
 
 
 def known_positions(p: Packing) -> Iterator[tuple[str, Tensor]]:
     """Known wrong positions: a name, and (T,) int64."""
-    depth, is_tree = p.meant.positions, "the trunk" in p.names
-    if not is_tree:
+    if "the trunk" not in p.names:
         yield "positions run on, and do not start over with each document", p.real.cumsum(0) - 1
     yield "positions are by index: they count every token of the row", p.index
-    yield "positions start at 1, not at 0", depth + 1
-    restart = p.index - torch.searchsorted(p.parts, p.parts)
-    yield "positions start over at 0 with each branch, and do not go on from the trunk", restart
-    kind = "branches" if is_tree else "documents after the first"
-    yield f"positions of the {kind} are off by one", depth + (p.parts != p.parts[0]).long()
 
 
-def _name(known: Iterator[tuple[str, Tensor]], given: Tensor, where: Tensor) -> str:
-    """The name of the first known mistake that is what was given."""
-    return next((name for name, one in known if not ((one != given) & where).any()), "")
+def name_of(known: Iterator[tuple[str, Tensor]], given: Tensor, where: Tensor) -> str:
+    """The name of the first known mistake that is what was given; empty if none is."""
+    for name, mistake in known:
+        differs = (mistake != given) & where
+        if not differs.any():
+            return name
+    return ""
 
 
-def _judge_mask(p: Packing) -> Iterator[Finding]:
-    read = p.real[:, None]  # what padding reads does not matter
-    wrong = (p.mask != p.right) & read
+# ---- mask, positions and labels
+
+
+def judge_mask(p: Packing) -> Finding | None:
+    is_read = p.real[:, None]  # what padding reads does not matter
+    wrong = (p.mask != p.right) & is_read
     if not wrong.any():
-        return
+        return None
     row, column = wrong.nonzero()[0].tolist()
     may = "may attend to" if p.mask[row, column] else "may not attend to"
     seen = "itself" if row == column else p.token(column).rstrip(",")
-    leaks, missing = (int((wrong & one).sum()) for one in (p.mask, ~p.mask))
-    name = _name(known_masks(p), p.mask, read)
+    leaks = int((wrong & p.mask).sum())
+    missing = int((wrong & ~p.mask).sum())
+    name = name_of(known_masks(p), p.mask, is_read)
     why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
     words = f"{p.token(row)} {may} {seen}: {why}"
-    yield Finding("mask", words, name, leaks + missing, int(read.sum()) * p.T, MEND)
+    return Finding("mask", words, name, leaks + missing, int(is_read.sum()) * p.T, MEND)
 
 
-def _judge_positions(p: Packing) -> Iterator[Finding]:
+def judge_positions(p: Packing) -> Finding | None:
     shift = torch.where(p.real, p.positions - p.places, 0)
     if not shift.any():
-        return
+        return None
     row, axis = shift.T.nonzero()[0].tolist()
-    axes = f" in axis {axis}" if len(shift) > 1 else ""
-    name = _name(known_positions(p), p.positions, p.real)
+    name = name_of(known_positions(p), p.positions, p.real)
     mend = "number the tokens of each prompt 0, 1, 2, ..., as if it were alone"
     later = p.meant.parents >= 0
-    if torch.equal(shift[:, later], shift[:, p.meant.parents[later]]):
+    parents = p.meant.parents[later]
+    if torch.equal(shift[:, later], shift[:, parents]):
         mend += "; with rotary positions alone, a shift of a whole prompt changes only rounding"
-    places = f"{int(p.positions[axis, row])}, not {int(p.places[axis, row])}{axes}"
-    words = f"{p.token(row)} has the position {places}: {name or 'no known mistake'}"
-    wrong, real = int(shift.any(dim=0).sum()), int(p.real.sum())
-    yield Finding("positions", words, name, wrong, real, mend)
+    given = int(p.positions[axis, row])
+    place = int(p.places[axis, row])
+    in_axis = f" in axis {axis}" if len(shift) > 1 else ""
+    why = name or "no known mistake"
+    words = f"{p.token(row)} has the position {given}, not {place}{in_axis}: {why}"
+    wrong = int(shift.any(dim=0).sum())
+    return Finding("positions", words, name, wrong, int(p.real.sum()), mend)
 
 
-def _judge_labels(p: Packing) -> Iterator[Finding]:
+def judge_labels(p: Packing) -> Finding | None:
     """A label must be the token that follows its source in a prompt. Shifted: the source is the
     label's own token. Unshifted, as in transformers: it is the token before in the row."""
-    ahead = int(p.fields.get("labels_are") == "shifted")
+    is_shifted = p.fields.get("labels_are") == "shifted"
     rows = (p.labels != IGNORED).nonzero().flatten()
-    source = rows - 1 + ahead
-    follow = p.meant.parents == source[:, None]  # for each label, which tokens follow its source
-    follow &= (p.index == rows[:, None]) | bool(ahead)
-    right = follow & (p.meant.tokens == p.labels[rows, None] if "input_ids" in p.fields else True)
-    wrong = (source >= 0) & ~right.any(dim=1)  # the first, unshifted, has no prediction
+    targets = rows + 1 if is_shifted else rows
+    sources = targets - 1
+    # For each label: which tokens follow its source, and which of these it may be.
+    follow = p.meant.parents == sources[:, None]
+    if not is_shifted:
+        follow &= p.index == rows[:, None]
+    right = follow
+    if "input_ids" in p.fields:
+        right = follow & (p.meant.tokens == p.labels[rows, None])
+    wrong = (sources >= 0) & ~right.any(dim=1)  # the first, unshifted, has no prediction
     if not wrong.any():
-        return
+        return None
     first = int(wrong.nonzero()[0])
-    label, target = int(p.labels[rows[first]]), int(rows[first]) + ahead
-    before = p.token(int(source[first])).rstrip(",")
-    name = "" if follow[first].any() else "a label crosses a border"
-    words = f"{before} has the target {label}, which does not follow it"
-    if name:
-        what = p.token(target) if target < p.T else f"the label {label}"
-        words = f"{what} is predicted from {before}: {name}"
+    label = int(p.labels[rows[first]])
+    target = int(targets[first])
+    source = p.token(int(sources[first])).rstrip(",")
+    if follow[first].any():
+        name = ""
+        words = f"{source} has the target {label}, which does not follow it"
+    else:
+        name = "a label crosses a border"
+        predicted = p.token(target) if target < p.T else f"the label {label}"
+        words = f"{predicted} is predicted from {source}: {name}"
     mend = f"set it to {IGNORED}: nothing before a prompt's first token predicts it"
-    yield Finding("labels", words, name, int(wrong.sum()), len(rows), mend)
+    return Finding("labels", words, name, int(wrong.sum()), len(rows), mend)
+
+
+# ---- the picture
 
 
 def draw(p: Packing) -> str:
     """The mask as text: a line for each token, a column for each token that it could attend to."""
-    cells, width = "·!o█", max(8, *map(len, p.names))
+    width = max(8, *(len(name) for name in p.names))
     lines = [f"token  {'of':<{width}}  position  attends to"]
-    for row, numbers in enumerate((2 * p.right.int() + p.mask.int()).tolist()):
-        given, place = int(p.positions[0, row]), int(p.places[0, row])
-        shown = f"{given} ({place})" if p.real[row] and given != place else f"{given}"
-        drawn = "".join(cells[one] for one in numbers) if p.real[row] else ""
-        lines.append(f"{row:>5}  {p.names[p.parts[row]]:<{width}}  {shown:>8}  {drawn}".rstrip())
-    return "\n".join([*lines, "█ right  · hidden  ! leaks  o missing  (n) the right position"])
+    for row in range(p.T):
+        given = int(p.positions[0, row])
+        place = int(p.places[0, row])
+        position = f"{given}"
+        cells = ""
+        if p.real[row]:
+            if given != place:
+                position = f"{given} ({place})"
+            cells = draw_row(p.mask[row], p.right[row])
+        name = p.names[int(p.parts[row])]
+        lines.append(f"{row:>5}  {name:<{width}}  {position:>8}  {cells}".rstrip())
+    lines.append("█ right  · hidden  ! leaks  o missing  (n) the right position")
+    return "\n".join(lines)
+
+
+def draw_row(given: Tensor, right: Tensor) -> str:
+    cells = []
+    for is_given, is_right in zip(given.tolist(), right.tolist(), strict=True):
+        if is_given:
+            cells.append("█" if is_right else "!")
+        else:
+            cells.append("o" if is_right else "·")
+    return "".join(cells)

@@ -18,7 +18,7 @@ from minise.engines import token_counts
 from minise.lm import LocalModel, Prompts
 from minise.verify.comparison import Rows, one_prompt, rows_of
 from minise.verify.definition import defined
-from minise.verify.symbols import CallSymbols, Symbols, symbolic
+from minise.verify.symbols import CallSymbols, Symbols, raw, symbolic
 
 PROVED = """proved for all weights of this shape: in exact arithmetic separate computes each prompt
   as it is defined, alone, causal and within its windows, and packed and tree do what separate
@@ -104,7 +104,10 @@ class Prover:
                 found = self._alone(separate, claim.lm, prompts)
             else:
                 found = list(rows_of(claim.lm, prompts, claim.engine))
-            rows[name] = sum(len(part) for one in found for part in compared(one))
+            rows[name] = 0
+            for prompt_rows in found:
+                for part in compared(prompt_rows):
+                    rows[name] += len(part)
             same[name] = claim.same
             departure = first_difference(prompts, expected, found)
             if departure:
@@ -115,15 +118,15 @@ class Prover:
 
     def _alone(self, run: Run, lm: LocalModel, prompts: Prompts) -> list[Rows]:
         """Each prompt's rows in a run of it alone."""
-        every = []
-        for number, (branch, ids) in enumerate(
-            zip(prompts.branches, prompts.label_ids, strict=True)
-        ):
-            key = (run, lm.decoder, *prompts.prefix, *branch, tuple(ids))
+        found = []
+        for number in range(len(prompts.branches)):
+            alone = one_prompt(prompts, number)
+            whole = (*alone.prefix, *alone.branches[0])
+            key = (run, lm.decoder, whole, tuple(alone.label_ids[0]))
             if key not in self.known:
-                self.known[key] = run(lm, one_prompt(prompts, number))
-            every.append(self.known[key])
-        return every
+                self.known[key] = run(lm, alone)
+            found.append(self.known[key])
+        return found
 
 
 def separate(lm: LocalModel, prompts: Prompts) -> Rows:
@@ -139,15 +142,18 @@ def compared(rows: Rows) -> list[Tensor]:
 
 def first_difference(prompts: Prompts, expected: list[Rows], found: list[Rows]) -> str:
     """The first layer, branch and token of which the rows differ, in words; empty if none do."""
-    names = [f"layer {i}" for i in range(len(expected[0].states) - 1)]
-    for place, name in enumerate([*names, "final norm", "label logits"]):
-        for branch, (right, other) in enumerate(zip(expected, found, strict=True)):
-            a = compared(right)[place].as_subclass(Tensor)
-            b = compared(other)[place].as_subclass(Tensor)
-            if torch.equal(a, b):
+    layers = len(expected[0].states) - 1
+    names = [f"layer {layer}" for layer in range(layers)]
+    names += ["final norm", "label logits"]
+    for place, name in enumerate(names):
+        for branch in range(len(prompts.branches)):
+            right = raw(compared(expected[branch])[place])
+            other = raw(compared(found[branch])[place])
+            if torch.equal(right, other):
                 continue
             token = len(prompts.prefix) + len(prompts.branches[branch]) - 1
-            if a.shape == b.shape and len(a) > 1:
-                token = int((a != b).any(dim=1).nonzero()[0])
+            if right.shape == other.shape and len(right) > 1:
+                differs = (right != other).any(dim=1)
+                token = int(differs.nonzero()[0])
             return f"{name}, branch {branch}, token {token}"
     return ""

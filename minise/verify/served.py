@@ -14,7 +14,7 @@ from minise.method import Method
 from minise.pipeline import answers
 from minise.question import Asked, Question
 
-MOST = 0.1  # difference of a label's probability, averaged over the prompts
+TOLERANCE = 0.1  # of the difference of a label's probability, averaged over the prompts
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Distance:
     """How far a served model is from the same one here, in probabilities. label: the largest
     difference of a label in a prompt; mean: the mean over the prompts of each one's largest.
     choice: the largest of a choice after the mean over groups. labels, choices: how many prompts,
-    and questions, have another most probable one. passed: whether `mean` is at most MOST."""
+    and questions, have another most probable one. passed: whether `mean` is at most TOLERANCE."""
 
     questions: int
     prompts: int
@@ -43,11 +43,12 @@ def distance(
     choices_apart: list[float] = []  # of each question
     other_labels = 0
     other_choices = 0
-    for there, here in zip(
-        answers(served, method, asked), answers(local, method, asked), strict=True
-    ):
-        for a, b in zip(there.logits, here.logits, strict=True):
-            p, q = a.labels.softmax(dim=-1), b.labels.softmax(dim=-1)
+    answers_there = answers(served, method, asked)
+    answers_here = answers(local, method, asked)
+    for there, here in zip(answers_there, answers_here, strict=True):
+        for logits_there, logits_here in zip(there.logits, here.logits, strict=True):
+            p = logits_there.labels.softmax(dim=-1)
+            q = logits_here.labels.softmax(dim=-1)
             labels_apart.append(float((p - q).abs().max()))
             other_labels += int(p.argmax()) != int(q.argmax())
         gap = there.answer.probabilities - here.answer.probabilities
@@ -62,7 +63,7 @@ def distance(
         choice=max(choices_apart),
         labels=other_labels,
         choices=other_choices,
-        passed=mean <= MOST,
+        passed=mean <= TOLERANCE,
     )
 
 
@@ -74,6 +75,6 @@ def as_text(found: Distance) -> str:
         f"at most ({found.mean:.2g} on average over prompts), a choice's by {found.choice:.2g};",
         f"another label comes first in {found.labels} prompts, another choice in",
         f"{found.choices} questions",
-        "passed" if found.passed else f"FAILED: the average is above {MOST}",
     ]
+    lines.append("passed" if found.passed else f"FAILED: the average is above {TOLERANCE}")
     return "\n".join(lines)

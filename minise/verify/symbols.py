@@ -34,6 +34,9 @@ _MOVES = (
 )
 MOVES = frozenset(_MOVES.split())
 ELEMENTWISE = {"add", "iadd", "radd", "mul", "imul", "rmul", "neg", "square", "rsqrt", "silu"}
+SHARED = 2  # query heads of the symbolic model that share keys, at most
+NUMBERS = (*FEW, BLOCK, *MANY)  # of queries in a call, which were measured to share their bits
+LENGTHS = {*NUMBERS, *(SHARED * number for number in NUMBERS)}  # of calls of such numbers
 
 
 class Symbols(Tensor):
@@ -46,17 +49,21 @@ class Symbols(Tensor):
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name = function.__name__.strip("_")
+        named = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             if function.__name__ == "__get__":
-                name = function.__self__.__name__  # an attribute, such as `shape`
-                return torch.float64 if name == "dtype" else function(*args)
+                attribute = function.__self__.__name__  # such as `shape`
+                return torch.float64 if attribute == "dtype" else function(*args)
             if name in MOVES:
-                return _as(cls, function(*args, **kwargs or {}))
-            if name in ELEMENTWISE:
-                return _as(cls, hashed(name, *args))
-            if name not in _OPERATIONS:
+                result = function(*args, **named)
+            elif name in ELEMENTWISE:
+                result = hashed(name, *args)
+            elif name in OPERATIONS:
+                by_calls = cls is CallSymbols
+                result = OPERATIONS[name](by_calls, *args, **named)
+            else:
                 raise TypeError(f"no symbol is known for {function.__name__}")
-            return _as(cls, _OPERATIONS[name](cls is CallSymbols, *args, **kwargs or {}))
+            return as_symbols(cls, result)
 
 
 class CallSymbols(Symbols):
@@ -65,89 +72,118 @@ class CallSymbols(Symbols):
     layer the number of its rows, unless it is one of those measured to give the same bits."""
 
 
-def _as(cls: type[Symbols], result: Any) -> Any:
+def as_symbols(cls: type[Symbols], result: Any) -> Any:
     """A result with its int64 tensors made symbols."""
     if isinstance(result, tuple | list):
-        return type(result)(_as(cls, one) for one in result)
+        parts = [as_symbols(cls, part) for part in result]
+        return type(result)(parts)
     is_hashes = isinstance(result, Tensor) and result.dtype == torch.int64
     return result.as_subclass(cls) if is_hashes else result
 
 
+def raw(x: Tensor) -> Tensor:
+    """The hashes as plain integers."""
+    return x.as_subclass(Tensor)
+
+
+# ---- hashes
+
+
 def hashed(name: str, *parts: Any) -> Tensor:
     """The hash of an operation on these parts, element by element, with broadcasting."""
-    total = torch.tensor(_odd(name, -1))
+    total = torch.tensor(factor(name, -1))
     for place, part in enumerate(parts):
-        total = torch.add(total, _bits(part), alpha=_odd(name, place))
-    return _mixed(total)
+        total = torch.add(total, as_integers(part), alpha=factor(name, place))
+    return mixed(total)
 
 
-def _mixed(hashes: Tensor) -> Tensor:
+def mixed(hashes: Tensor) -> Tensor:
     """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): a bijection in which every bit of the
     result depends on every bit of the argument. In numpy, because torch cannot shift uint64."""
     x: Any = hashes.numpy().view(np.uint64)
     x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    result: Tensor = torch.from_numpy(np.asarray(x ^ x >> np.uint64(31)).view(np.int64))
+    x = np.asarray(x ^ x >> np.uint64(31))
+    result: Tensor = torch.from_numpy(x.view(np.int64))
     return result
 
 
 @lru_cache(65536)
-def _odd(name: str, place: int) -> int:
+def factor(name: str, place: int) -> int:
     """A factor for this part of this operation: odd, so that no bit is lost."""
     digest = hashlib.sha256(f"{name}/{place}".encode()).digest()
-    return int.from_bytes(digest[:8], "little", signed=True) | 1
+    number = int.from_bytes(digest[:8], "little", signed=True)
+    return number | 1
 
 
-def _bits(part: Any) -> Tensor:
+def as_integers(part: Any) -> Tensor:
     """Hashes or integers as they are; floats as their bits: 1 and 1.0 are not the same."""
-    x = torch.tensor(part, dtype=torch.float64) if isinstance(part, float) else part
-    x = torch.as_tensor(x).as_subclass(Tensor)
+    if isinstance(part, float):
+        part = torch.tensor(part, dtype=torch.float64)
+    x = raw(torch.as_tensor(part))
     return x.double().view(torch.int64) if x.is_floating_point() else x
 
 
-def _sum(_: bool, x: Tensor, dim: int = -1, keepdim: bool = False, name: str = "sum") -> Tensor:
-    result = hashed(name, *x.as_subclass(Tensor).unbind(dim))
+# ---- operations: by_calls says whether a hash names the shapes of the calls
+
+
+def add_up(
+    by_calls: bool, x: Tensor, dim: int = -1, keepdim: bool = False, name: str = "sum"
+) -> Tensor:
+    parts = raw(x).unbind(dim)
+    result = hashed(name, *parts)
     return result.unsqueeze(dim) if keepdim else result
 
 
-def _linear(by_calls: bool, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    out = _sum(by_calls, hashed("mul", x[..., None, :], weight))
-    out = out if bias is None else hashed("add", out, bias)
+def linear(by_calls: bool, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    products = hashed("mul", x[..., None, :], weight)
+    out = add_up(by_calls, products)
+    if bias is not None:
+        out = hashed("add", out, bias)
     if not by_calls:
         return out
-    (outputs, inputs), rows = weight.shape, x.shape[:-1].numel()
+    outputs, inputs = weight.shape
+    rows = x.shape[:-1].numel()
     shape = Shape(inputs, outputs, bias is not None, torch.float64, torch.get_num_threads())
-    return hashed("linear", out, 0 if rows in numbers_for(shape) else rows)
+    is_of_class = rows in numbers_for(shape)
+    return hashed("linear", out, 0 if is_of_class else rows)
 
 
-def _attention(
+def kernel(
     by_calls: bool, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """q (..., L, h), k (..., S, h), v (..., S, w), attn_mask (..., L, S) bool: what is read, (...,
     L, w), and in place of the log of the sum (..., L) a hash of the query. The first is the second
     and a sum over the keys, so that two parts of the keys can be joined by a sum."""
     L, S = q.shape[-2], k.shape[-2]
-    # In the symbolic model one or two query heads share keys.
-    many = by_calls and L not in {n * shared for n in (*FEW, BLOCK, *MANY) for shared in (1, 2)}
-    call = (L if many else 0, S, int(attn_mask is None)) if by_calls else ()
-    attn_mask = torch.ones(1, L, S) if attn_mask is None else attn_mask
-    place = torch.arange(S)[:, None] if by_calls else 0
-    read = hashed("key and value", _sum(by_calls, k, keepdim=True), v, place)
+    call: list[int] = []
+    place: Any = 0
+    if by_calls:
+        is_of_class = L in LENGTHS
+        has_no_mask = attn_mask is None
+        call = [0 if is_of_class else L, S, int(has_no_mask)]
+        place = torch.arange(S)[:, None]
+    if attn_mask is None:
+        attn_mask = torch.ones(1, L, S)
+    keys = add_up(by_calls, k, keepdim=True)
+    read = hashed("key and value", keys, v, place)
     seen = attn_mask.long() @ read
     # 1 / sqrt(h) and h**-0.5 differ in their last digit.
-    asked = hashed("attention", _sum(by_calls, q), round(scale, 12), *call)
+    asked = hashed("attention", add_up(by_calls, q), round(scale, 12), *call)
     return asked[..., None] + seen, asked
 
 
-def _joined(by_calls: bool, one: Any, other: Any) -> tuple[Tensor, Tensor]:
-    (a, asked), (b, again) = (tuple(x.as_subclass(Tensor) for x in part) for part in (one, other))
+def joined(by_calls: bool, one: Any, other: Any) -> tuple[Tensor, Tensor]:
+    """What was read of two parts of the keys, each as `kernel` gives it, as if it were one."""
+    read, asked = raw(one[0]), raw(one[1])
+    more, again = raw(other[0]), raw(other[1])
     if by_calls:
-        asked = hashed("joined", asked, again)
-        return hashed("joined", a, b, asked[..., None]), asked
-    return a + b - asked[..., None], asked
+        both = hashed("joined", asked, again)
+        return hashed("joined", read, more, both[..., None]), both
+    return read + more - asked[..., None], asked
 
 
-def _one_call(
+def one_call(
     by_calls: bool,
     q: Tensor,
     k: Tensor,
@@ -161,30 +197,51 @@ def _one_call(
         shared = q.shape[1] // k.shape[1]
         k = k.repeat_interleave(shared, dim=1)
         v = v.repeat_interleave(shared, dim=1)
-    read, _ = _attention(by_calls, q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]))
+    scale = 1 / math.sqrt(q.shape[-1])
+    read, _ = kernel(by_calls, q, k, v, attn_mask, scale)
     return read
 
 
-def _defined(by_calls: bool, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+def defined(by_calls: bool, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """The definition's `softmax_attention`: q (B, T, H, h), k and v (B, T, K, h), mask (T, T)."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return _one_call(by_calls, q, k, v, mask[None, None], enable_gqa=True).transpose(1, 2)
+    read = one_call(by_calls, q, k, v, mask[None, None], enable_gqa=True)
+    return read.transpose(1, 2)
 
 
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "to": lambda _, x, dtype: x if dtype == torch.float64 else hashed(str(dtype), x),
-    "double": lambda _, x: x,
-    "isfinite": lambda by_calls, x: torch.ones(x.shape, dtype=torch.bool),
-    "mean": partial(_sum, name="mean"),
-    "logsumexp": partial(_sum, name="logsumexp"),
-    "sum": _sum,
-    "linear": _linear,
-    "softmax_attention": _defined,
-    "scaled_dot_product_attention": _one_call,
-    "kernel": _attention,
-    "joined": _joined,
-    "embedding": lambda by_calls, tokens, weight, **_: weight.as_subclass(Tensor)[tokens],
+def convert(by_calls: bool, x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if dtype == torch.float64 else hashed(str(dtype), x)
+
+
+def double(by_calls: bool, x: Tensor) -> Tensor:
+    return x
+
+
+def is_finite(by_calls: bool, x: Tensor) -> Tensor:
+    return torch.ones(x.shape, dtype=torch.bool)
+
+
+def embedding(by_calls: bool, tokens: Tensor, weight: Tensor, **settings: Any) -> Tensor:
+    return raw(weight)[tokens]
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "to": convert,
+    "double": double,
+    "isfinite": is_finite,
+    "mean": partial(add_up, name="mean"),
+    "logsumexp": partial(add_up, name="logsumexp"),
+    "sum": add_up,
+    "linear": linear,
+    "softmax_attention": defined,
+    "scaled_dot_product_attention": one_call,
+    "kernel": kernel,
+    "joined": joined,
+    "embedding": embedding,
 }
+
+
+# ---- decoders
 
 
 class FewLogits:
@@ -213,9 +270,15 @@ def symbolic(config: Config, kind: type[Symbols], equal_bits: bool = False) -> L
     Layers, windows, biases, norms and the vocabulary are those of the config. It has no tokenizer.
     """
     K = min(config.num_key_value_heads, 2)
-    H = K * min(config.num_attention_heads // config.num_key_value_heads, 2)
-    small = replace(config, num_attention_heads=H, num_key_value_heads=K)
-    small = replace(small, hidden_size=2, intermediate_size=2, head_dim=2)
+    shared = min(config.num_attention_heads // config.num_key_value_heads, SHARED)
+    small = replace(
+        config,
+        num_attention_heads=K * shared,
+        num_key_value_heads=K,
+        hidden_size=2,
+        intermediate_size=2,
+        head_dim=2,
+    )
     decoder: Decoder = PlainSymbols(small)
     if equal_bits:
         decoder = EqualBitsSymbols(decoder)
@@ -225,7 +288,8 @@ def symbolic(config: Config, kind: type[Symbols], equal_bits: bool = False) -> L
         del module._parameters[name]
         # A layer of equal bits holds the plain one as `layer`.
         original = path.replace(".layer.", ".")
-        values = hashed(original, torch.arange(parameter.numel())).view(parameter.shape)
+        places = torch.arange(parameter.numel()).view(parameter.shape)
+        values = hashed(original, places)
         setattr(module, name, values.as_subclass(kind))
     nothing: Any = None
     return LocalModel("symbols", small, decoder, nothing)

@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minise.engines import token_counts
 from minise.errors import InputError
 from minise.layout import Tree, causal_mask, pack
 from minise.lm import LocalModel, Prompts, check_prompts
-from minise.verify.comparison import PACKED, some
+from minise.verify.comparison import PACKED, TINY, sample
 
-Ids = Sequence[Sequence[int]]
 IGNORED = -100  # the target of a token without a loss, as in torch's cross_entropy
-TINY = torch.finfo(torch.float64).tiny
-MOST = 1e-12  # the largest difference of a gradient, as a part of the tensor's largest entry
+TOLERANCE = 1e-12  # of a gradient's difference, as a part of the tensor's largest entry
 
 
 def packed_loss(
     lm: LocalModel,
     layout: Tree,
-    targets: Ids | None = None,
+    targets: Sequence[Sequence[int]] | None = None,
     weights: Sequence[float] | None = None,
 ) -> Tensor:
     """The weighted sum over branches of the cross-entropies of their tokens, in nats: a scalar in
@@ -45,7 +42,10 @@ def packed_loss(
     """
     paths = layout.paths()
     if targets is None:
-        targets = [[*layout.tokens[path[1:]].tolist(), IGNORED] for path in paths]
+        targets = []
+        for path in paths:
+            following = layout.tokens[path[1:]].tolist()
+            targets.append([*following, IGNORED])
     if weights is None:
         weights = [1.0] * len(paths)
     if not len(targets) == len(weights) == len(paths):
@@ -74,44 +74,32 @@ def packed_loss(
     read_R, place = torch.tensor(rows).unique(return_inverse=True)
     hidden_RD = lm.decoder(layout.tokens, layout.positions, layout.mask, read_R)
     logs_RV = lm.decoder.logits(hidden_RD).log_softmax(dim=-1)
-    return -(logs_RV[place, wanted] * logs_RV.new_tensor(factors)).sum()
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What `check_gradients` found, of so many `tokens` and `groups` and so many `parameters`.
-    largest: for each packed engine the largest difference of the loss, or of an entry of its
-    gradient by any parameter, as a part of the largest entry of that tensor."""
-
-    tokens: int
-    groups: int
-    parameters: int
-    largest: dict[str, float]
-    tolerance: float = MOST
-
-    @property
-    def passed(self) -> bool:
-        """Whether all are within the tolerance. A NaN is not."""
-        return all(value <= self.tolerance for value in self.largest.values())
+    terms = logs_RV[place, wanted] * logs_RV.new_tensor(factors)
+    return -terms.sum()
 
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def check_gradients(lm: LocalModel, prompts: Prompts) -> Gradients:
+def check_gradients(lm: LocalModel, prompts: Prompts) -> dict[str, float]:
     """Compare the loss of prompts in one pass, packed and as a tree, and its derivative by every
     parameter, with the sum over prompts that run one by one: at most 8, spread over all. Every
     token is to predict the next one of its prompt, and the last one the prompt's first label. Each
-    branch has a weight of its own. Raises InputError for a model that is not in float64, and for
-    prompts that do not fit."""
+    branch has a weight of its own.
+
+    Returns for each packed engine the largest difference of the loss, or of an entry of its
+    gradient by any parameter, as a part of the largest entry of that tensor. Raises InputError for
+    a model that is not in float64, and for prompts that do not fit.
+    """
     if lm.decoder.dtype != torch.float64:
         raise InputError(f"gradients are compared in float64, not {lm.decoder.dtype}; load it so")
-    prompts = some(prompts)
+    prompts = sample(prompts)
     check_prompts(lm, prompts)
     wholes = [prompts.prefix + branch for branch in prompts.branches]
     targets = []
     weights = []
-    for branch, (whole, label_ids) in enumerate(zip(wholes, prompts.label_ids, strict=True)):
-        targets.append([*whole[1:], label_ids[0]])
+    for branch, whole in enumerate(wholes):
+        first_label = prompts.label_ids[branch][0]
+        targets.append([*whole[1:], first_label])
         weights.append(1 / (1 + branch))
     lm = replace(lm, decoder=copy.deepcopy(lm.decoder).requires_grad_())
     parameters = list(lm.decoder.parameters())
@@ -128,13 +116,13 @@ def check_gradients(lm: LocalModel, prompts: Prompts) -> Gradients:
     for engine in PACKED:
         layout = pack(prompts.prefix, prompts.branches, tree=engine == "tree")
         found = differentiated(packed_loss(lm, layout, targets, weights))
-        gaps = []
+        differences = []
         for a, b in zip(found, expected, strict=True):
             size = b.abs().max().clamp(min=TINY)
-            gaps.append((a / size - b / size).abs().max())
-        largest[engine] = float(torch.stack(gaps).max())  # a NaN stays in the maximum
-    tokens = token_counts(prompts.prefix, prompts.branches)["separate"]
-    return Gradients(tokens, len(wholes), len(parameters), largest)
+            apart = a / size - b / size
+            differences.append(apart.abs().max())
+        largest[engine] = float(torch.stack(differences).max())  # a NaN stays in the maximum
+    return largest
 
 
 def loss_alone(lm: LocalModel, prompt: list[int], targets: list[int]) -> Tensor:
@@ -146,14 +134,19 @@ def loss_alone(lm: LocalModel, prompt: list[int], targets: list[int]) -> Tensor:
     return F.cross_entropy(logits_TV, wanted, reduction="sum")
 
 
-def as_text(found: Gradients) -> str:
+def is_same(largest: dict[str, float]) -> bool:
+    """Whether all differences are within the tolerance. A NaN is not."""
+    return all(difference <= TOLERANCE for difference in largest.values())
+
+
+def as_text(largest: dict[str, float]) -> str:
     """A line for each engine, and the verdict."""
-    size = f"{found.tokens:,} tokens of {found.groups} group prompts"
-    lines = [f"the loss of {size} in one pass, its derivative by {found.parameters} tensors:"]
-    for engine, most in found.largest.items():
-        lines.append(f"  {engine:6} off by at most {most:.1e} of a tensor's largest entry")
-    if found.passed:
-        lines.append(f"passed: all within {MOST:.0e}")
+    lines = ["the loss of one pass and its derivatives, against separate prompts:"]
+    for engine, difference in largest.items():
+        lines.append(f"  {engine:6} off by at most {difference:.1e} of a tensor's largest entry")
+    if is_same(largest):
+        lines.append(f"passed: all within {TOLERANCE:.0e}")
     else:
-        lines.append(f"FAILED: beyond {MOST:.0e}, a packed pass does not train as its prompts do")
+        what = "a packed pass does not train as its prompts do"
+        lines.append(f"FAILED: beyond {TOLERANCE:.0e}, {what}")
     return "\n".join(lines)

@@ -28,11 +28,12 @@ from minise.verify.comparison import (
     ABLATIONS,
     PACKED,
     Difference,
+    Gaps,
     Rows,
     influence,
     one_prompt,
     rows_of,
-    some,
+    sample,
     widened,
 )
 from minise.verify.definition import defined
@@ -45,7 +46,6 @@ FACTOR = 6
 # in float32 and 1e-2 in bfloat16; one that does not read the mask comes to 1.
 SHARE = 0.1
 DEFINED = "definition"
-YES = {True: "yes", False: "no"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ class Verification:
 
     def _same_in_float64(self, name: str) -> bool:
         """Or in its own dtype, where there is no other."""
-        return self.wide[name].most <= SAME if self.wide else self._explained(self.runs[name])
+        if self.wide:
+            return self.wide[name].most <= SAME
+        return self._explained(self.runs[name])
 
     def _explained(self, run: Difference) -> bool:
         """Whether rounding explains a difference in the model's own dtype."""
@@ -101,16 +103,21 @@ class Verification:
     @property
     def failure(self) -> str | None:
         """The first check that failed, in words; None if all passed."""
-        right = [name for name in self.runs if name not in ABLATIONS]
-        wrong = [name for name in right if not self.same(name)]
+        wrong = []
+        for name in self.runs:
+            if name not in ABLATIONS and not self.same(name):
+                wrong.append(name)
         if wrong:
             return f"{' and '.join(wrong)}: not the numbers of the separate runs"
         if self.equal_bits and not self.bitwise:
             return "bits differ, and equal bits are promised"
         if self.groups > 1 and any(self._same_in_float64(name) for name in ABLATIONS):
             return "this question shows nothing, because an ablation has the same numbers"
-        unchanged = self.influence.equal if self.equal_bits else self._explained(self.influence)
-        return None if unchanged else "a group depends on what it must not see"
+        if self.equal_bits:
+            is_unchanged = self.influence.equal
+        else:
+            is_unchanged = self._explained(self.influence)
+        return None if is_unchanged else "a group depends on what it must not see"
 
 
 def verify(lm: LocalModel, prompts: Prompts) -> Verification:
@@ -119,15 +126,17 @@ def verify(lm: LocalModel, prompts: Prompts) -> Verification:
     another dtype than float64 at most 8 prompts run in float64 too. Raises InputError for prompts
     or a mask that do not fit, and for overflow.
     """
-    device = lm.decoder.device
     runs = compare(lm, prompts)
     if not isinstance(lm.decoder, Decoder):
         wide = {}
     elif lm.decoder.dtype == torch.float64:
         wide = runs
     else:
-        wide = compare(widened(lm), some(prompts), narrow=lm)
-    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+        wide = compare(widened(lm), sample(prompts), narrow=lm)
+    device = lm.decoder.device
+    name = str(device)
+    if device.type == "cuda":
+        name += f" ({torch.cuda.get_device_name(device)})"
     return Verification(
         tokens=token_counts(prompts.prefix, prompts.branches)["separate"],
         groups=len(prompts.branches),
@@ -135,7 +144,7 @@ def verify(lm: LocalModel, prompts: Prompts) -> Verification:
         runs=runs,
         wide=wide,
         influence=influence(lm, prompts),
-        machine={"device": f"{device}{name}", **facts(), "threads": torch.get_num_threads()},
+        machine={"device": name, **facts(), "threads": torch.get_num_threads()},
     )
 
 
@@ -167,22 +176,26 @@ def rows_as_defined(lm: LocalModel, prompts: Prompts) -> Iterator[Rows]:
 def as_json(result: Verification) -> dict[str, Any]:
     """The fields of `minise verify --json` after the model's name and dtype. Differences are
     absolute; `tolerance`, and the largest differences in `float64`, are parts of a row's size."""
+    runs = result.runs
+    in_float64 = {key(name): run.most for name, run in result.wide.items()}
+    in_float64.pop("rounding", None)
+    influenced = result.influence
     shown: dict[str, Any] = {
         "tokens": result.tokens,
         "groups": result.groups,
         "passed": result.passed,
         "tolerance": result.tolerance,
-        "engines": {name: numbers(result.runs[name]) for name in PACKED},
-        "ablations": {key(name): numbers(result.runs[name]) for name in ABLATIONS},
-        "float64": {key(name): run.most for name, run in result.wide.items() if name != "rounding"},
-        "same": {key(name): result.same(name) for name in result.runs},
-        "influence": {"runs": result.influence.pairs, "scrambled_equal": result.influence.equal},
+        "engines": {name: numbers(runs[name]) for name in PACKED},
+        "ablations": {key(name): numbers(runs[name]) for name in ABLATIONS},
+        "float64": in_float64,
+        "same": {key(name): result.same(name) for name in runs},
+        "influence": {"runs": influenced.pairs, "scrambled_equal": influenced.equal},
         "machine": result.machine,
     }
-    if DEFINED in result.runs:
-        shown[DEFINED] = numbers(result.runs[DEFINED])
+    if DEFINED in runs:
+        shown[DEFINED] = numbers(runs[DEFINED])
     if result.equal_bits:
-        shown["bitwise"] = {name: result.runs[name].equal for name in PACKED}
+        shown["bitwise"] = {name: runs[name].equal for name in PACKED}
     return shown
 
 
@@ -192,10 +205,11 @@ def key(name: str) -> str:
 
 
 def numbers(run: Difference) -> dict[str, Any]:
+    largest = run.absolute
     return {
-        "layers": run.absolute.states.tolist() if run.absolute.states.dim() else [],
-        "logits": float(run.absolute.logits),
-        "labels": float(run.absolute.labels),
+        "layers": largest.states.tolist() if has_states(largest) else [],
+        "logits": float(largest.logits),
+        "labels": float(largest.labels),
         "probabilities": float(run.probabilities),
         "changed": run.changed / run.pairs,
     }
@@ -211,10 +225,9 @@ def as_text(model: str, dtype: str, result: Verification) -> str:
         "The largest difference of a row from the separate runs, as a part of the row's size.",
     ]
     if result.wide:
-        few = result.wide["packed"].pairs
-        lines.append(
-            f"In float64 ({few} prompts) {SAME:.0e} passes; in another dtype {FACTOR} times"
-        )
+        pairs = result.wide["packed"].pairs
+        passes = f"In float64 ({pairs} prompts) {SAME:.0e} passes"
+        lines.append(f"{passes}; in another dtype {FACTOR} times")
         lines.append("the distance that rounding makes.")
     else:
         lines.append(f"{SHARE} of the difference without the mask passes.")
@@ -232,28 +245,38 @@ def as_text(model: str, dtype: str, result: Verification) -> str:
     runs = result.influence.pairs
     lines.append("")
     lines.append(f"Influence: in {runs} runs random tokens replace all that a group must not see.")
-    lines.append(f"  Its numbers stay equal bit for bit: {YES[result.influence.equal]}")
+    answer = "yes" if result.influence.equal else "no"
+    lines.append(f"  Its numbers stay equal bit for bit: {answer}")
     lines.append("")
     same = "equal bit for bit" if result.equal_bits else "the same"
-    passed = f"passed: separate, packed and tree are {same}; no group sees another"
-    lines.append(passed if result.passed else f"FAILED: {result.failure}")
+    if result.passed:
+        lines.append(f"passed: separate, packed and tree are {same}; no group sees another")
+    else:
+        lines.append(f"FAILED: {result.failure}")
     return "\n".join(lines)
 
 
 def cells(run: Difference) -> list[str]:
     """What stands in the columns layers, logits, labels, changed and bits."""
-    gaps = run.relative
-    return [
-        f"{float(gaps.states.max()):.1e}" if gaps.states.dim() else "-",
-        f"{float(gaps.logits):.1e}",
-        f"{float(gaps.labels):.1e}",
-        f"{run.changed / run.pairs:.0%}",
-        "equal" if run.equal else "differ",
-    ]
+    largest = run.relative
+    layers = "-"
+    if has_states(largest):
+        layers = f"{float(largest.states.max()):.1e}"
+    logits = f"{float(largest.logits):.1e}"
+    labels = f"{float(largest.labels):.1e}"
+    changed = f"{run.changed / run.pairs:.0%}"
+    bits = "equal" if run.equal else "differ"
+    return [layers, logits, labels, changed, bits]
+
+
+def has_states(gaps: Gaps) -> bool:
+    """Whether states were compared: a decoder of another library shows none."""
+    return gaps.states.dim() > 0
 
 
 def line(name: str, values: list[str]) -> str:
-    return f"  {name:18}" + "".join(f"{value:>11}" for value in values)
+    columns = [f"{value:>11}" for value in values]
+    return f"  {name:18}{''.join(columns)}"
 
 
 def in_words() -> str:

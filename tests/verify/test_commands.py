@@ -14,7 +14,7 @@ from minise import LabelLogits, LocalModel
 from minise.equal_bits import probe
 from minise.equal_bits.machine import facts, processor
 from minise.equal_bits.probe import Shape
-from minise.verify.bits import as_lines, measure_bits
+from minise.verify.bits import measure_bits
 from tests.support.commands import assert_one_line, run
 from tests.verify.planted import PLANTED
 
@@ -151,10 +151,10 @@ def test_the_classes_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.nn.functional, "linear", linear)
     monkeypatch.setattr(probe, "NUMBERS", (1, 2, 4, 8, 16, 32, 64))
     bits = measure_bits(Shape(64, 48, False, torch.float32, 1))
-    assert bits["classes"] == [[1, 2, 4, 64], [8, 32]]
-    assert bits["chosen"] == (1, 2, 4, 64)
-    assert list(bits["microseconds"]) == [1, 2, 4, 8, 16, 32, 64]  # 16 is in no class
-    assert as_lines(bits).splitlines()[1].endswith(" us)  <- in use")
+    assert bits.classes == [[1, 2, 4, 64], [8, 32]]
+    assert bits.chosen == (1, 2, 4, 64)
+    assert list(bits.microseconds) == [1, 2, 4, 8, 16, 32, 64]  # 16 is in no class
+    assert str(bits).splitlines()[1].endswith(" us)  <- in use")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_right_rows_pass_and_a_lost_mask_does_not(kind: str, dtype: Any) -> None
 
 FAULTS = [
     ("gpt2", {"position_ids": None}, "positions run on"),
-    ("gpt2", {"position_ids": PLACES + (OF > 0)}, "are off by one"),
+    ("gpt2", {"position_ids": PLACES + (OF > 0)}, "has the position 1, not 0: no known mistake"),
     ("gpt2", FORK | {"position_ids": torch.arange(T)[None]}, "position 14, not 5"),
     ("llama", {"attention_mask": BLOCKS.roll(1, -1) | BLOCKS}, "mask: token"),
     ("llama", {"position_ids": PLACES * 2}, "no known mistake"),

@@ -72,8 +72,11 @@ def right_labels(row: Row) -> bool:
     back = 0 if row.fields.get("labels_are") == "shifted" else 1
     for t, label in enumerate(row.labels):
         source = t - back
-        follow = [one for path in paths(row.parents) if source in path[:-1]
-                  for one in [row.ids[path[path.index(source) + 1]]]]  # fmt: skip
+        follow = []
+        for path in paths(row.parents):
+            if source in path[:-1]:
+                next_token = path[path.index(source) + 1]
+                follow.append(row.ids[next_token])
         if label != -100 and source >= 0 and label not in follow:
             return False
     return True
@@ -143,28 +146,27 @@ def forms(parents: list[int], sees: list[list[bool]], whole: bool) -> dict[str, 
         if all(p in (t - 1, -1, -2) for t, p in enumerate(parents)):
             starts = [t for t, p in enumerate(parents) if p < 0]
             of = [sum(s <= t for s in starts) for t in range(T)]
-            found |= {"cu_seqlens": {"cu_seqlens": [*starts, T]}, "restarts": {"restarts": True},
-                      "segment_ids": {"segment_ids": [7 - one for one in of]},
-                      "neat": {"attention_mask": of, "mask_is": "segments"}}  # fmt: skip
+            found["cu_seqlens"] = {"cu_seqlens": [*starts, T]}
+            found["restarts"] = {"restarts": True}
+            found["segment_ids"] = {"segment_ids": [7 - number for number in of]}
+            found["neat"] = {"attention_mask": of, "mask_is": "segments"}
         return found
     function = lambda b, h, q, k: mask[q, k]  # noqa: E731
-    width = max(1, *map(sum, sees))
-    keys = [[k for k in range(T) if row[k]] for row in sees]
-    runs = [(q, q + 1, k, k + 1) for q in range(T) for k in range(T) if sees[q][k]]
+    pairs = mask.nonzero().tolist()
     found = {
         "bool": {"attention_mask": mask[None, None]},
         "0 and 1": {"mask": [[int(one) for one in row] for row in sees]},
         "additive": {"attention_mask": torch.where(mask, 0.0, float("-inf"))[None, None]},
         "mask_mod": {"mask_mod": function},
-        "tree_kv_index": {"tree_kv_index": [one + [-1] * (width - len(one)) for one in keys]},
     }
     if sees == family(parents):
         found["tin"] = intervals(parents)
     if all(any(row) for row in sees):
-        found["BlockMask"] = {"attention_mask": create_block_mask(
-            function, None, None, T, T, device="cpu", BLOCK_SIZE=2)}  # fmt: skip
-        found["ranges"] = {"q_ranges": [one[:2] for one in runs], "k_ranges": [
-            one[2:] for one in runs]}  # fmt: skip
+        block = create_block_mask(function, None, None, T, T, device="cpu", BLOCK_SIZE=2)
+        found["BlockMask"] = {"attention_mask": block}
+        q_ranges = [[q, q + 1] for q, k in pairs]
+        k_ranges = [[k, k + 1] for q, k in pairs]
+        found["ranges"] = {"q_ranges": q_ranges, "k_ranges": k_ranges}
     return found
 
 
@@ -202,8 +204,10 @@ def drawn(seed: int) -> Row:
     if not whole:  # kernels count a window by index
         name, fields = draw.choice([*forms(given, sees, whole).items()])
         by = positions if name == "parents" else range(T)
-    sees = [[one and by[q] - by[k] < (window or 99) for k, one in enumerate(row)]
-            for q, row in enumerate(sees)]  # fmt: skip
+    if window:
+        for q in range(T):
+            for k in range(T):
+                sees[q][k] = sees[q][k] and by[q] - by[k] < window
     if whole:
         name, fields = draw.choice([*forms(given, sees, whole).items()])
     few = change == "ids"  # tokens that are alike
