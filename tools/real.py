@@ -20,7 +20,7 @@ import matplotlib.style
 
 from minise.evaluation import figures
 from minise.files import write_file
-from tools.records import RECORDS, Changed, Differences, Table, minus, numbers, record, rows_of
+from tools.records import RECORDS, Changed, Differences, Table, answers_of, minus, numbers, record
 
 PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "serving", "costs")]
 MODELS = {"135M": "smollm2", "0.5B": "qwen05", "1.5B": "qwen15"}
@@ -75,18 +75,18 @@ def figure(ink: str) -> str:
     """The accuracy of both methods for each model and data set, the largest model first."""
     drawn, y, last = [_text(8, 18, KEY), _text(888, 18, "points, 95% interval", "end")], 18, ""
     for label, start in [cell for m in reversed(MODELS) for cell in MAIN.items() if m in cell[0]]:
-        rows, one = rows_of(start + OURS), minus(start + OURS, start + STANDARD)
+        answers, one = answers_of(start + OURS), minus(start + OURS, start + STANDARD)
         what = json.loads((RECORDS / start).with_name("run.json").read_text("utf-8"))
         name, y = what["model"].split(",")[0].removesuffix("-Instruct"), y + 28
         if name != last:
             drawn.append(_text(8, (y := y + 8), name))
             last = name
         after, before = (numbers(start + m)["accuracy"] for m in BOTH)
-        x, to, guess = (330 + 380 * p for p in (before, after, 1 / len(rows[0]["probabilities"])))
+        x, to, guess = (330 + 380 * p for p in (before, after, 1 / len(answers[0].probabilities)))
         low, high = (f"{100 * p:+.1f}" for p in one["interval"])
         colour = "#0072b2" if float(low) > 0 else "#8c8c8c"
         drawn += [
-            _text(195, y, f"{label.split(' | ')[1]}, {len(rows)}"),
+            _text(195, y, f"{label.split(' | ')[1]}, {len(answers)}"),
             f'<path d="M{guess:.0f} {y - 17}v24" stroke="#8c8c8c" stroke-dasharray="2"/>',
             f'<g stroke="{colour}" stroke-width="4" fill="{colour}">'
             f'<path d="M{x:.0f} {y - 5}H{to:.0f}"/>'
@@ -115,7 +115,7 @@ def draw_curves(path: Path) -> None:
     cells = [{"data": data, "method": name, **numbers(cell)} for data, name, cell in SURE]
     panels = figures.grouped(cells, "data")
     with matplotlib.style.context(figures.STYLE):
-        drawn = figures.sheet(panels, partial(figures.curves, "method"), "τ", *figures.SHARES)
+        drawn = figures.sheet(panels, partial(figures.curves, "method"), "τ", *figures.CURVES)
         drawn.savefig(path, dpi=100, metadata={"Software": None})
 
 

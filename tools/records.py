@@ -13,13 +13,16 @@ from typing import Any
 
 from minise.evaluation.metrics import difference, holm, measure
 from minise.evaluation.results import read_run
+from minise.evaluation.rows import answer_of
+from minise.methods.saved import SavedAnswer
 from tools import markdown
 
 RECORDS = Path(__file__).parents[1] / "docs" / "real"
-KEPT: tuple[str, ...] = ("id", "seed", "cluster", "question_hash", "answer", "prediction")
-KEPT += ("probabilities", "label", "on_labels", "null", "tokens", "notes")
+KEPT = (
+    *("id", "seed", "cluster", "question_hash", "answer", "prediction"),
+    *("probabilities", "label", "on_labels", "null", "tokens", "notes"),
+)
 SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
-Rows = list[dict[str, Any]]
 
 
 def record(run: Path, name: str, model: str) -> None:
@@ -27,13 +30,16 @@ def record(run: Path, name: str, model: str) -> None:
     done = read_run(run)
     folder = RECORDS / name
     folder.mkdir(parents=True)
-    what = {**done.what, "model": model, "shards": 1}
+    what = {**done.content["config"], "model": model, "shards": 1}
     about = re.sub(r"\"Question\(.* id='(\S+)',.*\"", r'"\1"', json.dumps(what, indent=1))
     (folder / "run.json").write_text(about + "\n")
-    for task, methods in done.rows.items():
-        for method, rows in methods.items():
-            lines = [json.dumps({key: short(row.get(key)) for key in KEPT}) for row in rows]
-            packed = gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
+    for task, by_method in done.answers.items():
+        for method, answers in by_method.items():
+            lines = []
+            for answer in answers:
+                line = {name: short(getattr(answer, name)) for name in KEPT}
+                lines.append(json.dumps(line) + "\n")
+            packed = gzip.compress("".join(lines).encode(), mtime=0)
             (folder / f"{task}-{method}.jsonl.gz").write_bytes(packed)
 
 
@@ -45,21 +51,24 @@ def short(value: Any) -> Any:
 
 
 @cache
-def rows_of(cell: str) -> Rows:
-    """The answers of "NAME/TASK-METHOD"."""
+def answers_of(cell: str) -> list[SavedAnswer]:
+    """The answers of "NAME/TASK-METHOD". Records hold no scores."""
     packed = (RECORDS / f"{cell}.jsonl.gz").read_bytes()
-    rows = [json.loads(line) for line in gzip.decompress(packed).splitlines()]
-    return [{**row, "scores": row["probabilities"]} for row in rows]
+    answers = []
+    for text in gzip.decompress(packed).splitlines():
+        line = json.loads(text)
+        answers.append(answer_of({**line, "scores": line["probabilities"]}))
+    return answers
 
 
 @cache
 def numbers(cell: str) -> dict[str, Any]:
-    return measure(rows_of(cell))
+    return measure(answers_of(cell))
 
 
 def minus(cell: str, other: str) -> dict[str, Any]:
     """The numbers of a cell minus those of another one, over the questions that both have."""
-    found = difference(rows_of(cell), rows_of(other))
+    found = difference(answers_of(cell), answers_of(other))
     assert found, f"{cell} and {other} have no question in common"
     return found
 
@@ -75,10 +84,10 @@ class Table:
 
     def text(self) -> str:
         titles = [*self.head.split(" | "), *(title for title, _, _ in self.columns)]
-        body = [
-            [label, *(written(numbers(start + end), name) for _, end, name in self.columns)]
-            for label, start in self.rows
-        ]
+        body = []
+        for label, start in self.rows:
+            shown = [written(numbers(start + end), name) for _, end, name in self.columns]
+            body.append([label, *shown])
         return markdown.table(titles, body)
 
 
@@ -112,19 +121,24 @@ class Changed:
     def text(self) -> str:
         body = []
         for label, a, b in self.pairs:
-            of_b = {row["id"]: row for row in rows_of(b)}
-            both = [(row, of_b[row["id"]]) for row in rows_of(a) if row["id"] in of_b]
-            gaps = [
-                abs(x - y)
-                for one, other in both
-                for x, y in zip(one["probabilities"], other["probabilities"], strict=True)
-            ]
-            changed = sum(one["prediction"] != other["prediction"] for one, other in both)
-            right = [
-                f"{100 * sum(row['prediction'] == row['answer'] for row in side) / len(both):.1f}"
-                for side in zip(*both, strict=True)
-            ]
-            body.append([label, str(len(both)), str(changed), f"{max(gaps):.4f}", *right])
+            of_b = {answer.id: answer for answer in answers_of(b)}
+            n = 0
+            changed = 0
+            right_a = 0
+            right_b = 0
+            largest = 0.0
+            for one in answers_of(a):
+                other = of_b.get(one.id)
+                if other is None:
+                    continue
+                n += 1
+                changed += one.prediction != other.prediction
+                right_a += one.prediction == one.answer
+                right_b += other.prediction == other.answer
+                for p, q in zip(one.probabilities, other.probabilities, strict=True):
+                    largest = max(largest, abs(p - q))
+            percents = [f"{100 * right / n:.1f}" for right in (right_a, right_b)]
+            body.append([label, str(n), str(changed), f"{largest:.4f}", *percents])
         titles = [*self.head.split(" | "), "questions", "changed", "largest distance"]
         return markdown.table([*titles, "accuracy of the first", "of the second"], body)
 

@@ -17,7 +17,7 @@ from minise.question import Question
 
 LARGEST = 8  # choices of an evaluation question; fewer are a subset of these
 MANY = "miniature-many"
-MOST = {MANY: 100}  # choices of its questions
+LARGEST_OF = {MANY: 100}  # the world that has more
 FACTS = Path(__file__).with_name("facts.json")
 # Questions of two hops: the kinds of two facts, the first's answer being the second's subject.
 HOPS = (
@@ -41,16 +41,22 @@ class Fact:
 
 def load_facts() -> list[Fact]:
     """All facts, in the order of facts.json: by kind, best known first."""
-    return [fact for kind, of in _world().items() if kind != "country" for fact in of.values()]
+    facts: list[Fact] = []
+    for kind, by_subject in _world().items():
+        if kind != "country":
+            facts.extend(by_subject.values())
+    return facts
 
 
 def load_hops() -> list[Fact]:
     """The questions of `HOPS`, as facts. One in four is left out: tiny-reasoner was trained on it
     without its steps."""
-    world, hops = _world(), list[Fact]()
+    world = _world()
+    hops = []
     for first_kind, second_kind, question in HOPS:
         for subject, first in world[first_kind].items():
-            text, second = question.format(subject), world[second_kind].get(first.answer)
+            text = question.format(subject)
+            second = world[second_kind].get(first.answer)
             if second and hashlib.sha256(text.encode()).digest()[0] % 4:
                 hops.append(replace(second, question=text))
     return hops
@@ -64,19 +70,26 @@ def _world() -> dict[str, dict[str, Fact]]:
         "statement": "The country whose capital is {subject} is {answer}.",
         "facts": {city: country for country, city in kinds["capital"]["facts"].items()},
     }
-    world: dict[str, dict[str, Fact]] = {name: {} for name in kinds}
+    world: dict[str, dict[str, Fact]] = {}
     for name, kind in kinds.items():
+        world[name] = {}
         answers = list(dict.fromkeys(kind["facts"].values()))
         for rank, (subject, answer) in enumerate(kind["facts"].items(), 1):
             place = answers.index(answer)
+            others = []
+            plausibility = []
+            for i, other in enumerate(answers):
+                if i != place:
+                    others.append(other)
+                    plausibility.append(1 / abs(i - place))
             world[name][subject] = Fact(
-                name,
-                kind["question"].format(subject=subject),
-                answer,
-                kind["statement"].format(subject=subject, answer=answer),
-                rank**-1.25,
-                tuple(other for other in answers if other != answer),
-                tuple(1 / abs(i - place) for i in range(len(answers)) if i != place),
+                kind=name,
+                question=kind["question"].format(subject=subject),
+                answer=answer,
+                statement=kind["statement"].format(subject=subject, answer=answer),
+                frequency=rank**-1.25,
+                others=tuple(others),
+                plausibility=tuple(plausibility),
             )
     return world
 
@@ -85,7 +98,8 @@ def draw_wrong(fact: Fact, count: int, draw: random.Random) -> list[str]:
     """`count` different wrong choices; each next one is drawn in proportion to its plausibility."""
     # Efraimidis and Spirakis 2006. Python promises to keep the sequence of random() alone.
     keys = [draw.random() ** (1 / weight) for weight in fact.plausibility]
-    return [wrong for _, wrong in sorted(zip(keys, fact.others, strict=True), reverse=True)][:count]
+    drawn = sorted(zip(keys, fact.others, strict=True), reverse=True)
+    return [wrong for _, wrong in drawn[:count]]
 
 
 def held_out(question: str, choices: Sequence[str]) -> bool:
@@ -94,10 +108,15 @@ def held_out(question: str, choices: Sequence[str]) -> bool:
     return hashlib.sha256(content.encode()).digest()[0] < 32
 
 
-# The tasks of the miniature, by name. MANY is about the kinds with 24 answers or more.
+def load_many() -> list[Fact]:
+    """The facts of the kinds with 24 answers or more."""
+    return [fact for fact in load_facts() if len(fact.others) > 22]
+
+
+# The tasks of the miniature, by name.
 WORLDS: dict[str, Callable[[], list[Fact]]] = {
     "miniature": load_facts,
-    MANY: lambda: [fact for fact in load_facts() if len(fact.others) > 22],
+    MANY: load_many,
     "miniature-hops": load_hops,
 }
 
@@ -108,18 +127,25 @@ def evaluation_questions(
     """`n` held-out questions. Facts are drawn uniformly; each is a cluster. The i-th is about the
     same fact for any `num_choices`, and its choices are among those of a larger one, in order; in
     MANY, facts with too few answers are left out. Raises InputError for another number."""
-    most = MOST.get(world, LARGEST)
-    if not 2 <= num_choices <= most:
-        raise InputError(f"{world} has questions of 2 to {most} choices, not {num_choices}")
+    largest = LARGEST_OF.get(world, LARGEST)
+    if not 2 <= num_choices <= largest:
+        raise InputError(f"{world} has questions of 2 to {largest} choices, not {num_choices}")
     questions: list[Question] = []
     number = 0
     while len(questions) < n:
-        index, fact, chain, shuffled = _drawn(world, seed, number)
-        name, number = f"{world}-{seed}-{number}", number + 1
-        if len(chain) >= num_choices:
-            choices = [choice for choice in shuffled if choice in chain[:num_choices]]
-            answer, cluster = choices.index(fact.answer), f"{world}-fact-{index}"
-            questions.append(Question(fact.question, choices, name, answer, cluster))
+        drawn = _drawn(world, seed, number)
+        if len(drawn.chain) >= num_choices:
+            kept = drawn.chain[:num_choices]
+            choices = [choice for choice in drawn.shuffled if choice in kept]
+            question = Question(
+                drawn.fact.question,
+                choices,
+                id=f"{world}-{seed}-{number}",
+                answer=choices.index(drawn.fact.answer),
+                cluster=f"{world}-fact-{drawn.place}",
+            )
+            questions.append(question)
+        number += 1
     return questions
 
 
@@ -128,24 +154,40 @@ def _facts(world: str) -> list[Fact]:
     return WORLDS[world]()
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A fact with choices. place: of the fact in its world. chain: the choices as drawn, the answer
+    first. shuffled: as they are shown."""
+
+    place: int
+    fact: Fact
+    chain: list[str]
+    shuffled: list[str]
+
+
 @cache
-def _drawn(world: str, seed: int, number: int) -> tuple[int, Fact, list[str], list[str]]:
-    """A fact's place in a world, the fact, and its choices as drawn and as they are shown."""
-    facts, draw = _facts(world), random.Random(f"evaluation/{seed}/{number}")
-    index = int(draw.random() * len(facts))
-    chain = _held_out_chain(facts[index], draw)[: MOST.get(world, LARGEST)]
-    shuffled = sorted(((draw.random(), choice) for choice in chain), reverse=True)
-    return index, facts[index], chain, [choice for _, choice in shuffled]
+def _drawn(world: str, seed: int, number: int) -> Drawn:
+    facts = _facts(world)
+    draw = random.Random(f"evaluation/{seed}/{number}")
+    place = int(draw.random() * len(facts))
+    fact = facts[place]
+    chain = _held_out_chain(fact, draw)[: LARGEST_OF.get(world, LARGEST)]
+    keyed = [(draw.random(), choice) for choice in chain]
+    keyed.sort(reverse=True)
+    return Drawn(place, fact, chain, [choice for _, choice in keyed])
 
 
 def _held_out_chain(fact: Fact, draw: random.Random) -> list[str]:
     """The answer and wrong choices, such that the first 2, 3, ..., 8 are each a held-out set; empty
     if at some step no choice gives one. (The training shows no larger set.)"""
     chain = [fact.answer]
-    order = draw_wrong(fact, len(fact.others), draw)
+    rest = draw_wrong(fact, len(fact.others), draw)
     while len(chain) < LARGEST:
-        fitting = (c for c in order if c not in chain and held_out(fact.question, [*chain, c]))
-        if (choice := next(fitting, None)) is None:
+        for choice in rest:
+            if held_out(fact.question, [*chain, choice]):
+                break
+        else:
             return []
         chain.append(choice)
-    return [*chain, *(choice for choice in order if choice not in chain)]
+        rest.remove(choice)
+    return chain + rest

@@ -7,13 +7,22 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minise.errors import InputError, one_line, quote
 
-Row = dict[str, Any]
-MOST = 256 << 20  # bytes of a file, unpacked; the paper's largest has 9 MiB
+Row = dict[str, Any]  # by the headers of the file's columns
+MOST_BYTES = 256 << 20  # of a file, unpacked; the paper's largest has 9 MiB
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A row and its place in the file: "line 3", or "row 3" counted from 1."""
+
+    place: str
+    row: Row
 
 
 def split_name(path: Path) -> tuple[str, str]:
@@ -22,23 +31,25 @@ def split_name(path: Path) -> tuple[str, str]:
     return name, kind.lower() if kind.lower() in READERS else ""
 
 
-def read_rows(path: Path) -> list[tuple[str, Row]]:
-    """The rows of a file with their places: "line 3", or "row 3" counted from 1."""
+def read_rows(path: Path) -> list[Placed]:
+    """The rows of a file."""
     _, kind = split_name(path)
     if not kind or not os.path.isfile(path):  # a device may never end
         raise InputError(f"{path}: no task (qasc, ...), no file of .{', .'.join(READERS)}")
     word = "row" if kind in ("json", "parquet") else "line"
+    rows = []
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(MOST + 1)
-        if len(content) > MOST:
-            raise ValueError(f"it holds more than {MOST >> 20} MiB; cut it")
-        rows = [(f"{word} {number}", row) for number, row in READERS[kind](content)]
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"it holds more than {MOST_BYTES >> 20} MiB; cut it")
+        for number, row in READERS[kind](content):
+            rows.append(Placed(f"{word} {number}", row))
     except Exception as error:  # pyarrow raises exceptions of many classes
         raise InputError(f"{path}: not readable as {kind.upper()} ({one_line(error)})") from None
-    for place, row in rows:
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, {place}: is {quote(row)}; write an object")
+    for placed in rows:
+        if not isinstance(placed.row, dict):
+            raise InputError(f"{path}, {placed.place}: is {quote(placed.row)}; write an object")
     if not rows:
         raise InputError(f"{path}: is empty; give a file with a row for each question")
     return rows
@@ -61,15 +72,18 @@ def _read_json(content: bytes) -> Iterable[tuple[int, Any]]:
 def _read_csv(content: bytes) -> Iterator[tuple[int, Any]]:
     """A comma, a semicolon or a tab separates the cells: which one says Excel's first line "sep=;",
     or else it is the one that the header has most of."""
-    text, said = _text(content), ""
-    if first := re.match(r'"?sep=(.)"?\r?\n', text, re.IGNORECASE):
-        text, said = text[first.end() :], first[1]
-    head = re.sub('"[^"]*"', "", text.lstrip().partition("\n")[0])
-    delimiter = said or max(",;\t", key=head.count)  # of equal ones the comma
+    text = _text(content)
+    first_line = re.match(r'"?sep=(.)"?\r?\n', text, re.IGNORECASE)
+    if first_line:
+        delimiter = first_line[1]
+        text = text[first_line.end() :]
+    else:
+        header = re.sub('"[^"]*"', "", text.lstrip().partition("\n")[0])
+        delimiter = max(",;\t", key=header.count)  # of equal ones the comma
     # Strict: otherwise a quotation mark that is never closed swallows the rows after it.
     rows = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     for row in rows:
-        number = rows.line_num + bool(said)
+        number = rows.line_num + (first_line is not None)
         if None in row or None in row.values():
             raise ValueError(f"line {number} has not as many cells as the header")
         yield number, row
@@ -83,8 +97,13 @@ def _read_parquet(content: bytes) -> Iterable[tuple[int, Any]]:
     return enumerate(parquet.read_table(io.BytesIO(content)).to_pylist(), 1)
 
 
-READERS = {"jsonl": _read_jsonl, "json": _read_json, "csv": _read_csv, "tsv": _read_csv}
-READERS["parquet"] = _read_parquet
+READERS = {
+    "jsonl": _read_jsonl,
+    "json": _read_json,
+    "csv": _read_csv,
+    "tsv": _read_csv,
+    "parquet": _read_parquet,
+}
 
 
 def _text(content: bytes) -> str:

@@ -7,6 +7,7 @@ import logging
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from string import ascii_lowercase
@@ -15,7 +16,6 @@ from typing import Any
 from minise.data.question_file import Row
 from minise.errors import InputError, printable, quote, shorten
 
-Fields = tuple[Any, Any, Any, Any]  # of a question, unchecked: id, text, choices, answer
 ROLES = ("id", "question", "choices", "answer")
 FORMS = ("text", "letter", "index0", "index1")  # of answers
 SAY = "say which is which: --columns question=HEADER,A=HEADER,B=HEADER,answer=HEADER"
@@ -26,55 +26,104 @@ _tell = lru_cache(logging.getLogger(__name__).warning)  # to stderr
 _CHOICE = re.compile(r"(?:choice|option)[ _]?([0-9]{1,4})|(?:(?:choice|option)[ _])?([a-z])")
 
 
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a question, unchecked."""
+
+    id: Any
+    text: Any
+    choices: Any
+    answer: Any
+
+
+@dataclass(frozen=True)
+class Columns:
+    """headers: by their names here: id, question, choices, answer, a, choice_1, ... form: of the
+    answers, if --columns says it."""
+
+    headers: dict[str, str]
+    form: str | None
+
+    def cell(self, row: Row, name: str) -> Any:
+        """What a row has in the column of this name; None where it has no such column."""
+        return row.get(self.headers[name]) if name in self.headers else None
+
+
 def own_fields(rows: Sequence[Row], columns: str) -> list[Fields]:
     """The fields of each row's question. columns: as --columns has them. An answer that means no
     choice stays a text. Raises InputError for columns that are missing or unclear."""
-    headers = list(dict.fromkeys(header for row in rows for header in row))
-    names, form = _find_columns(headers, columns)
-    labelled = [] if "choices" in names else _choice_columns(names)
-    if "question" not in names or not (labelled or "choices" in names):
+    headers: dict[str, None] = {}
+    for row in rows:
+        headers.update(dict.fromkeys(row))
+    found = _find_columns(list(headers), columns)
+    has_list = "choices" in found.headers
+    choice_names = [] if has_list else _choice_columns(found.headers)
+    if "question" not in found.headers or not (choice_names or has_list):
         raise InputError(f"no columns of a question and its choices; {SAY}; {_listed(headers)}")
-    table = [{name: row.get(header) for name, header in names.items()} for row in rows]
-    choices = [[row[name] for name in labelled] if labelled else row["choices"] for row in table]
-    for cells in choices if labelled else ():
-        while cells and not str(cells[-1] or "").strip():
-            cells.pop()
-    answers = ["" if row.get("answer") is None else row["answer"] for row in table]
-    if any(str(answer).strip() for answer in answers):
-        form = form or _find_form(answers, choices, names["answer"])
-        answers = [_meaning(*pair, form) for pair in zip(answers, choices, strict=True)]
-    else:
-        answers = [None] * len(rows)
-    ids, texts = [row.get("id") for row in table], [row["question"] for row in table]
-    return list(zip(ids, texts, choices, answers, strict=True))
+
+    choices = []
+    answers = []
+    for row in rows:
+        if has_list:
+            choices.append(found.cell(row, "choices"))
+        else:
+            cells = [found.cell(row, name) for name in choice_names]
+            while cells and not str(cells[-1] or "").strip():
+                cells.pop()
+            choices.append(cells)
+        answer = found.cell(row, "answer")
+        answers.append("" if answer is None else answer)
+    has_answers = any(str(answer).strip() for answer in answers)
+    form = None
+    if has_answers:
+        form = found.form or _find_form(answers, choices, found.headers["answer"])
+
+    fields = []
+    for row, choices_of_row, answer in zip(rows, choices, answers, strict=True):
+        meaning = None if form is None else _meaning(answer, choices_of_row, form)
+        question = found.cell(row, "question")
+        fields.append(Fields(found.cell(row, "id"), question, choices_of_row, meaning))
+    return fields
 
 
-def _find_columns(headers: Sequence[str], columns: str) -> tuple[dict[str, str], str | None]:
-    """The headers by their names here, and the form of the answers if `columns` says it."""
-    given, form = dict[str, str](), None
+def _find_columns(headers: Sequence[str], columns: str) -> Columns:
+    given: dict[str, str] = {}
+    form = None
     for part in re.split(r",(?=[^,=]*=)", columns) if columns else ():  # headers may have commas
-        name, _, header = (piece.strip() for piece in part.partition("="))
-        name = name.lower()
+        role, _, header = part.partition("=")
+        name = role.strip().lower()
+        header = header.strip()
         if name.removeprefix("answer_") in FORMS:
-            name, form = "answer", name.removeprefix("answer_")
+            form = name.removeprefix("answer_")
+            name = "answer"
         if header not in headers or not (name in ROLES or _CHOICE.fullmatch(name)):
             roles = f"the roles are {', '.join(ROLES)}, answer_{', answer_'.join(FORMS)}, A, B, ..."
             raise InputError(f"--columns {quote(part)}: {roles}; {_listed(headers)}")
         given[name] = header
-    free = [header for header in reversed(headers) if header not in given.values()]
-    names = {**{header.strip().lower(): header for header in free}, **given}
-    return names if columns else {**names, **_translate(names)}, form
+    names = {}
+    for header in reversed(headers):  # of two with one name the first counts
+        if header not in given.values():
+            names[header.strip().lower()] = header
+    names.update(given)
+    if not columns:
+        names.update(_translate(names))
+    return Columns(names, form)
 
 
 def _translate(names: dict[str, str]) -> dict[str, str]:
     """Headers in other languages by their names here. What is guessed is told once."""
-    found = dict[str, str]()
+    found: dict[str, str] = {}
     for header in reversed(names.values()):
         word = unicodedata.normalize("NFKC", header.strip().lower())  # one form of ö, of wide A
+        name = WORDS.get(word, "")
         choice = _NUMBERED.fullmatch(word)
-        name = WORDS.get(word) or (f"choice {choice[1]}" if choice else "")
-        if name and name not in names and found.setdefault(name, header) != header:
+        if not name and choice:
+            name = f"choice {choice[1]}"
+        if not name or name in names:
+            continue
+        if name in found:
             raise InputError(f"{quote(found[name])} or {quote(header)} is the {name}; {SAY}")
+        found[name] = header
     if found:
         guess = ",".join(f"{name}={header}" for name, header in found.items())
         _tell(printable(f"minise: guessed --columns {quote(guess, 300)}"))
@@ -83,41 +132,61 @@ def _translate(names: dict[str, str]) -> dict[str, str]:
 
 def _choice_columns(names: Iterable[str]) -> list[str]:
     """The names of the columns that hold one choice each, in their order."""
-    matches = {name: m for name in names if (m := _CHOICE.fullmatch(name))}
-    if not {"a", "b"} <= matches.keys():  # a column is called "n" by chance
-        matches = {name: m for name, m in matches.items() if len(name) > 1}
-    by_label = {m[1] or m[2]: name for name, m in matches.items()}
-    for labels in (list(ascii_lowercase), [str(i + 1) for i in range(len(matches))]):
-        if by_label.keys() == set(labels[: len(matches)]):
-            return [by_label[label] for label in labels[: len(matches)]]
-    raise InputError(
-        f"{_listed(sorted(matches))}; call choices choice_1, choice_2, ... or A, B, ..."
-    )
+    labels = {}
+    for name in names:
+        match = _CHOICE.fullmatch(name)
+        if match:
+            labels[name] = match[1] or match[2]
+    if not {"a", "b"} <= labels.keys():  # a column is called "n" by chance
+        labels = {name: label for name, label in labels.items() if len(name) > 1}
+    K = len(labels)
+    by_label = {label: name for name, label in labels.items()}
+    letters = list(ascii_lowercase[:K])
+    numbers = [str(i + 1) for i in range(K)]
+    for wanted in (letters, numbers):
+        if by_label.keys() == set(wanted):
+            return [by_label[label] for label in wanted]
+    found = _listed(sorted(labels))
+    raise InputError(f"{found}; call choices choice_1, choice_2, ... or A, B, ...")
 
 
 def _meaning(answer: Any, choices: Any, form: str) -> int | str:
     """The index of the choice that an answer of this form means; the answer if it means none."""
-    texts = [str(choice).strip() for choice in (choices if isinstance(choices, list) else ())]
-    text, index = str(answer).strip(), -1
+    texts = []
+    if isinstance(choices, list):
+        texts = [str(choice).strip() for choice in choices]
+    text = str(answer).strip()
+    index = -1
     if form == "text":
-        index = texts.index(text) if text in texts else -1
-    elif form == "letter" and (letter := re.fullmatch(r"[(\[]?([A-Za-z])[)\].:]?", text)):
-        index = ascii_lowercase.index(letter[1].lower())
-    elif form.startswith("index") and re.fullmatch("[0-9]{1,9}", text):
-        index = int(text) - int(form == "index1")
+        if text in texts:
+            index = texts.index(text)
+    elif form == "letter":
+        letter = re.fullmatch(r"[(\[]?([A-Za-z])[)\].:]?", text)
+        if letter:
+            index = ascii_lowercase.index(letter[1].lower())
+    elif re.fullmatch("[0-9]{1,9}", text):
+        index = int(text)
+        if form == "index1":
+            index -= 1
     return index if 0 <= index < len(texts) else text
 
 
 def _find_form(answers: Sequence[Any], choices: Sequence[Any], column: str) -> str:
     """The form that fits all answers, or the most of them. Raises InputError where forms that fit
     say different things, or where only counting from 1 fits."""
-    numbers = any(type(answer) is int for answer in answers)  # which are no letters and no texts
-    pairs, forms = list(zip(answers, choices, strict=True)), FORMS[2 if numbers else 0 :]
-    read = {form: [_meaning(*pair, form) for pair in pairs] for form in forms}
-    misfits = {form: sum(isinstance(meant, str) for meant in read[form]) for form in forms}
-    best = min(misfits, key=misfits.__getitem__)
-    fitting = [form for form in misfits if misfits[form] == 0 and form != "index1"]
-    if best == "index1" or any(read[form] != read[best] for form in fitting):
+    forms: Sequence[str] = FORMS
+    if any(type(answer) is int for answer in answers):  # they are no letters and no texts
+        forms = ("index0", "index1")
+    meanings: dict[str, list[int | str]] = {}
+    misfits = {}
+    for form in forms:
+        meanings[form] = []
+        for answer, choices_of_row in zip(answers, choices, strict=True):
+            meanings[form].append(_meaning(answer, choices_of_row, form))
+        misfits[form] = sum(isinstance(meaning, str) for meaning in meanings[form])
+    best = min(forms, key=misfits.__getitem__)
+    fitting = [form for form in forms if misfits[form] == 0 and form != "index1"]
+    if best == "index1" or any(meanings[form] != meanings[best] for form in fitting):
         say = " or ".join(f"answer_{form}={column}" for form in fitting or ["index1"])
         raise InputError(f"it is not clear how to read the answers; say --columns {say}")
     return best

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from minise.data.datasets import DATASETS, Dataset
 from minise.data.miniature import LARGEST, WORLDS, evaluation_questions
 from minise.data.question_file import read_rows, split_name
-from minise.data.rows import own_fields
+from minise.data.rows import Fields, own_fields
 from minise.errors import InputError, quote
 from minise.grouping import permutation
 from minise.loading.source import fetch
@@ -62,18 +61,20 @@ def load_tasks(texts: Sequence[str], selection: Selection = ALL) -> list[Task]:
     """The tasks of these names: of DATASETS or WORLDS, of a data set at a commit of the hub
     ("qasc@REVISION") or in a local file ("qasc@FILE"), or of the path of a file. Raises InputError
     for what is missing or malformed, and where no question is left."""
-    tasks: dict[str, Task] = {}
     if selection.limit is not None and selection.limit < 1:
         raise InputError(f"limit {selection.limit} leaves no question; give 1 or more")
-    for task in [_load(text, selection) for text in texts]:
+    whole_tasks = [_load(text, selection) for text in texts]
+    tasks: dict[str, Task] = {}
+    for task in whole_tasks:
         for K in selection.cut_to or [0]:
             name = f"{task.name}-k{K}" if K else task.name
             questions = _choose(task, K, selection)
-            if name in tasks or not questions:
+            if not questions:
                 after = f" after the first {selection.skip}" if selection.skip else ""
                 none = f"no question{after} has {K or 2} choices"
-                what = "is named twice" if questions else none
-                raise InputError(f"{name}: {what}; name other tasks or numbers")
+                raise InputError(f"{name}: {none}; name other tasks or numbers")
+            if name in tasks:
+                raise InputError(f"{name}: is named twice; name other tasks or numbers")
             tasks[name] = replace(task, name=name, questions=questions)
     return list(tasks.values())
 
@@ -82,12 +83,16 @@ def _load(text: str, selection: Selection) -> Task:
     """The task of a name, with all its questions."""
     name, _, place = text.partition("@")
     if text in WORLDS:
-        made = evaluation_questions(QUESTIONS, LARGEST, selection.question_seed, text)
-        return Task(text, text, made, text)
-    if (dataset := DATASETS.get(name)) is None:
-        return Task(split_name(Path(text))[0], "own", read_questions(Path(text), selection), text)
+        questions = evaluation_questions(QUESTIONS, LARGEST, selection.question_seed, text)
+        return Task(text, text, questions, text)
+    if name not in DATASETS:
+        path = Path(text)
+        own_name, _ = split_name(path)
+        return Task(own_name, "own", read_questions(path, selection), text)
+    dataset = DATASETS[name]
     path = Path(place)
-    if not split_name(path)[1]:
+    _, kind = split_name(path)
+    if not kind:
         folder, _ = fetch(dataset.repository, [dataset.file], place or None, "dataset")
         path = folder / dataset.file
     questions = read_questions(path, selection, dataset)
@@ -98,29 +103,43 @@ def read_questions(
     path: Path, selection: Selection = ALL, dataset: Dataset | None = None
 ) -> list[Question]:
     """The questions of a file, of a data set or (None) of the user's own. Raises InputError."""
-    rows, questions, number = read_rows(path), dict[str, Question](), 0
+    rows = read_rows(path)
+    questions: dict[str, Question] = {}
+    own: list[Fields] = []
+    place = rows[0].place
     try:
-        rows = dataset.prepare(rows) if dataset else rows
-        own = [] if dataset else own_fields([row for _, row in rows], selection.columns)
-        for number, (_, row) in enumerate(rows):
-            fields = dataset.convert(row, selection.question_seed) if dataset else own[number]
-            if fields is not None:
-                question = _question(*fields)
-                if questions.setdefault(question.id, question) is not question:
-                    raise InputError(f"another row has the id {quote(question.id)}; change one")
+        if dataset is None:
+            own = own_fields([placed.row for placed in rows], selection.columns)
+        else:
+            rows = dataset.prepare(rows)
+        for number, placed in enumerate(rows):
+            place = placed.place
+            fields: Fields | None
+            if dataset is None:
+                fields = own[number]
+            else:
+                fields = dataset.convert(placed.row, selection.question_seed)
+            if fields is None:
+                continue
+            question = _question(fields)
+            if question.id in questions:
+                raise InputError(f"another row has the id {quote(question.id)}; change one")
+            questions[question.id] = question
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # also InputError
         reason = error if isinstance(error, InputError) else f"{error!r}; take the published file"
-        raise InputError(f"{path}, {rows[number][0]}: {reason}") from None
+        raise InputError(f"{path}, {place}: {reason}") from None
     return list(questions.values())
 
 
-def _question(identity: Any, text: Any, choices: Any, answer: Any) -> Question:
+def _question(fields: Fields) -> Question:
     """The question of these fields, which `Question` checks."""
-    if isinstance(answer, str) and isinstance(choices, list):
+    answer = fields.answer
+    if isinstance(answer, str) and isinstance(fields.choices, list):
         problem = f"answer {quote(answer)} is none of its choices"
         raise InputError(f"{problem}; mend it, or say the form: --columns answer_FORM=HEADER")
-    question = Question(text, choices, "" if identity is None else str(identity), answer)
-    texts = [choice.strip() for choice in choices]
+    identity = "" if fields.id is None else str(fields.id)
+    question = Question(fields.text, fields.choices, identity, answer)
+    texts = [choice.strip() for choice in fields.choices]
     if answer is not None and texts.count(texts[answer]) > 1:
         raise InputError(f"two choices are {quote(texts[answer])}, the right one; leave one out")
     return question
@@ -128,11 +147,15 @@ def _question(identity: Any, text: Any, choices: Any, answer: Any) -> Question:
 
 def _choose(task: Task, K: int, selection: Selection) -> list[Question]:
     """The questions of a task with K of their choices each; 0: with all."""
-    enough, seed = max(selection.cut_to, default=0), selection.question_seed
+    seed = selection.question_seed
     if K and task.dataset in WORLDS:  # those of K choices must be held out, too
         return evaluation_questions(QUESTIONS, K, seed, task.dataset)[selection.part]
-    questions = [one for one in task.questions if len(one.choices) >= enough][selection.part]
-    return [_cut(question, K, seed) for question in questions] if K else questions
+    enough = max(selection.cut_to, default=0)
+    questions = [question for question in task.questions if len(question.choices) >= enough]
+    questions = questions[selection.part]
+    if K:
+        questions = [_cut(question, K, seed) for question in questions]
+    return questions
 
 
 def _cut(question: Question, K: int, seed: int) -> Question:

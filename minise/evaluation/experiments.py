@@ -81,7 +81,7 @@ ABLATIONS = (
 )
 BOTH = named("standard self-ensemble")
 MAIN = named("standard vector-scaling dirichlet self-ensemble cyclic cloze presence")
-MANY = named(
+OF_MANY_CHOICES = named(
     "standard m4:self-ensemble(group_size=4) m8:self-ensemble(group_size=8) "
     "m20:self-ensemble(group_size=20) cyclic geometric:cyclic(mean=geometric) cloze presence"
 )
@@ -90,7 +90,7 @@ SHUFFLED = named(
     "geometric-shuffled:cyclic(shuffled=true,mean=geometric) self-ensemble cloze"
 )
 THOUGHTS = named("standard cot reasoning self-ensemble")
-ENGINES = (
+LAYOUTS = (
     Variant("multi-pass", "self-ensemble", "separate"),
     Variant("single-pass", "self-ensemble", "packed"),
     Variant("tree", "self-ensemble", "tree"),
@@ -106,7 +106,7 @@ EXPERIMENTS = {
     "sensitivity": Experiment(sizes(), tables=("sizes",), figures=("sensitivity",)),
     "seeds": Experiment(BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0),
     "orders": Experiment(SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0),
-    "many-choices": Experiment(MANY, ("banking77",), figures=BY_K, cut_to=(20, 77)),
+    "many-choices": Experiment(OF_MANY_CHOICES, ("banking77",), figures=BY_K, cut_to=(20, 77)),
     "splitting": Experiment(
         splitting(),
         ("banking77",),
@@ -116,7 +116,7 @@ EXPERIMENTS = {
         keep_groups=True,
     ),
     "efficiency": Experiment(
-        ENGINES,
+        LAYOUTS,
         tables=("costs",),
         figures=(),
         peak=True,

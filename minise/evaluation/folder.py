@@ -11,6 +11,7 @@ import filelock
 import pandas as pd
 
 from minise.errors import InputError, quote
+from minise.evaluation.facts import read_facts
 from minise.files import write_file
 
 Shard = tuple[int, int]  # the i-th of n, from 0
@@ -24,15 +25,15 @@ def suffix(shard: Shard) -> str:
 
 def samples_path(folder: Path, task: str, method: str, shard: Shard = WHOLE) -> Path:
     """Where the answers of a method are."""
-    return inside(folder, f"samples-{task}-{method}{suffix(shard)}.jsonl")
+    return path_in(folder, f"samples-{task}-{method}{suffix(shard)}.jsonl")
 
 
 def texts_path(folder: Path, task: str, method: str, shard: Shard = WHOLE) -> Path:
     """Where the texts are that a model writes before it answers."""
-    return inside(folder, f"texts-{task}-{method}{suffix(shard)}.jsonl")
+    return path_in(folder, f"texts-{task}-{method}{suffix(shard)}.jsonl")
 
 
-def inside(folder: Path, name: str) -> Path:
+def path_in(folder: Path, name: str) -> Path:
     """A file of the folder, also where a method is named by a path."""
     return folder / re.sub(r"[/\\]", "_", name)
 
@@ -55,7 +56,7 @@ def opened(folder: Path, what: dict[str, Any], shard: Shard) -> Iterator[None]:
         raise InputError(f"{folder}: could not be written ({reason}); choose another") from None
     with lock:
         for path in run_files(folder):
-            found = difference_of(json.loads(path.read_bytes()), what)
+            found = difference_of(read_facts(path).whole, what)
             if found:
                 raise InputError(f"{folder} holds another run ({found}); choose another folder")
         write_file(folder / f"run{suffix(shard)}.json", json.dumps(what, indent=1) + "\n")

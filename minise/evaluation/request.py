@@ -57,15 +57,14 @@ class Run:
 
 def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
     """What must be equal for a run to go on in a folder, as JSON gives it back."""
-    what = {
-        **run.about,
-        **describe_model(lm),
-        "versions": {"minise": __version__, "torch": torch.__version__},
-        "shards": run.shard[1],
-        "keep": {"groups": run.keep.groups, "text": run.keep.text},
-        "tasks": {task.name: describe_task(lm, task) for task in run.tasks},
-    }
-    text = re.sub(" at 0x[0-9a-f]+", "", json.dumps(what, default=repr))  # of functions
+    what = dict(run.about)
+    what.update(describe_model(lm))
+    what["versions"] = {"minise": __version__, "torch": torch.__version__}
+    what["shards"] = run.shard[1]
+    what["keep"] = {"groups": run.keep.groups, "text": run.keep.text}
+    what["tasks"] = {task.name: describe_task(lm, task) for task in run.tasks}
+    text = json.dumps(what, default=repr)
+    text = re.sub(" at 0x[0-9a-f]+", "", text)  # of functions
     return dict(json.loads(text))
 
 
@@ -77,14 +76,18 @@ def describe_model(lm: LanguageModel) -> dict[str, Any]:
             "model": lm.name,
             "revision": lm.revision,
             "weights": weights_hash(lm),
-            "parameters": sum(x.numel() for x in lm.decoder.parameters()),
+            "parameters": sum(parameter.numel() for parameter in lm.decoder.parameters()),
             "dtype": str(lm.decoder.dtype).removeprefix("torch."),
             "device": str(lm.decoder.device).partition(":")[0],
             "equal_bits": isinstance(lm.decoder, EqualBits),
         }
+    what: dict[str, Any] = {"model": lm.name}
+    for name in ("revision", "weights", "parameters", "dtype", "device"):
+        what[name] = None
+    what["equal_bits"] = False
     about: Callable[[], dict[str, str]] = getattr(lm, "about", dict)
-    unknown = dict.fromkeys(("revision", "weights", "parameters", "dtype", "device"))
-    return {"model": lm.name, **unknown, "equal_bits": False, **about()}
+    what.update(about())
+    return what
 
 
 def weights_hash(lm: LocalModel) -> str:
@@ -100,6 +103,7 @@ def weights_hash(lm: LocalModel) -> str:
 def describe_task(lm: LanguageModel, task: TaskRun) -> dict[str, Any]:
     """The questions by a hash, and the methods."""
     sizes = {len(asked.question.choices) for asked in task.questions}
+    keys = [key_of_question(asked) for asked in task.questions]
     methods = {}
     for variant, method in zip(task.variants, task.methods.values(), strict=True):
         methods[variant.name] = describe_method(lm, variant, method, task.options)
@@ -107,7 +111,7 @@ def describe_task(lm: LanguageModel, task: TaskRun) -> dict[str, Any]:
         "dataset": task.dataset,
         "choices": sizes.pop() if len(sizes) == 1 else None,
         "questions": len(task.questions),
-        "hash": hash_of([key_of_question(asked) for asked in task.questions]),
+        "hash": hash_of(keys),
         "options": task.options,
         "methods": methods,
     }
@@ -120,7 +124,7 @@ def describe_method(
     _, own = read_settings(variant.text)
     template = None
     if "template" in vars(method):
-        template = {**options, **own}.get("template", "default")
+        template = own.get("template", options.get("template", "default"))
     return {
         "text": variant.text,
         "engine": variant.engine or lm.engine,
@@ -138,7 +142,8 @@ def engine_code(lm: LanguageModel) -> str | None:
     source, _, _ = lm.engine.rpartition(":")
     if not source:
         return None
-    return code_hash(source if source.endswith(".py") else str(sys.modules[source].__file__))
+    file = source if source.endswith(".py") else str(sys.modules[source].__file__)
+    return code_hash(file)
 
 
 def code_hash(path: str) -> str:

@@ -8,14 +8,16 @@ from typing import Any
 
 from minise.errors import InputError, Unsuited, one_line
 from minise.evaluation import folder as files
+from minise.evaluation.facts import RunFacts, TaskFacts, read_facts
 from minise.evaluation.metrics import difference, holm, measure
 from minise.evaluation.request import hash_of
-from minise.evaluation.rows import Row, key_of, read_rows
+from minise.evaluation.rows import key_of, line_of, read_answers
 from minise.files import write_file
 from minise.methods.fitted import Fitted
 from minise.methods.registry import make_method
+from minise.methods.saved import SavedAnswer
 
-Named = dict[str, list[Row]]  # lines by their method
+ByMethod = dict[str, list[SavedAnswer]]  # the answers to one task
 
 
 @dataclass(frozen=True)
@@ -25,73 +27,77 @@ class Pair:
     task: str
     a: str
     b: str
-    rows_a: list[Row]
-    rows_b: list[Row]
+    answers_a: list[SavedAnswer]
+    answers_b: list[SavedAnswer]
 
 
 @dataclass(frozen=True)
 class Results:
-    """A finished run: its lines by task, and results.json, of which `what` is the config."""
+    """A finished run: what run.json says, the answers by task, why methods are left out, and the
+    content of results.json."""
 
     folder: Path
-    what: dict[str, Any]
-    rows: dict[str, Named]
+    facts: RunFacts
+    answers: dict[str, ByMethod]
+    left_out: list[str]
     content: dict[str, Any]
 
 
 def read_run(folder: Path) -> Results:
     """Join, fit and measure a run, and write results.json. Raises InputError for a folder that
     holds no run, a part of another run, or not all answers."""
-    what = read_what(folder)
+    facts = read_joined_facts(folder)
     left_out: list[str] = []
-    what["left_out"] = left_out
-    rows: dict[str, Named] = {}
-    for task, facts in what["tasks"].items():
-        done, reasons = read_task(folder, task, facts, what["shards"])
+    answers: dict[str, ByMethod] = {}
+    for task, task_facts in facts.tasks.items():
+        done, reasons = read_task(folder, task, task_facts, facts.shards)
         left_out += reasons
-        left_out += fit(done, task, facts)
+        left_out += fit(done, task, task_facts)
         if not done:
             raise InputError(f"{left_out[0]}; name another method")
-        rows[task] = {name: done[name] for name in facts["methods"] if name in done}
-        for name, lines in rows[task].items():
-            if what["shards"] > 1 or facts["methods"][name]["fitted"]:
-                text = "".join(json.dumps(line) + "\n" for line in lines)
-                write_file(files.samples_path(folder, task, name), text)
+        answers[task] = {name: done[name] for name in task_facts.methods if name in done}
+        for name, of_method in answers[task].items():
+            if facts.shards > 1 or task_facts.methods[name].fitted:
+                lines = [json.dumps(line_of(answer)) + "\n" for answer in of_method]
+                write_file(files.samples_path(folder, task, name), "".join(lines))
 
     results: dict[str, dict[str, Any]] = {}
-    for task, named in rows.items():
+    for task, by_method in answers.items():
         results[task] = {}
-        for name, lines in named.items():
-            template = what["tasks"][task]["methods"][name]["template"]
-            results[task][name] = {"template": template, **measure(lines)}
-    content = {"config": what, "results": results, "differences": inside(rows)}
+        for name, of_method in by_method.items():
+            numbers: dict[str, Any] = {"template": facts.tasks[task].methods[name].template}
+            numbers.update(measure(of_method))
+            results[task][name] = numbers
+    content = {
+        "config": {**facts.whole, "left_out": left_out},
+        "results": results,
+        "differences": within_run(answers),
+    }
     write_file(folder / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
-    return Results(folder, what, rows, content)
+    return Results(folder, facts, answers, left_out, content)
 
 
-def read_what(folder: Path) -> dict[str, Any]:
+def read_joined_facts(folder: Path) -> RunFacts:
     """What the run is. The shards must agree on it."""
     paths = files.run_files(folder)
     if not paths:
         raise InputError(f"{folder}: holds no run; give a folder of minise eval")
     first, *others = paths
-    what = json.loads(first.read_bytes())
+    facts = read_facts(first)
     for path in others:
-        differs = files.difference_of(json.loads(path.read_bytes()), what)
+        differs = files.difference_of(read_facts(path).whole, facts.whole)
         if differs:
             raise InputError(f"{path}: is no part of the run in {first.name}: {differs}; move it")
-    write_file(folder / "run.json", json.dumps(what, indent=1) + "\n")
-    return dict(what)
+    write_file(folder / "run.json", json.dumps(facts.whole, indent=1) + "\n")
+    return facts
 
 
-def read_task(
-    folder: Path, task: str, facts: dict[str, Any], shards: int
-) -> tuple[Named, list[str]]:
+def read_task(folder: Path, task: str, facts: TaskFacts, shards: int) -> tuple[ByMethod, list[str]]:
     """The answers of the methods that asked the model, and why some are left out."""
-    done: Named = {}
+    done: ByMethod = {}
     left_out = []
-    for name, method in facts["methods"].items():
-        if method["fitted"]:
+    for name, method in facts.methods.items():
+        if method.fitted:
             continue
         paths = [files.samples_path(folder, task, name, (i, shards)) for i in range(shards)]
         marks = [path.with_suffix(files.LEFT_OUT) for path in paths]
@@ -103,31 +109,35 @@ def read_task(
     return done, left_out
 
 
-def read_shards(paths: Sequence[Path], facts: dict[str, Any]) -> list[Row]:
+def read_shards(paths: Sequence[Path], facts: TaskFacts) -> list[SavedAnswer]:
     """The answers of one method to one task, in the order of the questions, which were dealt by
     striding."""
-    rows: list[Row] = [{}] * facts["questions"]
     n = len(paths)
+    parts = []
     for i, path in enumerate(paths):
-        part = read_rows(path)
-        wanted = len(rows[i::n])
+        part = read_answers(path)
+        wanted = len(range(i, facts.questions, n))
         if len(part) != wanted:
             shard = f" --shard {i}/{n}" if n > 1 else ""
             lack = f"{len(part)} of {wanted} answers"
             raise InputError(f"{path}: has {lack}; finish it by the same minise eval{shard}")
-        rows[i::n] = part
-    if hash_of([key_of(row) for row in rows]) != facts["hash"]:
+        parts.append(part)
+    answers = []
+    for number in range(facts.questions):
+        part = parts[number % n]
+        answers.append(part[number // n])
+    if hash_of([key_of(answer) for answer in answers]) != facts.hash:
         reason = "has answers to other questions than run.json names; ask them in another folder"
         raise InputError(f"{paths[0]}: {reason}")
-    return rows
+    return answers
 
 
-def fit(done: Named, task: str, facts: dict[str, Any]) -> list[str]:
+def fit(done: ByMethod, task: str, facts: TaskFacts) -> list[str]:
     """Add the answers of the fitted methods, those that need one last; why some are left out."""
     methods: dict[str, Fitted] = {}
-    for name, one in facts["methods"].items():
-        if one["fitted"]:
-            _, method = make_method(one["text"], facts["options"])
+    for name, method_facts in facts.methods.items():
+        if method_facts.fitted:
+            _, method = make_method(method_facts.text, facts.options)
             assert isinstance(method, Fitted)
             methods[name] = method
 
@@ -147,16 +157,16 @@ def fit(done: Named, task: str, facts: dict[str, Any]) -> list[str]:
     return left_out
 
 
-def inside(rows: dict[str, Named]) -> dict[str, list[dict[str, Any]]]:
+def within_run(answers: dict[str, ByMethod]) -> dict[str, list[dict[str, Any]]]:
     """The differences within a run, by their task: each method minus the first."""
     pairs = []
-    for task, named in rows.items():
-        first, *others = named
+    for task, by_method in answers.items():
+        first, *others = by_method
         for name in others:
-            pairs.append(Pair(task, name, first, named[name], named[first]))
-    found: dict[str, list[dict[str, Any]]] = {task: [] for task in rows}
-    for one in differences(pairs):
-        found[one["task"]].append(one)
+            pairs.append(Pair(task, name, first, by_method[name], by_method[first]))
+    found: dict[str, list[dict[str, Any]]] = {task: [] for task in answers}
+    for numbers in differences(pairs):
+        found[numbers["task"]].append(numbers)
     return found
 
 
@@ -164,11 +174,12 @@ def between(labels: Sequence[str], runs: Sequence[Results]) -> list[dict[str, An
     """Each later run against the first: methods of one name on the same questions."""
     pairs = []
     for label, run in zip(labels[1:], runs[1:], strict=True):
-        for task, named in run.rows.items():
-            of_first = runs[0].rows.get(task, {})
-            for name, rows in named.items():
-                a, b = f"{label}: {name}", f"{labels[0]}: {name}"
-                pairs.append(Pair(task, a, b, rows, of_first.get(name, [])))
+        for task, by_method in run.answers.items():
+            of_first = runs[0].answers.get(task, {})
+            for name, answers in by_method.items():
+                a = f"{label}: {name}"
+                b = f"{labels[0]}: {name}"
+                pairs.append(Pair(task, a, b, answers, of_first.get(name, [])))
     return differences(pairs)
 
 
@@ -176,10 +187,10 @@ def differences(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """Those of pairs that share questions, with p values corrected over all of them."""
     found = []
     for pair in pairs:
-        numbers = difference(pair.rows_a, pair.rows_b)
+        numbers = difference(pair.answers_a, pair.answers_b)
         if numbers is not None:
             found.append({"task": pair.task, "a": pair.a, "b": pair.b, **numbers})
-    corrected = holm([one["mcnemar_p"] for one in found])
-    for one, p in zip(found, corrected, strict=True):
-        one["holm_p"] = p
+    corrected = holm([numbers["mcnemar_p"] for numbers in found])
+    for numbers, p in zip(found, corrected, strict=True):
+        numbers["holm_p"] = p
     return found

@@ -1,34 +1,48 @@
-"""A row: the answer to one question as a line of a samples file has it (docs/evaluation.md)."""
+"""The lines of a samples file: the answers of one method to one task (docs/evaluation.md)."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from minise.data.kinds import from_object
 from minise.errors import InputError
 from minise.evaluation.lines import read_lines
 from minise.method import Group
-from minise.methods.first_trials import group_records
+from minise.methods.first_trials import saved_groups
+from minise.methods.saved import SavedAnswer, SavedGroup
 from minise.pipeline import Answered
 from minise.question import Asked
 
-Row = dict[str, Any]
-KEYS = ("seed", "id", "question_hash", "answer")  # which question a row answers
-NEEDED = (*KEYS, "prediction", "probabilities", "scores", "tokens")
+Key = tuple[int, str, str, int | None]  # seed, id, question_hash, answer
+# The fields of a line in their order: of an answer that a model gave, and of one that was made from
+# others.
+GIVEN = (
+    *("id", "seed", "cluster", "question_hash", "answer", "prediction", "probabilities", "scores"),
+    *("label", "logits", "on_labels", "null", "tokens", "seconds"),
+    *("peak_bytes", "groups", "notes", "question", "choices"),
+)
+REMADE = (
+    *("id", "seed", "cluster", "question_hash", "answer", "tokens", "question", "choices"),
+    *("prediction", "probabilities", "scores"),
+)
+WHERE_KEPT = ("peak_bytes", "groups", "notes", "question", "choices")  # others may be null
 
 
 @dataclass(frozen=True)
 class Keep:
-    """What a row has only where it is asked for. groups: the result of each prompt. text: of the
+    """What a line has only where it is asked for. groups: the result of each prompt. text: of the
     question and its choices, and what a model writes."""
 
     groups: bool = False
     text: bool = False
 
 
-def row_of(answered: Answered, keep: Keep, engine: str, peak_bytes: int | None = None) -> Row:
-    """The row of an answer that a model gave by this engine."""
+def saved(
+    answered: Answered, keep: Keep, engine: str, peak_bytes: int | None = None
+) -> SavedAnswer:
+    """What is kept of an answer that a model gave by this engine."""
     question = answered.asked.question
     answer = answered.answer
     label = None
@@ -37,35 +51,30 @@ def row_of(answered: Answered, keep: Keep, engine: str, peak_bytes: int | None =
     logits = None
     if answer.on_labels is not None:
         logits = answered.logits[0].labels.tolist()
-    row: Row = {
-        "id": question.id,
-        "seed": answered.asked.seed,
-        "cluster": question.cluster or None,
-        "question_hash": question.content_hash,
-        "answer": question.answer,
-        "prediction": answer.prediction,
-        "probabilities": answer.probabilities.tolist(),
-        "scores": answer.scores.tolist(),
-        "label": label,
-        "logits": logits,
-        "on_labels": answer.on_labels,
-        "null": mean_null(answer.groups),
-        "tokens": answered.tokens,
-        "seconds": answered.seconds,
-    }
-    if peak_bytes is not None:
-        row["peak_bytes"] = peak_bytes
-    if keep.groups:
-        row["groups"] = group_records(answer, answered.prompts, engine)
     notes = dict(answer.notes)
     if not keep.text:
         notes.pop("reasoning", None)
-    if notes:
-        row["notes"] = notes
-    if keep.text:
-        row["question"] = question.text
-        row["choices"] = list(question.choices)
-    return row
+    return SavedAnswer(
+        id=question.id,
+        seed=answered.asked.seed,
+        cluster=question.cluster or None,
+        question_hash=question.content_hash,
+        answer=question.answer,
+        prediction=answer.prediction,
+        probabilities=answer.probabilities.tolist(),
+        scores=answer.scores.tolist(),
+        label=label,
+        logits=logits,
+        on_labels=answer.on_labels,
+        null=mean_null(answer.groups),
+        tokens=answered.tokens,
+        seconds=answered.seconds,
+        peak_bytes=peak_bytes,
+        groups=saved_groups(answer, answered.prompts, engine) if keep.groups else None,
+        notes=notes or None,
+        question=question.text if keep.text else None,
+        choices=list(question.choices) if keep.text else None,
+    )
 
 
 def mean_null(groups: Sequence[Group]) -> float | None:
@@ -79,28 +88,46 @@ def mean_null(groups: Sequence[Group]) -> float | None:
     return total / weights if weights else None
 
 
-def key_of(row: Row) -> tuple[Any, ...]:
-    """Which question a row answers."""
-    return tuple(row[name] for name in KEYS)
+def key_of(answer: SavedAnswer) -> Key:
+    """Which question it answers."""
+    return answer.seed, answer.id, answer.question_hash, answer.answer
 
 
-def key_of_question(asked: Asked) -> tuple[Any, ...]:
+def key_of_question(asked: Asked) -> Key:
     """The same, of a question that is to be answered."""
     question = asked.question
     return asked.seed, question.id, question.content_hash, question.answer
 
 
-def read_rows(path: Path, cut: bool = False) -> list[Row]:
-    """The rows of a file, none if there is no file; `cut` as for `read_lines`. Raises InputError
+def line_of(answer: SavedAnswer) -> dict[str, Any]:
+    """The answer as its line has it."""
+    line = {}
+    for name in REMADE if answer.seconds is None else GIVEN:
+        value = getattr(answer, name)
+        if name == "groups" and value is not None:
+            value = [asdict(group) for group in value]
+        if value is not None or name not in WHERE_KEPT:
+            line[name] = value
+    return line
+
+
+def answer_of(line: Any) -> SavedAnswer:
+    """The answer that a line holds. Raises InputError for what is none."""
+    groups = line.get("groups") if isinstance(line, dict) else None
+    if isinstance(groups, list):
+        line = {**line, "groups": [from_object(SavedGroup, group) for group in groups]}
+    return from_object(SavedAnswer, line)
+
+
+def read_answers(path: Path, cut: bool = False) -> list[SavedAnswer]:
+    """The answers of a file, none if there is no file; `cut` as for `read_lines`. Raises InputError
     for a line that is no answer."""
-    rows: list[Row] = []
+    answers = []
     for number, line in enumerate(read_lines(path, cut), 1):
         try:
-            row = json.loads(line)
-            for name in NEEDED:
-                row[name]
-        except (ValueError, LookupError, TypeError):
+            answers.append(answer_of(json.loads(line)))
+        except (ValueError, RecursionError) as error:  # also InputError
+            reason = error if isinstance(error, InputError) else "it is no JSON"
             remedy = "delete it and what follows, then run the same command again"
-            raise InputError(f"{path}, line {number}: is no answer; {remedy}") from None
-        rows.append(row)
-    return rows
+            raise InputError(f"{path}, line {number}: {reason}; {remedy}") from None
+    return answers

@@ -19,7 +19,14 @@ from minise.evaluation.folder import LEFT_OUT, opened, samples_path, texts_path
 from minise.evaluation.lines import append_line
 from minise.evaluation.peak import Measured
 from minise.evaluation.request import Run, describe
-from minise.evaluation.rows import Keep, key_of, key_of_question, read_rows, row_of
+from minise.evaluation.rows import (
+    Keep,
+    key_of,
+    key_of_question,
+    line_of,
+    read_answers,
+    saved,
+)
 from minise.evaluation.texts import KeptTexts
 from minise.files import write_file
 from minise.lm import LanguageModel, LocalModel
@@ -80,14 +87,12 @@ def append_answers(
     texts: Texts | None,
 ) -> None:
     """Write a line for each question that has none. Each is on the disk before the next pass."""
-    rows = read_rows(path, cut=True)
     title = shorten(path.stem.removeprefix("samples-"), 60)
-    for row, asked in zip(rows, questions, strict=False):
-        if key_of(row) != key_of_question(asked):
-            raise InputError(f"{path}: holds answers to other questions; choose another folder")
-    if len(rows) > len(questions):
+    kept = read_answers(path, cut=True)
+    done = len(kept)
+    asked_before = [key_of(answer) for answer in kept]
+    if asked_before != [key_of_question(asked) for asked in questions[:done]]:
         raise InputError(f"{path}: holds answers to other questions; choose another folder")
-    done = len(rows)
     bar = tqdm(total=len(questions), initial=done, desc=title, disable=None)
     with path.open("ab") as file, bar:
         try:
@@ -96,7 +101,8 @@ def append_answers(
                 ask(lm, method, questions[done].question)
             for answered in answers(lm, method, questions, done, texts):
                 peak_bytes = lm.peak_bytes if isinstance(lm, Measured) else None
-                append_line(file, row_of(answered, keep, lm.engine, peak_bytes))
+                answer = saved(answered, keep, lm.engine, peak_bytes)
+                append_line(file, line_of(answer))
                 done += 1
                 bar.update()
         except InputError as error:  # also Unsuited

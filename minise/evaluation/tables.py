@@ -15,19 +15,37 @@ from minise.evaluation.metrics import LOSSES, NAMES, READ_OUT, SHARES
 from minise.evaluation.results import Results
 from minise.prompt import LABELS
 
-Cell = dict[str, Any]
+Cell = dict[str, Any]  # facts and numbers by their names: headings, and those of paper.json
 NUMBERED = [*LABELS, *map(str, range(len(LABELS) + 1, 1000))]
 PAPER = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
-# How a number is written, and by what it is multiplied; others are ".3f" and 1.
-FORMS: dict[str, tuple[str, float]] = {
-    **dict.fromkeys((*SHARES, *READ_OUT, "on_labels_p5"), (".1f", 100)),
-    **dict.fromkeys(("seeds_mean", "seeds_sd"), (".2f", 100)),
-    **dict.fromkeys(("n", "tokens", "peak_bytes"), (",.0f", 1)),
-    "seconds": (".4f", 1),
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a number is written: `digits` as for `format`, after it is multiplied by `factor`."""
+
+    digits: str
+    factor: float = 1
+
+    def write(self, number: float) -> str:
+        return format(self.factor * number, self.digits)
+
+
+PERCENT = Format(".1f", 100)
+COUNT = Format(",.0f")
+FORMATS = {  # of those that have other than three digits
+    **dict.fromkeys((*SHARES, *READ_OUT), PERCENT),
+    "on_labels_p5": PERCENT,
+    "seeds_mean": Format(".2f", 100),
+    "seeds_sd": Format(".2f", 100),
+    "n": COUNT,
+    "tokens": COUNT,
+    "peak_bytes": COUNT,
+    "seconds": Format(".4f"),
 }
 WITH_INTERVAL = (*SHARES, *LOSSES, "ece", "auroc")
 EACH = ("model", "task", "method")
-ALL = ("n", *NAMES, "on_labels_p5")
+EVERY_NUMBER = ("n", *NAMES, "on_labels_p5")
 
 
 @dataclass(frozen=True)
@@ -41,7 +59,7 @@ class Table:
 
 
 TABLES = {
-    "all": Table("All numbers", EACH, ALL),
+    "all": Table("All numbers", EACH, EVERY_NUMBER),
     "accuracy": Table("Accuracy", ("model", "task"), ["accuracy"], "method"),
     "weights": Table("Accuracy", ("checkpoint", "task"), ["accuracy"], "weights"),
     "sizes": Table("Accuracy by m and N", ("model", "task", "N"), ["accuracy"], "m"),
@@ -58,53 +76,71 @@ ece: 15 bins of equal width."""
 
 def labels(runs: Sequence[Results]) -> list[str]:
     """The runs by their models; by their folders, where that does not tell them apart."""
-    names = [run.what["model"].rpartition("weights/")[2] for run in runs]
+    names = [run.facts.model.rpartition("weights/")[2] for run in runs]
     return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
 
 
 def cells_of(runs: Sequence[Results]) -> list[Cell]:
     cells = []
     for label, run in zip(labels(runs), runs, strict=True):
-        for task, numbers in run.content["results"].items():
-            for method, of_method in numbers.items():
-                facts = facts_of(run, task, method)
-                cells.append({**facts, **of_method, "model": label, "task": task, "method": method})
+        for task, by_method in run.content["results"].items():
+            for method, numbers in by_method.items():
+                cell = facts_of(run, task, method)
+                cell.update(numbers)
+                cell.update(model=label, task=task, method=method)
+                cells.append(cell)
     return cells
 
 
-def facts_of(run: Results, task: str, method: str) -> Cell:
+def facts_of(run: Results, task_name: str, method_name: str) -> Cell:
     """What a cell is: the facts of its run, of its task and of its method."""
-    of_task = run.what["tasks"][task]
-    own = of_task["methods"][method]
-    source = of_task["methods"].get(own["settings"].get("of"), {})  # of first trials
-    settings = {**source.get("settings", {}), **own["settings"]}
-    weights = run.what["quantize"] or "full precision"
-    if method != "standard":
-        weights += f" + {method}"
+    task = run.facts.tasks[task_name]
+    method = task.methods[method_name]
+    settings: dict[str, Any] = {}
+    source = task.methods.get(method.settings.get("of", ""))  # of first trials
+    if source is not None:
+        settings.update(source.settings)
+    settings.update(method.settings)
+    weights = run.facts.quantize or "full precision"
+    if method_name != "standard":
+        weights += f" + {method_name}"
     return {
-        **run.what,
-        **of_task,
-        **own,
-        "checkpoint": run.what["model"],
+        "checkpoint": run.facts.model,
+        "experiment": run.facts.experiment,
+        "quantize": run.facts.quantize,
+        "limit": run.facts.limit,
+        "seeds": run.facts.seeds,
+        "dataset": task.dataset,
+        "choices": task.choices,
+        "questions": task.questions,
+        "kind": method.kind,
+        "engine": method.engine,
         "settings": settings,
         "m": f"m={settings.get('group_size')}",
         "N": f"{settings.get('trials')}",
-        "K": f"K={of_task['choices']}",
+        "K": f"K={task.choices}",
         "weights": weights,
-        "billions": round((run.what["parameters"] or 0) / 1e9, 3),
+        "billions": round((run.facts.parameters or 0) / 1e9, 3),
     }
 
 
 def with_averages(cells: list[Cell]) -> list[Cell]:
     """After the cells their means over several data sets, without intervals, for methods on all."""
-    averages = []
     count = len({cell["dataset"] for cell in cells})
+    if count < 2:
+        return cells
+    averages = []
     for _, group in pd.DataFrame(cells).groupby(["model", "method"], sort=False):
-        if group.dataset.nunique() == len(group) == count > 1:
-            cell = group.iloc[0].to_dict() | {f"{name}_interval": None for name in NAMES}
-            cell |= {name: group[name].astype(float).mean() for name in NAMES}
-            cell |= {"task": "average", "dataset": "average", "questions": group.questions.sum()}
-            averages.append(cell)
+        if len(group) != count or group.dataset.nunique() != count:
+            continue
+        average = group.iloc[0].to_dict()
+        for name in NAMES:
+            average[name] = group[name].astype(float).mean()
+            average[f"{name}_interval"] = None
+        average["task"] = "average"
+        average["dataset"] = "average"
+        average["questions"] = group.questions.sum()
+        averages.append(average)
     return cells + averages
 
 
@@ -115,7 +151,9 @@ def paper(cell: Cell, name: str) -> Any:
     engine = OLD_ENGINES.get(engine, engine)
     if ":" in engine:
         return None  # it is the user's own
-    facts = {**cell, **cell["settings"], "engine": engine, "four_bit": cell["quantize"] is not None}
+    facts = cell | cell["settings"]
+    facts["engine"] = engine
+    facts["four_bit"] = cell["quantize"] is not None
     if engine.startswith("without-"):
         facts["kind"] = engine  # runs before had the ablations as methods
     count = PAPER["questions"].get(cell["dataset"], 0) * len(cell["seeds"])
@@ -132,15 +170,17 @@ def paper(cell: Cell, name: str) -> Any:
 
 def text(cell: Cell, heading: str) -> str:
     """What a table shows of a cell; "-" for what is not defined or was not measured."""
-    value, interval = cell.get(heading), cell.get(f"{heading}_interval")
+    value = cell.get(heading)
     if value is None or value != value:  # NaN
         return "-"
     if not isinstance(value, int | float):
         return str(value)
-    form, factor = FORMS.get(heading, (".3f", 1))
-    shown = format(factor * value, form)
+    form = FORMATS.get(heading, Format(".3f"))
+    shown = form.write(value)
+    interval = cell.get(f"{heading}_interval")
     if interval and heading in WITH_INTERVAL:
-        shown += f" [{', '.join(format(factor * x, form) for x in interval)}]"
+        bounds = ", ".join(form.write(bound) for bound in interval)
+        shown += f" [{bounds}]"
     printed = paper(cell, heading)
     return shown if printed is None else f"{shown} (paper {printed})"
 
@@ -152,7 +192,9 @@ def table(name: str, cells: list[Cell]) -> pd.DataFrame:
     headings = [*form.row, *form.numbers]
     if form.across:
         headings.append(form.across)
-    rows = [{heading: text(cell, heading) for heading in headings} for cell in with_averages(cells)]
+    rows = []
+    for cell in with_averages(cells):
+        rows.append({heading: text(cell, heading) for heading in headings})
     frame = pd.DataFrame(rows)
     if form.across:
         number = form.numbers[0]
@@ -167,21 +209,31 @@ def picks(cells: Sequence[Cell]) -> pd.DataFrame:
     rows = []
     for cell in cells:
         for name, counts in (("(answers)", "answers"), (cell["method"], "picks")):
-            by_label = dict(zip(NUMBERED, map(str, cell.get(counts, [])), strict=False))
-            rows.append({"model": cell["model"], "task": cell["task"], "method": name} | by_label)
+            row = {"model": cell["model"], "task": cell["task"], "method": name}
+            for label, count in zip(NUMBERED, cell.get(counts, []), strict=False):
+                row[label] = str(count)
+            rows.append(row)
     return pd.DataFrame(rows).drop_duplicates().fillna("-")
 
 
-def differences(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    texts = []
-    for one in rows:
-        points = [f"{100 * x:+.2f}" for x in (one["accuracy"], *one["interval"])]
-        right = f"{one['only_a']} / {one['only_b']} of {one['clusters']}"
-        ps = [f"{one[name]:.2g}" for name in ("mcnemar_p", "holm_p")]
-        names = one["task"], f"{one['a']} - {one['b']}"
-        texts.append([*names, "{} [{}, {}]".format(*points), *ps, right, f"{one['changed']:,}"])
-    headings = ["task", "difference", "points of accuracy", "McNemar p", "corrected p (Holm)"]
-    return pd.DataFrame(texts, columns=[*headings, "only first / second right", "changed"])
+def differences(found: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    rows = []
+    for numbers in found:
+        low, high = numbers["interval"]
+        points = "{:+.2f} [{:+.2f}, {:+.2f}]"
+        row = {
+            "task": numbers["task"],
+            "difference": f"{numbers['a']} - {numbers['b']}",
+            "points of accuracy": points.format(100 * numbers["accuracy"], 100 * low, 100 * high),
+            "McNemar p": f"{numbers['mcnemar_p']:.2g}",
+            "corrected p (Holm)": f"{numbers['holm_p']:.2g}",
+            "only first / second right": (
+                f"{numbers['only_a']} / {numbers['only_b']} of {numbers['clusters']}"
+            ),
+            "changed": f"{numbers['changed']:,}",
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def markdown(title: str, frame: pd.DataFrame, width: int | None = None) -> str:
@@ -189,16 +241,24 @@ def markdown(title: str, frame: pd.DataFrame, width: int | None = None) -> str:
     `width` also columns at the right, until it fits."""
     if "model" in frame and frame.model.nunique() == 1:
         frame = frame.drop(columns="model")
-    columns = [[clean(str(x)) for x in (name, *frame[name])] for name in frame]
+    columns = []  # of each the heading, and the texts below it
+    for heading in frame:
+        columns.append([clean(str(words)) for words in (heading, *frame[heading])])
     sizes = [max(map(len, column)) for column in columns]
     shown = len(columns)
     while width is not None and shown > 3 and sum(sizes[:shown]) + 3 * shown >= width:
         shown -= 1
-    lines = [list(line) for line in zip(*columns[:shown], strict=True)]
-    lines.insert(1, ["-" * size for size in sizes[:shown]])
-    padded = [f"| {' | '.join(map(str.ljust, line, sizes))} |" for line in lines]
-    more = ", ".join(column[0] for column in columns[shown:])
-    return "\n".join([f"{title}\n", *padded, *([f"(more in report.md: {more})"] if more else [])])
+    padded = []
+    for column, size in zip(columns[:shown], sizes, strict=False):
+        heading, *texts = [words.ljust(size) for words in column]
+        padded.append([heading, "-" * size, *texts])
+    lines = [f"{title}\n"]
+    for cells in zip(*padded, strict=True):
+        lines.append(f"| {' | '.join(cells)} |")
+    if shown < len(columns):
+        more = ", ".join(column[0] for column in columns[shown:])
+        lines.append(f"(more in report.md: {more})")
+    return "\n".join(lines)
 
 
 def clean(words: str) -> str:
@@ -209,7 +269,7 @@ def report(runs: Sequence[Results], between: Sequence[Any] = (), width: int | No
     """All tables of one experiment's runs, and how to read them, as Markdown."""
     cells = cells_of(runs)
     names = labels(runs)
-    experiment = EXPERIMENTS.get(runs[0].what["experiment"], NO_EXPERIMENT)
+    experiment = EXPERIMENTS.get(runs[0].facts.experiment or "", NO_EXPERIMENT)
     frames = {TABLES[name].title: table(name, cells) for name in experiment.tables}
     frames["Picks by label, in the question's order"] = picks(cells)
     for name, run in zip(names, runs, strict=True):
@@ -241,22 +301,20 @@ def few_on_labels(cell: Cell) -> str:
 
 def about(name: str, run: Results) -> str:
     """A line on a run: the model, how it ran, the questions, and what is left out."""
-    what = run.what
-    ran = []
-    for fact in ("dtype", "device", "server"):
-        if what.get(fact):
-            ran.append(what[fact])
-    if what.get("equal_bits"):  # runs before do not say
+    facts = run.facts
+    ran = [fact for fact in (facts.dtype, facts.device, facts.server) if fact]
+    if facts.equal_bits:
         ran.append("equal bits")
     engines: set[str] = set()
-    for task in what["tasks"].values():
-        engines.update(method["engine"] for method in task["methods"].values())
+    counts = []
+    for task_name, task in facts.tasks.items():
+        engines.update(method.engine for method in task.methods.values())
+        counts.append(f"{task_name}: {task.questions:,}")
     if len(engines) == 1 and engines != {"tree"}:
         ran.append(f"engine {engines.pop()}")
-    tasks = ", ".join(f"{task}: {one['questions']:,}" for task, one in what["tasks"].items())
-    line = f"{name}: {', '.join(ran)}; questions: {tasks}; seeds {what['seeds']}"
-    line += f"; template {what['template']}, {what['shots']} shots"
+    line = f"{name}: {', '.join(ran)}; questions: {', '.join(counts)}; seeds {facts.seeds}"
+    line += f"; template {facts.template}, {facts.shots} shots"
     parts = [line]
-    if what["limit"] is not None:
-        parts.append(f"not a full run: the first {what['limit']} questions")
-    return ". ".join([*parts, *what["left_out"]])
+    if facts.limit is not None:
+        parts.append(f"not a full run: the first {facts.limit} questions")
+    return ". ".join([*parts, *run.left_out])

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from minise.errors import Unsuited
 from minise.loading.plugin import load_extra
-from minise.methods.fitted import Fitted, Row, remade
+from minise.methods.fitted import Fitted, remade
+from minise.methods.saved import SavedAnswer
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -29,29 +30,31 @@ class OutOfFold(Fitted):
     needs = ("standard",)
     folds: int = 5
 
-    def fit(self, answers: dict[str, list[Row]]) -> list[Row]:
+    def fit(self, answers: dict[str, list[SavedAnswer]]) -> list[SavedAnswer]:
         """Raises Unsuited for questions without an answer, unequal numbers of choices, fewer facts
         than folds, and a fit that does not converge."""
         given = answers["standard"]
-        sizes = {len(row["probabilities"]) for row in given}
+        sizes = {len(answer.probabilities) for answer in given}
         if len(sizes) > 1:
             need = f"{self.name} needs the same number of choices in every question"
             raise Unsuited(f"{need}; found {min(sizes)} to {max(sizes)}; use --cut-to K")
-        if any(row["answer"] is None for row in given):
+        if any(answer.answer is None for answer in given):
             raise Unsuited(f"{self.name} is fitted on answers, and some questions have none")
-        names = [f"fact {row['cluster']}" if row.get("cluster") else row["id"] for row in given]
-        facts, fact = np.unique(names, return_inverse=True)
+        names = [f"fact {answer.cluster}" if answer.cluster else answer.id for answer in given]
+        facts, fact_of_answer = np.unique(names, return_inverse=True)
         if not 2 <= self.folds <= len(facts):
             count = f"{len(facts)} questions for {self.folds} folds"
             raise Unsuited(f"{count}; use at least 2 folds, and a question or more for each")
-        known = np.array([row["logits"] for row in given])
-        labels = np.array([row["answer"] for row in given])
-        new = np.empty(known.shape)
-        split = load_extra("sklearn.model_selection").KFold
-        for _, fold in split(self.folds, shuffle=True, random_state=0).split(facts):
-            inside = np.isin(fact, fold)
-            new[inside] = self._predict(known[~inside], labels[~inside], known[inside])
-        return [remade(row, list(map(float, p))) for row, p in zip(given, new, strict=True)]
+        logits = np.array([answer.logits for answer in given])
+        right = np.array([answer.answer for answer in given])
+        p = np.empty(logits.shape)
+        folds = load_extra("sklearn.model_selection").KFold(
+            self.folds, shuffle=True, random_state=0
+        )
+        for _, facts_of_fold in folds.split(facts):
+            inside = np.isin(fact_of_answer, facts_of_fold)
+            p[inside] = self._predict(logits[~inside], right[~inside], logits[inside])
+        return [remade(answer, new.tolist()) for answer, new in zip(given, p, strict=True)]
 
     def _predict(self, known: Array, answers: Labels, new: Array) -> Array:
         """Fit to numbers (n, K) with answers (n,); return probabilities (m, K) for `new` (m, K)."""
@@ -81,7 +84,8 @@ class VectorScaling(OutOfFold):
             w, b = parameters.reshape(2, K)
             log_p = log_softmax(w * logits + b, axis=1)
             slope = (np.exp(log_p) - right) / n  # the gradient by w * z + b, (n, K)
-            value = -(right * log_p).sum() / n + 1e-3 * (((w - 1) ** 2).sum() + (b**2).sum())
+            penalty = ((w - 1) ** 2).sum() + (b**2).sum()
+            value = -(right * log_p).sum() / n + 1e-3 * penalty
             by_w = (slope * logits).sum(axis=0) + 2e-3 * (w - 1)
             by_b = slope.sum(axis=0) + 2e-3 * b
             return value, np.concatenate([by_w, by_b])

@@ -4,9 +4,9 @@ A random trial does not depend on how many there are. So the first N of 80 trial
 trials, and one run gives a whole column of the paper's table of m against N.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -14,7 +14,8 @@ from minise.errors import InputError
 from minise.layout import pack
 from minise.lm import Prompts
 from minise.method import Answer, Group, combine
-from minise.methods.fitted import Fitted, Row, remade
+from minise.methods.fitted import Fitted, remade
+from minise.methods.saved import SavedAnswer, SavedGroup
 
 
 @dataclass(frozen=True)
@@ -30,47 +31,46 @@ class FirstTrials(Fitted):
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.of,)
 
-    def fit(self, answers: dict[str, list[Row]]) -> list[Row]:
+    def fit(self, answers: dict[str, list[SavedAnswer]]) -> list[SavedAnswer]:
         """The answers of a run with fewer trials, from the groups in the answers of `of`."""
-        return [self._shortened(row) for row in answers[self.of]]
+        return [self._shortened(answer) for answer in answers[self.of]]
 
-    def _shortened(self, row: Row) -> Row:
-        records = [record for record in row["groups"] if record["trial"] < self.trials]
-        if len({record["trial"] for record in records}) < self.trials:
+    def _shortened(self, longer: SavedAnswer) -> SavedAnswer:
+        if longer.groups is None:
+            raise InputError(f"{self.of} keeps no groups; name a method that asks the model")
+        saved = [group for group in longer.groups if group.trial < self.trials]
+        if len({group.trial for group in saved}) < self.trials:
             raise InputError(f"{self.of} has fewer than {self.trials} trials; give it more")
         groups = []
-        for record in records:
-            p = torch.tensor(record["probabilities"], dtype=torch.float64)
-            groups.append(Group(tuple(record["choices"]), p, record["null"]))
-        answer = combine(len(row["scores"]), groups)
-        new = remade(row, answer.probabilities.tolist())
-        new["prediction"] = answer.prediction
-        new["scores"] = answer.scores.tolist()
-        new["tokens"] = records[-1]["tokens"]
-        return new
+        for group in saved:
+            p = torch.tensor(group.probabilities, dtype=torch.float64)
+            groups.append(Group(tuple(group.choices), p, group.null))
+        shorter = combine(len(longer.scores), groups)
+        return replace(
+            remade(longer, shorter.probabilities.tolist()),
+            prediction=shorter.prediction,
+            scores=shorter.scores.tolist(),
+            tokens=saved[-1].tokens,
+        )
 
 
-def group_records(answer: Answer, prompts: Prompts, engine: str) -> list[dict[str, Any]]:
-    """The result of each prompt, as answers keep it. `tokens`: those of this prompt and of all
-    before it. An answer may have fewer groups than there are prompts: the texts of cloze are read
-    at many."""
-    records = []
+def saved_groups(answer: Answer, prompts: Prompts, engine: str) -> list[SavedGroup]:
+    """The result of each prompt, as answers keep it. An answer may have fewer groups than there are
+    prompts: the texts of cloze are read at many."""
+    saved = []
     for group, tokens in zip(answer.groups, tokens_so_far(prompts, engine), strict=False):
-        record = {
-            "choices": list(group.choices),
-            "probabilities": group.probabilities.tolist(),
-            "null": group.null,
-            "trial": group.trial,
-            "tokens": tokens,
-        }
-        records.append(record)
-    return records
+        probabilities = group.probabilities.tolist()
+        saved.append(
+            SavedGroup(list(group.choices), probabilities, group.null, group.trial, tokens)
+        )
+    return saved
 
 
 def tokens_so_far(prompts: Prompts, engine: str) -> list[int]:
     """For each prompt how many tokens an engine runs for it and all prompts before it."""
     if engine == "separate":
-        return list(accumulate(len(prompts.prefix) + len(branch) for branch in prompts.branches))
+        lengths = [len(prompts.prefix) + len(branch) for branch in prompts.branches]
+        return list(accumulate(lengths))
     layout = pack(prompts.prefix, prompts.branches, tree=engine == "tree")
     # Rows are numbered in the order in which they are added: so far there are as many as the
     # largest end, plus one.

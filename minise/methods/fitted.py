@@ -1,8 +1,8 @@
 """Methods that ask no model: they are fitted on the answers of other methods."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-Row = dict[str, Any]  # an answer, as an evaluation saves it: a line of a samples file
+from minise.methods.saved import SavedAnswer
 
 
 class Fitted:
@@ -15,17 +15,26 @@ class Fitted:
     name: ClassVar[str]
     needs: tuple[str, ...] = ()
 
-    def fit(self, answers: dict[str, list[Row]]) -> list[Row]:
+    def fit(self, answers: dict[str, list[SavedAnswer]]) -> list[SavedAnswer]:
         """An answer to each question. `answers` has those of each method in `needs`, by its name,
         all in the same order of questions; the result is in this order too. Raises Unsuited where
         it cannot be fitted, also where a fit does not converge."""
         raise NotImplementedError
 
 
-def remade(row: Row, probabilities: list[float]) -> Row:
+def remade(answer: SavedAnswer, probabilities: list[float]) -> SavedAnswer:
     """The answer with other probabilities, computed without a model. Its tokens stay. What belongs
     to the answer before is left out."""
-    kept = ("id", "seed", "cluster", "question_hash", "answer", "tokens", "question", "choices")
-    best = probabilities.index(max(probabilities))
-    new = {"prediction": best, "probabilities": probabilities, "scores": probabilities}
-    return {name: row[name] for name in kept if name in row} | new
+    return SavedAnswer(
+        id=answer.id,
+        seed=answer.seed,
+        cluster=answer.cluster,
+        question_hash=answer.question_hash,
+        answer=answer.answer,
+        tokens=answer.tokens,
+        question=answer.question,
+        choices=answer.choices,
+        prediction=probabilities.index(max(probabilities)),
+        probabilities=probabilities,
+        scores=probabilities,
+    )

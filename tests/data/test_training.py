@@ -27,7 +27,7 @@ def test_no_set_of_choices_that_is_held_out_is_shown_in_any_order() -> None:
 def test_a_training_gives_the_same_weights_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"QUESTIONS": 4, "STATEMENTS": 4, "OPEN": 4}.items():
+    for name, value in {"QUESTIONS": 4, "STATEMENTS": 4, "OPEN_QUESTIONS": 4}.items():
         monkeypatch.setattr(train_miniature, name, value)
     for name in "ab":
         monkeypatch.setattr(sys, "argv", f"x {tmp_path / name} --family qwen2 --steps 2".split())

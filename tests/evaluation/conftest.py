@@ -13,6 +13,7 @@ from minise.data.tasks import Selection, load_tasks
 from minise.evaluation.experiments import Variant
 from minise.evaluation.request import Run, TaskRun
 from minise.evaluation.run import evaluate
+from minise.methods.saved import SavedAnswer
 from minise.question import Asked
 
 QUESTIONS = 6
@@ -75,16 +76,18 @@ def finished(
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The answers of a file, without what depends on the clock."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{name: row[name] for name in row if name != "seconds"} for row in rows]
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in found:
+        line.pop("seconds", None)
+    return found
 
 
-def row(number: int, p: list[float], answer: int | None, **more: Any) -> dict[str, Any]:
+def saved(number: int, p: list[float], answer: int | None, **more: Any) -> SavedAnswer:
     """An answer as a samples file holds it."""
-    best = p.index(max(p))
-    facts = {"id": f"q{number}", "seed": 0, "question_hash": f"h{number}", "answer": answer}
-    facts |= {"prediction": best, "probabilities": p, "scores": p, "tokens": 10, "seconds": 0.1}
-    return facts | more
+    facts: dict[str, Any] = {"id": f"q{number}", "seed": 0, "question_hash": f"h{number}"}
+    facts |= {"answer": answer, "prediction": p.index(max(p)), "probabilities": p, "scores": p}
+    facts |= {"tokens": 10, "seconds": 0.1}
+    return SavedAnswer(**{**facts, **more})
 
 
 def make_question(number: int, **facts: Any) -> Question:

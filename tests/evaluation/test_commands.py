@@ -12,7 +12,7 @@ from minise.commands.cli import main
 from minise.data.datasets import DATASETS
 from minise.data.miniature import WORLDS
 from minise.evaluation.experiments import EXPERIMENTS
-from minise.evaluation.rows import read_rows
+from minise.evaluation.rows import read_answers
 from minise.methods.registry import METHODS
 from tests.evaluation.conftest import lines
 
@@ -49,11 +49,11 @@ def test_options_reach_the_methods(tmp_path: Path) -> None:
     words = f"{SMALL} self-ensemble --grouping independent --no-null-option --engine separate"
     words += " --keep-groups --keep-text --seed 1,2 --question-seed 0 -o"
     assert run(words, str(tmp_path)) == 0
-    rows = read_rows(tmp_path / "samples-miniature-k4-self-ensemble.jsonl")
-    assert [row["seed"] for row in rows] == [1, 1, 1, 2, 2, 2]
-    assert [row["id"] for row in rows[:3]] == [row["id"] for row in rows[3:]]
-    assert all(row["null"] is None and len(row["groups"]) == 1 for row in rows)
-    assert all(row["choices"] for row in rows)
+    rows = read_answers(tmp_path / "samples-miniature-k4-self-ensemble.jsonl")
+    assert [row.seed for row in rows] == [1, 1, 1, 2, 2, 2]
+    assert [row.id for row in rows[:3]] == [row.id for row in rows[3:]]
+    assert all(row.null is None and len(row.groups) == 1 for row in rows)
+    assert all(row.choices for row in rows)
     assert json.loads((tmp_path / "run.json").read_text())["seeds"] == [1, 2]
 
 
@@ -93,8 +93,8 @@ def test_the_ablation_has_a_column_for_each_part_that_is_left_out(tmp_path: Path
 
 def test_each_seed_draws_its_questions_unless_told_otherwise(tmp_path: Path) -> None:
     assert run(f"{SMALL} standard --seed 1,2 -o", str(tmp_path)) == 0
-    rows = read_rows(tmp_path / "samples-miniature-k4-standard.jsonl")
-    assert rows[0]["id"] != rows[3]["id"]
+    rows = read_answers(tmp_path / "samples-miniature-k4-standard.jsonl")
+    assert rows[0].id != rows[3].id
 
 
 def test_shards_are_joined_by_a_report(tmp_path: Path, capsys: Capture) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from minise import LanguageModel, LocalModel
 from minise.evaluation.request import Run
-from minise.evaluation.rows import read_rows
+from minise.evaluation.rows import read_answers
 from minise.evaluation.run import evaluate
 from minise.files import PARTIAL
 from minise.methods.reasoning import ChainOfThought
@@ -123,9 +123,9 @@ def test_the_seconds_of_an_answer_have_those_of_its_text(unbroken: Path) -> None
     texts = []
     for line in (unbroken / f"texts-words-{COT}.jsonl").read_text().splitlines():
         texts.extend(json.loads(line)["texts"])
-    rows = read_rows(unbroken / f"samples-words-{COT}.jsonl")
+    rows = read_answers(unbroken / f"samples-words-{COT}.jsonl")
     for row, text in zip(rows, texts, strict=True):
-        assert 0 < text["seconds"] < row["seconds"]
+        assert 0 < text["seconds"] < row.seconds
 
 
 @pytest.mark.parametrize("lost", [1, 2000, 10**9])

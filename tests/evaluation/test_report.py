@@ -17,19 +17,20 @@ from minise.evaluation import figures, tables
 from minise.evaluation.experiments import EXPERIMENTS, Variant
 from minise.evaluation.request import Run, TaskRun, hash_of
 from minise.evaluation.results import Results, between, read_run
-from minise.evaluation.rows import key_of
+from minise.evaluation.rows import key_of, line_of
 from minise.evaluation.run import evaluate
+from minise.methods.saved import SavedAnswer
 from minise.question import Asked
-from tests.evaluation.conftest import row
+from tests.evaluation.conftest import saved
 
 MakeRun = Callable[..., Run]
 
 
-def made(folder: Path, methods: dict[str, list[dict[str, Any]]], **facts: Any) -> Results:
+def made(folder: Path, methods: dict[str, list[SavedAnswer]], **facts: Any) -> Results:
     """A finished run with these lines, by method; `facts` change run.json."""
     folder.mkdir()
     task = facts.pop("task", "words")
-    rows = next(iter(methods.values()))
+    answers = next(iter(methods.values()))
     one = {"engine": "tree", "fitted": False, "settings": {"group_size": 4, "trials": 20}}
     one["template"] = "default"
     what = {
@@ -38,24 +39,27 @@ def made(folder: Path, methods: dict[str, list[dict[str, Any]]], **facts: Any) -
         **{"parameters": 2 * 10**9, "template": "default", "shots": "0"},
         "tasks": {
             task: {
-                **{"dataset": task, "choices": 8, "questions": len(rows), "options": {}},
-                "hash": hash_of([key_of(row) for row in rows]),
+                **{"dataset": task, "choices": 8, "questions": len(answers), "options": {}},
+                "hash": hash_of([key_of(answer) for answer in answers]),
                 "methods": {name: {**one, "kind": name, "text": name} for name in methods},
             }
         },
     } | facts
     (folder / "run.json").write_text(json.dumps(what))
-    for name, lines in methods.items():
-        text = "".join(json.dumps(line) + "\n" for line in lines)
+    for name, answers in methods.items():
+        text = "".join(json.dumps(line_of(answer)) + "\n" for answer in answers)
         (folder / f"samples-{task}-{name}.jsonl").write_text(text)
     return read_run(folder)
 
 
-def rows_of(n: int, right: int) -> list[dict[str, Any]]:
-    return [
-        row(i, [0.9, *[0.1 / 7] * 7] if i < right else [0.1 / 7, 0.9, *[0.1 / 7] * 6], 0)
-        for i in range(n)
-    ]
+def answers_of(n: int, right: int) -> list[SavedAnswer]:
+    """The first `right` of n answers are right."""
+    answers = []
+    for i in range(n):
+        p = [0.1 / 7] * 8
+        p[0 if i < right else 1] = 0.9
+        answers.append(saved(i, p, 0))
+    return answers
 
 
 def table_text(runs: list[Results], between: list[dict[str, Any]] | None = None) -> str:
@@ -82,7 +86,7 @@ def test_results_keep_the_contract(finished: Path, tmp_path: Path) -> None:
 def test_every_method_is_compared_with_the_first_and_corrected_over_the_table(
     tmp_path: Path,
 ) -> None:
-    methods = {"first": rows_of(40, 10), "b": rows_of(40, 20), "c": rows_of(40, 16)}
+    methods = {"first": answers_of(40, 10), "b": answers_of(40, 20), "c": answers_of(40, 16)}
     found = made(tmp_path / "run", methods).content["differences"]["words"]
     assert [(one["a"], one["b"]) for one in found] == [("b", "first"), ("c", "first")]
     ps = [one["mcnemar_p"] for one in found]
@@ -101,12 +105,12 @@ def test_fitted_methods_are_made_from_the_lines(
         "self-ensemble(trials=2)",
     )
     evaluate(equal_bits, run, tmp_path, print)
-    rows = read_run(tmp_path).rows["words"]
-    fewer = rows["first-trials(of=self-ensemble,trials=2)"]
-    for one, other in zip(fewer, rows["self-ensemble(trials=2)"], strict=True):
+    answers = read_run(tmp_path).answers["words"]
+    fewer = answers["first-trials(of=self-ensemble,trials=2)"]
+    for one, other in zip(fewer, answers["self-ensemble(trials=2)"], strict=True):
         for name in ("probabilities", "scores", "prediction", "tokens"):
-            assert one[name] == other[name]
-    assert next(iter(rows)) == "vector-scaling(folds=2)"
+            assert getattr(one, name) == getattr(other, name)
+    assert next(iter(answers)) == "vector-scaling(folds=2)"
     assert (tmp_path / "samples-words-vector-scaling(folds=2).jsonl").exists()
 
 
@@ -115,8 +119,8 @@ def test_a_fit_that_is_unsuited_is_left_out_with_its_reason(
 ) -> None:
     evaluate(lm, make_run("standard", "vector-scaling(folds=50)"), tmp_path, print)
     results = read_run(tmp_path)
-    assert list(results.rows["words"]) == ["standard"]
-    assert "vector-scaling(folds=50)" in results.what["left_out"][0]
+    assert list(results.answers["words"]) == ["standard"]
+    assert "vector-scaling(folds=50)" in results.left_out[0]
     assert "50 folds" in table_text([results])
 
 
@@ -159,10 +163,11 @@ def test_questions_without_answers_are_only_counted(
 
 
 def test_few_probability_on_the_labels_is_said(tmp_path: Path) -> None:
-    shares = {"few": 0.3, "many": 0.9, "none": None}
-    rows = {name: [r | {"on_labels": x} for r in rows_of(40, 9)] for name, x in shares.items()}
-    rows["few"][0]["on_labels"] = 0.1
-    run = made(tmp_path / "run", rows)
+    methods = {}
+    for name, share in {"few": 0.3, "many": 0.9, "none": None}.items():
+        methods[name] = [replace(answer, on_labels=share) for answer in answers_of(40, 9)]
+    methods["few"][0] = replace(methods["few"][0], on_labels=0.1)
+    run = made(tmp_path / "run", methods)
     few = run.content["results"]["words"]["few"]
     assert few["on_labels"] == pytest.approx((39 * 0.3 + 0.1) / 40)
     assert (few["on_labels_p5"], few["template"]) == (0.3, "default")
@@ -173,7 +178,7 @@ def test_few_probability_on_the_labels_is_said(tmp_path: Path) -> None:
 
 
 def test_a_method_that_picks_one_label_looks_like_it(tmp_path: Path) -> None:
-    always = [row(i, [0.1, 0.8, 0.1], i % 3) for i in range(96)]
+    always = [saved(i, [0.1, 0.8, 0.1], i % 3) for i in range(96)]
     text = table_text([made(tmp_path / "run", {"standard": always})])
     counts = {
         words[3]: words[5:10:2] for line in text.splitlines() if len(words := line.split()) == 11
@@ -184,7 +189,7 @@ def test_a_method_that_picks_one_label_looks_like_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_paper_stands_beside_what_it_ran(tmp_path: Path) -> None:
-    methods = {"standard": rows_of(926, 678), "self-ensemble": rows_of(926, 747)}
+    methods = {"standard": answers_of(926, 678), "self-ensemble": answers_of(926, 747)}
     facts = {"task": "qasc", "model": "meta-llama/Meta-Llama-3-8B"}
     whole = made(tmp_path / "whole", methods, **facts)
     assert re.search(r"73\.2 \[[\d., ]+\] \(paper 73\.22\)", table_text([whole]))
@@ -200,7 +205,7 @@ def test_the_paper_stands_beside_what_it_ran(tmp_path: Path) -> None:
         assert tables.paper(cell | {"engine": engine}, "accuracy") == printed
     before = cell | {"kind": "without-mask"}  # of a run in which ablations were methods
     assert tables.paper(before, "accuracy") == 19.22
-    fewer = {name: rows[:900] for name, rows in methods.items()}
+    fewer = {name: answers[:900] for name, answers in methods.items()}
     assert "paper" not in table_text([made(tmp_path / "fewer", fewer, **facts)])
 
 
@@ -214,7 +219,9 @@ def test_averages_over_tasks_have_the_papers_average(tmp_path: Path) -> None:
 
 
 def test_columns_line_up_and_fit_the_terminal(tmp_path: Path) -> None:
-    run = made(tmp_path / "run", {"standard": rows_of(12, 4), "self-ensemble": rows_of(12, 9)})
+    run = made(
+        tmp_path / "run", {"standard": answers_of(12, 4), "self-ensemble": answers_of(12, 9)}
+    )
     for width in (80, 120):
         lines = tables.report([run], width=width).splitlines()
         assert all(len(line) <= width for line in lines if line.startswith("|"))
@@ -230,7 +237,7 @@ def test_names_cannot_break_a_table_or_command_a_terminal() -> None:
 
 def test_of_several_runs_each_is_named(tmp_path: Path) -> None:
     runs = [
-        made(tmp_path / name, {"standard": rows_of(30, right)}, model=f"weights/{name}")
+        made(tmp_path / name, {"standard": answers_of(30, right)}, model=f"weights/{name}")
         for name, right in (("one", 10), ("two", 25))
     ]
     found = between(tables.labels(runs), runs)
@@ -239,12 +246,12 @@ def test_of_several_runs_each_is_named(tmp_path: Path) -> None:
     text = table_text(runs, found)
     assert "two: standard - one: standard" in text
     assert "| one " in text
-    same = [runs[0], made(tmp_path / "again", {"standard": rows_of(30, 9)}, model="weights/one")]
+    same = [runs[0], made(tmp_path / "again", {"standard": answers_of(30, 9)}, model="weights/one")]
     assert tables.labels(same) == [str(tmp_path / "one"), str(tmp_path / "again")]
 
 
 def test_a_report_says_how_the_prompts_ran_where_it_is_not_as_usual(tmp_path: Path) -> None:
-    rows = {"standard": rows_of(12, 4)}
+    rows = {"standard": answers_of(12, 4)}
     usual = made(tmp_path / "usual", rows)
     assert "float32, cpu; questions" in table_text([usual])
     what = json.loads((usual.folder / "run.json").read_text())
@@ -316,7 +323,9 @@ def test_each_experiment_is_shown_in_its_tables_and_pictures(
 
 
 def test_figures_draw_what_the_cells_say(tmp_path: Path) -> None:
-    run = made(tmp_path / "run", {"standard": rows_of(20, 5), "self-ensemble": rows_of(20, 15)})
+    run = made(
+        tmp_path / "run", {"standard": answers_of(20, 5), "self-ensemble": answers_of(20, 15)}
+    )
     cells = tables.cells_of([run])
     figure = figures.sheet(
         {"": cells}, lambda each, ax: figures.lines("task", "method", each, ax), "", ""

@@ -90,7 +90,7 @@ def test_what_is_not_one_whole_run_is_not_joined(
 def test_a_method_left_out_of_one_shard_is_left_out_of_all(copy: Path) -> None:
     (copy / "samples-words-standard.shard-1-of-3.left-out").write_text("left out: a reason")
     run = read_run(copy)
-    assert list(run.rows["words"]) == ["self-ensemble"]
-    assert run.what["left_out"][0] == "left out: a reason"
-    assert "vector-scaling" in run.what["left_out"][1]
+    assert list(run.answers["words"]) == ["self-ensemble"]
+    assert run.left_out[0] == "left out: a reason"
+    assert "vector-scaling" in run.left_out[1]
     assert json.loads((copy / "results.json").read_text())["differences"] == {"words": []}

@@ -30,8 +30,9 @@ from minise.errors import InputError
 from minise.evaluation import folder as files
 from minise.evaluation.request import Run
 from minise.evaluation.results import read_run
-from minise.evaluation.rows import read_rows
+from minise.evaluation.rows import line_of, read_answers
 from minise.evaluation.run import evaluate
+from minise.methods.saved import SavedAnswer
 from tests.evaluation.conftest import lines
 from tests.evaluation.test_kill import fork
 from tests.support.cases import cases
@@ -119,13 +120,13 @@ class Folder(RuleBasedStateMachine):
             assert refusal == ""
 
     def join(self) -> None:
-        joined = read_run(self.folder).rows["words"]
-        for method, rows in joined.items():
+        joined = read_run(self.folder).answers["words"]
+        for method, answers in joined.items():
             for i in range(self.n):
-                assert bare(rows)[i :: self.n] == self.wanted(i, method)
+                assert bare(answers)[i :: self.n] == self.wanted(i, method)
 
     def is_whole(self, i: int, method: str) -> bool:
-        return len(read_rows(self.path(i, method))) == len(self.wanted(i, method))
+        return len(read_answers(self.path(i, method))) == len(self.wanted(i, method))
 
     def refused(self, act: Callable[[], None]) -> str:
         """The one line with which it is refused; empty if it is done."""
@@ -191,12 +192,16 @@ class Folder(RuleBasedStateMachine):
     def what_is_on_the_disk_is_right(self) -> None:
         for i in range(getattr(self, "n", 0)):
             for method in METHODS:
-                found = bare(read_rows(self.path(i, method)))
+                found = bare(read_answers(self.path(i, method)))
                 assert found == self.wanted(i, method)[: len(found)]
 
 
-def bare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: row[key] for key in row if key != "seconds"} for row in rows]
+def bare(answers: list[SavedAnswer]) -> list[dict[str, Any]]:
+    """The answers as `lines` gives them."""
+    found = [line_of(answer) for answer in answers]
+    for line in found:
+        line.pop("seconds")
+    return found
 
 
 def killed(file: int) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,11 +18,27 @@ from sklearn.model_selection import KFold
 
 from minise.errors import InputError, Unsuited
 from minise.methods.calibration import Dirichlet, VectorScaling
-from minise.methods.fitted import Row
-from tests.support.methods import saved
+from minise.methods.saved import SavedAnswer
 
 W, B = np.array([0.5, 1.2, 0.8]), np.array([1.0, -0.7, 0.0])
-Cell = list[Row]
+Cell = list[SavedAnswer]
+
+
+def saved(number: int, logits: list[float], answer: int = 0) -> SavedAnswer:
+    """An answer of standard inference."""
+    p = softmax(logits).tolist()
+    return SavedAnswer(
+        id=f"q{number:05}",
+        seed=0,
+        question_hash="h",
+        answer=answer,
+        prediction=p.index(max(p)),
+        probabilities=p,
+        scores=p,
+        logits=logits,
+        tokens=10,
+        seconds=0.5,
+    )
 
 
 def draw_cell(n: int, shift: float = 0.0) -> Cell:
@@ -46,7 +63,7 @@ METHODS = pytest.mark.parametrize("method", [vector_scaling, dirichlet])
 
 
 def probabilities(cell: Cell) -> np.ndarray:
-    return np.array([one["probabilities"] for one in cell])
+    return np.array([one.probabilities for one in cell])
 
 
 @METHODS
@@ -60,11 +77,15 @@ def probabilities(cell: Cell) -> np.ndarray:
     ids=["the question", "others about its fact", "the question under other seeds"],
 )
 def test_a_label_changes_the_fit_of_every_fold_but_its_own(
-    method: Callable[..., Cell], change: Callable[[int], Row], together: list[int], fold: int
+    method: Callable[..., Cell],
+    change: Callable[[int], dict[str, Any]],
+    together: list[int],
+    fold: int,
 ) -> None:
     """It has no part in the probabilities of `together`, nor of the rest of their fold."""
-    cell = [row | change(i) for i, row in enumerate(draw_cell(60))]
-    other = [row | {"answer": (row["answer"] + (i == 31)) % 3} for i, row in enumerate(cell)]
+    cell = [replace(answer, **change(i)) for i, answer in enumerate(draw_cell(60))]
+    other = list(cell)
+    other[31] = replace(cell[31], answer=((cell[31].answer or 0) + 1) % 3)
     before, after = (probabilities(method(one, folds=4)) for one in (cell, other))
     same = (before == after).all(axis=1)
     assert same[together].all()
@@ -77,7 +98,7 @@ def test_a_label_changes_the_fit_of_every_fold_but_its_own(
 @pytest.mark.parametrize("shift", [0, 25])
 def test_vector_scaling_minimises_its_stated_loss(shift: float) -> None:
     cell = draw_cell(40, shift)
-    logits, answers = np.array([x["logits"] for x in cell]), np.array([x["answer"] for x in cell])
+    logits, answers = np.array([x.logits for x in cell]), np.array([x.answer for x in cell])
     fitted = probabilities(vector_scaling(cell, folds=2))
     for rest, held_out in KFold(2, shuffle=True, random_state=0).split(cell):
 
@@ -96,7 +117,7 @@ def test_vector_scaling_minimises_its_stated_loss(shift: float) -> None:
 
 def test_dirichlet_equals_scikit_learns_regression_on_the_other_folds() -> None:
     cell = draw_cell(90)
-    features, answers = np.log(probabilities(cell)), np.array([one["answer"] for one in cell])
+    features, answers = np.log(probabilities(cell)), np.array([one.answer for one in cell])
     fitted = probabilities(dirichlet(cell, folds=3))
     for rest, held_out in KFold(3, shuffle=True, random_state=0).split(cell):
         model = LogisticRegression(C=1.0, solver="newton-cg", tol=1e-10, max_iter=1000)
@@ -111,13 +132,13 @@ def test_dirichlet_equals_scikit_learns_regression_on_the_other_folds() -> None:
         (lambda cell: cell, 1, "1 folds"),
         (lambda cell: cell[:4], 5, "4 questions"),
         (
-            lambda cell: [x | {"id": f"q{i % 4}", "seed": i} for i, x in enumerate(cell)],
+            lambda cell: [replace(x, id=f"q{i % 4}", seed=i) for i, x in enumerate(cell)],
             5,
             "4 ques",
         ),
         (lambda cell: [], 5, "0 questions"),
         (lambda cell: [*cell, saved(99, [0.0] * 10)], 5, "3 to 10"),
-        (lambda cell: [*cell, cell[0] | {"id": "x", "answer": None}], 5, "none"),
+        (lambda cell: [*cell, replace(cell[0], id="x", answer=None)], 5, "none"),
     ],
 )
 def test_unusable_answers_are_refused_in_one_line(
@@ -130,8 +151,8 @@ def test_unusable_answers_are_refused_in_one_line(
 
 
 def test_dirichlet_needs_every_choice_as_an_answer_outside_of_each_fold() -> None:
-    cell = [one | {"answer": i % 2} for i, one in enumerate(draw_cell(20))]
-    cell[7] = cell[7] | {"answer": 2}  # missing only where its own fold is left out
+    cell = [replace(one, answer=i % 2) for i, one in enumerate(draw_cell(20))]
+    cell[7] = replace(cell[7], answer=2)  # missing only where its own fold is left out
     with pytest.raises(Unsuited, match="choice 3 of 3"):
         dirichlet(cell)
     assert len(vector_scaling(cell)) == 20

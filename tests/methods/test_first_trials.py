@@ -1,32 +1,35 @@
 """The first trials of a longer run equal a run of that many trials."""
 
-import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from minise import InputError, LocalModel
-from minise.methods.first_trials import FirstTrials, group_records
-from minise.methods.fitted import Row
+from minise.methods.first_trials import FirstTrials, saved_groups
+from minise.methods.saved import SavedAnswer
 from minise.pipeline import answers
 from minise.question import Asked
 from tests.support.methods import QUESTION, method
 
 
-def row(lm: LocalModel, engine: str, trials: int, **settings: Any) -> Row:
+def saved(lm: LocalModel, engine: str, trials: int, **settings: Any) -> SavedAnswer:
     """An answer of a run with this many trials, as an evaluation saves it."""
     one = method("self-ensemble", group_size=3, trials=trials, **settings)
     (answered,) = answers(lm.with_engine(engine), one, [Asked(QUESTION, 3)])
     answer = answered.answer
-    records = group_records(answer, answered.prompts, engine)
-    return {
-        **{"id": "q", "seed": 3, "question_hash": "h", "answer": 2, "seconds": 1.0},
-        "prediction": answer.prediction,
-        "probabilities": answer.probabilities.tolist(),
-        "scores": answer.scores.tolist(),
-        "tokens": answered.tokens,
-        "groups": json.loads(json.dumps(records)),
-    }
+    return SavedAnswer(
+        id="q",
+        seed=3,
+        question_hash="h",
+        answer=2,
+        prediction=answer.prediction,
+        probabilities=answer.probabilities.tolist(),
+        scores=answer.scores.tolist(),
+        tokens=answered.tokens,
+        seconds=1.0,
+        groups=saved_groups(answer, answered.prompts, engine),
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,20 +39,23 @@ def row(lm: LocalModel, engine: str, trials: int, **settings: Any) -> Row:
 def test_they_equal_a_run_of_that_many_trials(
     lm: LocalModel, engine: str, settings: dict[str, Any]
 ) -> None:
-    most = row(lm, engine, 12, **settings)
+    most = saved(lm, engine, 12, **settings)
     for trials in (5, 11, 12):
         fewer = FirstTrials("most", trials)
         assert fewer.needs == ("most",)
         (short,) = fewer.fit({"most": [most]})
-        alone = row(lm, engine, trials, **settings)
+        alone = saved(lm, engine, trials, **settings)
         for name in ("id", "seed", "question_hash", "answer", "tokens", "prediction"):
-            assert short[name] == alone[name], name
+            assert getattr(short, name) == getattr(alone, name), name
         for name in ("scores", "probabilities"):
-            assert short[name] == pytest.approx(alone[name], abs=1e-12)
-        assert not {"seconds", "groups", "logits"} & short.keys()
-    assert short["probabilities"] == most["probabilities"]  # all of them: to the last bit
+            assert getattr(short, name) == pytest.approx(getattr(alone, name), abs=1e-12)
+        assert short.seconds is short.groups is short.logits is None
+    assert short.probabilities == most.probabilities  # all of them: to the last bit
 
 
 def test_more_trials_than_the_run_has_are_refused(qwen: LocalModel) -> None:
+    two = saved(qwen, "tree", 2)
     with pytest.raises(InputError, match="most has fewer than 3 trials"):
-        FirstTrials("most", 3).fit({"most": [row(qwen, "tree", 2)]})
+        FirstTrials("most", 3).fit({"most": [two]})
+    with pytest.raises(InputError, match="most keeps no groups"):
+        FirstTrials("most", 2).fit({"most": [replace(two, groups=None)]})
