@@ -10,7 +10,7 @@ from minise.errors import Unsuited
 from minise.lm import LanguageModel, LocalModel
 from minise.model import Decoder
 from minise.page.page import live_page, why_not_live
-from minise.page.recording import Asked, check_scenes, recorded_page
+from minise.page.recorded import ShownQuestion, check_scenes, recorded_page
 from minise.question import Question
 
 
@@ -50,7 +50,8 @@ def explain(
     if not (isinstance(lm, LocalModel) and isinstance(lm.decoder, Decoder)):
         what = f"the page looks into the layers of a model, and {lm.name} runs elsewhere"
         raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
-    asked = Asked(lm, question, group_size, trials, seed)
+    shown = ShownQuestion(lm, question, group_size, trials, seed)
     why = why_not_live(lm)
-    page = recorded_page(asked, why, tell or str) if why else live_page(lm, asked.embedded())
-    return Page(question, page, why)
+    if why:
+        return Page(question, recorded_page(shown, why, tell or str), why)
+    return Page(question, live_page(lm, shown.embedded()), why)

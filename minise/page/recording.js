@@ -1,4 +1,4 @@
-// Recorded answers in place of a model: recording.py has asked all that the scenes can ask about
+// Recorded answers in place of a model: recorded.py has asked all that the scenes can ask about
 // one question. What it has not asked is switched off in the scenes.
 import { el, fill } from "./draw.js";
 import { sha256 } from "./sha256.js";
@@ -28,14 +28,14 @@ export class RecordedTokenizer {
   }
 }
 
-// As layout_key of recording.py.
+// As layout_key of recorded.py.
 export function layoutKey(ids, positions, mask) {
   return sha256([ids.join(), positions.join(), mask.join("")].join("|"));
 }
 
 // The forward of Model, from the record: logits by token id, of labels only. Of the first of `rows`,
 // every: what is known of all tokens' logits; attention: what it reads; lens. apart: see
-// recording.py.
+// recorded.py.
 export function recordedForward(answers) {
   return async (ids, positions, mask, { rows }) => {
     const found = answers[layoutKey(ids, positions, mask)];

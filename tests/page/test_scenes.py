@@ -13,7 +13,7 @@ from minise.engines import token_counts
 from minise.grouping import random_partitions
 from minise.lm import branch_logits
 from minise.page.page import world
-from minise.page.recording import FILLER
+from minise.page.recorded import FILLER
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from tests.support.browser import MARKS, WIDE, View, open_page
 

@@ -17,8 +17,8 @@ from minise.equal_bits.decoder import EqualBits
 from minise.grouping import random_partitions
 from minise.layout import Layout, Tree, causal_mask, pack
 from minise.loading.checkpoint import load
-from minise.page.recording import (
-    Asked,
+from minise.page.recorded import (
+    ShownQuestion,
     all_said,
     as_json,
     ask_said,
@@ -52,7 +52,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
 @pytest.fixture(scope="module")
 def file(lm: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("recorded") / "page.html"
-    page = recorded_page(Asked(lm, QUESTION, M, N, SEED), "the live page has no qwen3", str)
+    page = recorded_page(ShownQuestion(lm, QUESTION, M, N, SEED), "the live page has no qwen3", str)
     path.write_text(page, encoding="utf-8")
     return path
 
@@ -268,7 +268,7 @@ def line_rows(lm: LocalModel, layout: Tree, names: list[str], line: int) -> list
 def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> None:
     """Of all rows that the page asks: the same keys, and label logits within 1e-4 relative."""
     lm = load(Path(minise.__file__).parents[1] / "weights" / name)
-    asked = Asked(lm, replace(QUESTION, id=""), 4, 2, 0)
+    asked = ShownQuestion(lm, replace(QUESTION, id=""), 4, 2, 0)
     said = all_said(asked, str)
     answers, layouts = as_json(said), {layout_key(one.layout): one.layout for one in said}
     rows = [
@@ -328,7 +328,7 @@ def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LocalModel) -> None:
     raw["model"]["vocab"]["Ċ("] = 287
     raw["model"]["merges"].append(["Ċ", "("])
     joined = minise.tokenizer.Tokenizer(type(backend).from_str(json.dumps(raw)), "joined")
-    asked = Asked(replace(lm, tokenizer=joined), QUESTION, M, N, SEED)
+    asked = ShownQuestion(replace(lm, tokenizer=joined), QUESTION, M, N, SEED)
     with pytest.raises(InputError, match="joins lines of a prompt"):
         asked.lines  # noqa: B018
 
@@ -336,7 +336,7 @@ def test_a_tokenizer_that_joins_two_lines_is_refused(lm: LocalModel) -> None:
 def test_leak_is_recorded_with_equal_bits(lm: LocalModel) -> None:
     """With mask and positions, group 2's logits and streams are those of a run of its own in every
     bit. Without one of them they are not."""
-    said = leak_said(Asked(lm, QUESTION, M, N, SEED))
+    said = leak_said(ShownQuestion(lm, QUESTION, M, N, SEED))
     alone, rows = said[0], said[1:]
     assert len(rows) == 3 * 4  # words; masks and positions
     [logits_alone] = alone.logits.values()
@@ -352,4 +352,4 @@ def test_a_prompt_beyond_the_models_positions_is_refused(lm: LocalModel) -> None
     long = replace(QUESTION, text="Which is a bird? " * 70, id="")
     for asked in (ask_said, mean_said):
         with pytest.raises(InputError, match=r"a prompt has 1,?\d+ tokens"):
-            asked(Asked(lm, long, M, N, SEED))
+            asked(ShownQuestion(lm, long, M, N, SEED))
