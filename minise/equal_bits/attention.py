@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,13 +31,15 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from minise.attention import Windows, within
-from minise.equal_bits.calls import split
+from minise.equal_bits.calls import sizes_of_calls
 from minise.equal_bits.probe import alike
 from minise.model import Decoder
 
-BLOCK = 64  # places; a call has so many queries
-FEW, MANY = (8, 16, 32, 48), (256, 1024)  # or so many, where they have the bits of such a call
-AT_ONCE = 2048  # queries in calls of one shape: of more the copies leave the CPU's cache
+BLOCK = 64  # places of a prompt, and queries of a call
+# Other numbers of queries, where a query has the same bits in such a call as in one of BLOCK.
+FEW = (8, 16, 32, 48)
+MANY = (256, 1024)
+QUERIES_AT_ONCE = 2048  # in calls of one shape: of more the copies leave the CPU's cache
 ROW = 16  # bytes: if a head is not a multiple of 16 bytes, MKL reads every second row differently
 # Numbers of keys for which numbers of queries are tried. A kernel takes 512 keys at a time, and
 # then the rest: so one with more far keys is made of these.
@@ -57,7 +59,6 @@ def attention_call(
     Q, H, h = q_NQHh.shape[1:]
     K = k_NSKh.shape[2]
     shared = H // K
-    value_size = v_NSKh.shape[3]
     fill = -h % (ROW // q_NQHh.element_size())
     if fill:
         q_NQHh = F.pad(q_NQHh, (0, fill))
@@ -70,7 +71,7 @@ def attention_call(
     if mask_NQS is not None:
         mask = mask_NQS.repeat_interleave(shared, dim=1)[:, None]
     out_NKLh, sums_NKL = kernel(q_NKLh, k_NKSh, v_NKSh, mask, h**-0.5)
-    out_NKLh = out_NKLh[..., :value_size]
+    out_NKLh = out_NKLh[..., :h]
     out_NQHh = out_NKLh.unflatten(2, (Q, shared)).permute(0, 2, 1, 3, 4).flatten(2, 3)
     sums_NQH = sums_NKL.unflatten(2, (Q, shared)).transpose(1, 2).flatten(2, 3)
     return out_NQHh, sums_NQH
@@ -81,18 +82,11 @@ def kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -
     h), k and v (N, K, S, h), mask (N or 1, 1, L, S). A query that sees no key has a sum of 0."""
     if has_torch_function((q,)):
         return handle_torch_function(kernel, (q,), q, k, v, mask, scale)
-    if q.shape[-1] == v.shape[-1]:
-        bias = None
-        if mask is not None:
-            bias = q.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
-        call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        out, sums = call(q, k, v, attn_mask=bias, scale=scale)
-    else:
-        scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        sums = scores.logsumexp(dim=-1)
-        out = (scores - sums[..., None]).exp().to(v.dtype) @ v
+    bias = None
+    if mask is not None:
+        bias = q.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
+    call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, sums = call(q, k, v, attn_mask=bias, scale=scale)
     if mask is not None:
         sums = sums.masked_fill(~mask.any(dim=-1), float("-inf"))
     return out, sums
@@ -102,7 +96,8 @@ def joined(one: Part, other: Part) -> Part:
     """Both parts as one. Pair by pair, so a row's place is nothing."""
     if has_torch_function(one):
         return handle_torch_function(joined, one, one, other)
-    (out_a, sums_a), (out_b, sums_b) = one, other
+    out_a, sums_a = one
+    out_b, sums_b = other
     pairs = torch.stack([sums_a, sums_b], dim=-1)
     shares = pairs.softmax(dim=-1)
     sums = sums_a - pairs.log_softmax(dim=-1)[..., 0]
@@ -110,15 +105,16 @@ def joined(one: Part, other: Part) -> Part:
 
 
 def taken(x: Tensor, rows: Tensor) -> Tensor:
-    """`x[rows]` (N, Q, ...), which takes four times as long."""
+    """What `x[rows]` gives, (N, Q, ...), in a quarter of its time."""
     return x.index_select(0, rows.flatten()).view(*rows.shape, *x.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """N calls of one shape. queries: (N, Q) which of the T queries; the last one fills empty
-    places. keys: (N, S) which of the U keys. query_positions, key_positions: theirs. far: the keys
-    are, so that every query sees them. mask: (1, Q, S), where not all before a query is seen."""
+    """N calls of one shape. queries: (N, Q), which of the T queries; a call with fewer than Q
+    repeats its last one. keys: (N, S), which of the U keys. query_positions, key_positions: the
+    position ids of these. far: whether all keys stand before all queries. mask: (1, Q, S); None
+    where a query sees all keys at its position and before."""
 
     queries: Tensor
     query_positions: Tensor
@@ -185,19 +181,23 @@ def reader_of(
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """What the last of P tokens sees, in the order of positions. keys, positions: (P,), of its
-    tokens. places: those of its tokens that are queries here. A token is one in one prompt only.
-    cached: how many of the U keys are no queries, because an earlier call ran them."""
+    """The P tokens that a prompt's last token sees, in the order of positions. keys: (P,), which of
+    the U keys they are. positions: (P,), their position ids. places: which of the P are queries of
+    this prompt; a token in several prompts is a query of one. cached: how many of the U keys are no
+    queries, because an earlier call ran them."""
 
     keys: Tensor
     positions: Tensor
     places: Tensor
     cached: int
 
-    @property
-    def queries(self) -> Tensor:
-        """Which of the T queries the places are."""
-        return self.keys[self.places] - self.cached
+    def places_by_block(self) -> dict[int, Tensor]:
+        """The places in each block that has any, by the number of the block."""
+        blocks = self.places // BLOCK
+        found = {}
+        for block in blocks.unique_consecutive().tolist():
+            found[block] = self.places[blocks == block]
+        return found
 
 
 def prompts_of(mask_TU: Tensor, positions_U: Tensor) -> tuple[list[Prompt], list[int]]:
@@ -257,7 +257,7 @@ def calls_of(prompts: Sequence[Prompt], numbers: tuple[int, ...]) -> list[Calls]
         same_shape.setdefault(shape, []).append(one)
     calls = []
     for (far, _, number), ones in sorted(same_shape.items(), key=lambda item: item[0]):
-        size = max(1, AT_ONCE // number)
+        size = max(1, QUERIES_AT_ONCE // number)
         for start in range(0, len(ones), size):
             some = ones[start : start + size]
             queries = torch.stack([one.queries for one in some])
@@ -273,17 +273,16 @@ def near_calls(prompts: Sequence[Prompt], numbers: tuple[int, ...]) -> list[OneC
     calls = []
     for prompt in prompts:
         P = len(prompt.keys)
-        for block, places in groupby(prompt.places.tolist(), key=lambda place: place // BLOCK):
-            some = torch.tensor(list(places))
+        for block, places in prompt.places_by_block().items():
             read = torch.arange(max(0, block - 1) * BLOCK, (block + 1) * BLOCK)
             # Beyond its end a prompt goes on with its last key, at positions that nobody sees.
             beyond = (read - P + 1).clamp(min=0)
             keys = prompt.keys[read - beyond]
             key_positions = prompt.positions[read - beyond] + beyond
-            queries = prompt.keys[some] - prompt.cached
-            positions = prompt.positions[some]
-            number = min(number for number in numbers if number >= len(some))
-            filled = torch.arange(number).clamp(max=len(some) - 1)
+            queries = prompt.keys[places] - prompt.cached
+            positions = prompt.positions[places]
+            number = min(number for number in numbers if number >= len(places))
+            filled = torch.arange(number).clamp(max=len(places) - 1)
             calls.append(
                 OneCall(queries[filled], positions[filled], keys, key_positions, far=False)
             )
@@ -297,21 +296,20 @@ def far_calls(prompts: Sequence[Prompt], numbers: tuple[int, ...]) -> list[OneCa
     queries_of: dict[tuple[int, int], list[Tensor]] = {}
     positions_of: dict[tuple[int, int], list[Tensor]] = {}
     for prompt in prompts:
-        for block, places in groupby(prompt.places.tolist(), key=lambda place: place // BLOCK):
+        for block, places in prompt.places_by_block().items():
             end = (block - 1) * BLOCK
             if end <= 0:
                 continue
-            some = torch.tensor(list(places))
             shared = end, int(prompt.keys[end - 1])
             keys_of[shared] = prompt.keys[:end], prompt.positions[:end]
-            queries_of.setdefault(shared, []).append(prompt.keys[some] - prompt.cached)
-            positions_of.setdefault(shared, []).append(prompt.positions[some])
+            queries_of.setdefault(shared, []).append(prompt.keys[places] - prompt.cached)
+            positions_of.setdefault(shared, []).append(prompt.positions[places])
     calls = []
     for shared, (keys, key_positions) in keys_of.items():
         queries = torch.cat(queries_of[shared])
         positions = torch.cat(positions_of[shared])
         start = 0
-        for number in split(len(queries), numbers, FEW[0]):
+        for number in sizes_of_calls(len(queries), numbers, FEW[0]):
             filled = torch.arange(start, start + number).clamp(max=len(queries) - 1)
             calls.append(OneCall(queries[filled], positions[filled], keys, key_positions, far=True))
             start += number
@@ -324,28 +322,41 @@ def numbers_of_queries(decoder: Decoder) -> tuple[int, ...]:
     bits as it, with near and with far keys."""
     config = decoder.config
     H, K, h = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    numbers = (*(few for few in FEW if few < BLOCK), BLOCK, *MANY)
+    few = [number for number in FEW if number < BLOCK]  # a proof sets a smaller BLOCK
+    numbers = (*few, BLOCK, *MANY)
     about = (attention_call, numbers, H, K, h, decoder.dtype, torch.get_num_threads())
     if about in _tried:
         return _tried[about]
     generator = torch.Generator().manual_seed(0)
-    tried = [(S, True) for S in NEAR_KEYS] + [(S, False) for S in FAR_KEYS]
-    for S, is_near in tried:
-        q = torch.randn(8, H, h, generator=generator)
-        k = torch.randn(S, K, h, generator=generator)
-        v = torch.randn(S, K, h, generator=generator)
-        # Each key comes twice, with opposite values: a kernel returns its rounding errors.
-        order = torch.randperm(S, generator=generator)
-        first, second = order[: S // 2], order[S // 2 :]
-        k[second], v[second] = k[first], -v[first]
-        q, k, v = q.to(decoder.dtype), k.to(decoder.dtype), v.to(decoder.dtype)
-
-        def call(rows: Tensor, k: Tensor = k, v: Tensor = v, is_near: bool = is_near) -> Tensor:
-            mask = torch.ones(1, len(rows), len(k), dtype=torch.bool) if is_near else None
-            out, sums = attention_call(rows[None], k[None], v[None], mask)
-            return torch.cat([out[0].to(sums.dtype), sums[0, ..., None]], dim=-1)
-
-        classes = [tuple(one) for one in alike(call, q, numbers)]
-        numbers = next((one for one in classes if BLOCK in one), (BLOCK,))
+    for is_near, numbers_of_keys in ((True, NEAR_KEYS), (False, FAR_KEYS)):
+        for S in numbers_of_keys:
+            q = torch.randn(8, H, h, generator=generator)
+            k = torch.randn(S, K, h, generator=generator)
+            v = torch.randn(S, K, h, generator=generator)
+            # Each key comes twice, with opposite values: a kernel returns its rounding errors.
+            order = torch.randperm(S, generator=generator)
+            first, second = order[: S // 2], order[S // 2 :]
+            k[second] = k[first]
+            v[second] = -v[first]
+            read = partial(
+                read_and_sums,
+                k_SKh=k.to(decoder.dtype),
+                v_SKh=v.to(decoder.dtype),
+                is_near=is_near,
+            )
+            classes = alike(read, q.to(decoder.dtype), numbers)
+            numbers = (BLOCK,)
+            for alike_numbers in classes:
+                if BLOCK in alike_numbers:
+                    numbers = tuple(alike_numbers)
     _tried[about] = numbers
     return numbers
+
+
+def read_and_sums(q_QHh: Tensor, k_SKh: Tensor, v_SKh: Tensor, is_near: bool) -> Tensor:
+    """What one call gives, side by side: (Q, H, h + 1). Near keys are read under a mask."""
+    mask = None
+    if is_near:
+        mask = torch.ones(1, len(q_QHh), len(k_SKh), dtype=torch.bool)
+    out_NQHh, sums_NQH = attention_call(q_QHh[None], k_SKh[None], v_SKh[None], mask)
+    return torch.cat([out_NQHh[0].to(sums_NQH.dtype), sums_NQH[0, ..., None]], dim=-1)

@@ -21,18 +21,26 @@ START = 64  # the cost of starting a call, in rows: between 20 and 90 on the mac
 def in_calls(
     function: Callable[[Tensor], Tensor], x: Tensor, numbers: tuple[int, ...], start: int = START
 ) -> Tensor:
-    """`function(x)` for x (R, ...), in calls with these `numbers` of rows. `start`: see `split`."""
-    R, x = len(x), x.contiguous()
+    """`function(x)` for x (R, ...), in calls with these `numbers` of rows. `start`: see
+    `sizes_of_calls`."""
+    R = len(x)
+    x = x.contiguous()
     if R in numbers or R == 0:
         return function(fresh(x))
-    results, begin = [], 0
-    for number in split(R, numbers, start):
+    results = []
+    begin = 0
+    for number in sizes_of_calls(R, numbers, start):
         piece = x[begin : begin + number]
         begin += number
         fill = number - len(piece)
-        filled = F.pad(piece, (0, 0) * (x.dim() - 1) + (0, fill)) if fill else fresh(piece)
-        results.append(function(filled))
-    return (results[0] if len(results) == 1 else torch.cat(results))[:R]
+        if fill:
+            first_dimension = (0, 0) * (x.dim() - 1) + (0, fill)  # F.pad begins at the last one
+            results.append(function(F.pad(piece, first_dimension)))
+        else:
+            results.append(function(fresh(piece)))
+    if len(results) == 1:
+        return results[0][:R]
+    return torch.cat(results)[:R]
 
 
 def fresh(x: Tensor) -> Tensor:
@@ -42,12 +50,16 @@ def fresh(x: Tensor) -> Tensor:
 
 
 @lru_cache(4096)
-def split(R: int, numbers: tuple[int, ...], start: int = START) -> tuple[int, ...]:
+def sizes_of_calls(R: int, numbers: tuple[int, ...], start: int = START) -> tuple[int, ...]:
     """The numbers of rows of the calls for R rows, the largest first. Only the last call may have
     more rows than are left. `start` is the cost of starting a call, in rows.
 
-    >>> split(600, (16, 64, 512)), split(5, (16, 64, 512)), split(500, (16, 64, 512))
-    ((512, 64, 64), (16,), (512,))
+    >>> sizes_of_calls(600, (16, 64, 512))
+    (512, 64, 64)
+    >>> sizes_of_calls(5, (16, 64, 512))
+    (16,)
+    >>> sizes_of_calls(500, (16, 64, 512))
+    (512,)
     """
     calls: list[int] = []
     while R > 0:
@@ -63,5 +75,6 @@ def split(R: int, numbers: tuple[int, ...], start: int = START) -> tuple[int, ..
 
 
 def cost(R: int, numbers: Sequence[int]) -> int:
-    """The cost of the calls that `split` gives, in rows."""
-    return sum(number + START for number in split(R, tuple(numbers)))
+    """The cost of the calls that `sizes_of_calls` gives, in rows."""
+    sizes = sizes_of_calls(R, tuple(numbers))
+    return sum(sizes) + START * len(sizes)

@@ -7,6 +7,7 @@ are the same functions, and under it they give the same bits.
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,9 @@ class EqualBits(Decoder):
             raise InputError("equal bits are known of a CPU only; leave --equal-bits out")
         nn.Module.__init__(self)
         self.config = plain.config
-        shared = {id(x): x for x in (*plain.parameters(), *plain.buffers())}
+        shared: dict[int, Any] = {}  # what deepcopy does not copy
+        for tensor in (*plain.parameters(), *plain.buffers()):
+            shared[id(tensor)] = tensor
         self.model = copy.deepcopy(plain.model, shared)
         self.lm_head = copy.deepcopy(plain.lm_head, shared)
         fix_layers(self.model, self.config)
@@ -57,13 +60,11 @@ class EqualBits(Decoder):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         rows = hidden.to(wide).reshape(-1, hidden.shape[-1])
         weights = head.weight[columns].to(wide)
-        products = []
+        logits = []
         for some_rows in rows.split(BLOCK):
-            parts = [(some_rows[:, None] * some).sum(dim=-1) for some in weights.split(BLOCK)]
-            products.append(torch.cat(parts, dim=-1))
-        return torch.cat(products).to(hidden.dtype).view(*hidden.shape[:-1], len(columns))
-
-
-def equal_bits(decoder: Decoder) -> EqualBits:
-    """The decoder with equal bits over the same parameters."""
-    return EqualBits(decoder)
+            parts = []
+            for some_weights in weights.split(BLOCK):
+                products = some_rows[:, None] * some_weights
+                parts.append(products.sum(dim=-1))
+            logits.append(torch.cat(parts, dim=-1))
+        return torch.cat(logits).to(hidden.dtype).view(*hidden.shape[:-1], len(columns))

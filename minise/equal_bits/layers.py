@@ -15,7 +15,8 @@ from minise.model import MLP, Angles, Block, Layers, Rotary
 
 START = 4096  # the cost of starting a call of an activation, in elements
 POSITIONS = 64  # in one call for angles
-PIECE, PACKED_PIECE = 512, 2048  # rows that an MLP computes at once, also with packed weights
+PIECE = 512  # rows that an MLP computes at once
+PACKED_PIECE = 2048  # the same with weights in 4 bits, which are unpacked for each piece
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -24,7 +25,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     outputs, inputs = weight.shape
     shape = Shape(inputs, outputs, bias is not None, x.dtype, torch.get_num_threads())
     call = partial(F.linear, weight=weight, bias=bias)
-    return in_calls(call, x.reshape(-1, inputs), numbers_for(shape)).view(*x.shape[:-1], outputs)
+    rows = x.reshape(-1, inputs)
+    return in_calls(call, rows, numbers_for(shape)).view(*x.shape[:-1], outputs)
 
 
 class FixedLinear(nn.Module):
@@ -39,7 +41,8 @@ class FixedLinear(nn.Module):
 
 
 class FixedSiLU(nn.SiLU):
-    """In calls of fixed numbers of elements: at an end those that fill no vector differ."""
+    """In calls of fixed numbers of elements. At the end of a call, elements that do not fill a
+    vector of the processor are computed in another way."""
 
     def forward(self, x: Tensor) -> Tensor:
         numbers = elements_for(x.dtype, torch.get_num_threads())
@@ -47,21 +50,25 @@ class FixedSiLU(nn.SiLU):
 
 
 class FixedMLP(MLP):
-    """For PIECE tokens at a time: wider activations take longer to allocate than to compute."""
+    """An MLP that takes PIECE tokens at a time. The activations of more would take longer to
+    allocate than to compute."""
 
     def __init__(self, mlp: MLP) -> None:
         nn.Module.__init__(self)
-        self.gate_proj, self.up_proj, self.down_proj = mlp.gate_proj, mlp.up_proj, mlp.down_proj
+        self.gate_proj = mlp.gate_proj
+        self.up_proj = mlp.up_proj
+        self.down_proj = mlp.down_proj
         self.act_fn = FixedSiLU()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         rows = x_BTD.reshape(-1, x_BTD.shape[-1])
-        # A weight in 4 bits is unpacked for each piece.
         size = PIECE if type(self.gate_proj.layer) is nn.Linear else PACKED_PIECE
         if len(rows) <= size:
             return super().forward(x_BTD)
-        out = torch.cat([super(FixedMLP, self).forward(piece) for piece in rows.split(size)])
-        return out.view(x_BTD.shape)
+        pieces = []
+        for piece in rows.split(size):
+            pieces.append(super().forward(piece))
+        return torch.cat(pieces).view(x_BTD.shape)
 
 
 class FixedRotary(Rotary):
@@ -75,8 +82,8 @@ class FixedRotary(Rotary):
             cos, sin = super().forward(block * POSITIONS + within, dtype)
             cosines.append(cos)
             sines.append(sin)
-        place = block_of, positions % POSITIONS
-        return torch.stack(cosines)[place], torch.stack(sines)[place]
+        place = positions % POSITIONS
+        return torch.stack(cosines)[block_of, place], torch.stack(sines)[block_of, place]
 
 
 def fix_layers(model: Layers, config: Config) -> None:

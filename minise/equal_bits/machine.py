@@ -29,11 +29,16 @@ def processor() -> str:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
         return platform.processor() or platform.machine()
-    pairs = [line.partition(":") for line in first.splitlines()]
-    facts = {name.strip(): value.strip() for name, _, value in pairs}
-    keys = {"family": "cpu family", "model": "model", "stepping": "stepping"}
-    parts = [f"{part} {facts[key]}" for part, key in keys.items() if key in facts]
-    return facts.get("model name", platform.machine()) + (f" ({', '.join(parts)})" if parts else "")
+    facts = {}
+    for line in first.splitlines():
+        name, _, value = line.partition(":")
+        facts[name.strip()] = value.strip()
+    parts = []
+    for key, short in (("cpu family", "family"), ("model", "model"), ("stepping", "stepping")):
+        if key in facts:
+            parts.append(f"{short} {facts[key]}")
+    name = facts.get("model name", platform.machine())
+    return f"{name} ({', '.join(parts)})" if parts else name
 
 
 def instructions() -> str:
@@ -44,7 +49,12 @@ def instructions() -> str:
 def for_bfloat16() -> list[str]:
     """The instructions of this CPU that multiply bfloat16. (On ARM this is not known.)"""
     checks = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
-    return [name for name, check in checks.items() if getattr(torch.cpu, check, bool)()]
+    found = []
+    for name, check in checks.items():
+        is_supported = getattr(torch.cpu, check, None)  # a private function of torch
+        if is_supported is not None and is_supported():
+            found.append(name)
+    return found
 
 
 def computes_16_bits() -> bool:
@@ -54,14 +64,21 @@ def computes_16_bits() -> bool:
 
 def environment() -> dict[str, str]:
     """The variables that are set and choose kernels. The size of a cache of kernels does not."""
-    names = [name for name in sorted(os.environ) if name.startswith(CHOOSES)]
-    return {name: os.environ[name] for name in names if not name.endswith("_CACHE_CAPACITY")}
+    found = {}
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(CHOOSES) and not name.endswith("_CACHE_CAPACITY"):
+            found[name] = value
+    return found
 
 
 def facts() -> dict[str, object]:
     """The facts about this machine that stand beside results: without any path."""
-    here = {"cpu": processor(), "instructions": instructions()}
-    return {**here, "torch": torch.__version__, "environment": environment()}
+    return {
+        "cpu": processor(),
+        "instructions": instructions(),
+        "torch": torch.__version__,
+        "environment": environment(),
+    }
 
 
 def remembered(name: str, measure: Callable[[], list[list[int]]]) -> list[list[int]]:
@@ -69,18 +86,20 @@ def remembered(name: str, measure: Callable[[], list[list[int]]]) -> list[list[i
     written there. A file that cannot be read or written is treated as absent."""
     with suppress(Exception):  # there may be none, no home, or it holds anything
         classes = json.loads(_file(name).read_text())["classes"]
-        return [[int(n) for n in one] for one in classes]
+        return [list(map(int, numbers)) for numbers in classes]
     found = measure()
     # A full disk, no home: it is measured again next time.
     with suppress(OSError, RuntimeError, InputError):
         path = _file(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json.dumps({"machine": facts(), "name": name, "classes": found}))
+        content = {"machine": facts(), "name": name, "classes": found}
+        write_file(path, json.dumps(content))
     return found
 
 
 def _file(name: str) -> Path:
     build = hashlib.sha256(torch.__config__.show().encode()).hexdigest()
     key = json.dumps([FORMAT, facts(), build, platform.platform(), name], sort_keys=True)
+    digest = hashlib.sha256(key.encode()).hexdigest()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "minise" / f"bits-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    return Path(base) / "minise" / f"bits-{digest[:16]}.json"

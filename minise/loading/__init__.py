@@ -4,5 +4,4 @@ The names below are known without importing torch.
 """
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-FOUR_BIT = ("nf4", "fp4", "nf4-double")
 DEFAULT_MODEL = "weights/tiny-llama"  # ships with the package

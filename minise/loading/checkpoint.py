@@ -15,7 +15,7 @@ from minise.config import Config
 from minise.equal_bits import machine
 from minise.errors import InputError, one_line, printable, quote, shorten
 from minise.lm import LanguageModel, LocalModel
-from minise.loading import DTYPES, FOUR_BIT
+from minise.loading import DTYPES
 from minise.loading.config_json import read_config
 from minise.loading.plugin import find_engine, find_object
 from minise.loading.quantize import pack_layers
@@ -23,7 +23,7 @@ from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
 
-LARGE = 20_000_000  # values; a smaller model gains nothing by a GPU or by 16 bits
+LARGE_MODEL = 20_000_000  # values; a smaller model gains nothing by a GPU or by 16 bits
 # Found by name: the room serving stands above this one.
 ELSEWHERE = {
     "server": "minise.serving.server:connect",
@@ -39,7 +39,9 @@ class Unfilled(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        return None if function is nn.init.normal_ else function(*args, **(kwargs or {}))
+        if function is nn.init.normal_:
+            return None
+        return function(*args, **(kwargs or {}))
 
 
 def load(
@@ -57,9 +59,9 @@ def load(
 
     device "auto": CUDA, if there is one, for a model of 20 million values and more; else the CPU.
     dtype "auto": as stored; but on a CPU float32, unless it is such a model, stored in 16 bits, and
-    the CPU multiplies bfloat16: then bfloat16. quantize: one of FOUR_BIT, for the linear layers
-    inside the blocks (quantize.py). engine: how prompts run (engines.py), or "FILE.py:NAME" for a
-    function of yours. equal_bits: the engines tree, packed and separate give the same bits, which
+    the CPU multiplies bfloat16: then bfloat16. quantize: "nf4" packs the linear layers inside
+    the blocks in 4 bits (quantize.py). engine: how prompts run (engines.py), or "FILE.py:NAME" for
+    a function of yours. equal_bits: the engines tree, packed and separate give the same bits, which
     takes longer (minise/equal_bits/).
     "server:http://HOST:PORT" is a model that a server runs, and "transformers:ID" one that the
     library transformers runs (minise/serving/). tokenizer: the folder or hub id of the tokenizer of
@@ -74,8 +76,8 @@ def load(
     wanted = str(dtype).removeprefix("torch.")
     if wanted not in ("auto", *DTYPES):
         raise InputError(f"dtype {quote(wanted)} is not one of auto, {', '.join(DTYPES)}")
-    if quantize not in (None, *FOUR_BIT):
-        raise InputError(f"quantize {quote(quantize)} is not one of {', '.join(FOUR_BIT)}")
+    if quantize not in (None, "nf4"):
+        raise InputError(f"quantize {quote(quantize)} is not nf4")
     kind, _, where = str(source).partition(":")
     if kind in ELSEWHERE:
         asked = Elsewhere(
@@ -95,15 +97,17 @@ def load(
     small = read_small(str(source), revision)
     with torch.device("meta"), Unfilled():  # no memory for initial values
         decoder = Decoder(small.config)
-    large = sum(x.numel() for x in decoder.parameters()) >= LARGE
-    place = _usable(device, large)
-    state = _mapped(weight_files(small.folder, str(source), small.commit))
+    values = sum(x.numel() for x in decoder.parameters())
+    is_large = values >= LARGE_MODEL
+    place = _usable(device, is_large)
+    files = weight_files(small.folder, str(source), small.commit)
+    state = _mapped(files)
     if wanted == "auto":
-        wanted = _best_dtype(state, place, large)
+        wanted = _best_dtype(state, place, is_large)
     target: torch.dtype = getattr(torch, wanted)
     _assign(decoder, state, target, f"{small.folder}")
     if quantize:
-        pack_layers(decoder.model.layers, quantize, target, place)
+        pack_layers(decoder.model.layers, target, place)
     decoder.to(place, target)
     if equal_bits:
         from minise.equal_bits.decoder import EqualBits
@@ -156,18 +160,19 @@ def read_small(source: str, revision: str | None) -> Small:
     return Small(folder, commit, config, Tokenizer.from_file(path))
 
 
-def _best_dtype(state: dict[str, Tensor], place: torch.device, large: bool) -> str:
+def _best_dtype(state: dict[str, Tensor], place: torch.device, is_large: bool) -> str:
     """The dtype for "auto"."""
     stored = state.get(EMBEDDING, torch.empty(0)).dtype
     if place.type != "cpu":
         return str(stored).removeprefix("torch.")
-    gains = large and stored.itemsize == 2 and bool(machine.for_bfloat16())
-    return "bfloat16" if gains else "float32"
+    if is_large and stored.itemsize == 2 and machine.for_bfloat16():
+        return "bfloat16"
+    return "float32"
 
 
-def _usable(device: torch.device | str, large: bool) -> torch.device:
+def _usable(device: torch.device | str, is_large: bool) -> torch.device:
     if device == "auto":
-        device = "cuda" if large and torch.cuda.is_available() else "cpu"
+        device = "cuda" if is_large and torch.cuda.is_available() else "cpu"
     try:
         torch.zeros(1, device=device).item()  # fails on "meta", whose tensors hold no values
     except (RuntimeError, AssertionError, ImportError) as error:
@@ -180,22 +185,28 @@ def _mapped(files: list[Path]) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for path in files:
         try:
+            tensors = {}
             with safe_open(path, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+                for name in file.keys():  # noqa: SIM118 (it is no dict)
+                    tensors[name] = file.get_tensor(name)
         except (SafetensorError, OSError, RuntimeError, AttributeError) as error:
             why = f"not a whole safetensors file ({one_line(error)})"
             raise InputError(f"{path}: {why}; fetch it again") from None
         for name in tensors.keys() & state.keys():
             raise InputError(f"{path}: tensor {name} is also in another file of the checkpoint")
         state |= tensors
-    # Some old checkpoints store this table; the config determines it.
-    return {name: x for name, x in state.items() if not name.endswith(".rotary_emb.inv_freq")}
+    for name in list(state):
+        # Some old checkpoints store this table; the config determines it.
+        if name.endswith(".rotary_emb.inv_freq"):
+            del state[name]
+    return state
 
 
 def _assign(decoder: Decoder, state: dict[str, Tensor], dtype: torch.dtype, where: str) -> None:
     """Give the decoder its tensors: each one must be there, and no other, with its shape."""
     if decoder.config.tie_word_embeddings and OUTPUT in state:
-        output, embedding = state.pop(OUTPUT), state.get(EMBEDDING, torch.empty(0))
+        output = state.pop(OUTPUT)
+        embedding = state.get(EMBEDDING, torch.empty(0))
         if not torch.equal(output.to(embedding.dtype), embedding):
             what = f"{OUTPUT} is not {EMBEDDING}, but config.json says tie_word_embeddings"
             raise InputError(f"{where}: {what}; set it to false if they should differ")
@@ -203,8 +214,8 @@ def _assign(decoder: Decoder, state: dict[str, Tensor], dtype: torch.dtype, wher
     try:
         decoder.load_state_dict(state, strict=True, assign=True)
     except RuntimeError as error:
-        lines = [shorten(line.strip(), 150) for line in str(error).splitlines()[1:]]
-        what = shorten("; ".join(lines), 450)
+        _, *lines = str(error).splitlines()
+        what = shorten("; ".join(shorten(line.strip(), 150) for line in lines), 450)
         if decoder.lm_head is not None and OUTPUT not in state:
             what += " If its output is the embedding, set tie_word_embeddings to true."
         raise InputError(f"{where}: weights and config.json differ: {printable(what)}") from None
@@ -212,6 +223,9 @@ def _assign(decoder: Decoder, state: dict[str, Tensor], dtype: torch.dtype, wher
         if str(x.dtype).removeprefix("torch.") not in DTYPES:
             raise InputError(f"{where}: tensor {name} is {x.dtype}; take the original weights")
         # The extremes are NaN if any value is. Weights that stay in the file are not read here.
-        if x.dtype != dtype and not torch.stack(x.aminmax()).to(dtype).isfinite().all():
+        if x.dtype == dtype:
+            continue
+        extremes = torch.stack(x.aminmax()).to(dtype)
+        if not extremes.isfinite().all():
             what = f"has values that are not finite in {dtype}; use bfloat16 or float32"
             raise InputError(f"{where}: tensor {name} {what}, or fetch it again")

@@ -8,18 +8,21 @@ from typing import Any
 from minise.config import FAMILIES, Config, Family, RopeScaling
 from minise.errors import InputError, quote
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL = "full_attention"  # kinds of layers
+SLIDING = "sliding_attention"
 # The values that are implemented; None: absent or null.
 ONLY: dict[str, tuple[object, ...]] = {
     "hidden_act": (None, "silu", "swish"),
     "rope_type": (None, "default", "linear", "llama3"),
     "partial_rotary_factor": (None, 1.0),
-    **dict.fromkeys(("attention_bias", "mlp_bias"), (None, False)),
-    **dict.fromkeys(("tie_word_embeddings", "use_sliding_window"), (None, False, True)),
+    "attention_bias": (None, False),
+    "mlp_bias": (None, False),
+    "tie_word_embeddings": (None, False, True),
+    "use_sliding_window": (None, False, True),
 }
-MOST = {"num_hidden_layers": 500}  # to build more than any model has would take minutes
-SIZES = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"]
-SIZES += ["num_attention_heads"]
+MOST_LAYERS = 500  # to build more than any model has would take minutes
+MOST_WHOLE = 10**8
+MOST_NUMBER = 1e12
 
 
 def read_config(raw: Any, where: str = "config.json") -> Config:
@@ -27,19 +30,24 @@ def read_config(raw: Any, where: str = "config.json") -> Config:
     and names the field and its value."""
     if not isinstance(raw, dict):
         raise InputError(f"{where}: holds {type(raw).__name__}, not a JSON object; fetch it again")
-    facts, model_type = _Facts(raw, where), raw.get("model_type")
+    facts = _Facts(raw, where)
+    model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise facts.error("model_type", f"be one of {', '.join(FAMILIES)}, or use transformers:ID")
     if raw.get("quantization_config"):
         raise facts.error(
             "quantization_config", "be absent; take the original weights, or use transformers:ID"
         )
-    family, sizes = FAMILIES[model_type], {name: facts.whole(name) for name in SIZES}
-    heads = sizes["num_attention_heads"]
+    family = FAMILIES[model_type]
+    vocab_size = facts.whole("vocab_size")
+    hidden_size = facts.whole("hidden_size")
+    intermediate_size = facts.whole("intermediate_size")
+    layers = facts.whole("num_hidden_layers", most=MOST_LAYERS)
+    heads = facts.whole("num_attention_heads")
     # An explicit null means one key/value head for each query head, whatever the family.
     kv_default = None if "num_key_value_heads" in raw else family.num_key_value_heads
     kv_heads = facts.whole("num_key_value_heads", kv_default or heads)
-    head_dim = facts.whole("head_dim", family.head_dim or sizes["hidden_size"] // heads)
+    head_dim = facts.whole("head_dim", family.head_dim or hidden_size // heads)
     if heads % kv_heads:
         raise facts.error("num_key_value_heads", f"divide num_attention_heads {heads}")
     if head_dim % 2:
@@ -48,7 +56,11 @@ def read_config(raw: Any, where: str = "config.json") -> Config:
     positions = facts.whole("max_position_embeddings", family.max_position_embeddings)
     return Config(
         model_type=model_type,
-        **sizes,
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=facts.number("rms_norm_eps", 1e-6, least=1e-15),
@@ -56,7 +68,7 @@ def read_config(raw: Any, where: str = "config.json") -> Config:
         rope_scaling=scaling,
         max_position_embeddings=positions,
         qkv_bias=family.qkv_bias,
-        sliding_windows=_windows(facts, family, sizes["num_hidden_layers"]),
+        sliding_windows=_windows(facts, family, layers),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings")),
         qk_norm=family.qk_norm,
     )
@@ -67,7 +79,8 @@ class _Facts:
     from 0.001 to 1e12: beyond, rotary angles overflow or are the same for every token."""
 
     def __init__(self, raw: dict[str, Any], where: str) -> None:
-        self.raw, self.where = raw, where
+        self.raw = raw
+        self.where = where
         for name, values in ONLY.items():
             if raw.get(name) not in values:
                 known = ", ".join(quote(value) for value in values if value is not None)
@@ -77,31 +90,30 @@ class _Facts:
         value = quote(self.raw[name]) if name in self.raw else "missing"
         return InputError(f"{self.where}: {name} is {value}; it must {need}")
 
-    def whole(self, name: str, default: int | None = None, least: int = 1) -> int:
-        return int(self._number(name, default, least, MOST.get(name, 10**8), (int,)))
+    def get(self, name: str, default: Any) -> Any:
+        value = self.raw.get(name)
+        return default if value is None else value
+
+    def whole(
+        self, name: str, default: int | None = None, least: int = 1, most: int = MOST_WHOLE
+    ) -> int:
+        value = self.get(name, default)
+        if type(value) is not int or not least <= value <= most:
+            raise self.error(name, f"be of type int, from {least} to {most:,}")
+        return value
 
     def number(self, name: str, default: float | None = None, least: float = 1e-3) -> float:
-        return float(self._number(name, default, least, 1e12, (int, float)))
-
-    def _number(self, name: str, default: Any, least: Any, most: Any, kinds: Any) -> Any:
-        value = default if self.raw.get(name) is None else self.raw[name]
-        if type(value) not in kinds or not least <= value <= most:
-            raise self.error(name, f"be of type {kinds[-1].__name__}, from {least} to {most:,}")
-        return value
+        value = self.get(name, default)
+        if type(value) not in (int, float) or not least <= value <= MOST_NUMBER:
+            raise self.error(name, f"be of type float, from {least} to {MOST_NUMBER:,}")
+        return float(value)
 
 
 def _rope(facts: _Facts) -> tuple[float, RopeScaling]:
     """The base and the scaling of the rotary frequencies. Older files have `rope_scaling` beside
     `rope_theta`, newer ones have all in `rope_parameters`; if a file has both, they must agree."""
-    both = []
-    for name in ("rope_scaling", "rope_parameters"):
-        rope = facts.raw.get(name) or {}
-        if not isinstance(rope, dict) or any(isinstance(x, dict | list) for x in rope.values()):
-            raise facts.error(name, "be one flat object for all layers, or null")
-        # "type" is the older name of "rope_type".
-        rope = {key if key != "type" else "rope_type": value for key, value in rope.items()}
-        both.append(_Facts(rope, f"{facts.where}: {name}"))
-    old, new = both
+    old = _rope_facts(facts, "rope_scaling")
+    new = _rope_facts(facts, "rope_parameters")
     if new.raw and not old.raw.items() <= new.raw.items():
         raise facts.error("rope_scaling", "not contradict rope_parameters")
     read = new if new.raw else old
@@ -114,11 +126,23 @@ def _rope(facts: _Facts) -> tuple[float, RopeScaling]:
     factor = read.number("factor")
     if kind == "linear":
         return theta, RopeScaling("linear", factor)
-    low, high = read.number("low_freq_factor"), read.number("high_freq_factor")
+    low = read.number("low_freq_factor")
+    high = read.number("high_freq_factor")
     if high <= low:
         raise read.error("high_freq_factor", "be above low_freq_factor")
     original = read.whole("original_max_position_embeddings")
     return theta, RopeScaling("llama3", factor, low, high, original)
+
+
+def _rope_facts(facts: _Facts, name: str) -> _Facts:
+    rope = facts.raw.get(name) or {}
+    if not isinstance(rope, dict) or any(isinstance(x, dict | list) for x in rope.values()):
+        raise facts.error(name, "be one flat object for all layers, or null")
+    renamed = {}
+    for key, value in rope.items():
+        # "type" is the older name of "rope_type".
+        renamed["rope_type" if key == "type" else key] = value
+    return _Facts(renamed, f"{facts.where}: {name}")
 
 
 def _windows(facts: _Facts, family: Family, layers: int) -> tuple[int | None, ...]:
@@ -129,7 +153,8 @@ def _windows(facts: _Facts, family: Family, layers: int) -> tuple[int | None, ..
         first = facts.whole("max_window_layers", 28, least=0)
         kinds = [SLIDING if layer >= first else FULL for layer in range(layers)]
         kinds = facts.raw.get("layer_types") or kinds
-    if not isinstance(kinds, list) or [x in (FULL, SLIDING) for x in kinds] != [True] * layers:
+    is_list = isinstance(kinds, list) and len(kinds) == layers
+    if not is_list or not all(kind in (FULL, SLIDING) for kind in kinds):
         raise facts.error("layer_types", f"name {FULL} or {SLIDING} for each of {layers} layers")
     if SLIDING not in kinds or facts.raw.get("sliding_window", family.sliding_window) is None:
         return (None,) * layers

@@ -19,7 +19,7 @@ def load_extra(module: str, extra: str = "eval") -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        how = f": pip install 'minise[{extra}]'" * bool(extra)
+        how = f": pip install 'minise[{extra}]'" if extra else ""
         raise InputError(f"this needs {error.name}, which is not installed{how}") from None
 
 

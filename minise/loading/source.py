@@ -10,10 +10,17 @@ from tqdm.asyncio import tqdm_asyncio
 
 from minise.errors import InputError, one_line, shorten
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # of weights in several files
 # Fetched before the weights: an unsupported model is refused before gigabytes are downloaded.
-SMALL = ["config.json", "tokenizer.json", INDEX, "tokenizer_config.json", "generation_config.json"]
-SMALL += ["chat_template.jinja"]
+SMALL_FILES = [
+    "config.json",
+    "tokenizer.json",
+    INDEX,
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+]
 # Where "weights/..." may be: beside the package in a checkout, inside it in an installed wheel.
 SHIPPED = (Path(__file__).parents[2], Path(__file__).parents[1])
 # What a folder may hold in place of a checkpoint, and what to do.
@@ -23,33 +30,39 @@ INSTEAD = {
     "adapter_config.json": "is a LoRA adapter; merge it with peft: m = AutoPeftModelForCausalLM"
     ".from_pretrained(HERE).merge_and_unload(); m.save_pretrained(FOLDER); copy tokenizer.json too",
     "pytorch_model*.bin": "has pickled weights: convert them (transformers: save_pretrained)",
-    "": "needs a whole config.json, tokenizer.json and model*.safetensors: fetch them again",
 }
+NOT_WHOLE = "needs a whole config.json, tokenizer.json and model*.safetensors: fetch them again"
 
 
 def find_folder(source: str, revision: str | None = None) -> tuple[Path, str | None]:
     """The folder of a checkpoint, and the commit of one from the hub. `source`: a folder, the
     shipped "weights/NAME", or a hub id "owner/name", whose small files are then in the cache."""
-    shipped = [root / source for root in SHIPPED if source.startswith("weights/")]
-    for folder in (Path(os.path.expanduser(source)), *shipped):
+    folders = [Path(os.path.expanduser(source))]
+    if source.startswith("weights/"):
+        folders += [root / source for root in SHIPPED]
+    for folder in folders:
         if os.path.isdir(folder):  # Path.is_dir raises for impossible names
             if revision:
                 raise InputError(f"{folder}: is a folder; omit the revision, it is for hub ids")
             return folder, None
     if os.path.exists(source):
         how = "is a file; give the folder that holds config.json"
-        raise InputError(f"{source}: {INSTEAD['*.gguf'] if source.endswith('.gguf') else how}")
+        if source.endswith(".gguf"):
+            how = INSTEAD["*.gguf"]
+        raise InputError(f"{source}: {how}")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
         what = "no such folder, and no hub id (owner/name); a running server is server:ADDRESS"
         raise InputError(f"{shorten(source, 200)}: {what} with --tokenizer FOLDER_OR_ID")
-    return fetch(source, SMALL, revision)
+    return fetch(source, SMALL_FILES, revision)
 
 
 class _Bar(tqdm_asyncio):  # type: ignore[type-arg]
     """Shown on a terminal, and after a second: often all is in the cache already."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "disable": None, "delay": 1})
+        options["disable"] = None
+        options["delay"] = 1
+        super().__init__(*args, **options)
 
 
 def fetch(
@@ -67,7 +80,7 @@ def fetch(
     except Exception as error:  # the exceptions of the hub's HTTP client vary by version
         what = f"no such folder, and the hub does not serve it ({one_line(error)})"
         if isinstance(error, errors.GatedRepoError):
-            page = f"{'datasets/' * (kind == 'dataset')}{repository}"
+            page = f"datasets/{repository}" if kind == "dataset" else repository
             what = f"gated; accept its licence on https://huggingface.co/{page}"
         elif constants.HF_HUB_OFFLINE:
             what = f"HF_HUB_OFFLINE is set, and not all is in the cache ({constants.HF_HUB_CACHE})"
@@ -82,8 +95,8 @@ def weight_files(folder: Path, source: str, commit: str | None) -> list[Path]:
     names = [SINGLE]
     if os.path.exists(folder / INDEX):
         try:  # shards lie beside the index, whatever it says
-            shards = read_json(folder / INDEX)["weight_map"].values()
-            names = sorted({os.path.basename(name) for name in shards})
+            file_of_tensor = read_json(folder / INDEX)["weight_map"]
+            names = sorted({os.path.basename(name) for name in file_of_tensor.values()})
         except (LookupError, TypeError, AttributeError):
             raise InputError(f"{folder / INDEX}: not an index of shards; fetch it again") from None
     if commit:
@@ -105,5 +118,7 @@ def read_json(path: Path) -> Any:
 
 def instead(folder: Path) -> str:
     """What to do about a folder that holds no whole checkpoint."""
-    found = [what for name, what in INSTEAD.items() if not name or any(folder.glob(name))]
-    return f"the folder {found[0]}"
+    for pattern, what in INSTEAD.items():
+        if any(folder.glob(pattern)):
+            return f"the folder {what}"
+    return f"the folder {NOT_WHOLE}"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise.equal_bits.calls import START, cost, in_calls, split
+from minise.equal_bits.calls import START, cost, in_calls, sizes_of_calls
 from minise.equal_bits.probe import NUMBERS
 
 
@@ -30,7 +30,7 @@ def test_every_row_is_computed_once_in_calls_of_the_allowed_numbers(
         out = in_calls(double, x, numbers)
         assert torch.equal(out, torch.cat([2 * x, x.new_full((R, 1), 7)], dim=1))
         assert R == 0 or set(sizes) <= set(numbers)
-        assert R == 0 or list(split(R, numbers)) == sizes
+        assert R == 0 or list(sizes_of_calls(R, numbers)) == sizes
         assert sum(sizes[:-1]) < R <= sum(sizes) or R == 0  # only the last may have spare rows
 
 
@@ -51,8 +51,8 @@ def test_a_kernel_gets_contiguous_and_aligned_rows() -> None:
 
 def test_a_few_spare_rows_are_preferred_to_another_call() -> None:
     """Up to `start` of them: that is what the start of a call costs, in rows."""
-    assert split(500, (16, 64, 512), start=12) == (512,)
-    assert split(500, (16, 64, 512), start=11)[0] == 64
-    assert split(0, (16, 64)) == ()
-    assert split(600, (16, 64, 512)) == (512, 64, 64)
+    assert sizes_of_calls(500, (16, 64, 512), start=12) == (512,)
+    assert sizes_of_calls(500, (16, 64, 512), start=11)[0] == 64
+    assert sizes_of_calls(0, (16, 64)) == ()
+    assert sizes_of_calls(600, (16, 64, 512)) == (512, 64, 64)
     assert cost(600, (16, 64, 512)) == 512 + 64 + 64 + 3 * START

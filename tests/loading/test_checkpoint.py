@@ -91,7 +91,7 @@ def test_auto_is_bfloat16_on_a_cpu_where_that_gains_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, multiplies: list[str], large: bool
 ) -> None:
     monkeypatch.setattr("minise.equal_bits.machine.for_bfloat16", lambda: multiplies)
-    monkeypatch.setattr("minise.loading.checkpoint.LARGE", 0 if large else 20_000_000)
+    monkeypatch.setattr("minise.loading.checkpoint.LARGE_MODEL", 0 if large else 20_000_000)
     folder = write_checkpoint(tmp_path, FAMILIES["llama"], dtype=getattr(torch, stored))
     gains = multiplies and large and stored in ("bfloat16", "float16")
     auto = minise.load(folder, device="cpu").decoder.dtype
