@@ -98,8 +98,10 @@ def run(options: Options) -> int:
     notes += ["", model_line(lm, options)]
     if options == Options():
         notes.append(HOW_OFTEN)
-    lines = [*explained(replies, lm.engine, options.show_prompts), *notes]
-    print("\n".join([*table(replies), *map(printable, lines)]))
+    lines = table(replies)
+    for line in [*explained(replies, lm.engine, options.show_prompts), *notes]:
+        lines.append(printable(line))
+    print("\n".join(lines))
     return 0
 
 
@@ -120,7 +122,9 @@ def choose_methods(options: Options) -> dict[str, Method]:
     """The method of --method, or standard inference and Self-Ensemble; for --json the latter."""
     from minise.method import Method, SelfEnsemble, Standard
 
-    settings = {"group_size": options.group_size, "trials": options.trials, **options.settings()}
+    settings = options.settings()
+    settings["group_size"] = options.group_size
+    settings["trials"] = options.trials
     methods: dict[str, Method] = {}
     if options.method is options.grouping is options.template is None:
         if not options.json:
@@ -147,7 +151,9 @@ def ask(lm: LanguageModel, name: str, method: Method, question: Question, seed: 
 
     answered = next(answers(lm, method, [Asked(question, seed)]))
     prompts = answered.prompts
-    texts = [lm.tokenizer.decode([*prompts.prefix, *branch]) for branch in prompts.branches]
+    texts = []
+    for branch in prompts.branches:
+        texts.append(lm.tokenizer.decode([*prompts.prefix, *branch]))
     return Reply(name, answered, texts)
 
 
@@ -189,7 +195,8 @@ def table(replies: Sequence[Reply]) -> list[str]:
     """The question, and a row for each choice: its probability by each method, as a number and as a
     bar. What a method predicts is marked."""
     question = replies[0].question
-    block = "█" if "█".encode(sys.stdout.encoding or "ascii", "replace") != b"?" else "#"
+    can_print_block = "█".encode(sys.stdout.encoding or "ascii", "replace") != b"?"
+    block = "█" if can_print_block else "#"
     texts = [printable(choice) for choice in question.choices]
     width = min(40, max(map(len, [*texts, NULL_ROW])))
     lines = [printable(question.text), ""]
@@ -240,7 +247,7 @@ def cost(reply: Reply, engine: str) -> list[str]:
     tokens = reply.tokens
     if len(reply.prompts) == 1:
         return [f"cost: 1 prompt with all {K} choices, {tokens['separate']:,} tokens"]
-    drawn = f"{reply.trials} trial{'s' * (reply.trials > 1)}"
+    drawn = "1 trial" if reply.trials == 1 else f"{reply.trials} trials"
     if any(group.weight != 1 for group in reply.answer.groups):
         drawn = "all orders"
     groups = f"one group with all {K} choices"
@@ -255,7 +262,11 @@ def cost(reply: Reply, engine: str) -> list[str]:
 
 def mean_null(groups: Sequence[Group]) -> float | None:
     """The weighted mean probability of the null option; None where it had no part."""
-    if any(group.null is None for group in groups):
-        return None
-    total = sum(group.weight for group in groups)
-    return sum(group.weight * (group.null or 0.0) for group in groups) / total
+    total = 0.0
+    weights = 0.0
+    for group in groups:
+        if group.null is None:
+            return None
+        total += group.weight * group.null
+        weights += group.weight
+    return total / weights

@@ -106,18 +106,24 @@ def parse(name: str, about: str, options: type[Any], words: list[str]) -> Any:
     text, _, example = about.strip().rpartition("\n\n")
     hints = get_type_hints(options, include_extras=True)
     # A command's own options first, those of the model last.
-    rank = {field.name: 1 for field in fields(GroupOptions)}
-    rank |= {field.name: 2 for field in fields(ModelOptions)}
-    in_order = sorted(fields(options), key=lambda field: rank.get(field.name, 0))
-    settings = {"help_option_names": HELP, "show_default": True, "max_content_width": 100}
+    of_groups = {field.name for field in fields(GroupOptions)}
+    of_model = {field.name for field in fields(ModelOptions)}
+    in_order = sorted(
+        fields(options), key=lambda field: (field.name in of_model, field.name in of_groups)
+    )
     command = click.Command(
         name,
         params=[parameter(field, hints[field.name]) for field in in_order],
         help=text,
         epilog=f"\b\n{example}",  # \b: leave its lines as they are
-        context_settings=settings,
+        context_settings={
+            "help_option_names": HELP,
+            "show_default": True,
+            "max_content_width": 100,
+        },
     )
-    return options(**command.make_context(f"minise {name}", words).params)
+    context = command.make_context(f"minise {name}", words)
+    return options(**context.params)
 
 
 def parameter(field: Field[Any], hint: Any) -> click.Parameter:
@@ -125,7 +131,7 @@ def parameter(field: Field[Any], hint: Any) -> click.Parameter:
     kind, about = get_args(hint)
     assert isinstance(about, Option)
     if get_origin(kind) in (Union, UnionType):
-        (kind,) = (one for one in get_args(kind) if one is not NoneType)
+        [kind] = [one for one in get_args(kind) if one is not NoneType]
     several = get_origin(kind) is tuple
     if several:
         kind = get_args(kind)[0]
@@ -135,7 +141,8 @@ def parameter(field: Field[Any], hint: Any) -> click.Parameter:
         kind = click.IntRange(about.min) if about.min is not None else click.INT
     shared: dict[str, Any] = {"type": kind, "metavar": about.metavar, "required": True}
     if field.default is not MISSING:
-        shared |= {"required": False, "default": field.default}
+        shared["required"] = False
+        shared["default"] = field.default
     if about.positional:
         return click.Argument([field.name], nargs=-1 if several else 1, **shared)
     names = [field.name, "--" + field.name.replace("_", "-")]

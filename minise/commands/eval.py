@@ -87,10 +87,13 @@ def choose(options: Options) -> Experiment:
     if options.task is None or options.method is None:
         raise InputError(f"give --task and --method, or an --experiment: {', '.join(EXPERIMENTS)}")
     texts = split_names(options.method)
-    named = {make_method(text, {})[0]: text for text in texts}
-    variants = []
-    for name in dict.fromkeys([*named, *make_methods(texts)]):
-        variants.append(Variant(name, named.get(name, name)))
+    text_of_name = {}
+    for text in texts:
+        name, _ = make_method(text, {})
+        text_of_name[name] = text
+    for name in make_methods(texts):  # also those that a fitted one needs
+        text_of_name.setdefault(name, name)
+    variants = [Variant(name, text) for name, text in text_of_name.items()]
     return Experiment(tuple(variants))
 
 
@@ -134,13 +137,15 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
 def settings(options: Options, task: Task) -> dict[str, Any]:
     """Of all methods that have them."""
     trials = options.trials or task.trials
-    sizes = {
+    found: dict[str, Any] = {
         "group_size": options.group_size or task.group_size,
         "trials": trials,
         "orders": trials,  # a trial of the full list is one order
     }
-    solved = {} if options.shots in (None, "0") else {"solved": draw(options, task)}
-    return {**sizes, **options.settings(), **solved}
+    found.update(options.settings())
+    if options.shots not in (None, "0"):
+        found["solved"] = draw(options, task)
+    return found
 
 
 def draw(options: Options, task: Task) -> tuple[Question, ...]:
@@ -161,8 +166,10 @@ def draw(options: Options, task: Task) -> tuple[Question, ...]:
 
 
 def read_integers(name: str, text: str | None) -> Sequence[int]:
+    if not text:
+        return []
     try:
-        numbers = [int(part) for part in text.split(",")] if text else []
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"--{name} {quote(text)} is no list of whole numbers; give 1,2") from None
     if len(set(numbers)) < len(numbers):

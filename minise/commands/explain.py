@@ -28,9 +28,10 @@ def run(options: Options) -> int:
         raise InputError(f"{options.output}: no such folder to write to; create it")
     from minise.page.explain import explain
 
-    settings = options.group_size, options.trials, options.seed
-    page = explain(load_model(options), question, *settings, tell=say)
+    lm = load_model(options)
+    page = explain(lm, question, options.group_size, options.trials, options.seed, tell=say)
     write_file(options.output, page.html)
     how = f"recorded answers, because {page.recorded}" if page.recorded else "the model runs in it"
-    print(printable(f"written: {options.output} ({len(page.html.encode()) / 1e6:.2f} MB), {how}"))
+    megabytes = len(page.html.encode()) / 1e6
+    print(printable(f"written: {options.output} ({megabytes:.2f} MB), {how}"))
     return 0

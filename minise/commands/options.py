@@ -24,7 +24,7 @@ QUESTION = Question(
     answer=2,
 )
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
-SMALL = 20_000_000  # parameters; threads would only wait for each other in a smaller model
+ONE_THREAD_BELOW = 20_000_000  # parameters: in a small model threads would wait for each other
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,7 @@ class ModelOptions:
     )
     device: Annotated[str, Option("auto: a GPU if there is one", "cpu|cuda[:N]")] = "auto"
     threads: Annotated[int | None, Option("of the CPU; 1 for a small model", "N", min=1)] = None
-    quantize: Annotated[
-        Literal["nf4", "fp4", "nf4-double"] | None, Option("pack the linear layers in 4 bits")
-    ] = None
+    quantize: Annotated[Literal["nf4"] | None, Option("pack the linear layers in 4 bits")] = None
     equal_bits: Annotated[bool, Option("tree, packed, separate give equal bits; slower")] = False
 
 
@@ -98,9 +96,14 @@ class GroupOptions(ModelOptions):
 
     def settings(self) -> dict[str, Any]:
         """Those that are given, for all methods that have them."""
-        settings: dict[str, Any] = {"null_option": False} if self.no_null_option else {}
-        given = {"grouping": self.grouping, "template": self.template}
-        return settings | {name: text for name, text in given.items() if text is not None}
+        given: dict[str, Any] = {}
+        if self.no_null_option:
+            given["null_option"] = False
+        if self.grouping is not None:
+            given["grouping"] = self.grouping
+        if self.template is not None:
+            given["template"] = self.template
+        return given
 
 
 def read_question(options: QuestionOptions) -> Question:
@@ -148,6 +151,6 @@ def load_model(options: ModelOptions) -> LanguageModel:
         torch.set_num_threads(min(options.threads, os.cpu_count() or 1))
     elif isinstance(lm, LocalModel) and "OMP_NUM_THREADS" not in os.environ:
         size = sum(parameter.numel() for parameter in lm.decoder.parameters())
-        if size < SMALL:
+        if size < ONE_THREAD_BELOW:
             torch.set_num_threads(1)
     return lm

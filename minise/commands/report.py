@@ -31,8 +31,11 @@ def run(options: Options) -> int:
     found = between(tables.labels(runs), runs)
     folder = options.output or options.folders[0]
     folder.mkdir(parents=True, exist_ok=True)
-    print(tables.report(runs, found, shutil.get_terminal_size((100, 24)).columns))
-    pictures = "".join(f"\n![{p.stem}]({p.name})\n" for p in figures.draw(runs, folder))
-    write_file(folder / "report.md", tables.report(runs, found) + pictures)
+    width = shutil.get_terminal_size((100, 24)).columns
+    print(tables.report(runs, found, width))
+    page = tables.report(runs, found)
+    for path in figures.draw(runs, folder):
+        page += f"\n![{path.stem}]({path.name})\n"
+    write_file(folder / "report.md", page)
     print(f"written in {folder}: report.md, its pictures, results.json and samples-*.jsonl")
     return 0

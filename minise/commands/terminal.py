@@ -11,8 +11,9 @@ from minise.errors import printable, shorten
 def say(text: str) -> None:
     """Print one line on stderr. Text of several lines is joined, and what a terminal could take for
     a command is escaped."""
+    line = shorten(printable(" ".join(text.split())), 390)
     with suppress(OSError):  # nobody can be told
-        print(f"minise: {shorten(printable(' '.join(text.split())), 390)}", file=sys.stderr)
+        print(f"minise: {line}", file=sys.stderr)
 
 
 def end_on_interrupt() -> None:
@@ -25,6 +26,7 @@ def end_on_interrupt() -> None:
 
 def _end(number: int, frame: object) -> None:
     with suppress(OSError):
-        line = "\n" * os.isatty(2) + "minise: stopped\n"  # a progress bar may stand in the line
-        os.write(2, line.encode())
+        if os.isatty(2):
+            os.write(2, b"\n")  # a progress bar may stand in the line
+        os.write(2, b"minise: stopped\n")
     os._exit(130)

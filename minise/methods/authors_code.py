@@ -32,7 +32,8 @@ class BareLabels(Template):
     label: str = "{label}"
 
     def label_ids(self, tokenizer: Tokenizer, text: str, ids: list[int], count: int) -> list[int]:
-        return [ids[-1] for ids in tokenizer.encode(list(LABELS[:count]))]
+        labels = list(LABELS[:count])
+        return [ids_of_label[-1] for ids_of_label in tokenizer.encode(labels)]
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class AuthorsCode(SelfEnsemble):
 
         label_ids = prompts.label_ids
         if null_option and not self.null_in_softmax:
-            label_ids = [ids[:-1] for ids in label_ids]  # the last is the null option's
+            label_ids = [ids[:-1] for ids in prompts.label_ids]  # the last is the null option's
         branches = prompts.branches
         if early:  # without its last tokens, a prompt ends so many rows earlier
             branches = [*branches[:-1], branches[-1][:-early]]

@@ -14,8 +14,11 @@ def independent_draws(K: int, m: int, trials: int, seed: int, question_id: str) 
     rarely or never. With an empty question_id all questions get the same draws, as in that code."""
     # The generator of the released code, so that the seed 0 gives the same groups of indices.
     generator = random.Random(f"{seed}/{question_id}" if question_id else seed)
-    draws = [tuple(generator.sample(range(K), min(m, K))) for _ in range(trials)]
-    return Groups(tuple((group,) for group in draws))
+    draws = []
+    for _ in range(trials):
+        group = generator.sample(range(K), min(m, K))
+        draws.append((tuple(group),))
+    return Groups(tuple(draws))
 
 
 def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:

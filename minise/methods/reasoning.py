@@ -20,7 +20,8 @@ from minise.writing.chat import chat_template, user_turn
 from minise.writing.generation import generate
 
 STEPS = "Let's think step by step."  # Kojima et al. 2022, zero-shot
-OPEN, CLOSE = "<think>\n", "</think>"  # of DeepSeek-R1 and its distills
+OPEN = "<think>\n"  # of DeepSeek-R1 and its distills
+CLOSE = "</think>"
 LETTER = "Answer with the letter of the right choice."
 
 
@@ -61,19 +62,19 @@ class ChainOfThought(WritesFirst):
     def write(self, lm: LanguageModel, starts: Sequence[Start]) -> list[Written]:
         """What the model writes after each. Raises Unsuited for a model that names no stop token,
         or that runs elsewhere."""
-        each = list(dict.fromkeys(starts))  # equal ones are written once
+        distinct = list(dict.fromkeys(starts))  # equal ones are written once
         generated = generate(
             lm,
-            [start.text for start in each],
-            [start.max_new_tokens for start in each],
+            [start.text for start in distinct],
+            [start.max_new_tokens for start in distinct],
             self.temperature,
             self.top_p,
-            [start.seed for start in each],
+            [start.seed for start in distinct],
             stop_texts=() if chat_template(lm) else ("\n\n",),
         )
         written = {}
-        for start, one in zip(each, generated, strict=True):
-            written[start] = Written(one.text, len(one.tokens), one.finished)
+        for start, generation in zip(distinct, generated, strict=True):
+            written[start] = Written(generation.text, len(generation.tokens), generation.finished)
         return [written[start] for start in starts]
 
     def prompts_after(

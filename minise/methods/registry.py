@@ -55,7 +55,9 @@ def make_methods(
         for name in getattr(method, "needs", ()):
             if name not in methods and name not in missing:
                 missing.append(name)
-    return make_methods([*missing, *texts], options) if missing else methods
+    if missing:
+        return make_methods([*missing, *texts], options)
+    return methods
 
 
 def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fitted]:
@@ -69,11 +71,17 @@ def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fi
     cls = find_object(METHODS.get(where, where))
     known = {}  # the settings that it has, with their defaults
     if is_dataclass(cls):
-        known = {one.name: one.default for one in fields(cls) if one.init}
+        for field in fields(cls):
+            if field.init:
+                known[field.name] = field.default
+
+    chosen = {}
+    for name, value in options.items():
+        if name in known:
+            chosen[name] = value
     for name, value in settings.items():
         check_setting(where, name, value, known)
-
-    chosen = {name: value for name, value in options.items() if name in known} | settings
+        chosen[name] = value
     if isinstance(chosen.get("grouping"), str):
         chosen["grouping"] = grouping_named(chosen["grouping"])
     if "template" in known:
@@ -119,9 +127,11 @@ def read_settings(text: str) -> tuple[str, dict[str, Any]]:
     where, listed = match.groups() if match else ("", "")
     settings: dict[str, Any] = {}
     for part in listed.split(",") if listed else ():
-        name, is_set, value = (one.strip() for one in part.partition("="))
-        name = name.replace("-", "_")
-        if not (is_set and name and re.fullmatch(r"[\w./:-]+", value)) or name in settings:
+        before, is_set, after = part.partition("=")
+        name = before.strip().replace("-", "_")
+        value = after.strip()
+        is_setting = is_set and name and re.fullmatch(r"[\w./:-]+", value)
+        if not is_setting or name in settings:
             wanted = "write method(name=value,name=value)"
             raise InputError(f"{quote(text)}: {quote(part)} is no setting, or twice; {wanted}")
         try:

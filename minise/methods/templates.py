@@ -35,9 +35,11 @@ class Chat(Template):
         before, found, after = user_turn(lm, mark).partition(mark)
         if not found or mark in after:
             raise InputError(f"{lm.name}: its chat template changes a message; ask it plainly")
-        asked, choice = inner.question, inner.choice
+        asked = inner.question
+        choice = inner.choice
         if asked.endswith("\n") and choice.endswith("\n"):  # no message ends in a newline
-            asked, choice = asked[:-1], f"\n{choice[:-1]}"
+            asked = asked.removesuffix("\n")
+            choice = "\n" + choice.removesuffix("\n")
         return replace(inner, question=plain(before) + asked, choice=choice, cue=after + inner.cue)
 
 
@@ -52,10 +54,10 @@ class Solved(Template):
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
         inner = self.inner.adapt(lm, question, size, null)
-        others = [one for one in self.pool if one.text != question.text]
+        others = [other for other in self.pool if other.text != question.text]
         solved = ""
-        for one in others[: len(self.pool) - 1]:
-            solved += f"{solution(inner, one, size, null)}\n\n"
+        for other in others[: len(self.pool) - 1]:
+            solved += f"{solution(inner, other, size, null)}\n\n"
         return replace(inner, question=plain(solved) + inner.question)
 
 

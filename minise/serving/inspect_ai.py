@@ -65,14 +65,16 @@ def read_labels(output: ModelOutput, labels: str) -> LabelLogits:
     logprobs = output.choices[0].logprobs
     if not (logprobs and logprobs.content and logprobs.content[0].top_logprobs):
         raise InputError(f"{output.model} gives no log-probabilities; use a provider that does")
-    # The most probable come first. Of two tokens with the same text, the first counts.
-    given = {
-        top.token.translate(SPACES): top.logprob
-        for top in reversed(logprobs.content[0].top_logprobs)
-        if top.logprob > NEVER  # NaN is not
-    }
-    spellings = [[space + label for label in labels] for space in (" ", "")]
-    spelled = max(spellings, key=lambda names: max(given.get(name, NEVER) for name in names))
+    given: dict[str, float] = {}
+    for top in logprobs.content[0].top_logprobs:
+        if top.logprob > NEVER:  # NaN is not
+            # The most probable come first. Of two tokens with the same text, the first counts.
+            given.setdefault(top.token.translate(SPACES), top.logprob)
+    with_space = [f" {label}" for label in labels]
+    without = list(labels)
+    likeliest_with = max(given.get(name, NEVER) for name in with_space)
+    likeliest_without = max(given.get(name, NEVER) for name in without)
+    spelled = with_space if likeliest_with >= likeliest_without else without
     missing = [name for name in spelled if name not in given]
     if missing:
         about = f"{quote(missing)} not among the {len(given)} most probable tokens"

@@ -29,8 +29,9 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        config = {key: value for key, value in config.items() if key != "class"}
-        super().__init__(config={**config, "output_type": "multiple_choice"})
+        config = {**config, "output_type": "multiple_choice"}
+        config.pop("class", None)  # this one
+        super().__init__(config=config)
 
     def method(self) -> SelfEnsemble:
         given = self.config.metadata or {}
@@ -59,14 +60,19 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
             raise InputError(f"{problem}; leave --apply_chat_template out")
         delimiter = "" if apply_chat_template else self.config.target_delimiter
         _, prompts = self.prompts(doc)
-        pairs = []
+        requests: list[Instance] = []
         for prompt, labels in zip(prompts.texts, labels_of(prompts), strict=True):
             for label in labels:
-                pairs.append((before + prompt + after, delimiter + label))
-        return [
-            Instance(request_type="loglikelihood", doc=doc, arguments=pair, idx=i, **kwargs)
-            for i, pair in enumerate(pairs)
-        ]
+                requests.append(
+                    Instance(
+                        request_type="loglikelihood",
+                        doc=doc,
+                        arguments=(before + prompt + after, delimiter + label),
+                        idx=len(requests),
+                        **kwargs,
+                    )
+                )
+        return requests
 
     def process_results(
         self, doc: dict[str, Any], results: list[tuple[float, bool]]
@@ -80,5 +86,7 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
         sizes = [len(ids) for ids in prompts.label_ids]
         logits = [LabelLogits(labels, total) for labels in values.split(sizes)]
         answer = self.method().answer(plan, logits)
-        choices = enumerate(answer.probabilities.log().tolist())
-        return super().process_results(doc, [(p, i == answer.prediction) for i, p in choices])
+        choices = []
+        for i, log_p in enumerate(answer.probabilities.log().tolist()):
+            choices.append((log_p, i == answer.prediction))
+        return super().process_results(doc, choices)

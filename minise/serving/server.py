@@ -28,15 +28,18 @@ from minise.loading.source import find_folder
 from minise.tokenizer import Tokenizer
 
 KEY = "MINISE_API_KEY"  # the variable that holds a server's key
-TIMEOUT, PATIENCE = 300.0, 120.0  # seconds: for an answer; in which a request is tried again
-AT_ONCE, MOST = 32, 20  # requests, to llama.cpp as many as it has slots; most probable tokens
+TIMEOUT = 300.0  # seconds for an answer
+PATIENCE = 120.0  # seconds in which a request is tried again
+REQUESTS_AT_ONCE = 32  # to llama.cpp as many as it has slots
+LIKELY_TOKENS = 20  # whose log-probabilities are asked for
 AGAIN = (408, 429, 500, 502, 503, 504)  # statuses that may pass
 LEAST = -87.0  # llama.cpp takes the log of a float32 probability: below, little is left of it
-# The model's own distribution, whatever a server or a generation_config.json would change.
+# The model's own distribution, whatever a server or a generation_config.json would change: in
+# OpenAI's words, and in those that vLLM and SGLang have beside them.
 RAW = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 RAW_MORE = {**RAW, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
-Prompt = tuple[int, ...]  # token ids
+TokenIds = tuple[int, ...]  # of a whole prompt
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,9 @@ class Server:
         self.key = os.environ.get(KEY, "").strip()
         if not (self.key.isascii() and self.key.isprintable()):
             raise InputError(f"{KEY} holds characters that no key has; set it again")
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         self.http = httpx2.Client(
-            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            headers=headers,
             timeout=httpx2.Timeout(TIMEOUT, connect=10.0),
             follow_redirects=True,
         )
@@ -69,7 +73,7 @@ class Server:
             self.model = str(self.facts["id"])
             owner = self.facts.get("owned_by")
             self.kind = owner if owner in SPEAK else "openai"
-            self.at_once = AT_ONCE
+            self.at_once = REQUESTS_AT_ONCE
             self.positions = self.facts.get("max_model_len") or 1_000_000
             if self.kind == "llamacpp":
                 props = self.request("/props")
@@ -87,7 +91,9 @@ class Server:
         """The JSON that the server answers. After a cut connection, a timeout and the statuses
         AGAIN it is asked again, each time later, until patience ends."""
         limit = time.monotonic() + patience
-        method, wait, after = "GET" if body is None else "POST", 0.5, "0"
+        method = "GET" if body is None else "POST"
+        wait = 0.5
+        after = "0"
         while True:
             try:
                 reply = self.http.request(method, self.url + path, json=body)
@@ -97,7 +103,9 @@ class Server:
                     break
             except httpx2.RequestError as error:
                 problem = one_line(error)
-            pause = max(wait * random.uniform(0.7, 1.0), float(after) if after.isdecimal() else 0.0)
+            pause = wait * random.uniform(0.7, 1.0)
+            if after.isdecimal():
+                pause = max(pause, float(after))
             if time.monotonic() + pause > limit:
                 raise self.refused(f"{path} does not answer ({problem}); is the server up?")
             time.sleep(pause)
@@ -110,14 +118,14 @@ class Server:
         except (ValueError, RecursionError):
             raise self.refused(f"{path} answers no JSON; is it a server of models?") from None
 
-    def ask_all(self, labels_of: Mapping[Prompt, set[int]]) -> dict[Prompt, dict[int, float]]:
+    def ask_all(self, labels_of: Mapping[TokenIds, set[int]]) -> dict[TokenIds, dict[int, float]]:
         """After each prompt the log-probabilities of its tokens, by their ids. The prompts go out
         in the order in which neighbours share most, the first one alone: it fills the server's
         cache."""
         first, *others = sorted(labels_of)
         found = {first: self.ask(first, sorted(labels_of[first]))}
 
-        def ask_one(prompt: Prompt) -> tuple[Prompt, dict[int, float]]:
+        def ask_one(prompt: TokenIds) -> tuple[TokenIds, dict[int, float]]:
             return prompt, self.ask(prompt, sorted(labels_of[prompt]))
 
         # Its threads end with the process: an interruption does not wait for the server.
@@ -125,11 +133,14 @@ class Server:
             found.update(pool.imap_unordered(ask_one, others))
         return found
 
-    def ask(self, prompt: Prompt, columns: list[int]) -> dict[int, float]:
+    def ask(self, prompt: TokenIds, columns: list[int]) -> dict[int, float]:
         """The log-probabilities of the tokens `columns` after a prompt, by their ids."""
+        values = {}
         try:
             reply = SPEAK[self.kind](self, list(prompt), columns)
-            values = {i: float(reply.found[i]) for i in columns if i in reply.found}
+            for token in columns:
+                if token in reply.found:
+                    values[token] = float(reply.found[token])
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -138,34 +149,50 @@ class Server:
         if reply.counted not in (None, len(prompt)):
             counts = f"counts {reply.counted} tokens, not {len(prompt)}"
             raise self.refused(f"{counts}; check --tokenizer")
-        missing = [i for i in columns if i not in values]
+        missing = [token for token in columns if token not in values]
         if missing:
             label = quote(self.tokenizer.decode(missing[:1]))
             what = f"the label {label} is not among the {len(reply.found)} tokens that it gives"
             raise self.refused(f"{what}; ask fewer choices at once, or use vLLM or llama.cpp")
-        row = list(values.values())
-        if not all(LEAST <= value <= 1e-3 for value in row) or sum(map(math.exp, row)) > 1.001:
-            raise self.refused(f"{quote(row)} are no log-probabilities; is the model sound?")
+        found = list(values.values())
+        are_in_range = all(LEAST <= value <= 1e-3 for value in found)  # NaN is not
+        if not are_in_range or sum(map(math.exp, found)) > 1.001:
+            raise self.refused(f"{quote(found)} are no log-probabilities; is the model sound?")
         return values
 
 
 def vllm(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html. A version from before
     logprob_token_ids (github.com/vllm-project/vllm/pull/43463) gives the most probable tokens."""
-    body = {"model": server.model, "prompt": [ids], "max_tokens": 1, "logprobs": MOST, **RAW_MORE}
-    body |= {"logprob_token_ids": columns, "return_tokens_as_token_ids": True}
+    body = {
+        "model": server.model,
+        "prompt": [ids],
+        "max_tokens": 1,
+        "logprobs": LIKELY_TOKENS,
+        "logprob_token_ids": columns,
+        "return_tokens_as_token_ids": True,
+        **RAW_MORE,
+    }
     answer = server.request("/v1/completions", body)
     top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-    found = {int(name.removeprefix("token_id:")): value for name, value in top.items()}
+    found = {}
+    for name, value in top.items():
+        found[int(name.removeprefix("token_id:"))] = value
     return Reply(found, answer["usage"]["prompt_tokens"])
 
 
 def sglang(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """https://docs.sglang.ai/basic_usage/sampling_params.html. An entry is [value, id, text]."""
-    body: dict[str, Any] = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, **RAW_MORE}}
-    body |= {"return_logprob": True, "token_ids_logprob": columns}
+    body = {
+        "input_ids": ids,
+        "sampling_params": {"max_new_tokens": 1, **RAW_MORE},
+        "return_logprob": True,
+        "token_ids_logprob": columns,
+    }
     about = server.request("/generate", body)["meta_info"]
-    found = {int(i): value for value, i, *_ in about["output_token_ids_logprobs"][0]}
+    found = {}
+    for value, token, *_ in about["output_token_ids_logprobs"][0]:
+        found[int(token)] = value
     return Reply(found, about["prompt_tokens"])
 
 
@@ -173,34 +200,55 @@ def llamacpp(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """https://github.com/ggml-org/llama.cpp/tree/master/tools/server. Without post_sampling_probs
     the values are those before any sampler. If the token drawn is a part of a character, an answer
     has none: then another is drawn. If a label is missing, more tokens are asked for."""
-    body: dict[str, Any] = {"prompt": ids, "n_predict": 1, "samplers": [], "temperature": 1.0}
-    body |= {"post_sampling_probs": False, "cache_prompt": True}
-    body["response_fields"] = ["completion_probabilities", "tokens_evaluated"]
-    most = 100
+    body: dict[str, Any] = {
+        "prompt": ids,
+        "n_predict": 1,
+        "samplers": [],
+        "temperature": 1.0,
+        "post_sampling_probs": False,
+        "cache_prompt": True,
+        "response_fields": ["completion_probabilities", "tokens_evaluated"],
+        "n_probs": 100,
+    }
     found: dict[int, float] = {}
     for seed in range(16):
-        answer = server.request("/completion", {**body, "n_probs": most, "seed": seed})
-        if drawn := answer.get("completion_probabilities"):
-            found = {int(one["id"]): one["logprob"] for one in drawn[0]["top_logprobs"]}
-            if found.keys() >= set(columns) or len(found) < most:
-                break
-            most *= 50
+        body["seed"] = seed
+        answer = server.request("/completion", body)
+        drawn = answer.get("completion_probabilities")
+        if not drawn:
+            continue
+        found = {}
+        for token in drawn[0]["top_logprobs"]:
+            found[int(token["id"])] = token["logprob"]
+        if found.keys() >= set(columns) or len(found) < body["n_probs"]:
+            break
+        body["n_probs"] *= 50
     return Reply(found, answer["tokens_evaluated"])
 
 
 def openai(server: Server, ids: list[int], columns: list[int]) -> Reply:
     """OpenAI's completions: text goes out, and tokens come back by their texts. The server adds the
     special tokens at the beginning itself."""
-    words = server.tokenizer
-    special = words.encode([""])[0]
-    starts_special = ids[: len(special)] == special
-    text = words.decode(ids[len(special) :] if starts_special else ids)
-    body = {"model": server.model, "prompt": text, "max_tokens": 1, "logprobs": MOST, **RAW}
+    tokenizer = server.tokenizer
+    special = tokenizer.encode([""])[0]
+    has_special = ids[: len(special)] == special
+    body = {
+        "model": server.model,
+        "prompt": tokenizer.decode(ids[len(special) :] if has_special else ids),
+        "max_tokens": 1,
+        "logprobs": LIKELY_TOKENS,
+        **RAW,
+    }
     answer = server.request("/v1/completions", body)
     top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-    texts = {i: words.decode([*ids, i])[len(words.decode(ids)) :] for i in columns}
-    found = {i: top[text] for i, text in texts.items() if text in top}
-    return Reply(found, (answer.get("usage") or {}).get("prompt_tokens"))
+    before = len(tokenizer.decode(ids))
+    found = {}
+    for token in columns:
+        text = tokenizer.decode([*ids, token])[before:]
+        if text in top:
+            found[token] = top[text]
+    usage = answer.get("usage") or {}
+    return Reply(found, usage.get("prompt_tokens"))
 
 
 SPEAK = {"vllm": vllm, "sglang": sglang, "llamacpp": llamacpp, "openai": openai}
@@ -227,15 +275,15 @@ class ServedModel:
         """Each prompt asks for its own labels. Equal prompts are asked once, for the labels of
         all. Raises InputError where the server does not give one of them."""
         check_prompts(self, prompts)
-        whole: list[Prompt] = [(*prompts.prefix, *branch) for branch in prompts.branches]
-        labels_of: dict[Prompt, set[int]] = {}
+        whole: list[TokenIds] = [(*prompts.prefix, *branch) for branch in prompts.branches]
+        labels_of: dict[TokenIds, set[int]] = {}
         for prompt, ids in zip(whole, prompts.label_ids, strict=True):
             labels_of.setdefault(prompt, set()).update(ids)
         found = self.server.ask_all(labels_of)
         total = torch.zeros((), dtype=torch.float64)
         answers = []
         for prompt, ids in zip(whole, prompts.label_ids, strict=True):
-            values = [found[prompt][i] for i in ids]
+            values = [found[prompt][token] for token in ids]
             answers.append(LabelLogits(torch.tensor(values, dtype=torch.float64), total))
         return answers
 
@@ -248,9 +296,8 @@ def connect(asked: Elsewhere) -> ServedModel:
         raise InputError(f"give server:http://HOST:PORT without a key; set {KEY} to it instead")
     if asked.tokenizer is None:
         raise InputError(f"server:{url}: say whose tokens it reads; add --tokenizer FOLDER_OR_ID")
-    settings = {"dtype": asked.dtype, "device": asked.device, "quantize": asked.quantize}
-    for name, value in settings.items():
-        if value is not None:
+    for name in ("dtype", "device", "quantize"):
+        if getattr(asked, name) is not None:
             raise InputError(f"a server has a {name} of its own; leave --{name} out")
     if asked.engine != "tree":  # what `load` asks by default
         raise InputError("a server runs prompt by prompt; leave --engine out")

@@ -57,4 +57,7 @@ class TextModel:
 
 def labels_of(prompts: Prompts) -> list[str]:
     """The labels of each prompt of a TextModel as one text each: "ABCDE", the null option last."""
-    return ["".join(LABELS[i] for i in ids) for ids in prompts.label_ids]
+    texts = []
+    for ids in prompts.label_ids:
+        texts.append("".join(LABELS[label_id] for label_id in ids))
+    return texts

@@ -26,11 +26,11 @@ from minise.errors import InputError, Unsuited, one_line, printable
 from minise.layout import Tree, causal_mask, pack
 from minise.lm import LocalModel
 from minise.loading.checkpoint import Elsewhere
+from minise.loading.config_json import FULL, SLIDING
 from minise.loading.plugin import find_engine, load_extra
 from minise.loading.source import find_folder
 from minise.tokenizer import Tokenizer
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # the library's names of layers
 PACKED = ("tree", "packed")  # engines that promise the numbers of separate prompts
 # With these, the angles of all tokens depend on the longest prompt of a pass.
 BY_LENGTH = ("dynamic", "longrope")
@@ -101,9 +101,9 @@ def rope_type(config: Any) -> str:
     """How the rotary angles are scaled, of a text config: the first of BY_LENGTH that occurs, or
     "default"."""
     parameters = getattr(config, "rope_parameters", None) or {}
-    for one in [parameters, *parameters.values()]:  # of all layers, or by the type of layer
-        if isinstance(one, dict) and one.get("rope_type") in BY_LENGTH:
-            return str(one["rope_type"])
+    for some in [parameters, *parameters.values()]:  # of all layers, or by the type of layer
+        if isinstance(some, dict) and some.get("rope_type") in BY_LENGTH:
+            return str(some["rope_type"])
     return "default"
 
 

@@ -12,20 +12,23 @@ from typing import Any
 from minise.errors import InputError, Unsuited, one_line
 from minise.lm import LanguageModel
 
-MOST = 20 << 20  # bytes of a file, and characters of a prompt
+MOST_BYTES = 20 << 20  # of a file; a rendered prompt has at most so many characters
 
 
 def stop_tokens(lm: LanguageModel) -> list[int]:
     """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json, else
     the `eos_token` of tokenizer_config.json. Raises Unsuited where none of them names one."""
-    token = _text(_settings(lm, "tokenizer_config.json").get("eos_token"))
-    files = [_settings(lm, name) for name in ("generation_config.json", "config.json")]
-    found = [settings.get("eos_token_id") for settings in files]
-    found += [lm.tokenizer.backend.token_to_id(token or "")]
-    value = next((one for one in found if one is not None), None)
-    ids: list[Any] = value if isinstance(value, list) else [value]
-    if not all(type(i) is int and 0 <= i < lm.limits.vocabulary for i in ids):
-        raise Unsuited(f"{lm.name}: no stop token; give eos_token_id in its generation_config.json")
+    found = _settings(lm, "generation_config.json").get("eos_token_id")
+    if found is None:
+        found = _settings(lm, "config.json").get("eos_token_id")
+    if found is None:
+        token = _text(_settings(lm, "tokenizer_config.json").get("eos_token"))
+        found = lm.tokenizer.backend.token_to_id(token or "")
+    ids: list[Any] = found if isinstance(found, list) else [found]
+    for stop_id in ids:
+        if type(stop_id) is not int or not 0 <= stop_id < lm.limits.vocabulary:
+            remedy = "give eos_token_id in its generation_config.json"
+            raise Unsuited(f"{lm.name}: no stop token; {remedy}")
     return ids
 
 
@@ -36,8 +39,11 @@ def chat_template(lm: LanguageModel) -> str | None:
     if template is None:
         template = _settings(lm, "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):
-        named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
-        template = named[-1].get("template") if named else None
+        several = template
+        template = None
+        for one in several:
+            if isinstance(one, dict) and one.get("name") == "default":
+                template = one.get("template")
     return template if isinstance(template, str) else None
 
 
@@ -47,13 +53,15 @@ def chat_text(lm: LanguageModel, messages: Sequence[dict[str, str]]) -> str:
     for one that fails, refuses these messages, or takes too much time or memory."""
     template = chat_template(lm)
     if template is None:
-        raise InputError(f"{lm.name}: has no chat template, so it is no chat model; ask it plainly")
+        raise Unsuited(f"{lm.name}: has no chat template, so it is no chat model; ask it plainly")
     values: dict[str, Any] = {"add_generation_prompt": True, "tools": None, "documents": None}
-    settings = _settings(lm, "tokenizer_config.json").items()
-    # A token that is null in the file is not defined: else its name would be printed.
-    tokens = {name: _text(value) for name, value in settings if name.endswith("_token")}
-    values |= {name: token for name, token in tokens.items() if token is not None}
-    reply = _render(json.dumps([template, {**values, "messages": list(messages)}]))
+    for name, value in _settings(lm, "tokenizer_config.json").items():
+        token = _text(value)
+        # A token that is null in the file is not defined: else its name would be printed.
+        if name.endswith("_token") and token is not None:
+            values[name] = token
+    values["messages"] = list(messages)
+    reply = _render(json.dumps([template, values]))
     if "text" not in reply:
         reason = one_line(ValueError(reply["error"]))
         raise InputError(f"{lm.name}: its chat template failed ({reason}); ask it plainly")
@@ -64,7 +72,8 @@ def user_turn(lm: LanguageModel, content: str) -> str:
     """A user's message as `chat_text` writes it, without the beginning token, which the tokenizer
     adds."""
     text = chat_text(lm, [{"role": "user", "content": content}])
-    return text.removeprefix(lm.tokenizer.decode(lm.tokenizer.encode([""])[0]))
+    beginning = lm.tokenizer.encode([""])[0]
+    return text.removeprefix(lm.tokenizer.decode(beginning))
 
 
 @lru_cache(1024)
@@ -78,7 +87,9 @@ def _render(request: str) -> dict[str, str]:  # what render.py replies
         reply: dict[str, str] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return {"error": "it takes too much time or memory"}
-    return reply if len(reply.get("text", "")) <= MOST else {"error": "it writes too much"}
+    if len(reply.get("text", "")) > MOST_BYTES:
+        return {"error": "it writes too much"}
+    return reply
 
 
 def _settings(lm: LanguageModel, name: str) -> dict[str, Any]:
@@ -92,8 +103,8 @@ def _read(lm: LanguageModel, name: str, parse: Callable[[str], Any]) -> Any:
     if not path.is_file():  # to open a pipe would wait for ever
         return None
     try:
-        if path.stat().st_size > MOST:
-            raise ValueError(f"it holds more than {MOST >> 20} MiB")
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it holds more than {MOST_BYTES >> 20} MiB")
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not readable ({one_line(error)}); fetch it again") from None

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SECONDS, MEMORY = 2, 512 << 20  # of the processor, and bytes; templates need some 0.1 s and 40 MB
+SECONDS = 2  # of the processor; templates need some 0.1
+MEMORY = 512 << 20  # bytes; templates need some 40 MB
 # {% generation %} marks for training what an assistant wrote. Here it is a block as {% with %} is.
 GENERATION = re.compile(r"(\{%[-+]?\s*(?:end)?)generation(?=\s*[-+]?%\})")
 

@@ -272,7 +272,7 @@ def test_a_small_model_runs_on_one_thread_unless_told_otherwise(monkeypatch) -> 
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     load_model(ModelOptions())
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr("minise.commands.options.SMALL", 10)
+    monkeypatch.setattr("minise.commands.options.ONE_THREAD_BELOW", 10)
     load_model(ModelOptions())
     assert threads == [1, 3, 8]
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from minise import LanguageModel, Prompts, Question, branch_logits, generate, load
 from minise.commands.cli import main
 from minise.errors import InputError, Unsuited
-from minise.evaluation.run import read_rows
+from minise.evaluation.rows import read_answers
 from minise.method import SelfEnsemble, Standard, ask
 from minise.methods.cloze import Cloze
 from minise.serving import server as serving
@@ -272,8 +273,10 @@ def wait_for(server: Pretender, requests: int) -> None:
 
 
 def answers(folder: Path) -> list[Any]:
-    paths = sorted(folder.glob("samples-*.jsonl"))
-    return [{**row, "seconds": 0} for path in paths for row in read_rows(path)]
+    found = []
+    for path in sorted(folder.glob("samples-*.jsonl")):
+        found += [replace(answer, seconds=0.0) for answer in read_answers(path)]
+    return found
 
 
 @pytest.mark.slow
