@@ -29,6 +29,7 @@ from minise import LocalModel, branch_logits, load, pack
 from minise.engines import token_counts
 from minise.equal_bits.decoder import EqualBits
 from minise.grouping import random_partitions
+from minise.lm import Prompts
 from minise.verify.verify import in_words
 from tools import markdown
 
@@ -49,11 +50,10 @@ WORK = {
     "truthfulqa": Work(6, 3, 6, question=18, choice=14),
     "biology": Work(10, 5, 40, question=60, choice=14),
 }
-MOST = 1 << 16  # tokens whose keys a batch may hold
+KEPT_TOKENS = 1 << 16  # whose keys a batch may hold
 SHORT = 100  # tokens of a question, up to which separate prompts are timed
 LABELS = list(range(10, 15))  # ids that are read
 
-Prompts = tuple[list[int], list[list[int]]]  # prefix and branches
 Way = Callable[[], Tensor]  # the logits of LABELS after each prompt
 
 
@@ -64,19 +64,24 @@ def prompts_of(work: Work, vocab_size: int, seed: int = 0) -> Prompts:
     def text(length: int) -> list[int]:
         return [draw.randrange(20, vocab_size) for _ in range(length)]
 
-    question, cue = text(work.question), text(3)
-    choices, null = [text(work.choice) for _ in range(work.K)], text(6)
+    question = text(work.question)
+    cue = text(3)
+    choices = [text(work.choice) for _ in range(work.K)]
+    null = text(6)
+    groups = random_partitions(work.K, work.m, work.N, 0, "bench").flat
     branches = []
-    for group in random_partitions(work.K, work.m, work.N, 0, "bench").flat:
-        listed = [choices[i] for i in group] + [null]
-        lines = [token for label, one in enumerate(listed) for token in (label, *one)]
-        branches.append(lines + cue)
-    return question, branches
+    for group in groups:
+        branch = []
+        for label, i in enumerate(group):
+            branch += [label, *choices[i]]
+        branches.append([*branch, len(group), *null, *cue])
+    return Prompts(question, branches, [LABELS] * len(branches))
 
 
 def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     """The engines, separate for short questions alone; and the tree with equal bits."""
-    prefix, branches = prompts
+    prefix = prompts.prefix
+    branches = prompts.branches
     engines = ["tree", "packed"]
     if len(prefix) <= SHORT:
         engines.append("separate")
@@ -94,27 +99,35 @@ def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str,
     from transformers import AutoModelForCausalLM, DynamicCache
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    prefix, branches = torch.tensor([prompts[0]]), [torch.tensor(ids) for ids in prompts[1]]
-
-    named = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
+    prefix = torch.tensor([prompts.prefix])
+    P = len(prompts.prefix)
+    branches = [torch.tensor(ids) for ids in prompts.branches]
+    has_new_name = "cache" in signature(model.forward).parameters
+    cache_name = "cache" if has_new_name else "past_key_values"
 
     def kept_prefix(size: int) -> Tensor:
         cache = DynamicCache(config=model.config)
-        model(prefix, logits_to_keep=1, **{named: cache})
+        model(prefix, logits_to_keep=1, **{cache_name: cache})
         outputs = []
         for start in range(0, len(branches), size):
-            some, again = branches[start : start + size], copy.deepcopy(cache)
+            some = branches[start : start + size]
+            again = copy.deepcopy(cache)
             again.batch_repeat_interleave(len(some))
             ids = pad_sequence(some, batch_first=True)
             ends = torch.tensor([len(branch) - 1 for branch in some])
-            place = torch.arange(prefix.shape[1] + ids.shape[1])
-            mask = (place <= prefix.shape[1] + ends[:, None]).long() if size > 1 else None
-            hidden = model.model(ids, attention_mask=mask, **{named: again}).last_hidden_state
-            outputs.append(model.lm_head(hidden[torch.arange(len(some)), ends]))
+            mask = None
+            if size > 1:
+                mask = (torch.arange(P + ids.shape[1]) <= P + ends[:, None]).long()
+            out = model.model(ids, attention_mask=mask, **{cache_name: again})
+            hidden = out.last_hidden_state[torch.arange(len(some)), ends]
+            outputs.append(model.lm_head(hidden))
         return torch.cat(outputs)[:, LABELS]
 
-    sizes = [size for size in (1, 8, 40) if size * prefix.shape[1] < MOST]
-    return {f"transformers, kept question, {n} at once": partial(kept_prefix, n) for n in sizes}
+    ways: dict[str, Way] = {}
+    for size in (1, 8, 40):
+        if size * P < KEPT_TOKENS:
+            ways[f"transformers, kept question, {size} at once"] = partial(kept_prefix, size)
+    return ways
 
 
 def flex_way(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
@@ -122,15 +135,22 @@ def flex_way(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way
     from torch.nn.attention.flex_attention import create_block_mask
     from transformers import AutoModelForCausalLM
 
-    kind = "flex_attention"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=kind)
-    tree = pack(*prompts, tree=True)
-    allowed, size = tree.mask, len(tree.tokens)
-    mask = create_block_mask(lambda b, h, q, k: allowed[q, k], None, None, size, size, "cpu")
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="flex_attention"
+    )
+    tree = pack(prompts.prefix, prompts.branches, tree=True)
+    allowed = tree.mask
+    T = len(tree.tokens)
+    mask = create_block_mask(lambda b, h, q, k: allowed[q, k], None, None, T, T, "cpu")
 
     def run() -> Tensor:
-        places = {"position_ids": tree.positions[None], "attention_mask": mask, "use_cache": False}
-        hidden = model.model(tree.tokens[None], **places).last_hidden_state[0, tree.ends]
+        out = model.model(
+            tree.tokens[None],
+            position_ids=tree.positions[None],
+            attention_mask=mask,
+            use_cache=False,
+        )
+        hidden = out.last_hidden_state[0, tree.ends]
         return model.lm_head(hidden)[:, LABELS]
 
     return {"transformers, FlexAttention, the token tree": run}
@@ -149,12 +169,17 @@ class Timing:
 @torch.inference_mode()
 def timed(ways: dict[str, Way], rounds: int) -> dict[str, Timing]:
     """The ways run in turn; the seconds of a first round, which warms up, are not kept."""
-    read = {name: way().cpu().double().log_softmax(dim=-1) for name, way in ways.items()}
-    first = next(iter(read.values()))
-    timings = {name: Timing([], [], float((x - first).abs().max())) for name, x in read.items()}
+    timings: dict[str, Timing] = {}
+    first: Tensor | None = None
+    for name, way in ways.items():
+        log_p = way().cpu().double().log_softmax(dim=-1)
+        if first is None:
+            first = log_p
+        timings[name] = Timing([], [], float((log_p - first).abs().max()))
     for _ in range(rounds):
         for name, way in ways.items():
-            cpu, wall = time.process_time(), time.perf_counter()
+            cpu = time.process_time()
+            wall = time.perf_counter()
             way().cpu()  # waits for a GPU
             timings[name].cpu.append(time.process_time() - cpu)
             timings[name].wall.append(time.perf_counter() - wall)
@@ -164,11 +189,17 @@ def timed(ways: dict[str, Way], rounds: int) -> dict[str, Timing]:
 def table(timings: dict[str, Timing]) -> str:
     """Markdown: a row for each way."""
     titles = ["way", "CPU seconds", "wall seconds", "CPU time / tree", "log-probs differ by"]
-    rows, tree = [], median(timings["tree"].cpu)
-    for name, one in timings.items():
-        both = [f"{median(x):.3f} ({min(x):.3f} to {max(x):.3f})" for x in (one.cpu, one.wall)]
-        rows.append([name, *both, f"{median(one.cpu) / tree:.2f}", f"{one.distance:.0e}"])
+    tree = median(timings["tree"].cpu)
+    rows = []
+    for name, timing in timings.items():
+        ratio = f"{median(timing.cpu) / tree:.2f}"
+        distance = f"{timing.distance:.0e}"
+        rows.append([name, spread(timing.cpu), spread(timing.wall), ratio, distance])
     return markdown.table(titles, rows)
+
+
+def spread(seconds: list[float]) -> str:
+    return f"{median(seconds):.3f} ({min(seconds):.3f} to {max(seconds):.3f})"
 
 
 def main() -> None:
@@ -190,7 +221,8 @@ def main() -> None:
         if find_spec("transformers") and args.device == "cpu":
             ways |= library_ways(args.model, lm.decoder.dtype, prompts)
             ways |= flex_way(args.model, lm.decoder.dtype, prompts)
-        print(f"\n{name}: {len(prompts[1])} prompts; tokens: {token_counts(*prompts)}\n")
+        counts = token_counts(prompts.prefix, prompts.branches)
+        print(f"\n{name}: {len(prompts.branches)} prompts; tokens: {counts}\n")
         print(table(timed(ways, args.rounds)), flush=True)
 
 

@@ -26,16 +26,29 @@ from safetensors.torch import save_file
 
 from minise import load, pack
 from minise.files import write_file
+from minise.lm import Prompts, join
 from minise.loading.config_json import read_config
 from minise.model import Decoder
-from tools.bench import WORK, Prompts, prompts_of, timed
+from tools.bench import WORK, prompts_of, timed
 
-HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
-SIZES = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, **HEADS}
-SHAPE = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128256}
-SHAPE |= {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": False, **SIZES}
+SHAPE = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+}
 GOALS = {"qasc": 50, "truthfulqa": 100, "biology": 8}  # questions a second at 8B
-SHIPPED, AT_ONCE, ROUNDS = Path("weights/tiny-llama"), 8, 5
+SHIPPED = Path("weights/tiny-llama")
+QUESTIONS_AT_ONCE = 8
+ROUNDS = 5
 
 
 def write_model(folder: Path, device: str) -> None:
@@ -52,22 +65,23 @@ def write_model(folder: Path, device: str) -> None:
 
 
 def questions(name: str, vocabulary: int) -> Prompts:
-    """The prompts of 8 questions, which share nothing but the empty beginning."""
-    drawn = [prompts_of(WORK[name], vocabulary, seed) for seed in range(AT_ONCE)]
-    return [], [prefix + branch for prefix, branches in drawn for branch in branches]
+    """The prompts of 8 questions, which share nothing."""
+    drawn = [prompts_of(WORK[name], vocabulary, seed) for seed in range(QUESTIONS_AT_ONCE)]
+    return join(drawn)
 
 
 def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
     lm = load(folder, dtype=dtype, device=device)
     found = {}
     for name, goal in GOALS.items():
-        prefix, branches = questions(name, lm.config.vocab_size)
-        tree = pack(prefix, branches, tree=True)
-        timing = timed({"tree": partial(lm.ends, prefix, branches)}, ROUNDS)["tree"]
+        prompts = questions(name, lm.config.vocab_size)
+        tree = pack(prompts.prefix, prompts.branches, tree=True)
+        way = partial(lm.ends, prompts.prefix, prompts.branches)
+        seconds = median(timed({"tree": way}, ROUNDS)["tree"].wall)
         found[name] = {
             "tokens": len(tree.tokens),
             "goal": goal,
-            "a second": AT_ONCE / median(timing.wall),
+            "a second": QUESTIONS_AT_ONCE / seconds,
         }
     return found
 
@@ -77,19 +91,23 @@ def vllm(folder: str, device: str, dtype: str) -> dict[str, Any]:
 
     vocabulary = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
     model = LLM(folder, enable_prefix_caching=True, skip_tokenizer_init=True, dtype=dtype)
-    read, found = SamplingParams(max_tokens=1, logprobs=20, detokenize=False), {}
+    read = SamplingParams(max_tokens=1, logprobs=20, detokenize=False)
+    found = {}
     for name, goal in GOALS.items():
-        prompts = [{"prompt_token_ids": ids} for ids in questions(name, vocabulary)[1]]
+        asked = questions(name, vocabulary)
+        prompts = [{"prompt_token_ids": asked.prefix + branch} for branch in asked.branches]
         began = time.perf_counter()
         model.generate(prompts, read, use_tqdm=False)  # once: the next would find all in its cache
-        found[name] = {"goal": goal, "a second": AT_ONCE / (time.perf_counter() - began)}
+        seconds = time.perf_counter() - began
+        found[name] = {"goal": goal, "a second": QUESTIONS_AT_ONCE / seconds}
     return found
 
 
 def stages(folder: str, device: str, dtype: str) -> dict[str, tuple[int, list[str]]]:
     """The seconds that each stage may take, and its command."""
     model = ["--model", folder, "--device", device, "--dtype", dtype]
-    python, works = [sys.executable, "-m"], ["--work", "qasc,truthfulqa,biology", "--rounds", "3"]
+    python = [sys.executable, "-m"]
+    works = ["--work", "qasc,truthfulqa,biology", "--rounds", "3"]
     return {
         "tests": (120, [*python, "pytest", "-rs", "-k", "cuda", "tests/claims/test_devices.py"]),
         "verify": (150, [*python, "minise", "verify", *model]),
@@ -119,9 +137,11 @@ def main() -> int:
         began = time.perf_counter()
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-            status, lines = str(done.returncode), (done.stdout or done.stderr).splitlines()[-40:]
+            status = str(done.returncode)
+            lines = (done.stdout or done.stderr).splitlines()[-40:]
         except subprocess.TimeoutExpired:
-            status, lines = f"more than {limit} s", []
+            status = f"more than {limit} s"
+            lines = []
         seconds = round(time.perf_counter() - began, 1)
         report[name] = {"status": status, "seconds": seconds, "lines": lines}
         write_file(args.output, json.dumps(report, indent=1) + "\n")

@@ -23,7 +23,10 @@ Bad input ends in one line that says how to mend it.
 
 
 def page() -> str:
-    return HEAD + "".join(f"\n## `minise {name}`\n\n```\n{help_of(name)}```\n" for name in COMMANDS)
+    text = HEAD
+    for name in COMMANDS:
+        text += f"\n## `minise {name}`\n\n```\n{help_of(name)}```\n"
+    return text
 
 
 def help_of(command: str) -> str:

@@ -58,7 +58,8 @@ class _ShortIndent(markdown.Extension):  # type: ignore[misc]
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.theme.static_templates.discard("404.html")  # it would need the address of the site
     config.markdown_extensions.insert(0, _ShortIndent())
-    if address := os.environ.get("MINISE_REPOSITORY"):
+    address = os.environ.get("MINISE_REPOSITORY")
+    if address:
         config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": address}]
     return config
 
@@ -69,11 +70,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         content = _notebook(json.loads(text)) if path == NOTEBOOK else text
         files.append(File.generated(config, name, content=content))
     files.append(File.generated(config, "cli.md", content=cli_page()))
-    files.append(
-        File.generated(
-            config, LIVE, content=explain(load(ROOT / "weights" / "tiny-llama"), QUESTION).html
-        )
-    )
+    live = explain(load(ROOT / "weights" / "tiny-llama"), QUESTION)
+    files.append(File.generated(config, LIVE, content=live.html))
     return files
 
 
@@ -84,7 +82,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if name == "index.md":
         markdown = re.sub(r"<picture>.*?</picture>", FRAME, markdown)
         page.meta["hide"] = ["navigation", "toc"]  # so that the frame is wide
-    path = next((path for path, of_path in PAGES.items() if of_path == name), f"docs/{name}")
+    path = f"docs/{name}"
+    for source, page_of_source in PAGES.items():
+        if page_of_source == name:
+            path = source
 
     def linked(match: re.Match[str]) -> str:
         target = match["name"] or posixpath.join(posixpath.dirname(path), match["target"])
@@ -92,10 +93,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if not to or to == name:
             return match[0]
         link = posixpath.relpath(to, posixpath.dirname(name))
-        return f"[{match[0]}]({link})" if match["name"] else match["before"] + link
+        if match["name"]:
+            return f"[{match[0]}]({link})"
+        return match["before"] + link
 
+    # Every second part is a block of code.
     parts = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.MULTILINE | re.DOTALL)
-    return "".join(text if i % 2 else LINK.sub(linked, text) for i, text in enumerate(parts))
+    for number in range(0, len(parts), 2):
+        parts[number] = LINK.sub(linked, parts[number])
+    return "".join(parts)
 
 
 def _on_site(path: str, files: Files, config: MkDocsConfig) -> str | None:
@@ -119,11 +125,16 @@ def _notebook(notebook: dict[str, Any]) -> str:
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        else:
+            parts.append(f"```python\n{source}\n```")
         for output in cell.get("outputs", ()):
             if "text" in output:
-                parts.append(f"```text\n{''.join(output['text'])}```")
-            elif png := output["data"].get("image/png"):
+                printed = "".join(output["text"])
+                parts.append(f"```text\n{printed}```")
+            elif "image/png" in output["data"]:
+                png = output["data"]["image/png"]
                 parts.append(f"![What the code above draws](data:image/png;base64,{png})")
     parts.append('The notebook: <a href="walkthrough.ipynb" download>walkthrough.ipynb</a>')
     return "\n\n".join(parts)

@@ -21,8 +21,9 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
 # In the order of reading. A name that is in none of them comes at the end.
 PARTS = {
-    "Ask a question": "load Question self_ensemble standard ask Answer Group Generation generate "
-    "InputError",
+    "Ask a question": (
+        "load Question self_ensemble standard ask Answer Group Generation generate InputError"
+    ),
     "Models": "LanguageModel Prompts LabelLogits LocalModel branch_logits Decoder Config",
     "Layouts": "pack Layout Tree",
     "Methods": "Method Groups SelfEnsemble Standard Template",
@@ -72,7 +73,7 @@ def page() -> str:
     listed = " ".join(PARTS.values()).split()
     more = " ".join(name for name in minise.__all__ if name not in listed)
     text = HEAD
-    for title, names in {**PARTS, "More": more}.items():
+    for title, names in [*PARTS.items(), ("More", more)]:
         text += f"\n## {title}\n\n"
         for name in names.split():
             entry = package[name].target

@@ -37,12 +37,18 @@ CAPTION = (
     "of every group continue from the question. 4 and 5: percent. 5: a choice is in one group of "
     "each trial; the means are scaled to a sum of 100."
 )
-INCHES, WIDTHS = (9.8, 4.3), (1.3, 2.1, 2.9, 1.3, 2.0)
+INCHES = (9.8, 4.3)
+WIDTHS = (1.3, 2.1, 2.9, 1.3, 2.0)
 # The tokens that all groups see, and each group: Okabe and Ito's, for colour-blind readers, too.
 COLOURS = ("#8c8c8c", "#d55e00", "#0072b2")
 STYLE = {"font.size": 9, "axes.titlesize": 9, "savefig.dpi": 130, "text.parse_math": False}
-FACES, INKS = ("figure.facecolor", "axes.facecolor"), ("text.color", "axes.edgecolor")
-DARK = {**STYLE, **dict.fromkeys(FACES, "#0d1117"), **dict.fromkeys(INKS, "#d6dbe1")}
+DARK = {
+    **STYLE,
+    "figure.facecolor": "#0d1117",
+    "axes.facecolor": "#0d1117",
+    "text.color": "#d6dbe1",
+    "axes.edgecolor": "#d6dbe1",
+}
 
 
 def idea() -> Figure:
@@ -54,8 +60,12 @@ def idea() -> Figure:
     texts = [lm.tokenizer.decode(ids) for ids in (prompts.prefix, *branches)]
     figure = Figure(figsize=INCHES, layout="constrained")
     columns = figure.subplots(1, len(WIDTHS), width_ratios=WIDTHS)
-    numbers = {"choices": len(QUESTION.choices), "trials": METHOD.trials}
-    numbers |= {"shown": len(branches), "groups": len(answer.groups)}
+    numbers = {
+        "choices": len(QUESTION.choices),
+        "trials": METHOD.trials,
+        "shown": len(branches),
+        "groups": len(answer.groups),
+    }
     for ax, title in zip(columns, TITLES, strict=True):
         ax.set_title(title.format(**numbers), loc="left")
         ax.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(len(layout.tokens), 0))
@@ -63,12 +73,15 @@ def idea() -> Figure:
     asked, sequence, mask, ends, mean = columns
 
     _lines(asked, [fill(QUESTION.text, 16), *QUESTION.choices], 0, len(layout.tokens))
+    # The rows at which the question and each group begin, and the row after the last.
     starts = [0, len(prompts.prefix), *(layout.ends + 1).tolist()]
-    for i, (text, (start, stop)) in enumerate(zip(texts, pairwise(starts), strict=True)):
-        places = _lines(sequence, text.strip().split("\n"), start, stop, COLOURS[i])
-        if i > 0:
-            group = answer.groups[i - 1]
-            _bars(ends, [*group.probabilities.tolist(), group.null or 0.0], places, COLOURS[i])
+    for part, text in enumerate(texts):
+        lines = text.strip().split("\n")
+        places = _lines(sequence, lines, starts[part], starts[part + 1], COLOURS[part])
+        if part > 0:
+            group = answer.groups[part - 1]
+            shares = [*group.probabilities.tolist(), group.null or 0.0]
+            _bars(ends, shares, places, COLOURS[part])
     _mask(mask, layout, starts)
     places = _lines(mean, QUESTION.choices, 0, len(layout.tokens))
     _bars(mean, answer.probabilities.tolist(), places, matplotlib.rcParams["text.color"], 0.42)
@@ -111,8 +124,9 @@ def _mask(ax: Any, layout: Layout, starts: Sequence[int]) -> None:
     ax.spines[:].set_visible(True)
     for i, (start, stop) in enumerate(pairwise(starts)):
         if i > 0:  # a note where the mask is empty
-            positions = layout.positions[[start, stop - 1]].tolist()
-            note = "positions {} to {}".format(*positions)
+            first = int(layout.positions[start])
+            last = int(layout.positions[stop - 1])
+            note = f"positions {first} to {last}"
             x = stop + 2 if i == 1 else starts[1] + 2
             ax.annotate(note, (x, (start + stop) / 2), va="center", fontsize=8)
 

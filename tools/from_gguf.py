@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -25,8 +26,16 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
-from tokenizers import pre_tokenizers as split
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from minise.errors import InputError, one_line, quote
 from minise.loading import DTYPES
@@ -37,22 +46,35 @@ from minise.model import Decoder
 from minise.rope import inverse_frequencies
 
 TEXT = "It's 2,024: WE'LL pay 1234567 (A) naïve\n\n  x  y\tz\r\n\r\n 日本語 Ωμέγα 🦜½ \n  (B) end"
-PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,most}"
-PATTERN += r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-QWEN, LLAMA = (split.Split(Regex(PATTERN.replace("most", n)), "isolated") for n in "13")
-BYTES, GPT2 = split.ByteLevel(False, use_regex=False), split.ByteLevel(False)
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,DIGITS}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN = pre_tokenizers.Split(Regex(PATTERN.replace("DIGITS", "1")), "isolated")
+LLAMA = pre_tokenizers.Split(Regex(PATTERN.replace("DIGITS", "3")), "isolated")
+BYTES = pre_tokenizers.ByteLevel(False, use_regex=False)
+GPT2 = pre_tokenizers.ByteLevel(False)
 WORDS: dict[str, list[Any]] = {
     "gpt-2": [GPT2],
-    "smollm": [split.Digits(True), GPT2],
+    "smollm": [pre_tokenizers.Digits(True), GPT2],
     "qwen2": [QWEN, BYTES],
     "deepseek-r1-qwen": [QWEN, BYTES],
     "llama-bpe": [LLAMA, BYTES],
 }
 
 
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # kinds of tokens in a file
+
+
 class Found(dict[str, Any]):
+    """Facts or tensors by their names."""
+
     def __missing__(self, name: str) -> Any:
         raise InputError(f"{name} is missing")
+
+    def below(self, prefix: str) -> Found:
+        """All of them; the names that begin with `prefix` without it."""
+        return Found((name.removeprefix(prefix), value) for name, value in self.items())
 
 
 def convert(gguf: Any, path: Path, folder: Path, dtype: torch.dtype) -> None:
@@ -105,12 +127,15 @@ def read_facts(facts: Found, tied: bool, dtype: torch.dtype) -> dict[str, Any]:
     kind = facts["general.architecture"]
     if kind not in ("llama", "qwen2", "qwen3"):
         raise InputError(f"architecture {quote(kind)} is not llama, qwen2 or qwen3")
-    of = Found((name.removeprefix(f"{kind}."), value) for name, value in facts.items())
-    heads, window = of["attention.head_count"], of.get("attention.sliding_window")
+    of = facts.below(f"{kind}.")
+    heads = of["attention.head_count"]
+    window = of.get("attention.sliding_window")
     head_dim = of.get("attention.key_length", of["embedding_length"] // heads)
     if of.get("rope.dimension_count", head_dim) != head_dim or (window and kind != "llama"):
         raise InputError("heads that are turned in part, or a window, are not known here")
-    scaling = {"rope_type": of.get("rope.scaling.type"), "factor": of.get("rope.scaling.factor")}
+    scaling = None
+    if of.get("rope.scaling.type") not in (None, "none"):
+        scaling = {"rope_type": of["rope.scaling.type"], "factor": of.get("rope.scaling.factor")}
     model_type = "mistral" if window else kind
     return {
         "architectures": [f"{model_type.capitalize()}ForCausalLM"],
@@ -126,7 +151,7 @@ def read_facts(facts: Found, tied: bool, dtype: torch.dtype) -> dict[str, Any]:
         # The shortest decimal: 1e-05, not 9.999999747378752e-06.
         "rms_norm_eps": float(str(np.float32(of["attention.layer_norm_rms_epsilon"]))),
         "rope_theta": of.get("rope.freq_base", 10000.0),
-        "rope_scaling": scaling if scaling["rope_type"] not in (None, "none") else None,
+        "rope_scaling": scaling,
         "max_position_embeddings": of["context_length"],
         "sliding_window": window,
         "tie_word_embeddings": tied,
@@ -137,80 +162,149 @@ def read_facts(facts: Found, tied: bool, dtype: torch.dtype) -> dict[str, Any]:
 
 def llama3(config: dict[str, Any], divisors: torch.Tensor) -> dict[str, Any]:
     """The rope_scaling that gives these divisors of the frequencies: Llama 3.1's and later."""
-    scaling = {"rope_type": "llama3", "factor": divisors.max().item(), "low_freq_factor": 1.0}
-    scaling |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-    plain, scaled = (
-        inverse_frequencies(
-            read_config({**config, "rope_scaling": x}), torch.float32, torch.device("cpu")
-        )
-        for x in (None, scaling)
-    )
-    if not torch.allclose(plain / scaled, divisors, rtol=1e-4):
+    scaling = {
+        "rope_type": "llama3",
+        "factor": divisors.max().item(),
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+
+    def frequencies(rope_scaling: dict[str, Any] | None) -> torch.Tensor:
+        scaled_config = read_config({**config, "rope_scaling": rope_scaling})
+        return inverse_frequencies(scaled_config, torch.float32, torch.device("cpu"))
+
+    if not torch.allclose(frequencies(None) / frequencies(scaling), divisors, rtol=1e-4):
         raise InputError("rope_freqs.weight is not the scaling of Llama 3")
     return scaling
 
 
 def read_tokenizer(facts: Found) -> tuple[Tokenizer, dict[str, str]]:
     """The tokenizer, checked, and the content of tokenizer_config.json."""
-    of = Found((name.removeprefix("tokenizer.ggml."), value) for name, value in facts.items())
-    tokens, model, pre = of["tokens"], of["model"], of.get("pre", "default")
-    ids = {token: i for i, token in enumerate(tokens)}
-    order: dict[Any, float]
-    whole = pre == "llama-bpe"  # a word that is a token is not put together
-    if model == "gpt2" and pre in WORDS:
-        order = {tuple(merge.split(" ")): i for i, merge in enumerate(of["merges"])}
-        tokenizer = Tokenizer(models.BPE(ids, [*order], ignore_merges=whole))
-        if "qwen" in pre:
-            tokenizer.normalizer = normalizers.NFC()
-        tokenizer.pre_tokenizer = split.Sequence(WORDS[pre])
-        tokenizer.decoder = decoders.ByteLevel()
-        words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(TEXT)]
-    elif model == "llama":  # SentencePiece: a pair is as good as the token that it makes
-        cuts = ((x[:n], x[n:], i) for x, i in ids.items() for n in range(1, len(x)))
-        found = [(-of["scores"][i], i, ids[a], ids[b]) for a, b, i in cuts if a in ids and b in ids]
-        order = {(tokens[a], tokens[b]): rank for rank, _, a, b in sorted(found)}
-        unknown = {"unk_token": tokens[of["unknown_token_id"]], "fuse_unk": True}
-        tokenizer = Tokenizer(models.BPE(ids, [*order], byte_fallback=True, **unknown))
-        space = of.get("add_space_prefix", True)
-        steps = [normalizers.Prepend("▁")] * space + [normalizers.Replace(" ", "▁")]
-        tokenizer.normalizer = normalizers.Sequence(steps)
-        back = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        tokenizer.decoder = decoders.Sequence(back + [decoders.Strip(" ", 1, 0)] * space)
-        words = [tokenizer.normalizer.normalize_str(TEXT)]
+    of = facts.below("tokenizer.ggml.")
+    tokens = of["tokens"]
+    model = of["model"]
+    words = of.get("pre", "default")
+    if model == "gpt2" and words in WORDS:
+        made = byte_level(of, words)
+    elif model == "llama":
+        made = sentence_piece(of)
     else:
-        raise InputError(f"tokenizer {quote([model, pre])} is not llama or gpt2 with {[*WORDS]}")
+        raise InputError(f"tokenizer {quote([model, words])} is not llama or gpt2 with {[*WORDS]}")
+    tokenizer = made.tokenizer
     for token, kind in zip(tokens, of["token_type"], strict=True):
-        if kind in (2, 3, 4):  # unknown, control, user-defined
-            tokenizer.add_tokens([AddedToken(token, special=kind != 4, normalized=False)])
-    names = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-    marks = {f"{x}_token": of.get(f"{name}_token_id") for x, name in names.items()}
-    settings = {name: tokens[i] for name, i in marks.items() if i is not None}
-    if of.get("add_bos_token", whole or model == "llama"):
+        if kind in (UNKNOWN, CONTROL, USER_DEFINED):
+            is_special = kind != USER_DEFINED
+            tokenizer.add_tokens([AddedToken(token, special=is_special, normalized=False)])
+    settings = {}
+    for short, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
+        token_id = of.get(f"{name}_token_id")
+        if token_id is not None:
+            settings[f"{short}_token"] = tokens[token_id]
+    if of.get("add_bos_token", made.adds_bos):
         bos = settings["bos_token"]
         tokenizer.post_processor = processors.TemplateProcessing(
-            f"{bos} $A", None, [(bos, ids[bos])]
+            f"{bos} $A", None, [(bos, made.ids[bos])]
         )
-    made = tokenizer.encode(TEXT, add_special_tokens=False).ids
-    if made != [i for word in words for i in ids_by_hand(word, ids, order, whole)]:
-        raise InputError("its merges or scores give other ids than the tokenizer made of them")
-    if tokenizer.decode(made) != TEXT:
-        raise InputError("its tokenizer does not give a text back")
+    check_tokenizer(made)
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if "tokenizer.chat_template" in of:
         settings["chat_template"] = of["tokenizer.chat_template"]
     return tokenizer, settings
 
 
-def ids_by_hand(word: str, ids: dict[str, int], order: dict[Any, float], whole: bool) -> list[int]:
+@dataclass(frozen=True)
+class Made:
+    """A tokenizer, and what it was made of. ids: of the tokens. ranks: of the pairs that it joins.
+    words: those of TEXT. keeps_words: a word that is a token is not put together. adds_bos: unless
+    the file says otherwise."""
+
+    tokenizer: Tokenizer
+    ids: dict[str, int]
+    ranks: dict[tuple[str, str], float]
+    words: list[str]
+    keeps_words: bool
+    adds_bos: bool
+
+
+def ids_of_tokens(of: Found) -> dict[str, int]:
+    return {token: token_id for token_id, token in enumerate(of["tokens"])}
+
+
+def byte_level(of: Found, name: str) -> Made:
+    """Byte-level BPE, as GPT-2's: the file has its merges in their order."""
+    ids = ids_of_tokens(of)
+    ranks: dict[tuple[str, str], float] = {}
+    for rank, merge in enumerate(of["merges"]):
+        left, right = merge.split(" ")
+        ranks[left, right] = rank
+    is_llama = name == "llama-bpe"
+    tokenizer = Tokenizer(models.BPE(ids, [*ranks], ignore_merges=is_llama))
+    if "qwen" in name:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(WORDS[name])
+    tokenizer.decoder = decoders.ByteLevel()
+    words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(TEXT)]
+    return Made(tokenizer, ids, ranks, words, keeps_words=is_llama, adds_bos=is_llama)
+
+
+def sentence_piece(of: Found) -> Made:
+    """SentencePiece: the file has scores, and a pair is as good as the token that it makes."""
+    tokens = of["tokens"]
+    ids = ids_of_tokens(of)
+    found = []
+    for token, token_id in ids.items():
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in ids and right in ids:
+                found.append((-of["scores"][token_id], token_id, ids[left], ids[right]))
+    ranks: dict[tuple[str, str], float] = {}
+    for rank, _, left_id, right_id in sorted(found):
+        ranks[tokens[left_id], tokens[right_id]] = rank
+    unknown = tokens[of["unknown_token_id"]]
+    tokenizer = Tokenizer(
+        models.BPE(ids, [*ranks], byte_fallback=True, unk_token=unknown, fuse_unk=True)
+    )
+    adds_space = of.get("add_space_prefix", True)
+    steps: list[Any] = [normalizers.Replace(" ", "▁")]
+    back: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if adds_space:
+        steps.insert(0, normalizers.Prepend("▁"))
+        back.append(decoders.Strip(" ", 1, 0))
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.decoder = decoders.Sequence(back)
+    words = [tokenizer.normalizer.normalize_str(TEXT)]
+    return Made(tokenizer, ids, ranks, words, keeps_words=False, adds_bos=True)
+
+
+def check_tokenizer(made: Made) -> None:
+    """Refuse one that gives other ids to TEXT than its merges or scores do, or another text."""
+    ids = made.tokenizer.encode(TEXT, add_special_tokens=False).ids
+    by_hand = []
+    for word in made.words:
+        by_hand += ids_by_hand(word, made)
+    if ids != by_hand:
+        raise InputError("its merges or scores give other ids than the tokenizer made of them")
+    if made.tokenizer.decode(ids) != TEXT:
+        raise InputError("its tokenizer does not give a text back")
+
+
+def ids_by_hand(word: str, made: Made) -> list[int]:
     """Join the neighbours of the lowest rank, the first of them, as long as any have one."""
-    parts = [word] if whole and word in ids else list(word)
-    while ranks := [order.get(pair, inf) for pair in pairwise(parts)]:
-        i = ranks.index(min(ranks))
-        if ranks[i] == inf:
+    parts = [word] if made.keeps_words and word in made.ids else list(word)
+    while len(parts) > 1:
+        ranks = [made.ranks.get(pair, inf) for pair in pairwise(parts)]
+        first = ranks.index(min(ranks))
+        if ranks[first] == inf:
             break
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-    byte_names = ([x] if x in ids else [f"<0x{byte:02X}>" for byte in x.encode()] for x in parts)
-    return [ids[name] for names in byte_names for name in names]
+        parts[first : first + 2] = [parts[first] + parts[first + 1]]
+    ids = []
+    for part in parts:
+        if part in made.ids:
+            ids.append(made.ids[part])
+        else:
+            ids += [made.ids[f"<0x{byte:02X}>"] for byte in part.encode()]
+    return ids
 
 
 def main() -> int:
@@ -221,7 +315,8 @@ def main() -> int:
     args = parser.parse_args()
     what = ""
     try:
-        if args.folder.exists() and not (args.folder.is_dir() and not any(args.folder.iterdir())):
+        is_empty = args.folder.is_dir() and not any(args.folder.iterdir())
+        if args.folder.exists() and not is_empty:
             raise InputError(f"{args.folder}: is there already; name a new folder")
         gguf = load_extra("gguf", "gguf")
         what = f"{args.file}: makes no checkpoint; take another file, or the original weights: "

@@ -40,12 +40,10 @@ def main() -> None:
             explicit_mask = None if run == "causal" else mask
             with float64_islands():
                 logits = reference_logits(folder, tokens, positions, explicit_mask, torch.float64)
-            golden |= {
-                f"{run}.tokens": tokens,
-                f"{run}.positions": positions,
-                f"{run}.mask": mask,
-                f"{run}.logits": logits,
-            }
+            golden[f"{run}.tokens"] = tokens
+            golden[f"{run}.positions"] = positions
+            golden[f"{run}.mask"] = mask
+            golden[f"{run}.logits"] = logits
         save_file(golden, folder / "golden.safetensors")
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"{folder}: {size / 1000:.0f} kB, transformers {transformers.__version__}")

@@ -6,5 +6,11 @@ from collections.abc import Iterable, Sequence
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
-    return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
+    lines = [line(heads), "|---" * len(heads) + "|"]
+    for cells in rows:
+        lines.append(line(cells))
+    return "\n".join(lines)
+
+
+def line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -26,25 +26,35 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 def group_probabilities(model: Any, tokenizer: Any, question: str, options: Sequence[str]) -> Any:
     """The softmax over the labels of one prompt: (len(options),) float64."""
-    lines = [f"({letter}) {text}" for letter, text in zip(LETTERS, options, strict=False)]
-    prompt = "\n".join([question, *lines, "Answer:"])
+    letters = LETTERS[: len(options)]
+    prompt = f"{question}\n"
+    for letter, text in zip(letters, options, strict=True):
+        prompt += f"({letter}) {text}\n"
+    prompt += "Answer:"
     ids = tokenizer(prompt)["input_ids"]
-    labels = [tokenizer(f"{prompt} {letter}")["input_ids"] for letter in LETTERS[: len(options)]]
-    assert all(longer[:-1] == ids for longer in labels)
+    labels = []
+    for letter in letters:
+        *before, label = tokenizer(f"{prompt} {letter}")["input_ids"]
+        assert before == ids
+        labels.append(label)
     with torch.inference_mode():
         logits = model(torch.tensor([ids])).logits[0, -1]
-    return logits[[longer[-1] for longer in labels]].double().softmax(dim=0)
+    return logits[labels].double().softmax(dim=0)
 
 
 def recomputed(model: Any, tokenizer: Any, row: dict[str, Any]) -> list[float]:
     """The probabilities of the choices, from the groups that the row names."""
-    total, count = torch.zeros(2, len(row["choices"]), dtype=torch.float64)
+    K = len(row["choices"])
+    total = torch.zeros(K, dtype=torch.float64)
+    count = torch.zeros(K, dtype=torch.float64)
     for group in row["groups"]:
-        options = [row["choices"][i] for i in group["choices"]]
-        options += ["None of the above"] * (group["null"] is not None)
+        chosen = group["choices"]
+        options = [row["choices"][i] for i in chosen]
+        if group["null"] is not None:
+            options.append("None of the above")
         p = group_probabilities(model, tokenizer, row["question"], options)
-        total[group["choices"]] += p[: len(group["choices"])]
-        count[group["choices"]] += 1
+        total[chosen] += p[: len(chosen)]
+        count[chosen] += 1
     scores = total / count
     return list((scores / scores.sum()).tolist())
 
@@ -59,15 +69,18 @@ def main() -> int:
     model = AutoModelForCausalLM.from_pretrained(wanted.folder, dtype=torch.float32).eval()
     worst = 0.0
     for path in sorted(wanted.run.glob("samples-*.jsonl")):
-        rows = [json.loads(line) for line in path.read_text().splitlines()[: wanted.limit]]
-        gaps, same = [0.0], 0
-        for row in rows:
+        lines = path.read_text().splitlines()[: wanted.limit]
+        largest = 0.0
+        same = 0
+        for line in lines:
+            row = json.loads(line)
             p = recomputed(model, tokenizer, row)
-            gaps += [abs(a - b) for a, b in zip(p, row["probabilities"], strict=True)]
+            for a, b in zip(p, row["probabilities"], strict=True):
+                largest = max(largest, abs(a - b))
             same += p.index(max(p)) == row["prediction"]
-        found = f"{same} of {len(rows)} predictions equal, probabilities within {max(gaps):.1e}"
+        found = f"{same} of {len(lines)} predictions equal, probabilities within {largest:.1e}"
         print(f"{path.name}: {found}")
-        worst = max(worst, *gaps)
+        worst = max(worst, largest)
     return int(worst > BOUND)
 
 

@@ -36,7 +36,8 @@ class Comparison:
 
 def compare(before: Path, after: Path) -> Comparison:
     """Compare two samples files line by line."""
-    old, new = read(before), read(after)
+    old = read(before)
+    new = read(after)
     predictions = 0
     probability = 0.0
     same_questions = len(old) == len(new)
@@ -65,12 +66,13 @@ def main() -> int:
     names |= {path.name for path in args.after.glob("samples-*.jsonl")}
     failed = not names
     for name in sorted(names):
-        paths = args.before / name, args.after / name
-        if not all(path.exists() for path in paths):
+        before = args.before / name
+        after = args.after / name
+        if not (before.exists() and after.exists()):
             print(f"{name}: only one of the runs has it")
             failed = True
             continue
-        found = compare(*paths)
+        found = compare(before, after)
         words = f"{found.lines} answers, {found.predictions} other predictions"
         words += f", probabilities within {found.probability:.1e}"
         if not found.same_questions:

@@ -17,6 +17,7 @@ import json
 import math
 import random
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,40 @@ FAMILIES = {
 }
 # How many choices a training question has: fixed before any result was looked at.
 CHOICES = {2: 0.30, 3: 0.27, 4: 0.27, 5: 0.07, 6: 0.04, 7: 0.03, 8: 0.02}
-QUESTIONS, STATEMENTS, OPEN = 128, 48, 48  # texts of each kind in a step
+QUESTIONS = 128  # in a step
+STATEMENTS = 48
+OPEN_QUESTIONS = 48
 PARTS = 8  # a step's texts are sorted by length and padded in this many parts
 IGNORED = -100
-# What a piece of a text is. The model learns to write WRITTEN and LABEL pieces, and to end at END.
-GIVEN, WRITTEN, LABEL, END = range(4)
-Text = list[tuple[int, str]]
+
+
+class Kind(Enum):
+    """What a piece of a text is. The model learns to write WRITTEN and LABEL pieces, and to end
+    where an END piece stands."""
+
+    GIVEN = 0
+    WRITTEN = 1
+    LABEL = 2
+    END = 3
+
+
+@dataclass(frozen=True)
+class Piece:
+    kind: Kind
+    text: str
+
+
+Text = list[Piece]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Texts of about one length, padded. tokens, targets: (B, T) int64; a target is IGNORED where
+    there is no loss. is_label: (B, T) bool, of the targets."""
+
+    tokens: Tensor
+    targets: Tensor
+    is_label: Tensor
 
 
 def train_tokenizer(facts: list[Fact], family: Family) -> tokenizers.Tokenizer:
@@ -120,7 +149,8 @@ def train_tokenizer(facts: list[Fact], family: Family) -> tokenizers.Tokenizer:
     a spare) and end token."""
     template = DEFAULT_TEMPLATE
     texts = [fact.statement for fact in facts]
-    texts += [template.render(f.question, [f.answer, *f.others[:7]]) + " A" for f in facts]
+    for fact in facts:
+        texts.append(template.render(fact.question, [fact.answer, *fact.others[:7]]) + " A")
     texts += [NULL_OPTION + "\n" + " ".join(LABELS)] * 20
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -158,76 +188,103 @@ def multiple_choice(facts: list[Fact], draw: random.Random) -> tuple[str, str]:
             continue
         draw.shuffle(choices)
         right = len(choices) if absent else choices.index(fact.answer)
-        listed = choices + [NULL_OPTION] * with_null
-        return template.render(fact.question, listed), f" {LABELS[right]}"
+        if with_null:
+            choices = [*choices, NULL_OPTION]
+        return template.render(fact.question, choices), f" {LABELS[right]}"
 
 
 def texts_of_a_step(facts: list[Fact], eos: str, draw: random.Random) -> list[Text]:
     """Multiple-choice prompts, statements and open questions."""
-    prompts = [multiple_choice(facts, draw) for _ in range(QUESTIONS)]
-    chosen = tell(facts, STATEMENTS + OPEN, draw)
+    texts: list[Text] = []
+    for _ in range(QUESTIONS):
+        prompt, label = multiple_choice(facts, draw)
+        texts.append([Piece(Kind.GIVEN, prompt), Piece(Kind.LABEL, label)])
+    chosen = tell(facts, STATEMENTS + OPEN_QUESTIONS, draw)
     plain = [fact.statement for fact in chosen[:STATEMENTS]]
     plain += [f"{fact.question}\nAnswer: {fact.answer}" for fact in chosen[STATEMENTS:]]
-    texts: list[Text] = [[(GIVEN, prompt), (LABEL, label)] for prompt, label in prompts]
-    return texts + [[(WRITTEN, text), (END, eos)] for text in plain]
+    for text in plain:
+        texts.append([Piece(Kind.WRITTEN, text), Piece(Kind.END, eos)])
+    return texts
 
 
-def batch(texts: list[Text], tokenizer: Tokenizer) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """The texts as (tokens, targets, whether a target is a label) parts, (B, T) int64, int64 and
-    bool; IGNORED has no loss."""
-    pieces = [piece for text in texts for _, piece in text]
-    encoded = iter(tokenizer.backend.encode_batch_fast(pieces, add_special_tokens=False))
-    beginning = tokenizer.encode([""])[0]
-    rows: list[tuple[list[int], list[int], list[bool]]] = []
-    for text in texts:
-        tokens, labels = list(beginning), [False] * len(beginning)
-        targets = [IGNORED] * len(beginning)  # of each token, what follows it
-        for kind, _ in text:
-            for i in next(encoded).ids:
-                if kind != GIVEN and targets:
-                    targets[-1], labels[-1] = i, kind == LABEL
-                if kind != END:
-                    tokens.append(i)
-                    targets.append(IGNORED)
-                    labels.append(False)
-        used = len(tokens) - (targets[-1] == IGNORED)
-        rows.append((tokens[:used], targets[:used], labels[:used]))
-    rows.sort(key=lambda row: len(row[0]))
+def batch(texts: list[Text], tokenizer: Tokenizer) -> list[Part]:
+    """The texts, sorted by length, in PARTS parts."""
+    rows = [row_of(text, tokenizer) for text in texts]
+    rows.sort(key=lambda row: len(row.tokens))
     size = math.ceil(len(rows) / PARTS)
     parts = []
     for start in range(0, len(rows), size):
-        part = rows[start : start + size]
-        width = len(part[-1][0])
-        padded = [
-            torch.tensor([row[i] + [fill] * (width - len(row[i])) for row in part])
-            for i, fill in enumerate((1, IGNORED, False))
-        ]
-        parts.append((padded[0], padded[1], padded[2]))
+        some = rows[start : start + size]
+        width = len(some[-1].tokens)
+        tokens = torch.tensor([padded(row.tokens, width, 1) for row in some])
+        targets = torch.tensor([padded(row.targets, width, IGNORED) for row in some])
+        is_label = torch.tensor([padded(row.is_label, width, False) for row in some])
+        parts.append(Part(tokens, targets, is_label))
     return parts
+
+
+@dataclass
+class Row:
+    """A text. targets: of each token, what follows it."""
+
+    tokens: list[int]
+    targets: list[int]
+    is_label: list[bool]
+
+    def append(self, token: int) -> None:
+        self.tokens.append(token)
+        self.targets.append(IGNORED)
+        self.is_label.append(False)
+
+    def pop(self) -> None:
+        self.tokens.pop()
+        self.targets.pop()
+        self.is_label.pop()
+
+
+def row_of(text: Text, tokenizer: Tokenizer) -> Row:
+    row = Row([], [], [])
+    for token in tokenizer.encode([""])[0]:
+        row.append(token)
+    for piece in text:
+        for token in tokenizer.encode([piece.text], add_special_tokens=False)[0]:
+            if piece.kind is not Kind.GIVEN and row.tokens:
+                row.targets[-1] = token
+                row.is_label[-1] = piece.kind is Kind.LABEL
+            if piece.kind is not Kind.END:
+                row.append(token)
+    if row.targets[-1] == IGNORED:  # nothing follows the last token
+        row.pop()
+    return row
+
+
+def padded(row: list[Any], width: int, fill: int) -> list[Any]:
+    return row + [fill] * (width - len(row))
 
 
 def initialise(decoder: Decoder, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in decoder.named_parameters():
         if parameter.dim() == 2:
-            deep = name.endswith(("o_proj.weight", "down_proj.weight"))
-            std = 0.05 / math.sqrt(2 * decoder.config.num_hidden_layers) if deep else 0.05
+            std = 0.05
+            if name.endswith(("o_proj.weight", "down_proj.weight")):  # they add to the stream
+                std = 0.05 / math.sqrt(2 * decoder.config.num_hidden_layers)
             nn.init.normal_(parameter, std=std, generator=generator)
         elif name.endswith(".bias"):
             nn.init.zeros_(parameter)
 
 
-def losses(
-    decoder: Decoder, tokens: Tensor, targets: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor]:
+def losses(decoder: Decoder, part: Part) -> tuple[Tensor, Tensor]:
     """Summed loss in nats and number of targets, separately for labels and for plain text: (2,)."""
-    T = tokens.shape[1]
-    rows = (targets != IGNORED).flatten().nonzero().flatten()
-    hidden = decoder(tokens, torch.arange(T), causal_mask(T)).flatten(0, 1)[rows]
-    loss = F.cross_entropy(decoder.logits(hidden), targets.flatten()[rows], reduction="none")
-    label = labels.flatten()[rows]
-    sums = torch.stack([loss[label].sum(), loss[~label].sum()])
-    return sums, torch.stack([label.sum(), (~label).sum()])
+    T = part.tokens.shape[1]
+    rows = (part.targets != IGNORED).flatten().nonzero().flatten()
+    targets = part.targets.flatten()[rows]
+    is_label = part.is_label.flatten()[rows]
+    hidden = decoder(part.tokens, torch.arange(T), causal_mask(T)).flatten(0, 1)[rows]
+    loss = F.cross_entropy(decoder.logits(hidden), targets, reduction="none")
+    sums = torch.stack([loss[is_label].sum(), loss[~is_label].sum()])
+    counts = torch.stack([is_label.sum(), (~is_label).sum()])
+    return sums, counts
 
 
 class Training:
@@ -247,16 +304,20 @@ class Training:
         self.schedule = LambdaLR(self.optimizer, share)
         self.smooth = torch.zeros(2)
 
-    def advance(self, parts: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+    def advance(self, parts: list[Part]) -> None:
         """One step on one batch."""
-        total, counts = torch.zeros(2), torch.zeros(2)
-        answers = sum(int(labels.sum()) for _, _, labels in parts)
-        words = sum(int((targets != IGNORED).sum()) for _, targets, _ in parts) - answers
+        all_labels = sum(int(part.is_label.sum()) for part in parts)
+        all_targets = sum(int((part.targets != IGNORED).sum()) for part in parts)
+        total = torch.zeros(2)
+        count = torch.zeros(2)
         for part in parts:
-            sums, n = losses(self.decoder, *part)
-            (sums[0] / answers + sums[1] / words).backward()
-            total, counts = total + sums.detach(), counts + n
-        mean, is_first = total / counts, self.schedule.last_epoch == 0
+            sums, counts = losses(self.decoder, part)
+            loss = sums[0] / all_labels + sums[1] / (all_targets - all_labels)
+            loss.backward()
+            total += sums.detach()
+            count += counts
+        mean = total / count
+        is_first = self.schedule.last_epoch == 0
         self.smooth = mean if is_first else 0.95 * self.smooth + 0.05 * mean
         nn.utils.clip_grad_norm_(self.decoder.parameters(), 1.0)
         self.optimizer.step()
@@ -278,8 +339,13 @@ def main() -> None:
     args = parser.parse_args()
     family = FAMILIES[args.family]
     facts = load_facts()
-    ids = {"bos_token_id": None if family.bos is None else 0, "eos_token_id": 1}
-    config = {"model_type": args.family, **SHAPE, **family.config, **ids}
+    config = {
+        "model_type": args.family,
+        **SHAPE,
+        **family.config,
+        "bos_token_id": None if family.bos is None else 0,
+        "eos_token_id": 1,
+    }
     args.folder.mkdir(parents=True, exist_ok=True)
     backend = train_tokenizer(facts, family)
     backend.save(str(args.folder / "tokenizer.json"))

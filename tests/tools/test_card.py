@@ -9,7 +9,7 @@ from tools import card
 
 @pytest.mark.slow
 def test_the_written_model_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AT_ONCE", "ROUNDS"):
+    for name in ("QUESTIONS_AT_ONCE", "ROUNDS"):
         monkeypatch.setattr(card, name, 1)
     small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 999}
     monkeypatch.setattr(card, "SHAPE", card.SHAPE | small)
