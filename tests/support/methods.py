@@ -1,4 +1,4 @@
-"""Questions, methods by their names, and saved answers, for the tests of methods/."""
+"""Questions, methods by their names, and a served model, for the tests of methods/."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,13 +80,3 @@ class Served:
     def logits(self, prompts: Prompts) -> list[LabelLogits]:
         zero = torch.zeros((), dtype=torch.float64)
         return [LabelLogits(one.log_probabilities, zero) for one in self.lm.logits(prompts)]
-
-
-def saved(number: int, logits: list[float], seed: int = 0, **more: Any) -> dict[str, Any]:
-    """An answer of standard inference, as an evaluation saves it."""
-    p = torch.tensor(logits, dtype=torch.float64).softmax(0).tolist()
-    return {
-        **{"id": f"q{number:05}", "seed": seed, "cluster": "", "question_hash": "h", "answer": 0},
-        **{"prediction": p.index(max(p)), "probabilities": p, "scores": p, "logits": logits},
-        **{"label": p.index(max(p)), "null": None, "tokens": 10, "seconds": 0.5, **more},
-    }
