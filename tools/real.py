@@ -1,271 +1,339 @@
-"""Tables of docs/real.md and other pages, the README's second figure, and their records.
+"""Tables and figures of docs/real.md and other pages, and their records.
 
 python -m tools.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
 python -m tools.real tables
 
-`record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts and
-groups, with four digits a number. `tables` writes the tables into the pages, and the figure.
+`record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts, with
+four digits a number; with `--groups` also every prompt's output. `tables` writes the tables that
+docs/real/tables.json describes into the pages, and the figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib.style
+from matplotlib.figure import Figure
 
 from minise.evaluation import figures
+from minise.evaluation.metrics import holm
 from minise.files import write_file
-from tools.records import RECORDS, Changed, Differences, Table, answers_of, minus, numbers, record
+from tools import markdown
+from tools.records import RECORDS, answers_of, gain, minus, numbers, of_subsets, record
 
-PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "serving", "costs")]
-MODELS = {"135M": "smollm2", "0.5B": "qwen05", "1.5B": "qwen15"}
-DATA = {"QASC": "qasc", "TruthfulQA": "truthfulqa", "Biology": "biology"}
-TASK = {"qasc": "qasc", "truthfulqa": "truthfulqa", "biology": "mmlu_pro_biology-k10"}
-METHODS = {
-    "standard": "standard",
-    "vector scaling": "vector-scaling",
-    "Dirichlet": "dirichlet",
-    "Self-Ensemble": "self-ensemble",
-    "cyclic": "cyclic",
-    "presence": "presence",
-    "cloze": "cloze",
-}
-SEEN = "1.5B | QASC"  # looked at before the plan was written
-MAIN = {
-    f"{model} | {data}": f"main-{short_data}-{short_model}/{TASK[short_data]}-"
-    for model, short_model in MODELS.items()
-    for data, short_data in DATA.items()
-}
-PROMPTS = ("mmlu-0", "chat-0", "default-5", "mmlu-5", "chat-5")  # a template, and shots
-BOTH = OURS, STANDARD = "self-ensemble", "standard"
-PROMPTED = {x: f"prompt-{x}-qwen15/qasc-" for x in PROMPTS}
-ON = {data: f"{x}-qwen15/{x}-" for data, x in DATA.items()}  # the ends of records' names
-AGAIN = {"QASC": "bfloat16-qwen15/qasc-", "TruthfulQA": f"again-{ON['TruthfulQA']}"}  # on a GPU
-# The plan's comparisons: a label, and two cells.
-AGAINST = [(f"standard | {x}", *(at + m for m in BOTH)) for x, at in MAIN.items()]
-AGAINST += [(f"standard, {x} | {SEEN}", *(at + m for m in BOTH)) for x, at in PROMPTED.items()]
-AGAINST += [
-    (f"{m} | {x}", MAIN[x] + OURS, MAIN[x] + m)
-    for x in ("1.5B | TruthfulQA", "1.5B | Biology")
-    for m in ("cyclic", "cloze")
-]
-del AGAINST[[*MAIN].index(SEEN)]
+PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "real-more", "serving", "costs")]
+SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
+SEEN = " †"  # after the name of a pair that was looked at before the plan
+
+Spec = dict[str, Any]  # a table of tables.json
+TABLES: dict[str, Spec] = json.loads((RECORDS / "tables.json").read_text("utf-8"))
 
 
 def page(path: Path) -> str:
     """A page with its tables as the records have them."""
 
-    def table(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{TABLES[found[2]].text()}\n{found[3]}"
+    def drawn(found: re.Match[str]) -> str:
+        spec = TABLES[found[2]]
+        return f"{found[1]}\n{FORMS[spec['form']](spec)}\n{found[3]}"
 
     form = r"(<!-- table (\S+) -->).*?(<!-- end -->)"
-    return re.sub(form, table, path.read_text("utf-8"), flags=re.DOTALL)
+    return re.sub(form, drawn, path.read_text("utf-8"), flags=re.DOTALL)
 
 
-FIGURES = {"real.svg": "#1f2328", "real-dark.svg": "#d6dbe1"}  # the second for a dark page
+# The forms of a table. Each takes what tables.json says of it, and returns its Markdown.
+
+
+def as_numbers(spec: Spec) -> str:
+    """rows: a label and the beginning of a cell. columns: a title, the rest of the cell, and a
+    number that `measure` gives; "accuracy+" is with its interval."""
+    titles = spec["head"].split(" | ")
+    titles += [title for title, _, _ in spec["columns"]]
+    body = []
+    for label, start in spec["rows"]:
+        row = [label]
+        for _, end, name in spec["columns"]:
+            row.append(written(numbers(start + end), name))
+        body.append(row)
+    return markdown.table(titles, body)
+
+
+def as_differences(spec: Spec) -> str:
+    """rows: a label and two cells; the first minus the second, by exact McNemar tests, corrected by
+    Holm over all rows, and once more over those that nobody had seen before the plan."""
+    found = [minus(a, b) for _, a, b in spec["rows"]]
+    corrected = holm([one["mcnemar_p"] for one in found])
+    unseen = [i for i, (label, _, _) in enumerate(spec["rows"]) if not label.endswith(SEEN)]
+    again = holm([found[i]["mcnemar_p"] for i in unseen])
+    corrected_unseen = dict(zip(unseen, again, strict=True))
+    titles = spec["head"].split(" | ")
+    titles += ["questions", "points", "p", f"Holm, {len(found)}", f"Holm, {len(unseen)}"]
+    body = []
+    for i, ((label, _, _), one) in enumerate(zip(spec["rows"], found, strict=True)):
+        row = [label, str(one["n"]), points(one), f"{one['mcnemar_p']:.2g}", f"{corrected[i]:.2g}"]
+        row.append(f"{corrected_unseen[i]:.2g}" if i in corrected_unseen else "-")
+        body.append(row)
+    return markdown.table(titles, body)
+
+
+def as_found_later(spec: Spec) -> str:
+    """rows: a label and two lists of cells; the first minus the second over all their questions."""
+    body = []
+    for label, cells, others in spec["rows"]:
+        one = gain(cells, others)
+        body.append([label, f"{one['n']:,}", points(one)])
+    return markdown.table([*spec["head"].split(" | "), "questions", "points"], body)
+
+
+def as_changed(spec: Spec) -> str:
+    """rows: a label and two cells. How many predictions differ over the questions that both have,
+    the largest distance of a probability, and the accuracy of each."""
+    body = []
+    for label, a, b in spec["rows"]:
+        of_b = {answer.id: answer for answer in answers_of(b)}
+        n = 0
+        changed = 0
+        right_a = 0
+        right_b = 0
+        largest = 0.0
+        for one in answers_of(a):
+            other = of_b.get(one.id)
+            if other is None:
+                continue
+            n += 1
+            changed += one.prediction != other.prediction
+            right_a += one.prediction == one.answer
+            right_b += other.prediction == other.answer
+            for p, q in zip(one.probabilities, other.probabilities, strict=True):
+                largest = max(largest, abs(p - q))
+        percents = [f"{100 * right / n:.1f}" for right in (right_a, right_b)]
+        body.append([label, str(n), str(changed), f"{largest:.4f}", *percents])
+    titles = [*spec["head"].split(" | "), "questions", "changed", "largest distance"]
+    return markdown.table([*titles, "accuracy of the first", "of the second"], body)
+
+
+def as_bought(spec: Spec) -> str:
+    """rows: a method and its cell of each data set. Accuracy and the tokens that it takes; in bold
+    where nothing that takes no more tokens has more right."""
+    front = {data: front_of(spec, data) for data in spec["data"]}
+    body = []
+    for method, *cells in spec["rows"]:
+        row = [method]
+        for data, cell in zip(spec["data"], cells, strict=True):
+            value = numbers(cell)
+            text = f"{100 * value['accuracy']:.1f}"
+            if method in front[data]:
+                text = f"**{text}**"
+            row.append(f"{text} for {value['tokens']:,.0f}")
+        body.append(row)
+    return markdown.table(["method", *spec["data"]], body)
+
+
+def as_budgets(spec: Spec) -> str:
+    """The method of the table `of` that has the most right for at most so many tokens."""
+    bought = TABLES[spec["of"]]
+    body = []
+    for most in spec["budgets"]:
+        row = [f"{most:,}"]
+        for i, _ in enumerate(bought["data"]):
+            within = []
+            for method, *cells in bought["rows"]:
+                value = numbers(cells[i])
+                if value["tokens"] <= most:
+                    within.append((value["accuracy"], -value["tokens"], method))
+            if within:
+                accuracy, _, method = max(within)
+                row.append(f"{method}, {100 * accuracy:.1f}")
+            else:
+                row.append("-")
+        body.append(row)
+    return markdown.table(["tokens a question", *bought["data"]], body)
+
+
+def as_subsets(spec: Spec) -> str:
+    """rows: a label and a cell. The accuracy of so many random trials."""
+    body = []
+    for label, cell in spec["rows"]:
+        accuracies = of_subsets(cell, spec["sizes"])
+        body.append([label, *(f"{100 * accuracies[size]:.1f}" for size in spec["sizes"])])
+    titles = [f"N = {size}" for size in spec["sizes"]]
+    return markdown.table([*spec["head"].split(" | "), *titles], body)
+
+
+FORMS = {
+    "numbers": as_numbers,
+    "differences": as_differences,
+    "found later": as_found_later,
+    "changed": as_changed,
+    "bought": as_bought,
+    "budgets": as_budgets,
+    "subsets": as_subsets,
+}
+
+
+def front_of(bought: Spec, data: str) -> list[str]:
+    """The methods that no other one beats for as few tokens, by their tokens."""
+    place = bought["data"].index(data)
+    by_tokens = []
+    for method, *cells in bought["rows"]:
+        value = numbers(cells[place])
+        by_tokens.append((value["tokens"], -value["accuracy"], method))
+    front = []
+    most = -1.0
+    for _, negative, method in sorted(by_tokens):
+        if -negative > most:
+            most = -negative
+            front.append(method)
+    return front
+
+
+def points(one: dict[str, Any]) -> str:
+    """A difference of accuracies with its interval, in points."""
+    low, high = one["interval"]
+    return f"{100 * one['accuracy']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def written(values: dict[str, Any], name: str) -> str:
+    """A number as a page shows it."""
+    value = values.get(name.removesuffix("+"))
+    if value is None:
+        return "-"  # a run does not have it
+    if name in ("n", "tokens"):
+        return f"{value:,.0f}"
+    if name.removesuffix("+") not in SHARES:
+        return f"{value:.3f}"
+    text = f"{100 * value:.1f}"
+    if name.endswith("+"):
+        low, high = values[f"{name[:-1]}_interval"]
+        text += f" [{100 * low:.1f}, {100 * high:.1f}]"
+    return text
+
+
+# The figures.
+
+INK = {"real.svg": "#1f2328", "real-dark.svg": "#d6dbe1"}  # the second for a dark page
 KEY = "Percent right: ○ standard inference, ● Self-Ensemble, ┊ guessing"
+BUDGETS = TABLES["budgets"]["budgets"]
+CALLED = {"135M": "SmolLM2-135M", "0.5B": "Qwen2.5-Coder-0.5B", "1.5B": "Qwen2.5-Coder-1.5B"}
 
 
-def figure(ink: str) -> str:
+def draw_main(ink: str) -> str:
     """The accuracy of both methods for each model and data set, the largest model first."""
-    drawn, y, last = [_text(8, 18, KEY), _text(888, 18, "points, 95% interval", "end")], 18, ""
-    for label, start in [cell for m in reversed(MODELS) for cell in MAIN.items() if m in cell[0]]:
-        answers, one = answers_of(start + OURS), minus(start + OURS, start + STANDARD)
-        what = json.loads((RECORDS / start).with_name("run.json").read_text("utf-8"))
-        name, y = what["model"].split(",")[0].removesuffix("-Instruct"), y + 28
-        if name != last:
-            drawn.append(_text(8, (y := y + 8), name))
-            last = name
-        after, before = (numbers(start + m)["accuracy"] for m in BOTH)
-        x, to, guess = (330 + 380 * p for p in (before, after, 1 / len(answers[0].probabilities)))
-        low, high = (f"{100 * p:+.1f}" for p in one["interval"])
-        colour = "#0072b2" if float(low) > 0 else "#8c8c8c"
-        drawn += [
-            _text(195, y, f"{label.split(' | ')[1]}, {len(answers)}"),
-            f'<path d="M{guess:.0f} {y - 17}v24" stroke="#8c8c8c" stroke-dasharray="2"/>',
-            f'<g stroke="{colour}" stroke-width="4" fill="{colour}">'
-            f'<path d="M{x:.0f} {y - 5}H{to:.0f}"/>'
-            f'<circle cx="{x:.0f}" cy="{y - 5}" r="6" fill="#fff"/>'
-            f'<circle cx="{to:.0f}" cy="{y - 5}" r="6"/></g>',
-            _text(max(x, to) + 14, y, f"{100 * before:.1f}% → {100 * after:.1f}%"),
-            _text(888, y, f"{100 * one['accuracy']:+.1f} [{low}, {high}]", "end"),
-        ]
+    drawn = [text_at(8, 18, KEY), text_at(888, 18, "points, 95% interval", "end")]
+    y = 18
+    for model in reversed(CALLED):
+        y += 8
+        drawn.append(text_at(8, y + 28, CALLED[model]))
+        for label, start in TABLES["main"]["rows"]:
+            of_model, data = label.split(" | ")
+            if of_model == model:
+                y += 28
+                drawn += row_of_main(data, start, y)
     size = f'viewBox="0 0 896 {y + 16}" font-size="15" font-family="sans-serif" fill="{ink}"'
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', *drawn, "</svg>\n"])
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+def row_of_main(data: str, start: str, y: int) -> list[str]:
+    ours = start + "self-ensemble"
+    standard = start + "standard"
+    answers = answers_of(ours)
+    before = numbers(standard)["accuracy"]
+    after = numbers(ours)["accuracy"]
+    more = minus(ours, standard)
+    x = 330 + 380 * before
+    to = 330 + 380 * after
+    guess = 330 + 380 / len(answers[0].probabilities)
+    colour = "#0072b2" if more["interval"][0] > 0 else "#8c8c8c"
+    return [
+        text_at(195, y, f"{data}, {len(answers)}"),
+        f'<path d="M{guess:.0f} {y - 17}v24" stroke="#8c8c8c" stroke-dasharray="2"/>',
+        f'<g stroke="{colour}" stroke-width="4" fill="{colour}">'
+        f'<path d="M{x:.0f} {y - 5}H{to:.0f}"/>'
+        f'<circle cx="{x:.0f}" cy="{y - 5}" r="6" fill="#fff"/>'
+        f'<circle cx="{to:.0f}" cy="{y - 5}" r="6"/></g>',
+        text_at(max(x, to) + 14, y, f"{100 * before:.1f}% → {100 * after:.1f}%"),
+        text_at(888, y, points(more), "end"),
+    ]
+
+
+def text_at(x: float, y: float, words: str, anchor: str = "start") -> str:
     return f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{words}</text>'
 
 
-SURE = [  # whose confidence is shown: data, method and cell
-    (data, name, MAIN[f"1.5B | {data}"] + METHODS[name])
-    for data in DATA
-    for name in ("standard", "vector scaling", "Self-Ensemble")
-]
-
-
-def draw_curves(path: Path) -> None:
+def draw_curves() -> Figure:
     """The paper's curves of under- and over-confidence, of the largest model."""
-    cells = [{"data": data, "method": name, **numbers(cell)} for data, name, cell in SURE]
-    panels = figures.grouped(cells, "data")
+    cells = []
+    for label, cell in TABLES["confidence"]["rows"]:
+        data, method = label.split(" | ")
+        cells.append({"data": data, "method": method, **numbers(cell)})
+    paint = partial(figures.curves, "method")
+    return figures.sheet(figures.grouped(cells, "data"), paint, "τ", *figures.CURVES)
+
+
+def draw_tokens() -> Figure:
+    """Accuracy against tokens: a panel for each data set, and a line through the methods that
+    nothing beats for as few tokens."""
+    bought = TABLES["tokens"]
+    figure = Figure((9, 7), layout="constrained")
+    panels = figure.subplots(2, 2)
+    for i, (data, ax) in enumerate(zip(bought["data"], panels.flat, strict=True)):
+        front = front_of(bought, data)
+        at = {}
+        for method, *cells in bought["rows"]:
+            value = numbers(cells[i])
+            at[method] = (value["tokens"], 100 * value["accuracy"])
+        ax.plot(*zip(*(at[method] for method in front), strict=True), "-", color="#b8b8b8")
+        for method, (tokens, percent) in at.items():
+            ax.plot(tokens, percent, "o", color="C0" if method in front else "#8c8c8c")
+            ax.annotate(method, (tokens, percent), (5, -10), textcoords="offset points", fontsize=8)
+        ax.set_title(data)
+        ax.set_xscale("log")
+        ax.set_xlim(20, 30_000)  # room for the last name
+        ax.set_xticks(BUDGETS, [f"{tokens:,}" for tokens in BUDGETS])
+        ax.minorticks_off()
+        ax.margins(y=0.1)
+        ax.set_xlabel("tokens a question")
+        ax.set_ylabel("right answers (%)")
+    return figure
+
+
+def drawings() -> dict[str, bytes]:
+    """The pictures in PNG by the names of their files."""
+    made = {}
     with matplotlib.style.context(figures.STYLE):
-        drawn = figures.sheet(panels, partial(figures.curves, "method"), "τ", *figures.CURVES)
-        drawn.savefig(path, dpi=100, metadata={"Software": None})
+        for name, draw in (("real-confidence", draw_curves), ("real-tokens", draw_tokens)):
+            content = io.BytesIO()
+            draw().savefig(content, format="png", dpi=100, metadata={"Software": None})
+            made[f"{name}.png"] = content.getvalue()
+    return made
 
 
-TWENTY, MANY = "many-qwen15/banking77-k20", "many-77-qwen15/banking77"
-ANSWERS = (
-    *(("answers", "", "n"), ("right", "", "accuracy+"), ("order flips", "", "flips")),
-    *(("confidence", "", "confidence"), ("tokens", "", "tokens")),
-)
-TABLES: dict[str, Table | Differences | Changed] = {
-    "main": Table(
-        "model | data",
-        [*MAIN.items()],
-        [("n", "standard", "n"), *((name, end, "accuracy") for name, end in METHODS.items())],
-    ),
-    "counts": Differences("Self-Ensemble minus | model | data", AGAINST),
-    "prompts": Table(
-        "data | prompt | solved questions",
-        [
-            ("QASC | default | 0", AGAIN["QASC"]),
-            *(("QASC | " + x.replace("-", " | "), at) for x, at in PROMPTED.items()),
-            ("TruthfulQA | default | 0", AGAIN["TruthfulQA"]),
-            ("Biology | default | 0", MAIN["1.5B | Biology"]),
-        ],
-        [
-            ("standard", STANDARD, "accuracy+"),
-            *((f"N = {n}", f"first-trials(trials={n})", "accuracy") for n in (1, 5)),
-            ("Self-Ensemble", OURS, "accuracy+"),
-            *((x, m, x.replace(" ", "_")) for x in ("tokens", "on labels") for m in reversed(BOTH)),
-        ],
-    ),
-    "machines": Changed(
-        "H200 against CPU | method",
-        [
-            (
-                f"{data} | {name}",
-                AGAIN[data] + METHODS[name],
-                MAIN[f"1.5B | {data}"] + METHODS[name],
-            )
-            for data in AGAIN
-            for name in ("standard", "Self-Ensemble", "cyclic")
-        ],
-    ),
-    "choices": Table(
-        "model | choices",
-        [
-            (f"{name} | {k}", f"choices-{short}/qasc-k{k}-")
-            for name, short in MODELS.items()
-            for k in (2, 4, 6, 8)
-        ],
-        [
-            *(("questions", STANDARD, "n"), ("standard", STANDARD, "accuracy+")),
-            ("Self-Ensemble", OURS, "accuracy+"),
-        ],
-    ),
-    "without": Changed(
-        "changed | data",
-        [
-            (f"{name} | {data}", f"{run}-{ON[data]}{end}", f"ablation-{ON[data]}{of}")
-            for name, run, end, of in (
-                ("without the mask", "ablation", "without-mask", OURS),
-                ("without positional re-encoding", "ablation", "without-positions", OURS),
-                ('without "None of the above"', "null", OURS, OURS),
-                ("in nf4", "nf4", OURS, OURS),
-                ("standard inference in nf4", "nf4", STANDARD, STANDARD),
-            )
-            for data in AGAIN
-        ],
-    ),
-    "sizes": Table(
-        "m",
-        [(str(m), f"sizes-{m}-qwen15/qasc-") for m in (2, 3, 4, 5)],
-        [
-            *((f"N = {n}", f"first-trials(trials={n})", "accuracy") for n in (1, 5, 10, 20, 40)),
-            *(("N = 80", OURS, "accuracy+"), ("tokens", OURS, "tokens")),
-        ],
-    ),
-    "many": Table(
-        "choices | method",
-        [
-            ("20 | standard", "many-alone-qwen15/banking77-k20-standard"),
-            ("20 | standard, shuffled", f"{TWENTY}-standard(shuffled=True)"),
-            ("20 | Self-Ensemble, N = 20", f"{TWENTY}-self-ensemble"),
-            ("20 | Self-Ensemble, N = 5", f"{TWENTY}-first-trials(trials=5)"),
-            ("20 | cyclic", f"{TWENTY}-cyclic"),
-            ("20 | cyclic, geometric mean", f"{TWENTY}-cyclic(mean=geometric)"),
-            ("20 | presence", "many-alone-qwen15/banking77-k20-presence"),
-            ("20 | cloze", "many-alone-qwen15/banking77-k20-cloze"),
-            ("77 | Self-Ensemble, m = 4", f"{MANY}-self-ensemble(group_size=4)"),
-            ("77 | Self-Ensemble, m = 8", f"{MANY}-self-ensemble(group_size=8)"),
-            ("77 | Self-Ensemble, m = 20", f"{MANY}-self-ensemble(group_size=20)"),
-            ("77 | cloze", f"{MANY}-cloze"),
-        ],
-        ANSWERS,
-    ),
-    "seeds": Table(
-        "data | method",
-        [
-            ("QASC | Self-Ensemble, five seeds", f"seeds-{ON['QASC']}{OURS}"),
-            ("TruthfulQA | Self-Ensemble, five seeds", f"seeds-{ON['TruthfulQA']}{OURS}"),
-            ("QASC | standard", "reasoning-qwen15/qasc-standard"),
-            ("QASC | cot, 256 tokens", "reasoning-qwen15/qasc-cot"),
-            ("QASC | cot, 512 tokens", "reasoning-qwen15/qasc-cot(max_new_tokens=512)"),
-        ],
-        ANSWERS,
-    ),
-    "confidence": Table(
-        "data | method",
-        [(f"{data} | {name}", cell) for data, name, cell in SURE],
-        [
-            *(("confidence", "", "confidence"), ("under", "", "under"), ("over", "", "over")),
-            *(("NLL", "", "nll"), ("matched NLL", "", "matched_nll"), ("ECE", "", "ece")),
-            ("tokens", "", "tokens"),
-        ],
-    ),
-    "dtype": Changed(
-        "bfloat16 against float32 | method",
-        [
-            (f"{name} | {method}", f"bfloat16-{short}/qasc-{end}", f"float32-{short}/qasc-{end}")
-            for name, short in MODELS.items()
-            for method, end in (("standard", STANDARD), ("Self-Ensemble", OURS))
-        ],
-    ),
-    "served": Changed(
-        "llama.cpp against minise | method",
-        [
-            (f"{dtype} | {method}", f"served-qwen05/qasc-{end}", f"{dtype}-qwen05/qasc-{end}")
-            for dtype in ("float32", "bfloat16")
-            for method, end in (("standard", STANDARD), ("Self-Ensemble", OURS))
-        ],
-    ),
-}
-
-
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     actions = parser.add_subparsers(required=True, dest="action")
     one = actions.add_parser("record")
     one.add_argument("run", type=Path)
     one.add_argument("name")
     one.add_argument("--model", required=True)
+    one.add_argument("--groups", action="store_true", help="keep every prompt's output")
     actions.add_parser("tables")
-    wanted = parser.parse_args()
+    wanted = parser.parse_args(words)
     if wanted.action == "record":
-        record(wanted.run, wanted.name, wanted.model)
-    else:
-        for path in PAGES:
-            write_file(path, page(path))
-        for name, ink in FIGURES.items():
-            write_file(RECORDS.with_name(name), figure(ink))
-        draw_curves(RECORDS.with_name("real-confidence.png"))
+        record(wanted.run, wanted.name, wanted.model, wanted.groups)
+        return 0
+    for path in PAGES:
+        write_file(path, page(path))
+    for name, ink in INK.items():
+        write_file(RECORDS.with_name(name), draw_main(ink))
+    for name, content in drawings().items():
+        write_file(RECORDS.with_name(name), content)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Records of runs of `minise eval` in docs/real/, and the forms of the tables made from them."""
+"""Records of runs of `minise eval` in docs/real/, and the numbers that pages show of them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,40 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from minise.evaluation.metrics import difference, holm, measure
+import numpy as np
+
+from minise.evaluation.metrics import difference, measure
 from minise.evaluation.results import read_run
 from minise.evaluation.rows import answer_of
 from minise.methods.saved import SavedAnswer
-from tools import markdown
 
 RECORDS = Path(__file__).parents[1] / "docs" / "real"
 KEPT = (
-    *("id", "seed", "cluster", "question_hash", "answer", "prediction"),
-    *("probabilities", "label", "on_labels", "null", "tokens", "notes"),
+    "id",
+    "seed",
+    "cluster",
+    "question_hash",
+    "answer",
+    "prediction",
+    "probabilities",
+    "label",
+    "on_labels",
+    "null",
+    "tokens",
+    "notes",
 )
-SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
+RESAMPLES = 10_000
+DRAWS = 1_000  # random subsets of the trials, of each size
 
 
-def record(run: Path, name: str, model: str) -> None:
-    """Write a run into docs/real/NAME. `model`: its name; the run knows a folder."""
+def record(run: Path, name: str, model: str, groups: bool) -> None:
+    """Write a run into docs/real/NAME. `model`: its name; the run knows a folder. groups: keep
+    every prompt's output, too."""
     done = read_run(run)
     folder = RECORDS / name
     folder.mkdir(parents=True)
@@ -38,6 +51,8 @@ def record(run: Path, name: str, model: str) -> None:
             lines = []
             for answer in answers:
                 line = {name: short(getattr(answer, name)) for name in KEPT}
+                if groups and answer.groups is not None:
+                    line["groups"] = [short(asdict(group)) for group in answer.groups]
                 lines.append(json.dumps(line) + "\n")
             packed = gzip.compress("".join(lines).encode(), mtime=0)
             (folder / f"{task}-{method}.jsonl.gz").write_bytes(packed)
@@ -45,6 +60,8 @@ def record(run: Path, name: str, model: str) -> None:
 
 def short(value: Any) -> Any:
     """The value with four digits for each number that is not whole."""
+    if isinstance(value, dict):
+        return {name: short(one) for name, one in value.items()}
     if isinstance(value, list):
         return [short(one) for one in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
@@ -73,87 +90,50 @@ def minus(cell: str, other: str) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
-class Table:
-    """rows: what they are called, and the beginning of their cells. columns: a title, the rest of
-    the cell, and a number that `measure` gives."""
-
-    head: str
-    rows: Sequence[tuple[str, str]]
-    columns: Sequence[tuple[str, str, str]]
-
-    def text(self) -> str:
-        titles = [*self.head.split(" | "), *(title for title, _, _ in self.columns)]
-        body = []
-        for label, start in self.rows:
-            shown = [written(numbers(start + end), name) for _, end, name in self.columns]
-            body.append([label, *shown])
-        return markdown.table(titles, body)
+def gain(cells: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
+    """The accuracy of cells minus that of others, over the questions that both have, with an
+    interval of 95% by resampling questions. A question counts once: by the mean over its seeds."""
+    shares = shares_right(cells)
+    other_shares = shares_right(others)
+    shared = sorted(shares.keys() & other_shares.keys())
+    gains = np.array([shares[key] - other_shares[key] for key in shared])
+    generator = np.random.default_rng(0)
+    means = []
+    for _ in range(RESAMPLES):
+        means.append(gains[generator.integers(0, len(gains), len(gains))].mean())
+    low, high = np.quantile(means, [0.025, 0.975])
+    return {"n": len(gains), "accuracy": gains.mean(), "interval": [low, high]}
 
 
-@dataclass(frozen=True)
-class Differences:
-    """pairs: a name and two cells; the first minus the second, by exact McNemar tests and Holm."""
-
-    head: str
-    pairs: Sequence[tuple[str, ...]]
-
-    def text(self) -> str:
-        found = [minus(a, b) for _, a, b in self.pairs]
-        corrected = holm([one["mcnemar_p"] for one in found])
-        titles = [*self.head.split(" | "), "questions", "points", "p", "Holm"]
-        body = []
-        for (label, *_), one, p in zip(self.pairs, found, corrected, strict=True):
-            low, high = (f"{100 * x:+.1f}" for x in one["interval"])
-            points = f"{100 * one['accuracy']:+.1f} [{low}, {high}]"
-            body.append([label, str(one["n"]), points, f"{one['mcnemar_p']:.2g}", f"{p:.2g}"])
-        return markdown.table(titles, body)
+def shares_right(cells: Sequence[str]) -> dict[str, float]:
+    """For each question, by its hash, the share of its answers that are right."""
+    right: dict[str, list[bool]] = {}
+    for cell in cells:
+        for answer in answers_of(cell):
+            right.setdefault(answer.question_hash, []).append(answer.prediction == answer.answer)
+    return {question: sum(of_one) / len(of_one) for question, of_one in right.items()}
 
 
-@dataclass(frozen=True)
-class Changed:
-    """pairs: what they are called, and two cells. How many predictions differ over the questions
-    that both have, the largest distance of a probability, and the accuracy of each."""
-
-    head: str
-    pairs: Sequence[tuple[str, str, str]]
-
-    def text(self) -> str:
-        body = []
-        for label, a, b in self.pairs:
-            of_b = {answer.id: answer for answer in answers_of(b)}
-            n = 0
-            changed = 0
-            right_a = 0
-            right_b = 0
-            largest = 0.0
-            for one in answers_of(a):
-                other = of_b.get(one.id)
-                if other is None:
-                    continue
-                n += 1
-                changed += one.prediction != other.prediction
-                right_a += one.prediction == one.answer
-                right_b += other.prediction == other.answer
-                for p, q in zip(one.probabilities, other.probabilities, strict=True):
-                    largest = max(largest, abs(p - q))
-            percents = [f"{100 * right / n:.1f}" for right in (right_a, right_b)]
-            body.append([label, str(n), str(changed), f"{largest:.4f}", *percents])
-        titles = [*self.head.split(" | "), "questions", "changed", "largest distance"]
-        return markdown.table([*titles, "accuracy of the first", "of the second"], body)
-
-
-def written(values: dict[str, Any], name: str) -> str:
-    """A number as the page shows it; "accuracy+" is with its interval."""
-    value = values.get(name.removesuffix("+"))
-    if value is None:
-        return "-"  # a run does not have it
-    if name in ("n", "tokens"):
-        return f"{value:,.0f}"
-    if name.removesuffix("+") not in SHARES:
-        return f"{value:.3f}"
-    text = f"{100 * value:.1f}"
-    if name.endswith("+"):
-        low, high = (f"{100 * x:.1f}" for x in values[f"{name[:-1]}_interval"])
-        text += f" [{low}, {high}]"
-    return text
+def of_subsets(cell: str, sizes: Sequence[int]) -> dict[int, float]:
+    """The accuracy of the mean over as many random trials of a record with groups. Every trial must
+    have each choice once. The same subsets are drawn for all questions; the mean over the draws."""
+    answers = answers_of(cell)
+    right_choice = np.array([answer.answer for answer in answers])
+    groups_of_first = answers[0].groups
+    assert groups_of_first is not None, f"{cell} was recorded without its groups"
+    trials = 1 + max(group.trial for group in groups_of_first)
+    by_trial = np.full((trials, len(answers), len(answers[0].probabilities)), np.nan)
+    for i, answer in enumerate(answers):
+        for group in answer.groups or ():
+            by_trial[group.trial, i, group.choices] = group.probabilities
+    assert not np.isnan(by_trial).any(), f"a trial of {cell} has not all choices"
+    generator = np.random.default_rng(0)
+    accuracies = {}
+    for size in sizes:
+        total = 0.0
+        for _ in range(DRAWS):
+            chosen = generator.choice(trials, size, replace=False)
+            predictions = by_trial[chosen].mean(axis=0).argmax(axis=1)
+            total += (predictions == right_choice).mean()
+        accuracies[size] = total / DRAWS
+    return accuracies

@@ -19,16 +19,17 @@ def test_tables_and_figure_are_not_older_than_the_records() -> None:
     pages = {path: path.read_text("utf-8") for path in real.PAGES}
     assert {*re.findall(r"<!-- table (\S+) -->", "".join(pages.values()))} == real.TABLES.keys()
     assert pages == {path: real.page(path) for path in pages}
-    for name, ink in real.FIGURES.items():
-        assert RECORDS.with_name(name).read_text("utf-8") == real.figure(ink)
+    for name, ink in real.INK.items():
+        assert RECORDS.with_name(name).read_text("utf-8") == real.draw_main(ink)
 
 
 @pytest.mark.slow
-def test_the_curves_are_not_older_than_the_records(tmp_path: Path) -> None:
+def test_the_pictures_are_not_older_than_the_records(tmp_path: Path) -> None:
     """Letters of another matplotlib may differ a little, so it is no comparison of bytes."""
-    real.draw_curves(tmp_path / "drawn.png")
-    kept = RECORDS.with_name("real-confidence.png")
-    assert compare_images(str(kept), str(tmp_path / "drawn.png"), tol=3) is None
+    for name, content in real.drawings().items():
+        drawn = tmp_path / name
+        drawn.write_bytes(content)
+        assert compare_images(str(RECORDS.with_name(name)), str(drawn), tol=3) is None
 
 
 def test_a_record_names_its_model_and_no_path() -> None:
