@@ -6,9 +6,10 @@ by the softmax of the scores. A token that it may not see has no weight:
     score[i, j] = q[i] . k[j] / sqrt(h)    if mask[i, j], else -inf
     out[i]      = sum over j of softmax(score[i])[j] * v[j]
 
-That is one call of torch's `scaled_dot_product_attention`. There is one saving. Groups do not see
+That is one call of torch's `scaled_dot_product_attention`. There are two savings. Groups do not see
 each other, so most of the T x T scores are -inf. So queries go in chunks, and a chunk reads only
-the keys that at least one of its queries may see. The mask says which, once for all layers.
+the keys that at least one of its queries may see. And a long beginning is plain causal, which the
+kernel knows without a mask: it is one chunk. The mask says all this, once for all layers.
 
 Dimension legend:
 B batch; T tokens that run; U tokens that can be read: those of a cache, if there is one, and the T
@@ -37,11 +38,12 @@ Windows = Sequence[int | None]  # the sliding window of each layer, in positions
 @dataclass(frozen=True, eq=False)
 class Chunk:
     """Some of the queries, and what they read. queries: which of the R queries. keys_S: which of
-    the U tokens at least one of them may see. mask_BCS: True = this query may see this key."""
+    the U tokens at least one of them may see. mask_BCS: True = this query may see this key; None:
+    these are the first tokens, and each may see itself and all before it."""
 
     queries: slice
     keys_S: Tensor
-    mask_BCS: Tensor
+    mask_BCS: Tensor | None
 
     def read(self, q_BRHh: Tensor, k_BUKh: Tensor, v_BUKh: Tensor) -> Tensor:
         """What these queries read: (B, C, H, h)."""
@@ -54,10 +56,15 @@ class Chunk:
             shared = q_BHCh.shape[1] // k_BKSh.shape[1]
             k_BKSh = k_BKSh.repeat_interleave(shared, dim=1)
             v_BKSh = v_BKSh.repeat_interleave(shared, dim=1)
-        mask_B1CS = self.mask_BCS[:, None]
-        out_BHCh = F.scaled_dot_product_attention(
-            q_BHCh, k_BKSh, v_BKSh, mask_B1CS, enable_gqa=True
-        )
+        if self.mask_BCS is None:
+            out_BHCh = F.scaled_dot_product_attention(
+                q_BHCh, k_BKSh, v_BKSh, is_causal=True, enable_gqa=True
+            )
+        else:
+            mask_B1CS = self.mask_BCS[:, None]
+            out_BHCh = F.scaled_dot_product_attention(
+                q_BHCh, k_BKSh, v_BKSh, mask_B1CS, enable_gqa=True
+            )
         return out_BHCh.transpose(1, 2)
 
 
@@ -69,15 +76,24 @@ def chunks_of(
     device: torch.device,
 ) -> list[Chunk]:
     """The queries in chunks, under the mask (True = may attend) narrowed to a window."""
+    R, U = mask_BRU.shape[1:]
+    causal_rows = 0  # so many first queries are plain causal
     chunks = []
-    for start in range(0, mask_BRU.shape[1], CHUNK):
+    for start in range(0, R, CHUNK):
         queries = slice(start, start + CHUNK)
         mask_BCU = mask_BRU[:, queries]
         mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
+        causal_CU = torch.arange(U) <= torch.arange(R)[queries, None]
+        if causal_rows == start and start + CHUNK <= R and (mask_BCU == causal_CU).all():
+            causal_rows += CHUNK
+            continue
         is_read_U = mask_BCU.any(dim=1).any(dim=0)
         keys_S = is_read_U.nonzero().flatten()
         mask_BCS = mask_BCU.index_select(2, keys_S)
         chunks.append(Chunk(queries, keys_S.to(device), mask_BCS.to(device)))
+    if causal_rows:
+        keys_S = torch.arange(causal_rows, device=device)
+        chunks.insert(0, Chunk(slice(0, causal_rows), keys_S, mask_BCS=None))
     return chunks
 
 

@@ -189,10 +189,14 @@ def one_call(
     k: Tensor,
     v: Tensor,
     attn_mask: Tensor | None = None,
+    is_causal: bool = False,
     enable_gqa: bool = False,
 ) -> Tensor:
     """torch's `scaled_dot_product_attention`: q (B, H, L, h), k and v (B, K, S, h), attn_mask (B,
-    1, L, S) bool. With enable_gqa query head i reads head i // (H / K)."""
+    1, L, S) bool. With is_causal query i sees keys 0 to i. With enable_gqa query head i reads head
+    i // (H / K)."""
+    if is_causal:
+        attn_mask = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool).tril()
     if enable_gqa:
         shared = q.shape[1] // k.shape[1]
         k = k.repeat_interleave(shared, dim=1)

@@ -129,6 +129,20 @@ class TestChunks:
         chunks = chunks_of(layout.mask[None], at, at, None, torch.device("cpu"))
         assert max(len(chunk.keys_S) for chunk in chunks) <= 300 + 2 * CHUNK
 
+    def test_a_long_causal_beginning_is_one_chunk_that_needs_no_mask(self) -> None:
+        """One cell less, and it ends before that row."""
+        layout = pack(list(range(3 * CHUNK + 5)), [[7] * 9, [8] * 9])
+        at = layout.positions[None]
+        for first_row_with_a_hole, rows in ((None, 3 * CHUNK), (CHUNK + 3, CHUNK), (3, 0)):
+            mask = layout.mask[None].clone()
+            if first_row_with_a_hole is not None:
+                mask[0, first_row_with_a_hole, 1] = False
+            chunks = chunks_of(mask, at, at, None, torch.device("cpu"))
+            without_a_mask = [chunk.queries for chunk in chunks if chunk.mask_BCS is None]
+            assert without_a_mask == ([slice(0, rows)] if rows else [])
+            covered = [len(at[0, chunk.queries]) for chunk in chunks]
+            assert sum(covered) == len(layout.tokens)
+
     @pytest.mark.parametrize("family", DECODERS)
     def test_a_long_sequence_in_chunks_has_the_numbers_of_one_softmax(self, family: str) -> None:
         tokens = TOKENS.repeat(4)[: 3 * CHUNK + 1]

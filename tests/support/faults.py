@@ -129,7 +129,7 @@ def without_a_key(chunks: list[Any]) -> list[Any]:
     found = []
     for chunk in chunks:
         kept = torch.arange(len(chunk.keys_S)) != 1
-        if kept.sum() > 2:
+        if chunk.mask_BCS is not None and kept.sum() > 2:
             keys, mask = chunk.keys_S[kept], chunk.mask_BCS[:, :, kept]
             chunk = replace(chunk, keys_S=keys, mask_BCS=mask | ~mask.any(-1, keepdim=True))
         found.append(chunk)
