@@ -268,25 +268,32 @@ function partsOf(parents, real) {
 }
 
 function isSquare(given) {
-  return shapeOf("attention_mask", given.attention_mask).shape.length > 1;
+  const value = given.attention_mask;
+  const { shape } = shapeOf("attention_mask", value);
+  if (shape.length > 1) return true;
+  const isAlone = !ROW_SOURCES.slice(1).some((name) => name in given && given[name] !== false);
+  return shape[0] === 1 && Array.isArray(value[0]) && isAlone; // 1 x 1, of one token
 }
 
-// A mask with a row for each query: 0 and 1, or what is added to the scores.
+// A mask with a row for each query: 0 and 1, or what is added to the scores. biased: the tokens to
+// which it adds different numbers.
 function squareMask(given, T) {
   const { shape, data } = shapeOf("attention_mask", given.attention_mask);
-  if (shape.length !== 2 || shape[0] !== T) {
+  if (data.length > 1 && (shape.length !== 2 || shape[0] !== T)) {
     refuse(`attention_mask: has the shape ${shape.join("x")}; give ${T}x${T}, of one head`);
   }
   if ((given.mask_is ?? "bool") === "bool") {
-    return Uint8Array.from(data, (one) => (one !== 0 ? 1 : 0));
+    return { mask: Uint8Array.from(data, (one) => (one !== 0 ? 1 : 0)), biased: [] };
   }
   const mask = new Uint8Array(T * T);
+  const biased = [];
   for (let t = 0; t < T; t++) {
     const row = data.slice(t * T, t * T + T);
     const most = Math.max(...row);
     row.forEach((one, u) => (mask[t * T + u] = one - most >= LEAST_SCORE ? 1 : 0));
+    if (row.some((one) => one < most && one - most >= LEAST_SCORE)) biased.push(t);
   }
-  return mask;
+  return { mask, biased };
 }
 
 // Each token's document by cu_seqlens, and what is wrong with these.
@@ -324,7 +331,7 @@ function withinWindow(mask, T, places, window) {
   return cellsWhere(T, (t, u) => mask[t * T + u] && places[t] - places[u] < window);
 }
 
-// Who may attend to whom, as given: {mask, faults}.
+// Who may attend to whom, as given: {mask, biased, faults}.
 function givenMask(given, lists, positions) {
   const T = positions.length;
   const square = "attention_mask" in given && isSquare(given);
@@ -335,7 +342,7 @@ function givenMask(given, lists, positions) {
         "give the one that the model uses");
   }
   const [kind] = sources;
-  if (square) return { mask: squareMask(given, T), faults: [] };
+  if (square) return { ...squareMask(given, T), faults: [] };
   let faults = [];
   let mask = cellsWhere(T, (t, u) => u <= t);
   if (kind === "parents") {
@@ -355,7 +362,7 @@ function givenMask(given, lists, positions) {
     const { data } = shapeOf("attention_mask", given.attention_mask);
     mask = cellsWhere(T, (t, u) => mask[t * T + u] && data[u] !== 0);
   }
-  return { mask, faults };
+  return { mask, biased: [], faults };
 }
 
 // One row from the fields of docs/check.md. Throws RowError for a malformed one.
@@ -367,12 +374,13 @@ export function readPacking(given) {
   const { parents, real } = meantParents(given, lists, T);
   const index = parents.map((_, t) => t);
   const positions = lists.position_ids ?? index;
-  const { mask, faults } = givenMask(given, lists, positions);
+  const { mask, biased, faults } = givenMask(given, lists, positions);
   const places = "parents" in given ? positions : index;
   const square = "attention_mask" in given && isSquare(given);
   const { parts, names } = partsOf(parents, real);
   const ends = index.filter((t) => real[t] && !parents.includes(t));
   return { T, parents, real, parts, names, ends, faults, positions,
+    hasBias: biased.some((t) => real[t]),
     depths: depthsOf(parents), window: given.window ?? 0, isTree: names.includes("the trunk"),
     mask: square ? mask : withinWindow(mask, T, places, given.window) };
 }

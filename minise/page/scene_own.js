@@ -150,8 +150,10 @@ function showOwn({ read, packing }) {
   ownView.picture.draw({ layout: ownLayout(p), kinds,
     most: Math.max(240, Math.min(26 * p.T, 480)) });
   const findings = judgePacking(read);
-  const rest = findings.length || !p.real.includes(false) ? "" : ", but for tokens of no prompt";
-  const equal = `${findings.length ? "NOT " : ""}equal to the separate runs${rest}`;
+  const rest = p.real.includes(false) ? ", but for tokens of no prompt" : "";
+  const bias = read.hasBias ? ", but for a bias that the mask adds" : "";
+  const equal = findings.length ? "NOT equal to the separate runs"
+    : `equal to the separate runs${rest}${bias}`;
   const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
   fill(ownView.verdict,
     `${count(p.T, "token")}, ${count(p.ends.length, "separate prompt")}: ${equal}`);

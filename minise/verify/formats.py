@@ -20,6 +20,10 @@ from minise.memory import free_bytes
 AXES = (1, 3, 4)  # of positions: M-RoPE has time, height, width; before them those of texts
 HIDDEN = -1e3  # an additive mask of this, relative to the row's largest, gives the weight 0
 ANY: tuple[int, ...] = ()  # a dimension of any size
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+)
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,11 @@ def need(holds: object, message: str) -> None:
 
 def depth_of(value: Any) -> int:
     """The dimensions of a tensor or array, or how deep lists lie in one another."""
-    if isinstance(value, list | tuple):
-        return 1 + (depth_of(value[0]) if value else 0)
-    return int(getattr(value, "ndim", 0))
+    depth = 0
+    while isinstance(value, list | tuple):
+        depth += 1
+        value = value[0] if value else None
+    return depth + int(getattr(value, "ndim", 0))
 
 
 def numbers(name: str, value: Any) -> Tensor:
@@ -58,7 +64,11 @@ def numbers(name: str, value: Any) -> Tensor:
         tensor = torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
         raise InputError(f"{name}: is no table of numbers ({one_line(error)}); fix it") from None
-    is_table = tensor.numel() and tensor.dim() and not tensor.is_complex()
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # which torch does not compare
+        tensor = tensor.long()
+    is_read = tensor.dtype in DTYPES and tensor.layout == torch.strided
+    need(is_read, f"{name}: holds {tensor.dtype}; give bool, int64 or float32, in a dense tensor")
+    is_table = tensor.numel() and tensor.dim()
     need(is_table, f"{name}: is empty or no table; leave it out, or give a number for each token")
     while tensor.dim() > 1 and len(tensor) == 1:
         tensor = tensor[0]
@@ -129,7 +139,8 @@ def as_tree(parents: list[int], tokens: Tensor | None = None) -> Tree:
 class Given:
     """What a model is given of a row of T tokens, by the fields of docs/check.md. positions: (A, T)
     int64, where A is 1, or more for M-RoPE. mask: (T, T) bool. hidden: (T,) bool, what a row of 0
-    and 1 hides. faults: of the fields that say so."""
+    and 1 hides. biased: (T, T) bool, to what an additive mask adds less than to another that the
+    token may attend to. faults: of the fields that say so."""
 
     def __init__(self, fields: Mapping[str, Any], T: int, batch_row: int = 0) -> None:
         self.fields = fields
@@ -139,12 +150,13 @@ class Given:
         self.positions = integers("position_ids", fields.get("position_ids", self.index), AXES, [T])
         self.faults: list[Finding] = []
         self.hidden = torch.zeros(T, dtype=torch.bool)
+        self.biased = torch.zeros(T, T, dtype=torch.bool)
         sources = [name for name in MASKS if fields.get(name, False) is not False]
 
         # An attention mask of one row is either the documents of the tokens, or it hides padding
         # and stands beside another source, or none.
         kind = fields.get("mask_is")
-        row = self._mask_of_one_row()
+        row = self._mask_of_one_row(is_alone=len(sources) == 1)
         if row is not None:
             self.hidden = row == 0
             is_of_0_and_1 = bool((row == ~self.hidden).all())
@@ -165,10 +177,13 @@ class Given:
             mask = within(mask, places, places, fields.get("window"))
         self.mask = mask & ~self.hidden
 
-    def _mask_of_one_row(self) -> Tensor | None:
+    def _mask_of_one_row(self, is_alone: bool) -> Tensor | None:
         value = self.fields.get("attention_mask")
-        if depth_of(value) not in (1, 2):
+        depth = depth_of(value)
+        if depth not in (1, 2):
             return None
+        if self.T == 1 and depth == 2 and is_alone and self.fields.get("mask_is") != "segments":
+            return None  # 1 x 1 is square
         row = numbers("attention_mask", value)
         return row if row.dim() == 1 else None
 
@@ -213,7 +228,9 @@ def read_attention_mask(given: Given) -> Tensor:
         return mask != 0
     # A softmax sees what is not far below the row's largest. Only minus infinity gives NaN.
     added = mask.float()
-    return added - added.amax(dim=1, keepdim=True) >= HIDDEN
+    shown = added - added.amax(dim=1, keepdim=True) >= HIDDEN
+    given.biased = shown & (mask < mask.amax(dim=1, keepdim=True))
+    return shown
 
 
 def read_function(given: Given, mask_mod: Any) -> Tensor:
@@ -259,35 +276,26 @@ def read_blocks(given: Given, block: Any) -> Tensor:
 
 
 def read_cu_seqlens(given: Given) -> Tensor:
-    """0 and the ends of the documents. cu_seqlens_padded, of Megatron, are those of their places:
-    what cu_seqlens leave of a place is padding."""
+    """0 and the ends of the documents."""
     T = given.T
-    padded = given.fields.get("cu_seqlens_padded")
-    places = None if padded is None else integers("cu_seqlens_padded", padded, ANY)
-    ends = integers("cu_seqlens", given.fields["cu_seqlens"], ANY)
-    borders = ends if places is None else places
-    steps = borders.diff()
-    lengths = ends.diff()
+    borders = integers("cu_seqlens", given.fields["cu_seqlens"], ANY)
+    lengths = borders.diff()
 
     words = ""
     name = ""
     if len(borders) < 2 or borders[0] != 0 or borders[-1] != T:
         name = "cu_seqlens has a wrong total"
         words = f"it goes from {borders[0]} to {borders[-1]}, but the row has {T:,} tokens"
-    elif (steps < 1).any():
+    elif (lengths < 1).any():
         name = "cu_seqlens has an empty document"
-        first = int((steps < 1).nonzero()[0]) + 1
-        words = f"its document {first} has {steps.min()} tokens"
-    elif len(lengths) != len(steps) or (lengths > steps).any():
-        name = "cu_seqlens does not fit into cu_seqlens_padded"
-        words = f"it has {len(lengths)} documents in {len(steps)} places"
+        first = int((lengths < 1).nonzero()[0]) + 1
+        words = f"its document {first} has {lengths.min()} tokens"
     if name:
         mend = f"begin it with 0, add the length of each document, and end it at {T:,}, the tokens"
         fault = Finding("cu_seqlens", f"{words}: {name}", name, 1, len(borders), mend)
         given.faults.append(fault)
 
     segments = -1 - given.index  # a token of no document is alone
-    # The last border begins no document. Where the numbers are wrong, there may be fewer lengths.
     for number, (start, length) in enumerate(zip(borders, lengths, strict=False)):
         segments[start : start + length] = number
     return given.same(segments)
@@ -323,26 +331,6 @@ def read_ranges(given: Given) -> Tensor:
     return times > 0
 
 
-def read_prefix_segments(given: Given) -> Tensor:
-    """Unsloth's PrefixSegInfo, an object of its fields, or a table with a row for each."""
-    names = ("group_of_kv", "is_prefix", "suffix_of_kv")
-    info = given.fields["prefix_seg_info"]
-    if not depth_of(info):
-        held = info if isinstance(info, Mapping) else getattr(info, "__dict__", {})
-        info = torch.stack([numbers(name, held.get(name, ())).long() for name in names])
-    table = numbers("prefix_seg_info", info)[..., : given.T]
-    group, is_prefix, suffix = integers("prefix_seg_info", table, [3], [given.T])
-    is_own_suffix = (suffix[:, None] == suffix) & (is_prefix[:, None] == 0)
-    return given.same(group) & ((is_prefix != 0) | is_own_suffix)
-
-
-def read_intervals(given: Given) -> Tensor:
-    """TRL's tree: token q reads token k where tin[k] <= tin[q] < tout[k]."""
-    comes = given.ids("tin")
-    leaves = given.ids("tout")
-    return (comes <= comes[:, None]) & (comes[:, None] < leaves)
-
-
 def read_segment_ids(given: Given) -> Tensor:
     return given.same(given.ids("segment_ids"))
 
@@ -362,12 +350,10 @@ MASKS: dict[str, Callable[[Given], Tensor]] = {
     "attention_mask": read_attention_mask,
     "mask_mod": read_mask_mod,
     "q_ranges": read_ranges,
-    "prefix_seg_info": read_prefix_segments,
-    "tin": read_intervals,
     "cu_seqlens": read_cu_seqlens,
     "segment_ids": read_segment_ids,
     "parents": read_parents,
     "restarts": read_restarts,
 }
-HOLD_THE_WINDOW = ("attention_mask", "mask_mod", "q_ranges", "prefix_seg_info", "tin")
-WITH = ("cu_seqlens_padded", "k_ranges", "attn_type_map", "tout")  # beside one of these
+HOLD_THE_WINDOW = ("attention_mask", "mask_mod", "q_ranges")
+WITH = ("k_ranges", "attn_type_map")  # beside one of these

@@ -27,14 +27,15 @@ MEND = (
     "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod "
     "that compares prompts; in a bool mask True shows, in one that is added 0"
 )
+BIASED = "add 0 or minus infinity alone, and compare the bias with that of separate runs yourself"
 UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
 
 
 @dataclass(frozen=True)
 class Report:
     """What was found in `tokens` tokens of `prompts` documents or branches, in all rows of a batch.
-    unjudged: how many tokens are of no prompt, and not said to be padding. notes: which they are,
-    and which are padding. picture: the mask, if a small row is wrong."""
+    unjudged: how many tokens are of no prompt, and not said to be padding, or are read with a bias.
+    notes: which they are, and which are padding. picture: the mask, if a small row is wrong."""
 
     tokens: int
     prompts: int
@@ -107,14 +108,22 @@ def judge(p: Packing, words_begin: str) -> Report:
             findings.append(finding)
 
     notes = []
-    unjudged = ~p.real & ~p.padding
-    if unjudged.any():
-        seen = p.mask[unjudged].any(dim=0) & p.real
+    of_none = ~p.real & ~p.padding
+    if of_none.any():
+        seen = p.mask[of_none].any(dim=0) & p.real
         parts = p.parts[seen].unique().tolist()
         prompts = listed([p.names[part] for part in parts]) or "no prompt"
-        which = f"{words_begin}{token_list(unjudged)}: of no prompt"
+        which = f"{words_begin}{token_list(of_none)}: of no prompt"
         notes.append(f"{which}, may attend to {prompts}; nothing is promised")
         notes.append(f"  to mend it: {UNJUDGED}")
+    biased = p.biased & p.real[:, None]
+    has_bias = biased.any(dim=1)
+    if has_bias.any():
+        row, column = biased.nonzero()[0].tolist()
+        which = f"{words_begin}{token_list(has_bias)}: the mask adds a bias"
+        first = f"to the score of token {row} with token {column} less than with another"
+        notes.append(f"{which}, {first}; it is not judged")
+        notes.append(f"  to mend it: {BIASED}")
     if p.padding.any():
         which = f"{words_begin}{token_list(p.padding)}"
         notes.append(f"{which}: padding, as the row says; nothing is promised")
@@ -130,7 +139,7 @@ def judge(p: Packing, words_begin: str) -> Report:
         prompts=len(p.meant.ends),
         findings=tuple(replace(one, words=words_begin + one.words) for one in findings),
         picture=picture,
-        unjudged=int(unjudged.sum()),
+        unjudged=int((of_none | has_bias).sum()),
         notes=tuple(notes),
     )
 

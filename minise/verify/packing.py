@@ -36,9 +36,8 @@ SHORT = {
     "positions": "position_ids",
     "mask": "attention_mask",
     "cu_seqlens_q": "cu_seqlens",
-    "cu_seqlens_q_padded": "cu_seqlens_padded",
 }
-DIMS = {"trunk": 0, "q_ranges": 2, "k_ranges": 2, "prefix_seg_info": 2}  # of one row; others 1
+DIMS = {"trunk": 0, "q_ranges": 2, "k_ranges": 2}  # of one row; others 1
 IGNORED = -100  # the label of a token that is no target, as in torch's cross_entropy
 NONE, PADDING = -2, -3  # parents of a token of no prompt, and of one that is said to be padding
 
@@ -86,9 +85,18 @@ def rows_of_batch(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The fields of each row of a batch, in which what was meant has a list for each row. The
     others have one for each too, or one for all."""
     given = {}
+    names: dict[str, str] = {}  # of each field: the one that it is given by
     for name, value in fields.items():
-        if value is not None:
-            given[SHORT.get(name, name)] = value
+        if value is None:
+            continue
+        field = SHORT.get(name, name)
+        both = f"{names.get(field)} and {name} are two names of one field; give one of them"
+        need(field not in names, both)
+        if isinstance(value, Tensor):
+            is_dense = value.layout == torch.strided and not value.is_nested
+            need(is_dense, f"{name}: is a sparse or nested tensor; give a dense one")
+        names[field] = name
+        given[field] = value
     count = 0
     for name in MEANT:
         if depth_of(given.get(name)) > 1:
@@ -105,7 +113,10 @@ def value_of_row(name: str, value: Any, row: int, count: int) -> Any:
     """The value of a field in this row of a batch of `count`."""
     depth = depth_of(value)
     if name.startswith("position") and depth == 3:  # M-RoPE: (3, batch, tokens)
-        return numbers(name, value)[:, row : row + 1].flatten(1)
+        value = numbers(name, value)
+        if value.dim() == 3:
+            return value[:, row : row + 1].flatten(1)
+        depth = value.dim()
     if depth <= DIMS.get(name, 1) or len(value) != count:
         return value  # one for all
     if name not in ("documents", "branches", "padded"):

@@ -128,6 +128,23 @@ def test_the_page_finds_what_minise_check_finds_word_for_word(node: Run) -> None
     assert min(kinds.count(kind) for kind in (str, list, None)) > 10
 
 
+ADDED: list[dict[str, Any]] = [
+    {"documents": [2], "attention_mask": [[0.0, -9e9], [0.0, 0.0]]},
+    {"documents": [2], "attention_mask": [[0.0, -9e9], [-0.5, 0.0]]},
+    {"documents": [1], "padding": "right", "attention_mask": [[0.0, -9e9], [-0.5, 0.0]]},
+    {"documents": [1], "attention_mask": [[0.0]]},
+    {"documents": [1], "attention_mask": [[0]]},
+    {"documents": [1], "attention_mask": [[0.0]], "restarts": True},
+]
+
+
+def test_the_page_sees_a_bias_and_a_mask_of_one_token_as_minise_check_does(node: Run) -> None:
+    script = WORDS + "tell(data.map((text) => readPacking(readFields(text)).hasBias));"
+    texts = [json.dumps(row) for row in ADDED]
+    assert node(script, texts) == [check(**row).unjudged > 0 for row in ADDED]
+    assert node(WORDS + "tell(data.map(said));", texts) == [findings(row) for row in ADDED]
+
+
 BAD = {
     "": "there is nothing to read",
     "hello": "the first line has no name",

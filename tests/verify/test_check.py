@@ -51,6 +51,47 @@ def test_an_additive_mask_is_read_as_a_softmax_reads_it() -> None:
     assert drawn(Packing({"documents": [2], "attention_mask": nothing}).mask) == "00 11"
 
 
+BIASES: list[list[list[float]]] = [
+    [[0, -9e9, -9e9], [0, 0, -9e9], [-900, 0, 0]],
+    [[0, -9e9, -9e9], [0, 0, -9e9], [0, 20, 0]],
+    [[0, -9e9, -9e9], [0, 0, -9e9], [-1, -0.5, 0]],
+]
+
+
+@pytest.mark.parametrize("added", BIASES, ids=["-900", "20", "slopes"])
+def test_a_bias_of_an_additive_mask_is_named_and_not_judged(added: list[list[float]]) -> None:
+    """Numbers that differ among what a token may attend to. One number for a whole row is none."""
+    report = check(documents=[3], attention_mask=added)
+    assert (report.equal, report.unjudged, report.findings) == (False, 1, ())
+    assert "but for 1 token that was not judged" in str(report)
+    assert report.notes[0].startswith("token 2: the mask adds a bias, to the score of token 2 with")
+    shifted = [[cell + 7 * row for cell in cells] for row, cells in enumerate(BIASES[0][:2])]
+    assert check(documents=[2], attention_mask=[cells[:2] for cells in shifted]).equal
+    assert check(documents=[2], padding="right", attention_mask=added).equal  # of padding
+
+
+ONE = {"documents": [1]}
+NO_PROMPT = {"tree": [-2]}
+
+
+@pytest.mark.parametrize("cell", [0.0, 5.0, False, 0, True, 1])
+def test_a_mask_of_one_token_is_square_and_no_row_of_padding(cell: Any) -> None:
+    shows = isinstance(cell, float) or bool(cell)
+    for mask in ([[cell]], torch.tensor([[cell]]), [[[[cell]]]]):
+        assert check(**ONE, attention_mask=mask).equal == shows
+        assert check(**NO_PROMPT, attention_mask=mask).unjudged == 1
+    assert check(**NO_PROMPT, attention_mask=[0]).notes[0].startswith("token 0: padding")
+    assert check(**ONE, attention_mask=[[1]], cu_seqlens=[0, 1]).equal  # beside another, a row
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", "float16"])
+def test_every_dtype_of_numpy_is_read(dtype: str) -> None:
+    mask = np.tri(2, dtype=dtype)
+    row = {"documents": np.array([2], "uint16"), "input_ids": np.array([5, 6], "uint32")}
+    assert check(**row, attention_mask=mask, mask_is="bool").equal
+    assert not check(**row, attention_mask=mask.T, mask_is="bool").equal
+
+
 def test_what_was_meant_has_names() -> None:
     assert Packing({"trunk": 1, "branches": [1, 2]}).names == ["the trunk", "branch 1", "branch 2"]
     names = Packing({"tree": [-1, 0, -2, 0]}).names
@@ -72,6 +113,9 @@ def test_wrong_cu_seqlens_are_said_in_words(borders: Any, words: str) -> None:
 
 
 PAIR: dict[str, Any] = {"documents": [2]}
+DEEP: list[Any] = []
+for _ in range(3000):
+    DEEP = [DEEP]
 MALFORMED = [
     ({}, "nothing says what was meant"),
     (PAIR | {"tree": [-1, 0]}, "documents and tree both say what was meant"),
@@ -91,12 +135,23 @@ MALFORMED = [
     (PAIR | {"attention_mask": [1, 2]}, "give mask_is, segments if"),
     (PAIR | {"q_ranges": [[0, 3]], "k_ranges": [[0, 2]]}, "holds 3; give numbers from 0 to 2"),
     (PAIR | {"q_ranges": [[1, 0]], "k_ranges": [[0, 2]]}, "q_ranges: one ends before it begins"),
-    (PAIR | {"prefix_seg_info": {"is_prefix": [0, 0]}}, "group_of_kv: is empty"),
-    (PAIR | {"prefix_seg_info": [[0], [1], [0]]}, "give 3 x 2 integers"),
-    (PAIR | {"tin": [0, 1], "tout": [2]}, "tout: holds torch.int64 of the shape (1,)"),
     (PAIR | {"padded": [1]}, "padded: does not hold the documents"),
     (PAIR | {"positions_alone": [0]}, "give 1 x 2 integers"),
     (PAIR | {"context_parallel": 2}, '"context_parallel" is unknown'),
+    (PAIR | {"tin": [0, 1], "tout": [2, 2]}, '"tin" is unknown; the fields are documents'),
+    (
+        PAIR | {"cu_seqlens": [0, 2], "cu_seqlens_q": [0, 1, 2]},
+        "cu_seqlens and cu_seqlens_q are two names of one field; give one of them",
+    ),
+    (PAIR | {"mask": [1, 1], "attention_mask": [1, 0]}, "mask and attention_mask are two names"),
+    (PAIR | {"positions": [0, 1], "position_ids": [0, 0]}, "positions and position_ids are two"),
+    (PAIR | {"input_ids": [5, 6], "tokens": [5, 7]}, "input_ids and tokens are two names"),
+    ({"documents": DEEP}, "documents: is no table of numbers"),
+    (
+        PAIR | {"mask": torch.ones(2, 2).to(torch.float8_e4m3fn)},
+        "attention_mask: holds torch.float8",
+    ),
+    (PAIR | {"mask": torch.ones(2, 2).to(torch.complex64)}, "attention_mask: holds torch.complex"),
 ]
 
 
@@ -106,6 +161,18 @@ def test_a_malformed_row_is_refused_in_one_line(fields: Any, part: str, monkeypa
     with pytest.raises(InputError, match=re.escape(part)) as refused:
         check(**fields)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*beta state", "ignore:.*prototype stage")
+def test_sparse_and_nested_tensors_are_refused() -> None:
+    ones = torch.ones(2, 2)
+    nested = torch.nested.nested_tensor
+    odd = [ones.to_sparse(), ones.to_sparse_csr(), nested([ones]), nested([ones, ones[:1]])]
+    for value in (*odd, nested([ones], layout=torch.jagged)):
+        for name in ("documents", "mask", "labels"):
+            for documents in ([2], [[2], [2]]):
+                with pytest.raises(InputError, match=f"{name}: is a sparse or nested tensor; give"):
+                    check(**{"documents": documents, name: value})
 
 
 # ---- the known mistakes
@@ -255,21 +322,25 @@ def test_json_has_every_finding(capsys, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "words"),
     [
-        ("not.json", b"{"),
-        ("unknown.json", b'{"document": [1]}'),
-        ("row.txt", b""),
-        ("cut.safetensors", b"12345678"),
-        ("cut.npz", b"PK"),
-        ("absent.json", None),
-        ("\x1b[31mrow.json", b"{"),
+        ("not.json", b"{", "not readable as json"),
+        ("unknown.json", b'{"document": [1]}', '"document" is unknown'),
+        ("pairs.json", b"[[1, 2]]", "holds [[1, 2]]; give an object of fields"),
+        ("twice.json", b'{"documents": [2], "documents": [1, 1]}', '"documents" stands twice'),
+        ("deep.json", b'{"documents": ' + b"[" * 900 + b"]" * 900 + b"}", "documents: is"),
+        ("row.pt", b"PK", "is no .json, .safetensors or .npz; write the row as one of them"),
+        ("absent.pt", None, "no such file"),
+        ("cut.safetensors", b"12345678", "not readable as safetensors"),
+        ("cut.npz", b"PK", "not readable as npz"),
+        ("absent.json", None, "no such file"),
+        ("\x1b[31mrow.json", b"{", "not readable"),
     ],
 )
-def test_a_damaged_file_is_one_line(capsys, tmp_path: Path, name: str, content: Any) -> None:
+def test_a_damaged_file_is_one_line(capsys, tmp_path, name: str, content: Any, words: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    assert_one_line(*run(capsys, "check", tmp_path / name), [name.strip("\x1b")])
+    assert_one_line(*run(capsys, "check", tmp_path / name), [name.strip("\x1b"), words])
 
 
 def test_objects_and_what_would_not_fit_are_not_read(capsys, tmp_path, monkeypatch) -> None:
@@ -304,7 +375,7 @@ def test_the_page_runs_as_it_is_shown(capsys, tmp_path, monkeypatch) -> None:
                 assert status == int("NOT " in out or "but for" in out)
         elif kind == "text":
             assert printed == text
-    assert commands == 10
+    assert commands == 8
     assert run(capsys, "check", "tail.json", "--allow-unjudged")[0] == 0
     assert run(capsys, "check", "row.json", "--allow-unjudged")[0] == 1
     assert minise.check is check
@@ -338,14 +409,13 @@ def test_a_flattened_batch_of_the_reference_library_is_read() -> None:
     assert not check(documents=[2, 3], **given, restarts=True).equal
 
 
-def test_megatrons_padding_between_documents_is_understood() -> None:
-    row = {"documents": [3, 2], "padded": [4, 4], "cu_seqlens_q": [0, 3, 5]}
-    row |= {"cu_seqlens_q_padded": [0, 4, 8]}
+def test_padding_between_documents_is_understood() -> None:
+    row = {"documents": [3, 2], "padded": [4, 4], "cu_seqlens_q": [0, 4, 8]}
     positions = [0, 1, 2, 3, 0, 1, 2, 3]
     right = check(**row, position_ids=positions)
     assert (right.equal, right.unjudged) == (True, 0)
     assert right.notes == ("tokens 3, 6 and 7: padding, as the row says; nothing is promised",)
-    row["cu_seqlens_q"] = [0, 5, 7]
+    row["cu_seqlens_q"] = [0, 3, 5]
     assert check(**row, position_ids=positions).findings[0].what == "cu_seqlens"
 
 
@@ -365,6 +435,7 @@ def test_a_batch_is_judged_row_by_row_and_each_axis_of_positions() -> None:
     assert check(
         documents=[[3, 2]] * 2, cu_seqlens=[0, 3, 5], position_ids=axes[:, None].repeat(1, 2, 1)
     ).equal
+    assert check(documents=[[5]], position_ids=[[[*range(5)]]]).equal  # one axis
     axes[1, 4] = 7
     assert "has the position 7, not 1 in axis 1" in first(**three, position_ids=axes)
     assert check(**three, position_ids=axes, positions_alone=axes).equal

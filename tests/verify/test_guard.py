@@ -1,5 +1,6 @@
 """The guard finds planted faults in models of the reference library, and no fault where none is."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -26,9 +27,9 @@ FORK = RIGHT | {"attention_mask": BLOCKS | (causal_mask(T) & (OF == 0))}  # a tr
 EQUAL = "25 tokens, 4 separate prompts: equal to the separate runs"
 
 
-def model(kind: str) -> Any:
+def model(kind: str, **facts: Any) -> Any:
     """Every parameter is random."""
-    config = transformers.AutoConfig.for_model(kind, **SHAPE, **MORE)
+    config = transformers.AutoConfig.for_model(kind, **SHAPE, **MORE, **facts)
     made = transformers.AutoModelForCausalLM.from_config(config)
     draw = torch.Generator().manual_seed(1)
     for one in made.parameters():
@@ -54,12 +55,28 @@ def test_right_rows_pass_and_a_lost_mask_does_not(kind: str, dtype: Any) -> None
     padded = {"input_ids": IDS.repeat(2, 1), "attention_mask": ONES.repeat(2, 1)}
     padded["attention_mask"][1, :4] = 0
     padded["position_ids"] = (padded["attention_mask"].cumsum(1) - 1).clamp(min=0)
-    fork = FORK | {"position_ids": PLACES + 5 * (OF > 0)}
+    fork = FORK | AFTER_TRUNK
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "autocast"):
         for right in ({}, {"attention_mask": added}, {"attention_mask": None}, padded, fork):
             assert found(made, RIGHT | right) == []
         (lost,) = found(made, LOST)
     assert "there is no block mask" in lost
+
+
+ONE_LEAK = "no known mistake; 1 cells leak and 0 are missing"
+AFTER_TRUNK = {"position_ids": PLACES + 5 * (OF > 0)}
+
+
+def leaking(call: dict[str, Any], row: int, column: int) -> dict[str, Any]:
+    """The call with one more cell of its mask shown."""
+    mask = (RIGHT | call)["attention_mask"].clone()
+    mask[..., row, column] = True
+    return call | {"attention_mask": mask}
+
+
+def windowed(window: int) -> dict[str, Any]:
+    index = torch.arange(T)
+    return RIGHT | {"attention_mask": BLOCKS & (index[:, None] - index < window)}
 
 
 FAULTS = [
@@ -70,6 +87,9 @@ FAULTS = [
     ("llama", {"position_ids": PLACES * 2}, "no known mistake"),
     ("llama", {"attention_mask": None, "use_cache": True}, EQUAL),  # transformers: one document
     ("llama", {"attention_mask": 1 + OF[None]}, EQUAL),  # segments, which it takes for ones
+    ("llama", leaking({}, 5, 4), f"4, the last of document 1: {ONE_LEAK}"),
+    ("llama", leaking(FORK | AFTER_TRUNK, 14, 13), f"13, the last of branch 1: {ONE_LEAK}"),
+    ("llama", FORK | AFTER_TRUNK | {"attention_mask": ONES}, "the first of branch 2, may attend"),
 ]
 
 
@@ -100,22 +120,38 @@ def test_a_mismatch_warns_raises_or_falls_back() -> None:
         assert torch.equal(again().logits, wrong)
         return made(**RIGHT)
 
-    minise.guard(made, fall_back)
-    assert torch.equal(made(**LOST).logits, right)
-    minise.guard(made)
+    watch = minise.guard(made, fall_back, every=1)
+    for _ in range(2):
+        assert torch.equal(made(**LOST).logits, right)
+    watch.remove()
+    watch = minise.guard(made)
     with pytest.warns(UserWarning, match="packed is not equal to separate"):
         made(**LOST)
-    minise.guard(made)
+    watch.remove()
+    watch = minise.guard(made)
     with pytest.warns(UserWarning, match="no verdict: pixel_values: no document alone has it"):
         made(**LOST, pixel_values=torch.ones(1))
+    watch.remove()
     minise.guard(made, "raise")
     with pytest.raises(RuntimeError, match="rounding explains"):
         made(**LOST)
-    with pytest.raises(minise.InputError, match="give warn, raise"):
-        minise.guard(made, "stop")
 
 
-def test_it_looks_again_when_rows_grow_and_only_then() -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on_mismatch": "stop"}, "on_mismatch: give warn, raise"),
+        ({"every": 0}, "every: give a number of calls from 1"),
+        ({"every": True}, "every: give a number of calls from 1"),
+        ({"every": 2.0}, "every: give a number of calls from 1"),
+    ],
+)
+def test_unusable_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(minise.InputError, match=words):
+        minise.guard(torch.nn.Linear(1, 1), **options)
+
+
+def test_it_looks_again_when_rows_grow_or_arguments_change_and_only_then() -> None:
     made, counts = model("llama"), []
     watch = minise.guard(made, "raise")
     short = {"input_ids": IDS[:, :9], "attention_mask": BLOCKS[..., :9, :9]}
@@ -124,6 +160,79 @@ def test_it_looks_again_when_rows_grow_and_only_then() -> None:
         made(**call)
         counts.append((watch.longest, watch.compared))
     assert counts == [(1, 0), (9, 2), (9, 2), (9, 2), (T, 5), (T, 5), (T, 5)]
+    with pytest.raises(RuntimeError, match="there is no block mask"):
+        made(**LOST)  # a mask that had a row for each query
+
+
+def test_every_so_many_calls_it_looks_again() -> None:
+    """At a mask of the same kind that shows what it had hidden, in rows of the same length."""
+    made, seen = model("llama"), []
+    watch = minise.guard(made, lambda words, again: seen.append(watch.calls), every=4)
+    for step in range(1, 13):
+        mask = BLOCKS if step < 6 else causal_mask(T)[None, None]
+        made(**RIGHT | {"attention_mask": mask})
+    assert seen == [8, 12]
+
+
+def test_arguments_by_place_are_understood() -> None:
+    for kind, call in (("llama", (IDS, ONES, PLACES)), ("gpt2", (IDS, None, ONES))):
+        made, seen = model(kind), []
+        minise.guard(made, lambda words, again, seen=seen: seen.append(words))
+        made(*call, position_ids=PLACES) if kind == "gpt2" else made(*call)
+        (words,) = seen
+        assert "there is no block mask" in words
+
+
+class Anything(torch.nn.Module):
+    """A model that takes whatever it is given."""
+
+    def forward(self, *args: Any, **given: Any) -> torch.Tensor:
+        return torch.zeros(1, T, 3)
+
+
+def test_silence_is_broken_after_twenty_calls_in_which_nothing_packed_is_seen() -> None:
+    """Documents one after the other without positions or a mask, or by other arguments."""
+    for call in ({"input_ids": IDS}, {"input_ids": IDS, "attention_mask": ONES}, {"embeds": IDS}):
+        made = Anything()
+        watch = minise.guard(made)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(19):
+                made(**call)
+        with pytest.warns(UserWarning, match="20 times nothing packed was seen"):
+            made(**call)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(30):
+                made(**call)
+        assert watch.compared == 0
+    with pytest.warns(UserWarning, match="no verdict: .* give them by name"):
+        made(IDS)
+
+
+def test_a_window_in_a_mask_is_seen() -> None:
+    """One that the model has too is right; and another is named, with a row that is right by it."""
+    assert found(model("mistral", sliding_window=4), windowed(4)) == []
+    for made in (model("llama"), model("mistral", sliding_window=3)):
+        (words,) = found(made, windowed(4))
+        assert "the mask holds a window of 4 tokens" in words
+        assert words.endswith(EQUAL)
+    (words,) = found(model("llama"), LOST)
+    assert "window" not in words
+
+
+def test_a_mismatch_names_the_cache_that_explains_it_and_the_line_of_the_call() -> None:
+    made = model("llama")
+    (words,) = found(made, {"input_ids": IDS, "position_ids": PLACES})  # with a cache: one document
+    assert "use_cache explains it: with use_cache=False the two are equal" in words
+    (words,) = found(made, LOST | {"use_cache": True})
+    assert "use_cache" not in words
+    minise.guard(made)
+    with pytest.warns(UserWarning, match="packed is not equal") as caught:
+        made(**LOST)
+    (warned,) = caught
+    assert warned.filename == __file__
+    assert f"the call: {__file__}, line {warned.lineno}\n" in str(warned.message)
 
 
 @pytest.mark.filterwarnings("ignore")
