@@ -1,6 +1,7 @@
 """Who may attend to whom, in the forms that libraries hold it in: each becomes one mask (T, T).
 docs/check.md has where each library's rule is written. A new form is a function and its line of
-MASKS; if the mask contains the window, a line of HOLD_THE_WINDOW too.
+MASKS; if the mask contains the window, a line of HOLD_THE_WINDOW too; if its field holds lists of
+lists, one of DIMS in packing.py; and a line of `forms` in tests/verify/test_oracle.py.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def numbers(name: str, value: Any) -> Tensor:
 
 
 def integers(name: str, value: Any, *shape: Collection[int], span: range | None = None) -> Tensor:
-    """int64, each in `span`. shape: for each dimension the sizes that it may have. What would not
-    fit is refused before it is widened."""
+    """int64, each in `span`. shape: for each dimension the sizes that it may have: [T] for a number
+    for each token; ANY, [2] for pairs. What would not fit is refused before it is widened."""
     tensor = numbers(name, value)
     if tensor.dim() < len(shape):
         tensor = tensor[None]
