@@ -57,5 +57,6 @@ def cos_sin(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tens
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the pairs of `x` (B, T, H, h) by cos and sin (B, T, 1, h). The dtype is kept."""
-    first, second = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
+    wide = x.to(cos.dtype)  # once: products of two dtypes are slow
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)

@@ -33,7 +33,7 @@ _MOVES = (
     "reshape size split stack transpose unbind unflatten view"
 )
 MOVES = frozenset(_MOVES.split())
-ELEMENTWISE = {"add", "iadd", "radd", "mul", "imul", "rmul", "neg", "square", "rsqrt", "silu"}
+ELEMENTWISE = {"add", "iadd", "radd", "mul", "imul", "rmul", "neg", "silu"}
 SHARED = 2  # query heads of the symbolic model that share keys, at most
 NUMBERS = (*FEW, BLOCK, *MANY)  # of queries in a call, which were measured to share their bits
 LENGTHS = {*NUMBERS, *(SHARED * number for number in NUMBERS)}  # of calls of such numbers
@@ -225,6 +225,13 @@ def is_finite(by_calls: bool, x: Tensor) -> Tensor:
     return torch.ones(x.shape, dtype=torch.bool)
 
 
+def rms_norm(
+    by_calls: bool, x: Tensor, shape: Any, weight: Tensor | None = None, eps: float = 0.0
+) -> Tensor:
+    squares = add_up(by_calls, hashed("square", x), keepdim=True)
+    return hashed("rms_norm", x, squares, eps)
+
+
 def embedding(by_calls: bool, tokens: Tensor, weight: Tensor, **settings: Any) -> Tensor:
     return raw(weight)[tokens]
 
@@ -233,10 +240,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "to": convert,
     "double": double,
     "isfinite": is_finite,
-    "mean": partial(add_up, name="mean"),
     "logsumexp": partial(add_up, name="logsumexp"),
     "sum": add_up,
     "linear": linear,
+    "rms_norm": rms_norm,
     "softmax_attention": defined,
     "scaled_dot_product_attention": one_call,
     "kernel": kernel,
