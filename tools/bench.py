@@ -6,6 +6,8 @@ Prints a Markdown table for each kind of work: seconds of one question, medians 
 and largest. The prompts are random tokens in the shape of real ones; a number as work is that of a
 long question's tokens. transformers, if installed, keeps the question's keys and values, for 1, 8
 or 40 prompts at once; its compiled FlexAttention, which needs a C++ compiler, runs the same tree.
+The floor is what a pass over the tree must multiply, and nothing else. A last line says where the
+tree's time goes.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
+from math import isnan
 from statistics import median
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from minise import LocalModel, branch_logits, load, pack
 from minise.engines import token_counts
@@ -55,6 +60,33 @@ SHORT = 100  # tokens of a question, up to which separate prompts are timed
 LABELS = list(range(10, 15))  # ids that are read
 
 Way = Callable[[], Tensor]  # the logits of LABELS after each prompt
+FLOOR = "floor: the products of the tree alone"
+# The operations of torch of which a stage of a pass is made, by the beginnings of their names.
+STAGES = {
+    "products": ("aten::mm", "aten::addmm", "aten::linear", "aten::bmm", "aten::mkldnn_linear"),
+    "attention": ("aten::_scaled_dot", "aten::scaled_dot", "aten::_flash"),
+    "activation": ("aten::silu",),
+    "norms and rotation": (
+        "aten::rms_norm",
+        "aten::_fused_rms",
+        "aten::mul",
+        "aten::add",
+        "aten::neg",
+        "aten::cos",
+        "aten::sin",
+        "aten::rsqrt",
+        "aten::mean",
+        "aten::pow",
+    ),
+    "copies": (
+        "aten::copy_",
+        "aten::cat",
+        "aten::index",
+        "aten::_to_copy",
+        "aten::clone",
+        "aten::contiguous",
+    ),
+}
 
 
 def prompts_of(work: Work, vocab_size: int, seed: int = 0) -> Prompts:
@@ -92,6 +124,41 @@ def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
         equal = replace(lm, decoder=EqualBits(lm.decoder))
         ways["tree, equal bits"] = partial(branch_logits, equal, prefix, branches, "tree", LABELS)
     return ways
+
+
+def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
+    """The products that a pass over the tree cannot do without: the linear layers on as many rows,
+    with the model's own weights, and attention as one full call with as many pairs of a query and a
+    key as the mask has. No norm, rotation, activation, mask or copy."""
+    tree = pack(prompts.prefix, prompts.branches, tree=True)
+    config = lm.config
+    dtype = lm.decoder.dtype
+    ends = len(tree.ends)
+    side = round(int(tree.mask.sum()) ** 0.5)
+    x = torch.randn(len(tree.tokens), config.hidden_size, dtype=dtype)
+    inner = torch.randn(len(tree.tokens), config.intermediate_size, dtype=dtype)
+    read = torch.randn(len(tree.tokens), config.num_attention_heads * config.head_dim, dtype=dtype)
+    q = torch.randn(1, config.num_attention_heads, side, config.head_dim, dtype=dtype)
+    k = torch.randn(1, config.num_key_value_heads, side, config.head_dim, dtype=dtype)
+    v = torch.randn(1, config.num_key_value_heads, side, config.head_dim, dtype=dtype)
+
+    def run() -> Tensor:
+        layers = lm.decoder.model.layers
+        for i, layer in enumerate(layers):
+            rows = ends if i == len(layers) - 1 else len(x)  # the top layer has few queries
+            attention = layer.self_attn
+            attention.q_proj(x[:rows])
+            attention.k_proj(x)
+            attention.v_proj(x)
+            if rows == len(x):
+                F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+            attention.o_proj(read[:rows])
+            layer.mlp.gate_proj(x[:rows])
+            layer.mlp.up_proj(x[:rows])
+            layer.mlp.down_proj(inner[:rows])
+        return lm.decoder.logits(x[:ends])[:, LABELS]
+
+    return {FLOOR: run}
 
 
 def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
@@ -175,7 +242,8 @@ def timed(ways: dict[str, Way], rounds: int) -> dict[str, Timing]:
         log_p = way().cpu().double().log_softmax(dim=-1)
         if first is None:
             first = log_p
-        timings[name] = Timing([], [], float((log_p - first).abs().max()))
+        distance = float("nan") if name == FLOOR else float((log_p - first).abs().max())
+        timings[name] = Timing([], [], distance)
     for _ in range(rounds):
         for name, way in ways.items():
             cpu = time.process_time()
@@ -193,9 +261,29 @@ def table(timings: dict[str, Timing]) -> str:
     rows = []
     for name, timing in timings.items():
         ratio = f"{median(timing.cpu) / tree:.2f}"
-        distance = f"{timing.distance:.0e}"
+        distance = "-" if isnan(timing.distance) else f"{timing.distance:.0e}"
         rows.append([name, spread(timing.cpu), spread(timing.wall), ratio, distance])
     return markdown.table(titles, rows)
+
+
+@torch.inference_mode()
+def where_it_goes(way: Way) -> str:
+    """The shares of a pass's time by torch's profiler: products, attention and so on. What no such
+    operation takes is Python, and the starting of operations."""
+    with profile(activities=[ProfilerActivity.CPU]) as seen, record_function("the pass"):
+        way()
+    whole = 0.0
+    taken = dict.fromkeys(STAGES, 0.0)
+    for event in seen.key_averages():
+        if event.key == "the pass":
+            whole = event.cpu_time_total
+        for stage, names in STAGES.items():
+            if event.key.startswith(names):
+                taken[stage] += event.self_cpu_time_total
+                break
+    taken["the rest"] = whole - sum(taken.values())
+    shares = [f"{stage} {time_of_stage / whole:.0%}" for stage, time_of_stage in taken.items()]
+    return f"Of the tree's time: {', '.join(shares)}."
 
 
 def spread(seconds: list[float]) -> str:
@@ -218,12 +306,15 @@ def main() -> None:
         work = WORK[name] if name in WORK else replace(WORK["qasc"], question=int(name))
         prompts = prompts_of(work, lm.config.vocab_size)
         ways = our_ways(lm, prompts)
+        if args.device == "cpu":
+            ways |= floor_way(lm, prompts)
         if find_spec("transformers") and args.device == "cpu":
             ways |= library_ways(args.model, lm.decoder.dtype, prompts)
             ways |= flex_way(args.model, lm.decoder.dtype, prompts)
         counts = token_counts(prompts.prefix, prompts.branches)
         print(f"\n{name}: {len(prompts.branches)} prompts; tokens: {counts}\n")
-        print(table(timed(ways, args.rounds)), flush=True)
+        print(table(timed(ways, args.rounds)))
+        print(f"\n{where_it_goes(ways['tree'])}", flush=True)
 
 
 if __name__ == "__main__":
