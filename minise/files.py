@@ -1,4 +1,5 @@
-"""How a file is written: whole, or not at all. What was there stays until the new one is whole."""
+"""How a file is read, and how it is written: whole, or not at all. What was there stays until the
+new one is whole."""
 
 from __future__ import annotations
 
@@ -10,6 +11,35 @@ from pathlib import Path
 from minise.errors import InputError
 
 PARTIAL = f".minise-{platform.node()}-"  # other machines may write into the same folder
+
+
+def read_file(path: Path) -> bytes | None:
+    """What a file holds; None if there is none. Raises InputError for what is no file, such as a
+    folder, a pipe or a link that leads nowhere, and for a file that cannot be read."""
+    if not os.path.lexists(path):
+        return None
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: is no file; move it away")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: could not be read ({words(error)}); make it readable") from None
+
+
+def words(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+def unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: could not be written ({words(error)}); choose another place")
+
+
+def make_folder(folder: Path) -> None:
+    """The folder, if there is none yet. Raises InputError that names it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from None
 
 
 def remove_left(folder: Path) -> None:
@@ -40,5 +70,4 @@ def write_file(path: Path, content: str | bytes) -> None:
     except BrokenPipeError:  # the reader is gone
         raise
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{path}: could not be written ({reason}); choose another place") from None
+        raise unwritable(path, error) from None

@@ -30,10 +30,14 @@ class Groups:
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not all(self.flat):
-            raise InputError("a group has no choice; give each group one or more")
         if not self.flat:
             raise InputError("a grouping gives no group; give one or more")
+        for group in self.flat:
+            if not group:
+                raise InputError("a group has no choice; give each group one or more")
+            if min(group) < 0 or len(set(group)) < len(group):
+                wanted = "give each choice once, by its index from 0"
+                raise InputError(f"a group has the choices {quote(group)}; {wanted}")
         if self.weights is not None and len(self.weights) != len(self.flat):
             given = f"{len(self.weights)} weights for {len(self.flat)} groups"
             raise InputError(f"{given}; give one for each group")
@@ -87,11 +91,15 @@ def permutation(n: int, key: str) -> list[int]:
     return sorted(range(n), key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())
 
 
+def check_at_least_one(name: str, number: int) -> None:
+    if number < 1:
+        raise InputError(f"{name} {number} is below 1; give at least 1")
+
+
 def check_sizes(K: int, m: int, trials: int) -> None:
     """Refuse a size or number below 1, and more than MOST_GROUPS groups, before they are made."""
-    for name, number in {"group size": m, "number of trials": trials}.items():
-        if number < 1:
-            raise InputError(f"{name} {number} is below 1; give at least 1")
+    check_at_least_one("group size", m)
+    check_at_least_one("number of trials", trials)
     groups = trials * math.ceil(K / m)
     if groups > MOST_GROUPS:
         what = f"{quote(trials)} trials of {K} choices in groups of {quote(m)}"

@@ -26,9 +26,15 @@ import torch
 from torch import Tensor
 
 from minise.errors import InputError
-from minise.grouping import Grouping, Groups, check_sizes, random_partitions
+from minise.grouping import (
+    Grouping,
+    Groups,
+    check_at_least_one,
+    check_sizes,
+    random_partitions,
+)
 from minise.lm import LabelLogits, LanguageModel, Prompts, check_length
-from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
+from minise.prompt import DEFAULT_TEMPLATE, Template, write_prompts
 from minise.question import Question
 
 Logits = Sequence[LabelLogits]  # one for each prompt
@@ -73,9 +79,11 @@ class Answer:
 
 
 class Method:
-    """A way to answer a question with a model. The fields of a dataclass are its settings."""
+    """A way to answer a question with a model. The fields of a dataclass are its settings.
+    score_is: what the score of a choice is, as `minise ask` says it."""
 
     name: ClassVar[str]
+    score_is: ClassVar[str] = "by this method"
 
     def prompts(self, lm: LanguageModel, question: Question, seed: int = 0) -> tuple[Any, Prompts]:
         """The prompts to run, and what `answer` needs to know of them. Raises InputError if the
@@ -95,11 +103,16 @@ class SelfEnsemble(Method):
     that a group without the right choice need not give all probability to wrong ones."""
 
     name: ClassVar[str] = "self-ensemble"
+    score_is: ClassVar[str] = "its mean probability in the prompts that list it"
     group_size: int = 4
     trials: int = 20
     grouping: Grouping = random_partitions
     null_option: bool = True
     template: Template = DEFAULT_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_at_least_one("group size", self.group_size)
+        check_at_least_one("number of trials", self.trials)
 
     def prompts(
         self, lm: LanguageModel, question: Question, seed: int = 0
@@ -141,13 +154,13 @@ def group_prompts(
     """A prompt for each group (Section 3.2, step 2), with the null option as its last choice or
     without."""
     check_length(lm, question.text, question.choices)
+    template = template.adapt(lm, question, groups.largest, null_option)
     choice_lists = []
     for group in groups.flat:
         texts = [question.choices[i] for i in group]
         if null_option:
-            texts.append(NULL_OPTION)
+            texts.append(template.null)
         choice_lists.append(texts)
-    template = template.adapt(lm, question, groups.largest, null_option)
     prompts = write_prompts(lm.tokenizer, template, question.text, choice_lists)
     return GroupPlan(len(question.choices), groups), prompts
 

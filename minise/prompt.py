@@ -26,7 +26,7 @@ SAME_END = 4  # assumed: the token of a label depends on no more than the last 4
 @dataclass(frozen=True)
 class Template:
     """How a prompt is written: the question, a line per choice, and the answer cue, which a label
-    follows.
+    follows. null: the text of the null option, in the question's language.
 
     >>> print(Template().render("How many?", ["one", "two"]))
     How many?
@@ -39,6 +39,7 @@ class Template:
     choice: str = "({label}) {choice}\n"
     cue: str = "Answer:"
     label: str = " {label}"
+    null: str = NULL_OPTION
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
         """The template for this model and question, and for prompts that list at most `size`
@@ -97,7 +98,8 @@ def write_prompts(
     longest = max(len(choices) for choices in choice_lists)
     if longest > len(LABELS):
         have = f"only {len(LABELS)} labels ({LABELS[0]}-{LABELS[-1]})"
-        raise Unsuited(f"{longest} choices in one prompt, but {have}; use smaller groups")
+        remedy = f"ask by self-ensemble, in groups of at most {len(LABELS) - 1}"
+        raise Unsuited(f"{longest} choices in one prompt, but {have}; {remedy}")
     texts = [template.render(question, choices) for choices in choice_lists]
     question_ids, *whole_ids = tokenizer.encode([template.prefix(question), *texts])
     shared = shared_length([question_ids, *whole_ids])

@@ -41,6 +41,12 @@ class Question:
         if not 2 <= K <= MOST_CHOICES:
             what = f"the question {quote(self.text)} has {K} choice{'s' * (K != 1)}"
             raise InputError(f"{what}; give at least two, at most {MOST_CHOICES:,}")
+        number_of: dict[str, int] = {}
+        for number, choice in enumerate(self.choices, 1):
+            first = number_of.setdefault(choice.strip(), number)
+            if first != number:
+                given = quote(choice.strip())
+                raise InputError(f"choices {first} and {number} are both {given}; leave one out")
         if self.answer is not None and (type(self.answer) is not int or not 0 <= self.answer < K):
             given = quote(self.answer)
             raise InputError(f"answer {given} is no choice; give an index from 0 to {K - 1}")

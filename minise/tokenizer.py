@@ -7,24 +7,30 @@ from pathlib import Path
 
 import tokenizers
 
-from minise.errors import refusing
+from minise.errors import InputError, refusing
 
 
 class Tokenizer:
     """The tokenizer that a tokenizer.json describes. It adds a beginning-of-sequence token only if
-    the file's post-processor does: LLaMA-3 and Mistral add one, Qwen2 adds none."""
+    the file's post-processor does: LLaMA-3 and Mistral add one, Qwen2 adds none. Raises InputError
+    for one that draws: its ids of a text differ from call to call."""
 
     def __init__(self, backend: tokenizers.Tokenizer, name: str) -> None:
         self.backend, self.name = backend, name
         # The file may hold settings of the batch it was last used for. Prompts must stay whole.
         backend.no_truncation()
         backend.no_padding()
+        dropout = getattr(backend.model, "dropout", None)
+        if dropout:
+            what = f"its BPE drops merges at random (dropout {dropout:.3g})"
+            raise InputError(f"{name}: {what}; set model.dropout to null in tokenizer.json")
 
     @classmethod
     def from_file(cls, path: Path) -> Tokenizer:
         """Raises InputError if the file is missing, is not a tokenizer or cannot encode."""
         with refusing(f"{path}: not a tokenizer"):
-            tokenizer = cls(tokenizers.Tokenizer.from_file(str(path)), str(path))
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = cls(backend, str(path))
         tokenizer.encode(["Why?\n(A) x\nAnswer: A"])  # many damaged files fail only here
         return tokenizer
 

@@ -66,8 +66,9 @@ class WritesFirst(Method):
 class Texts(Protocol):
     """Where the texts of a run are kept, so that a run that goes on writes none of them again."""
 
-    def read(self, block: int) -> list[Written] | None:
-        """All texts of a block of questions; None if they were not kept."""
+    def read(self, block: int, count: int) -> Sequence[Written] | None:
+        """The texts of a block of `count` questions; None if they were not kept. Raises InputError
+        where they are not as many."""
         ...
 
     def keep(self, block: int, texts: Sequence[Written]) -> None: ...
@@ -75,7 +76,7 @@ class Texts(Protocol):
 
 def write_block(
     lm: LanguageModel, method: WritesFirst, block: Sequence[Asked], number: int, texts: Texts | None
-) -> tuple[list[Written], InputError | None]:
+) -> tuple[Sequence[Written], InputError | None]:
     """The texts of a block of questions, kept or written now, up to a question that is refused."""
     starts: list[Start] = []
     refused: InputError | None = None
@@ -85,7 +86,7 @@ def write_block(
         except InputError as error:
             refused = error
             break
-    kept = None if texts is None else texts.read(number)
+    kept = None if texts is None else texts.read(number, len(starts))
     if kept is not None:
         return kept, refused
     if not starts:

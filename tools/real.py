@@ -274,7 +274,7 @@ def draw_curves() -> Figure:
         data, method = label.split(" | ")
         cells.append({"data": data, "method": method, **numbers(cell)})
     paint = partial(figures.curves, "method")
-    return figures.sheet(figures.grouped(cells, "data"), paint, "τ", *figures.CURVES)
+    return figures.sheet(figures.grouped(cells, "data"), paint, figures.F, *figures.CURVES)
 
 
 def draw_tokens() -> Figure:

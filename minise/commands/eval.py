@@ -10,6 +10,7 @@ example: minise eval --task miniature --method 'standard,self-ensemble(trials=7)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +155,7 @@ def draw(options: Options, task: Task) -> tuple[Question, ...]:
     from minise.methods.templates import draw_solved
 
     count, _, other = (options.shots or "").partition("@")
-    if not count.isdecimal():
+    if not re.fullmatch(r"\d{1,9}", count):
         raise InputError(
             f"--shots {quote(options.shots)} is wrong; give N or N@TASK, such as 5@train.csv"
         )
@@ -178,7 +179,11 @@ def read_integers(name: str, text: str | None) -> Sequence[int]:
 
 
 def read_shard(text: str | None) -> Shard:
-    i, _, n = (text or "0/1").partition("/")
-    if not (i.isdecimal() and n.isdecimal() and int(i) < int(n)):
-        raise InputError(f"--shard {quote(text)} is wrong; give I/N, where I is 0 to N - 1")
-    return int(i), int(n)
+    from minise.evaluation.facts import MOST_SHARDS
+
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text or "0/1")
+    i, n = map(int, found.groups()) if found else (0, 0)
+    if not i < n <= MOST_SHARDS:
+        wanted = f"give I/N, where I is 0 to N - 1, and N at most {MOST_SHARDS:,}"
+        raise InputError(f"--shard {quote(text)} is wrong; {wanted}")
+    return i, n

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from minise.commands.options import Option
-from minise.files import write_file
+from minise.files import make_folder, write_file
 from minise.loading.plugin import load_extra
 
 
@@ -30,7 +30,7 @@ def run(options: Options) -> int:
     runs = [read_run(folder) for folder in options.folders]
     found = between(tables.labels(runs), runs)
     folder = options.output or options.folders[0]
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     width = shutil.get_terminal_size((100, 24)).columns
     print(tables.report(runs, found, width))
     page = tables.report(runs, found)

@@ -53,7 +53,12 @@ def list_of(kind: Kind) -> Kind:
     return Kind(f"a list, each {kind.words}", holds)
 
 
-TEXT = Kind("a text", lambda value: isinstance(value, str))
+def is_text(value: Any) -> bool:
+    """Also no half of a surrogate pair, which no file could hold."""
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
+TEXT = Kind("a text", is_text)
 OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 YES_OR_NO = Kind("true or false", lambda value: isinstance(value, bool))
 WHOLE = Kind("a whole number", lambda value: type(value) is int)

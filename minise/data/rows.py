@@ -68,12 +68,12 @@ def own_fields(rows: Sequence[Row], columns: str) -> list[Fields]:
             choices.append(found.cell(row, "choices"))
         else:
             cells = [found.cell(row, name) for name in choice_names]
-            while cells and not str(cells[-1] or "").strip():
+            while cells and _is_blank(cells[-1]):
                 cells.pop()
             choices.append(cells)
         answer = found.cell(row, "answer")
         answers.append("" if answer is None else answer)
-    has_answers = any(str(answer).strip() for answer in answers)
+    has_answers = not all(_is_blank(answer) for answer in answers)
     form = None
     if has_answers:
         form = found.form or _find_form(answers, choices, found.headers["answer"])
@@ -84,6 +84,11 @@ def own_fields(rows: Sequence[Row], columns: str) -> list[Fields]:
         question = found.cell(row, "question")
         fields.append(Fields(found.cell(row, "id"), question, choices_of_row, meaning))
     return fields
+
+
+def _is_blank(cell: Any) -> bool:
+    """Whether a cell holds nothing; a 0 or false of JSON is something."""
+    return cell is None or not str(cell).strip()
 
 
 def _find_columns(headers: Sequence[str], columns: str) -> Columns:

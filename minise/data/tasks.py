@@ -138,11 +138,7 @@ def _question(fields: Fields) -> Question:
         problem = f"answer {quote(answer)} is none of its choices"
         raise InputError(f"{problem}; mend it, or say the form: --columns answer_FORM=HEADER")
     identity = "" if fields.id is None else str(fields.id)
-    question = Question(fields.text, fields.choices, identity, answer)
-    texts = [choice.strip() for choice in fields.choices]
-    if answer is not None and texts.count(texts[answer]) > 1:
-        raise InputError(f"two choices are {quote(texts[answer])}, the right one; leave one out")
-    return question
+    return Question(fields.text, fields.choices, identity, answer)
 
 
 def _choose(task: Task, K: int, selection: Selection) -> list[Question]:

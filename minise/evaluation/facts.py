@@ -12,14 +12,18 @@ from minise.data.kinds import (
     TEXT,
     WHOLE,
     YES_OR_NO,
+    Kind,
+    check,
     check_fields,
     from_object,
     list_of,
     whole_from,
 )
 from minise.errors import InputError, quote
+from minise.files import read_file
 
 MOST_SHARDS = 100_000
+MOST_QUESTIONS = 10**9
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class TaskFacts:
     def __post_init__(self) -> None:
         needed = {
             "dataset": TEXT,
-            "questions": whole_from(1),
+            "questions": whole_from(1, MOST_QUESTIONS),
             "hash": TEXT,
             "options": OBJECT,
             "methods": OBJECT,
@@ -113,8 +117,10 @@ class RunFacts:
 
 def read_facts(path: Path) -> RunFacts:
     """What a run.json says. Raises InputError that names the file and what is wrong in it."""
+    content = read_file(path) or b""
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(content)
+        json.dumps(whole, indent=1, allow_nan=False)  # as it is written again
         tasks = {}
         for task_name, task in objects(whole, "tasks").items():
             with at(f"task {quote(task_name)}"):
@@ -138,9 +144,17 @@ def at(place: str) -> Iterator[None]:
         raise InputError(f"{place}: {error}") from None
 
 
+FILE_NAME = Kind(
+    "a text that can be a part of the name of a file",
+    lambda value: TEXT.holds(value) and "\0" not in value,
+)
+
+
 def objects(holder: Any, name: str) -> dict[str, Any]:
     """The tasks of a run, or the methods of a task: at least one."""
     found = holder.get(name) if isinstance(holder, dict) else None
     if not isinstance(found, dict) or not found:
         raise InputError(f"{name} is missing, or holds none")
+    for key in found:
+        check("the name", key, FILE_NAME)
     return found

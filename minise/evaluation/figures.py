@@ -115,7 +115,8 @@ def bins(cells: list[Cell], above: Any, below: Any) -> None:
 
 
 ACCURACY = ["accuracy (%)"]
-CURVES = ["correct: % f > τ", "incorrect: % f > τ"]
+F = "probability of the predicted choice"
+CURVES = ["% of the right answers above it", "% of the wrong answers above it"]
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,10 @@ FIGURES = {
     "scaling": Picture(
         ["task"], partial(lines, "billions", "method"), ACCURACY, below="10^9 parameters"
     ),
-    "sensitivity": Picture(["model", "task"], partial(lines, "N", "m"), ACCURACY, below="N"),
-    "confidence": Picture(["model"], partial(curves, "method"), CURVES, below="τ", file=["task"]),
-    "confidence-choices": Picture(["model", "dataset"], partial(curves, "K"), CURVES, below="τ"),
-    "reliability": Picture(["model"], bins, [*ACCURACY, "answers"], below="f", file=["task"]),
+    "sensitivity": Picture(
+        ["model", "task"], partial(lines, "N", "m"), ACCURACY, below="N, the number of trials"
+    ),
+    "confidence": Picture(["model"], partial(curves, "method"), CURVES, below=F, file=["task"]),
+    "confidence-choices": Picture(["model", "dataset"], partial(curves, "K"), CURVES, below=F),
+    "reliability": Picture(["model"], bins, [*ACCURACY, "answers"], below=F, file=["task"]),
 }

@@ -1,6 +1,7 @@
 """The files of a run's folder, and who may write there."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +13,11 @@ import pandas as pd
 
 from minise.errors import InputError, quote
 from minise.evaluation.facts import read_facts
-from minise.files import write_file
+from minise.files import make_folder, read_file, unwritable, write_file
 
 Shard = tuple[int, int]  # the i-th of n, from 0
 WHOLE: Shard = (0, 1)
-LEFT_OUT = ".left-out"  # ends the file that says why a method does not suit a task
+LEFT_OUT = "left out: "  # begins the line that says why a method does not suit a task
 
 
 def suffix(shard: Shard) -> str:
@@ -38,7 +39,27 @@ def path_in(folder: Path, name: str) -> Path:
     return folder / re.sub(r"[/\\]", "_", name)
 
 
+def reason_path(samples: Path) -> Path:
+    """Where it is said why a method is left out, beside where its answers would be."""
+    return samples.with_suffix(".left-out")
+
+
+def read_reason(path: Path) -> str | None:
+    """Why a method is left out, None where it is not. Raises InputError for a file that does not
+    say it."""
+    content = read_file(path)
+    if content is None:
+        return None
+    reason = " ".join(content.decode(errors="replace").split())
+    if not reason.startswith(LEFT_OUT):
+        remedy = "delete it, then run the same minise eval again"
+        raise InputError(f"{path}: does not say why the method is left out; {remedy}")
+    return reason
+
+
 def run_files(folder: Path) -> list[Path]:
+    if not os.path.isdir(folder):
+        return []
     return sorted(folder.glob("run.shard-*-of-*.json")) + sorted(folder.glob("run.json"))
 
 
@@ -46,14 +67,13 @@ def run_files(folder: Path) -> list[Path]:
 def opened(folder: Path, what: dict[str, Any], shard: Shard) -> Iterator[None]:
     """A run's folder, created or checked, and locked against a second process of this shard. The
     system releases the lock even if the process is killed. what: the run, as `describe` has it."""
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / f".lock{suffix(shard)}").acquire(timeout=0)
     except filelock.Timeout:
         raise InputError(f"{folder}: another process is writing here; choose another") from None
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{folder}: could not be written ({reason}); choose another") from None
+        raise unwritable(folder, error) from None
     with lock:
         for path in run_files(folder):
             found = difference_of(read_facts(path).whole, what)

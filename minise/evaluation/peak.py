@@ -9,15 +9,17 @@ import torch
 from minise.lm import LabelLogits, Limits, LocalModel, Prompts
 from minise.tokenizer import Tokenizer
 
+RESET = Path("/proc/self/clear_refs")  # of Linux alone
+
 
 class Measured:
     """A model that measures the memory of each pass, in which it has one question. peak_bytes: of
     the last pass, what it took at its peak beside what was in use before. Allocated on CUDA,
-    resident on Linux."""
+    resident on Linux; None on a CPU under another system, which does not tell."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model = model
-        self.peak_bytes = 0
+        self.peak_bytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -41,6 +43,8 @@ class Measured:
 
     def logits(self, prompts: Prompts) -> list[LabelLogits]:
         on_gpu = self.model.decoder.device.type == "cuda"
+        if not on_gpu and not RESET.exists():
+            return self.model.logits(prompts)
         reset_peak(on_gpu)
         before = peak_of_memory(on_gpu)
         logits = self.model.logits(prompts)
@@ -53,9 +57,11 @@ def reset_peak(on_gpu: bool) -> None:
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         return
-    # What the allocator keeps for reuse would hide what a pass takes: give it back.
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
+    # What the allocator keeps for reuse would hide what a pass takes: give it back. musl has none.
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+    RESET.write_text("5")
 
 
 def peak_of_memory(on_gpu: bool) -> int:

@@ -18,29 +18,32 @@ from minise.evaluation.experiments import Variant
 from minise.evaluation.folder import WHOLE, Shard
 from minise.evaluation.rows import Keep, key_of_question
 from minise.lm import LanguageModel, LocalModel
+from minise.loading.quantize import count_weights
 from minise.method import Method
-from minise.methods.fitted import Fitted
+from minise.methods.fitted import Fitted, check_needs
 from minise.methods.registry import make_method, read_settings
 from minise.question import Asked
 
 
 @dataclass(frozen=True)
 class TaskRun:
-    """What runs on one task. options: settings of all methods that have them."""
+    """What runs on one task. options: settings of all methods that have them. methods: made from
+    the variants. Raises InputError as `make_method` does, and for one that can never be fitted."""
 
     name: str
     dataset: str
     questions: Sequence[Asked]
     variants: Sequence[Variant]
     options: dict[str, Any]
+    methods: dict[str, Method | Fitted] = field(init=False)
 
-    @property
-    def methods(self) -> dict[str, Method | Fitted]:
+    def __post_init__(self) -> None:
         methods = {}
         for variant in self.variants:
             _, method = make_method(variant.text, self.options)
             methods[variant.name] = method
-        return methods
+        check_needs(methods)
+        object.__setattr__(self, "methods", methods)  # a frozen class sets fields through object
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def describe_model(lm: LanguageModel) -> dict[str, Any]:
             "model": lm.name,
             "revision": lm.revision,
             "weights": weights_hash(lm),
-            "parameters": sum(parameter.numel() for parameter in lm.decoder.parameters()),
+            "parameters": count_weights(lm.decoder),
             "dtype": str(lm.decoder.dtype).removeprefix("torch."),
             "device": str(lm.decoder.device).partition(":")[0],
             "equal_bits": isinstance(lm.decoder, EqualBits),
@@ -91,8 +94,8 @@ def describe_model(lm: LanguageModel) -> dict[str, Any]:
 
 
 def weights_hash(lm: LocalModel) -> str:
-    """Of the config, and of some 64 numbers of each parameter: all would take too long. The names
-    have no part in it: equal bits have others."""
+    """Of the config, and of some 64 numbers of each tensor of the weights: all would take too long.
+    The names have no part in it: equal bits have others."""
     some = []
     for tensor in lm.decoder.state_dict().values():
         step = max(1, tensor.numel() // 64)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minise.errors import InputError, Unsuited, one_line
+from minise.errors import InputError, Unsuited, one_line, quote
 from minise.evaluation import folder as files
-from minise.evaluation.facts import RunFacts, TaskFacts, read_facts
+from minise.evaluation.facts import RunFacts, TaskFacts, at, read_facts
 from minise.evaluation.metrics import difference, holm, measure
 from minise.evaluation.request import hash_of
 from minise.evaluation.rows import key_of, line_of, read_answers
 from minise.files import write_file
-from minise.methods.fitted import Fitted
+from minise.methods.fitted import Fitted, in_order
 from minise.methods.registry import make_method
 from minise.methods.saved import SavedAnswer
 
@@ -52,7 +52,7 @@ def read_run(folder: Path) -> Results:
     for task, task_facts in facts.tasks.items():
         done, reasons = read_task(folder, task, task_facts, facts.shards)
         left_out += reasons
-        left_out += fit(done, task, task_facts)
+        left_out += fit(folder, done, task, task_facts)
         if not done:
             raise InputError(f"{left_out[0]}; name another method")
         answers[task] = {name: done[name] for name in task_facts.methods if name in done}
@@ -100,8 +100,11 @@ def read_task(folder: Path, task: str, facts: TaskFacts, shards: int) -> tuple[B
         if method.fitted:
             continue
         paths = [files.samples_path(folder, task, name, (i, shards)) for i in range(shards)]
-        marks = [path.with_suffix(files.LEFT_OUT) for path in paths]
-        reasons = [mark.read_text() for mark in marks if mark.exists()]
+        reasons = []
+        for path in paths:
+            reason = files.read_reason(files.reason_path(path))
+            if reason is not None:
+                reasons.append(reason)
         if reasons:
             left_out.append(reasons[0])
         else:
@@ -132,20 +135,19 @@ def read_shards(paths: Sequence[Path], facts: TaskFacts) -> list[SavedAnswer]:
     return answers
 
 
-def fit(done: ByMethod, task: str, facts: TaskFacts) -> list[str]:
+def fit(folder: Path, done: ByMethod, task: str, facts: TaskFacts) -> list[str]:
     """Add the answers of the fitted methods, those that need one last; why some are left out."""
     methods: dict[str, Fitted] = {}
     for name, method_facts in facts.methods.items():
         if method_facts.fitted:
-            _, method = make_method(method_facts.text, facts.options)
-            assert isinstance(method, Fitted)
+            with at(f"{folder / 'run.json'}, task {quote(task)}, method {quote(name)}"):
+                _, method = make_method(method_facts.text, facts.options)
+                if not isinstance(method, Fitted):
+                    raise InputError(f"{quote(method_facts.text)} is not fitted; put another back")
             methods[name] = method
 
-    def needs_fitted(name: str) -> bool:
-        return any(need in methods for need in methods[name].needs)
-
     left_out = []
-    for name in sorted(methods, key=needs_fitted):
+    for name in in_order(methods):
         needs = methods[name].needs
         try:
             missing = [need for need in needs if need not in done]
@@ -153,7 +155,7 @@ def fit(done: ByMethod, task: str, facts: TaskFacts) -> list[str]:
                 raise Unsuited(f"it needs {missing[0]}, which is left out")
             done[name] = methods[name].fit({need: done[need] for need in needs})
         except Unsuited as error:
-            left_out.append(f"left out: {task}-{name}: {one_line(error)}")
+            left_out.append(f"{files.LEFT_OUT}{task}-{name}: {one_line(error)}")
     return left_out
 
 

@@ -99,6 +99,11 @@ def key_of_question(asked: Asked) -> Key:
     return asked.seed, question.id, question.content_hash, question.answer
 
 
+def beginning(asked: Asked) -> str:
+    """How the line of a question begins."""
+    return json.dumps({"id": asked.question.id})[:-1]
+
+
 def line_of(answer: SavedAnswer) -> dict[str, Any]:
     """The answer as its line has it."""
     line = {}
@@ -119,11 +124,11 @@ def answer_of(line: Any) -> SavedAnswer:
     return from_object(SavedAnswer, line)
 
 
-def read_answers(path: Path, cut: bool = False) -> list[SavedAnswer]:
-    """The answers of a file, none if there is no file; `cut` as for `read_lines`. Raises InputError
-    for a line that is no answer."""
+def read_answers(path: Path) -> list[SavedAnswer]:
+    """The answers of a file, none if there is no file. Raises InputError for a line that is no
+    answer."""
     answers = []
-    for number, line in enumerate(read_lines(path, cut), 1):
+    for number, line in enumerate(read_lines(path), 1):
         try:
             answers.append(answer_of(json.loads(line)))
         except (ValueError, RecursionError) as error:  # also InputError

@@ -15,12 +15,13 @@ from tqdm import tqdm
 
 from minise.errors import InputError, Unsuited, one_line, quote, shorten
 from minise.evaluation.experiments import Variant
-from minise.evaluation.folder import LEFT_OUT, opened, samples_path, texts_path
-from minise.evaluation.lines import append_line
+from minise.evaluation.folder import LEFT_OUT, opened, reason_path, samples_path, texts_path
+from minise.evaluation.lines import append_line, open_lines
 from minise.evaluation.peak import Measured
 from minise.evaluation.request import Run, describe
 from minise.evaluation.rows import (
     Keep,
+    beginning,
     key_of,
     key_of_question,
     line_of,
@@ -28,7 +29,7 @@ from minise.evaluation.rows import (
     saved,
 )
 from minise.evaluation.texts import KeptTexts
-from minise.files import write_file
+from minise.files import read_file, write_file
 from minise.lm import LanguageModel, LocalModel
 from minise.method import Method, ask
 from minise.pipeline import answers
@@ -52,8 +53,9 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
                     continue  # it is fitted later, on the answers of others
                 keep = replace(run.keep, groups=run.keep.groups or variant.name in needed)
                 path = samples_path(folder, task.name, variant.name, run.shard)
-                reason = path.with_suffix(LEFT_OUT)
-                reason.unlink(missing_ok=True)
+                reason = reason_path(path)
+                if read_file(reason) is not None:
+                    reason.unlink()
                 texts = None
                 if isinstance(method, WritesFirst):
                     texts = KeptTexts(texts_path(folder, task.name, variant.name, run.shard))
@@ -61,7 +63,7 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
                     model = model_for(lm, variant, run.peak)
                     append_answers(path, model, method, task.questions[i::n], keep, texts)
                 except Unsuited as error:
-                    left_out = f"left out: {one_line(error)}"
+                    left_out = f"{LEFT_OUT}{one_line(error)}"
                     write_file(reason, left_out)
                     tell(left_out)
 
@@ -88,15 +90,17 @@ def append_answers(
 ) -> None:
     """Write a line for each question that has none. Each is on the disk before the next pass."""
     title = shorten(path.stem.removeprefix("samples-"), 60)
-    kept = read_answers(path, cut=True)
+    kept = read_answers(path)
     done = len(kept)
     asked_before = [key_of(answer) for answer in kept]
     if asked_before != [key_of_question(asked) for asked in questions[:done]]:
         raise InputError(f"{path}: holds answers to other questions; choose another folder")
+    if done == len(questions):
+        return
     bar = tqdm(total=len(questions), initial=done, desc=title, disable=None)
-    with path.open("ab") as file, bar:
+    with open_lines(path, beginning(questions[done])) as file, bar:
         try:
-            if isinstance(lm, Measured) and done < len(questions):
+            if isinstance(lm, Measured):
                 # A first pass also reads the weights from their files.
                 ask(lm, method, questions[done].question)
             for answered in answers(lm, method, questions, done, texts):

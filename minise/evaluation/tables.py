@@ -2,6 +2,7 @@
 numbers; where the paper ran the same, its number stands beside."""
 
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,11 +68,17 @@ TABLES = {
     "costs": Table("Costs", EACH, ["tokens", "seconds", "peak_bytes", "accuracy"]),
 }
 OLD_ENGINES = {"dense": "packed", "plain": "packed"}  # in run.json of runs before
-READ = """Brackets: 95% bootstrap intervals over questions, those about one fact drawn together \
-(percentile, 1,000 resamples). Shares in percent. under: of the right answers with a probability \
-below 0.5; over: of the wrong ones with one above 0.5. flips: of the questions with another \
-prediction under another seed. matched_nll: at the temperature that is best for other questions. \
-ece: 15 bins of equal width."""
+BRACKETS = (
+    "Brackets: 95% bootstrap intervals over questions, those about one fact drawn together "
+    "(percentile, 1,000 resamples)."
+)
+READ = {  # what a column is, where its name does not say it
+    "under": "under: of the right answers with a probability below 0.5.",
+    "over": "over: of the wrong ones with one above 0.5.",
+    "flips": "flips: of the questions with another prediction under another seed.",
+    "matched_nll": "matched_nll: at the temperature that is best for other questions.",
+    "ece": "ece: 15 bins of equal width.",
+}
 
 
 def labels(runs: Sequence[Results]) -> list[str]:
@@ -97,7 +104,7 @@ def facts_of(run: Results, task_name: str, method_name: str) -> Cell:
     task = run.facts.tasks[task_name]
     method = task.methods[method_name]
     settings: dict[str, Any] = {}
-    source = task.methods.get(method.settings.get("of", ""))  # of first trials
+    source = task.methods.get(str(method.settings.get("of")))  # of first trials
     if source is not None:
         settings.update(source.settings)
     settings.update(method.settings)
@@ -112,7 +119,7 @@ def facts_of(run: Results, task_name: str, method_name: str) -> Cell:
         "seeds": run.facts.seeds,
         "dataset": task.dataset,
         "choices": task.choices,
-        "questions": task.questions,
+        "asked": task.questions,
         "kind": method.kind,
         "engine": method.engine,
         "settings": settings,
@@ -139,7 +146,7 @@ def with_averages(cells: list[Cell]) -> list[Cell]:
             average[f"{name}_interval"] = None
         average["task"] = "average"
         average["dataset"] = "average"
-        average["questions"] = group.questions.sum()
+        average["asked"] = group.asked.sum()
         averages.append(average)
     return cells + averages
 
@@ -157,9 +164,9 @@ def paper(cell: Cell, name: str) -> Any:
     if engine.startswith("without-"):
         facts["kind"] = engine  # runs before had the ablations as methods
     count = PAPER["questions"].get(cell["dataset"], 0) * len(cell["seeds"])
-    is_random = "random_partitions" in facts.get("grouping", "random_partitions")
+    is_random = "random_partitions" in str(facts.get("grouping", "random_partitions"))
     is_papers = is_random and facts.get("null_option", 1) and not facts.get("shuffled")
-    if cell["limit"] or cell["questions"] != count or not is_papers:
+    if cell["limit"] or cell["asked"] != count or not is_papers:
         return None
     for number in PAPER["numbers"]:
         is_model = cell["checkpoint"] in PAPER["models"][number["model"]]
@@ -257,7 +264,7 @@ def markdown(title: str, frame: pd.DataFrame, width: int | None = None) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     if shown < len(columns):
         more = ", ".join(column[0] for column in columns[shown:])
-        lines.append(f"(more in report.md: {more})")
+        lines.append(prose(f"(more in report.md: {more})", width))
     return "\n".join(lines)
 
 
@@ -280,14 +287,33 @@ def report(runs: Sequence[Results], between: Sequence[Any] = (), width: int | No
     frames["Paired differences of runs"] = differences(between)
 
     parts = [markdown(title, frame, width) for title, frame in frames.items() if len(frame)]
-    parts.append(READ)
+    parts.append(prose(how_to_read("\n".join(parts)), width))
     for name, run in zip(names, runs, strict=True):
-        parts.append(clean(about(name, run)))
+        parts.append(prose(clean(about(name, run)), width))
     for cell in cells:
         line = few_on_labels(cell)
         if line:
-            parts.append(line)
+            parts.append(prose(line, width))
     return "\n\n".join(parts) + "\n"
+
+
+def how_to_read(tables: str) -> str:
+    """What is in the tables, as they are printed."""
+    heads: set[str] = set()
+    for line in tables.splitlines():
+        heads.update(cell.strip() for cell in line.split("|"))
+    words = ["Shares in percent."]
+    if "[" in tables:
+        words.insert(0, BRACKETS)
+    words += [sentence for column, sentence in READ.items() if column in heads]
+    return " ".join(words)
+
+
+def prose(text: str, width: int | None) -> str:
+    """The text in lines of at most `width` columns; in one line without it."""
+    if width is None:
+        return text
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def few_on_labels(cell: Cell) -> str:

@@ -2,12 +2,63 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from minise.data.kinds import (
+    TEXT,
+    YES_OR_NO,
+    Kind,
+    check_fields,
+    from_object,
+    list_of,
+    number_from,
+    whole_from,
+)
 from minise.errors import InputError
-from minise.evaluation.lines import append_line, read_lines
+from minise.evaluation.lines import append_line, open_lines, read_lines
 from minise.writes_first import Written
+
+REMEDY = "delete it and what follows, then run the same command again"
+
+
+@dataclass(frozen=True)
+class SavedText(Written):
+    """What a model wrote, as a line has it. Raises InputError that names a wrong field."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, OF_TEXT)
+
+
+OF_TEXT = {
+    "text": TEXT,
+    "new_tokens": whole_from(0),
+    "finished": YES_OR_NO,
+    "seconds": number_from(0),
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A line: all texts of a block of questions. block: its number, from 0."""
+
+    block: int
+    texts: list[SavedText]
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"block": whole_from(0), "texts": list_of(SAVED_TEXT)})
+
+
+SAVED_TEXT = Kind("a text that was written", lambda value: isinstance(value, SavedText))
+
+
+def block_of(line: Any) -> Block:
+    """The block that a line holds. Raises InputError for what is none."""
+    texts = line.get("texts") if isinstance(line, dict) else None
+    if isinstance(texts, list):
+        line = {**line, "texts": [from_object(SavedText, text) for text in texts]}
+    return from_object(Block, line)
 
 
 class KeptTexts:
@@ -18,19 +69,23 @@ class KeptTexts:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.blocks: dict[int, list[Written]] = {}
-        for number, line in enumerate(read_lines(path, cut=True), 1):
+        self.blocks: dict[int, list[SavedText]] = {}
+        for number, line in enumerate(read_lines(path), 1):
             try:
-                found = json.loads(line)
-                self.blocks[found["block"]] = [Written(**text) for text in found["texts"]]
-            except (ValueError, LookupError, TypeError):
-                remedy = "delete it and what follows, then run the same command again"
-                raise InputError(f"{path}, line {number}: holds no texts; {remedy}") from None
+                found = block_of(json.loads(line))
+            except (ValueError, RecursionError) as error:  # also InputError
+                reason = error if isinstance(error, InputError) else "it is no JSON"
+                raise InputError(f"{path}, line {number}: {reason}; {REMEDY}") from None
+            self.blocks[found.block] = found.texts
 
-    def read(self, block: int) -> list[Written] | None:
-        return self.blocks.get(block)
+    def read(self, block: int, count: int) -> Sequence[Written] | None:
+        texts = self.blocks.get(block)
+        if texts is not None and len(texts) != count:
+            what = f"block {block} has {len(texts)} texts, and {count} questions"
+            raise InputError(f"{self.path}: {what}; {REMEDY}")
+        return texts
 
     def keep(self, block: int, texts: Sequence[Written]) -> None:
-        self.blocks[block] = list(texts)
-        with self.path.open("ab") as file:
-            append_line(file, {"block": block, "texts": [asdict(text) for text in texts]})
+        line = {"block": block, "texts": [asdict(text) for text in texts]}
+        with open_lines(self.path, '{"block": ') as file:
+            append_line(file, line)

@@ -8,6 +8,7 @@ the nearest of 16 levels: value = level[code] * scale.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,8 +59,8 @@ class Packed(nn.Module):
         self.dtype = dtype
         # Floats are held as integers, so that .to(dtype) changes `like` alone.
         levels = LEVELS.to(blocks.codes.device)
-        self.register_buffer("codes", blocks.codes, persistent=False)
-        self.register_buffer("scales", blocks.scales.view(torch.int32), persistent=False)
+        self.register_buffer("codes", blocks.codes)
+        self.register_buffer("scales", blocks.scales.view(torch.int32))
         self.register_buffer("levels", levels.view(torch.int32), persistent=False)
         self.register_buffer("like", torch.empty(0, dtype=dtype), persistent=False)
 
@@ -79,6 +80,16 @@ class Packed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
+
+
+def count_weights(decoder: Any) -> int:
+    """How many numbers the weights of any decoder are, those in 4 bits too."""
+    count = sum(parameter.numel() for parameter in decoder.parameters())
+    if isinstance(decoder, nn.Module):  # one of another library need not be
+        for layer in decoder.modules():
+            if isinstance(layer, Packed):
+                count += layer.out_features * layer.in_features
+    return count
 
 
 def pack_layers(layers: nn.Module, dtype: torch.dtype, device: torch.device) -> None:

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import torch
 
-from minise.errors import check_name
+from minise.data.kinds import YES_OR_NO, check_fields, whole_from
+from minise.errors import InputError, check_name
 from minise.grouping import Grouping, check_sizes
 from minise.lm import LabelLogits, LanguageModel, Prompts
 from minise.method import (
@@ -54,6 +55,7 @@ _FORMATTED = BareLabels("{question} ", "({label}) {choice} ", "Answer:")
 _LINE = BareLabels("{question} \n", "({label}) {choice} ", "Answer: \n")
 _CHAT = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 _CHAT_LINE = replace(_LINE, question=_CHAT + _LINE.question)
+DTYPES = ("float64", "float32", "bfloat16", "float16")
 FAMILIES = {
     # Only its standard script looks up " A", which is also how a prompt continues after "Answer:".
     "llama": Released(Template("{question} ", "({label}) {choice} ", "Answer:"), _LINE),
@@ -80,6 +82,7 @@ class AuthorsCode(SelfEnsemble):
     """
 
     name: ClassVar[str] = "authors-code"
+    score_is: ClassVar[str] = "its mean probability in the prompts that list it"
     grouping: Grouping = independent_draws
     null_option: bool | None = None  # type: ignore[assignment]
     template: Template | None = None  # type: ignore[assignment]
@@ -87,6 +90,11 @@ class AuthorsCode(SelfEnsemble):
     null_in_softmax: bool = False
     last_group_early: int | None = None
     dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, {}, {"null_option": YES_OR_NO, "last_group_early": whole_from(0)})
+        check_name("dtype", self.dtype, DTYPES)
 
     def prompts(
         self, lm: LanguageModel, question: Question, seed: int = 0
@@ -108,6 +116,9 @@ class AuthorsCode(SelfEnsemble):
             label_ids = [ids[:-1] for ids in prompts.label_ids]  # the last is the null option's
         branches = prompts.branches
         if early:  # without its last tokens, a prompt ends so many rows earlier
+            if early >= len(branches[-1]):
+                long = f"the last prompt has {len(branches[-1])} tokens after what all begin with"
+                raise InputError(f"last_group_early is {early}, and {long}; give less")
             branches = [*branches[:-1], branches[-1][:-early]]
         return plan, replace(prompts, branches=branches, label_ids=label_ids)
 

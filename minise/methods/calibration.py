@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from minise.errors import Unsuited
+from minise.data.kinds import check, whole_from
+from minise.errors import InputError, Unsuited, quote
 from minise.loading.plugin import load_extra
 from minise.methods.fitted import Fitted, remade
 from minise.methods.saved import SavedAnswer
@@ -30,6 +31,9 @@ class OutOfFold(Fitted):
     needs = ("standard",)
     folds: int = 5
 
+    def __post_init__(self) -> None:
+        check("folds", self.folds, whole_from(2))
+
     def fit(self, answers: dict[str, list[SavedAnswer]]) -> list[SavedAnswer]:
         """Raises Unsuited for questions without an answer, unequal numbers of choices, fewer facts
         than folds, and a fit that does not converge."""
@@ -42,10 +46,14 @@ class OutOfFold(Fitted):
             raise Unsuited(f"{self.name} is fitted on answers, and some questions have none")
         names = [f"fact {answer.cluster}" if answer.cluster else answer.id for answer in given]
         facts, fact_of_answer = np.unique(names, return_inverse=True)
-        if not 2 <= self.folds <= len(facts):
+        if self.folds > len(facts):
             count = f"{len(facts)} questions for {self.folds} folds"
-            raise Unsuited(f"{count}; use at least 2 folds, and a question or more for each")
-        logits = np.array([answer.logits for answer in given])
+            raise Unsuited(f"{count}; use fewer, with a question or more for each")
+        for answer in given:
+            if answer.logits is None or len(answer.logits) != len(answer.probabilities):
+                need = f"{self.name} needs the logits of all choices"
+                raise InputError(f"{need}, and {quote(answer.id)} has others; ask it again")
+        logits = np.array([answer.logits for answer in given], dtype=np.float64)
         right = np.array([answer.answer for answer in given])
         p = np.empty(logits.shape)
         folds = load_extra("sklearn.model_selection").KFold(

@@ -73,15 +73,18 @@ class Cloze(Method):
     """
 
     name: ClassVar[str] = "cloze"
+    score_is: ClassVar[str] = "the probability of its text, by that of all"
     score: str = "sum"
     end: bool = True
     template: Template = DEFAULT_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_name("score", self.score, SCORES)
 
     def prompts(
         self, lm: LanguageModel, question: Question, seed: int = 0
     ) -> tuple[ClozePlan, Prompts]:
         """A prompt for each place at which a text is read, and what is read there."""
-        check_name("score of cloze", self.score, SCORES)
         check_length(lm, question.text, question.choices)
         template = self.template.adapt(lm, question, 0, null=False)
         start = replace(template, choice="").render(question.text, [])

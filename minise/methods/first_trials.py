@@ -4,17 +4,20 @@ A random trial does not depend on how many there are. So the first N of 80 trial
 trials, and one run gives a whole column of the paper's table of m against N.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar
 
 import torch
 
+from minise.data.kinds import check, whole_from
 from minise.errors import InputError
 from minise.layout import pack
 from minise.lm import Prompts
-from minise.method import Answer, Group, combine
+from minise.method import Answer, Group, Method, combine
 from minise.methods.fitted import Fitted, remade
+from minise.methods.groupings import all_ordered_groups
 from minise.methods.saved import SavedAnswer, SavedGroup
 
 
@@ -27,9 +30,22 @@ class FirstTrials(Fitted):
     of: str = "self-ensemble"
     trials: int = 20
 
+    def __post_init__(self) -> None:
+        check("trials", self.trials, whole_from(1))
+
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.of,)
+
+    def check_methods(self, methods: Mapping[str, Method | Fitted]) -> None:
+        method = methods[self.of]
+        trials = getattr(method, "trials", None)
+        is_exact = getattr(method, "grouping", None) is all_ordered_groups
+        if trials is None or is_exact or isinstance(method, Fitted):
+            raise InputError(f"{self.of} has no trials; name a Self-Ensemble of the same run")
+        if trials < self.trials:
+            fewer = f"{self.of} has fewer than {self.trials} trials ({trials})"
+            raise InputError(f"{fewer}; give it more")
 
     def fit(self, answers: dict[str, list[SavedAnswer]]) -> list[SavedAnswer]:
         """The answers of a run with fewer trials, from the groups in the answers of `of`."""

@@ -1,7 +1,12 @@
 """Methods that ask no model: they are fitted on the answers of other methods."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from typing import ClassVar
 
+from minise.errors import InputError, quote
+from minise.method import Method
 from minise.methods.saved import SavedAnswer
 
 
@@ -20,6 +25,40 @@ class Fitted:
         all in the same order of questions; the result is in this order too. Raises Unsuited where
         it cannot be fitted, also where a fit does not converge."""
         raise NotImplementedError
+
+    def check_methods(self, methods: Mapping[str, Method | Fitted]) -> None:
+        """Raises InputError if among the methods of a run those in `needs` are such that it can
+        never be fitted on their answers. It is called before any is asked."""
+
+
+def check_needs(methods: Mapping[str, Method | Fitted]) -> None:
+    """Refuse methods of a run, by their names, of which one can never be fitted."""
+    fitted = {}
+    for name, method in methods.items():
+        if isinstance(method, Fitted):
+            fitted[name] = method
+    in_order(fitted)
+    for name, method in fitted.items():
+        for need in method.needs:
+            if need not in methods:
+                raise InputError(f"{name} needs the method {quote(need)}; name it, too")
+        method.check_methods(methods)
+
+
+def in_order(methods: Mapping[str, Fitted]) -> list[str]:
+    """The names of fitted methods, each after those that it needs. Raises InputError for methods
+    that need each other."""
+    order: list[str] = []
+    while len(order) < len(methods):
+        waiting = [name for name in methods if name not in order]
+        ready = []
+        for name in waiting:
+            if not any(need in waiting for need in methods[name].needs):
+                ready.append(name)
+        if not ready:
+            raise InputError(f"{', '.join(waiting)} need each other; leave one out")
+        order += ready
+    return order
 
 
 def remade(answer: SavedAnswer, probabilities: list[float]) -> SavedAnswer:

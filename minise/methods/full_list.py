@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minise.grouping import check_sizes, random_partitions
+from minise.grouping import check_at_least_one, check_sizes, random_partitions
 from minise.lm import LanguageModel, Prompts
 from minise.method import GroupPlan, Method, group_prompts
 from minise.prompt import DEFAULT_TEMPLATE, Template
@@ -20,9 +20,13 @@ class FullList(Method):
     """
 
     name: ClassVar[str] = "full-list"
+    score_is: ClassVar[str] = "its mean probability over the orders"
     orders: int = 20
     null: bool = False
     template: Template = DEFAULT_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_at_least_one("number of orders", self.orders)
 
     def prompts(
         self, lm: LanguageModel, question: Question, seed: int = 0

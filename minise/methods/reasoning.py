@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from minise.data.kinds import check, whole_from
 from minise.errors import Unsuited
 from minise.lm import LabelLogits, LanguageModel, Prompts
 from minise.method import Answer, GroupPlan, Standard, mean_over_groups
@@ -47,6 +48,9 @@ class ChainOfThought(WritesFirst):
     temperature: ClassVar[float] = 0.0  # greedy
     top_p: ClassVar[float] = 1.0
     max_new_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        check("max_new_tokens", self.max_new_tokens, whole_from(1))
 
     def start(self, lm: LanguageModel, asked: Asked) -> Start:
         """After which text the model reasons, and for how long. Raises Unsuited if its positions

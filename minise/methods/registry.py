@@ -32,6 +32,7 @@ METHODS: dict[str, str] = {
     "reasoning": "minise.methods.reasoning:Reasoning",
     "first-trials": "minise.methods.first_trials:FirstTrials",
 }
+NAMED = ("grouping", "template")  # settings that are written as a name
 ABLATIONS = ("without-mask", "without-positions")  # of the paper: minise/engines.py
 
 
@@ -69,6 +70,7 @@ def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fi
     if ":" not in where:
         check_name("method", where, METHODS)
     cls = find_object(METHODS.get(where, where))
+    check_class(where, cls)
     known = {}  # the settings that it has, with their defaults
     if is_dataclass(cls):
         for field in fields(cls):
@@ -89,7 +91,20 @@ def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fi
         chosen["template"] = find_template(template, options.get("solved"))
     listed = ",".join(f"{name}={value}" for name, value in settings.items())
     column = f"{cls.name}({listed})" if listed else cls.name
-    return column, cls(**chosen)
+    try:
+        return column, cls(**chosen)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def check_class(where: str, cls: Any) -> None:
+    """Refuse what is no method."""
+    from minise.method import Method
+    from minise.methods.fitted import Fitted
+
+    if not (isinstance(cls, type) and issubclass(cls, Method | Fitted) and hasattr(cls, "name")):
+        wanted = "give a class with a name, made from Method or Fitted"
+        raise InputError(f"{quote(where)} is no method; {wanted}")
 
 
 def check_setting(where: str, name: str, value: Any, known: Mapping[str, Any]) -> None:
@@ -98,6 +113,8 @@ def check_setting(where: str, name: str, value: Any, known: Mapping[str, Any]) -
     if name not in known:
         names = ", ".join(known) or "none"
         raise InputError(f"{where} has no setting {quote(name)}; it has {names}")
+    if name in NAMED and not isinstance(value, str):
+        raise InputError(f"{where}: {name}={quote(value)} is wrong; give a name")
     wanted = type(known[name])
     if wanted not in (bool, int, float, str):
         return  # no default tells the type

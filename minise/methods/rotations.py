@@ -35,14 +35,17 @@ class Cyclic(Method):
     """
 
     name: ClassVar[str] = "cyclic"
+    score_is: ClassVar[str] = "its mean probability over the orders"
     template: Template = DEFAULT_TEMPLATE
     shuffled: bool = False
     mean: str = "arithmetic"
 
+    def __post_init__(self) -> None:
+        check_name("mean", self.mean, MEANS)
+
     def prompts(
         self, lm: LanguageModel, question: Question, seed: int = 0
     ) -> tuple[GroupPlan, Prompts]:
-        check_name("mean of cyclic", self.mean, MEANS)
         K = len(question.choices)
         drawn = random_partitions(K, K, 1, seed, question.id)
         (order,) = drawn.flat if self.shuffled else in_order(K).flat

@@ -9,7 +9,7 @@ from minise.errors import InputError, check_name
 from minise.grouping import permutation
 from minise.lm import LanguageModel
 from minise.methods.authors_code import released
-from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, Template
+from minise.prompt import DEFAULT_TEMPLATE, LABELS, Template
 from minise.question import Question
 from minise.writing.chat import user_turn
 
@@ -75,18 +75,20 @@ def solution(template: Template, question: Question, size: int, null: bool) -> s
     right = group.index(answer) if answer in group else size
     choices = [question.choices[i] for i in group]
     if null:
-        choices.append(NULL_OPTION)
+        choices.append(template.null)
     return template.render(question.text, choices) + template.label.format(label=LABELS[right])
 
 
 def draw_solved(count: int, questions: Sequence[Question], seed: int) -> tuple[Question, ...]:
-    """One question more than `count`, because a question never stands before itself. Raises
-    InputError if fewer have an answer."""
+    """One question more than `count`, because a question never stands before itself. No two have
+    the same text. Raises InputError if fewer have an answer."""
     pool = [one for one in questions if one.answer is not None]
-    if len(pool) <= count:
-        raise InputError(f"{len(pool)} questions with an answer are too few for {count} shots")
-    drawn = permutation(len(pool), f"solved/{seed}")[: count + 1]
-    return tuple(pool[i] for i in drawn)
+    drawn: dict[str, Question] = {}
+    for i in permutation(len(pool), f"solved/{seed}"):
+        drawn.setdefault(pool[i].text, pool[i])
+    if len(drawn) <= count:
+        raise InputError(f"{len(drawn)} questions with an answer are too few for {count} shots")
+    return tuple(drawn.values())[: count + 1]
 
 
 def after_solved(template: Template, pool: tuple[Question, ...]) -> Template:
@@ -124,12 +126,15 @@ def read_template(path: Path) -> Template:
     try:
         template = Template(**json.loads(path.read_text("utf-8")))
         written = template.render("QUESTION", ["CHOICE"]) + template.label.format(label="LABEL")
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        null = template.null.strip()
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         form = 'give an object of texts such as {"choice": "{label}. {choice}\\n"}'
         raise InputError(f"{path}: {error}; {form}") from None
     for part in ("QUESTION", "CHOICE", "LABEL"):
         if part not in written:
             raise InputError(f"{path}: no {{{part.lower()}}} in its texts; add it")
+    if not null:
+        raise InputError(f"{path}: null is empty; write 'None of the above' in your language")
     return template
 
 

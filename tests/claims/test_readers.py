@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("hypothesis", reason="it draws the damage; the extra [test] has it")
 pytest.importorskip("resource", reason="limits of POSIX")
@@ -27,12 +27,18 @@ from hypothesis import strategies as st
 from tests.support.cases import cases
 from tests.support.commands import Q, assert_one_line, run
 from tests.support.rows import OWN, write
-from tests.support.tiny import FAMILIES, write_checkpoint
+from tests.support.tiny import ALL_FAMILIES, FAMILIES, make_tokenizer, write_checkpoint
 
 SECONDS, BYTES = 10, 1_500_000_000
 ASK = ["ask", *Q, "--trials", 1, "--model"]
 ROW = {"documents": [3, 3], "position_ids": [0, 1, 2] * 2, "cu_seqlens": [0, 3, 6], "window": 2}
 ROW |= {"input_ids": [5] * 6, "labels": [5] * 6, "padding": "right"}
+BIASED = {"documents": [2], "attention_mask": [[0.0, -9e9], [-1.0, 0.0]], "mask_is": "additive"}
+RANGES = {"tree": [-1, 0], "q_ranges": [[0, 2]], "k_ranges": [[0, 2]], "attn_type_map": [1]}
+BATCH = {"trunk": 1, "branches": [[1], [1]], "position_ids": [[0, 1]] * 2, "parents": [-1, 0]}
+PACKED: list[dict[str, Any]] = [ROW, BIASED, RANGES, BATCH, {"documents": [1], "mask": [[0.0]]}]
+KEYS = st.sampled_from(["is_causal", "layer_types", "rope_scaling", "rope_parameters", "use_cache"])
+NAMES = st.sampled_from([*ROW, *BIASED, *RANGES, *BATCH, "mask", "cu_seqlens_q", "padded", "no"])
 
 TEXTS = st.sampled_from(["", " ", "a", "A", "\0\x1b[2J", "\ud800", "é", "x" * 5000, "{", "1"])
 NUMBERS = st.integers(-3, 300) | st.sampled_from([2**31, 2**63, 10**30, 10**400]) | st.floats()
@@ -48,6 +54,10 @@ TENSORS = st.sampled_from(
         *(torch.tensor(7), torch.full((6,), 2**40), torch.ones(2, 2).bool()),
     ]
 ).map(torch.clone)
+
+
+DTYPES = st.sampled_from([torch.int64, torch.int8, torch.bool, torch.float32, torch.float64])
+CELLS = st.sampled_from([-(2**6), -3, -1, 0, 1, 2, 100])
 
 
 def changed(draw: st.DrawFn, value: Any) -> Any:
@@ -91,6 +101,28 @@ def of_json(name: str, sound: Any, *words: str) -> Read:
     return read
 
 
+def config_file(draw: st.DrawFn, folder: Path) -> list[object]:
+    sound = draw(st.sampled_from(list(ALL_FAMILIES.values())))
+    write_checkpoint(folder, sound)
+    raw = several(draw, sound | draw(st.dictionaries(KEYS, VALUES, max_size=1)))
+    (folder / "config.json").write_bytes(broken(draw, json.dumps(raw).encode()))
+    return [*ASK, folder]
+
+
+def weight_file(draw: st.DrawFn, folder: Path) -> list[object]:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name in draw(st.lists(st.sampled_from([*tensors, "x"]), max_size=2)):
+        tensors[name] = draw(TENSORS)
+    for name in draw(st.lists(st.sampled_from([*tensors]), max_size=2)):
+        values = tensors[name] = tensors[name].to(draw(DTYPES))
+        if values.is_floating_point() and values.numel():
+            values.flatten()[0] = draw(st.floats(width=32))
+    save_file(tensors, path)
+    path.write_bytes(broken(draw, path.read_bytes()))
+    return [*ASK, folder]
+
+
 def question_file(draw: st.DrawFn, folder: Path) -> list[object]:
     kind = draw(st.sampled_from(["jsonl", "json", "csv", "tsv", "parquet", "jsonl.gz"]))
     path = folder / f"mine.{kind}"
@@ -104,11 +136,20 @@ def question_file(draw: st.DrawFn, folder: Path) -> list[object]:
 
 def packed_row(draw: st.DrawFn, folder: Path) -> list[object]:
     path = folder / f"row.{draw(st.sampled_from(['json', 'npz', 'safetensors']))}"
+    row = draw(st.sampled_from(PACKED))
     if path.suffix == ".json":
-        path.write_text(json.dumps(several(draw, ROW)))
+        row = several(draw, row | draw(st.dictionaries(NAMES, VALUES, max_size=1)))
+        path.write_text(json.dumps(row))
     else:
-        tensors = {k: torch.tensor(one) for k, one in ROW.items() if not isinstance(one, str)}
-        tensors |= draw(st.dictionaries(st.sampled_from([*ROW, "tree", "mask"]), TENSORS))
+        tensors = {}
+        for name, value in row.items():
+            if not isinstance(value, str):
+                tensors[name] = torch.tensor(value)
+        tensors |= draw(st.dictionaries(NAMES, TENSORS, max_size=2))
+        for name in draw(st.lists(st.sampled_from([*tensors]), max_size=2)):
+            cells = tensors[name] = tensors[name].clone().to(draw(DTYPES))
+            if cells.numel():
+                cells.flatten()[draw(st.integers(0, cells.numel() - 1))] = draw(CELLS)
         if path.suffix == ".npz":
             np.savez(path, **{name: one.numpy() for name, one in tensors.items()})
         else:
@@ -120,7 +161,9 @@ def packed_row(draw: st.DrawFn, folder: Path) -> list[object]:
 TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 CHAT = {"chat_template": [{"name": "default", "template": TEMPLATE}], "bos_token": "<s>"}
 READERS: dict[str, Read] = {
-    "config.json": of_json("config.json", FAMILIES["qwen2"]),
+    "config.json": config_file,
+    "weights": weight_file,
+    "tokenizer.json": of_json("tokenizer.json", json.loads(make_tokenizer(bos=False).to_str())),
     "index": of_json("model.safetensors.index.json", {"weight_map": {"a": "model.safetensors"}}),
     "tokenizer_config.json": of_json("tokenizer_config.json", CHAT, "--template", "chat"),
     "question file": question_file,

@@ -16,6 +16,7 @@ from minise.commands.options import ModelOptions, Option
 from minise.errors import InputError
 
 Q = ("--question", "Which is a bird?", "--choice", "wren", "--choice", "trout")
+MORE = tuple(word for i in range(26) for word in ("--choice", f"other {i}"))
 LONG = "\x1b[31m" + "x" * 50_000 + "\x9b\ud800\r\n"
 
 
@@ -50,11 +51,11 @@ LONG = "\x1b[31m" + "x" * 50_000 + "\x9b\ud800\r\n"
         (("ask", "--question", "Why?"), "0 choices"),
         (("ask", "--question", "Why?", "--choice", "a"), "1 choice"),
         (("ask", "--question", "", "--choice", "a", "--choice", "b"), "question"),
-        (("ask", *Q, *["--choice", "x"] * 7, "--grouping", "exact", "--group-size", "7"), "groups"),
+        (("ask", *Q, *MORE[:14], "--grouping", "exact", "--group-size", "7"), "groups"),
         (("ask", *Q, "--choice", ""), "choice 3"),
         (("ask", *Q, "--choice", "\udcff"), "choice 3"),
         (("ask", *Q, *["--choice", "x"] * 1000), "1002"),
-        (("ask", *Q, *["--choice", "x"] * 26, "--group-size", "28"), "26"),
+        (("ask", *Q, *MORE, "--group-size", "28"), "26"),
         (("ask", "--question", "x " * 10_000, *Q[2:], "--choice", "b"), "positions"),
     ],
 )

@@ -91,6 +91,8 @@ def test_groups_know_their_trials_and_the_largest() -> None:
         ((), None, "no group"),
         (((),), None, "no group"),
         ((((0, 1), ()),), None, "a group has no choice"),
+        ((((0, 1), (2, -1)),), None, "index from 0"),
+        ((((0, 1), (2, 2)),), None, "each choice once"),
         ((((0, 1), (2,)),), (1.0,), "1 weights for 2 groups"),
     ],
 )

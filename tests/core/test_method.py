@@ -226,8 +226,6 @@ def test_answers_are_float64_whatever_the_weights_are(qwen: LocalModel) -> None:
 LONG = "Q" * 5000
 TOO_MANY = [f"c{i}" for i in range(27)]
 REFUSED = {
-    "groups of none": (SelfEnsemble(0), OTHER, "group size 0"),
-    "no trials": (SelfEnsemble(2, 0), OTHER, "trials 0"),
     "too many groups": (SelfEnsemble(2, 50_000), OTHER, "50000 trials"),
     "more choices than labels": (Standard(), Question("Q", TOO_MANY), "27 choices"),
     "the null option beyond the labels": (
@@ -251,6 +249,13 @@ def test_what_cannot_be_asked_is_refused_in_one_line_before_a_model_runs(
     assert named in message
     assert "\n" not in message
     assert len(message) < 400
+
+
+def test_a_method_without_groups_or_trials_cannot_be_made() -> None:
+    with pytest.raises(InputError, match="group size 0"):
+        SelfEnsemble(0)
+    with pytest.raises(InputError, match="trials 0"):
+        SelfEnsemble(2, 0)
 
 
 def test_a_text_far_too_long_is_refused_before_its_prompts_are_written(

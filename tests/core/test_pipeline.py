@@ -160,7 +160,7 @@ class Pretends(WritesFirst):
 class Kept:
     blocks: dict[int, list[Written]] = field(default_factory=dict)
 
-    def read(self, block: int) -> list[Written] | None:
+    def read(self, block: int, count: int) -> list[Written] | None:
         return self.blocks.get(block)
 
     def keep(self, block: int, texts: Sequence[Written]) -> None:

@@ -178,5 +178,6 @@ def test_a_prompt_has_at_most_as_many_choices_as_there_are_letters() -> None:
     lists = [["a"], [f"choice {i}" for i in range(26)]]
     prompts = write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", lists)
     assert [len(ids) for ids in prompts.label_ids] == [1, 26]
-    with pytest.raises(Unsuited, match=r"^27 choices .* 26 labels \(A-Z\); use smaller groups$"):
+    said = r"^27 choices .* 26 labels \(A-Z\); ask by self-ensemble, in groups of at most 25$"
+    with pytest.raises(Unsuited, match=said):
         write_prompts(tokenizer, DEFAULT_TEMPLATE, "Q", [*lists, [*lists[1], NULL_OPTION]])

@@ -46,6 +46,7 @@ CHOICES = ["a", "b"]
         (None, CHOICES, {}, "null"),
         ("Q", ["a", " "], {}, "choice 2"),
         ("Q", ["a", 3], {}, "choice 2 is 3"),
+        ("Q", ["a", "b", " a"], {}, 'choices 1 and 3 are both "a"'),
         ("Q", "ab", {}, "columns A, B"),
         ("Q", None, {}, "columns A, B"),
         ("Q", ["a", "\ud800"], {}, "choice 2 is not UTF-8"),

@@ -24,6 +24,22 @@ def test_truncation_and_padding_stored_in_a_tokenizer_are_ignored() -> None:
     assert len(Tokenizer(backend, "t").encode(["a long text"])[0]) == 1 + len("a long text")
 
 
+def test_a_tokenizer_that_draws_its_tokens_is_refused(tmp_path: Path) -> None:
+    """With BPE dropout a text has other ids in every call."""
+    backend = make_tokenizer()
+    backend.model.dropout = 0.0
+    assert Tokenizer(backend, "tiny").encode(["Answer: A"])  # drops none
+    backend.model.dropout = 0.1
+    path = tmp_path / "tokenizer.json"
+    backend.save(str(path))
+    with pytest.raises(InputError, match=r"dropout 0\.1") as caught:
+        Tokenizer.from_file(path)
+    assert str(path) in str(caught.value)
+    assert "not a tokenizer" not in str(caught.value)
+    with pytest.raises(InputError, match="tiny"):
+        Tokenizer(backend, "tiny")
+
+
 def test_decoding_shows_special_tokens() -> None:
     tokenizer = Tokenizer(make_tokenizer(), "tiny")
     tokenizer.backend.add_special_tokens(["<s>", "<|end|>"])

@@ -27,9 +27,9 @@ def test_the_same_rows_are_the_same_questions_in_every_kind_of_file(
 
 def test_one_object_is_one_question_and_other_columns_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "q.json"
-    row = {"question": "Où?", "choices": ["ici", "là", "là"], "id": 7, "note": {"a": "\ud800"}}
+    row = {"question": "Où?", "choices": ["ici", "là", "loin"], "id": 7, "note": {"a": "\ud800"}}
     path.write_text(json.dumps(row))
-    assert load(path).questions == [Question("Où?", ["ici", "là", "là"], "7")]
+    assert load(path).questions == [Question("Où?", ["ici", "là", "loin"], "7")]
 
 
 def test_without_an_id_it_is_the_hash_of_the_content(tmp_path: Path) -> None:

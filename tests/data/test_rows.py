@@ -47,6 +47,15 @@ def test_a_column_of_one_letter_is_no_choice_and_the_last_choices_may_be_blank(
         assert [len(question.choices) for question in task.questions] == [3, 2]
 
 
+@pytest.mark.parametrize("last", [0, False, 0.0])
+def test_a_last_choice_that_is_no_text_is_named_and_not_dropped(
+    tmp_path: Path, last: object
+) -> None:
+    row = {"question": "How many?", "A": "two", "B": "one", "C": last, "answer": "A"}
+    path = write(tmp_path / "mine.jsonl", [row])
+    assert f"choice 3 is {json.dumps(last)}" in refusal(str(path))
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("answer", ["answer", "Answer_Letter"])
 def test_named_columns_are_read_and_others_of_these_names_are_not(

@@ -4,9 +4,9 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,9 +19,10 @@ from minise.evaluation.request import Run, TaskRun, hash_of
 from minise.evaluation.results import Results, between, read_run
 from minise.evaluation.rows import key_of, line_of
 from minise.evaluation.run import evaluate
+from minise.methods.fitted import Fitted, remade
 from minise.methods.saved import SavedAnswer
 from minise.question import Asked
-from tests.evaluation.conftest import saved
+from tests.evaluation.conftest import ABOUT, saved
 
 MakeRun = Callable[..., Run]
 
@@ -112,6 +113,47 @@ def test_fitted_methods_are_made_from_the_lines(
             assert getattr(one, name) == getattr(other, name)
     assert next(iter(answers)) == "vector-scaling(folds=2)"
     assert (tmp_path / "samples-words-vector-scaling(folds=2).jsonl").exists()
+
+
+@dataclass(frozen=True)
+class After(Fitted):
+    """Has the answers of another method."""
+
+    name: ClassVar[str] = "after"
+    of: str = "standard"
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.of,)
+
+    def fit(self, answers: dict[str, list[SavedAnswer]]) -> list[SavedAnswer]:
+        return [remade(answer, answer.probabilities) for answer in answers[self.of]]
+
+
+def chain(asked: list[Asked], **needs: str) -> TaskRun:
+    """A task with fitted methods, and what each of them needs."""
+    variants = [Variant("standard", "standard")]
+    for name, need in needs.items():
+        variants.append(Variant(name, f"{__name__}:After(of={need})"))
+    return TaskRun("words", "own", asked, variants, {})
+
+
+def test_fitted_methods_may_need_each_other_in_any_order(
+    lm: LocalModel, asked: list[Asked], tmp_path: Path
+) -> None:
+    task = chain(asked, a="b", b="c", c="d", d="standard")
+    evaluate(lm, Run([task], ABOUT), tmp_path, print)
+    results = read_run(tmp_path)
+    assert results.left_out == []
+    assert list(results.answers["words"]) == ["standard", "a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("needs", [{"a": "a"}, {"a": "b", "b": "a", "c": "standard"}])
+def test_methods_that_need_each_other_are_refused_before_any_is_asked(
+    asked: list[Asked], needs: dict[str, str]
+) -> None:
+    with pytest.raises(InputError, match=r"^a.* need each other"):
+        chain(asked, **needs)
 
 
 def test_a_fit_that_is_unsuited_is_left_out_with_its_reason(
@@ -205,17 +247,32 @@ def test_the_paper_stands_beside_what_it_ran(tmp_path: Path) -> None:
         assert tables.paper(cell | {"engine": engine}, "accuracy") == printed
     before = cell | {"kind": "without-mask"}  # of a run in which ablations were methods
     assert tables.paper(before, "accuracy") == 19.22
+    under_seeds = {}
+    for name, answers in methods.items():
+        under_seeds[name] = [replace(one, seed=seed) for seed in range(3) for one in answers]
+    seeds = made(tmp_path / "seeds", under_seeds, seeds=[0, 1, 2], **facts)
+    assert "(paper 80.67)" in table_text([seeds])
     fewer = {name: answers[:900] for name, answers in methods.items()}
     assert "paper" not in table_text([made(tmp_path / "fewer", fewer, **facts)])
 
 
 def test_averages_over_tasks_have_the_papers_average(tmp_path: Path) -> None:
-    cell = {"model": "m", "method": "standard", "dataset": "a", "accuracy": 0.4, "questions": 10}
+    cell = {"model": "m", "method": "standard", "dataset": "a", "accuracy": 0.4, "asked": 10}
     cell |= {name: 0.5 for name in tables.NAMES if name != "accuracy"}
     *_, average = tables.with_averages([cell, cell | {"dataset": "b", "accuracy": 0.8}])
-    assert (average["task"], average["questions"]) == ("average", 20)
+    assert (average["task"], average["asked"]) == ("average", 20)
     assert average["accuracy"] == pytest.approx(0.6)
     assert average["accuracy_interval"] is None
+
+
+def test_only_what_is_in_the_tables_is_explained(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", {"standard": answers_of(12, 4)})
+    whole = tables.report([run])
+    assert "under: of the right answers" in whole
+    assert "flips:" not in whole  # of one seed there are none
+    narrow = tables.report([run], width=80)
+    assert "more in report.md" in narrow
+    assert "under: of the right answers" not in narrow
 
 
 def test_columns_line_up_and_fit_the_terminal(tmp_path: Path) -> None:
@@ -224,7 +281,7 @@ def test_columns_line_up_and_fit_the_terminal(tmp_path: Path) -> None:
     )
     for width in (80, 120):
         lines = tables.report([run], width=width).splitlines()
-        assert all(len(line) <= width for line in lines if line.startswith("|"))
+        assert all(len(line) <= width for line in lines)
     tables_of = [part for part in table_text([run]).split("\n\n") if part.startswith("|")]
     assert len(tables_of) == 3
     for part in tables_of:

@@ -191,6 +191,17 @@ def test_memory_is_measured_where_asked_after_a_pass_that_reads_the_weights(
     assert calls == one * (QUESTIONS + 1)
 
 
+def test_where_the_system_does_not_tell_no_memory_is_written(
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(peak, "RESET", tmp_path / "absent")
+    for name in ("reset_peak", "peak_of_memory"):
+        monkeypatch.delattr(peak, name)
+    evaluate(lm, make_run(peak=True), tmp_path / "run", print)
+    rows = read_answers(tmp_path / "run" / STANDARD)
+    assert [row.peak_bytes for row in rows] == [None] * QUESTIONS
+
+
 # Going on
 
 
@@ -264,6 +275,19 @@ def test_another_model_is_refused(lm: LocalModel, make_run: MakeRun, tmp_path: P
             evaluate(lm, make_run(), tmp_path, print)
     finally:
         norm.data[0] -= 1
+
+
+@pytest.mark.parametrize("buffer", ["codes", "scales"])
+def test_a_run_in_4_bits_is_not_continued_with_other_weights(
+    make_run: MakeRun, tmp_path: Path, buffer: str
+) -> None:
+    packed = load("weights/tiny-llama", quantize="nf4")
+    evaluate(packed, make_run(), tmp_path, print)
+    what = json.loads((tmp_path / "run.json").read_text())
+    assert what["parameters"] == sum(x.numel() for x in load(packed.name).decoder.parameters())
+    packed.decoder.model.layers[0].mlp.up_proj.get_buffer(buffer).zero_()
+    with pytest.raises(InputError, match="weights is"):
+        evaluate(packed, make_run(), tmp_path, print)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(

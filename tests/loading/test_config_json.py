@@ -1,5 +1,7 @@
 """The facts of a config.json: read as published, or refused by file, field and value."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,63 +14,36 @@ from tests.support.tiny import ALL_FAMILIES, LLAMA3, SIZES
 LLAMA3_BY_8, LLAMA3_BY_32 = (RopeScaling("llama3", by, 1.0, 4.0, 8192) for by in (8.0, 32.0))
 
 
-def llama3(factor: float) -> dict[str, Any]:
-    return {**LLAMA3, "factor": factor, "original_max_position_embeddings": 8192}
-
-
-def published(model_type: str, shape: tuple[int, ...], **facts: Any) -> dict[str, Any]:
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    raw = dict(zip((*names, "intermediate_size", "vocab_size"), shape, strict=True))
-    return {"model_type": model_type, **raw, **facts}
-
-
-# As their config.json has them; then head size, theta, scaling, window of every layer, positions.
-PUBLISHED: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
-    "Meta-Llama-3-8B": (
-        published("llama", (4096, 32, 32, 8, 14336, 128256), rope_theta=500000.0)
-        | {"max_position_embeddings": 8192, "rope_scaling": None, "attention_bias": False},
-        (128, 500000.0, RopeScaling(), None, 8192),
-    ),
-    "Llama-3.2-1B": (
-        published("llama", (2048, 16, 32, 8, 8192, 128256), head_dim=64, rope_theta=500000.0)
-        | {"max_position_embeddings": 131072, "rope_scaling": llama3(32.0)},
-        (64, 500000.0, LLAMA3_BY_32, None, 131072),
-    ),
-    "DeepSeek-R1-Distill-Llama-8B, newer spelling": (
-        published("llama", (4096, 32, 32, 8, 14336, 128256))
-        | {"max_position_embeddings": 131072}
-        | {"rope_parameters": {"rope_theta": 500000.0, **llama3(8.0)}},
-        (128, 500000.0, LLAMA3_BY_8, None, 131072),
-    ),
-    "Mistral-7B-v0.1": (
-        published("mistral", (4096, 32, 32, 8, 14336, 32000), sliding_window=4096)
-        | {"max_position_embeddings": 32768, "rope_theta": 10000.0},
-        (128, 10000.0, RopeScaling(), 4096, 32768),
-    ),
-    "Qwen2.5-7B": (
-        published("qwen2", (3584, 28, 28, 4, 18944, 152064), use_sliding_window=False)
-        | {"max_window_layers": 28, "sliding_window": 131072, "rope_theta": 1000000.0}
-        | {"max_position_embeddings": 131072},
-        (128, 1000000.0, RopeScaling(), None, 131072),
-    ),
-    "Qwen3-0.6B": (
-        published("qwen3", (1024, 28, 16, 8, 3072, 151936), head_dim=128, rope_theta=1000000)
-        | {"max_position_embeddings": 40960, "sliding_window": None, "max_window_layers": 28},
-        (128, 1000000.0, RopeScaling(), None, 40960),
-    ),
+FILE = Path(__file__).parents[1] / "support" / "published.json"
+RAW: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
+NEWER = "DeepSeek-R1-Distill-Llama-8B, newer spelling"
+RAW[NEWER] = dict(RAW["DeepSeek-R1-Distill-Llama-8B"])
+RAW[NEWER]["rope_parameters"] = {**RAW[NEWER].pop("rope_scaling"), "rope_theta": 500000.0}
+RAW[NEWER].pop("rope_theta")
+# Head size, theta, scaling, window of every layer, positions.
+PUBLISHED: dict[str, tuple[Any, ...]] = {
+    "Meta-Llama-3-8B": (128, 500000.0, RopeScaling(), None, 8192),
+    "Llama-3.2-1B": (64, 500000.0, LLAMA3_BY_32, None, 131072),
+    "DeepSeek-R1-Distill-Llama-8B": (128, 500000.0, LLAMA3_BY_8, None, 131072),
+    NEWER: (128, 500000.0, LLAMA3_BY_8, None, 131072),
+    "SmolLM2-135M": (64, 100000.0, RopeScaling(), None, 8192),
+    "Mistral-7B-v0.1": (128, 10000.0, RopeScaling(), 4096, 32768),
+    "Qwen2.5-7B": (128, 1000000.0, RopeScaling(), None, 131072),
+    "Qwen3-0.6B": (128, 1000000.0, RopeScaling(), None, 40960),
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_checkpoints_are_read_as_they_are(name: str) -> None:
-    raw, (head_dim, theta, scaling, window, positions) = PUBLISHED[name]
-    config = read_config({**raw, "hidden_act": "silu", "tie_word_embeddings": True})
+    raw = RAW[name]
+    head_dim, theta, scaling, window, positions = PUBLISHED[name]
+    config = read_config(raw)
     assert (config.head_dim, config.rope_theta, config.rope_scaling) == (head_dim, theta, scaling)
     assert config.sliding_windows == (window,) * raw["num_hidden_layers"]
     assert config.max_position_embeddings == positions
     assert config.qkv_bias == (raw["model_type"] == "qwen2")
     assert config.qk_norm == (raw["model_type"] == "qwen3")
-    assert config.tie_word_embeddings is True
+    assert config.tie_word_embeddings is raw["tie_word_embeddings"]
     for field in raw.keys() & {"vocab_size", "hidden_size", "intermediate_size", "model_type"}:
         assert getattr(config, field) == raw[field]
 
@@ -128,8 +103,9 @@ def test_every_form_of_the_rotary_facts_is_read_alike(
         {"rope_theta": 500.0, "rope_scaling": older},
         {"rope_theta": 500.0, "rope_scaling": {**older, **scaling}},
         {"rope_parameters": {"rope_theta": 500.0, **scaling}},
-        {"rope_parameters": {"rope_theta": 500.0, **scaling}, "rope_scaling": older},
-        {"rope_parameters": {"rope_theta": 500.0, **older}, "rope_scaling": scaling},
+        {"rope_parameters": scaling, "rope_scaling": older, "rope_theta": 500.0},
+        {"rope_parameters": older, "rope_scaling": {"rope_theta": 500.0, **scaling}}
+        | {"rope_theta": 500.0},
         {"rope_parameters": scaling, "rope_theta": 500.0},
     ]
     configs = [read_config(sizes("llama", **spelling)) for spelling in spellings]
@@ -144,17 +120,19 @@ KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
 @pytest.mark.parametrize(
     ("family", "facts", "windows"),
     [
-        ("llama", {"sliding_window": 5, **ON, "max_window_layers": 0}, (None,) * 3),
+        ("llama", {"sliding_window": None, **ON, "max_window_layers": 0}, (None,) * 3),
+        ("llama", {"layer_types": ["full_attention"] * 3}, (None,) * 3),
         ("mistral", {}, (4096,) * 3),
         ("mistral", {"sliding_window": None}, (None,) * 3),
         ("mistral", {"sliding_window": 5}, (5,) * 3),
+        ("mistral", {"sliding_window": 5, "layer_types": ["sliding_attention"] * 3}, (5,) * 3),
         ("qwen2", {"sliding_window": 5}, (None,) * 3),
         ("qwen2", {"sliding_window": None, **ON, "max_window_layers": 0}, (None,) * 3),
         ("qwen2", ON, (None,) * 3),  # 28 layers of three are full
         ("qwen3", {**ON, "max_window_layers": 0}, (4096,) * 3),
         ("qwen3", {"sliding_window": 5, **ON, "max_window_layers": 1}, (None, 5, 5)),
         ("qwen2", {"sliding_window": 5, **ON, "layer_types": KINDS}, (5, None, 5)),
-        ("qwen2", {"sliding_window": 5, "layer_types": KINDS}, (None,) * 3),
+        ("qwen2", {"sliding_window": 5, "layer_types": ["full_attention"] * 3}, (None,) * 3),
     ],
 )
 def test_each_layer_has_its_own_window(
@@ -179,6 +157,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mlp_bias": True}, "mlp_bias is true"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     ({"tie_word_embeddings": "yes"}, 'tie_word_embeddings is "yes"'),
+    ({"is_causal": False}, "is_causal is false; it must be one of true"),
+    ({"is_causal": None}, "is_causal is null"),
+    ({"use_mrope": True}, "use_mrope is true"),
+    ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1"),
+    ({"attention_bias": 0}, "attention_bias is 0"),
+    # What is not known, whatever it holds.
+    *[
+        ({name: value}, f'the key "{name}" is not read')
+        for name in ("per_layer_config", "attention_chunk_size", "logit_scale", "rope_type", "x")
+        for value in (None, {}, 1)
+    ],
+    ({"rope_scaling": {**LLAMA3, "beta_fast": 32}}, 'rope_scaling: the key "beta_fast" is not'),
     ({"quantization_config": "nf4"}, "quantization_config is "),
     ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
     ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "awq"),
@@ -196,18 +186,30 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ],
     ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor is 1.0"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 'rope_type is "yarn"'),
-    ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, 'rope_type is "dynamic"'),
+    ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, 'type is "dynamic"'),
     ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "rope_scaling is {"),
     ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
-    ({"rope_scaling": {"factor": 4.0}}, "rope_type is missing"),
+    ({"rope_scaling": {"factor": 4.0}}, 'rope_scaling: the key "factor" is not read'),
+    ({"rope_scaling": {"type": "llama3", **LLAMA3, "rope_type": "linear"}}, 'type is "llama3"'),
+    ({"rope_scaling": {"type": "linear", **LLAMA3}}, 'type is "linear"'),
     ({"rope_scaling": "linear"}, 'rope_scaling is "linear"'),
     ({"rope_parameters": {"full_attention": LLAMA3}}, "rope_parameters is {"),
     ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
     ({"rope_scaling": LLAMA3, "rope_parameters": {**LLAMA3, "factor": 2.0}}, "rope_scaling is {"),
     ({"rope_scaling": LLAMA3, "rope_parameters": {"rope_theta": 5.0}}, "rope_scaling is {"),
+    ({"rope_scaling": LLAMA3, "rope_parameters": {**LLAMA3, "rope_theta": 5.0}}, "rope_scaling is"),
+    *[
+        ({"rope_scaling": LLAMA3, "original_max_position_embeddings": value}, f"{value}; it must")
+        for value in (4096, 63, 0)
+    ],
     # Windows.
     ({"model_type": "mistral", "sliding_window": 0}, "sliding_window is 0"),
     ({"model_type": "mistral", "sliding_window": "all"}, 'sliding_window is "all"'),
+    ({"model_type": "mistral", "layer_types": KINDS}, "layer_types is ["),
+    ({"layer_types": KINDS}, "layer_types is ["),
+    ({"sliding_window": 5}, "sliding_window is 5"),
+    ({"model_type": "qwen2", "sliding_window": "all"}, 'sliding_window is "all"'),
+    ({"model_type": "qwen2", "sliding_window": 5, "layer_types": KINDS}, "layer_types is ["),
     ({"model_type": "qwen2", "use_sliding_window": "no"}, 'use_sliding_window is "no"'),
     *[
         ({"model_type": "qwen3", **ON, **facts}, named)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import minise
-from minise.loading.quantize import LEVELS, Packed, pack_weight
+from minise.loading.quantize import LEVELS, Packed, count_weights, pack_weight
 from tests.support.tiny import ALL_FAMILIES, write_checkpoint
 
 FAMILY = ALL_FAMILIES["qwen2"]  # with biases and a tied output
@@ -95,9 +95,21 @@ def test_loading_packs_the_stored_values_of_the_linear_layers_alone(
     for name, one in packed.items():
         stored = plain.pop(f"{name}.weight")
         assert torch.equal(one.weight, layer(stored, dtype).weight)
-    assert {name: x.dtype for name, x in lm.decoder.state_dict().items()} == dict.fromkeys(
+    assert {name: x.dtype for name, x in lm.decoder.named_parameters()} == dict.fromkeys(
         plain, dtype
     )
+
+
+@pytest.mark.parametrize("equal_bits", [False, True])
+def test_all_weights_are_counted_and_in_the_state_also_those_in_4_bits(
+    tmp_path: Path, equal_bits: bool
+) -> None:
+    plain = minise.load(write_checkpoint(tmp_path, FAMILY), equal_bits=equal_bits)
+    lm = minise.load(tmp_path, quantize="nf4", equal_bits=equal_bits)
+    numbers = sum(x.numel() for x in plain.decoder.parameters())
+    assert count_weights(lm.decoder) == count_weights(plain.decoder) == numbers
+    for state in packed_layers(lm).values():
+        assert {"codes", "scales"} <= state.state_dict().keys()
 
 
 # The library itself. It is given every matrix as one long row: on a CPU its 0.50 unpacks others

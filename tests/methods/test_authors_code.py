@@ -141,6 +141,13 @@ def test_each_departure_can_be_switched_alone_and_changes_the_scores(
     assert (switched.scores - paper.scores).abs().max() > 1e-6
 
 
+def test_more_tokens_early_than_the_last_prompt_has_are_refused(
+    qwen: LocalModel, question: Question
+) -> None:
+    with pytest.raises(InputError, match="last_group_early is 10000"):
+        AuthorsCode(last_group_early=10_000).prompts(qwen, question)
+
+
 def test_a_family_without_released_code_is_refused(tmp_path: Path) -> None:
     lm = load_tiny(tmp_path, QWEN3)
     for method in (AuthorsCode(), AuthorsStandard()):

@@ -129,7 +129,7 @@ def test_dirichlet_equals_scikit_learns_regression_on_the_other_folds() -> None:
 @pytest.mark.parametrize(
     ("damage", "folds", "offending"),
     [
-        (lambda cell: cell, 1, "1 folds"),
+        (lambda cell: cell, 1, "folds is 1"),
         (lambda cell: cell[:4], 5, "4 questions"),
         (
             lambda cell: [replace(x, id=f"q{i % 4}", seed=i) for i, x in enumerate(cell)],

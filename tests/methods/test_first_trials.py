@@ -7,6 +7,8 @@ import pytest
 
 from minise import InputError, LocalModel
 from minise.methods.first_trials import FirstTrials, saved_groups
+from minise.methods.fitted import check_needs
+from minise.methods.registry import make_methods
 from minise.methods.saved import SavedAnswer
 from minise.pipeline import answers
 from minise.question import Asked
@@ -51,6 +53,26 @@ def test_they_equal_a_run_of_that_many_trials(
             assert getattr(short, name) == pytest.approx(getattr(alone, name), abs=1e-12)
         assert short.seconds is short.groups is short.logits is None
     assert short.probabilities == most.probabilities  # all of them: to the last bit
+
+
+@pytest.mark.parametrize(
+    ("of", "refusal"),
+    [
+        ("standard", "standard has no trials"),
+        ("dirichlet", "dirichlet has no trials"),
+        ("first-trials(trials=2)", "has no trials"),
+        ("self-ensemble(grouping=exact)", "has no trials"),
+        ("self-ensemble", r"fewer than 9 trials \(8\)"),
+        ("absent", '"absent"'),
+    ],
+)
+def test_what_has_no_such_trials_is_refused_before_it_is_asked(of: str, refusal: str) -> None:
+    others = ["standard", "dirichlet", "first-trials(trials=2)", "self-ensemble"]
+    others.append("self-ensemble(grouping=exact)")
+    methods = make_methods(others, {"trials": 8})
+    methods["mine"] = FirstTrials(of, 9)
+    with pytest.raises(InputError, match=refusal):
+        check_needs(methods)
 
 
 def test_more_trials_than_the_run_has_are_refused(qwen: LocalModel) -> None:

@@ -100,6 +100,19 @@ def test_what_is_drawn_depends_on_the_seed_and_has_answers() -> None:
         draw_solved(2, [*questions[:2], Question("Open?", ["0", "1"])], 0)
 
 
+def test_a_question_has_all_its_shots_also_where_texts_repeat(chat: LocalModel) -> None:
+    """Not its own text among them: others' answers to it would give its own away."""
+    questions = []
+    for i in range(30):
+        questions.append(Question(f"Number {i % 10}?", [f"{i}", "no"], answer=0))
+    for seed in range(3):
+        drawn = draw_solved(5, questions, seed)
+        for asked in questions:
+            [text] = prompts(chat, "standard", asked, solved=drawn).texts
+            assert text.count("Answer: A\n") == 5
+            assert text.count(asked.text) == 1
+
+
 @pytest.mark.parametrize(
     ("held", "problem"),
     [
