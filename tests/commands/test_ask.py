@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,8 @@ def test_an_engine_of_ones_own_answers(scores, text, tmp_path: Path) -> None:
     )
     words = ("--group-size", 2)
     assert scores(f"{mine}:own", *words) == scores("without-mask", *words)
-    assert f"(this run: {mine}:own)" in text(*Q, *words, "--engine", f"{mine}:own")
+    said = " ".join(text(*Q, *words, "--engine", f"{mine}:own").split())
+    assert f"(this run: {mine}:own)" in said
 
 
 def test_a_wrong_engine_is_refused_before_a_model_is_loaded(refused, tmp_path: Path) -> None:
@@ -147,6 +149,7 @@ def test_the_options_of_the_groups_reach_the_method(report) -> None:
         (("--grouping", "independent", "--group-size", 2), 20),
         (("--grouping", "exact", "--group-size", 2), 3 * 2 + 3),
         (("--method", "self-ensemble(trials=2)"), 2),
+        (("--method", "full-list", "--trials", 4), 4),
         (("--method", "cyclic"), 3),
     ]
     for words, count in prompts:
@@ -171,32 +174,83 @@ def test_the_text_has_both_methods_side_by_side(text) -> None:
     assert note not in text("--trials", 1)
     assert out.startswith(
         "What is the capital of Canada?\n\n"
-        "                       Standard inference            Self-Ensemble\n"
-        "  New Delhi              3.7%  █                       5.9%  █\n"
+        "                     Standard inference    Self-Ensemble          score ± error\n"
+        "  New Delhi              3.7%                  5.9% █             6.5% ± 1.9\n"
     )
-    assert "\n  Ottawa                26.4%  ████                >  78.3%  █████████████\n" in out
-    assert "\n  Kingston           >  30.4%  █████                   1.4%\n" in out
-    table = [line for line in out.split("\n\n")[1].splitlines() if "%" in line]
-    assert len({[found.end() for found in re.finditer(r"\.\d%", line)][-1] for line in table}) == 1
+    assert "\n  Ottawa                26.4% ███          >  78.3% ████████     87.2% ± 1.5\n" in out
+    assert "\n  Kingston           >  30.4% ███              1.4%               1.5% ± 0.3\n" in out
     assert out.split("\n\n")[2:4] == [
         "Standard inference answers: Kingston (wrong)\n"
         "  cost: 1 prompt with all 8 choices, 74 tokens",
         "Self-Ensemble answers: Ottawa (right)\n"
         "  cost: 20 trials of groups of 4 = 40 prompts,\n"
-        "    2,060 tokens as separate prompts, 1,709 packed, 1,252 with common prefixes merged "
-        "(this run: tree)\n"
+        "    2,060 tokens as separate prompts, 1,709 packed, 1,252 with common prefixes\n"
+        "    merged (this run: tree)\n"
         "  score: 87.2%, its mean probability in the prompts that list it",
     ]
+    assert max(map(len, out.splitlines())) <= 80
 
 
-def test_the_text_of_one_method_has_no_heading(text) -> None:
-    assert not re.search("^ +Self-Ensemble$", text(*Q, "--method", "self-ensemble"), re.M)
-    out = text(*Q, "--method", "cyclic")
-    assert "\ncyclic answers: " in out
-    assert "3 trials of one group with all 3 choices = 3 prompts" in out
-    assert "all orders of groups of 2 = 9 prompts" in text(
-        *Q, "--grouping", "exact", "--group-size", 2
-    )
+def test_each_method_says_what_it_ran_and_what_its_score_is(text) -> None:
+    for words, prompts, score in (
+        (("--method", "cyclic"), "3 prompts", "its mean probability over the orders"),
+        (("--method", "presence"), "3 prompts", 'its probability against "None of the above"'),
+        (("--grouping", "exact", "--group-size", 2), "9 prompts", "in the prompts that list it"),
+        (("--group-size", 2, "--trials", 3), "3 trials of groups of 2 = 6 prompts", "list it"),
+    ):
+        out = text(*Q, *words)
+        assert f"  cost: {prompts},\n" in out
+        assert re.search(rf"^  score: .*{score}$", out, re.M)
+
+
+def test_a_score_has_the_standard_error_of_its_prompts(text, report) -> None:
+    """And in JSON the interval of 95%; none where all groups run, or one prompt lists a choice."""
+    done = report(*Q, "--group-size", 2)
+    for i, choice in enumerate(done["choices"]):
+        values = []
+        for group in done["groups"]:
+            if i in group["choices"]:
+                values.append(group["probabilities"][group["choices"].index(i)])
+        error = statistics.stdev(values) / len(values) ** 0.5
+        assert f"{choice['score']:6.1%} ± {100 * error:.1f}\n" in text(*Q, "--group-size", 2)
+        low, high = choice["interval"]
+        assert low == pytest.approx(max(0.0, choice["score"] - 1.96 * error))
+        assert high == pytest.approx(min(1.0, choice["score"] + 1.96 * error))
+    for words in (("--grouping", "exact", "--group-size", 2), ("--method", "presence")):
+        assert {choice["interval"] for choice in report(*Q, *words)["choices"]} == {None}
+        assert "±" not in text(*Q, *words)
+
+
+def test_a_lead_within_its_error_is_said(text) -> None:
+    city = ("--question", "Hauptstadt von Finnland?", "--method", "cyclic")
+    choices = ("--choice", "Helsinki", "--choice", "Riga")
+    assert "not sure: its lead over" in text(*city, *choices)
+    assert "not sure" not in text()
+
+
+def test_few_probability_on_the_labels_is_said(text, tmp_path: Path) -> None:
+    template = tmp_path / "odd.json"
+    template.write_text(json.dumps({"cue": ""}))
+    out = text(*Q, "--template", template)
+    assert re.search(r"only \d+% of the probability is on the labels; try another --template", out)
+    assert "on the labels" not in text()
+
+
+def test_the_shipped_model_says_what_it_knows(text) -> None:
+    assert "knows only the small world" in text(*Q)
+    assert "knows only the small world" not in text("--trials", 1)
+
+
+def test_none_of_the_above_can_be_written_in_another_language(
+    text, refused, tmp_path: Path
+) -> None:
+    template = tmp_path / "deutsch.json"
+    template.write_text(json.dumps({"null": "Nichts davon"}))
+    out = text(*Q, "--template", template, "--show-prompts")
+    assert out.count("(D) Nichts davon\nAnswer:") == 20
+    for wrong in ("", 5):
+        template.write_text(json.dumps({"null": wrong}))
+        assert "deutsch.json" in refused("ask", *Q, "--template", template)
 
 
 def test_with_more_choices_than_labels_standard_inference_is_left_out(text, refused) -> None:
@@ -206,7 +260,8 @@ def test_with_more_choices_than_labels_standard_inference_is_left_out(text, refu
     out = text(*words)
     assert "\nNo standard inference: 27 choices" in out
     assert "Self-Ensemble answers" in out
-    assert "26 labels" in refused("ask", *words, "--method", "standard")
+    said = refused("ask", *words, "--method", "standard")
+    assert "26 labels (A-Z); ask by self-ensemble, in groups of at most 25" in said
 
 
 def test_prompts_are_shown_as_the_model_reads_them(text, report) -> None:
@@ -227,7 +282,7 @@ def test_none_of_the_above_has_a_row(text, as_file) -> None:
     """The percentages of the choices are of their sum, which says nothing where it is near 0."""
     wrong = ["New Delhi", "Riyadh", "Kingston", "Baghdad", "Athens", "Tokyo", "Nairobi"]
     out = text("--file", as_file({"question": QUESTION.text, "choices": wrong}))
-    assert re.search(r"^  none of the above .* \d\d\.\d%  mean over all prompts; not", out, re.M)
+    assert re.search(r"^  none of the above .* \d\d\.\d% mean over all prompts$", out, re.M)
     assert "none of the above" not in text(*Q, "--no-null-option")
 
 
@@ -252,10 +307,10 @@ def test_escape_sequences_in_a_question_are_shown_as_text(text, report, as_file)
 def test_bars_are_ascii_where_the_terminal_is(monkeypatch) -> None:
     output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", output)
-    assert main(["ask", "--trials", "1", "--question", "É?", *Q[2:]]) == 0
+    assert main(["ask", "--trials", "2", "--question", "É?", *Q[2:]]) == 0
     out = output.buffer.getvalue().decode("ascii")
     assert out.startswith("\\xc9?\n")
-    assert re.search(r"%  #+$", out, re.M)
+    assert re.search(r"% #+ +\d+\.\d% \+- \d+\.\d$", out, re.M)
 
 
 def test_a_small_model_runs_on_one_thread_unless_told_otherwise(monkeypatch) -> None:
