@@ -71,7 +71,8 @@ def run(options: Options) -> int:
     wanted = Run(tasks, about, shard, keep, experiment.peak)
     evaluate(load_model(options), wanted, options.output, say)
     if shard[1] == 1:
-        return report.run(report.Options((options.output,)))
+        texts = [variant.text for variant in experiment.variants]
+        return report.run(report.Options((options.output,), method=tuple(texts)))
     say(f"shard {shard[0]} of {shard[1]} is done; minise report {options.output} joins all")
     return 0
 

@@ -20,6 +20,9 @@ from minise.loading.plugin import load_extra
 class Options:
     folders: Annotated[tuple[Path, ...], Option("", "DIR...", positional=True)]
     output: Annotated[Path | None, Option("of the report", "DIR", short="-o")] = None
+    method: Annotated[
+        tuple[str, ...], Option("a fitted method of your own, whose file is run", "FILE.py:NAME")
+    ] = ()
 
 
 def run(options: Options) -> int:
@@ -27,7 +30,7 @@ def run(options: Options) -> int:
     from minise.evaluation import figures, tables
     from minise.evaluation.results import between, read_run
 
-    runs = [read_run(folder) for folder in options.folders]
+    runs = [read_run(folder, options.method) for folder in options.folders]
     found = between(tables.labels(runs), runs)
     folder = options.output or options.folders[0]
     make_folder(folder)

@@ -1,7 +1,7 @@
 """The lines of a run's folder, joined where they are of shards, and all numbers made from them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,16 +43,17 @@ class Results:
     content: dict[str, Any]
 
 
-def read_run(folder: Path) -> Results:
-    """Join, fit and measure a run, and write results.json. Raises InputError for a folder that
-    holds no run, a part of another run, or not all answers."""
+def read_run(folder: Path, named: Collection[str] = ()) -> Results:
+    """Join, fit and measure a run, and write results.json. named: the user's own methods that may
+    be fitted: their files are run, and run.json alone must not choose what is run. Raises
+    InputError for a folder that holds no run, a part of another run, or not all answers."""
     facts = read_joined_facts(folder)
     left_out: list[str] = []
     answers: dict[str, ByMethod] = {}
     for task, task_facts in facts.tasks.items():
         done, reasons = read_task(folder, task, task_facts, facts.shards)
         left_out += reasons
-        left_out += fit(folder, done, task, task_facts)
+        left_out += fit(folder, done, task, task_facts, named)
         if not done:
             raise InputError(f"{left_out[0]}; name another method")
         answers[task] = {name: done[name] for name in task_facts.methods if name in done}
@@ -135,13 +136,19 @@ def read_shards(paths: Sequence[Path], facts: TaskFacts) -> list[SavedAnswer]:
     return answers
 
 
-def fit(folder: Path, done: ByMethod, task: str, facts: TaskFacts) -> list[str]:
+def fit(
+    folder: Path, done: ByMethod, task: str, facts: TaskFacts, named: Collection[str]
+) -> list[str]:
     """Add the answers of the fitted methods, those that need one last; why some are left out."""
     methods: dict[str, Fitted] = {}
     for name, method_facts in facts.methods.items():
         if method_facts.fitted:
             with at(f"{folder / 'run.json'}, task {quote(task)}, method {quote(name)}"):
-                _, method = make_method(method_facts.text, facts.options)
+                text = method_facts.text
+                if ":" in text and text not in named:
+                    remedy = f"if you trust it, name it too: minise report --method {quote(text)}"
+                    raise InputError(f"it is code that is no part of minise; {remedy}")
+                _, method = make_method(text, facts.options)
                 if not isinstance(method, Fitted):
                     raise InputError(f"{quote(method_facts.text)} is not fitted; put another back")
             methods[name] = method

@@ -109,6 +109,10 @@ REPORT = {
     "a mark is empty": (content_of(MARK, b""), f"{MARK}: does not say why"),
     "a mark is no text": (content_of(MARK, b"\xff\0"), f"{MARK}: does not say why"),
     "no such method": (value_at(f"{FITTED}/text", "nothing"), 'method "nothing" is unknown'),
+    "code that nobody named": (
+        value_at(f"{FITTED}/text", "./evil.py:Evil"),
+        "if you trust it, name it too: minise report --method",
+    ),
     "a method that is not fitted": (value_at(f"{FITTED}/text", "standard"), "is not fitted"),
     "a name that no file can have": (value_at(f"{FITTED[:-10]}\0", {}), "the name of a file"),
 }
@@ -141,6 +145,25 @@ def test_what_is_no_run_is_refused_by_its_name(
     damage(folder)
     status, out, err = run(capsys, *(EVAL if command == "eval" else ["report"]), folder)
     assert_one_line(status, out, err, [str(folder), named])
+
+
+def test_code_that_only_a_folder_names_is_run_by_no_report(
+    whole: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = Path(shutil.copytree(whole, tmp_path / "run"))
+    mark = tmp_path / "it-ran"
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from pathlib import Path\n"
+        "from minise.methods.calibration import VectorScaling\n"
+        f"Path({str(mark)!r}).touch()\n"
+        "class Mine(VectorScaling):\n    pass\n"
+    )
+    value_at(f"{FITTED}/text", f"{mine}:Mine")(folder)
+    assert run(capsys, "report", folder)[0] == 2
+    assert not mark.exists()
+    assert run(capsys, "report", folder, "--method", f"{mine}:Mine")[0] == 0
+    assert mark.exists()
 
 
 @pytest.mark.parametrize("content", [b"A thesis", b"A thesis\n", b"{}", b'{"id": "another"'])
