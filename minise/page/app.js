@@ -1,6 +1,6 @@
 // The page: its state, its URL (#scene?K=4&...), the tabs, the guess cards, and the start.
 import { button, el, fill } from "./draw.js";
-import { prompts, questionId, trials } from "./method.js";
+import { MOST_CHOICES, MOST_LISTED, prompts, questionId, trials } from "./method.js";
 import { keepRecorded, recordedForward, RecordedTokenizer, tellRecorded } from "./recording.js";
 import { Tokenizer } from "./tokenizer.js";
 import { readCheckpoint, startModel } from "./worker.js";
@@ -14,8 +14,8 @@ import { mean } from "./scene_mean.js";
 import { own } from "./scene_own.js";
 
 const SCENES = [ask, why, split, pack, leak, read, mean, own];
-const DEFAULTS = { q: 2, K: 8, m: 4, N: 20, seed: 0, trial: 1, mask: "own", positions: "reset" };
-const LIMITS = { m: [1, 8], N: [1, 40], seed: [0, 9999] };
+const DEFAULTS = { q: 2, m: 4, N: 20, seed: 0, trial: 1, mask: "own", positions: "reset" };
+const LIMITS = { m: [1, MOST_LISTED], N: [1, 40], seed: [0, 9999] };
 const TYPED = ["choice", "choices", "question", "answer", "own", "scene"]; // not plain values
 const NEW_ROW = ["q", "K", "m", "seed", "trial", "question"]; // with these, Leak has other words
 const LONGEST = { question: 300, choice: 80 };
@@ -27,6 +27,7 @@ const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const app = {
   state: {},
   run: 0,
+  asking: false, // a guess is awaited: what would give it away is not drawn
   label: (i) => String.fromCharCode(65 + i),
   trials: () => {
     const { K, m, N, seed, id } = app.state;
@@ -63,10 +64,11 @@ function pickChoices({ id, question, choices, answer, rank }, K) {
 function ownQuestion({ question, choices, answer }) {
   const texts = choices.map((text) => text.trim().slice(0, LONGEST.choice)).filter(Boolean);
   const known = Number.isInteger(answer) && answer >= 0 && answer < texts.length;
-  const kept = texts.slice(0, 8), first = known && answer < 8 ? answer : 0;
+  const kept = texts.slice(0, MOST_CHOICES);
+  const right = known && answer < MOST_CHOICES ? answer : null, first = right ?? 0;
   const rank = kept.map((_, i) => (i === first ? 0 : i < first ? i + 1 : i));
   return { question: question.trim().slice(0, LONGEST.question), choices: kept,
-    answer: known && answer < 8 ? answer : null, rank };
+    answer: right, rank };
 }
 
 // ------------------------------------------------------------------------------------ state, URL
@@ -85,7 +87,7 @@ function makeState() {
   state.q = typed ? null : state.q;
   state.most = item.choices.length;
   if (app.recorded) keepRecorded(state, app.recorded, app.settings);
-  state.K = clamp(Math.round(Number(state.K)) || 0, 2, state.most);
+  state.K = clamp(Math.round(Number(state.K ?? state.most)) || 0, 2, state.most);
   // One group of all choices would be no group.
   const chosen = "m" in frame.chosen || app.recorded;
   if (!chosen && state.m >= state.K) state.m = Math.ceil(state.K / 2);
@@ -172,18 +174,18 @@ function showFrame(scene) {
   showGuess(scene);
 }
 
-// The guess card. Until there is a guess, some scenes hide their heading and result.
+// The guess card. Until there is a guess, a scene shows its prompt and its axes, but no result.
 function showGuess({ id, guess }) {
   const host = $("guess"), said = frame.guessed[id];
   host.hidden = !guess || Boolean(app.recorded && guess.ofShipped);
-  const open = !host.hidden && said === undefined;
+  const open = app.asking = !host.hidden && said === undefined;
   host.classList.toggle("open", open);
-  frame.sections[id].root.classList.toggle("asking", open && Boolean(guess.hides));
+  frame.sections[id].root.classList.toggle("asking", open);
   if (host.hidden || host.dataset.shown === `${id} ${said}`) return;
   host.dataset.shown = `${id} ${said}`;
   const choose = (i) => () => {
     frame.guessed[id] = i;
-    showGuess({ id, guess });
+    refresh();
     host.querySelector("p").focus();
   };
   if (open) {
@@ -247,7 +249,7 @@ function start() {
     app.forward = recordedForward(app.recorded.answers);
     tellRecorded(app.recorded.why, app.settings, app.name, $("about"), $("where"));
   } else {
-    app.tokenizer = new Tokenizer(checkpoint.tokenizer);
+    app.tokenizer = new Tokenizer(checkpoint.tokenizer, app.config.max_position_embeddings);
     app.forward = startModel(checkpoint).forward;
     fill($("model"), app.name);
   }

@@ -128,29 +128,30 @@ export function bars(host, rows, { max = 1, title = "probability", show = percen
   return host;
 }
 
-// A chart with axes: ticks are [value, text]. Returns the svg and the scales x and y.
-export function plot(host, { height = 220, xs, ys, xTicks, yTicks, xTitle, yTitle,
-  left = 52, right = 14, top = 24, bottom = 44, label = "" }) {
+// A chart with axes: ticks are [value, text]. Returns the scales x and y, and where to draw: `marks`,
+// which `label` describes.
+export function plot(host, { height = 220, xs, ys, xTicks, yTicks, xTitle, yTitle, label,
+  left = 52, right = 14, top = 24, bottom = 44 }) {
   const width = Math.max(host.clientWidth, 240);
   const x = (v) => left + ((v - xs[0]) / (xs[1] - xs[0] || 1)) * (width - left - right);
   const y = (v) => height - bottom - ((v - ys[0]) / (ys[1] - ys[0] || 1)) * (height - top - bottom);
-  const svg = el("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
-    "aria-label": label || `${yTitle} against ${xTitle}` });
+  const axes = el("g", { "aria-hidden": "true" });
+  const marks = el("g", { class: "marks", role: "img", "aria-label": label });
   for (const [value, text] of yTicks) {
     const line = { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) };
-    svg.append(el("line", line),
+    axes.append(el("line", line),
       el("text", { class: "tick", x: left - 8, y: y(value) + 4, "text-anchor": "end" }, text));
   }
   for (const [value, text] of xTicks) {
-    svg.append(el("text", { class: "tick", x: x(value), y: height - bottom + 18,
+    axes.append(el("text", { class: "tick", x: x(value), y: height - bottom + 18,
       "text-anchor": "middle" }, text));
   }
-  svg.append(el("text", { class: "title", x: 0, y: 12 }, yTitle),
+  axes.append(el("text", { class: "title", x: 0, y: 12 }, yTitle),
     el("text", { class: "title", x: (left + width - right) / 2, y: height - 6,
       "text-anchor": "middle" }, xTitle));
   host.classList.add("plot");
-  fill(host, svg);
-  return { svg, x, y, width, height };
+  fill(host, el("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, axes, marks));
+  return { marks, x, y };
 }
 
 // A chart over the layers: of each line its value after every layer, and its place on the axis. The
@@ -160,7 +161,7 @@ export function layerPlot(host, lines, { ink, name, place = (value) => value, ..
   const ticks = lines[0].map((_, l) => [l + 1, `${l + 1}`]).filter((_, l) => l % every === 0);
   const at = plot(host, { xs: [1, L], xTicks: ticks, xTitle: "layer", right: 26, bottom: 38,
     ...options });
-  lines.forEach((line, i) => at.svg.append(el("path", { class: i === ink ? "line" : "faint",
+  lines.forEach((line, i) => at.marks.append(el("path", { class: i === ink ? "line" : "faint",
     [`data-${name}`]: line.join(" "), d: line.map((value, l) =>
       `${l ? "L" : "M"}${at.x(l + 1)} ${at.y(place(value))}`).join("") })));
   return at;

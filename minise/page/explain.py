@@ -10,7 +10,7 @@ from minise.errors import Unsuited
 from minise.lm import LanguageModel, LocalModel
 from minise.model import Decoder
 from minise.page.page import live_page, why_not_live
-from minise.page.recorded import ShownQuestion, check_scenes, recorded_page
+from minise.page.recorded import ShownQuestion, recorded_page
 from minise.question import Question
 
 
@@ -43,10 +43,9 @@ def explain(
     A llama, mistral or qwen2 model of at most 10 million numbers runs in the page, and the question
     can be changed there. Of any other the answers to this question are recorded, which takes some
     60 runs of its prompts; `tell` is called with what is asked at the moment. Raises InputError for
-    more than 8 choices, 8 in a group or 40 trials, for a model that runs elsewhere, and as
-    `self_ensemble` does.
+    more than 26 choices, 25 in a group or 40 trials, for a model that runs elsewhere, and as
+    `standard` and `self_ensemble` do.
     """
-    check_scenes(question, group_size, trials, seed)
     if not (isinstance(lm, LocalModel) and isinstance(lm.decoder, Decoder)):
         what = f"the page looks into the layers of a model, and {lm.name} runs elsewhere"
         raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")

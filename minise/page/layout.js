@@ -41,7 +41,8 @@ function grow(prefix, branches, merge, firstSegment = 0) {
   const last = append(-1, prefix, -1);
   layout.ends = branches.map((branch, g) => append(last, branch, firstSegment + g));
   if (!branches.length || Math.min(...layout.ends) < 0) throw new Error("an empty prompt");
-  return { ...layout, mask: ancestors(layout.parents) };
+  let mask = null; // made when asked for: a row of many trials is long, and only its size is shown
+  return { ...layout, get mask() { return (mask ??= ancestors(layout.parents)); } };
 }
 
 // The mask of a tree: a token attends to its ancestors and itself.

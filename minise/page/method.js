@@ -3,6 +3,8 @@
 import { sha256 } from "./sha256.js";
 
 export const NULL_OPTION = "None of the above";
+export const MOST_CHOICES = 26; // a label for each, A to Z
+export const MOST_LISTED = MOST_CHOICES - 1; // in a group, with the null option
 export const label = (i) => String.fromCharCode(65 + i);
 
 // The default template of minise/prompt.py. `choices` are all that is listed, the null option too.
@@ -44,6 +46,11 @@ export function prompts(tokenizer, question, choices, groups, options = {}) {
     return render(question, nullOption ? [...listed, NULL_OPTION] : listed, options);
   });
   const whole = texts.map((text) => tokenizer.encode(text));
+  const longest = Math.max(...whole.map(({ length }) => length));
+  if (longest > tokenizer.most) {
+    throw new Error(`a prompt has ${longest} tokens, but the model has positions for ${
+      tokenizer.most}; shorten the question or its choices`);
+  }
   const all = [tokenizer.encode(`${question}\n`), ...whole];
   let shared = 0;
   while (shared < all[0].length && all.every((ids) => ids[shared] === all[0][shared])) shared++;

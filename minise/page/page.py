@@ -24,7 +24,7 @@ from minise.question import Question
 FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
 MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a page of 27 MB
 QUESTIONS = 40
-MOST_CHOICES = 8
+WORLD_CHOICES = 8
 # Of a tokenizer.json: what tokenizer.js does not do, and the ways of adding tokens that it has.
 SETTINGS = (
     "dropout",
@@ -110,7 +110,7 @@ def world(count: int = QUESTIONS) -> list[dict[str, Any]]:
 
     The question with K choices is that which `evaluation_questions` draws.
     """
-    by_size = [evaluation_questions(count, K, 0) for K in range(2, MOST_CHOICES + 1)]
+    by_size = [evaluation_questions(count, K, 0) for K in range(2, WORLD_CHOICES + 1)]
     by_text: dict[str, dict[str, Any]] = {}
     for number, largest in enumerate(by_size[-1]):
         # A choice that the question of two lacks, that of three has, and so on.

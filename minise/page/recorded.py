@@ -31,12 +31,14 @@ from minise.grouping import Groups, random_partitions
 from minise.layout import Layout, causal_mask, pack
 from minise.lm import LocalModel, Prompts, check_finite, check_prompts
 from minise.method import SelfEnsemble
-from minise.page.page import MOST_CHOICES, page_of, page_question
+from minise.page.page import page_of, page_question
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
 from minise.question import Question
 from minise.verify.recording import record
 
-MOST_TRIALS = 40  # that the scenes can show
+MOST_CHOICES = len(LABELS)  # that the scenes can show
+MOST_LISTED = MOST_CHOICES - 1  # in a group, with the null option
+MOST_TRIALS = 40
 MOST_SEED = 9999
 GROUPS = 3  # at most, in the row of Leak
 WORDS = 2  # that Leak puts in place of group 1's first choice
@@ -72,7 +74,8 @@ class Said:
 
 @dataclass(frozen=True)
 class ShownQuestion:
-    """The question of a page, and how it is asked: N trials with groups of m."""
+    """The question of a page, and how it is asked: N trials with groups of m. Raises InputError for
+    what the scenes cannot show, and for a prompt beyond the model's positions."""
 
     lm: LocalModel
     question: Question
@@ -80,9 +83,47 @@ class ShownQuestion:
     N: int
     seed: int
 
+    def __post_init__(self) -> None:
+        check_shown("choices", len(self.question.choices), 2, MOST_CHOICES)
+        check_shown("choices in a group", self.m, 1, MOST_LISTED)
+        check_shown("trials", self.N, 1, MOST_TRIALS)
+        check_shown("as seed", self.seed, 0, MOST_SEED)
+        for prompts in (*self.lists, self.prompts):
+            check_prompts(self.lm, prompts)
+
     @cached_property
     def lines(self) -> Lines:
         return Lines(self)
+
+    @cached_property
+    def lists(self) -> list[Prompts]:
+        """The prompts of Ask and Why: 2, 3, ... of the choices, then the first few of them with
+        other labels, and with a text before the list."""
+        count = len(self.question.choices)
+        prompts = []
+        for K in range(2, count + 1):
+            prompts.append(self.list_prompt(K))
+        few = min(IN_WHY, count)
+        prompts.append(self.list_prompt(few, first=IN_WHY))
+        prompts.append(self.list_prompt(few, before="".join(FILLER)))
+        return prompts
+
+    def list_prompt(self, K: int, first: int = 0, before: str = "") -> Prompts:
+        """The prompt of K of the choices, with the labels from number `first` on, and a text before
+        the list. Raises InputError for a label that is not one token."""
+        template = DEFAULT_TEMPLATE
+        item = world_item(self.question)
+        names = []
+        for name, rank in zip(item["choices"], item["rank"], strict=True):
+            if rank < K:
+                names.append(name)
+        text = template.prefix(item["question"]) + before
+        for label, name in zip(LABELS[first:], names, strict=False):
+            text += template.choice.format(label=label, choice=name)
+        text += template.cue
+        [ids] = self.lm.tokenizer.encode([text])
+        label_ids = template.label_ids(self.lm.tokenizer, text, ids, first + K)
+        return Prompts(ids[:-1], [ids[-1:]], [label_ids[first:]])
 
     @cached_property
     def groups(self) -> Groups:
@@ -94,7 +135,6 @@ class ShownQuestion:
     def prompts(self) -> Prompts:
         """Of all trials: a prompt for each group."""
         _, prompts = SelfEnsemble(self.m, self.N).prompts(self.lm, self.question, self.seed)
-        check_prompts(self.lm, prompts)
         return prompts
 
     def prompts_of(self, lists: Sequence[Sequence[str]]) -> Prompts:
@@ -112,8 +152,7 @@ def recorded_page(shown: ShownQuestion, why: str, tell: Callable[[str], object])
     """The page for one question. `why` the model does not run in the page stands there. `tell` is
     called with what is asked.
 
-    Raises InputError for a prompt beyond the model's positions, and for a tokenizer that joins two
-    lines of a prompt.
+    Raises InputError for a tokenizer that joins two lines of a prompt.
     """
     lm = shown.lm
     question = shown.question
@@ -133,14 +172,6 @@ def recorded_page(shown: ShownQuestion, why: str, tell: Callable[[str], object])
         },
     }
     return page_of(embedded)
-
-
-def check_scenes(question: Question, m: int, N: int, seed: int) -> None:
-    """Raise InputError for what the scenes cannot show."""
-    check_shown("choices", len(question.choices), 2, MOST_CHOICES)
-    check_shown("choices in a group", m, 1, MOST_CHOICES)
-    check_shown("trials", N, 1, MOST_TRIALS)
-    check_shown("as seed", seed, 0, MOST_SEED)
 
 
 def check_shown(what: str, value: int, least: int, most: int) -> None:
@@ -214,36 +245,12 @@ def by_layer(recorded: dict[int, Tensor]) -> list[Tensor]:
 
 
 def ask_said(shown: ShownQuestion) -> list[Said]:
-    """Standard inference with 2, 3, ... of the choices, and the two prompts of Why."""
-    count = len(shown.question.choices)
+    """The answers to the prompts of Ask and Why."""
     said = []
-    for K in range(2, count + 1):
-        said.append(list_said(shown, K, LABELS[:K], before=""))
-    few = min(IN_WHY, count)
-    said.append(list_said(shown, few, LABELS[IN_WHY : IN_WHY + few], before=""))
-    said.append(list_said(shown, few, LABELS[:few], before="".join(FILLER)))
+    for prompt in shown.lists:
+        layout = pack(prompt.prefix, prompt.branches)
+        said.append(packed_said(shown.lm, PackedPrompts(layout, prompt.label_ids)))
     return said
-
-
-def list_said(shown: ShownQuestion, K: int, labels: str, before: str) -> Said:
-    """The answer to one list of K of the choices, with these labels, and a text before the list."""
-    item = world_item(shown.question)
-    template = DEFAULT_TEMPLATE
-    names = []
-    for name, rank in zip(item["choices"], item["rank"], strict=True):
-        if rank < K:
-            names.append(name)
-    text = template.prefix(item["question"]) + before
-    for label, name in zip(labels, names, strict=True):
-        text += template.choice.format(label=label, choice=name)
-    text += template.cue
-    answered = [text + template.label.format(label=label) for label in labels]
-    ids, *ids_answered = shown.lm.tokenizer.encode([text, *answered])
-    label_ids = [ids_with_label[-1] for ids_with_label in ids_answered]
-    prompt = Prompts(ids[:-1], [ids[-1:]], [label_ids])
-    check_prompts(shown.lm, prompt)
-    layout = pack(prompt.prefix, prompt.branches)
-    return packed_said(shown.lm, PackedPrompts(layout, prompt.label_ids))
 
 
 def mean_said(shown: ShownQuestion) -> list[Said]:
@@ -348,53 +355,50 @@ def distance(a_D: Tensor, b_D: Tensor) -> float:
 
 
 def read_said(shown: ShownQuestion) -> list[Said]:
-    """The groups of the first trial in one row, and each line of a group hidden from its end."""
+    """Each group of the first trial, and each of its lines hidden from its end."""
     lists = names_of(shown.question, shown.groups.trials[0])
     prompts = shown.prompts_of(lists)
-    layout = pack(prompts.prefix, prompts.branches)
     all_labels: set[int] = set()
     for ids in prompts.label_ids:
         all_labels.update(ids)
     columns = sorted(all_labels)
-    said = [whole_said(shown.lm, PackedPrompts(layout, prompts.label_ids), columns)]
-    P = len(prompts.prefix)
+    said = []
     for number, names in enumerate(lists):
-        end = int(layout.ends[number])
-        start = end + 1 - len(prompts.branches[number])  # the row of the group's first token
+        label_ids = [prompts.label_ids[number]]
+        layout = pack(prompts.prefix, [prompts.branches[number]])
+        said.append(whole_said(shown.lm, PackedPrompts(layout, label_ids), columns))
         stops = shown.lines.stops([*names, NULL_OPTION])
         for first, last in pairwise(stops):
             mask = layout.mask.clone()
-            mask[end, start + first - P : start + last - P] = False
-            hidden_line = layout.replace(mask=mask, ends=torch.tensor([end]))
-            packed = PackedPrompts(hidden_line, [prompts.label_ids[number]])
-            said.append(whole_said(shown.lm, packed, columns))
+            mask[-1, first:last] = False
+            hidden_line = PackedPrompts(layout.replace(mask=mask), label_ids)
+            said.append(whole_said(shown.lm, hidden_line, columns))
     return said
 
 
 @torch.inference_mode()
 def whole_said(lm: LocalModel, packed: PackedPrompts, columns: list[int]) -> Said:
-    """All that Read draws of a row: the attention weights of each end, and the logits of `columns`
-    after each layer, read out as after the last one."""
+    """All that Read draws of one prompt: the attention weights of its end, and the logits of
+    `columns` after each layer, read out as after the last one."""
     decoder = lm.decoder
     layout = packed.layout
+    end = int(layout.ends[0])
     with record(decoder, attention=True) as seen:
         hidden_TD = decoder(layout.tokens, layout.positions, layout.mask)
-    hidden_GD = hidden_TD[layout.ends]
-    logits_GV = decoder.logits(hidden_GD).double().cpu()
-    weights_LHTT = torch.stack(by_layer(seen.attention)).float().cpu()
-    said = Said(layout, label_logits(lm, hidden_GD, packed))
-    for logits_V, end in zip(logits_GV, layout.ends.tolist(), strict=True):
-        lens = []
-        for stream_TD in by_layer(seen.residual):
-            normed_D = decoder.model.norm(stream_TD[end])
-            lens.append(logits_of(lm, normed_D, columns))
-        said.read[end] = {
-            "count": len(logits_V),
-            "total": float(logits_V.logsumexp(dim=0)),
-            "marks": marks_of(logits_V),
-            "attention": in_steps(weights_LHTT[:, :, end]),
-            "lens": lens,
-        }
+    logits_V = decoder.logits(hidden_TD[end]).double().cpu()
+    weights_LHT = torch.stack([weights_HTT[:, end] for weights_HTT in by_layer(seen.attention)])
+    lens = []
+    for stream_TD in by_layer(seen.residual):
+        normed_D = decoder.model.norm(stream_TD[end])
+        lens.append(logits_of(lm, normed_D, columns))
+    said = Said(layout, label_logits(lm, hidden_TD[layout.ends], packed))
+    said.read[end] = {
+        "count": len(logits_V),
+        "total": float(logits_V.logsumexp(dim=0)),
+        "marks": marks_of(logits_V),
+        "attention": in_steps(weights_LHT.cpu()),
+        "lens": lens,
+    }
     return said
 
 

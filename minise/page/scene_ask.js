@@ -1,19 +1,18 @@
 // Ask: one prompt with all choices. With more of them the model is right less often.
 import { bars, button, el, fill, paragraph, plot, slider } from "./draw.js";
-import { prompts, render, softmax, topOf } from "./method.js";
+import { MOST_CHOICES, prompts, render, softmax, topOf } from "./method.js";
 import { switchOff } from "./recording.js";
 
 export const ASKED = 20;
 const askView = { known: new Map(), running: false };
 
 export const ask = {
-  id: "ask", title: "Ask", defaults: { K: 2 },
+  id: "ask", title: "Ask",
   guess: {
     question: "A model gets 20 questions, first with 2 choices each, then with 8. " +
       "What happens to its share of right answers?",
     options: ["It rises", "It stays", "It falls"],
     right: 2,
-    hides: true,
     ofShipped: true, // of 20 questions of the miniature
     because: "The model knows most of these facts, but a longer list of choices confuses it. " +
       "Drag K and see.",
@@ -24,24 +23,24 @@ export const ask = {
 function buildAsk(root, app) {
   const items = app.world.slice(0, ASKED).map(({ question }, i) =>
     el("option", { value: i }, `${i + 1}. ${question}`));
+  askView.own = el("option", { value: "" });
   askView.question = el("select", { id: "ask-question", onchange: (event) =>
-    app.set({ q: Number(event.target.value) }) }, items);
-  askView.K = slider({ label: "K, the number of choices:", min: 2, max: 8, value: app.state.K,
+    app.set({ q: Number(event.target.value) }) }, askView.own, items);
+  askView.K = slider({ label: "K, the number of choices:", min: 2, max: app.state.most, value: app.state.K,
     oninput: (K) => app.set({ K }) });
   askView.prompt = el("pre", { class: "prompt", tabindex: 0, "aria-label": "The prompt" });
   askView.bars = el("div", { id: "ask-bars" });
-  askView.verdict = el("p", { class: "verdict", "aria-live": "polite" });
+  askView.verdict = el("p", { class: "verdict result", "aria-live": "polite" });
   askView.strip = el("div", { id: "ask-strip" });
-  askView.told = el("p", { class: "soft", id: "ask-told" });
+  askView.told = el("p", { class: "soft result", id: "ask-told" });
   root.append(
     el("div", { class: "side" },
-      el("h2", {}, app.recorded ? "The same question, more choices"
-        : "More choices, more mistakes"),
+      el("h2", {}, `The same question${app.recorded ? "" : "s"}, more choices`),
       paragraph("The model reads the question and its choices, the **prompt**. Then it gives " +
         "each label (A), (B), … a probability. The largest is its answer."),
       el("label", { for: "ask-question" }, "Question"), askView.question,
       el("div", { class: "controls" }, askView.K)),
-    el("div", { class: "stage result" },
+    el("div", { class: "stage" },
       askView.verdict, askView.bars,
       el("h3", {}, app.recorded ? "The same question, at each K"
         : `The same for ${ASKED} questions, at each K`), askView.strip, askView.told),
@@ -54,13 +53,14 @@ function buildAsk(root, app) {
 function askTyped(app) {
   const question = el("input", { type: "text", maxlength: 300, "aria-label": "Your question",
     placeholder: "What is the capital of Kenya?" });
-  const choices = el("textarea", { rows: 4, maxlength: 640, "aria-label":
-    "Its choices, one in a line, 2 to 8 of them", placeholder: "Nairobi\nAccra\nLagos" });
+  const choices = el("textarea", { rows: 4, maxlength: 2200, "aria-label":
+    `Its choices, one in a line, 2 to ${MOST_CHOICES} of them`, placeholder: "Nairobi\nAccra\nLagos" });
   const said = el("p", { class: "soft", role: "status" });
   const send = () => {
     const lines = choices.value.split("\n").map((line) => line.trim()).filter(Boolean);
     const fault = !question.value.trim() ? "Write a question."
-      : lines.length < 2 || lines.length > 8 ? "Write 2 to 8 choices, one in a line."
+      : lines.length < 2 || lines.length > MOST_CHOICES
+        ? `Write 2 to ${MOST_CHOICES} choices, one in a line.`
         : new Set(lines).size < lines.length ? "Two choices are the same." : "";
     fill(said, fault);
     if (fault) return;
@@ -77,7 +77,10 @@ function askTyped(app) {
 
 async function updateAsk(app) {
   const { run, state } = app;
-  askView.question.value = state.q === null || state.q >= ASKED ? "" : `${state.q}`;
+  const listed = state.q !== null && state.q < ASKED;
+  askView.own.hidden = listed;
+  fill(askView.own, listed ? "" : state.question);
+  askView.question.value = listed ? `${state.q}` : "";
   askView.K.limit(state.most);
   askView.K.set(state.K);
   const { probabilities, text } = await askModel(app, state);
@@ -159,10 +162,10 @@ function drawAskStrip(app) {
   const wide = Math.min(at.x(1) - at.x(0) - 8, 46);
   for (const { K, asked, right } of columns) {
     for (let i = 0; i < asked; i++) {
-      at.svg.append(el("rect", { class: i < right ? "right" : "wrong", x: at.x(K) - wide / 2,
+      at.marks.append(el("rect", { class: i < right ? "right" : "wrong", x: at.x(K) - wide / 2,
         y: at.y((i + 0.95) / ASKED), width: wide, height: at.y(0) - at.y(high) }));
     }
-    at.svg.append(el("text", { x: at.x(K), y: 32, "text-anchor": "middle",
+    at.marks.append(el("text", { x: at.x(K), y: 32, "text-anchor": "middle",
       class: K === app.state.K ? "here" : "" }, asked ? `${right}` : ""));
   }
   fill(askView.told, done < ASKED ? `The model is answering: ${done} of ${ASKED} questions so far.`
@@ -178,7 +181,8 @@ function drawAskOne(app) {
     const known = askView.known.get(askKey(question, choices));
     if (!known) continue;
     const top = topOf(known.probabilities), wanted = answer ?? top;
-    rows.push({ name: `${K} choices`, value: known.probabilities[wanted], top: top === wanted });
+    rows.push({ name: `${K} choices${answer === null ? `: ${choices[top]}` : ""}`,
+      value: known.probabilities[wanted], top: top === wanted });
   }
   const who = item.answer === null ? "the model's answer" : item.choices[item.answer];
   bars(askView.strip, rows, { title: `probability of ${who}` });

@@ -21,7 +21,6 @@ export const leak = {
     options: ["No, it has a question and choices of its own",
       "Yes, unless something hides the first", "Only if the words are alike"],
     right: 1,
-    hides: true,
     because: "Group 2 attends to all tokens before it in the row, those of group 1 too.",
   },
   build: buildLeak,
@@ -158,26 +157,25 @@ function buildLeak(root, app) {
   view.places.querySelector("legend").className = "unseen"; // the first option says it
   view.about = el("p", { class: "soft" });
   view.bars = el("div", { class: "leak-bars" });
-  view.meter = el("div", { class: "leak-meter", role: "meter", "aria-valuemin": 0,
+  view.meter = el("div", { class: "leak-meter result", role: "meter", "aria-valuemin": 0,
     "aria-label": "Change when the word changes", "aria-valuemax": 1 }, el("i"));
-  view.leaks = el("p", { class: "verdict", "aria-live": "polite" });
-  view.why = el("p", { class: "soft" });
-  view.apart = el("p", { class: "soft", id: "leak-apart" });
-  view.one = el("p", { class: "soft", "aria-live": "polite" });
+  view.leaks = el("p", { class: "verdict result", "aria-live": "polite" });
+  view.why = el("p", { class: "soft result" });
+  view.apart = el("p", { class: "soft result", id: "leak-apart" });
+  view.one = el("p", { class: "soft result", "aria-live": "polite" });
   view.layers = el("div", { id: "leak-layers" });
   root.append(
     el("div", { class: "side" },
-      el("h2", {}, "One group reads another"),
+      el("h2", {}, "Does one group read another?"),
       paragraph("Groups of choices stand in one row behind their question. A token **attends** " +
         "to, that is reads, all tokens before it, unless a **mask** hides them. Change group 1's " +
         "first word: does group 2's answer change?"),
       view.words, view.typed, view.prompt,
-      el("div", { class: "result" },
-        el("h3", {}, el("span", { style: { "--c": colour(1) }, class: "of" }, "Group 2"),
-          "'s answer, now"), view.bars)),
+      el("h3", {}, el("span", { style: { "--c": colour(1) }, class: "of" }, "Group 2"),
+        "'s answer, now"), view.bars),
     el("div", { class: "stage leak-stage" },
       el("figure", { class: "leak-mask" },
-        el("div", { class: "result leak-change" },
+        el("div", { class: "leak-change" },
           el("h3", {}, "Change of the answer when the word changes"), view.leaks, view.meter),
         el("div", { class: "leak-words" }, view.masks, view.places),
         view.picture.root, view.about),
@@ -196,13 +194,13 @@ function leakSwitches(app) {
   return el("div", { class: "leak-switches" },
     paragraph(`${app.recorded ? "" : "Press a block of the mask to hide it. "}The numbers below ` +
       "it are **positions**. “Reset” counts group 2 right after the question, as if it were alone."),
-    el("div", { class: "result" }, view.why,
-      el("h3", {}, "Group 2's distance from a run of its own"),
-      el("div", { class: "leak-cases" }, ["", "no mask", "group mask", ""].map(head),
-        [head("run on"), first, second, view.reference, head("reset"), third, fourth]),
-      view.apart, view.one,
-      el("h3", {}, "The same at its last token, after each layer ℓ"),
-      equation("d_ℓ = ‖ h_ℓ^packed − h_ℓ^alone ‖ / ‖ h_ℓ^alone ‖"), view.layers));
+    view.why,
+    el("h3", {}, "Group 2's distance from a run of its own"),
+    el("div", { class: "leak-cases" }, ["", "no mask", "group mask", ""].map(head),
+      [head("run on"), first, second, view.reference, head("reset"), third, fourth]),
+    view.apart, view.one,
+    el("h3", {}, "The same at its last token, after each layer ℓ"),
+    equation("d_ℓ = ‖ h_ℓ^packed − h_ℓ^alone ‖ / ‖ h_ℓ^alone ‖"), view.layers);
 }
 
 function paintLeak(t, u, allowed) {
@@ -215,7 +213,7 @@ function showLeak(app) {
   const placed = runsOn ? runOn(now.layout) : now.layout, mask = blockMask(blocks, placed);
   leakView.shown = { ...placed, mask };
   const kinds = windowKinds(leakView.shown, window);
-  const most = Math.max(260, Math.min(400, innerHeight - 480)); // all of the scene on one screen
+  const most = Math.max(320, Math.min(400, innerHeight - 480)); // all of the scene on one screen
   picture.draw({ layout: placed, mask, kinds, most });
   fill(leakView.about, window ? leakWindow(app, kinds, window) : null);
   leakView.masks.forEach((one, i) =>
@@ -293,7 +291,7 @@ function showCases(found, answer) {
     cards[i].setAttribute("aria-pressed", `${named === cells && runsOn === onward}`);
     fill(cards[i], el("span", { class: "unseen" },
       `${onward ? "run on" : "reset"}, ${cells === "none" ? "no" : "group"} mask`),
-    miniBars(now, alone, app), el("span", {}, equal ?? changeWords(apart)));
+    miniBars(now, alone, app), el("span", { class: "result" }, equal ?? changeWords(apart)));
   });
   fill(leakView.reference, miniBars(found[0].alone, null, app),
     el("span", {}, "alone: what it must be"));

@@ -30,7 +30,14 @@ export const pack = {
 function buildPack(root, app) {
   packView.counter = el("b", { class: "counter", id: "pack-counter" });
   packView.stages = Object.entries(STAGES).map(([stage, [name]]) => el("button", { type: "button",
-    id: `pack-${stage}`, onclick: () => app.set({ stage }) }, el("b"), ` ${name}`));
+    id: `pack-${stage}`, onclick: () => app.set({ stage }) },
+  el("b", { class: stage === "separate" ? null : "result" }), ` ${name}`));
+  packView.more = el("div", { class: "more" },
+    paragraph("Now each group stands behind the others. Token i may attend to token j (1) or " +
+      "not (0) by the mask M, and its position counts on from the question Q:"),
+    equation("M_ij = 1 if j ≤ i and j ∈ Q ∪ G(i), else 0"),
+    equation("pos(i) = |Q| + place of i in its group G(i)"),
+    paragraph("The next scene shows what goes wrong without them.", { class: "soft" }));
   packView.text = el("p", { "aria-live": "polite", class: "stage-text" });
   packView.words = el("div", { class: "words", id: "pack-words" });
   packView.title = el("h3");
@@ -42,8 +49,8 @@ function buildPack(root, app) {
   root.append(
     el("div", { class: "side" },
       el("h2", {}, "Many prompts in one row"),
-      paragraph("The model reads **tokens**, pieces of words. Reading costs time, so no token " +
-        "should be read twice. **Packing** writes all prompts into one row."),
+      paragraph("The model reads **tokens**, pieces of words, and each of them takes time. " +
+        "**Packing** writes all prompts into one row."),
       el("p", {}, packView.counter, " tokens to read"),
       el("div", { class: "steps", role: "group", "aria-label": "How the prompts are laid out" },
         packView.stages)),
@@ -51,17 +58,13 @@ function buildPack(root, app) {
       el("h3", {}, "The first two prompts. The number below a token is its position."),
       packView.words, packView.title, packView.canvas, packView.pointed,
       el("p", { class: "soft" }, "A square is a token. ", packView.legend, packView.lines)),
-    el("div", { class: "more" },
-      paragraph("Now each group stands behind the others. Token i may attend to token j (1) or " +
-        "not (0) by the mask M, and its position counts on from the question Q:"),
-      equation("M_ij = 1 if j ≤ i and j ∈ Q ∪ G(i), else 0"),
-      equation("pos(i) = |Q| + place of i in its group G(i)"),
-      paragraph("The next scene shows what goes wrong without them.", { class: "soft" })));
+    packView.more);
 }
 
 function updatePack(app) {
   const { state } = app, trials = app.trials();
-  const stage = STAGES[state.stage] ? state.stage : "separate";
+  const known = Object.hasOwn(STAGES, state.stage) && !app.asking;
+  const stage = known ? state.stage : "separate";
   const { prefix, branches } = app.prompts(trials.flat());
   const key = JSON.stringify([prefix, branches]);
   const moved = packView.key === key && packView.stage !== stage;
@@ -78,7 +81,9 @@ function updatePack(app) {
     const name = Object.keys(STAGES)[i];
     fill(one.querySelector("b"), thousands(packView.sizes[name]));
     one.setAttribute("aria-pressed", `${name === stage}`);
+    one.disabled = app.asking && name !== stage;
   });
+  packView.more.hidden = stage === "separate";
   fill(packView.text, STAGES[stage][1]);
   fill(packView.title, `All ${branches.length} prompts: `,
     `${state.N} ${state.N > 1 ? "trials" : "trial"}, `,
@@ -142,8 +147,10 @@ function packPath({ parents, ends }, branch) {
 
 // The largest squares with which all prompts fit the width and the height; where each token is.
 function packPlaces(cells, wide, high) {
-  const prompts = cells.at(-1).prompt + 1, longest = Math.max(...cells.map(({ at }) => at)) + 1;
-  const most = Math.max(...cells.map(({ packed: row }) => row)) + 1;
+  // Counted one by one: a call takes so many arguments only, and these can be more.
+  const largest = (name) => cells.reduce((most, cell) => Math.max(most, cell[name]), 0);
+  const prompts = cells.at(-1).prompt + 1, longest = largest("at") + 1;
+  const most = largest("packed") + 1;
   let size = 9, beside, columns, lines;
   for (; size > 1; size -= 0.5) {
     beside = Math.max(Math.floor((wide + 2 * size) / ((longest + 2) * size)), 1);

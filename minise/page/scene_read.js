@@ -2,7 +2,7 @@
 // that token look.
 import { bars, chooser, el, equation, fill, layerPlot, paragraph, percent, plot,
   shownPiece, slider } from "./draw.js";
-import { packed } from "./layout.js";
+import { separate } from "./layout.js";
 import { NULL_OPTION, render, softmax, topOf } from "./method.js";
 import { switchOff } from "./recording.js";
 
@@ -16,7 +16,6 @@ export const read = {
     options: ["All the probability of their group", `Little: “${NULL_OPTION}” takes most`,
       "Nothing"],
     right: 1,
-    hides: true,
     ofShipped: true, // another model may not take it
     because: `Each prompt ends its list with “${NULL_OPTION}”. Its label takes part in the ` +
       "softmax, so a group of wrong choices can say: none of these.",
@@ -31,10 +30,10 @@ function buildRead(root, app) {
   readView.tokens = el("p", { class: "read-tokens", id: "read-tokens" });
   readView.logits = el("div", { id: "read-logits" });
   readView.bars = el("div", { id: "read-bars" });
-  readView.share = el("p", { class: "soft", id: "read-share" });
+  readView.share = el("p", { class: "soft result", id: "read-share" });
   readView.heads = el("div", { id: "read-heads", role: "group", "aria-label": "Heads" });
   readView.lens = el("div", { id: "read-lens" });
-  readView.told = el("p", { class: "soft", id: "read-told", "aria-live": "polite" });
+  readView.told = el("p", { class: "soft result", id: "read-told", "aria-live": "polite" });
   root.append(
     el("div", { class: "side" },
       el("h2", {}, "One token answers for its group"),
@@ -47,7 +46,7 @@ function buildRead(root, app) {
         "which tokens to read. Each small chart is a head, with a bar for each line; press one " +
         "to see its tokens. The stream x after each layer can be read out as after the last.",
       { class: "soft" }), equation("a_ij = softmax_j ( q_i · k_j / √h )")),
-    el("div", { class: "stage result" },
+    el("div", { class: "stage" },
       el("h3", {}, "1  The logits at the end token"), readView.logits,
       el("div", { class: "row" }, el("h3", {}, "2  Softmax over the labels alone"),
         equation("p_A = exp(z_A) / Σ exp(z)")),
@@ -66,13 +65,13 @@ async function updateRead(app) {
   const at = Math.min(Math.max(Math.round(state.group) || 1, 1), drawn.length) - 1;
   const group = drawn[at];
   const { prefix, branches, labels } = app.prompts(drawn);
-  const layout = packed(prefix, branches);
+  const layout = separate(prefix, [branches[at]])[0];
   const names = [...group.map((i) => state.choices[i]), NULL_OPTION];
-  const parts = readParts(app, layout, at, prefix.length, names);
+  const parts = readParts(app, layout, names);
   const hidden = Math.min(Math.max(Math.round(state.hide) || 0, 0), names.length);
   drawReadControls(app, drawn, at, names.length, hidden);
 
-  const end = layout.ends[at];
+  const [end] = layout.ends;
   const ask = (mask) => readEnd(app, layout, mask, end);
   const plain = await ask(layout.mask);
   const result = hidden ? await ask(readWithout(layout, parts, end, hidden - 1)) : plain;
@@ -107,19 +106,15 @@ function readEvery(logits) {
   return { count: marks.length, total: most + Math.log(sum), marks };
 }
 
-// Of each token of the row the part of the group's prompt that it is in: "question", the number of
-// a choice's line, "cue", or null in other groups. Lines are tokens of their own.
-function readParts(app, layout, at, P, names) {
+// Of each token of the prompt the part that it is in: "question", the number of a choice's line, or
+// "cue". Lines are tokens of their own.
+function readParts(app, { ids }, names) {
   const cue = render("", []).trim();
   const count = (lines) => app.tokenizer.encode(
     render(app.state.question, names.slice(0, lines)).slice(0, -cue.length)).length;
   const stops = [...names.keys(), names.length].map(count); // of the question, then of each line
-  let place = P;
-  return layout.segments.map((segment, t) => {
-    if (segment < 0) return "question";
-    if (segment !== at) return null;
+  return ids.map((_, place) => {
     const line = stops.findIndex((stop) => place < stop);
-    place += 1;
     return line < 0 ? "cue" : line ? line - 1 : "question";
   });
 }
@@ -170,15 +165,16 @@ function drawReadAnswer(app, result, { names, labels, before, right }) {
 // A line for each label: its probability as read after each layer.
 function drawReadLens(app, { lens }, { labels, top }) {
   if (!readView.lens.clientWidth) return;
-  const each = lens.map((logits) => softmax(logits, labels));
+  const each = lens.map((logits) => softmax(logits, labels)), high = 170;
   const at = layerPlot(readView.lens, labels.map((_, i) => each.map((p) => p[i])), { ink: top,
-    name: "lens", height: 170, ys: [0, 1], yTicks: [[0, "0%"], [0.5, "50%"], [1, "100%"]],
+    name: "lens", height: high, ys: [0, 1], yTicks: [[0, "0%"], [0.5, "50%"], [1, "100%"]],
     yTitle: "probability",
     label: `The answer after each layer: ${each.map((p) => app.label(topOf(p))).join(", ")}` });
   let free = -Infinity; // names stand below each other
   for (const i of [...labels.keys()].sort((a, b) => each.at(-1)[b] - each.at(-1)[a])) {
     free = Math.max(at.y(each.at(-1)[i]) + 4, free);
-    at.svg.append(el("text", { x: at.x(lens.length) + 6, y: free, class: i === top ? "here" : "" },
+    if (free > high) break; // no room for more
+    at.marks.append(el("text", { x: at.x(lens.length) + 6, y: free, class: i === top ? "here" : "" },
       app.label(i)));
     free += 11;
   }
@@ -194,15 +190,17 @@ function drawReadLogits(app, logits, { marks: all, count }, labels) {
     label: `Logits of the labels: ${labels.map((id, i) =>
       `${app.label(i)} ${logits[id].toFixed(1)}`).join(", ")}` });
   const marks = all.map((value) => `M${at.x(value).toFixed(1)} ${at.y(0)}v-12`).join("");
-  at.svg.append(el("path", { class: "faint", d: marks, opacity: 0.45 }));
-  let last = -Infinity, up = 0;
-  const order = [...labels.keys()].sort((a, b) => logits[labels[a]] - logits[labels[b]]);
+  at.marks.append(el("path", { class: "faint", d: marks, opacity: 0.45 }));
+  // From the right, a name stands in the first of two lines that has room, or not at all.
+  const last = [Infinity, Infinity];
+  const order = [...labels.keys()].sort((a, b) => logits[labels[b]] - logits[labels[a]]);
   for (const i of order) {
-    const x = at.x(logits[labels[i]]);
-    up = x - last < 12 ? (up + 1) % 2 : 0;
-    last = x;
-    at.svg.append(el("path", { class: "line", d: `M${x} ${at.y(0)}v${-18 - 12 * up}` }),
-      el("text", { x, y: at.y(0) - 20 - 12 * up, "text-anchor": "middle" }, app.label(i)));
+    const x = at.x(logits[labels[i]]), up = last.findIndex((one) => one - x >= 12);
+    const y = at.y(0) - 18 - 12 * Math.max(up, 0);
+    at.marks.append(el("path", { class: "line", d: `M${x} ${at.y(0)}V${y}` }));
+    if (up < 0) continue;
+    last[up] = x;
+    at.marks.append(el("text", { x, y: y - 2, "text-anchor": "middle" }, app.label(i)));
   }
 }
 
@@ -210,7 +208,6 @@ function drawReadLogits(app, logits, { marks: all, count }, labels) {
 function readLooks(weights, { parts, names }) {
   const looks = { lines: names.map(() => 0), question: 0, cue: 0 };
   parts.forEach((part, u) => {
-    if (part === null) return;
     if (typeof part === "number") looks.lines[part] += weights[u];
     else looks[part] += weights[u];
   });
@@ -237,7 +234,8 @@ function drawReadHeads(app, result, shown, layer, head) {
     return el("td", {}, el("button", { type: "button", "aria-pressed": pressed,
       "aria-label": `layer ${l + 1}, head ${h + 1}: ${words}`,
       onclick: () => app.set({ head: `${l + 1}.${h + 1}` }) },
-      el("svg", { viewBox: `0 0 ${wide} 30`, "aria-hidden": "true" }, picture)));
+      el("svg", { viewBox: `0 0 ${wide} 30`, preserveAspectRatio: "none", "aria-hidden": "true" },
+        picture)));
   };
   const many = result.attention[0].length > 8;
   readView.heads.classList.toggle("many", many || result.attention.length > 8);
@@ -256,12 +254,11 @@ function drawReadHeads(app, result, shown, layer, head) {
   "Hide a line to see whether it matters.");
 }
 
-function drawReadTokens(app, layout, { parts, end }, weights) {
-  const shown = layout.ids.map((_, t) => t).filter((t) => parts[t] !== null);
-  fill(readView.tokens, shown.map((t) => {
+function drawReadTokens(app, layout, { end }, weights) {
+  fill(readView.tokens, layout.ids.map((id, t) => {
     const share = weights[t];
     return el("span", { class: t === end ? "read-token end" : "read-token", dir: "auto",
       title: `${percent(share)} of the attention` },
-      shownPiece(app.tokenizer, layout.ids[t]), el("i", { style: { height: `${14 * share}px` } }));
+      shownPiece(app.tokenizer, id), el("i", { style: { height: `${14 * share}px` } }));
   }));
 }

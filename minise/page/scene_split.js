@@ -1,6 +1,6 @@
 // Split: each trial shuffles the choices and cuts them into groups; each group is a short question.
 import { button, colour, el, equation, fill, paragraph, slider } from "./draw.js";
-import { NULL_OPTION } from "./method.js";
+import { MOST_LISTED, NULL_OPTION } from "./method.js";
 
 const splitView = { shown: "" };
 
@@ -32,6 +32,7 @@ function buildSplit(root, app) {
   splitView.told = el("p", { class: "verdict", id: "split-told", "aria-live": "polite" });
   const seed = () => app.set({ seed: (app.state.seed + 1) % 10000, trial: 1 });
   splitView.seed = el("b");
+  splitView.key = el("p", { class: "soft" });
   root.append(
     el("div", { class: "side" },
       el("h2", {}, "Many short questions instead of a long one"),
@@ -41,7 +42,8 @@ function buildSplit(root, app) {
       equation("{1, …, K} = G_1 ∪ G_2 ∪ … ∪ G_⌈K/m⌉"),
       el("p", {}, "One trial can be unlucky. So there are N of them."),
       el("div", { class: "controls" },
-        control("K", "K, choices:", 2, 8), control("m", "m, choices in a group:", 1, 8),
+        control("K", "K, choices:", 2, app.state.most),
+        control("m", "m, choices in a group:", 1, MOST_LISTED),
         control("N", "N, trials:", 1, 40)),
       el("div", { class: "row" }, button("Shuffle again", seed, { id: "split-seed" }),
         el("span", { class: "soft" }, "seed ", splitView.seed)),
@@ -52,29 +54,33 @@ function buildSplit(root, app) {
         el("b", { class: "soft" }, "all choices"), splitView.list), splitView.groups),
       el("h3", {}, "All trials"),
       splitView.rows,
-      el("p", { class: "soft" }, "A line is a trial, a number a choice, a colour a group. ",
-        "Filled: the right answer. Press a line to see its groups above.")));
+      splitView.key));
 }
 
 function updateSplit(app) {
   const { state } = app, trials = app.trials();
+  // Where the right answer is would tell the guess.
+  const right = app.asking ? null : state.answer;
   splitView.K.limit(state.most);
+  splitView.m.limit(Math.min(state.most, MOST_LISTED));
   for (const key of ["K", "m", "N"]) splitView[key].set(state[key]);
   fill(splitView.seed, state.seed);
   const count = trials[0].length, prompts = state.N * count;
   fill(splitView.told, count === 1 ? "One group holds all choices. Choose m below K."
     : `${state.N} ${state.N === 1 ? "trial" : "trials"} × ${count} groups = ${prompts} prompts`);
   fill(splitView.title, `Trial ${state.trial}: “${state.question}”`);
-  drawSplitRows(app, trials);
-  drawSplitGroups(app, trials[state.trial - 1]);
+  fill(splitView.key, "A line is a trial, a number a choice, a colour a group. ",
+    right === null ? "" : "Filled: the right answer. ", "Press a line to see its groups above.");
+  drawSplitRows(app, trials, right);
+  drawSplitGroups(app, trials[state.trial - 1], right);
 }
 
 // The trial's groups.
-function drawSplitGroups({ state, label }, trial) {
-  const key = JSON.stringify([state.choices, trial]);
+function drawSplitGroups({ state, label }, trial, right) {
+  const key = JSON.stringify([state.choices, trial, right]);
   if (splitView.shown === key) return;
   splitView.shown = key;
-  const mark = (i) => (i === state.answer ? { class: "right" } : {});
+  const mark = (i) => (i === right ? { class: "right" } : {});
   const number = (i) => el("small", {}, `${i + 1}`);
   fill(splitView.list, state.choices.map((choice, i) =>
     el("li", mark(i), number(i), " ", el("span", { dir: "auto" }, choice))));
@@ -85,13 +91,14 @@ function drawSplitGroups({ state, label }, trial) {
     el("li", { class: "soft" }, `(${label(group.length)}) ${NULL_OPTION}`)))));
 }
 
-function drawSplitRows({ state, set }, trials) {
+function drawSplitRows({ state, set }, trials, right) {
   const focused = splitView.rows.contains(document.activeElement);
+  splitView.rows.style.setProperty("--wide", `${3 + 1.75 * state.K}rem`);
   fill(splitView.rows, trials.map((trial, t) => {
     const here = t === state.trial - 1;
     const cells = trial.map((group, g) => el("span", { class: "block",
       style: { "--c": colour(g) } }, el("span", { class: "unseen" }, `, group ${g + 1}: `),
-    group.map((i) => [el("i", { class: i === state.answer ? "right" : "" }, i + 1), " "])));
+    group.map((i) => [el("i", { class: i === right ? "right" : "" }, i + 1), " "])));
     const number = el("small", {}, el("span", { class: "unseen" }, "Trial "), t + 1);
     return button([number, cells], () => set({ trial: t + 1 }), {
       "aria-pressed": `${here}`, tabindex: here ? 0 : -1 });

@@ -8,13 +8,12 @@ const WHY_FEW = 4;
 const whyView = { running: false };
 
 export const why = {
-  id: "why", title: "Why", defaults: { K: 8, way: "few" },
+  id: "why", title: "Why", defaults: { way: "few" },
   guess: {
     question: "Eight choices are hard. Four choices with the labels E to H, which the model also " +
       "knows: are they as easy as four with A to D?",
     options: ["As easy", "Harder"],
     right: 1,
-    hides: true,
     ofShipped: true, // of this model's training
     because: "In training, E to H stood only in long lists, far from the question, and rarely. " +
       "So labels and length each cost something alone.",
@@ -24,14 +23,17 @@ export const why = {
 
 // The ways to ask: a name, how many of the choices, and how the prompt is written.
 function whyWays(app) {
-  const most = app.state.most, filler = app.filler.join("");
+  // The other questions may have fewer choices than the reader's own.
+  const most = Math.min(app.state.most, app.world[0].choices.length);
+  const few = Math.min(WHY_FEW, most), filler = app.filler.join("");
+  const labels = (first) => `${app.label(first)} to ${app.label(first + few - 1)}`;
   const ways = {
-    few: ["4 choices, A to D", WHY_FEW, {}],
-    labels: ["4 choices, E to H", WHY_FEW, { first: WHY_FEW }],
-    length: ["4 choices, after a text", WHY_FEW, { filler }],
+    few: [`${few} choices, ${labels(0)}`, few, {}],
+    labels: [`${few} choices, ${labels(WHY_FEW)}`, few, { first: WHY_FEW }],
+    length: [`${few} choices, after a text`, few, { filler }],
     many: [`${most} choices`, most, {}],
   };
-  if (most <= WHY_FEW) delete ways.many;
+  if (few === most) delete ways.many;
   return ways;
 }
 
@@ -42,17 +44,18 @@ function buildWhy(root, app) {
   whyView.title = el("h3");
   whyView.answer = el("div", { id: "why-answer" });
   whyView.prompt = el("pre", { class: "prompt", tabindex: 0, "aria-label": "The prompt" });
+  const wanted = app.world[0].answer === null ? "the model's answer" : "the right choice";
   root.append(
     el("div", { class: "side" },
-      el("h2", {}, app.recorded ? "Labels, or length?" : "Labels and length both cost"),
-      paragraph("A long list has **labels** that a short one has not, E to H. And it has " +
-        "**length**: its choices stand far from the question. Here each comes alone, with four " +
+      el("h2", {}, "Labels, or length?"),
+      paragraph("A long list has **labels** that a short one has not, from E on. And it has " +
+        "**length**: its choices stand far from the question. Here each comes alone, with few " +
         "choices: other labels, or neutral text between the question and the list."),
       paragraph("Self-Ensemble asks short lists only, with the first labels."),
       whyView.ways, el("h3", {}, "The prompt"), whyView.prompt),
-    el("div", { class: "stage result" },
-      el("h3", {}, app.recorded ? "Probability of the right choice, four ways"
-        : `Right answers of ${ASKED}, four ways`), whyView.bars, whyView.told,
+    el("div", { class: "stage" },
+      el("h3", {}, app.recorded ? `Probability of ${wanted}, each way`
+        : `Right answers of ${ASKED}, each way`), whyView.bars, whyView.told,
       whyView.title, whyView.answer));
 }
 
@@ -80,6 +83,14 @@ async function whyOthers(app, ways) {
   if (whyView.running) return;
   whyView.running = true;
   const right = Object.keys(ways).map(() => 0), all = Math.min(ASKED, app.world.length);
+  const draw = (done) => {
+    const rows = Object.values(ways).map(([name], i) => ({ name, value: right[i], top: i === 0 }));
+    bars(whyView.bars, rows, app.recorded ? { show: percent }
+      : { max: ASKED, title: "right answers", show: (value) => `${Math.round(value)}` });
+    fill(whyView.told, done < all ? `${done} of ${all} questions so far.`
+      : app.recorded ? "" : "Each way has the same questions and the same choices.");
+  };
+  draw(0);
   for (const [number, item] of app.world.slice(0, ASKED).entries()) {
     for (const [i, [, K, options]] of Object.values(ways).entries()) {
       if (app.state.scene !== "why") break;
@@ -89,11 +100,7 @@ async function whyOthers(app, ways) {
       right[i] += app.recorded ? probabilities[wanted] : top === wanted ? 1 : 0;
     }
     if (app.state.scene !== "why") break;
-    const rows = Object.values(ways).map(([name], i) => ({ name, value: right[i], top: i === 0 }));
-    bars(whyView.bars, rows, app.recorded ? { show: percent }
-      : { max: ASKED, title: "right answers", show: (value) => `${Math.round(value)}` });
-    fill(whyView.told, number + 1 < all ? `${number + 1} of ${all} questions so far.`
-      : app.recorded ? "" : "Each way has the same questions and the same choices.");
+    draw(number + 1);
   }
   whyView.running = false;
 }

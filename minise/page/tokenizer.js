@@ -22,7 +22,9 @@ function byteCharacters() {
 }
 
 export class Tokenizer {
-  constructor(json) {
+  // most: tokens that the model can read.
+  constructor(json, most) {
+    this.most = most;
     this.ids = new Map(Object.entries(json.model.vocab));
     this.added = new Map((json.added_tokens ?? []).map((token) => [token.content, token.id]));
     this.texts = new Map([...this.ids, ...this.added].map(([text, id]) => [id, text]));

@@ -5,12 +5,20 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("hypothesis", reason="it draws values; the extra [test] has it")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 import minise
 from minise import InputError, LocalModel, Question, explain
+from minise.commands.explain import Options
 from minise.equal_bits.decoder import EqualBits
+from tests.claims.test_readers import bounded
 from tests.support.browser import HOSTILE
+from tests.support.cases import cases
 from tests.support.commands import Q, assert_one_line, run
-from tests.support.tiny import FAMILIES, QWEN3, write_checkpoint
+from tests.support.tiny import ALL_FAMILIES, FAMILIES, QWEN3, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +42,26 @@ def test_text_of_a_user_cannot_end_the_script_or_become_markup(lm: LocalModel) -
     assert "<img" not in page.html
 
 
-def test_more_choices_than_the_page_shows_are_refused(lm: LocalModel) -> None:
-    with pytest.raises(InputError, match="9 choices; the page shows 2 to 8"):
-        explain(lm, Question("Which?", [f"c{i}" for i in range(9)]))
+def test_as_many_choices_are_shown_as_there_are_labels(lm: LocalModel) -> None:
+    choices = [f"c{i}" for i in range(27)]
+    assert '"c25"' in explain(lm, Question("Which?", choices[:26]), 25, 1).html
+    with pytest.raises(InputError, match="27 choices; the page shows 2 to 26"):
+        explain(lm, Question("Which?", choices))
+    with pytest.raises(InputError, match="26 choices in a group; the page shows 1 to 25"):
+        explain(lm, Question("Which?", choices[:26]), 26, 1)
+
+
+def test_a_prompt_that_the_model_cannot_read_is_refused_also_for_a_live_page(
+    lm: LocalModel,
+) -> None:
+    with pytest.raises(InputError, match=r"a prompt has \d+ tokens, but .* positions for \d+"):
+        explain(lm, Question("Which? " * 400, ["a", "b"]))
+
+
+def test_git_does_not_see_the_page_that_the_command_writes() -> None:
+    """At the top of a clone: minise/page/page.html is a source."""
+    ignored = (Path(minise.__file__).parents[1] / ".gitignore").read_text().splitlines()
+    assert f"/{Options().output}" in ignored
 
 
 def test_a_model_that_runs_elsewhere_is_refused(lm: LocalModel) -> None:
@@ -92,3 +117,38 @@ def test_unusable_arguments_are_one_line(
     outcome = run(capsys, "explain", "--model", model, *Q, "--trials", 1, *options)
     assert_one_line(*outcome, [part.format(tmp_path) for part in parts])
     assert not (tmp_path / "page.html").exists()
+
+
+SOUND = {"question": "Which?", "group-size": 2, "trials": 2, "seed": 0}
+STRANGE = st.sampled_from(
+    ["", " ", "a", HOSTILE, "é\0\x1b[2J", "x" * 900, "{label}", "-1", "0", "1", "25", "26", "1e3"]
+)
+MANY = st.sampled_from([2, 3, 8, 25, 26]) | st.sampled_from([0, 27, 1000])
+
+
+@cases(25)
+@given(
+    changes=st.dictionaries(st.sampled_from([*SOUND, "choice"]), STRANGE, max_size=2),
+    many=MANY,
+    family=st.sampled_from(["llama", "qwen3"]),
+)
+def test_any_values_make_a_page_or_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    changes: dict[str, str],
+    many: int,
+    family: str,
+) -> None:
+    model, output = tmp_path / family, tmp_path / "page.html"
+    if not model.exists():
+        write_checkpoint(model, ALL_FAMILIES[family])
+    words = [f"--choice=c{number}" for number in range(many)]
+    for name, value in {**SOUND, **changes}.items():
+        words.append(f"--{name}={value}")
+    output.unlink(missing_ok=True)
+    with bounded():
+        status, out, err = run(capsys, "explain", "--model", model, "--output", output, *words)
+    assert status in (0, 2)
+    assert output.exists() is (status == 0)
+    if status == 2:
+        assert_one_line(status, out, err, [])

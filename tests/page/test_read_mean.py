@@ -1,6 +1,8 @@
 """The scenes Read and Mean of the live page: what they show is what Python computes."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -154,6 +156,19 @@ def test_mean_ends_with_both_ways_on_twenty_questions(scene: View, lm: LocalMode
     for way, count in enumerate(right):
         row = scene.page.locator("#mean-squares .row-of").nth(way)
         assert row.locator("i.right").count() == count
+
+
+def test_mean_says_what_it_is_worth_as_the_page_of_real_models_does(scene: View) -> None:
+    """Percent right and tokens of the column QASC, in docs/real.md."""
+    real = (Path(minise.__file__).parents[1] / "docs" / "real.md").read_text(encoding="utf-8")
+    table = real.partition("<!-- table tokens -->")[2].partition("<!-- end -->")[0]
+    cells = dict(re.findall(r"^\| ([\w =-]+) \| ([^|]+) \|", table, re.MULTILINE))
+    scene.go("mean")
+    told = scene.text("#mean-worth")
+    said = re.findall(r"([\d.]+)% (?:right )?for (\d+)", told)
+    for method, pair in zip(["standard", "N = 5", "Self-Ensemble", "presence"], said, strict=True):
+        percent, tokens = re.findall(r"[\d.]+", cells[method])
+        assert pair == (percent, tokens), method
 
 
 def test_mean_plays_to_the_last_trial_and_stops(scene: View) -> None:

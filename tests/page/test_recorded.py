@@ -21,11 +21,9 @@ from minise.page.recorded import (
     ShownQuestion,
     all_said,
     as_json,
-    ask_said,
     layout_key,
     leak_groups,
     leak_said,
-    mean_said,
     recorded_page,
 )
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
@@ -55,6 +53,18 @@ def file(lm: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = recorded_page(ShownQuestion(lm, QUESTION, M, N, SEED), "the live page has no qwen3", str)
     path.write_text(page, encoding="utf-8")
     return path
+
+
+# As most questions of `minise explain --question`: nobody says which choice is right.
+UNANSWERED = Question("Which is a bird?", [f"kind {number}" for number in range(26)])
+
+
+@pytest.fixture(scope="module")
+def unanswered(browser: Any, lm: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> View:
+    path: Path = tmp_path_factory.mktemp("unanswered") / "page.html"
+    page = recorded_page(ShownQuestion(lm, UNANSWERED, 4, 2, SEED), "no qwen3", str)
+    path.write_text(page, encoding="utf-8")
+    return open_page(browser, path, reduced_motion="reduce", **WIDE)
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +237,52 @@ class TestInTheBrowser:
         assert "no model runs in this page" in view.text("#scene-own")
 
 
+class TestWithoutAKnownAnswer:
+    pytestmark = in_a_browser
+
+    def test_every_scene_opens_with_26_choices(self, unanswered: View) -> None:
+        for name in SCENES:
+            unanswered.go(name)
+            assert unanswered.page.is_visible(f"#scene-{name} h2")
+            assert not unanswered.page.is_visible("#fault"), unanswered.text("#fault")
+        assert unanswered.errors == []
+
+    def test_ask_and_why_speak_of_the_models_answer(self, unanswered: View, lm: LocalModel) -> None:
+        unanswered.go("ask")
+        wanted = minise.standard(lm, UNANSWERED)
+        said = numbers(unanswered, "#ask-bars")
+        assert said == pytest.approx(wanted.probabilities.tolist(), abs=1e-6)
+        answer = UNANSWERED.choices[wanted.prediction]
+        assert unanswered.text("#scene-ask .verdict") == f"The model answers {answer}."
+        assert f"26 choices: {answer}" in unanswered.text("#ask-strip")
+        unanswered.go("why")
+        assert "Probability of the model's answer" in unanswered.text("#scene-why")
+        for name in SCENES:
+            unanswered.go(name)
+            assert "right choice" not in unanswered.text(f"#scene-{name}")
+
+    @pytest.mark.parametrize("width", [1280, 390])
+    def test_mean_shows_both_answers_in_a_line_each(
+        self, unanswered: View, lm: LocalModel, width: int
+    ) -> None:
+        unanswered.page.set_viewport_size({"width": width, "height": 844})
+        unanswered.go("mean?n=2")
+        ensemble = minise.self_ensemble(lm, UNANSWERED, group_size=4, trials=2, seed=SEED)
+        lines = [
+            *("Standard inference", UNANSWERED.choices[minise.standard(lm, UNANSWERED).prediction]),
+            *("Self-Ensemble", UNANSWERED.choices[ensemble.prediction]),
+        ]
+        assert unanswered.page.locator("#mean-squares > *").all_inner_texts() == lines
+        read = "all => all.map(one => one.getBoundingClientRect().height)"
+        heights = unanswered.page.eval_on_selector_all("#mean-squares > *", read)
+        assert max(heights) < 40  # one line
+        unanswered.page.set_viewport_size(WIDE["viewport"])
+
+    def test_split_does_not_speak_of_a_right_answer(self, unanswered: View) -> None:
+        unanswered.go("split")
+        assert "Filled" not in unanswered.text("#scene-split .stage")
+
+
 def ways(flat: Tree) -> dict[str, Layout]:
     """The packed sequence, and with a causal mask, with positions 0, 1, ..., and with both."""
     mask, positions = causal_mask(len(flat.tokens)), torch.arange(len(flat.tokens))
@@ -350,6 +406,5 @@ def test_leak_is_recorded_with_equal_bits(lm: LocalModel) -> None:
 
 def test_a_prompt_beyond_the_models_positions_is_refused(lm: LocalModel) -> None:
     long = replace(QUESTION, text="Which is a bird? " * 70, id="")
-    for asked in (ask_said, mean_said):
-        with pytest.raises(InputError, match=r"a prompt has 1,?\d+ tokens"):
-            asked(ShownQuestion(lm, long, M, N, SEED))
+    with pytest.raises(InputError, match=r"a prompt has 1,?\d+ tokens"):
+        ShownQuestion(lm, long, M, N, SEED)

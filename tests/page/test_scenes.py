@@ -4,8 +4,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+
+pytest.importorskip("hypothesis", reason="it draws addresses; the extra [test] has it")
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 import minise
 from minise import LocalModel, Question
@@ -15,13 +21,18 @@ from minise.lm import branch_logits
 from minise.page.page import world
 from minise.page.recorded import FILLER
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
-from tests.support.browser import MARKS, WIDE, View, open_page
+from tests.support.browser import MARKS, PHONE, WIDE, View, open_page
+from tests.support.cases import cases
 
 pytestmark = MARKS
 
 SCENES = ("ask", "why", "split", "pack", "leak", "read", "mean", "own")
 WORLD = world(40)[:20]
 HOSTILE = "<img src=x onerror=alert(1)>"
+PARAMETERS = ("q", "K", "m", "N", "n", "seed", "trial", "stage", "cells", "positions", "word")
+PARAMETERS += ("group", "hide", "head", "way", "question", "choice", "choice", "answer")
+PARAMETERS += ("own", "scene", "choices", "most", "id", "__proto__")  # none of these is one
+VALUES = ("", "0", "1", "-4", "26", "99", "1e9", "nan", "x", "%00", "%E0%A4%A", "own", "tree", "é")
 Open = Callable[..., View]
 
 
@@ -117,7 +128,7 @@ def test_a_typed_question_is_asked_and_stands_in_the_address(
 ) -> None:
     scene.go("ask")
     scene.page.click("#scene-ask summary")
-    for text, fault in (("only one", "Write 2 to 8"), ("a\na", "the same")):
+    for text, fault in (("only one", "Write 2 to 26"), ("a\na", "the same")):
         scene.page.fill("#scene-ask input[type=text]", HOSTILE)
         scene.page.fill("#scene-ask textarea", text)
         scene.page.click("text=Ask it")
@@ -139,21 +150,150 @@ def test_a_typed_question_is_asked_and_stands_in_the_address(
     assert "trout" in bars(scene)  # the right answer stays
 
 
-def test_heading_and_result_wait_for_a_guess(browser: Any, live_file: Path) -> None:
+# Of each scene with a guess: what stands there at once, and what the model says.
+AT_ONCE = {
+    "ask": (".prompt", "#ask-bars .name", "#ask-bars .axis b", "#ask-strip .title"),
+    "why": (".prompt", "#why-bars .name", "#why-bars .axis b", "#why-answer .name"),
+    "split": ("#split-groups li", "#split-trials button", "#split-told"),
+    "pack": ("#pack-words .token", "#pack-all", "#pack-separate b"),
+    "leak": (".mask canvas", ".leak-bars .name", ".leak-case", "#leak-layers .title"),
+    "read": ("#read-tokens", "#read-bars .name", "#read-logits .tick", "#read-lens .tick"),
+}
+SAID = {
+    "ask": ("#ask-bars .value", ".verdict", "#ask-strip rect", "#ask-told"),
+    "why": ("#why-bars .value", "#why-answer .value"),
+    "split": ("i.right", "li.right"),
+    "pack": ("#pack-packed b", "#pack-tree b"),
+    "leak": (".leak-bars .value", ".verdict", ".leak-meter", ".mini i", "#leak-layers path"),
+    "read": ("#read-bars .value", "#read-share", "#read-logits path", ".heads rect", "[data-lens]"),
+}
+
+
+def seen(view: View, selector: str) -> list[bool]:
+    """Of each element whether it is drawn. (A bar of no width is.)"""
+    read = "at => [...document.querySelectorAll(at)].map(one => "
+    read += "one.checkVisibility({ visibilityProperty: true }))"
+    found: list[bool] = view.page.evaluate(read, selector)
+    return found
+
+
+def test_before_a_guess_all_stands_there_but_what_the_model_says(
+    browser: Any, live_file: Path
+) -> None:
     view = open_page(browser, live_file, guess=False, **WIDE)
-    for name, choice in (
-        ("ask", "It falls"),
-        ("why", "As easy"),
-        ("leak", "Skip"),
-        ("read", "Skip"),
-    ):
+    for name in SAID:
         view.go(name)
-        hidden = f"#scene-{name} h2, #scene-{name} .result"
-        assert not any(one.is_visible() for one in view.page.locator(hidden).all())
-        view.page.click(f"#guess button:text-is('{choice}')")
-        assert all(one.is_visible() for one in view.page.locator(hidden).all())
+        for selector in ("h2", *AT_ONCE[name]):
+            assert set(seen(view, f"#scene-{name} {selector}")) == {True}, (name, selector)
+        for selector in SAID[name]:
+            assert not any(seen(view, f"#scene-{name} {selector}")), (name, selector)
+        view.page.click("#guess .skip")
+        view.settle()
+        for selector in SAID[name]:
+            assert set(seen(view, f"#scene-{name} {selector}")) == {True}, (name, selector)
     view.check(live_file)
     view.page.context.close()
+
+
+def test_pack_shows_no_row_before_its_guess_whatever_the_address_says(
+    browser: Any, live_file: Path
+) -> None:
+    view = open_page(browser, live_file, "pack?stage=tree", guess=False, **WIDE)
+    assert view.page.get_attribute("#pack-separate", "aria-pressed") == "true"
+    assert view.page.is_disabled("#pack-packed")
+    view.page.click("#guess button:text-is('Once')")
+    view.settle()
+    assert view.page.get_attribute("#pack-tree", "aria-pressed") == "true"
+    assert view.text("#guess").startswith("Right: Once.")
+    view.check(live_file)
+    view.page.context.close()
+
+
+@pytest.mark.parametrize("look", [PHONE, WIDE], ids=["phone", "wide"])
+def test_no_scene_has_a_hole_before_or_after_its_guess(
+    browser: Any, live_file: Path, look: dict[str, Any]
+) -> None:
+    """From the top to the foot, what is seen follows what is seen within 120 pixels."""
+    view = open_page(browser, live_file, guess=False, **look)
+    for name in SCENES:
+        view.go(name)
+        for _ in ("before", "after"):
+            assert largest_gap(view) <= 120, name
+            if view.page.locator("#guess .skip:visible").count():
+                view.page.click("#guess .skip")
+                view.settle()
+    view.check(live_file)
+    view.page.context.close()
+
+
+def largest_gap(view: View) -> float:
+    """The pixels of the highest part of the page, down to the scene's end, that shows nothing."""
+    found: float = view.page.evaluate(
+        """() => {
+          const boxes = [];
+          for (const one of document.querySelectorAll("body *")) {
+            const drawn = one.matches("canvas, input, button, select, textarea, .bar .track");
+            const says = [...one.childNodes].some((child) =>
+              child.nodeType === Node.TEXT_NODE && child.data.trim());
+            if (!(drawn || says)) continue;
+            if (!one.checkVisibility({ visibilityProperty: true })) continue;
+            const { top, bottom } = one.getBoundingClientRect();
+            boxes.push([top, bottom]);
+          }
+          boxes.sort(([a], [b]) => a - b);
+          let low = 0, gap = 0;
+          for (const [top, bottom] of boxes) {
+            gap = Math.max(gap, top - low);
+            low = Math.max(low, bottom);
+          }
+          return gap;
+        }"""
+    )
+    return found
+
+
+def test_the_first_scene_starts_with_eight_choices_where_the_answer_is_wrong(
+    browser: Any, live_file: Path
+) -> None:
+    view = open_page(browser, live_file, **WIDE)
+    assert len(bars(view)) == 8
+    assert ": wrong. It is Ottawa." in view.text("#scene-ask .verdict")
+    view.check(live_file)
+    view.page.context.close()
+
+
+def asked_in(address: str, question: Question) -> str:
+    """The address of a scene with a question of the reader's own."""
+    pairs = [("question", question.text), *(("choice", choice) for choice in question.choices)]
+    return f"{address}{'&' if '?' in address else '?'}{urlencode(pairs)}"
+
+
+def test_every_scene_takes_26_choices(scene: View, lm: LocalModel) -> None:
+    question = Question("Which is the bird?", [f"choice {n}" for n in range(26)])
+    scene.go(asked_in("ask", question))
+    wanted = minise.standard(lm, question).probabilities.tolist()
+    assert list(bars(scene).values()) == pytest.approx(wanted, abs=1e-4)
+    assert scene.text("#ask-question option:checked") == question.text
+    for address in (*SCENES, "split?m=1&N=40", "pack?m=1&N=40", "read?m=25", "mean?m=25&n=2"):
+        scene.go(asked_in(address, question))
+        assert not scene.page.is_visible("#fault"), scene.text("#fault")
+        whole, width = scene.page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
+        assert whole <= width, address
+    scene.go(asked_in("split?m=26", question))
+    assert [len(group) for group in trials(scene)[0]] == [25, 1]
+
+
+def test_a_question_longer_than_the_model_reads_is_refused_in_one_line(scene: View) -> None:
+    question = Question("Why? " * 60, [f"{n}{' xylophone' * 7}" for n in range(26)])
+    for name in ("ask", "leak", "read", "mean"):
+        scene.go(asked_in(name, question))
+        told = scene.text("#fault")
+        assert "tokens, but the model has positions for 512; shorten the question" in told
+    scene.go("ask?q=1")
+    assert not scene.page.is_visible("#fault")
+    scene.errors.clear()  # the console had them too
 
 
 def test_four_typed_choices_are_split_into_groups_of_two(scene: View) -> None:
@@ -242,23 +382,33 @@ def test_the_state_stands_in_the_address_and_back_returns(scene: View) -> None:
     assert len(bars(scene)) == 6
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["", "nothing", "ask?K=99&q=-4", "split?m=x&N=1e9&seed=&trial=7", "pack?stage=none&__proto__=1",
-     "ask?own=1&choices=2&scene=leak", "ask?question=q&choice=a", "split?%E0%A4%A"],
-)  # fmt: skip
-def test_a_strange_address_shows_a_scene(scene: View, address: str) -> None:
-    scene.go(address)
+KEYS = st.sampled_from(PARAMETERS)
+STRANGE = st.sampled_from(VALUES)
+
+
+@cases(25)
+@given(
+    name=st.sampled_from([*SCENES, "", "nothing"]),
+    pairs=st.lists(st.tuples(KEYS, STRANGE), max_size=6),
+)
+def test_any_address_shows_a_scene(scene: View, name: str, pairs: list[tuple[str, str]]) -> None:
+    scene.go(f"{name}?{'&'.join(f'{key}={value}' for key, value in pairs)}")
     assert scene.page.locator("main section:visible h2").count() == 1
-    assert not scene.page.is_visible("#fault")
+    assert not scene.page.is_visible("#fault"), scene.text("#fault")
 
 
 def test_arrow_keys_move_through_scenes_trials_and_sliders(scene: View) -> None:
     scene.go("ask")
     scene.page.focus("#tab-ask")
-    for key, name in (("ArrowRight", "why"), ("End", "own"), ("ArrowLeft", "mean"),
-                       ("Home", "ask"), ("ArrowLeft", "ask"), ("ArrowRight", "why"),
-                       ("ArrowRight", "split")):  # fmt: skip
+    for key, name in (
+        ("ArrowRight", "why"),
+        ("End", "own"),
+        ("ArrowLeft", "mean"),
+        ("Home", "ask"),
+        ("ArrowLeft", "ask"),
+        ("ArrowRight", "why"),
+        ("ArrowRight", "split"),
+    ):
         scene.page.keyboard.press(key)
         scene.settle()
         assert scene.page.evaluate("document.activeElement.id") == f"tab-{name}"

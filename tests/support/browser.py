@@ -85,7 +85,7 @@ class View:
     def skip_guesses(self) -> None:
         """Some scenes hide their results until there is a guess."""
         address = self.page.evaluate("location.hash.slice(1)")
-        for name in ("ask", "why", "leak", "read"):
+        for name in ("ask", "why", "split", "pack", "leak", "read"):
             self.go(name)
             if self.page.locator("#guess .skip:visible").count():
                 self.page.click("#guess .skip")
