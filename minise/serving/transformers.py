@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from torch import Tensor
 
 from minise.attention import within
 from minise.engines import Ids, separate
-from minise.errors import InputError, Unsuited, one_line, printable
+from minise.errors import InputError, Unsuited, one_line
 from minise.layout import Tree, causal_mask, pack
 from minise.lm import LocalModel
 from minise.loading.checkpoint import Elsewhere
 from minise.loading.config_json import FULL, SLIDING
 from minise.loading.plugin import find_engine, load_extra
 from minise.loading.source import find_folder
+from minise.serving import say
 from minise.tokenizer import Tokenizer
 
 PACKED = ("tree", "packed")  # engines that promise the numbers of separate prompts
@@ -221,12 +221,6 @@ class Packing:
             self.said = True
             which = f"from {length:,} tokens on " if length else ""
             say(f"{self.name} {which}is asked by separate prompts, because {why}")
-
-
-def say(text: str) -> None:
-    """Print one line on stderr."""
-    with suppress(OSError):  # nobody can be told
-        print(f"minise: {printable(text)}", file=sys.stderr)
 
 
 @dataclass(frozen=True, eq=False)

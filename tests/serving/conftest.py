@@ -14,7 +14,7 @@ import torch
 
 from minise.config import Config
 from minise.model import Decoder
-from tests.support.tiny import FAMILIES, write_checkpoint
+from tests.support.tiny import FAMILIES, make_tokenizer, write_checkpoint
 
 # Whose rotary pairs lie in the file as in a checkpoint, and whose q, k and v have biases.
 QWEN = {**FAMILIES["qwen2"], "use_sliding_window": False, "tie_word_embeddings": False}
@@ -70,17 +70,28 @@ def start_llamacpp(path: Path, slots: int = 1) -> Any:
 
 
 class Pretender(ThreadingHTTPServer):
-    """A server whose model is a function of the prompt. `kind`: whose forms it has. `faults`: what
-    it does to the next requests for tokens, one function each; it may return bytes to send."""
+    """A server whose model is a function of the prompt. `kind`: whose forms it has. `model` and
+    `props`: what it says of itself. `tokenizer`: that of /tokenize; None: it has no such path.
+    `sent`: the last answer of each path. `instead`: what it sends there, whatever it is asked.
+    `faults`: what it does to the next requests for tokens, one function each; it may return bytes
+    to send."""
 
     daemon_threads = True
 
     def __init__(self, kind: str, port: int = 0, gives: int = 1000) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.kind, self.gives, self.url = kind, gives, f"http://127.0.0.1:{self.server_port}"
+        owner = "someone" if kind == "openai" else kind
+        self.model: Any = {"id": "/srv/tiny.gguf", "owned_by": owner, "max_model_len": 1024}
+        self.models: Any = [self.model]
+        self.props: Any = {"total_slots": 2, "default_generation_settings": {"n_ctx": 1024}}
+        self.tokenizer: Any = make_tokenizer(bos=False)
+        self.sent: dict[str, Any] = {}
+        self.instead: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.faults: list[Callable[[Handler], bytes | None]] = []
         self.asked: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
+        self.encodings: set[str | None] = set()
         self.at_once = self.most_at_once = 0
         self.killed = False
         self.lock = threading.Lock()
@@ -107,15 +118,16 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        owner = {"openai": "someone"}.get(self.server.kind, self.server.kind)
-        model = {"id": "/srv/tiny.gguf", "owned_by": owner, "max_model_len": 1024}
-        props = {"total_slots": 2, "default_generation_settings": {"n_ctx": 1024}}
         self.server.keys.add(self.headers["Authorization"])
-        self.send({"/props": props}.get(self.path, {"data": [model]}))
+        says = self.server.props if self.path == "/props" else {"data": self.server.models}
+        self.send(says)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.encodings.add(self.headers["Accept-Encoding"])
         server = self.server
+        if self.path == "/tokenize":
+            return self.tokenize(body)
         with server.lock:
             fault = server.faults.pop(0) if server.faults else None
             server.asked.append(body)
@@ -131,10 +143,20 @@ class Handler(BaseHTTPRequestHandler):
             with server.lock:
                 server.at_once -= 1
 
+    def tokenize(self, body: dict[str, Any]) -> None:
+        if self.server.tokenizer is None:
+            return self.send({"error": "no such path"}, status=404)
+        text = body["content" if self.server.kind == "llamacpp" else "prompt"]
+        self.send({"tokens": self.server.tokenizer.encode(text, add_special_tokens=False).ids})
+
     def send(self, answer: Any, content: bytes | None = None, status: int = 200) -> None:
+        """What the server was told to send on this path counts first."""
+        self.server.sent[self.path] = answer
         content = json.dumps(answer).encode() if content is None else content
+        status, headers, content = self.server.instead.get(self.path, (status, {}, content))
         self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
@@ -172,9 +194,22 @@ def llamacpp(server: Pretender, body: dict[str, Any]) -> Any:
 
 
 def openai(server: Pretender, body: dict[str, Any]) -> Any:
-    log_p = server.log_p(body["prompt"])
+    log_p = server.log_p(body.get("prompt", body.get("messages")))
     top = {f" {letter}": float(log_p[i]) for i, letter in enumerate("ABCDEFGH"[: server.gives])}
+    if "messages" in body:
+        return chat_completion(top)
     return {"choices": [{"text": "x", "logprobs": {"top_logprobs": [top]}}]}
+
+
+def chat_completion(top: dict[str, float]) -> Any:
+    likely = [{"token": name, "logprob": value, "bytes": None} for name, value in top.items()]
+    content = [{**likely[0], "top_logprobs": likely}]
+    message = {"role": "assistant", "content": "x"}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    choice["logprobs"] = {"content": content, "refusal": None}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    facts = {"id": "x", "object": "chat.completion", "created": 1, "model": "tiny"}
+    return {**facts, "choices": [choice], "usage": usage}
 
 
 ANSWERS = {"vllm": vllm, "sglang": sglang, "llamacpp": llamacpp, "openai": openai}

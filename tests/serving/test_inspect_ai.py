@@ -85,28 +85,77 @@ def says(logprobs: dict[str, float] | None) -> ModelOutput:
     return output
 
 
-@pytest.mark.parametrize(("most", "status"), [(40, "success"), (20, "error")])
-def test_other_messages_stay_and_a_missing_label_is_refused(
-    tmp_path: Path, most: int, status: str
-) -> None:
-    """Each epoch draws other groups."""
+def test_other_messages_stay_and_each_epoch_draws_other_groups(tmp_path: Path) -> None:
     asked = set()
 
     def answer(messages: list[Any], tools: Any, choice: Any, config: Any) -> ModelOutput:
         asked.add(tuple(message.text for message in messages))
-        last = {"D": log(0.1)} if config.top_logprobs == 40 else {}
-        return says({"A": log(0.5), "B": log(0.2), "C": log(0.1), **last})
+        return says({"A": log(0.5), "B": log(0.2), "C": log(0.1), "D": log(0.1)})
 
     model = get_model("mockllm/model", custom_outputs=answer)
     messages = [ChatMessageSystem(content="Be brief."), ChatMessageUser(content=TEXTS[0])]
     sample = Sample(input=messages, choices=CITIES, target="A")
-    run = evaluate(tmp_path, [sample], model, epochs=2, top_logprobs=most)
-    assert run.status == status
-    assert status == "success" or '["D"] not among the 3' in run.error.message
+    assert evaluate(tmp_path, [sample], model, epochs=2).status == "success"
     assert {system for system, _ in asked} == {"Be brief."}
     assert all(text.startswith(f"{TEXTS[0]}\n(A) ") for _, text in asked)
     assert all(text.endswith(") None of the above\nAnswer:") for _, text in asked)
-    assert len(asked) == 8 or status == "error"  # 2 epochs of 2 trials of 2 groups
+    assert len(asked) == 8  # 2 epochs of 2 trials of 2 groups
+
+
+@pytest.mark.parametrize("cap", ["it gives no more", "it refuses more"])
+@pytest.mark.parametrize("gives", [60, 300])
+def test_a_missing_label_is_asked_for_with_as_many_tokens_as_there_are(
+    tmp_path: Path, gives: int, cap: str
+) -> None:
+    """Then the sample ends, and the run goes on. The last label is the 90th token."""
+    asked = set()
+
+    def answer(messages: list[Any], tools: Any, choice: Any, config: Any) -> ModelOutput:
+        asked.add(config.top_logprobs)
+        if cap == "it refuses more" and config.top_logprobs > gives:
+            raise ValueError(f"top_logprobs is at most {gives}")
+        if "Oslo" in messages[-1].text.splitlines()[0]:  # the second sample
+            return says({"A": log(0.5), "B": log(0.2), "C": log(0.1), "D": log(0.1)})
+        tokens = ["A", "B", "C", *(f"t{i}" for i in range(86)), "D", *map(str, range(210))]
+        likely = tokens[: min(gives, config.top_logprobs)]
+        return says({token: log(0.3) - i for i, token in enumerate(likely)})
+
+    model = get_model("mockllm/model", custom_outputs=answer)
+    texts = ["Which one?", "Is it Oslo?"]
+    samples = [Sample(input=text, choices=CITIES, target="A") for text in texts]
+    run = evaluate(tmp_path, samples, model)
+    assert run.status == "success"
+    assert run.samples[1].limit is None
+    if gives == 300:
+        assert asked == {20, 100}
+        assert run.samples[0].limit is None
+    else:
+        reason = run.samples[0].limit.reason
+        assert '["D"] not among the' in reason
+        assert "most probable tokens, all that it gives" in reason
+        assert run.samples[0].scores["choice"].value != "C"
+
+
+def test_a_provider_that_gives_no_log_probabilities_ends_the_run(tmp_path: Path) -> None:
+    model = get_model("mockllm/model", custom_outputs=lambda *_: says(None))
+    run = evaluate(tmp_path, [Sample(input=TEXTS[0], choices=CITIES, target="A")], model)
+    assert run.status == "error"
+    assert "gives no log-probabilities; use a provider that does" in run.error.message
+
+
+def test_an_openai_compatible_server_is_asked(
+    pretend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extra brings what that needs."""
+    pytest.importorskip("openai", reason="the extra [harness] is older")
+    server = pretend("openai")
+    monkeypatch.setenv("LOCAL_API_KEY", "none")
+    monkeypatch.setenv("LOCAL_BASE_URL", f"{server.url}/v1")
+    sample = Sample(input=TEXTS[0], choices=CITIES, target="A")
+    run = evaluate(tmp_path, [sample], "openai-api/local/tiny")
+    assert run.status == "success"
+    assert sum(run.samples[0].store["self_ensemble"]) == pytest.approx(1)
+    assert {body["top_logprobs"] for body in server.asked} == {20}
 
 
 @pytest.mark.parametrize("spelled", ["A B", " A B", "\u0120A \u0120B", "\u2581A \u2581B"])

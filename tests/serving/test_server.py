@@ -20,7 +20,7 @@ from minise.errors import InputError, Unsuited
 from minise.evaluation.rows import read_answers
 from minise.method import SelfEnsemble, Standard, ask
 from minise.methods.cloze import Cloze
-from minise.serving import server as serving
+from minise.serving import http as serving
 from tests.serving.conftest import ANSWERS, Handler, Pretender
 
 QUESTION = Question("Which is a bird?", ["wren", "trout", "oak", "ant", "quartz"])
@@ -170,23 +170,30 @@ def test_what_passes_is_asked_again(pretend: Start, folder: Path, faults: list[A
 
 def says(value: str) -> Callable[[Handler], bytes]:
     """An answer of SGLang's form with this value for each label."""
-    read = ",".join(f"[{value},{i},null]" for i in range(288))
-    about = f'"prompt_tokens": null, "output_token_ids_logprobs": [[{read}]]'
-    return lambda handler: f'{{"meta_info": {{{about}}}}}'.encode()
+
+    def answer(handler: Handler) -> bytes:
+        read = ",".join(f"[{value},{i},null]" for i in range(288))
+        count = len(handler.server.asked[-1]["input_ids"])
+        about = f'"prompt_tokens": {count}, "output_token_ids_logprobs": [[{read}]]'
+        return f'{{"meta_info": {{{about}}}}}'.encode()
+
+    return answer
+
+
+def another_count(handler: Handler) -> bytes:
+    handler.server.asked[-1]["input_ids"] = [1, 2, 3]
+    return says("-9.0")(handler)
 
 
 REFUSED = {
     "no JSON": ([lambda handler: b"<html>"], "answers no JSON"),
     "another form": ([lambda handler: b'{"meta_info": []}'], "gives no log-probabilities"),
-    "text for a number": ([says('"x"')], "gives no log-probabilities"),
-    "NaN": ([says("NaN")], "are no log-probabilities"),
-    "a certain label": ([says("-3.4e38")], "are no log-probabilities"),
-    "logits": ([says("7.5")], "are no log-probabilities"),
-    "too much": ([says("-0.1")], "are no log-probabilities"),
-    "another count": (
-        [lambda handler: says("-9.0")(handler).replace(b"null", b"3", 1)],
-        "counts 3 tokens, not",
-    ),
+    "text for a number": ([says('"-1.5"')], "-1.5 is no log-probability"),
+    "NaN": ([says("NaN")], "NaN is no log-probability"),
+    "a certain label": ([says("-3.4e38")], "e\\+38 is no log-probability"),
+    "logits": ([says("7.5")], "7.5 is no log-probability"),
+    "too much": ([says("-0.1")], "of 5 labels add up to 4.524"),
+    "another count": ([another_count], "counts 3 tokens, not"),
     "refusal": ([status(400, f"bad key {KEY}\n")], r"status 400, bad key \*\*\*"),
     "no key": ([status(401, "who are you?")], f"who are you\\?; set {serving.KEY}"),
     "for ever": ([status(500, "no GPU")] * 40, r"does not answer \(status 500, no GPU\)"),
