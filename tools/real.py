@@ -31,7 +31,7 @@ from tools.records import RECORDS, answers_of, gain, minus, numbers, of_subsets,
 
 PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "real-more", "serving", "costs")]
 SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
-SEEN = " †"  # after the name of a pair that was looked at before the plan
+SEEN = ("†", "‡")  # after the name of a pair that somebody had seen: before the plan, before it ran
 
 Spec = dict[str, Any]  # a table of tables.json
 TABLES: dict[str, Spec] = json.loads((RECORDS / "tables.json").read_text("utf-8"))
@@ -67,7 +67,7 @@ def as_numbers(spec: Spec) -> str:
 
 def as_differences(spec: Spec) -> str:
     """rows: a label and two cells; the first minus the second, by exact McNemar tests, corrected by
-    Holm over all rows, and once more over those that nobody had seen before the plan."""
+    Holm over all rows, and once more over those that nobody had seen."""
     found = [minus(a, b) for _, a, b in spec["rows"]]
     corrected = holm([one["mcnemar_p"] for one in found])
     unseen = [i for i, (label, _, _) in enumerate(spec["rows"]) if not label.endswith(SEEN)]
