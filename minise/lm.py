@@ -158,7 +158,12 @@ class LocalModel:
     def ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
         """Hidden states (G, D) at the ends of the prompts, by this model's engine."""
         run = self.own_engine or ENGINES[self.engine]
-        return run(self.decoder, prefix, branches)
+        hidden_GD = run(self.decoder, prefix, branches)
+        if hidden_GD.dim() != 2 or len(hidden_GD) != len(branches):
+            gives = f"the engine {self.engine} gives a tensor {tuple(hidden_GD.shape)}"
+            wanted = f"give ({len(branches)}, D), a hidden state for the end of each branch"
+            raise InputError(f"{gives}; {wanted}")
+        return hidden_GD
 
     @torch.inference_mode()
     def logits(self, prompts: Prompts) -> list[LabelLogits]:

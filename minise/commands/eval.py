@@ -129,6 +129,9 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
             questions.setdefault(task.name, []).extend(asked)
     runs = []
     for name, task in tasks.items():
+        if all(asked.question.answer is None for asked in questions[name]):
+            remedy = "if a column has the answers, name it: --columns question=HEADER,answer=HEADER"
+            say(f"{name}: no question has an answer, so nothing is scored; {remedy}")
         options_of_all = settings(options, task)
         runs.append(
             TaskRun(name, task.dataset, questions[name], experiment.variants, options_of_all)

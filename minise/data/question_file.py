@@ -14,6 +14,7 @@ from typing import Any
 from minise.errors import InputError, one_line, quote
 
 Row = dict[str, Any]  # by the headers of the file's columns
+SHEETS = (".xlsx", ".xls", ".ods", ".numbers")  # of programs for tables, which nothing here reads
 MOST_BYTES = 256 << 20  # of a file, unpacked; the paper's largest has 9 MiB
 
 
@@ -34,8 +35,13 @@ def split_name(path: Path) -> tuple[str, str]:
 def read_rows(path: Path) -> list[Placed]:
     """The rows of a file."""
     _, kind = split_name(path)
-    if not kind or not os.path.isfile(path):  # a device may never end
-        raise InputError(f"{path}: no task (qasc, ...), no file of .{', .'.join(READERS)}")
+    if not kind:
+        remedy = "save a sheet as .csv" if path.suffix.lower() in SHEETS else "name another"
+        raise InputError(
+            f"{path}: no task (qasc, ...), no file of .{', .'.join(READERS)}; {remedy}"
+        )
+    if not os.path.isfile(path):  # a device may never end
+        raise InputError(f"{path}: no such file; give the path of one")
     word = "row" if kind in ("json", "parquet") else "line"
     rows = []
     try:

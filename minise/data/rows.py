@@ -59,7 +59,9 @@ def own_fields(rows: Sequence[Row], columns: str) -> list[Fields]:
     has_list = "choices" in found.headers
     choice_names = [] if has_list else _choice_columns(found.headers)
     if "question" not in found.headers or not (choice_names or has_list):
-        raise InputError(f"no columns of a question and its choices; {SAY}; {_listed(headers)}")
+        lists = "or, where one column has lists of choices, question=HEADER,choices=HEADER"
+        none = "no columns of a question and its choices"
+        raise InputError(f"{none}; {SAY}, {lists}; {_listed(headers)}")
 
     choices = []
     answers = []

@@ -62,6 +62,7 @@ def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
     """What must be equal for a run to go on in a folder, as JSON gives it back."""
     what = dict(run.about)
     what.update(describe_model(lm))
+    what["tokenizer"] = hash_of([lm.tokenizer.backend.to_str()])
     what["versions"] = {"minise": __version__, "torch": torch.__version__}
     what["shards"] = run.shard[1]
     what["keep"] = {"groups": run.keep.groups, "text": run.keep.text}

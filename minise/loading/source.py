@@ -12,6 +12,7 @@ from minise.errors import InputError, one_line, shorten
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # of weights in several files
+MOST_JSON = 64 * 2**20  # bytes: the largest index that is published has a quarter
 # Fetched before the weights: an unsupported model is refused before gigabytes are downloaded.
 SMALL_FILES = [
     "config.json",
@@ -109,8 +110,10 @@ def weight_files(folder: Path, source: str, commit: str | None) -> list[Path]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises InputError for a missing or damaged one."""
+    """The content of a JSON file. Raises InputError for a missing, damaged or huge one."""
     try:
+        if os.path.getsize(path) > MOST_JSON:
+            raise ValueError(f"has more than {MOST_JSON // 2**20} MiB")
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {one_line(error)}; {instead(path.parent)}") from None

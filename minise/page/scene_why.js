@@ -65,7 +65,7 @@ async function updateWhy(app) {
   const [name, K, options] = ways[way];
   fill(whyView.ways, Object.entries(ways).map(([one, [text]]) =>
     button(text, () => app.set({ way: one }), { "aria-pressed": `${one === way}` })));
-  const item = state.q === null ? app.asked : app.world[state.q];
+  const item = state.q === null ? state.own ?? app.asked : app.world[state.q];
   const picked = app.pick(item, Math.min(K, item.choices.length));
   const { probabilities, text } = await askModel(app, picked, options);
   if (run !== app.run) return;

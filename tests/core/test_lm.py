@@ -107,3 +107,11 @@ def test_what_is_just_allowed_passes(qwen: LocalModel) -> None:
     check_finite(qwen, torch.zeros(2, 2), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     check_prompts(qwen, Prompts([4] * 1023, [[287]], [[0, 287]]))
     branch_logits(qwen, [4] * 1023, [[287]], columns=[0, 287])
+
+
+def test_an_engine_that_gives_other_rows_is_refused_by_its_shape(lm: LocalModel) -> None:
+    prompts = ([5, 6, 7], [[8], [9, 10]])
+    for wrong in (lambda hidden: hidden[None], lambda hidden: hidden[:1]):
+        engine = lambda *given, wrong=wrong: wrong(ENGINES["tree"](*given))  # noqa: E731
+        with pytest.raises(InputError, match=r"gives a tensor .*; give \(2, D\)"):
+            replace(lm, own_engine=engine).ends(*prompts)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -180,3 +181,24 @@ def test_without_the_extra_it_is_named(
     assert run(f"{SMALL} standard -o", str(tmp_path)) == 2
     assert run("report", str(tmp_path)) == 2
     assert capsys.readouterr().err.count("minise[eval]") == 2
+
+
+def test_a_run_with_another_tokenizer_is_another_run(tmp_path: Path, capsys: Capture) -> None:
+    """Its prompts are other ids: of a server nothing else would tell the two apart."""
+    other = Path(shutil.copytree("weights/tiny-llama", tmp_path / "other"))
+    content = json.loads((other / "tokenizer.json").read_text("utf-8"))
+    content["added_tokens"][0]["special"] = not content["added_tokens"][0]["special"]
+    words = f"{SMALL} standard -o {tmp_path / 'run'} --model {other}"
+    assert run(words) == 0
+    (other / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    assert run(words) == 2
+    assert "tokenizer is" in capsys.readouterr().err
+
+
+def test_questions_without_answers_are_said_before_they_run(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("question,A,B,kind\nWhich is a bird?,wren,oak,wren\n")
+    assert run(f"eval --task {file} --method standard -o {tmp_path / 'run'}") == 0
+    assert "mine: no question has an answer, so nothing is scored" in capsys.readouterr().err

@@ -143,7 +143,7 @@ def test_fitted_methods_may_need_each_other_in_any_order(
 ) -> None:
     task = chain(asked, a="b", b="c", c="d", d="standard")
     evaluate(lm, Run([task], ABOUT), tmp_path, print)
-    results = read_run(tmp_path)
+    results = read_run(tmp_path, [variant.text for variant in task.variants])
     assert results.left_out == []
     assert list(results.answers["words"]) == ["standard", "a", "b", "c", "d"]
 

@@ -202,3 +202,11 @@ def test_gguf_beside_a_config_is_named_whatever_else_is_missing(
     (tmp_path / lost).rename(tmp_path / "small.gguf")
     with pytest.raises(InputError, match=rf"{lost}.*python -m tools\.from_gguf"):
         minise.load(tmp_path)
+
+
+def test_a_huge_config_is_refused_before_it_is_read(tmp_path: Path, llama_folder: Path) -> None:
+    folder = shutil.copytree(llama_folder, tmp_path / "huge")
+    with (folder / "config.json").open("r+b") as file:
+        file.truncate(2**40)  # without blocks on the disk
+    with pytest.raises(InputError, match=r"config.json: has more than 64 MiB"):
+        minise.load(folder)

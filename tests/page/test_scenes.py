@@ -301,6 +301,11 @@ def test_four_typed_choices_are_split_into_groups_of_two(scene: View) -> None:
     assert [len(group) for group in trials(scene)[0]] == [2, 2]
 
 
+def test_why_asks_a_typed_question(scene: View) -> None:
+    scene.go("why?question=The+opposite+of+hot&choice=cold&choice=warm&choice=red&choice=tall")
+    assert scene.text("#scene-why .prompt").startswith("The opposite of hot\n(A) ")
+
+
 def test_why_asks_each_way_what_python_asks(scene: View, lm: LocalModel) -> None:
     scene.go("why?q=2")
     question = of_size(WORLD[2], 4)

@@ -51,6 +51,26 @@ def test_a_task_has_the_probabilities_of_self_ensemble(manager: TaskManager) -> 
     assert found["results"]["mine"]["acc,none"] == pytest.approx(np.mean(right))
 
 
+def test_the_task_of_the_docs_asks_a_file_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs/serving.md").read_text("utf-8").partition("```yaml\n")[2]
+    (tmp_path / "mine.yaml").write_text(text.partition("```")[0], "utf-8")
+    rows = []
+    for row in ROWS:
+        choices = row["choices"]["text"]
+        rows.append({"question": row["question"], "choices": choices, "answer": 0})
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (tmp_path / "mine.jsonl").write_text("".join(lines), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    task = TaskManager(include_defaults=False).load(["mine.yaml"])["tasks"]["mine"]
+    docs = list(task.test_docs())
+    assert len(docs) == len(ROWS)
+    first = task.construct_requests(docs[0], ROWS[0]["question"])[0]
+    assert first.args[0].startswith("Which city lies in Peru?\n(A) ")
+
+
 def make_task(manager: TaskManager) -> Any:
     return manager.load(["mine"])["tasks"]["mine"]
 
