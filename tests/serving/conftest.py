@@ -133,15 +133,13 @@ class Handler(BaseHTTPRequestHandler):
             server.asked.append(body)
             server.at_once += 1
             server.most_at_once = max(server.at_once, server.most_at_once)
-        try:
-            time.sleep(0.01)  # others arrive
-            self.close_connection = server.killed
-            content = fault(self) if fault else None
-            if not self.close_connection or content:
-                self.send(ANSWERS[server.kind](server, body), content)
-        finally:
-            with server.lock:
-                server.at_once -= 1
+        time.sleep(0.01)  # others arrive
+        with server.lock:
+            server.at_once -= 1  # before the client has its answer, and may ask again
+        self.close_connection = server.killed
+        content = fault(self) if fault else None
+        if not self.close_connection or content:
+            self.send(ANSWERS[server.kind](server, body), content)
 
     def tokenize(self, body: dict[str, Any]) -> None:
         if self.server.tokenizer is None:
