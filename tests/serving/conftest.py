@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from minise.config import Config
 from minise.model import Decoder
+from minise.serving import http
 from tests.support.tiny import FAMILIES, make_tokenizer, write_checkpoint
 
 # Whose rotary pairs lie in the file as in a checkpoint, and whose q, k and v have biases.
@@ -29,6 +31,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def skip_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits between requests take no time, and are counted as on the clock."""
+    slept = [0.0]
+
+    def sleep(seconds: float) -> None:
+        slept[0] += seconds
+
+    waits = SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0], sleep=sleep)
+    monkeypatch.setattr(http, "time", waits)
 
 
 def write_gguf(path: Path, decoder: Decoder, config: Config) -> None:

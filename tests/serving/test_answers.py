@@ -4,10 +4,8 @@ Hypothesis takes sound answers, puts other values into them, and damages their b
 """
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +19,8 @@ from hypothesis import strategies as st
 from minise import Prompts, Question, load
 from minise.errors import InputError
 from minise.method import Standard, ask
-from minise.serving import http
 from tests.claims.test_readers import bounded, broken, several
-from tests.serving.conftest import ANSWERS, Handler, Pretender
+from tests.serving.conftest import ANSWERS, Handler, Pretender, skip_waits
 from tests.support.cases import cases
 from tests.support.commands import Q, assert_one_line, run
 from tests.support.tiny import make_tokenizer
@@ -35,14 +32,7 @@ KINDS = list(ANSWERS)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits take no time, and are counted as on the clock."""
-    slept = [0.0]
-
-    def sleep(seconds: float) -> None:
-        slept[0] += seconds
-
-    waits = SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0], sleep=sleep)
-    monkeypatch.setattr(http, "time", waits)
+    skip_waits(monkeypatch)
 
 
 def connect(server: Pretender, folder: Path) -> Any:

@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from minise import Question, load
 from minise.errors import InputError
 from minise.method import Standard, ask
 from minise.serving import http, server
-from tests.serving.conftest import Handler, Pretender
+from tests.serving.conftest import Handler, Pretender, skip_waits
 
 QUESTION = Question("Which is a bird?", ["wren", "trout", "oak", "ant", "quartz"])
 KEY = "sk-proj-0123456789abcdef"
@@ -23,15 +22,8 @@ Start = Callable[..., Pretender]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits between requests take no time, and are counted as on the clock."""
     monkeypatch.setattr(server, "AT_START", 1.0)
-    slept = [0.0]
-
-    def sleep(seconds: float) -> None:
-        slept[0] += seconds
-
-    waits = SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0], sleep=sleep)
-    monkeypatch.setattr(http, "time", waits)
+    skip_waits(monkeypatch)
     monkeypatch.setenv(http.KEY, KEY)
 
 
@@ -244,7 +236,7 @@ def test_the_waits_of_a_server_are_within_patience(pretend: Start, folder: Path)
     for told in ["9" * 400, "1e9", "-5", "nan", "\u0663"]:
         served = pretend("sglang")
         served.faults += [answers("", 503, Retry_After=told.encode().decode("latin-1"))] * 9999
-        assert "does not answer (" in refusal(served.url, folder)  # 503, or a cut connection
+        assert "does not answer (status 503" in refusal(served.url, folder)
 
 
 @pytest.mark.parametrize(
