@@ -56,15 +56,10 @@ class Chunk:
             shared = q_BHCh.shape[1] // k_BKSh.shape[1]
             k_BKSh = k_BKSh.repeat_interleave(shared, dim=1)
             v_BKSh = v_BKSh.repeat_interleave(shared, dim=1)
-        if self.mask_BCS is None:
-            out_BHCh = F.scaled_dot_product_attention(
-                q_BHCh, k_BKSh, v_BKSh, is_causal=True, enable_gqa=True
-            )
-        else:
-            mask_B1CS = self.mask_BCS[:, None]
-            out_BHCh = F.scaled_dot_product_attention(
-                q_BHCh, k_BKSh, v_BKSh, mask_B1CS, enable_gqa=True
-            )
+        mask_B1CS = None if self.mask_BCS is None else self.mask_BCS[:, None]
+        out_BHCh = F.scaled_dot_product_attention(
+            q_BHCh, k_BKSh, v_BKSh, mask_B1CS, is_causal=mask_B1CS is None, enable_gqa=True
+        )
         return out_BHCh.transpose(1, 2)
 
 
@@ -83,10 +78,11 @@ def chunks_of(
         queries = slice(start, start + CHUNK)
         mask_BCU = mask_BRU[:, queries]
         mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
-        causal_CU = torch.arange(U) <= torch.arange(R)[queries, None]
-        if causal_rows == start and start + CHUNK <= R and (mask_BCU == causal_CU).all():
-            causal_rows += CHUNK
-            continue
+        if causal_rows == start and start + CHUNK <= R:
+            causal_CU = torch.arange(U) <= torch.arange(R)[queries, None]
+            if (mask_BCU == causal_CU).all():
+                causal_rows += CHUNK
+                continue
         is_read_U = mask_BCU.any(dim=1).any(dim=0)
         keys_S = is_read_U.nonzero().flatten()
         mask_BCS = mask_BCU.index_select(2, keys_S)

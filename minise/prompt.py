@@ -83,6 +83,13 @@ class Template:
 DEFAULT_TEMPLATE = Template()
 
 
+def few_on_labels(share: float | None) -> str:
+    """A warning where the labels have less than half of the probability; none else."""
+    if share is None or share >= 0.5:
+        return ""
+    return f"only {share:.0%} of the probability is on the labels; try another --template"
+
+
 def write_prompts(
     tokenizer: Tokenizer, template: Template, question: str, choice_lists: Sequence[Sequence[str]]
 ) -> Prompts:

@@ -313,7 +313,9 @@ def explained(replies: Sequence[Reply], engine: str) -> list[str]:
 
 
 def doubts(reply: Reply) -> list[str]:
-    """A line where the lead may be noise, and one where few of the probability is on labels."""
+    """A line where the lead may be noise, and one where little of the probability is on labels."""
+    from minise.prompt import few_on_labels
+
     answer = reply.answer
     errors = reply.errors
     lines = []
@@ -329,11 +331,9 @@ def doubts(reply: Reply) -> list[str]:
                 f"points, within the standard error of {100 * error:.1f}; other groups may "
                 "answer otherwise"
             )
-    if answer.on_labels is not None and answer.on_labels < 0.5:
-        lines.append(
-            f"only {answer.on_labels:.0%} of the probability is on the labels; try another "
-            "--template"
-        )
+    warning = few_on_labels(answer.on_labels)
+    if warning:
+        lines.append(warning)
     return lines
 
 

@@ -96,3 +96,12 @@ def from_object(cls: type[Value], raw: Any) -> Value:
         elif field.default is MISSING and field.default_factory is MISSING:
             raise InputError(f"{field.name} is missing")
     return cls(**given)
+
+
+def with_parts(raw: Any, name: str, cls: type[Any]) -> Any:
+    """The object with the objects in its list `name` as dataclasses; anything else as it is, for
+    `from_object` to refuse."""
+    parts = raw.get(name) if isinstance(raw, dict) else None
+    if not isinstance(parts, list):
+        return raw
+    return {**raw, name: [from_object(cls, part) for part in parts]}

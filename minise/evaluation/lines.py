@@ -2,11 +2,15 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from minise.errors import InputError
 from minise.files import read_file, unwritable
+
+Value = TypeVar("Value")
+REMEDY = "delete it and what follows, then run the same command again"
 
 
 def append_line(file: BinaryIO, value: Any) -> None:
@@ -16,12 +20,20 @@ def append_line(file: BinaryIO, value: Any) -> None:
     os.fsync(file.fileno())
 
 
-def read_lines(path: Path) -> list[bytes]:
-    """The whole lines of a file, none if there is no file. What a kill has left of a last line is
-    not read."""
+def read_lines(path: Path, value_of: Callable[[Any], Value]) -> list[Value]:
+    """What the whole lines of a file hold, none if there is no file; value_of makes it of the JSON
+    of a line. What a kill has left of a last line is not read. Raises InputError that names a line
+    that is no JSON, or that value_of refuses."""
     content = read_file(path) or b""
     whole = content[: content.rfind(b"\n") + 1]
-    return whole.splitlines()
+    values = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            values.append(value_of(json.loads(line)))
+        except (ValueError, RecursionError) as error:  # also InputError
+            reason = error if isinstance(error, InputError) else "it is no JSON"
+            raise InputError(f"{path}, line {number}: {reason}; {REMEDY}") from None
+    return values
 
 
 def open_lines(path: Path, next_line: str) -> BinaryIO:

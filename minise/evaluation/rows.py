@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from minise.data.kinds import from_object
-from minise.errors import InputError
+from minise.data.kinds import from_object, with_parts
 from minise.evaluation.lines import read_lines
 from minise.method import Group
 from minise.methods.first_trials import saved_groups
@@ -118,21 +117,10 @@ def line_of(answer: SavedAnswer) -> dict[str, Any]:
 
 def answer_of(line: Any) -> SavedAnswer:
     """The answer that a line holds. Raises InputError for what is none."""
-    groups = line.get("groups") if isinstance(line, dict) else None
-    if isinstance(groups, list):
-        line = {**line, "groups": [from_object(SavedGroup, group) for group in groups]}
-    return from_object(SavedAnswer, line)
+    return from_object(SavedAnswer, with_parts(line, "groups", SavedGroup))
 
 
 def read_answers(path: Path) -> list[SavedAnswer]:
     """The answers of a file, none if there is no file. Raises InputError for a line that is no
     answer."""
-    answers = []
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            answers.append(answer_of(json.loads(line)))
-        except (ValueError, RecursionError) as error:  # also InputError
-            reason = error if isinstance(error, InputError) else "it is no JSON"
-            remedy = "delete it and what follows, then run the same command again"
-            raise InputError(f"{path}, line {number}: {reason}; {remedy}") from None
-    return answers
+    return read_lines(path, answer_of)

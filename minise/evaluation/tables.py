@@ -14,7 +14,7 @@ from minise.errors import printable
 from minise.evaluation.experiments import EXPERIMENTS, NO_EXPERIMENT
 from minise.evaluation.metrics import LOSSES, NAMES, READ_OUT, SHARES
 from minise.evaluation.results import Results
-from minise.prompt import LABELS
+from minise.prompt import LABELS, few_on_labels
 
 Cell = dict[str, Any]  # facts and numbers by their names: headings, and those of paper.json
 NUMBERED = [*LABELS, *map(str, range(len(LABELS) + 1, 1000))]
@@ -291,9 +291,10 @@ def report(runs: Sequence[Results], between: Sequence[Any] = (), width: int | No
     for name, run in zip(names, runs, strict=True):
         parts.append(prose(clean(about(name, run)), width))
     for cell in cells:
-        line = few_on_labels(cell)
-        if line:
-            parts.append(prose(line, width))
+        warning = few_on_labels(cell.get("on_labels"))
+        if warning:
+            where = clean(f"{cell['task']}, {cell['method']}")
+            parts.append(prose(f"{where}: {warning}", width))
     return "\n\n".join(parts) + "\n"
 
 
@@ -314,15 +315,6 @@ def prose(text: str, width: int | None) -> str:
     if width is None:
         return text
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def few_on_labels(cell: Cell) -> str:
-    """A line where the labels have less than half of the probability."""
-    share = cell.get("on_labels")
-    if share is None or share >= 0.5:
-        return ""
-    where = clean(f"{cell['task']}, {cell['method']}")
-    return f"{where}: only {share:.0%} of the probability is on the labels; try another --template"
 
 
 def about(name: str, run: Results) -> str:

@@ -1,6 +1,5 @@
 """The texts that a model writes before it chooses, kept beside the samples."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,12 +14,11 @@ from minise.data.kinds import (
     list_of,
     number_from,
     whole_from,
+    with_parts,
 )
 from minise.errors import InputError
-from minise.evaluation.lines import append_line, open_lines, read_lines
+from minise.evaluation.lines import REMEDY, append_line, open_lines, read_lines
 from minise.writes_first import Written
-
-REMEDY = "delete it and what follows, then run the same command again"
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,7 @@ SAVED_TEXT = Kind("a text that was written", lambda value: isinstance(value, Sav
 
 def block_of(line: Any) -> Block:
     """The block that a line holds. Raises InputError for what is none."""
-    texts = line.get("texts") if isinstance(line, dict) else None
-    if isinstance(texts, list):
-        line = {**line, "texts": [from_object(SavedText, text) for text in texts]}
-    return from_object(Block, line)
+    return from_object(Block, with_parts(line, "texts", SavedText))
 
 
 class KeptTexts:
@@ -70,12 +65,7 @@ class KeptTexts:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.blocks: dict[int, list[SavedText]] = {}
-        for number, line in enumerate(read_lines(path), 1):
-            try:
-                found = block_of(json.loads(line))
-            except (ValueError, RecursionError) as error:  # also InputError
-                reason = error if isinstance(error, InputError) else "it is no JSON"
-                raise InputError(f"{path}, line {number}: {reason}; {REMEDY}") from None
+        for found in read_lines(path, block_of):
             self.blocks[found.block] = found.texts
 
     def read(self, block: int, count: int) -> Sequence[Written] | None:
