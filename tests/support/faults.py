@@ -137,7 +137,13 @@ def without_a_key(chunks: list[Any]) -> list[Any]:
 
 
 def of_other_rows(chunks: list[Any]) -> list[Any]:
-    return [replace(chunk, mask_BCS=chunk.mask_BCS.roll(1, dims=1)) for chunk in chunks]
+    """Each query reads under the mask of the one before; a causal chunk has no mask to confuse."""
+    found = []
+    for chunk in chunks:
+        if chunk.mask_BCS is not None:
+            chunk = replace(chunk, mask_BCS=chunk.mask_BCS.roll(1, dims=1))
+        found.append(chunk)
+    return found
 
 
 def of_the_first_chunk(chunks: list[Any]) -> list[Any]:
