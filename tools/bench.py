@@ -1,33 +1,27 @@
-"""Time the engines beside transformers, in turn, on work like that of the data sets.
+"""Time the engines beside other libraries, in turn, on work like that of the data sets.
 
     python -m tools.bench --model FOLDER [--dtype bfloat16] [--work qasc,1400] [--rounds 5]
 
 Prints a Markdown table for each kind of work: seconds of one question, medians with the smallest
 and largest. The prompts are random tokens in the shape of real ones; a number as work is that of a
-long question's tokens. transformers, if installed, keeps the question's keys and values, for 1, 8
-or 40 prompts at once; its compiled FlexAttention, which needs a C++ compiler, runs the same tree.
-The floor is what a pass over the tree must multiply, and nothing else. A last line says where the
-tree's time goes.
+long question's tokens. The other libraries that are installed run the same prompts (tools/peers.py;
+llama.cpp needs --gguf). The floor is what a pass over the tree must multiply, and nothing else. On
+a CPU a last line says where the tree's time goes.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
-from inspect import signature
 from math import isnan
 from statistics import median
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from minise import LocalModel, branch_logits, load, pack
@@ -37,6 +31,8 @@ from minise.grouping import random_partitions
 from minise.lm import Prompts
 from minise.verify.verify import in_words
 from tools import markdown
+from tools.flex import FlexDecoder
+from tools.peers import Way, peers
 
 
 @dataclass(frozen=True)
@@ -55,11 +51,9 @@ WORK = {
     "truthfulqa": Work(6, 3, 6, question=18, choice=14),
     "biology": Work(10, 5, 40, question=60, choice=14),
 }
-KEPT_TOKENS = 1 << 16  # whose keys a batch may hold
 SHORT = 100  # tokens of a question, up to which separate prompts are timed
 LABELS = list(range(10, 15))  # ids that are read
 
-Way = Callable[[], Tensor]  # the logits of LABELS after each prompt
 FLOOR = "floor: the products of the tree alone"
 # The operations of torch of which a stage of a pass is made, by the beginnings of their names.
 STAGES = {
@@ -111,7 +105,8 @@ def prompts_of(work: Work, vocab_size: int, seed: int = 0) -> Prompts:
 
 
 def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
-    """The engines, separate for short questions alone; and the tree with equal bits."""
+    """The engines, separate for short questions alone; on a CPU the tree with equal bits, on a GPU
+    tree and packed by FlexAttention, whose mask is made in each pass."""
     prefix = prompts.prefix
     branches = prompts.branches
     engines = ["tree", "packed"]
@@ -123,6 +118,11 @@ def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     if lm.decoder.device.type == "cpu":
         equal = replace(lm, decoder=EqualBits(lm.decoder))
         ways["tree, equal bits"] = partial(branch_logits, equal, prefix, branches, "tree", LABELS)
+        return ways
+    flex = replace(lm, decoder=FlexDecoder(lm.decoder))
+    for engine in ("tree", "packed"):
+        name = f"{engine}, FlexAttention"
+        ways[name] = partial(branch_logits, flex, prefix, branches, engine, LABELS)
     return ways
 
 
@@ -132,15 +132,19 @@ def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     key as the mask has. No norm, rotation, activation, mask or copy."""
     tree = pack(prompts.prefix, prompts.branches, tree=True)
     config = lm.config
-    dtype = lm.decoder.dtype
+    T, heads, h = len(tree.tokens), config.num_attention_heads, config.head_dim
     ends = len(tree.ends)
     side = round(int(tree.mask.sum()) ** 0.5)
-    x = torch.randn(len(tree.tokens), config.hidden_size, dtype=dtype)
-    inner = torch.randn(len(tree.tokens), config.intermediate_size, dtype=dtype)
-    read = torch.randn(len(tree.tokens), config.num_attention_heads * config.head_dim, dtype=dtype)
-    q = torch.randn(1, config.num_attention_heads, side, config.head_dim, dtype=dtype)
-    k = torch.randn(1, config.num_key_value_heads, side, config.head_dim, dtype=dtype)
-    v = torch.randn(1, config.num_key_value_heads, side, config.head_dim, dtype=dtype)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=lm.decoder.dtype, device=lm.decoder.device)
+
+    x = numbers(T, config.hidden_size)
+    inner = numbers(T, config.intermediate_size)
+    read = numbers(T, heads * h)
+    q = numbers(1, heads, side, h)
+    k = numbers(1, config.num_key_value_heads, side, h)
+    v = numbers(1, config.num_key_value_heads, side, h)
 
     def run() -> Tensor:
         layers = lm.decoder.model.layers
@@ -159,68 +163,6 @@ def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
         return lm.decoder.logits(x[:ends])[:, LABELS]
 
     return {FLOOR: run}
-
-
-def library_ways(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
-    """The reference library's own ways to the same logits."""
-    from transformers import AutoModelForCausalLM, DynamicCache
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    prefix = torch.tensor([prompts.prefix])
-    P = len(prompts.prefix)
-    branches = [torch.tensor(ids) for ids in prompts.branches]
-    has_new_name = "cache" in signature(model.forward).parameters
-    cache_name = "cache" if has_new_name else "past_key_values"
-
-    def kept_prefix(size: int) -> Tensor:
-        cache = DynamicCache(config=model.config)
-        model(prefix, logits_to_keep=1, **{cache_name: cache})
-        outputs = []
-        for start in range(0, len(branches), size):
-            some = branches[start : start + size]
-            again = copy.deepcopy(cache)
-            again.batch_repeat_interleave(len(some))
-            ids = pad_sequence(some, batch_first=True)
-            ends = torch.tensor([len(branch) - 1 for branch in some])
-            mask = None
-            if size > 1:
-                mask = (torch.arange(P + ids.shape[1]) <= P + ends[:, None]).long()
-            out = model.model(ids, attention_mask=mask, **{cache_name: again})
-            hidden = out.last_hidden_state[torch.arange(len(some)), ends]
-            outputs.append(model.lm_head(hidden))
-        return torch.cat(outputs)[:, LABELS]
-
-    ways: dict[str, Way] = {}
-    for size in (1, 8, 40):
-        if size * P < KEPT_TOKENS:
-            ways[f"transformers, kept question, {size} at once"] = partial(kept_prefix, size)
-    return ways
-
-
-def flex_way(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
-    """The token tree by compiled FlexAttention. Its mask is made once, which is not timed."""
-    from torch.nn.attention.flex_attention import create_block_mask
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="flex_attention"
-    )
-    tree = pack(prompts.prefix, prompts.branches, tree=True)
-    allowed = tree.mask
-    T = len(tree.tokens)
-    mask = create_block_mask(lambda b, h, q, k: allowed[q, k], None, None, T, T, "cpu")
-
-    def run() -> Tensor:
-        out = model.model(
-            tree.tokens[None],
-            position_ids=tree.positions[None],
-            attention_mask=mask,
-            use_cache=False,
-        )
-        hidden = out.last_hidden_state[0, tree.ends]
-        return model.lm_head(hidden)[:, LABELS]
-
-    return {"transformers, FlexAttention, the token tree": run}
 
 
 @dataclass
@@ -298,6 +240,7 @@ def main() -> None:
     parser.add_argument("--work", default="qasc,biology")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--gguf", help="the same weights as a file for llama.cpp")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     lm = load(args.model, dtype=getattr(torch, args.dtype), device=args.device)
@@ -306,15 +249,13 @@ def main() -> None:
         work = WORK[name] if name in WORK else replace(WORK["qasc"], question=int(name))
         prompts = prompts_of(work, lm.config.vocab_size)
         ways = our_ways(lm, prompts)
-        if args.device == "cpu":
-            ways |= floor_way(lm, prompts)
-        if find_spec("transformers") and args.device == "cpu":
-            ways |= library_ways(args.model, lm.decoder.dtype, prompts)
-            ways |= flex_way(args.model, lm.decoder.dtype, prompts)
+        ways |= floor_way(lm, prompts)
+        ways |= peers(args.model, args.gguf, lm.decoder.dtype, args.device, prompts)
         counts = token_counts(prompts.prefix, prompts.branches)
         print(f"\n{name}: {len(prompts.branches)} prompts; tokens: {counts}\n")
-        print(table(timed(ways, args.rounds)))
-        print(f"\n{where_it_goes(ways['tree'])}", flush=True)
+        print(table(timed(ways, args.rounds)), flush=True)
+        if args.device == "cpu":
+            print(f"\n{where_it_goes(ways['tree'])}", flush=True)
 
 
 if __name__ == "__main__":

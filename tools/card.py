@@ -4,9 +4,12 @@ Each stage is a process of its own with a time limit; one that fails takes no ot
 file is written after each. The weights are random, in bfloat16 and in the shape of Llama-3-8B,
 unless --model is a folder. On a CPU: --device cpu --dtype float32 --model weights/tiny-llama
 
-- tests of the CUDA device; verify; bench, one question at a time.
-- rate: questions a second, 8 in a pass, beside the goals.
-- vllm: the same prompts by vLLM with its prefix cache, if it is installed.
+- tests of the CUDA device; verify.
+- bench: one question at a time, by each engine, by FlexAttention, and by the libraries that are
+  installed.
+- rate: questions a second, 8 in a pass, beside the goals; and how fast the linear layers are beside
+  the card's best product of two matrices.
+- vllm: the same 8 questions by vLLM with its prefix cache, if it is installed.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
-from minise import load, pack
+from minise import LocalModel, load, pack
 from minise.files import write_file
+from minise.layout import Layout
 from minise.lm import Prompts, join
 from minise.loading.config_json import read_config
 from minise.model import Decoder
@@ -49,6 +54,8 @@ GOALS = {"qasc": 50, "truthfulqa": 100, "biology": 8}  # questions a second at 8
 SHIPPED = Path("weights/tiny-llama")
 QUESTIONS_AT_ONCE = 8
 ROUNDS = 5
+SQUARES = (2048, 4096, 8192)  # sides of the matrices whose product is timed
+PRODUCTS = 10  # of them at once
 
 
 def write_model(folder: Path, device: str) -> None:
@@ -71,19 +78,59 @@ def questions(name: str, vocabulary: int) -> Prompts:
 
 
 def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
+    """For each kind of work: questions a second, and the linear layers' TFLOP/s as a share of the
+    best product's."""
     lm = load(folder, dtype=dtype, device=device)
-    found = {}
+    best = best_product(lm.decoder.device, lm.decoder.dtype)
+    found: dict[str, Any] = {"TFLOP/s of the best product": round(best, 3)}
     for name, goal in GOALS.items():
         prompts = questions(name, lm.config.vocab_size)
         tree = pack(prompts.prefix, prompts.branches, tree=True)
         way = partial(lm.ends, prompts.prefix, prompts.branches)
         seconds = median(timed({"tree": way}, ROUNDS)["tree"].wall)
+        achieved = linear_flop(lm, tree) / seconds / 1e12
         found[name] = {
             "tokens": len(tree.tokens),
             "goal": goal,
             "a second": QUESTIONS_AT_ONCE / seconds,
+            "TFLOP/s of the linear layers": round(achieved, 3),
+            "share of the best product": round(achieved / best, 3),
         }
     return found
+
+
+@torch.inference_mode()
+def best_product(device: torch.device, dtype: torch.dtype) -> float:
+    """TFLOP/s of the fastest product of two square matrices that this device shows."""
+    best = 0.0
+    for side in SQUARES:
+        a = torch.randn(side, side, device=device, dtype=dtype)
+        b = torch.randn(side, side, device=device, dtype=dtype)
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            for _ in range(PRODUCTS):
+                out = a @ b
+            out[0, 0].item()  # waits for a GPU
+            seconds = time.perf_counter() - began
+            best = max(best, PRODUCTS * 2 * side**3 / seconds / 1e12)
+        if seconds > 1:
+            break  # a CPU: the next side takes eight times as long
+    return best
+
+
+def linear_flop(lm: LocalModel, tree: Layout) -> int:
+    """Operations of a pass's linear layers: two for each weight and row. The top layer has queries
+    and an MLP for the ends of the prompts only."""
+    layers = lm.decoder.model.layers
+    flop = 0
+    for i, layer in enumerate(layers):
+        for name, module in layer.named_modules():
+            if not isinstance(module, nn.Linear):
+                continue
+            reads_all = i < len(layers) - 1 or name.endswith(("k_proj", "v_proj"))
+            rows = len(tree.tokens) if reads_all else len(tree.ends)
+            flop += 2 * rows * module.weight.numel()
+    return flop
 
 
 def vllm(folder: str, device: str, dtype: str) -> dict[str, Any]:
@@ -109,11 +156,11 @@ def stages(folder: str, device: str, dtype: str) -> dict[str, tuple[int, list[st
     python = [sys.executable, "-m"]
     works = ["--work", "qasc,truthfulqa,biology", "--rounds", "3"]
     return {
-        "tests": (120, [*python, "pytest", "-rs", "-k", "cuda", "tests/claims/test_devices.py"]),
-        "verify": (150, [*python, "minise", "verify", *model]),
+        "tests": (60, [*python, "pytest", "-rs", "-k", "cuda", "tests/claims/test_devices.py"]),
+        "verify": (60, [*python, "minise", "verify", *model]),
         "bench": (240, [*python, "tools.bench", *model, *works]),
-        "rate": (90, [*python, "tools.card", "--stage", "rate", *model]),
-        "vllm": (240, [*python, "tools.card", "--stage", "vllm", *model]),
+        "rate": (120, [*python, "tools.card", "--stage", "rate", *model]),
+        "vllm": (120, [*python, "tools.card", "--stage", "vllm", *model]),
     }
 
 

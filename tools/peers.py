@@ -1,0 +1,195 @@
+"""Other libraries' own ways to the logits that `tools/bench.py` times. Each that is there is tried.
+
+transformers keeps the question's keys and values, for 1, 8 or 40 prompts at once, as its manual
+says; its FlexAttention, which torch compiles, is given the token tree that is made here. llama.cpp
+(package llama-cpp-python) runs all prompts as sequences over one question. vLLM has a prefix cache,
+which is emptied before each round.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from inspect import signature
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from minise import pack
+from minise.lm import Prompts
+
+Way = Callable[[], Tensor]  # the logits of some labels after each prompt, (G, L)
+
+KEPT_TOKENS = 1 << 16  # whose keys a batch may hold
+
+
+def peers(
+    folder: str, gguf: str | None, dtype: torch.dtype, device: str, prompts: Prompts
+) -> dict[str, Way]:
+    """The ways of the libraries that are installed. gguf: the same weights for llama.cpp."""
+    ways: dict[str, Way] = {}
+    if find_spec("transformers"):
+        ways |= kept_question(folder, dtype, device, prompts)
+        ways |= flex_attention(folder, dtype, device, prompts)
+    if gguf and find_spec("llama_cpp"):
+        ways |= llama_cpp(gguf, dtype, prompts)
+    if find_spec("vllm"):
+        ways |= vllm(folder, dtype, prompts)
+    return ways
+
+
+def kept_question(folder: str, dtype: torch.dtype, device: str, prompts: Prompts) -> dict[str, Way]:
+    """transformers with a cache of the question, which a batch of prompts repeats."""
+    from transformers import AutoModelForCausalLM, DynamicCache
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval().to(device)
+    labels = prompts.label_ids[0]
+    prefix = torch.tensor([prompts.prefix], device=device)
+    P = len(prompts.prefix)
+    branches = [torch.tensor(ids, device=device) for ids in prompts.branches]
+    has_new_name = "cache" in signature(model.forward).parameters
+    cache_name = "cache" if has_new_name else "past_key_values"
+
+    def run(size: int) -> Tensor:
+        cache = DynamicCache(config=model.config)
+        model(prefix, logits_to_keep=1, **{cache_name: cache})
+        outputs = []
+        for start in range(0, len(branches), size):
+            some = branches[start : start + size]
+            again = copy.deepcopy(cache)
+            again.batch_repeat_interleave(len(some))
+            ids = pad_sequence(some, batch_first=True)
+            ends = torch.tensor([len(branch) - 1 for branch in some], device=device)
+            mask = None
+            if size > 1:
+                columns = torch.arange(P + ids.shape[1], device=device)
+                mask = (columns <= P + ends[:, None]).long()
+            out = model.model(ids, attention_mask=mask, **{cache_name: again})
+            hidden = out.last_hidden_state[torch.arange(len(some), device=device), ends]
+            outputs.append(model.lm_head(hidden))
+        return torch.cat(outputs)[:, labels]
+
+    ways: dict[str, Way] = {}
+    for size in (1, 8, 40):
+        if size * P < KEPT_TOKENS:
+            ways[f"transformers, kept question, {size} at once"] = partial(run, size)
+    return ways
+
+
+def flex_attention(
+    folder: str, dtype: torch.dtype, device: str, prompts: Prompts
+) -> dict[str, Way]:
+    """The token tree by transformers' FlexAttention. Its mask is made once, which is not timed."""
+    from torch.nn.attention.flex_attention import create_block_mask
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="flex_attention"
+    ).to(device)
+    tree = pack(prompts.prefix, prompts.branches, tree=True)
+    allowed = tree.mask.to(device)
+    T = len(tree.tokens)
+    mask = create_block_mask(lambda b, h, q, k: allowed[q, k], None, None, T, T, device)
+    tokens = tree.tokens[None].to(device)
+    positions = tree.positions[None].to(device)
+    labels = prompts.label_ids[0]
+
+    def run() -> Tensor:
+        out = model.model(tokens, position_ids=positions, attention_mask=mask, use_cache=False)
+        hidden = out.last_hidden_state[0, tree.ends.to(device)]
+        return model.lm_head(hidden)[:, labels]
+
+    return {"transformers, FlexAttention, the token tree": run}
+
+
+def llama_cpp(gguf: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
+    """llama.cpp by its library: one batch in which a token of the question is in all sequences, and
+    a token of a prompt in its own."""
+    import llama_cpp as cpp
+    import numpy as np
+
+    tokens = len(prompts.prefix) + sum(len(branch) for branch in prompts.branches)
+    G = len(prompts.branches)
+    cpp.llama_backend_init()
+    model = cpp.llama_model_load_from_file(gguf.encode(), cpp.llama_model_default_params())
+    settings = cpp.llama_context_default_params()
+    settings.n_ctx = tokens + 256
+    settings.n_batch = tokens
+    settings.n_ubatch = min(tokens, 512)
+    settings.n_seq_max = G
+    settings.kv_unified = True
+    settings.n_threads = torch.get_num_threads()
+    settings.n_threads_batch = torch.get_num_threads()
+    settings.type_k = cpp.GGML_TYPE_F32 if dtype == torch.float32 else cpp.GGML_TYPE_BF16
+    settings.type_v = settings.type_k
+    context = cpp.llama_init_from_model(model, settings)
+    vocabulary = cpp.llama_vocab_n_tokens(cpp.llama_model_get_vocab(model))
+    batch = cpp.llama_batch_init(tokens, 0, G)
+    batch.n_tokens = tokens
+    ends = []
+    place = 0
+
+    def add(token: int, position: int, sequences: list[int]) -> None:
+        nonlocal place
+        batch.token[place] = token
+        batch.pos[place] = position
+        batch.n_seq_id[place] = len(sequences)
+        for i, sequence in enumerate(sequences):
+            batch.seq_id[place][i] = sequence
+        batch.logits[place] = 0
+        place += 1
+
+    for position, token in enumerate(prompts.prefix):
+        add(token, position, list(range(G)))
+    for sequence, branch in enumerate(prompts.branches):
+        for i, token in enumerate(branch):
+            add(token, len(prompts.prefix) + i, [sequence])
+        ends.append(place - 1)
+        batch.logits[place - 1] = 1
+    labels = prompts.label_ids[0]
+
+    def run() -> Tensor:
+        cpp.llama_memory_clear(cpp.llama_get_memory(context), True)
+        if cpp.llama_decode(context, batch) != 0:
+            raise RuntimeError("llama.cpp could not run the batch")
+        rows = []
+        for end in ends:
+            pointer = cpp.llama_get_logits_ith(context, end)
+            row = np.ctypeslib.as_array(pointer, shape=(vocabulary,))
+            rows.append(torch.tensor(row[labels]))
+        return torch.stack(rows)
+
+    return {"llama.cpp, all prompts over one question": run}
+
+
+def vllm(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
+    """vLLM in this process, with its prefix cache."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    from vllm import LLM, SamplingParams
+
+    labels = prompts.label_ids[0]
+    longest = prompts.longest + 1
+    model = LLM(
+        folder,
+        dtype=str(dtype).removeprefix("torch."),
+        max_model_len=longest,
+        max_num_batched_tokens=max(longest, 8192),
+        enable_prefix_caching=True,
+        skip_tokenizer_init=True,
+    )
+    read = SamplingParams(max_tokens=1, logprob_token_ids=labels, detokenize=False)
+    asked = [{"prompt_token_ids": prompts.prefix + branch} for branch in prompts.branches]
+
+    def run() -> Tensor:
+        model.reset_prefix_cache()
+        rows = []
+        for answer in model.generate(asked, read, use_tqdm=False):
+            found = answer.outputs[0].logprobs[0]
+            rows.append([found[label].logprob for label in labels])
+        return torch.tensor(rows)
+
+    return {"vLLM, prefix cache": run}
