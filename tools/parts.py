@@ -1,0 +1,147 @@
+"""Time the parts of one answer, and what several questions, chunks and 4 bits change.
+
+    python -m tools.parts --model FOLDER [--dtype bfloat16] [--rounds 5]
+
+Prints Markdown tables of CPU seconds: medians of rounds, the ways of a table in turn. The question
+is the one that `minise ask` asks (8 choices), by Self-Ensemble unless a table says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minise import LocalModel, attention, load, pack
+from minise.commands.options import QUESTION
+from minise.evaluation.peak import peak_of_memory
+from minise.lm import Prompts, join
+from minise.method import SelfEnsemble, Standard
+from minise.verify.verify import in_words
+from tools import markdown
+
+QUESTIONS_IN_A_PASS = (1, 2, 4, 8)
+CHUNKS = (64, 128, 256, 512)  # queries of a chunk of attention
+
+Ways = dict[str, Callable[[], Any]]
+
+
+@torch.inference_mode()
+def in_turn(ways: Ways, rounds: int) -> dict[str, float]:
+    """Median CPU seconds of each way. A round before the others warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(1 + rounds):
+        for name, way in ways.items():
+            began = time.process_time()
+            way()
+            if turn > 0:
+                seconds[name].append(time.process_time() - began)
+    return {name: median(some) for name, some in seconds.items()}
+
+
+def prompts_of(lm: LocalModel) -> Prompts:
+    return SelfEnsemble().prompts(lm, QUESTION, 0)[1]
+
+
+def parts(lm: LocalModel) -> Ways:
+    """What `lm.logits` does for a question, step by step, and what comes before it."""
+    prompts = prompts_of(lm)
+    hidden = lm.ends(prompts.prefix, prompts.branches)
+    labels: set[int] = set()
+    for ids in prompts.label_ids:
+        labels.update(ids)
+    columns = torch.tensor(sorted(labels))
+
+    def total() -> Tensor:
+        return lm.decoder.logits(hidden).float().logsumexp(dim=-1)
+
+    return {
+        "groups and their tokens": partial(prompts_of, lm),
+        "tree, mask and positions": partial(pack, prompts.prefix, prompts.branches, tree=True),
+        "these, and the pass": partial(lm.ends, prompts.prefix, prompts.branches),
+        "logits of the labels": partial(lm.decoder.logits, hidden, columns),
+        "total over the vocabulary": total,
+        "all": lambda: lm.logits(prompts_of(lm)),
+    }
+
+
+def side_by_side(lm: LocalModel) -> Ways:
+    """Standard inference for 8 questions, so many of them in a pass."""
+    method = Standard()
+    prompts = []
+    for number in range(max(QUESTIONS_IN_A_PASS)):
+        question = replace(QUESTION, text=f"{number}: {QUESTION.text}")
+        prompts.append(method.prompts(lm, question, 0)[1])
+
+    def run(size: int) -> None:
+        for start in range(0, len(prompts), size):
+            lm.logits(join(prompts[start : start + size]))
+
+    return {str(size): partial(run, size) for size in QUESTIONS_IN_A_PASS}
+
+
+def chunks(lm: LocalModel) -> Ways:
+    """The pass of a question, with other numbers of queries in a chunk."""
+    prompts = prompts_of(lm)
+
+    def run(size: int) -> None:
+        usual = attention.CHUNK
+        attention.CHUNK = size
+        lm.ends(prompts.prefix, prompts.branches)
+        attention.CHUNK = usual
+
+    return {str(size): partial(run, size) for size in CHUNKS}
+
+
+def four_bits(lm: LocalModel, packed: LocalModel) -> Ways:
+    prompts = prompts_of(lm)
+    return {
+        "as stored": partial(lm.ends, prompts.prefix, prompts.branches),
+        "nf4": partial(packed.ends, prompts.prefix, prompts.branches),
+    }
+
+
+def table(title: str, seconds: dict[str, float], beside: str) -> str:
+    """Markdown: a row for each way; its time, and as a part of the time of the way `beside`."""
+    rows = []
+    for name, one in seconds.items():
+        rows.append([name, f"{one:.4f}", f"{one / seconds[beside]:.3f}"])
+    return "\n" + markdown.table([title, "CPU seconds", f"by that of {beside}"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="weights/tiny-llama", help="a folder")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    began = time.process_time()
+    lm = load(args.model, dtype=args.dtype, device="cpu")
+    loaded = time.process_time() - began
+    print(f"{args.model}, {args.dtype}, {args.rounds} rounds. {in_words()}", flush=True)
+    print(table("one question", in_turn(parts(lm), args.rounds), "all"), flush=True)
+    peak = peak_of_memory(on_gpu=False) / 1e9
+    print(f"\nLoaded in {loaded:.1f} s of CPU; at most {peak:.1f} GB of resident memory.")
+    times = in_turn(side_by_side(lm), args.rounds)
+    print(table("8 questions by standard, in a pass", times, "1"), flush=True)
+    times = in_turn(chunks(lm), args.rounds)
+    print(table("queries in a chunk", times, str(attention.CHUNK)), flush=True)
+    began = time.process_time()
+    packed = load(args.model, dtype=args.dtype, device="cpu", quantize="nf4")
+    loaded = time.process_time() - began
+    times = in_turn(four_bits(lm, packed), args.rounds)
+    print(table("weights", times, "as stored"))
+    print(f"\nnf4 was loaded in {loaded:.1f} s of CPU.")
+
+
+if __name__ == "__main__":
+    main()
