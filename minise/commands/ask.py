@@ -23,7 +23,7 @@ from minise.commands.options import (
     load_model,
     read_question,
 )
-from minise.errors import InputError, Unsuited, printable
+from minise.errors import InputError, Unsuited, printable, quote
 
 if TYPE_CHECKING:
     from minise.lm import LanguageModel
@@ -165,13 +165,15 @@ def wrapped(text: str) -> str:
 
 
 def model_line(lm: LanguageModel, options: Options) -> str:
-    """Which model answered; of one that runs here also how."""
+    """Which model answered; of one that runs here also how, of a server what it serves."""
     from minise.lm import LocalModel
 
     line = f"Model: {options.model}"
     if isinstance(lm, LocalModel):
         dtype = str(lm.decoder.dtype).removeprefix("torch.")
         line += f", {dtype} on {lm.decoder.device}"
+    else:
+        line += f", which serves {lm.name.removeprefix('server:')}"
     if options.equal_bits:
         line += ", with equal bits"
     return line
@@ -190,13 +192,16 @@ def choose_methods(options: Options) -> dict[str, Method]:
             methods["standard"] = Standard()
         methods["self-ensemble"] = SelfEnsemble(**settings)
         return methods
-    from minise.methods.registry import make_methods  # takes a while
+    from minise.methods.registry import make_methods, split_names  # takes a while
 
     settings["orders"] = options.trials  # a trial of the full list is one order
 
     names = ["standard", "self-ensemble"]
     if options.method:
-        names = [options.method]
+        names = split_names(options.method)
+        if len(names) > 1:
+            what = f"--method {quote(options.method)} names {len(names)} methods"
+            raise InputError(f"{what}; give ask one, or take minise eval")
     elif options.json:
         names = ["self-ensemble"]
     for name, method in make_methods(names, settings).items():
