@@ -31,7 +31,8 @@ class Question:
     def __post_init__(self) -> None:
         if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
             given = quote(self.choices)
-            raise InputError(f"the choices are {given}; give a list, or columns A, B, ...")
+            how = "give a list, as .jsonl has them, or columns A, B, ..."
+            raise InputError(f"the choices are {given}; {how}")
         check_text("question", self.text)
         for number, choice in enumerate(self.choices, 1):
             check_text(f"choice {number}", choice)

@@ -112,13 +112,14 @@ def _find_columns(headers: Sequence[str], columns: str) -> Columns:
         if header not in given.values():
             names[header.strip().lower()] = header
     names.update(given)
-    if not columns:
-        names.update(_translate(names))
+    names.update(_translate(names, given))
     return Columns(names, form)
 
 
-def _translate(names: dict[str, str]) -> dict[str, str]:
-    """Headers in other languages by their names here. What is guessed is told once."""
+def _translate(names: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """Headers in other languages by their names here, but for what --columns gives: if it gives a
+    choice, it gives all. What is guessed is told once."""
+    has_choices = any(name == "choices" or _CHOICE.fullmatch(name) for name in given)
     found: dict[str, str] = {}
     for header in reversed(names.values()):
         word = unicodedata.normalize("NFKC", header.strip().lower())  # one form of ö, of wide A
@@ -126,7 +127,9 @@ def _translate(names: dict[str, str]) -> dict[str, str]:
         choice = _NUMBERED.fullmatch(word)
         if not name and choice:
             name = f"choice {choice[1]}"
-        if not name or name in names:
+        if not name or name in names or header in given.values():
+            continue
+        if has_choices and (name == "choices" or choice):
             continue
         if name in found:
             raise InputError(f"{quote(found[name])} or {quote(header)} is the {name}; {SAY}")

@@ -98,7 +98,7 @@ def test_a_malformed_row_is_named_with_its_file_and_its_line(
         ("mine.jsonl", b'\n\n[1, "\\u001b"]', "line 3: is [1, "),
         ("mine.csv", b"question,A,B\nq,a,b\nq,a\n", "line 3 has"),
         ("mine.csv", b"question,A,B\nq,a,b\n\xe9,a,b\n", "line 3 is not UTF-8, perhaps Windows"),
-        ("mine.csv", b"question,choices\nq,a; b; c\n", '"a; b; c"; give a list, or columns A, B'),
+        ("mine.csv", b"question,choices\nq,a; b; c\n", '"a; b; c"; give a list, as .jsonl has'),
         ("mine.csv", b"sep=;\nquestion;A;B\nq;a\n", "line 3 has"),
         ("mine.csv", "Frage,A,B,Lösung,Richtig\nq,a,b,A,B\n".encode(), '"Lösung" or "Richtig"'),
         ("mine.csv", b'question,A,B\n"never closed,a,b\n', "CSV"),

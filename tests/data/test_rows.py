@@ -84,8 +84,19 @@ def test_headers_of_four_languages_are_guessed_and_said(
     assert load(path).questions == load(path).questions == [CAPITAL]
     (told,) = caplog.messages  # once, and it can be given back
     columns = json.loads(told.removeprefix("minise: guessed --columns "))
-    assert load(path, columns=f"id=id,{columns}").questions == [CAPITAL]
-    assert "no columns" in refusal(str(path), columns="id=id")  # who says some says all
+    for some in (f"id=id,{columns}", "id=id"):
+        assert load(path, columns=some).questions == [CAPITAL]
+
+
+def test_what_columns_does_not_say_is_guessed_but_no_choice_beside_choices_that_it_says(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("Frage,Antwort A,Antwort B,Antwort C,x,Lösung\nUp?,no,yes,why,oui,A\n", "utf-8")
+    assert load(path, columns="answer=Lösung").questions[0].answer == 0
+    assert load(path, columns="question=x").questions[0].text == "oui"
+    some = load(path, columns="A=Antwort A,B=x").questions
+    assert some == [Question("Up?", ["no", "oui"], answer=0)]
 
 
 @pytest.mark.parametrize(
