@@ -46,7 +46,8 @@ FORMATS = {  # of those that have other than three digits
 }
 WITH_INTERVAL = (*SHARES, *LOSSES, "ece", "auroc")
 EACH = ("model", "task", "method")
-EVERY_NUMBER = ("n", *NAMES, "on_labels_p5")
+FIRST = ("n", "accuracy", "nll", "tokens")  # a terminal may have no room for more
+EVERY_NUMBER = (*FIRST, *[name for name in NAMES if name not in FIRST], "on_labels_p5")
 
 
 @dataclass(frozen=True)
@@ -226,12 +227,10 @@ def picks(cells: Sequence[Cell]) -> pd.DataFrame:
 def differences(found: Sequence[dict[str, Any]]) -> pd.DataFrame:
     rows = []
     for numbers in found:
-        low, high = numbers["interval"]
-        points = "{:+.2f} [{:+.2f}, {:+.2f}]"
         row = {
             "task": numbers["task"],
             "difference": f"{numbers['a']} - {numbers['b']}",
-            "points of accuracy": points.format(100 * numbers["accuracy"], 100 * low, 100 * high),
+            "points of accuracy": points(numbers),
             "McNemar p": f"{numbers['mcnemar_p']:.2g}",
             "corrected p (Holm)": f"{numbers['holm_p']:.2g}",
             "only first / second right": (
@@ -241,6 +240,17 @@ def differences(found: Sequence[dict[str, Any]]) -> pd.DataFrame:
         }
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def points(numbers: dict[str, Any]) -> str:
+    """A difference of accuracies. Where every resample has the same, an interval of no width would
+    look like a proof."""
+    low, high = numbers["interval"]
+    if numbers["changed"] == 0:
+        return "the same answers"
+    if low == high:
+        return f"{100 * numbers['accuracy']:+.2f}, no interval"
+    return f"{100 * numbers['accuracy']:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
 
 
 def markdown(title: str, frame: pd.DataFrame, width: int | None = None) -> str:

@@ -288,6 +288,37 @@ def test_columns_line_up_and_fit_the_terminal(tmp_path: Path) -> None:
         assert len({len(line) for line in part.splitlines()}) == 1
 
 
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ("same", "the same answers"),
+        ("other mistakes", "+0.00, no interval"),
+        ("one more right", "+2.50 ["),
+    ],
+)
+def test_no_difference_of_two_methods_looks_like_a_proof_that_they_are_equal(
+    tmp_path: Path, second: str, said: str
+) -> None:
+    """An interval of no width: all resamples of no difference are 0."""
+    first = answers_of(40, 9)
+    other = list(first)
+    if second == "other mistakes":
+        other[-1] = saved(39, [0.0, 0.0, 0.9, 0.1, 0.0, 0.0, 0.0, 0.0], 0)
+    if second == "one more right":
+        other[-1] = saved(39, [0.9, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0)
+    run = made(tmp_path / "run", {"a": first, "b": other})
+    for width in (None, 100):
+        assert said in tables.report([run], width=width)
+        assert "[+0.00, +0.00]" not in tables.report([run], width=width)
+
+
+def test_a_terminal_shows_the_tokens_and_says_where_the_other_numbers_are(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", {"standard": answers_of(40, 9)})
+    text = tables.report([run], width=100)
+    assert re.search(r"\| accuracy +\| nll +\| tokens +\|", text)
+    assert re.search(r"\(more in report.md: .*seconds", text, re.DOTALL)
+
+
 def test_names_cannot_break_a_table_or_command_a_terminal() -> None:
     assert tables.clean("a|b\n\x1b[31m") == "a\\|b \\x1b[31m"
 
