@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from minise.engines import token_counts
 from minise.errors import InputError, Unsuited, one_line, quote, shorten
 from minise.evaluation.experiments import Variant
 from minise.evaluation.folder import LEFT_OUT, opened, reason_path, samples_path, texts_path
@@ -36,12 +37,16 @@ from minise.pipeline import answers
 from minise.question import Asked
 from minise.writes_first import Texts, WritesFirst
 
+COUNTED = 10  # questions of a method from which it is told what a server will be sent
+
 
 def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], None]) -> None:
     """Ask what this folder has no answer to. `tell` is given lines for the user. Raises InputError
     for a folder of another run, and for a question that a method cannot be asked."""
     i, n = run.shard
     with opened(folder, describe(lm, run), run.shard):
+        if not isinstance(lm, LocalModel):
+            tell_price(lm, run, folder, tell)
         for task in run.tasks:
             methods = task.methods
             needed: set[str] = set()
@@ -66,6 +71,34 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
                     left_out = f"{LEFT_OUT}{one_line(error)}"
                     write_file(reason, left_out)
                     tell(left_out)
+
+
+def tell_price(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], None]) -> None:
+    """How many prompts and tokens a model that runs elsewhere will be sent until the run ends.
+    Counted for some questions of each method, spread over all that have no answer yet."""
+    i, n = run.shard
+    prompts = 0.0
+    tokens = 0.0
+    for task in run.tasks:
+        for variant in task.variants:
+            method = task.methods[variant.name]
+            if not isinstance(method, Method):
+                continue
+            done = read_answers(samples_path(folder, task.name, variant.name, run.shard))
+            left = task.questions[i::n][len(done) :]
+            some = left[:: len(left) // COUNTED + 1]
+            try:
+                model = model_for(lm, variant, run.peak)
+                made = [method.prompts(model, asked.question, asked.seed)[1] for asked in some]
+            except InputError:  # said when it is asked
+                continue
+            share = len(left) / max(len(some), 1)
+            for one in made:
+                prompts += share * len(one.branches)
+                tokens += share * token_counts(one.prefix, one.branches)["separate"]
+    if prompts:
+        much = f"about {prompts:,.0f} prompts, of {tokens:,.0f} tokens in all"
+        tell(f"{lm.name} will be sent {much}; Ctrl-C stops, the same command goes on")
 
 
 def model_for(lm: LanguageModel, variant: Variant, peak: bool) -> LanguageModel:

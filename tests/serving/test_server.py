@@ -260,6 +260,46 @@ def test_a_prompt_beyond_the_servers_context_is_refused(pretend: Start, folder: 
         lm.logits(Prompts([1] * 1024, [[3]], [[1]]))
 
 
+def test_ask_says_which_model_a_server_has(
+    pretend: Start, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = pretend("llamacpp")
+    words = ["ask", "--model", f"server:{server.url}", "--tokenizer", str(folder)]
+    assert main([*words, "--trials", "1"]) == 0
+    assert f"\nModel: server:{server.url}, which serves tiny.gguf\n" in capsys.readouterr().out
+
+
+def test_a_run_says_before_it_asks_how_many_prompts_and_tokens_are_left(
+    pretend: Start, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = pretend("sglang")
+    words = ["eval", "--task", "miniature", "--limit", "4", "--trials", "2", "-o", str(tmp_path)]
+    words += ["--model", f"server:{server.url}", "--tokenizer", str(folder)]
+    words += ["--method", "standard,cot,self-ensemble"]  # cot is left out
+
+    def price() -> tuple[int, int]:
+        said = re.findall(
+            r"will be sent about ([\d,]+) prompts, of ([\d,]+) tokens", capsys.readouterr().err
+        )
+        ((prompts, tokens),) = said
+        return int(prompts.replace(",", "")), int(tokens.replace(",", ""))
+
+    server.faults = [status(401)]
+    assert main(words) == 2
+    whole = price()
+    server.asked.clear()
+    assert main(words) == 0
+    assert price() == whole
+    ids = [body["input_ids"] for body in server.asked]
+    assert whole == (4 + 4 * 2 * 2, sum(map(len, ids)))
+    standard = tmp_path / "samples-miniature-standard.jsonl"
+    standard.write_text("".join(standard.read_text().splitlines(keepends=True)[:-1]))
+    assert main(words) == 0
+    assert price() == (1, len(ids[3]))
+    assert main(words) == 0
+    assert "will be sent" not in capsys.readouterr().err
+
+
 # A run against a server that is killed, and by a client that is.
 
 EVAL = ["eval", "--task", "miniature", "--limit", "12", "--method", "standard,self-ensemble"]
