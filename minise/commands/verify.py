@@ -3,7 +3,8 @@
 The decoder that answers runs every group prompt alone, packed and as a tree. Every hidden state is
 compared, the logits, and the label logits that answers are read from: in float64 within 1e-10, in
 another dtype within what rounding explains. Then every token that a group must not see is replaced,
-for up to 8 groups: the group's numbers must not change. Exit status 1 if a check fails.
+for up to 8 groups: the group's numbers must not change. Exit status 1 if a check fails. An engine
+of your own is not checked: docs/extending.md compares one.
 
 Instead, --equal-bits compares the decoder of that option, bit for bit; --proof shows it for all
 weights by symbols (docs/verify.md); --training compares gradients of a loss over packed prompts, in

@@ -1,6 +1,7 @@
 """Read a config.json. A key is read, or known to be without effect on the numbers, or refused.
 
-A fact that the file leaves out takes its family's default (`config.FAMILIES`).
+A fact that the file leaves out takes its family's default (`config.FAMILIES`). That of rms_norm_eps
+is 1e-6 for all of them, as in transformers; a family added here may have another (Phi-3 has 1e-5).
 """
 
 import re
