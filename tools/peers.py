@@ -124,8 +124,9 @@ def llama_cpp(gguf: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]
     settings.kv_unified = True
     settings.n_threads = torch.get_num_threads()
     settings.n_threads_batch = torch.get_num_threads()
-    settings.type_k = cpp.GGML_TYPE_F32 if dtype == torch.float32 else cpp.GGML_TYPE_BF16
-    settings.type_v = settings.type_k
+    if dtype == torch.float32:  # else its own choice for keys and values, float16
+        settings.type_k = cpp.GGML_TYPE_F32
+        settings.type_v = cpp.GGML_TYPE_F32
     context = cpp.llama_init_from_model(model, settings)
     vocabulary = cpp.llama_vocab_n_tokens(cpp.llama_model_get_vocab(model))
     batch = cpp.llama_batch_init(tokens, 0, G)
