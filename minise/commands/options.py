@@ -70,7 +70,7 @@ class QuestionOptions(ModelOptions):
 
     question: Annotated[str | None, Option("the question; choices by --choice")] = None
     choice: Annotated[tuple[str, ...], Option("a choice; give one --choice for each")] = ()
-    file: Annotated[Path | None, Option("one question: a file as for minise eval --task")] = None
+    file: Annotated[Path | None, Option("one question and its answer, as for eval --task")] = None
     group_size: Annotated[int, Option("choices in a group", "M", min=1)] = 4
     trials: Annotated[int, Option("splits into groups", "N", min=1)] = 20
     seed: Annotated[int, Option("of the groups", "S")] = 0

@@ -174,15 +174,17 @@ function showFrame(scene) {
   showGuess(scene);
 }
 
-// The guess card. Until there is a guess, a scene shows its prompt and its axes, but no result.
-function showGuess({ id, guess }) {
-  const host = $("guess"), said = frame.guessed[id];
-  host.hidden = !guess || Boolean(app.recorded && guess.ofShipped);
+// The guess card. Until there is a guess, a scene shows its prompt and its axes, but no result. A
+// scene has none where its answer would not hold.
+function showGuess({ id, guess: guessOf }) {
+  const guess = guessOf?.(app), host = $("guess"), said = frame.guessed[id];
+  host.hidden = !guess;
   const open = app.asking = !host.hidden && said === undefined;
   host.classList.toggle("open", open);
   frame.sections[id].root.classList.toggle("asking", open);
-  if (host.hidden || host.dataset.shown === `${id} ${said}`) return;
-  host.dataset.shown = `${id} ${said}`;
+  const shown = JSON.stringify([id, said, guess]);
+  if (host.hidden || host.dataset.shown === shown) return;
+  host.dataset.shown = shown;
   const choose = (i) => () => {
     frame.guessed[id] = i;
     refresh();
@@ -239,6 +241,8 @@ function start() {
   app.world = checkpoint.world;
   app.settings = checkpoint.settings ?? {};
   app.filler = checkpoint.filler;
+  app.model = checkpoint.model;
+  app.toy = app.model.facts !== null;
   app.asked = checkpoint.asked ?? null;
   app.place = app.world.findIndex(({ question, choices }) => question === app.asked?.question &&
     choices.join("\n") === app.asked.choices.join("\n"));

@@ -25,11 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minise.data.miniature import load_facts
 from minise.equal_bits.decoder import EqualBits
 from minise.errors import InputError
 from minise.grouping import Groups, random_partitions
 from minise.layout import Layout, causal_mask, pack
 from minise.lm import LocalModel, Prompts, check_finite, check_prompts
+from minise.loading.quantize import count_weights
 from minise.method import SelfEnsemble
 from minise.page.page import page_of, page_question
 from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
@@ -44,12 +46,11 @@ GROUPS = 3  # at most, in the row of Leak
 WORDS = 2  # that Leak puts in place of group 1's first choice
 MARKS = 400  # for the logits of all tokens, in Read
 IN_WHY = 4  # choices, once under the labels behind the first IN_WHY, once behind FILLER
-FILLER = (  # neutral text, about as long as IN_WHY lines of choices
+FILLER = (  # neutral text; to a shipped model about as long as IN_WHY lines of choices
     "The door was made of old wood.\n",
     "It was a quiet day in the town.\n",
-    "The table stood near the window.\n",
-    "A man walked slowly along the road.\n",
 )
+MINIATURES = ("tiny-llama", "tiny-mistral", "tiny-qwen2")  # trained as docs/miniature.md says
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +144,13 @@ class ShownQuestion:
         return write_prompts(self.lm.tokenizer, DEFAULT_TEMPLATE, self.question.text, with_null)
 
     def embedded(self) -> dict[str, Any]:
-        """The question and its settings, as the page has them."""
-        settings = {"m": self.m, "N": self.N, "seed": self.seed}
-        return {"asked": world_item(self.question), "settings": settings, "filler": FILLER}
+        """The question, its settings and its model, as the page has them."""
+        return {
+            "asked": world_item(self.question),
+            "settings": {"m": self.m, "N": self.N, "seed": self.seed},
+            "filler": FILLER,
+            "model": model_words(self.lm),
+        }
 
 
 def recorded_page(shown: ShownQuestion, why: str, tell: Callable[[str], object]) -> str:
@@ -172,6 +177,15 @@ def recorded_page(shown: ShownQuestion, why: str, tell: Callable[[str], object])
         },
     }
     return page_of(embedded)
+
+
+def model_words(lm: LocalModel) -> dict[str, int | None]:
+    """What the page says of its model: how many parameters it has; of a miniature also how many
+    facts it knows."""
+    path = Path(lm.name)
+    is_miniature = path.parent.name == "weights" and path.name in MINIATURES
+    facts = len(load_facts()) if is_miniature else None
+    return {"parameters": count_weights(lm.decoder), "facts": facts}
 
 
 def check_shown(what: str, value: int, least: int, most: int) -> None:

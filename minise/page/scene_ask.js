@@ -1,5 +1,5 @@
 // Ask: one prompt with all choices. With more of them the model is right less often.
-import { bars, button, el, fill, paragraph, plot, slider } from "./draw.js";
+import { bars, button, el, fill, paragraph, plot, slider, thousands } from "./draw.js";
 import { MOST_CHOICES, prompts, render, softmax, topOf } from "./method.js";
 import { switchOff } from "./recording.js";
 
@@ -8,15 +8,14 @@ const askView = { known: new Map(), running: false };
 
 export const ask = {
   id: "ask", title: "Ask",
-  guess: {
+  guess: ({ toy, recorded }) => (!toy || recorded ? null : { // of 20 questions of its world
     question: "A model gets 20 questions, first with 2 choices each, then with 8. " +
       "What happens to its share of right answers?",
     options: ["It rises", "It stays", "It falls"],
     right: 2,
-    ofShipped: true, // of 20 questions of the miniature
     because: "The model knows most of these facts, but a longer list of choices confuses it. " +
       "Drag K and see.",
-  },
+  }),
   build: buildAsk, update: updateAsk,
 };
 
@@ -37,16 +36,32 @@ function buildAsk(root, app) {
     el("div", { class: "side" },
       el("h2", {}, `The same question${app.recorded ? "" : "s"}, more choices`),
       paragraph("The model reads the question and its choices, the **prompt**. Then it gives " +
-        "each label (A), (B), … a probability. The largest is its answer."),
+        "each label (A), (B), … a probability. The largest is its answer. To ask so, with all " +
+        "choices in one prompt, is **standard inference**."),
+      paragraph(askedModel(app), { class: "soft", id: "ask-model" }),
       el("label", { for: "ask-question" }, "Question"), askView.question,
       el("div", { class: "controls" }, askView.K)),
     el("div", { class: "stage" },
       askView.verdict, askView.bars,
       el("h3", {}, app.recorded ? "The same question, at each K"
-        : `The same for ${ASKED} questions, at each K`), askView.strip, askView.told),
+        : `The same for ${ASKED} built-in questions, at each K`), askView.strip, askView.told),
     el("div", { class: "more" },
       el("h3", {}, "The prompt"), askView.prompt, app.recorded ? null : askTyped(app)));
   if (app.recorded) switchOff(askView.question);
+}
+
+// Who answers, in words: docs/miniature.md has the numbers of the toy's training.
+function askedModel({ name, model: { parameters, facts }, toy, recorded }) {
+  const size = parameters < 1e6 ? thousands(parameters) : parameters < 1e9
+    ? `${(parameters / 1e6).toFixed(1)} million` : `${(parameters / 1e9).toFixed(1)} billion`;
+  if (!toy) {
+    return `The model, **${name}**, has ${size} parameters. ${recorded
+      ? "It answered when this page was made."
+      : "The built-in questions are of a small world that it may not know."}`;
+  }
+  return `The model, **${name}**, is a toy: ${size} parameters, trained on ${facts} facts. It ` +
+    "knows nothing else. 84% of its training questions had at most four choices, so to it long " +
+    "lists and the labels E to H are rare. Real models may find long lists hard for other reasons.";
 }
 
 // A question of the reader's own, with one choice per line.
@@ -71,7 +86,8 @@ function askTyped(app) {
   };
   return el("details", { class: "typed" }, el("summary", {}, "Type a question of your own"),
     el("p", { class: "soft" }, "One choice in a line, the right one first. ",
-      "The model knows capitals, currencies, rivers, authors, opposites and little else."),
+      app.toy ? "The model knows capitals, currencies, rivers, authors, opposites and little else."
+        : null),
     question, choices, button("Ask it", send), said);
 }
 
@@ -169,7 +185,7 @@ function drawAskStrip(app) {
       class: K === app.state.K ? "here" : "" }, asked ? `${right}` : ""));
   }
   fill(askView.told, done < ASKED ? `The model is answering: ${done} of ${ASKED} questions so far.`
-    : `Dark: right, pale: wrong. Right answers: ${askTold(columns)}.`);
+    : `Filled: right, empty: wrong. Right answers: ${askTold(columns)}.`);
 }
 
 // Of one question: at each K the probability of the right choice, or of the answer where the right
@@ -187,7 +203,7 @@ function drawAskOne(app) {
   const who = item.answer === null ? "the model's answer" : item.choices[item.answer];
   bars(askView.strip, rows, { title: `probability of ${who}` });
   fill(askView.told, item.answer === null ? ""
-    : `Dark: the model answers ${who}. Pale: it answers another choice.`);
+    : `Bold: the model answers ${who}. Else: another choice.`);
 }
 
 const askTold = (columns) => columns.filter(({ K }) => K === 2 || K === 8)

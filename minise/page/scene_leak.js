@@ -15,14 +15,14 @@ const leakView = { rows: new Map(), measured: new Map(), queue: Promise.resolve(
 
 export const leak = {
   id: "leak", title: "Leak", defaults: { word: "", cells: "none" },
-  guess: {
-    question: "Two groups stand in one row. A word in group 1 changes. " +
+  guess: () => ({
+    question: "Groups of choices stand in one row. A word in group 1 changes. " +
       "Does the answer of group 2 change?",
     options: ["No, it has a question and choices of its own",
       "Yes, unless something hides the first", "Only if the words are alike"],
     right: 1,
     because: "Group 2 attends to all tokens before it in the row, those of group 1 too.",
-  },
+  }),
   build: buildLeak,
   async update(app) {
     const run = app.run;

@@ -8,22 +8,23 @@ const STAGES = {
   separate: ["separate prompts", "Each prompt has its own copy of the question."],
   packed: ["one row", "The question is written once. The groups follow it, and each counts its " +
     "positions on from the question, as if it were the only one."],
-  tree: ["tree", "Prompts that begin alike also share those tokens. Each token still sees the " +
-    "same tokens at the same positions, so the answers stay the same. A trunk that all share, " +
-    "and a branch where prompts begin to differ: a tree."],
+  tree: ["tree", "Some groups begin alike, with the same first choice: that is written once too. " +
+    "Where two prompts begin to differ, the row forks. So it is a tree: the question is its trunk, " +
+    "and a prompt is one path from there to the end of a branch. A token attends to its own path " +
+    "only, as if its prompt were alone, so the answers stay the same."],
 };
 const packView = { key: "", stage: "separate", stop: () => {} };
 
 export const pack = {
   id: "pack", title: "Pack", defaults: { stage: "separate" },
-  guess: {
+  guess: () => ({
     question: "Many prompts begin with the same question. They move into one row. " +
       "How often must the question be written there?",
     options: ["Once per prompt", "Once per trial", "Once"],
     right: 2,
     because: "What the model computes for a token depends only on the tokens up to it and their " +
       "positions. The question comes first in all prompts, so one copy serves all.",
-  },
+  }),
   build: buildPack, update: updatePack,
 };
 
@@ -32,12 +33,7 @@ function buildPack(root, app) {
   packView.stages = Object.entries(STAGES).map(([stage, [name]]) => el("button", { type: "button",
     id: `pack-${stage}`, onclick: () => app.set({ stage }) },
   el("b", { class: stage === "separate" ? null : "result" }), ` ${name}`));
-  packView.more = el("div", { class: "more" },
-    paragraph("Now each group stands behind the others. Token i may attend to token j (1) or " +
-      "not (0) by the mask M, and its position counts on from the question Q:"),
-    equation("M_ij = 1 if j ≤ i and j ∈ Q ∪ G(i), else 0"),
-    equation("pos(i) = |Q| + place of i in its group G(i)"),
-    paragraph("The next scene shows what goes wrong without them.", { class: "soft" }));
+  packView.more = el("div", { class: "more" });
   packView.text = el("p", { "aria-live": "polite", class: "stage-text" });
   packView.words = el("div", { class: "words", id: "pack-words" });
   packView.title = el("h3");
@@ -60,6 +56,20 @@ function buildPack(root, app) {
       el("p", { class: "soft" }, "A square is a token. ", packView.legend, packView.lines)),
     packView.more);
 }
+
+// What keeps the prompts of the row apart: its mask and its positions.
+const packApart = {
+  packed: () => [
+    paragraph("Now each group stands behind the others. Token i may attend to token j (1) or " +
+      "not (0) by the mask M, and its position counts on from the question Q:"),
+    equation("M_ij = 1 if j ≤ i and j ∈ Q ∪ G(i), else 0"),
+    equation("pos(i) = |Q| + place of i in its group G(i)")],
+  tree: () => [
+    paragraph("P(i) is the path from the first token to token i. Token i may attend to token j " +
+      "(1) or not (0) by the mask M, and its position is its place on the path:"),
+    equation("M_ij = 1 if j ∈ P(i), else 0"),
+    equation("pos(i) = |P(i)| − 1")],
+};
 
 function updatePack(app) {
   const { state } = app, trials = app.trials();
@@ -84,6 +94,8 @@ function updatePack(app) {
     one.disabled = app.asking && name !== stage;
   });
   packView.more.hidden = stage === "separate";
+  fill(packView.more, packApart[stage]?.(),
+    paragraph("The next scene shows what goes wrong without them.", { class: "soft" }));
   fill(packView.text, STAGES[stage][1]);
   fill(packView.title, `All ${branches.length} prompts: `,
     `${state.N} ${state.N > 1 ? "trials" : "trial"}, `,

@@ -10,16 +10,15 @@ const readView = { group: null, hide: null };
 
 export const read = {
   id: "read", title: "Read", defaults: { group: 1, hide: 0, head: "" },
-  guess: {
+  guess: ({ toy, recorded }) => (!toy || recorded ? null : { // another model may not take it
     question: "The right choice is in one group only. What do the wrong choices of the other " +
       "groups get?",
-    options: ["All the probability of their group", `Little: “${NULL_OPTION}” takes most`,
-      "Nothing"],
+    options: ["All the probability of their group",
+      `Mostly less than half: “${NULL_OPTION}” takes the rest`, "Nothing"],
     right: 1,
-    ofShipped: true, // another model may not take it
     because: `Each prompt ends its list with “${NULL_OPTION}”. Its label takes part in the ` +
       "softmax, so a group of wrong choices can say: none of these.",
-  },
+  }),
   build: buildRead, update: updateRead,
 };
 

@@ -6,13 +6,17 @@ const splitView = { shown: "" };
 
 export const split = {
   id: "split", title: "Split",
-  guess: {
-    question: "20 trials cut 8 choices into groups of 4 at random. " +
-      "How many of the 40 groups hold the right answer?",
-    options: ["10", "20", "40"],
-    right: 1,
-    because: "A trial uses each choice once, so the right answer is in one group of each trial. " +
-      `The other groups need “${NULL_OPTION}”.`,
+  guess({ state: { K, m, N } }) {
+    const prompts = N * Math.ceil(K / m);
+    if (prompts === N) return null; // one group holds all choices
+    return {
+      question: `${N === 1 ? "A trial cuts" : `${N} trials cut`} ${K} choices into groups of ${
+        m} at random. How many of the ${prompts} groups hold the right answer?`,
+      options: ["It depends on chance", `One in each trial: ${N}`, `All ${prompts}`],
+      right: 1,
+      because: "A trial uses each choice once, so the right answer is in one of its groups. " +
+        `The other groups need “${NULL_OPTION}”.`,
+    };
   },
   build: buildSplit, update: updateSplit,
 };
@@ -38,7 +42,7 @@ function buildSplit(root, app) {
       el("h2", {}, "Many short questions instead of a long one"),
       paragraph("A **trial** shuffles the K choices and cuts them into **groups** of m. Each " +
         "group is a short question of its own, with labels (A), (B), … and one more choice, the " +
-        `**null option** “${NULL_OPTION}”. Few choices are easy for the model.`),
+        `**null option** “${NULL_OPTION}”. A short list should be easier for the model.`),
       equation("{1, …, K} = G_1 ∪ G_2 ∪ … ∪ G_⌈K/m⌉"),
       el("p", {}, "One trial can be unlucky. So there are N of them."),
       el("div", { class: "controls" },

@@ -157,6 +157,14 @@ class TestInTheBrowser:
             tops.append(wanted[question.choices.index("wren")])
         assert numbers(view, "#ask-strip") == pytest.approx(tops, abs=1e-6)
 
+    def test_the_first_scene_says_who_answered(self, view: View) -> None:
+        view.go("ask")
+        assert view.text("#ask-model").startswith("The model, qwen3")
+        assert view.text("#ask-model").endswith("It answered when this page was made.")
+        view.go("why")
+        assert "toy" not in view.text("body")
+        assert "Each way asks this question once." in view.text("#why-told")
+
     def test_leak_shows_the_change_and_the_distance_of_all_four_combinations(
         self, view: View, lm: LocalModel
     ) -> None:

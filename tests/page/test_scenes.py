@@ -15,14 +15,17 @@ from hypothesis import strategies as st
 
 import minise
 from minise import LocalModel, Question
+from minise.data.miniature import load_facts
 from minise.engines import token_counts
 from minise.grouping import random_partitions
 from minise.lm import branch_logits
 from minise.page.page import world
-from minise.page.recorded import FILLER
+from minise.page.recorded import FILLER, MINIATURES
 from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from tests.support.browser import MARKS, PHONE, WIDE, View, open_page
 from tests.support.cases import cases
+from tests.support.tiny import FAMILIES, write_checkpoint
+from tools.train_miniature import CHOICES
 
 pytestmark = MARKS
 
@@ -326,6 +329,75 @@ def test_why_asks_each_way_what_python_asks(scene: View, lm: LocalModel) -> None
         read = "all => all.map(bar => Number(bar.dataset.probability))"
         shown = scene.page.eval_on_selector_all("#why-answer .bar:not(.axis)", read)
         assert shown == pytest.approx(logits[0].double().softmax(dim=0).tolist(), abs=1e-4)
+
+
+def test_why_says_what_was_run(scene: View) -> None:
+    scene.go("why?q=2")
+    scene.until("!document.querySelector('#why-told').textContent.includes('so far')")
+    told = scene.text("#why-told")
+    assert told.startswith("Each way asks the same 20 built-in questions once.")
+    assert "no list that begins at E, and no text before a list" in told
+    assert f"{len(FILLER)} neutral sentences" in scene.text("#scene-why .side")
+
+
+@pytest.mark.parametrize("name", MINIATURES)
+def test_the_text_of_why_is_about_as_long_as_four_choices(name: str) -> None:
+    lm = minise.load(Path(minise.__file__).parents[1] / "weights" / name)
+    lengths = []
+    for item in WORLD:
+        choices = of_size(item, 4).choices
+        start = DEFAULT_TEMPLATE.prefix(item["question"])
+        lines = DEFAULT_TEMPLATE.render(item["question"], choices).removesuffix("Answer:")
+        before, after = lm.tokenizer.encode([start, lines])
+        lengths.append(len(after) - len(before))
+    before, after = lm.tokenizer.encode(["Why?\n", "Why?\n" + "".join(FILLER)])
+    assert len(after) - len(before) == pytest.approx(sum(lengths) / len(lengths), rel=0.15)
+
+
+def test_guesses_speak_of_the_question_shown(browser: Any, live_file: Path) -> None:
+    view = open_page(browser, live_file, guess=False, **WIDE)
+    for K, why, split in (
+        (3, "3 choices with the labels E to G", "20 trials cut 3 choices into groups of 2"),
+        (5, "4 choices with the labels E to H", "20 trials cut 5 choices into groups of 4"),
+        (20, "4 choices with the labels E to H", "20 trials cut 20 choices into groups of 4"),
+    ):
+        question = Question("Which is a bird?", [f"kind {number}" for number in range(K)])
+        view.go(asked_in("why", question))
+        assert why in view.text("#guess")
+        view.go(asked_in("split", question))
+        assert split in view.text("#guess")
+        groups = 20 * len(trials(view)[0])
+        assert f"How many of the {groups} groups" in view.text("#guess")
+    view.go("split?K=4&m=4")
+    assert not view.page.is_visible("#guess")  # one group holds all
+    view.check(live_file)
+    view.page.context.close()
+
+
+def test_the_first_scene_says_that_the_model_is_a_toy(scene: View, lm: LocalModel) -> None:
+    scene.go("ask")
+    told = scene.text("#ask-model")
+    millions = sum(one.numel() for one in lm.decoder.parameters()) / 1e6
+    assert f"tiny-llama, is a toy: {millions:.1f} million parameters" in told
+    assert f"trained on {len(load_facts())} facts" in told
+    few = sum(share for count, share in CHOICES.items() if count <= 4)
+    assert f"{100 * few:.0f}% of its training questions had at most four choices" in told
+
+
+def test_of_another_model_no_scene_says_what_holds_for_the_toy(
+    browser: Any, tmp_path: Path
+) -> None:
+    other = minise.load(write_checkpoint(tmp_path / "mine", FAMILIES["llama"]))
+    path = tmp_path / "page.html"
+    path.write_text(minise.explain(other, Question("Which?", ["a", "b", "c"], answer=0)).html)
+    view = open_page(browser, path, guess=False, **WIDE)
+    assert "The model, mine, has " in view.text("#ask-model")
+    for name in SCENES:
+        view.go(name)
+        assert "toy" not in view.text("body")
+        assert "training had" not in view.text("body")
+        assert view.page.is_visible("#guess") == (name in ("split", "pack", "leak"))
+    view.page.context.close()
 
 
 @pytest.mark.parametrize(("K", "m", "N"), [(8, 4, 20), (8, 3, 5), (5, 1, 40)])
