@@ -29,7 +29,10 @@ from minise.files import write_file
 from tools import markdown
 from tools.records import RECORDS, answers_of, gain, minus, numbers, of_subsets, record
 
-PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "real-more", "serving", "costs")]
+PAGES = [
+    RECORDS.with_name(f"{page}.md")
+    for page in ("real", "real-more", "splitting", "serving", "costs")
+]
 SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
 SEEN = ("†", "‡")  # after the name of a pair that somebody had seen: before the plan, before it ran
 
@@ -90,6 +93,25 @@ def as_found_later(spec: Spec) -> str:
         one = gain(cells, others)
         body.append([label, f"{one['n']:,}", points(one)])
     return markdown.table([*spec["head"].split(" | "), "questions", "points"], body)
+
+
+def as_planned(spec: Spec) -> str:
+    """The same for what docs/splitting.md plans: with a p value by random signs, times the number
+    of planned tests, and what the plan says of it."""
+    tests, level = spec["tests"], spec["level"]
+    body = []
+    for label, cells, others in spec["rows"]:
+        one = gain(cells, others)
+        p = min(1.0, tests * one["sign_p"])
+        low, high = one["interval"]
+        said = []
+        if p < 0.05:
+            said.append("a short list helps" if one["accuracy"] > 0 else "a short list harms")
+        if -level <= 100 * low and 100 * high <= level:
+            said.append("level")
+        body.append([label, f"{one['n']:,}", points(one), f"{p:.2g}", ", ".join(said) or "open"])
+    titles = [*spec["head"].split(" | "), "messages", "points", f"p, times {tests}", "what is said"]
+    return markdown.table(titles, body)
 
 
 def as_changed(spec: Spec) -> str:
@@ -171,6 +193,7 @@ FORMS = {
     "numbers": as_numbers,
     "differences": as_differences,
     "found later": as_found_later,
+    "planned": as_planned,
     "changed": as_changed,
     "bought": as_bought,
     "budgets": as_budgets,

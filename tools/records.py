@@ -34,6 +34,7 @@ KEPT = (
     "notes",
 )
 RESAMPLES = 10_000
+SIGNS = 100_000  # draws of random signs
 DRAWS = 1_000  # random subsets of the trials, of each size
 
 
@@ -92,7 +93,8 @@ def minus(cell: str, other: str) -> dict[str, Any]:
 
 def gain(cells: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
     """The accuracy of cells minus that of others, over the questions that both have, with an
-    interval of 95% by resampling questions. A question counts once: by the mean over its seeds."""
+    interval of 95% by resampling questions, and the p value of `sign_p`. A question counts once: by
+    the mean over its seeds or prompts."""
     shares = shares_right(cells)
     other_shares = shares_right(others)
     shared = sorted(shares.keys() & other_shares.keys())
@@ -102,7 +104,25 @@ def gain(cells: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
     for _ in range(RESAMPLES):
         means.append(gains[generator.integers(0, len(gains), len(gains))].mean())
     low, high = np.quantile(means, [0.025, 0.975])
-    return {"n": len(gains), "accuracy": gains.mean(), "interval": [low, high]}
+    return {
+        "n": len(gains),
+        "accuracy": gains.mean(),
+        "interval": [low, high],
+        "sign_p": sign_p(gains),
+    }
+
+
+def sign_p(gains: np.ndarray) -> float:
+    """How often the mean of the questions' gains is as far from 0, on either side, if each gain may
+    as well have the other sign."""
+    generator = np.random.default_rng(0)
+    observed = abs(gains.mean()) - 1e-12  # equal sums may differ in their last bit
+    as_far = 0
+    for _ in range(SIGNS // 1_000):
+        signs = generator.choice([-1.0, 1.0], size=(1_000, len(gains)))
+        means = (signs * gains).mean(axis=1)
+        as_far += int((abs(means) >= observed).sum())
+    return (1 + as_far) / (1 + SIGNS)
 
 
 def shares_right(cells: Sequence[str]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pandas")
@@ -10,7 +11,7 @@ pytest.importorskip("pandas")
 from matplotlib.testing.compare import compare_images
 
 from tools import real
-from tools.records import RECORDS, short
+from tools.records import RECORDS, short, sign_p
 
 
 @pytest.mark.slow
@@ -43,3 +44,11 @@ def test_a_record_names_its_model_and_no_path() -> None:
 
 def test_numbers_are_kept_with_four_digits() -> None:
     assert short([0.123456, 1 / 3e9, 7, None, "x"]) == [0.1235, 3.333e-10, 7, None, "x"]
+
+
+@pytest.mark.parametrize(
+    ("gains", "exact"), [([1, 1, 1, 1, 1], 2 / 32), ([1, 1, 1, -1], 10 / 16), ([0, 0], 1)]
+)
+def test_random_signs_give_the_share_of_all_signs(gains: list[float], exact: float) -> None:
+    """How many of all 2^n signs give a mean as far from 0."""
+    assert sign_p(np.array(gains, dtype=float)) == pytest.approx(exact, abs=0.01)
