@@ -38,6 +38,7 @@ PHONE: dict[str, Any] = {
 HOSTILE = (
     "</script><script>hacked=1</script><!--<img src=x onerror=hacked=1> & {{ 7*7 }} \u2028\x07\"'"
 )
+MOST = 120_000  # milliseconds that a page may take for one thing, beside other work
 FOREIGN = Question("ما هي؟ 👨\u200d👩\u200d👧", ["القاهرة", "é", "ירושלים", "è"])
 
 
@@ -141,6 +142,7 @@ def open_page(
 ) -> View:
     """Open a page from the disk, at an address after "#". `guess`: past the guesses."""
     view = View(browser.new_context(**options).new_page())
+    view.page.set_default_timeout(MOST)
 
     def told(text: str) -> None:
         if "willReadFrequently" not in text:  # how these tests read a canvas
