@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TABLES = json.loads((DOCS / "real" / "tables.json").read_text("utf-8"))
 PAGES = "".join(
     (DOCS / name).read_text("utf-8")
-    for name in ("real.md", "real-more.md", "serving.md", "costs.md")
+    for name in ("real.md", "real-more.md", "splitting.md", "serving.md", "costs.md")
 )
 ENDPOINT = 1.1  # points by which an end of an interval may differ between two sets of draws
 
@@ -160,12 +160,26 @@ def test_the_planned_differences() -> None:
         assert rows[i][7] == f"{p:.2g}"
 
 
-def test_the_differences_that_were_found_later() -> None:
-    for row, (label, cells, others) in zip(shown("later"), TABLES["later"]["rows"], strict=True):
+@pytest.mark.parametrize("name", [name for name in TABLES if TABLES[name]["form"] == "found later"])
+def test_the_differences_that_have_no_test(name: str) -> None:
+    for row, (label, cells, others) in zip(shown(name), TABLES[name]["rows"], strict=True):
         gains = (by_question(cells) - by_question(others)).dropna()
-        assert row[2] == f"{len(gains):,}"
-        assert row[3].split(" ")[0] == f"{100 * gains.mean():+.1f}", label
-        near(row[3], *resampled(gains))
+        assert row[-2] == f"{len(gains):,}"
+        assert row[-1].split(" ")[0] == f"{100 * gains.mean():+.1f}", label
+        near(row[-1], *resampled(gains))
+
+
+def test_the_planned_experiment() -> None:
+    spec = TABLES["splitting"]
+    for row, (label, cells, others) in zip(shown("splitting"), spec["rows"], strict=True):
+        gains = (by_question(cells) - by_question(others)).dropna().to_numpy()
+        assert row[1] == str(len(gains))
+        assert row[2].split(" ")[0] == f"{100 * gains.mean():+.1f}", label
+        near(row[2], *resampled(gains))
+        signs = np.random.default_rng(1).choice([-1, 1], (20_000, len(gains)))
+        as_far = abs((signs * gains).mean(axis=1)) >= abs(gains.mean()) - 1e-12
+        assert float(row[3]) == pytest.approx(min(1, spec["tests"] * as_far.mean()), abs=0.02)
+        assert row[4] == "open"  # this p, and this interval
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if TABLES[name]["form"] == "changed"])
