@@ -27,7 +27,17 @@ from minise.evaluation import figures
 from minise.evaluation.metrics import holm
 from minise.files import write_file
 from tools import markdown
-from tools.records import RECORDS, answers_of, gain, minus, numbers, of_subsets, record
+from tools.records import (
+    RECORDS,
+    answers_of,
+    gain,
+    gains_of,
+    minus,
+    numbers,
+    of_subsets,
+    record,
+    sign_p,
+)
 
 PAGES = [
     RECORDS.with_name(f"{page}.md")
@@ -102,7 +112,7 @@ def as_planned(spec: Spec) -> str:
     body = []
     for label, cells, others in spec["rows"]:
         one = gain(cells, others)
-        p = min(1.0, tests * one["sign_p"])
+        p = min(1.0, tests * sign_p(gains_of(cells, others)))
         low, high = one["interval"]
         said = []
         if p < 0.05:

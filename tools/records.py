@@ -92,24 +92,24 @@ def minus(cell: str, other: str) -> dict[str, Any]:
 
 
 def gain(cells: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
-    """The accuracy of cells minus that of others, over the questions that both have, with an
-    interval of 95% by resampling questions, and the p value of `sign_p`. A question counts once: by
-    the mean over its seeds or prompts."""
-    shares = shares_right(cells)
-    other_shares = shares_right(others)
-    shared = sorted(shares.keys() & other_shares.keys())
-    gains = np.array([shares[key] - other_shares[key] for key in shared])
+    """The accuracy of cells minus that of others, with an interval of 95% by resampling
+    questions."""
+    gains = gains_of(cells, others)
     generator = np.random.default_rng(0)
     means = []
     for _ in range(RESAMPLES):
         means.append(gains[generator.integers(0, len(gains), len(gains))].mean())
     low, high = np.quantile(means, [0.025, 0.975])
-    return {
-        "n": len(gains),
-        "accuracy": gains.mean(),
-        "interval": [low, high],
-        "sign_p": sign_p(gains),
-    }
+    return {"n": len(gains), "accuracy": gains.mean(), "interval": [low, high]}
+
+
+def gains_of(cells: Sequence[str], others: Sequence[str]) -> np.ndarray:
+    """The gain of each question that both have. It counts once: by the mean over its seeds or
+    prompts."""
+    shares = shares_right(cells)
+    other_shares = shares_right(others)
+    shared = sorted(shares.keys() & other_shares.keys())
+    return np.array([shares[key] - other_shares[key] for key in shared])
 
 
 def sign_p(gains: np.ndarray) -> float:
