@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan
 from statistics import median
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -172,27 +174,34 @@ class Timing:
 
     cpu: list[float]
     wall: list[float]
-    distance: float
+    distance: float = float("nan")
 
 
 @torch.inference_mode()
-def timed(ways: dict[str, Way], rounds: int) -> dict[str, Timing]:
-    """The ways run in turn; the seconds of a first round, which warms up, are not kept."""
-    timings: dict[str, Timing] = {}
-    first: Tensor | None = None
-    for name, way in ways.items():
-        log_p = way().cpu().double().log_softmax(dim=-1)
-        if first is None:
-            first = log_p
-        distance = float("nan") if name == FLOOR else float((log_p - first).abs().max())
-        timings[name] = Timing([], [], distance)
+def in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
+    """The seconds of ways that run one after the other in each round."""
+    timings = {name: Timing([], []) for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
             cpu = time.process_time()
             wall = time.perf_counter()
-            way().cpu()  # waits for a GPU
+            result = way()
+            if isinstance(result, Tensor):
+                result.cpu()  # waits for a GPU
             timings[name].cpu.append(time.process_time() - cpu)
             timings[name].wall.append(time.perf_counter() - wall)
+    return timings
+
+
+@torch.inference_mode()
+def timed(ways: dict[str, Way], rounds: int) -> dict[str, Timing]:
+    """The ways run in turn, after a round that warms up, of which the distances are."""
+    logs = {name: way().cpu().double().log_softmax(dim=-1) for name, way in ways.items()}
+    first = next(iter(logs.values()))
+    timings = in_turn(ways, rounds)
+    for name, log_p in logs.items():
+        if name != FLOOR:
+            timings[name].distance = float((log_p - first).abs().max())
     return timings
 
 

@@ -26,6 +26,7 @@ from minise.lm import Prompts, join
 from minise.method import SelfEnsemble, Standard
 from minise.verify.verify import in_words
 from tools import markdown
+from tools.bench import in_turn
 
 QUESTIONS_IN_A_PASS = (1, 2, 4, 8)
 CHUNKS = (64, 128, 256, 512)  # queries of a chunk of attention
@@ -34,16 +35,11 @@ Ways = dict[str, Callable[[], Any]]
 
 
 @torch.inference_mode()
-def in_turn(ways: Ways, rounds: int) -> dict[str, float]:
-    """Median CPU seconds of each way. A round before the others warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(1 + rounds):
-        for name, way in ways.items():
-            began = time.process_time()
-            way()
-            if turn > 0:
-                seconds[name].append(time.process_time() - began)
-    return {name: median(some) for name, some in seconds.items()}
+def medians(ways: Ways, rounds: int) -> dict[str, float]:
+    """Median CPU seconds of each way, in turn, after a round that warms up."""
+    for way in ways.values():
+        way()
+    return {name: median(timing.cpu) for name, timing in in_turn(ways, rounds).items()}
 
 
 def prompts_of(lm: LocalModel) -> Prompts:
@@ -128,17 +124,17 @@ def main() -> None:
     lm = load(args.model, dtype=args.dtype, device="cpu")
     loaded = time.process_time() - began
     print(f"{args.model}, {args.dtype}, {args.rounds} rounds. {in_words()}", flush=True)
-    print(table("one question", in_turn(parts(lm), args.rounds), "all"), flush=True)
+    print(table("one question", medians(parts(lm), args.rounds), "all"), flush=True)
     peak = peak_of_memory(on_gpu=False) / 1e9
     print(f"\nLoaded in {loaded:.1f} s of CPU; at most {peak:.1f} GB of resident memory.")
-    times = in_turn(side_by_side(lm), args.rounds)
+    times = medians(side_by_side(lm), args.rounds)
     print(table("8 questions by standard, in a pass", times, "1"), flush=True)
-    times = in_turn(chunks(lm), args.rounds)
+    times = medians(chunks(lm), args.rounds)
     print(table("queries in a chunk", times, str(attention.CHUNK)), flush=True)
     began = time.process_time()
     packed = load(args.model, dtype=args.dtype, device="cpu", quantize="nf4")
     loaded = time.process_time() - began
-    times = in_turn(four_bits(lm, packed), args.rounds)
+    times = medians(four_bits(lm, packed), args.rounds)
     print(table("weights", times, "as stored"))
     print(f"\nnf4 was loaded in {loaded:.1f} s of CPU.")
 

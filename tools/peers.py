@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,8 +38,9 @@ def peers(
         ways |= flex_attention(folder, dtype, device, prompts)
     if gguf and find_spec("llama_cpp"):
         ways |= llama_cpp(gguf, dtype, prompts)
-    if find_spec("vllm"):
-        ways |= vllm(folder, dtype, prompts)
+    if device == "cpu" and find_spec("vllm"):  # a GPU's memory it takes for itself: tools/card.py
+        name = str(dtype).removeprefix("torch.")
+        ways["vLLM, prefix cache"] = vllm_way(vllm_model(folder, name, prompts.longest), prompts)
     return ways
 
 
@@ -167,30 +169,35 @@ def llama_cpp(gguf: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]
     return {"llama.cpp, all prompts over one question": run}
 
 
-def vllm(folder: str, dtype: torch.dtype, prompts: Prompts) -> dict[str, Way]:
-    """vLLM in this process, with its prefix cache."""
+def vllm_model(folder: str, dtype: str, longest: int) -> Any:
+    """vLLM in this process, with its prefix cache, for prompts of so many tokens."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
-    labels = prompts.label_ids[0]
-    longest = prompts.longest + 1
-    model = LLM(
+    most = longest + 1  # with the token that it writes
+    return LLM(
         folder,
-        dtype=str(dtype).removeprefix("torch."),
-        max_model_len=longest,
-        max_num_batched_tokens=max(longest, 8192),
+        dtype=dtype,
+        max_model_len=most,
+        max_num_batched_tokens=max(most, 8192),
         enable_prefix_caching=True,
         skip_tokenizer_init=True,
     )
+
+
+def vllm_way(model: Any, prompts: Prompts) -> Way:
+    from vllm import SamplingParams
+
+    labels = prompts.label_ids[0]
     read = SamplingParams(max_tokens=1, logprob_token_ids=labels, detokenize=False)
     asked = [{"prompt_token_ids": prompts.prefix + branch} for branch in prompts.branches]
 
     def run() -> Tensor:
-        model.reset_prefix_cache()
+        model.reset_prefix_cache()  # else it would find all of the round before
         rows = []
         for answer in model.generate(asked, read, use_tqdm=False):
             found = answer.outputs[0].logprobs[0]
             rows.append([found[label].logprob for label in labels])
         return torch.tensor(rows)
 
-    return {"vLLM, prefix cache": run}
+    return run

@@ -11,7 +11,7 @@ from tools import parts
 def test_each_part_of_an_answer_is_timed() -> None:
     lm = load("weights/tiny-llama", dtype=torch.float32)
     for ways in (parts.parts(lm), parts.side_by_side(lm), parts.chunks(lm)):
-        seconds = parts.in_turn(ways, rounds=1)
+        seconds = parts.medians(ways, rounds=1)
         assert seconds.keys() == ways.keys()
         first = next(iter(ways))
         shown = parts.table("what", seconds, first)
