@@ -5,7 +5,7 @@ import { topOf } from "./method.js";
 import { ASKED, askModel } from "./scene_ask.js";
 
 const WHY_FEW = 4;
-const whyView = { running: false };
+const whyView = { asking: null };
 
 export const why = {
   id: "why", title: "Why", defaults: { way: "few" },
@@ -91,10 +91,13 @@ async function updateWhy(app) {
   whyOthers(app, ways);
 }
 
-// The other questions, one after the other while this scene is shown.
+// The other questions, one after the other while this scene is shown with these ways: a question
+// with fewer choices has other ones.
 async function whyOthers(app, ways) {
-  if (whyView.running) return;
-  whyView.running = true;
+  const asking = JSON.stringify(ways);
+  if (whyView.asking === asking) return;
+  whyView.asking = asking;
+  const isShown = () => app.state.scene === "why" && whyView.asking === asking;
   const right = Object.keys(ways).map(() => 0), all = Math.min(ASKED, app.world.length);
   const draw = (done) => {
     const rows = Object.values(ways).map(([name], i) => ({ name, value: right[i], top: i === 0 }));
@@ -105,16 +108,16 @@ async function whyOthers(app, ways) {
   draw(0);
   for (const [number, item] of app.world.slice(0, ASKED).entries()) {
     for (const [i, [, K, options]] of Object.values(ways).entries()) {
-      if (app.state.scene !== "why") break;
+      if (!isShown()) break;
       const picked = app.pick(item, Math.min(K, item.choices.length));
       const { probabilities } = await askModel(app, picked, options);
       const top = topOf(probabilities), wanted = picked.answer ?? top;
       right[i] += app.recorded ? probabilities[wanted] : top === wanted ? 1 : 0;
     }
-    if (app.state.scene !== "why") break;
+    if (!isShown()) break;
     draw(number + 1);
   }
-  whyView.running = false;
+  if (whyView.asking === asking) whyView.asking = null;
 }
 
 // What was run, on how many, and why a change alone may look worse than both together.
