@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 128  # queries
+CHUNK_ON_GPU = 1024  # there a call costs more than the scores of pairs that the mask hides
 
 # How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
 # for q (B, R, H, h), k and v (B, U, K, h), queries and keys already rotated. R is T, or in the top
@@ -51,8 +52,9 @@ class Chunk:
         k_BKSh = k_BUKh.index_select(1, self.keys_S).transpose(1, 2)
         v_BKSh = v_BUKh.index_select(1, self.keys_S).transpose(1, 2)
         if q_BHCh.is_cuda:
-            # On a GPU no fast kernel takes a mask and fewer key/value heads: repeat them. Query
-            # head i reads key/value head i // (H / K): [k0, k0, k1, k1], not [k0, k1, k0, k1].
+            # On a GPU no fast kernel takes a mask and fewer key/value heads in all dtypes: repeat
+            # them. Query head i reads key/value head i // (H / K): [k0, k0, k1, k1], not
+            # [k0, k1, k0, k1].
             shared = q_BHCh.shape[1] // k_BKSh.shape[1]
             k_BKSh = k_BKSh.repeat_interleave(shared, dim=1)
             v_BKSh = v_BKSh.repeat_interleave(shared, dim=1)
@@ -72,18 +74,19 @@ def chunks_of(
 ) -> list[Chunk]:
     """The queries in chunks, under the mask (True = may attend) narrowed to a window."""
     R, U = mask_BRU.shape[1:]
+    size = CHUNK_ON_GPU if device.type == "cuda" else CHUNK
     causal_rows = 0  # so many first queries are plain causal
     chunks = []
-    for start in range(0, R, CHUNK):
-        queries = slice(start, start + CHUNK)
+    for start in range(0, R, size):
+        queries = slice(start, start + size)
         mask_BCU = mask_BRU[:, queries]
         mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
-        if causal_rows == start and start + CHUNK <= R:
+        if causal_rows == start and start + size <= R:
             causal_CU = torch.arange(U) <= torch.arange(R)[queries, None]
             if (mask_BCU == causal_CU).all():
-                causal_rows += CHUNK
+                causal_rows += size
                 continue
-        is_read_U = mask_BCU.any(dim=1).any(dim=0)
+        is_read_U = mask_BCU.flatten(0, 1).view(torch.uint8).amax(dim=0)  # `any` is slow
         keys_S = is_read_U.nonzero().flatten()
         mask_BCS = mask_BCU.index_select(2, keys_S)
         chunks.append(Chunk(queries, keys_S.to(device), mask_BCS.to(device)))

@@ -85,10 +85,11 @@ class Tree(Layout):
         T = len(self.tokens)
         check_mask_fits(T)
         mask = torch.zeros(T, T, dtype=torch.bool)
+        cells = mask.numpy()  # the same memory: a row takes a tenth of torch's time
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
-                mask[row] = mask[parent]  # the parent and its ancestors
-            mask[row, row] = True
+                cells[row, :row] = cells[parent, :row]  # the parent and its ancestors
+            cells[row, row] = True
         return mask
 
     def paths(self) -> list[list[int]]:

@@ -7,9 +7,9 @@ unless --model is a folder. On a CPU: --device cpu --dtype float32 --model weigh
 - tests of the CUDA device; verify.
 - bench: one question at a time, by each engine, by FlexAttention, and by the libraries that are
   installed.
-- rate: questions a second, 8 in a pass, beside the goals; and how fast the linear layers are beside
-  the card's best product of two matrices.
-- vllm: the same 8 questions by vLLM with its prefix cache, if it is installed.
+- rate: questions a second beside the goals, as many in a pass as a run puts there; and how fast the
+  linear layers are beside the card's best product of two matrices.
+- vllm: 8 questions by vLLM with its prefix cache, if it is installed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,7 +32,7 @@ from torch import nn
 from minise import LocalModel, load, pack
 from minise.files import write_file
 from minise.layout import Layout
-from minise.lm import Prompts, join
+from minise.lm import Prompts, join, tokens_of
 from minise.loading.config_json import read_config
 from minise.model import Decoder
 from tools.bench import WORK, prompts_of, timed
@@ -53,7 +54,7 @@ SHAPE = {
 }
 GOALS = {"qasc": 50, "truthfulqa": 100, "biology": 8}  # questions a second at 8B
 SHIPPED = Path("weights/tiny-llama")
-QUESTIONS_AT_ONCE = 8
+QUESTIONS_OF_VLLM = 8
 ROUNDS = 5
 SQUARES = (2048, 4096, 8192)  # sides of the matrices whose product is timed
 PRODUCTS = 10  # of them at once
@@ -72,10 +73,9 @@ def write_model(folder: Path, device: str) -> None:
     (folder / "config.json").write_text(json.dumps(SHAPE))
 
 
-def questions(name: str, vocabulary: int) -> Prompts:
-    """The prompts of 8 questions, which share nothing."""
-    drawn = [prompts_of(WORK[name], vocabulary, seed) for seed in range(QUESTIONS_AT_ONCE)]
-    return join(drawn)
+def questions(name: str, vocabulary: int, count: int) -> Prompts:
+    """The prompts of so many questions, which share nothing."""
+    return join([prompts_of(WORK[name], vocabulary, seed) for seed in range(count)])
 
 
 def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
@@ -85,15 +85,18 @@ def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
     best = best_product(lm.decoder.device, lm.decoder.dtype)
     found: dict[str, Any] = {"TFLOP/s of the best product": round(best, 3)}
     for name, goal in GOALS.items():
-        prompts = questions(name, lm.config.vocab_size)
+        one = questions(name, lm.config.vocab_size, 1)
+        count = ceil(lm.limits.together / tokens_of(lm, one))  # one more joins while there is room
+        prompts = questions(name, lm.config.vocab_size, count)
         tree = pack(prompts.prefix, prompts.branches, tree=True)
         way = partial(lm.ends, prompts.prefix, prompts.branches)
         seconds = median(timed({"tree": way}, ROUNDS)["tree"].wall)
         achieved = linear_flop(lm, tree) / seconds / 1e12
         found[name] = {
+            "questions": count,
             "tokens": len(tree.tokens),
             "goal": goal,
-            "a second": QUESTIONS_AT_ONCE / seconds,
+            "a second": round(count / seconds, 3),
             "TFLOP/s of the linear layers": round(achieved, 3),
             "share of the best product": round(achieved / best, 3),
         }
@@ -137,13 +140,13 @@ def linear_flop(lm: LocalModel, tree: Layout) -> int:
 def vllm(folder: str, device: str, dtype: str) -> dict[str, Any]:
     """Questions a second by vLLM, which takes the device that it finds."""
     vocabulary = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
-    asked = {name: questions(name, vocabulary) for name in GOALS}
+    asked = {name: questions(name, vocabulary, QUESTIONS_OF_VLLM) for name in GOALS}
     longest = max(prompts.longest for prompts in asked.values())
     model = vllm_model(folder, dtype, longest)
     found = {}
     for name, prompts in asked.items():
         seconds = median(timed({"vllm": vllm_way(model, prompts)}, ROUNDS)["vllm"].wall)
-        found[name] = {"goal": GOALS[name], "a second": QUESTIONS_AT_ONCE / seconds}
+        found[name] = {"goal": GOALS[name], "a second": QUESTIONS_OF_VLLM / seconds}
     return found
 
 
@@ -182,7 +185,7 @@ def main() -> int:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
             status = str(done.returncode)
-            lines = (done.stdout or done.stderr).splitlines()[-40:]
+            lines = (done.stdout or done.stderr).splitlines()[-60:]
         except subprocess.TimeoutExpired:
             status = f"more than {limit} s"
             lines = []

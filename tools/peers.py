@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from inspect import signature
 from typing import Any
@@ -44,11 +44,19 @@ def peers(
     return ways
 
 
+@cache  # one for all kinds of work
+def transformers_model(folder: str, dtype: torch.dtype, device: str, attention: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
+    return model.eval().to(device)
+
+
 def kept_question(folder: str, dtype: torch.dtype, device: str, prompts: Prompts) -> dict[str, Way]:
     """transformers with a cache of the question, which a batch of prompts repeats."""
-    from transformers import AutoModelForCausalLM, DynamicCache
+    from transformers import DynamicCache
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval().to(device)
+    model = transformers_model(folder, dtype, device, "sdpa")
     labels = prompts.label_ids[0]
     prefix = torch.tensor([prompts.prefix], device=device)
     P = len(prompts.prefix)
@@ -87,11 +95,8 @@ def flex_attention(
 ) -> dict[str, Way]:
     """The token tree by transformers' FlexAttention. Its mask is made once, which is not timed."""
     from torch.nn.attention.flex_attention import create_block_mask
-    from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="flex_attention"
-    ).to(device)
+    model = transformers_model(folder, dtype, device, "flex_attention")
     tree = pack(prompts.prefix, prompts.branches, tree=True)
     allowed = tree.mask.to(device)
     T = len(tree.tokens)
