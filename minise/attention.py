@@ -70,10 +70,10 @@ def chunks_of(
     query_positions_BR: Tensor,
     key_positions_BU: Tensor,
     window: int | None,
-    device: torch.device,
 ) -> list[Chunk]:
     """The queries in chunks, under the mask (True = may attend) narrowed to a window."""
     R, U = mask_BRU.shape[1:]
+    device = mask_BRU.device
     size = CHUNK_ON_GPU if device.type == "cuda" else CHUNK
     causal_rows = 0  # so many first queries are plain causal
     chunks = []
@@ -82,14 +82,15 @@ def chunks_of(
         mask_BCU = mask_BRU[:, queries]
         mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
         if causal_rows == start and start + size <= R:
-            causal_CU = torch.arange(U) <= torch.arange(R)[queries, None]
+            rows_C = torch.arange(start, start + size, device=device)
+            causal_CU = torch.arange(U, device=device) <= rows_C[:, None]
             if (mask_BCU == causal_CU).all():
                 causal_rows += size
                 continue
         is_read_U = mask_BCU.flatten(0, 1).view(torch.uint8).amax(dim=0)  # `any` is slow
         keys_S = is_read_U.nonzero().flatten()
         mask_BCS = mask_BCU.index_select(2, keys_S)
-        chunks.append(Chunk(queries, keys_S.to(device), mask_BCS.to(device)))
+        chunks.append(Chunk(queries, keys_S, mask_BCS))
     if causal_rows:
         keys_S = torch.arange(causal_rows, device=device)
         chunks.insert(0, Chunk(slice(0, causal_rows), keys_S, mask_BCS=None))
@@ -115,20 +116,19 @@ def by_mask(
 ) -> Attend:
     """An `Attend` in which all layers read under one mask (B, T, U), True = may attend, narrowed to
     each layer's window. In the top layer only `rows_R` are queries, if given."""
-    # On the CPU: on a GPU `nonzero` would wait for it at every chunk.
-    mask_BTU = mask_BTU.cpu()
-    positions_BU = positions_BU.cpu()
+    mask_BTU = mask_BTU.to(device)
+    positions_BU = positions_BU.to(device)
     T = mask_BTU.shape[1]
     positions_BT = positions_BU[:, -T:]
     chunks_of_window = {}
     for window in set(windows):
-        chunks_of_window[window] = chunks_of(mask_BTU, positions_BT, positions_BU, window, device)
+        chunks_of_window[window] = chunks_of(mask_BTU, positions_BT, positions_BU, window)
     chunks_of_layer = [chunks_of_window[window] for window in windows]
     if rows_R is not None:
-        rows_R = rows_R.cpu()
+        rows_R = rows_R.to(device)
         mask_BRU = mask_BTU[:, rows_R]
         positions_BR = positions_BT[:, rows_R]
-        chunks_of_layer[-1] = chunks_of(mask_BRU, positions_BR, positions_BU, windows[-1], device)
+        chunks_of_layer[-1] = chunks_of(mask_BRU, positions_BR, positions_BU, windows[-1])
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         parts = [chunk.read(q, k, v) for chunk in chunks_of_layer[layer]]

@@ -121,6 +121,10 @@ def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
         equal = replace(lm, decoder=EqualBits(lm.decoder))
         ways["tree, equal bits"] = partial(branch_logits, equal, prefix, branches, "tree", LABELS)
         return ways
+    # transformers' FlexAttention gets a mask that is there: so does this.
+    tree = pack(prefix, branches, tree=True)
+    laid_out = tree.tokens, tree.positions, tree.mask, tree.ends
+    ways["tree, laid out before"] = lambda: lm.decoder.logits(lm.decoder(*laid_out))[:, LABELS]
     flex = replace(lm, decoder=FlexDecoder(lm.decoder))
     for engine in ("tree", "packed"):
         name = f"{engine}, FlexAttention"

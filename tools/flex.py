@@ -43,8 +43,9 @@ class FlexDecoder(Decoder):
     def block_mask(self, mask_BTU: Tensor, positions_BU: Tensor, window: int | None) -> BlockMask:
         """The mask as FlexAttention takes it: by blocks of 128 queries and keys."""
         B, T, U = mask_BTU.shape
-        positions_BT = positions_BU[:, -T:]
-        allowed = within(mask_BTU, positions_BT, positions_BU, window).to(self.device)
+        mask_BTU = mask_BTU.to(self.device)
+        positions_BU = positions_BU.to(self.device)
+        allowed = within(mask_BTU, positions_BU[:, -T:], positions_BU, window)
 
         def may_see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return allowed[b, q, k]

@@ -38,7 +38,7 @@ def defined(lm: LocalModel, prompts: Prompts) -> Rows:
     states = [*lower, top[-1:], end]
     head = decoder.model.embed_tokens if decoder.lm_head is None else decoder.lm_head
     label_weights = head.weight[prompts.label_ids[0]]
-    labels = F.linear(end, label_weights)
+    labels = F.linear(end, label_weights).double().cpu()
     return Rows(states, labels, decoder.logits(end))
 
 

@@ -113,7 +113,7 @@ class TestChunks:
         mask = random_mask(T, 0.01, seed=8)[None]
         positions = torch.arange(T)[None]
         seen = torch.zeros_like(mask)
-        chunks = chunks_of(mask, positions, positions, None, torch.device("cpu"))
+        chunks = chunks_of(mask, positions, positions, None)
         assert [len(mask[0, chunk.queries]) for chunk in chunks] == [CHUNK, CHUNK, 7]
         for chunk in chunks:
             assert chunk.keys_S.tolist() == mask[0, chunk.queries].any(0).nonzero()[:, 0].tolist()
@@ -126,7 +126,7 @@ class TestChunks:
         """Of 2,000 keys of other groups a chunk of the packed sequence reads none."""
         layout = pack(list(range(300)), [[7] * CHUNK] * 16)
         at = layout.positions[None]
-        chunks = chunks_of(layout.mask[None], at, at, None, torch.device("cpu"))
+        chunks = chunks_of(layout.mask[None], at, at, None)
         assert max(len(chunk.keys_S) for chunk in chunks) <= 300 + 2 * CHUNK
 
     def test_a_long_causal_beginning_is_one_chunk_that_needs_no_mask(self) -> None:
@@ -137,7 +137,7 @@ class TestChunks:
             mask = layout.mask[None].clone()
             if first_row_with_a_hole is not None:
                 mask[0, first_row_with_a_hole, 1] = False
-            chunks = chunks_of(mask, at, at, None, torch.device("cpu"))
+            chunks = chunks_of(mask, at, at, None)
             without_a_mask = [chunk.queries for chunk in chunks if chunk.mask_BCS is None]
             assert without_a_mask == ([slice(0, rows)] if rows else [])
             covered = [len(at[0, chunk.queries]) for chunk in chunks]

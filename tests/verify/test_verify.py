@@ -17,8 +17,16 @@ from minise.commands.options import QUESTION
 from minise.engines import ENGINES
 from minise.equal_bits.decoder import EqualBits
 from minise.layout import Layout, Tree
-from minise.verify.comparison import Difference, Rows, influence, relative, widened
-from minise.verify.definition import softmax_attention
+from minise.verify.comparison import (
+    Difference,
+    Rows,
+    influence,
+    one_prompt,
+    relative,
+    rows_of,
+    widened,
+)
+from minise.verify.definition import defined, softmax_attention
 from minise.verify.verify import ABLATIONS, DEFINED, FACTOR, PACKED, SAME, SHARE, verify
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, load_tiny
 from tests.verify.cases import (
@@ -39,6 +47,14 @@ RUNS = [*PACKED, DEFINED, *ABLATIONS]
 
 
 class TestCorrectEngines:
+    def test_have_label_logits_that_can_be_compared_wherever_the_model_runs(
+        self, model: Models
+    ) -> None:
+        lm = model("llama", torch.bfloat16)
+        prompt = one_prompt(SHORT, 0)
+        for rows in (defined(lm, prompt), *rows_of(lm, prompt, "separate")):
+            assert (rows.labels.dtype, rows.labels.device.type) == (torch.float64, "cpu")
+
     @each_dtype
     @pytest.mark.parametrize("name", ["shipped", "llama", "mistral", "qwen2"])
     def test_are_the_same_up_to_rounding(
