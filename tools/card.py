@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -139,11 +140,13 @@ def linear_flop(lm: LocalModel, tree: Layout) -> int:
 
 def vllm(folder: str, device: str, dtype: str) -> dict[str, Any]:
     """Questions a second by vLLM, which takes the device that it finds."""
+    if not find_spec("vllm"):
+        return {"vllm": "not installed"}
     vocabulary = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
     asked = {name: questions(name, vocabulary, QUESTIONS_OF_VLLM) for name in GOALS}
     longest = max(prompts.longest for prompts in asked.values())
     model = vllm_model(folder, dtype, longest)
-    found = {}
+    found: dict[str, Any] = {}
     for name, prompts in asked.items():
         seconds = median(timed({"vllm": vllm_way(model, prompts)}, ROUNDS)["vllm"].wall)
         found[name] = {"goal": GOALS[name], "a second": QUESTIONS_OF_VLLM / seconds}
