@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 128  # queries
+CHUNK = 64  # queries
 CHUNK_ON_GPU = 1024  # there a call costs more than the scores of pairs that the mask hides
 
 # How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
