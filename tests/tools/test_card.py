@@ -15,7 +15,7 @@ from tools.flex import FlexDecoder
 @pytest.mark.slow
 def test_the_written_model_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(card, "SQUARES", (64,))
-    for name in ("QUESTIONS_AT_ONCE", "ROUNDS", "PRODUCTS"):
+    for name in ("ROUNDS", "PRODUCTS"):
         monkeypatch.setattr(card, name, 1)
     small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 999}
     monkeypatch.setattr(card, "SHAPE", card.SHAPE | small)
