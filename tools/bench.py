@@ -124,7 +124,8 @@ def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     # transformers' FlexAttention gets a mask that is there: so does this.
     tree = pack(prefix, branches, tree=True)
     laid_out = tree.tokens, tree.positions, tree.mask, tree.ends
-    ways["tree, laid out before"] = lambda: lm.decoder.logits(lm.decoder(*laid_out))[:, LABELS]
+    labels = torch.tensor(LABELS, device=lm.decoder.device)
+    ways["tree, laid out before"] = lambda: lm.decoder.logits(lm.decoder(*laid_out), labels)
     flex = replace(lm, decoder=FlexDecoder(lm.decoder))
     for engine in ("tree", "packed"):
         name = f"{engine}, FlexAttention"
@@ -151,6 +152,7 @@ def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     q = numbers(1, heads, side, h)
     k = numbers(1, config.num_key_value_heads, side, h)
     v = numbers(1, config.num_key_value_heads, side, h)
+    labels = torch.tensor(LABELS, device=lm.decoder.device)
 
     def run() -> Tensor:
         layers = lm.decoder.model.layers
@@ -166,7 +168,7 @@ def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
             layer.mlp.gate_proj(x[:rows])
             layer.mlp.up_proj(x[:rows])
             layer.mlp.down_proj(inner[:rows])
-        return lm.decoder.logits(x[:ends])[:, LABELS]
+        return lm.decoder.logits(x[:ends], labels)
 
     return {FLOOR: run}
 
