@@ -1,23 +1,27 @@
 """Time the engines beside other libraries, in turn, on work like that of the data sets.
 
     python -m tools.bench --model FOLDER [--dtype bfloat16] [--work qasc,1400] [--rounds 5]
+        [--record docs/costs/beside.jsonl]
 
 Prints a Markdown table for each kind of work: seconds of one question, medians with the smallest
 and largest. The prompts are random tokens in the shape of real ones; a number as work is that of a
 long question's tokens. The other libraries that are installed run the same prompts (tools/peers.py;
 llama.cpp needs --gguf). The floor is what a pass over the tree must multiply, and nothing else. On
-a CPU a last line says where the tree's time goes.
+a CPU a last line says where the tree's time goes. --record adds what was seen to a file, a line
+each; docs/costs.md shows such lines (tools/costs.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import isnan
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -176,11 +180,11 @@ def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
 @dataclass
 class Timing:
     """CPU and wall seconds of a way in each round, and how far the log-probabilities of its labels
-    are from the first way's."""
+    are from the first way's; None for the floor, which answers nothing."""
 
     cpu: list[float]
     wall: list[float]
-    distance: float = float("nan")
+    distance: float | None = None
 
 
 @torch.inference_mode()
@@ -218,13 +222,13 @@ def table(timings: dict[str, Timing]) -> str:
     rows = []
     for name, timing in timings.items():
         ratio = f"{median(timing.cpu) / tree:.2f}"
-        distance = "-" if isnan(timing.distance) else f"{timing.distance:.0e}"
+        distance = "-" if timing.distance is None else f"{timing.distance:.0e}"
         rows.append([name, spread(timing.cpu), spread(timing.wall), ratio, distance])
     return markdown.table(titles, rows)
 
 
 @torch.inference_mode()
-def where_it_goes(way: Way) -> str:
+def where_it_goes(way: Way) -> dict[str, float]:
     """The shares of a pass's time by torch's profiler: products, attention and so on. What no such
     operation takes is Python, and the starting of operations."""
     with profile(activities=[ProfilerActivity.CPU]) as seen, record_function("the pass"):
@@ -239,8 +243,14 @@ def where_it_goes(way: Way) -> str:
                 taken[stage] += event.self_cpu_time_total
                 break
     taken["the rest"] = whole - sum(taken.values())
-    shares = [f"{stage} {time_of_stage / whole:.0%}" for stage, time_of_stage in taken.items()]
-    return f"Of the tree's time: {', '.join(shares)}."
+    return {stage: microseconds / whole for stage, microseconds in taken.items()}
+
+
+def commit() -> str:
+    """The commit of this code; with "-dirty" where files of it were edited."""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    here = Path(__file__).parent
+    return subprocess.run(asked, cwd=here, capture_output=True, text=True).stdout.strip()
 
 
 def spread(seconds: list[float]) -> str:
@@ -256,10 +266,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--gguf", help="the same weights as a file for llama.cpp")
+    parser.add_argument("--record", type=Path, help="add a line of JSON for each work to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     lm = load(args.model, dtype=getattr(torch, args.dtype), device=args.device)
-    print(f"{args.model}, {args.dtype}, {args.rounds} rounds. {in_words()}")
+    machine = in_words()
+    print(f"{args.model}, {args.dtype}, {args.rounds} rounds. {machine}")
     for name in args.work.split(","):
         work = WORK[name] if name in WORK else replace(WORK["qasc"], question=int(name))
         prompts = prompts_of(work, lm.config.vocab_size)
@@ -268,9 +280,26 @@ def main() -> None:
         ways |= peers(args.model, args.gguf, lm.decoder.dtype, args.device, prompts)
         counts = token_counts(prompts.prefix, prompts.branches)
         print(f"\n{name}: {len(prompts.branches)} prompts; tokens: {counts}\n")
-        print(table(timed(ways, args.rounds)), flush=True)
+        timings = timed(ways, args.rounds)
+        print(table(timings), flush=True)
+        stages: dict[str, float] = {}
         if args.device == "cpu":
-            print(f"\n{where_it_goes(ways['tree'])}", flush=True)
+            stages = where_it_goes(ways["tree"])
+            shares = [f"{stage} {share:.0%}" for stage, share in stages.items()]
+            print(f"\nOf the tree's time: {', '.join(shares)}.", flush=True)
+        if args.record:
+            line = {
+                "model": Path(args.model).name,
+                "dtype": args.dtype,
+                "work": name,
+                "machine": machine,
+                "commit": commit(),
+                "tokens": counts,
+                "ways": {way: asdict(timing) for way, timing in timings.items()},
+                "stages": stages,
+            }
+            with args.record.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

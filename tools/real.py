@@ -5,7 +5,8 @@ python -m tools.real tables
 
 `record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts, with
 four digits a number; with `--groups` also every prompt's output. `tables` writes the tables that
-docs/real/tables.json describes into the pages, and the figures.
+docs/real/tables.json describes into the pages, and the figures. Those of docs/costs.md are of what
+`python -m tools.bench --record` wrote.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from matplotlib.figure import Figure
 from minise.evaluation import figures
 from minise.evaluation.metrics import holm
 from minise.files import write_file
-from tools import markdown
+from tools import costs, markdown
 from tools.records import (
     RECORDS,
     answers_of,
@@ -208,6 +209,8 @@ FORMS = {
     "bought": as_bought,
     "budgets": as_budgets,
     "subsets": as_subsets,
+    "beside": costs.as_beside,
+    "stages": costs.as_stages,
 }
 
 
