@@ -38,6 +38,9 @@ COLUMNS = {
     "vLLM": "vLLM",
 }
 
+# The commits whose chunks had 128 queries in place of 64: their rows are marked.
+LONGER_CHUNKS = ("ee95ad9", "c5c916c", "44cf1ed")
+
 Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
 
 
@@ -58,7 +61,8 @@ def lines() -> list[Line]:
 
 
 def named(line: Line) -> list[str]:
-    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]]]
+    mark = " †" if line["commit"] in LONGER_CHUNKS else ""
+    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]] + mark]
 
 
 def as_beside(spec: Mapping[str, Any]) -> str:
@@ -72,8 +76,8 @@ def as_beside(spec: Mapping[str, Any]) -> str:
             of_column = [cpu for name, cpu in seconds.items() if name.startswith(start)]
             row.append(f"{min(of_column) / tree:.2f}" if of_column else "-")
         rounds = len(line["ways"]["tree"]["cpu"])
-        rows.append([*row, str(rounds), line["commit"]])
-    titles = ["model", "dtype", "question", "`tree`, s", *COLUMNS, "rounds", "commit"]
+        rows.append([*row, str(rounds)])
+    titles = ["model", "dtype", "question", "`tree`, s", *COLUMNS, "rounds"]
     return markdown.table(titles, rows)
 
 

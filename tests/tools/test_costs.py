@@ -10,12 +10,15 @@ import pytest
 from tools import bench, costs
 
 
-def line(work: str, tree: list[float], **others: list[float]) -> dict[str, Any]:
-    ways = {"tree": {"cpu": tree}} | {name: {"cpu": cpu} for name, cpu in others.items()}
-    model, dtype = "src-smollm2", "float32"
-    stages = {"products": 0.875, "the rest": 0.125}
-    about = {"model": model, "dtype": dtype, "work": work, "commit": "abc"}
-    return {**about, "ways": ways, "stages": stages}
+def line(work: str, cpu: dict[str, list[float]], commit: str = "abc") -> dict[str, Any]:
+    return {
+        "model": "src-smollm2",
+        "dtype": "float32",
+        "work": work,
+        "commit": commit,
+        "ways": {name: {"cpu": seconds} for name, seconds in cpu.items()},
+        "stages": {"products": 0.875, "the rest": 0.125},
+    }
 
 
 @pytest.fixture
@@ -26,25 +29,32 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_row_has_the_medians_of_the_last_line_by_the_time_of_tree(beside: Path) -> None:
     recorded = [
-        line("1400", [9.0], packed=[90.0]),
-        line("qasc", [1.0], packed=[2.0]),
-        line("1400", [4.0, 2.0, 3.0], packed=[9.0, 6.0, 1.0]),
+        line("1400", {"tree": [9.0], "packed": [90.0]}),
+        line("qasc", {"tree": [1.0], "packed": [2.0]}),
+        line("1400", {"tree": [4.0, 2.0, 3.0], "packed": [9.0, 6.0, 1.0]}),
     ]
     beside.write_text("".join(json.dumps(one) + "\n" for one in recorded))
     rows = costs.as_beside({}).splitlines()[2:]
     shown = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     nothing = ["-"] * 5
     assert shown == [
-        ["135M", "float32", "QASC", "1.0", "-", "2.00", *nothing, "1", "abc"],
-        ["135M", "float32", "1,400", "3.0", "-", "2.00", *nothing, "3", "abc"],
+        ["135M", "float32", "QASC", "1.0", "-", "2.00", *nothing, "1"],
+        ["135M", "float32", "1,400", "3.0", "-", "2.00", *nothing, "3"],
     ]
     assert "| 135M | float32 | QASC | 88 | 12 |" in costs.as_stages({"work": ["qasc"]})
 
 
 def test_of_several_ways_of_a_library_the_fastest_is_shown(beside: Path) -> None:
-    slow, fast = "transformers, kept question, 1 at once", "transformers, kept question, 8 at once"
-    beside.write_text(json.dumps(line("qasc", [2.0], **{slow: [9.0], fast: [3.0]})) + "\n")
+    ways = {"tree": [2.0]}
+    ways["transformers, kept question, 1 at once"] = [9.0]
+    ways["transformers, kept question, 8 at once"] = [3.0]
+    beside.write_text(json.dumps(line("qasc", ways)) + "\n")
     assert "| 1.50 |" in costs.as_beside({})
+
+
+def test_a_row_of_code_with_longer_chunks_is_marked(beside: Path) -> None:
+    beside.write_text(json.dumps(line("qasc", {"tree": [2.0]}, commit="44cf1ed")) + "\n")
+    assert "| QASC † |" in costs.as_beside({})
 
 
 def test_bench_records_every_round_of_every_way(
