@@ -22,41 +22,45 @@ from torch.nn.utils.rnn import pad_sequence
 
 from minise import pack
 from minise.lm import Prompts
+from minise.model import Decoder
 
 Way = Callable[[], Tensor]  # the logits of some labels after each prompt, (G, L)
 
 KEPT_TOKENS = 1 << 16  # whose keys a batch may hold
 
 
-def peers(
-    folder: str, gguf: str | None, dtype: torch.dtype, device: str, prompts: Prompts
-) -> dict[str, Way]:
+def peers(folder: str, gguf: str | None, decoder: Decoder, prompts: Prompts) -> dict[str, Way]:
     """The ways of the libraries that are installed. gguf: the same weights for llama.cpp."""
     ways: dict[str, Way] = {}
     if find_spec("transformers"):
-        ways |= kept_question(folder, dtype, device, prompts)
-        ways |= flex_attention(folder, dtype, device, prompts)
+        model = transformers_model(folder, decoder)
+        ways |= kept_question(model, prompts)
+        ways |= flex_attention(model, prompts)
     if gguf and find_spec("llama_cpp"):
-        ways |= llama_cpp(gguf, dtype, prompts)
-    if device == "cpu" and find_spec("vllm"):  # a GPU's memory it takes for itself: tools/card.py
-        name = str(dtype).removeprefix("torch.")
+        ways |= llama_cpp(gguf, decoder.dtype, prompts)
+    # A GPU's memory vLLM takes for itself: tools/card.py.
+    if decoder.device.type == "cpu" and find_spec("vllm"):
+        name = str(decoder.dtype).removeprefix("torch.")
         ways["vLLM, prefix cache"] = vllm_way(vllm_model(folder, name, prompts.longest), prompts)
     return ways
 
 
 @cache  # one for all kinds of work
-def transformers_model(folder: str, dtype: torch.dtype, device: str, attention: str) -> Any:
+def transformers_model(folder: str, decoder: Decoder) -> Any:
+    """transformers' model with the decoder's own weights, so that memory holds them once."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
-    return model.eval().to(device)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=decoder.dtype)
+    model.load_state_dict(decoder.state_dict(), strict=False, assign=True)
+    model.tie_weights()
+    return model.eval().to(decoder.device)
 
 
-def kept_question(folder: str, dtype: torch.dtype, device: str, prompts: Prompts) -> dict[str, Way]:
+def kept_question(model: Any, prompts: Prompts) -> dict[str, Way]:
     """transformers with a cache of the question, which a batch of prompts repeats."""
     from transformers import DynamicCache
 
-    model = transformers_model(folder, dtype, device, "sdpa")
+    device = model.device
     labels = prompts.label_ids[0]
     prefix = torch.tensor([prompts.prefix], device=device)
     P = len(prompts.prefix)
@@ -65,6 +69,7 @@ def kept_question(folder: str, dtype: torch.dtype, device: str, prompts: Prompts
     cache_name = "cache" if has_new_name else "past_key_values"
 
     def run(size: int) -> Tensor:
+        model.set_attn_implementation("sdpa")
         cache = DynamicCache(config=model.config)
         model(prefix, logits_to_keep=1, **{cache_name: cache})
         outputs = []
@@ -90,13 +95,11 @@ def kept_question(folder: str, dtype: torch.dtype, device: str, prompts: Prompts
     return ways
 
 
-def flex_attention(
-    folder: str, dtype: torch.dtype, device: str, prompts: Prompts
-) -> dict[str, Way]:
+def flex_attention(model: Any, prompts: Prompts) -> dict[str, Way]:
     """The token tree by transformers' FlexAttention. Its mask is made once, which is not timed."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    model = transformers_model(folder, dtype, device, "flex_attention")
+    device = model.device
     tree = pack(prompts.prefix, prompts.branches, tree=True)
     allowed = tree.mask.to(device)
     T = len(tree.tokens)
@@ -106,6 +109,7 @@ def flex_attention(
     labels = prompts.label_ids[0]
 
     def run() -> Tensor:
+        model.set_attn_implementation("flex_attention")
         out = model.model(tokens, position_ids=positions, attention_mask=mask, use_cache=False)
         hidden = out.last_hidden_state[0, tree.ends.to(device)]
         return model.lm_head(hidden)[:, labels]
