@@ -2,10 +2,13 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from tools import bench, costs
 
@@ -71,3 +74,20 @@ def test_bench_records_every_round_of_every_way(
         assert {"tree", "packed", "tree, equal bits", bench.FLOOR} <= one["ways"].keys()
         assert all(len(way["cpu"]) == len(way["wall"]) == 2 for way in one["ways"].values())
         assert sum(one["stages"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_long_pass_is_not_run_twice_for_a_single_round_but_where_torch_compiles(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "LONG", 0.0)
+    runs = {"tree": 0, "of FlexAttention": 0}
+
+    def way(name: str) -> Tensor:
+        runs[name] += 1
+        return torch.full((1, 2), float(runs[name]))
+
+    timings = bench.timed({name: partial(way, name) for name in runs}, rounds)
+    assert runs == ({"tree": 1, "of FlexAttention": 2} if rounds == 1 else dict.fromkeys(runs, 3))
+    assert all(len(timing.cpu) == rounds for timing in timings.values())
+    assert all(timing.distance == 0 for timing in timings.values())
