@@ -38,9 +38,6 @@ COLUMNS = {
     "vLLM": "vLLM",
 }
 
-# The commits whose chunks had 128 queries in place of 64: their rows are marked.
-LONGER_CHUNKS = ("ee95ad9", "c5c916c", "44cf1ed")
-
 Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
 
 
@@ -61,8 +58,7 @@ def lines() -> list[Line]:
 
 
 def named(line: Line) -> list[str]:
-    mark = " †" if line["commit"] in LONGER_CHUNKS else ""
-    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]] + mark]
+    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]]]
 
 
 def as_beside(spec: Mapping[str, Any]) -> str:
