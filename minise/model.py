@@ -22,6 +22,7 @@ from minise.cache import Cache, Growing
 from minise.config import Config
 from minise.rope import cos_sin, rotate
 
+PIECE = 512  # tokens that an MLP takes at once
 InLayer = Callable[[Tensor, Tensor, Tensor], Tensor]  # an `Attend`, its layer filled in
 Angles = tuple[Tensor, Tensor]  # cos and sin, (B, T, 1, h) each
 
@@ -87,7 +88,8 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x))."""
+    """SwiGLU: down(silu(gate(x)) * up(x)). On a CPU for `piece` tokens at a time: what lies between
+    the products of more would not stay in its caches."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -95,10 +97,19 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.act_fn = nn.SiLU()
+        self.piece = PIECE
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        gate = self.act_fn(self.gate_proj(x_BTD))
-        return self.down_proj(gate * self.up_proj(x_BTD))
+        if x_BTD.device.type != "cpu":
+            return self.swiglu(x_BTD)
+        pieces = []
+        for piece in x_BTD.flatten(0, -2).split(self.piece):
+            pieces.append(self.swiglu(piece))
+        return torch.cat(pieces).view(x_BTD.shape)
+
+    def swiglu(self, x: Tensor) -> Tensor:
+        gate = self.act_fn(self.gate_proj(x))
+        return self.down_proj(gate * self.up_proj(x))
 
 
 class Block(nn.Module):

@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from minise.config import Config
 from minise.equal_bits.calls import in_calls
 from minise.equal_bits.probe import Shape, elements_for, numbers_for
-from minise.model import MLP, Angles, Block, Layers, Rotary
+from minise.model import Angles, Block, Layers, Rotary
 
 START = 4096  # the cost of starting a call of an activation, in elements
 POSITIONS = 64  # in one call for angles
-PIECE = 512  # rows that an MLP computes at once
-PACKED_PIECE = 2048  # the same with weights in 4 bits, which are unpacked for each piece
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -49,28 +47,6 @@ class FixedSiLU(nn.SiLU):
         return in_calls(F.silu, x.reshape(-1), numbers, START).view(x.shape)
 
 
-class FixedMLP(MLP):
-    """An MLP that takes PIECE tokens at a time. The activations of more would take longer to
-    allocate than to compute."""
-
-    def __init__(self, mlp: MLP) -> None:
-        nn.Module.__init__(self)
-        self.gate_proj = mlp.gate_proj
-        self.up_proj = mlp.up_proj
-        self.down_proj = mlp.down_proj
-        self.act_fn = FixedSiLU()
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        rows = x_BTD.reshape(-1, x_BTD.shape[-1])
-        size = PIECE if type(self.gate_proj.layer) is nn.Linear else PACKED_PIECE
-        if len(rows) <= size:
-            return super().forward(x_BTD)
-        pieces = []
-        for piece in rows.split(size):
-            pieces.append(super().forward(piece))
-        return torch.cat(pieces).view(x_BTD.shape)
-
-
 class FixedRotary(Rotary):
     """The angles of a whole block in each call: position 70 is always computed with 64 to 127."""
 
@@ -95,4 +71,4 @@ def fix_layers(model: Layers, config: Config) -> None:
             for name, layer in list(part.named_children()):
                 if name.endswith("_proj"):
                     setattr(part, name, FixedLinear(layer))  # type: ignore[arg-type]
-        block.mlp = FixedMLP(block.mlp)
+        block.mlp.act_fn = FixedSiLU()

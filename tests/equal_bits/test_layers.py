@@ -8,7 +8,7 @@ from torch import nn
 
 from minise import InputError
 from minise.equal_bits.decoder import EqualBits
-from minise.equal_bits.layers import FixedLinear, FixedMLP, FixedRotary, FixedSiLU, linear
+from minise.equal_bits.layers import FixedLinear, FixedRotary, FixedSiLU, linear
 from minise.equal_bits.probe import Shape
 from minise.verify.bits import shapes_of
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, make_decoder
@@ -59,7 +59,7 @@ def test_it_is_a_decoder_over_the_same_parameters_with_nearly_the_same_numbers(f
     assert {x.data_ptr() for x in equal.parameters()} == addresses
     assert (equal(tokens, positions, mask) - plain).abs().max() <= 1e-10
     kinds = [type(module) for module in equal.modules()]
-    assert {FixedLinear, FixedMLP, FixedRotary, FixedSiLU} <= set(kinds)
+    assert {FixedLinear, FixedRotary, FixedSiLU} <= set(kinds)
     inside = [module.layer for module in equal.modules() if isinstance(module, FixedLinear)]
     assert kinds.count(nn.Linear) == len(inside) + (decoder.lm_head is not None)
 
