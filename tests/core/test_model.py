@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from minise import Decoder, LocalModel
 from minise.attention import by_mask
@@ -26,6 +27,19 @@ def test_rms_norm_is_its_formula() -> None:
     x = torch.tensor([1.0, -2.0, 3.0, 4.0], dtype=torch.float64)
     expected = x / (x.square().sum() / 4 + 0.5).sqrt() * norm.weight
     torch.testing.assert_close(norm(x), expected, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize(("shape", "pieces"), [((2, 300), [512, 88]), ((1, 24), [24])])
+def test_an_mlp_is_its_formula_in_pieces_of_tokens(
+    shape: tuple[int, int], pieces: list[int]
+) -> None:
+    mlp = decoder("llama").model.layers[0].mlp
+    x = torch.randn(*shape, 32, dtype=torch.float64)
+    inside = F.silu(x @ mlp.gate_proj.weight.T) * (x @ mlp.up_proj.weight.T)
+    rows: list[int] = []
+    mlp.act_fn.register_forward_hook(lambda act, given, out: rows.append(len(given[0])))
+    torch.testing.assert_close(mlp(x), inside @ mlp.down_proj.weight.T)
+    assert rows == pieces
 
 
 def test_query_heads_share_key_value_heads_in_blocks() -> None:
