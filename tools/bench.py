@@ -140,8 +140,8 @@ def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
 
 def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     """The products that a pass over the tree cannot do without: the linear layers on as many rows,
-    with the model's own weights, and attention as one full call with as many pairs of a query and a
-    key as the mask has. No norm, rotation, activation, mask or copy."""
+    with the model's own weights and pieces, and attention as one full call with as many pairs of a
+    query and a key as the mask has. No norm, rotation, activation, mask or copy."""
     tree = pack(prompts.prefix, prompts.branches, tree=True)
     config = lm.config
     T, heads, h = len(tree.tokens), config.num_attention_heads, config.head_dim
@@ -170,9 +170,12 @@ def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
             if rows == len(x):
                 F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
             attention.o_proj(read[:rows])
-            layer.mlp.gate_proj(x[:rows])
-            layer.mlp.up_proj(x[:rows])
-            layer.mlp.down_proj(inner[:rows])
+            piece = layer.mlp.piece if lm.decoder.device.type == "cpu" else rows
+            for start in range(0, rows, piece):
+                part = slice(start, min(start + piece, rows))
+                layer.mlp.gate_proj(x[part])
+                layer.mlp.up_proj(x[part])
+                layer.mlp.down_proj(inner[part])
         return lm.decoder.logits(x[:ends], labels)
 
     return {FLOOR: run}
