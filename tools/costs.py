@@ -38,6 +38,9 @@ COLUMNS = {
     "vLLM": "vLLM",
 }
 
+# The commits in which an MLP took all tokens at once: their rows are marked.
+WHOLE_MLP = ("dbb73c0", "e1a9de9", "45aa503", "39595d5", "1c40537")
+
 Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
 
 
@@ -58,7 +61,8 @@ def lines() -> list[Line]:
 
 
 def named(line: Line) -> list[str]:
-    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]]]
+    mark = " †" if line["commit"] in WHOLE_MLP else ""
+    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]] + mark]
 
 
 def as_beside(spec: Mapping[str, Any]) -> str:

@@ -13,11 +13,12 @@ from torch import Tensor
 from tools import bench, costs
 
 
-def line(work: str, cpu: dict[str, list[float]]) -> dict[str, Any]:
+def line(work: str, cpu: dict[str, list[float]], commit: str = "abc") -> dict[str, Any]:
     return {
         "model": "src-smollm2",
         "dtype": "float32",
         "work": work,
+        "commit": commit,
         "ways": {name: {"cpu": seconds} for name, seconds in cpu.items()},
         "stages": {"products": 0.875, "the rest": 0.125},
     }
@@ -52,6 +53,11 @@ def test_of_several_ways_of_a_library_the_fastest_is_shown(beside: Path) -> None
     ways["transformers, kept question, 8 at once"] = [3.0]
     beside.write_text(json.dumps(line("qasc", ways)) + "\n")
     assert "| 1.50 |" in costs.as_beside({})
+
+
+def test_a_row_of_code_with_whole_mlps_is_marked(beside: Path) -> None:
+    beside.write_text(json.dumps(line("qasc", {"tree": [2.0]}, commit="45aa503")) + "\n")
+    assert "| QASC † |" in costs.as_beside({})
 
 
 def test_bench_records_every_round_of_every_way(
