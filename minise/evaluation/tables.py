@@ -68,7 +68,6 @@ TABLES = {
     "seeds": Table("Accuracy over seeds", EACH, ["seeds_mean", "seeds_sd", "accuracy", "flips"]),
     "costs": Table("Costs", EACH, ["tokens", "seconds", "peak_bytes", "accuracy"]),
 }
-OLD_ENGINES = {"dense": "packed", "plain": "packed"}  # in run.json of runs before
 BRACKETS = (
     "Brackets: 95% bootstrap intervals over questions, those about one fact drawn together "
     "(percentile, 1,000 resamples)."
@@ -156,11 +155,9 @@ def paper(cell: Cell, name: str) -> Any:
     """What the paper prints for this cell, in percent or seconds; None where it prints nothing, or
     ran something else."""
     engine: str = cell["engine"]
-    engine = OLD_ENGINES.get(engine, engine)
     if ":" in engine:
         return None  # it is the user's own
     facts = cell | cell["settings"]
-    facts["engine"] = engine
     facts["four_bit"] = cell["quantize"] is not None
     if engine.startswith("without-"):
         facts["kind"] = engine  # runs before had the ablations as methods
