@@ -1,7 +1,8 @@
 """The tables of docs/costs.md that show what tools/bench.py recorded in docs/costs/beside.jsonl.
 
-A later line on the same model, dtype and work replaces an earlier one. `python -m tools.real
-tables` writes the tables.
+Lines on the same model, dtype and work add up: a row's medians are over the rounds of all. So the
+file holds lines of one engine on one machine: where the engine changes, it begins anew.
+`python -m tools.real tables` writes the tables.
 """
 
 from __future__ import annotations
@@ -38,31 +39,34 @@ COLUMNS = {
     "vLLM": "vLLM",
 }
 
-# The commits in which an MLP took all tokens at once: their rows are marked.
-WHOLE_MLP = ("dbb73c0", "e1a9de9", "45aa503", "39595d5", "1c40537")
-
 Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
 
 
 def lines() -> list[Line]:
-    """The last line of each model, dtype and work, in the order of the tables."""
-    last: dict[tuple[str, str, str], Line] = {}
+    """A line for each model, dtype and work, in the order of the tables: the first on it in the
+    file, with the rounds of all."""
+    joined: dict[tuple[str, str, str], Line] = {}
+    machines = set()
     for text in BESIDE.read_text("utf-8").splitlines():
         line = json.loads(text)
-        last[line["model"], line["dtype"], line["work"]] = line
+        machines.add(line["machine"])
+        first = joined.setdefault((line["model"], line["dtype"], line["work"]), line)
+        if first is not line:
+            for name, way in line["ways"].items():
+                first["ways"][name]["cpu"] += way["cpu"]
+    assert len(machines) == 1, f"{BESIDE} holds lines of several machines"
     found = []
     for model in MODELS:
         for dtype in DTYPES:
             for work in WORK:
-                if (model, dtype, work) in last:
-                    found.append(last.pop((model, dtype, work)))
-    assert not last, f"no table shows {list(last)}"
+                if (model, dtype, work) in joined:
+                    found.append(joined.pop((model, dtype, work)))
+    assert not joined, f"no table shows {list(joined)}"
     return found
 
 
 def named(line: Line) -> list[str]:
-    mark = " †" if line["commit"] in WHOLE_MLP else ""
-    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]] + mark]
+    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]]]
 
 
 def as_beside(spec: Mapping[str, Any]) -> str:

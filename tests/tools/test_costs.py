@@ -13,12 +13,12 @@ from torch import Tensor
 from tools import bench, costs
 
 
-def line(work: str, cpu: dict[str, list[float]], commit: str = "abc") -> dict[str, Any]:
+def line(work: str, cpu: dict[str, list[float]], machine: str = "mine") -> dict[str, Any]:
     return {
         "model": "src-smollm2",
         "dtype": "float32",
         "work": work,
-        "commit": commit,
+        "machine": machine,
         "ways": {name: {"cpu": seconds} for name, seconds in cpu.items()},
         "stages": {"products": 0.875, "the rest": 0.125},
     }
@@ -30,11 +30,11 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "beside.jsonl"
 
 
-def test_a_row_has_the_medians_of_the_last_line_by_the_time_of_tree(beside: Path) -> None:
+def test_a_row_has_the_medians_of_all_lines_rounds_by_the_time_of_tree(beside: Path) -> None:
     recorded = [
-        line("1400", {"tree": [9.0], "packed": [90.0]}),
+        line("1400", {"tree": [9.0], "packed": [6.0]}),
         line("qasc", {"tree": [1.0], "packed": [2.0]}),
-        line("1400", {"tree": [4.0, 2.0, 3.0], "packed": [9.0, 6.0, 1.0]}),
+        line("1400", {"tree": [3.0, 2.0], "packed": [9.0, 1.0]}),
     ]
     beside.write_text("".join(json.dumps(one) + "\n" for one in recorded))
     rows = costs.as_beside({}).splitlines()[2:]
@@ -55,9 +55,11 @@ def test_of_several_ways_of_a_library_the_fastest_is_shown(beside: Path) -> None
     assert "| 1.50 |" in costs.as_beside({})
 
 
-def test_a_row_of_code_with_whole_mlps_is_marked(beside: Path) -> None:
-    beside.write_text(json.dumps(line("qasc", {"tree": [2.0]}, commit="45aa503")) + "\n")
-    assert "| QASC † |" in costs.as_beside({})
+def test_lines_of_two_machines_are_refused(beside: Path) -> None:
+    recorded = [line("qasc", {"tree": [2.0]}), line("1400", {"tree": [2.0]}, machine="another")]
+    beside.write_text("".join(json.dumps(one) + "\n" for one in recorded))
+    with pytest.raises(AssertionError, match="several machines"):
+        costs.as_beside({})
 
 
 def test_bench_records_every_round_of_every_way(
