@@ -44,7 +44,7 @@ Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
 
 def lines() -> list[Line]:
     """A line for each model, dtype and work, in the order of the tables: the first on it in the
-    file, with the rounds of all."""
+    file, with the CPU seconds of all rounds."""
     joined: dict[tuple[str, str, str], Line] = {}
     machines = set()
     for text in BESIDE.read_text("utf-8").splitlines():
