@@ -70,7 +70,8 @@ def named(line: Line) -> list[str]:
 
 
 def as_beside(spec: Mapping[str, Any]) -> str:
-    """A row for each line: the seconds of `tree`, and of the other ways by those of `tree`."""
+    """A row for each line: the seconds of `tree`, of the other ways by those of `tree`, and how
+    many rounds each way ran at least: a later line may leave out libraries."""
     rows = []
     for line in lines():
         seconds = {name: median(way["cpu"]) for name, way in line["ways"].items()}
@@ -79,9 +80,9 @@ def as_beside(spec: Mapping[str, Any]) -> str:
         for start in COLUMNS.values():
             of_column = [cpu for name, cpu in seconds.items() if name.startswith(start)]
             row.append(f"{min(of_column) / tree:.2f}" if of_column else "-")
-        rounds = len(line["ways"]["tree"]["cpu"])
+        rounds = min(len(way["cpu"]) for way in line["ways"].values())
         rows.append([*row, str(rounds)])
-    titles = ["model", "dtype", "question", "`tree`, s", *COLUMNS, "rounds"]
+    titles = ["model", "dtype", "question", "`tree`, s", *COLUMNS, "rounds, at least"]
     return markdown.table(titles, rows)
 
 

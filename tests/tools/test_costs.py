@@ -35,6 +35,7 @@ def test_a_row_has_the_medians_of_all_lines_rounds_by_the_time_of_tree(beside: P
         line("1400", {"tree": [9.0], "packed": [6.0]}),
         line("qasc", {"tree": [1.0], "packed": [2.0]}),
         line("1400", {"tree": [3.0, 2.0], "packed": [9.0, 1.0]}),
+        line("1400", {"tree": [3.0]}),  # leaves out a way
     ]
     beside.write_text("".join(json.dumps(one) + "\n" for one in recorded))
     rows = costs.as_beside({}).splitlines()[2:]
