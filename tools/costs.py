@@ -44,7 +44,7 @@ Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
 
 def lines() -> list[Line]:
     """A line for each model, dtype and work, in the order of the tables: the first on it in the
-    file, with the CPU seconds of all rounds."""
+    file, with the CPU seconds of all rounds of all lines."""
     joined: dict[tuple[str, str, str], Line] = {}
     machines = set()
     for text in BESIDE.read_text("utf-8").splitlines():
@@ -53,7 +53,7 @@ def lines() -> list[Line]:
         first = joined.setdefault((line["model"], line["dtype"], line["work"]), line)
         if first is not line:
             for name, way in line["ways"].items():
-                first["ways"][name]["cpu"] += way["cpu"]
+                first["ways"].setdefault(name, {"cpu": []})["cpu"] += way["cpu"]
     assert len(machines) == 1, f"{BESIDE} holds lines of several machines"
     found = []
     for model in MODELS:
@@ -71,7 +71,7 @@ def named(line: Line) -> list[str]:
 
 def as_beside(spec: Mapping[str, Any]) -> str:
     """A row for each line: the seconds of `tree`, of the other ways by those of `tree`, and how
-    many rounds each way ran at least: a later line may leave out libraries."""
+    many rounds each way ran at least: a line may hold a part of the ways."""
     rows = []
     for line in lines():
         seconds = {name: median(way["cpu"]) for name, way in line["ways"].items()}
