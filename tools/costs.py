@@ -1,7 +1,8 @@
 """The tables of docs/costs.md that show what tools/bench.py recorded in docs/costs/beside.jsonl.
 
-Lines on the same model, dtype and work add up: a row's medians are over the rounds of all. So the
-file holds lines of one engine on one machine: where the engine changes, it begins anew.
+Lines on the same model, dtype and work add up. A way is divided by `tree` in the same round of the
+same run, as a machine is not as fast in each run; a row shows medians over the rounds of all. The
+file holds lines of one engine on one kind of machine: where the engine changes, it begins anew.
 `python -m tools.real tables` writes the tables.
 """
 
@@ -44,16 +45,21 @@ Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
 
 def lines() -> list[Line]:
     """A line for each model, dtype and work, in the order of the tables: the first on it in the
-    file, with the CPU seconds of all rounds of all lines."""
+    file, with the rounds of all. A way gets `by tree`: its CPU seconds by those of `tree`."""
     joined: dict[tuple[str, str, str], Line] = {}
     machines = set()
     for text in BESIDE.read_text("utf-8").splitlines():
         line = json.loads(text)
         machines.add(line["machine"])
+        tree = line["ways"]["tree"]["cpu"]
+        for way in line["ways"].values():
+            way["by tree"] = [cpu / of_tree for cpu, of_tree in zip(way["cpu"], tree, strict=True)]
         first = joined.setdefault((line["model"], line["dtype"], line["work"]), line)
         if first is not line:
             for name, way in line["ways"].items():
-                first["ways"].setdefault(name, {"cpu": []})["cpu"] += way["cpu"]
+                all_rounds = first["ways"].setdefault(name, {"cpu": [], "by tree": []})
+                all_rounds["cpu"] += way["cpu"]
+                all_rounds["by tree"] += way["by tree"]
     assert len(machines) == 1, f"{BESIDE} holds lines of several machines"
     found = []
     for model in MODELS:
@@ -74,13 +80,12 @@ def as_beside(spec: Mapping[str, Any]) -> str:
     many rounds each way ran at least: a line may hold a part of the ways."""
     rows = []
     for line in lines():
-        seconds = {name: median(way["cpu"]) for name, way in line["ways"].items()}
-        tree = seconds["tree"]
-        row = [*named(line), f"{tree:.1f}"]
+        ways = line["ways"]
+        row = [*named(line), f"{median(ways['tree']['cpu']):.1f}"]
         for start in COLUMNS.values():
-            of_column = [cpu for name, cpu in seconds.items() if name.startswith(start)]
-            row.append(f"{min(of_column) / tree:.2f}" if of_column else "-")
-        rounds = min(len(way["cpu"]) for way in line["ways"].values())
+            of_column = [median(ways[name]["by tree"]) for name in ways if name.startswith(start)]
+            row.append(f"{min(of_column):.2f}" if of_column else "-")
+        rounds = min(len(way["cpu"]) for way in ways.values())
         rows.append([*row, str(rounds)])
     titles = ["model", "dtype", "question", "`tree`, s", *COLUMNS, "rounds, at least"]
     return markdown.table(titles, rows)

@@ -30,7 +30,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "beside.jsonl"
 
 
-def test_a_row_has_the_medians_of_all_lines_rounds_by_the_time_of_tree(beside: Path) -> None:
+def test_a_row_has_the_medians_over_all_rounds_by_tree_in_the_same_round(beside: Path) -> None:
     recorded = [
         line("1400", {"tree": [9.0], "packed": [6.0]}),
         line("qasc", {"tree": [1.0], "packed": [2.0]}),
@@ -42,7 +42,7 @@ def test_a_row_has_the_medians_of_all_lines_rounds_by_the_time_of_tree(beside: P
     shown = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert shown == [
         ["135M", "float32", "QASC", "1.0", "-", "2.00", "-", "-", "-", "-", "-", "1"],
-        ["135M", "float32", "1,400", "3.0", "-", "2.00", "-", "-", "-", "2.00", "-", "1"],
+        ["135M", "float32", "1,400", "3.0", "-", "0.67", "-", "-", "-", "2.00", "-", "1"],
     ]
     assert "| 135M | float32 | QASC | 88 | 12 |" in costs.as_stages({"work": ["qasc"]})
 
