@@ -37,6 +37,7 @@ from minise.grouping import random_partitions
 from minise.lm import Prompts
 from minise.verify.verify import in_words
 from tools import markdown
+from tools.costs import by_tree
 from tools.flex import FlexDecoder
 from tools.peers import Way, peers
 
@@ -236,10 +237,10 @@ def timed(ways: dict[str, Way], rounds: int) -> dict[str, Timing]:
 def table(timings: dict[str, Timing]) -> str:
     """Markdown: a row for each way."""
     titles = ["way", "CPU seconds", "wall seconds", "CPU time / tree", "log-probs differ by"]
-    tree = median(timings["tree"].cpu)
+    tree = timings["tree"].cpu
     rows = []
     for name, timing in timings.items():
-        ratio = f"{median(timing.cpu) / tree:.2f}"
+        ratio = f"{median(by_tree(timing.cpu, tree)):.2f}"
         distance = "-" if timing.distance is None else f"{timing.distance:.0e}"
         rows.append([name, spread(timing.cpu), spread(timing.wall), ratio, distance])
     return markdown.table(titles, rows)

@@ -9,7 +9,7 @@ file holds lines of one engine on one kind of machine: where the engine changes,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,6 +43,11 @@ COLUMNS = {
 Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
 
 
+def by_tree(cpu: Sequence[float], tree: Sequence[float]) -> list[float]:
+    """The seconds of a way in each round by those of `tree` in the same round."""
+    return [seconds / of_tree for seconds, of_tree in zip(cpu, tree, strict=True)]
+
+
 def lines() -> list[Line]:
     """A line for each model, dtype and work, in the order of the tables: the first on it in the
     file, with the rounds of all. A way gets `by tree`: its CPU seconds by those of `tree`."""
@@ -53,7 +58,7 @@ def lines() -> list[Line]:
         machines.add(line["machine"])
         tree = line["ways"]["tree"]["cpu"]
         for way in line["ways"].values():
-            way["by tree"] = [cpu / of_tree for cpu, of_tree in zip(way["cpu"], tree, strict=True)]
+            way["by tree"] = by_tree(way["cpu"], tree)
         first = joined.setdefault((line["model"], line["dtype"], line["work"]), line)
         if first is not line:
             for name, way in line["ways"].items():
