@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minise.evaluation.cuts import read_cuts
 from minise.evaluation.metrics import difference, measure
 from minise.evaluation.results import read_run
 from minise.evaluation.rows import answer_of
@@ -44,7 +45,7 @@ def record(run: Path, name: str, model: str, groups: bool) -> None:
     done = read_run(run)
     folder = RECORDS / name
     folder.mkdir(parents=True)
-    what = {**done.content["config"], "model": model, "shards": 1}
+    what = {**done.content["config"], "model": model, "shards": 1, "cuts": cuts_of(run)}
     about = re.sub(r"\"Question\(.* id='(\S+)',.*\"", r'"\1"', json.dumps(what, indent=1))
     (folder / "run.json").write_text(about + "\n")
     for task, by_method in done.answers.items():
@@ -57,6 +58,11 @@ def record(run: Path, name: str, model: str, groups: bool) -> None:
                 lines.append(json.dumps(line) + "\n")
             packed = gzip.compress("".join(lines).encode(), mtime=0)
             (folder / f"{task}-{method}.jsonl.gz").write_bytes(packed)
+
+
+def cuts_of(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """When and where each shard of a run was under way, as the program wrote it."""
+    return {path.stem: read_cuts(path) for path in sorted(run.glob("cuts*.jsonl"))}
 
 
 def short(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Where the questions come from: the paper's data sets, the miniature, or a file of your own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from minise.data.datasets import DATASETS, Dataset
@@ -38,20 +38,20 @@ class Task:
 class Selection:
     """Which questions a run asks. cut_to makes one task for each K, of the questions with enough
     choices for all: each keeps its id, its answer and K - 1 of its other choices, in their order;
-    those at a smaller K are among those at a larger one (Section 3.1). skip: then without the first
-    ones. limit: then the first ones. question_seed: of the miniature and all draws. columns: of
-    files of your own (rows.py)."""
+    those at a smaller K are among those at a larger one (Section 3.1). skip: then without so
+    many of the first ones of a data set. limit: then the first ones. question_seed: of the
+    miniature and all draws. columns: of files of your own (rows.py)."""
 
     limit: int | None = None
     cut_to: Sequence[int] = ()
     question_seed: int = 0
     columns: str = ""
-    skip: int = 0
+    skip: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def part(self) -> slice:
+    def part(self, dataset: str) -> slice:
         """The place of the questions among all that could be asked."""
-        return slice(self.skip, None if self.limit is None else self.skip + self.limit)
+        first = self.skip.get(dataset, 0)
+        return slice(first, None if self.limit is None else first + self.limit)
 
 
 ALL = Selection()
@@ -70,7 +70,8 @@ def load_tasks(texts: Sequence[str], selection: Selection = ALL) -> list[Task]:
             name = f"{task.name}-k{K}" if K else task.name
             questions = _choose(task, K, selection)
             if not questions:
-                after = f" after the first {selection.skip}" if selection.skip else ""
+                skipped = selection.skip.get(task.dataset, 0)
+                after = f" after the first {skipped}" if skipped else ""
                 none = f"no question{after} has {K or 2} choices"
                 raise InputError(f"{name}: {none}; name other tasks or numbers")
             if name in tasks:
@@ -144,11 +145,12 @@ def _question(fields: Fields) -> Question:
 def _choose(task: Task, K: int, selection: Selection) -> list[Question]:
     """The questions of a task with K of their choices each; 0: with all."""
     seed = selection.question_seed
+    part = selection.part(task.dataset)
     if K and task.dataset in WORLDS:  # those of K choices must be held out, too
-        return evaluation_questions(QUESTIONS, K, seed, task.dataset)[selection.part]
+        return evaluation_questions(QUESTIONS, K, seed, task.dataset)[part]
     enough = max(selection.cut_to, default=0)
     questions = [question for question in task.questions if len(question.choices) >= enough]
-    questions = questions[selection.part]
+    questions = questions[part]
     if K:
         questions = [_cut(question, K, seed) for question in questions]
     return questions

@@ -1,7 +1,8 @@
 """The paper's experiments as data: what each runs and what a report shows of it. Imports no torch,
 so the help can list them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class Experiment:
 
     tables, figures: names in tables.py and figures.py; picks and differences are always shown.
     cut_to: numbers of choices. question_seed: draws the questions for all seeds; None: each seed
-    draws its own. peak: measure memory, too. skip: leave out the first questions of each task.
-    keep_groups: keep each prompt's probabilities.
+    draws its own. peak: measure memory, too. skip: leave out so many of the first questions of a
+    data set. keep_groups: keep each prompt's probabilities.
     """
 
     variants: tuple[Variant, ...]
@@ -33,7 +34,7 @@ class Experiment:
     seeds: tuple[int, ...] = (0,)
     question_seed: int | None = None
     peak: bool = False
-    skip: int = 0
+    skip: Mapping[str, int] = field(default_factory=dict)
     keep_groups: bool = False
 
 
@@ -90,6 +91,10 @@ SHUFFLED = named(
     "geometric-shuffled:cyclic(shuffled=true,mean=geometric) self-ensemble cloze"
 )
 THOUGHTS = named("standard cot reasoning self-ensemble")
+VERDICT = named(
+    "full-list-null:full-list(null=true,template=mmlu) "
+    "short-lists:self-ensemble(group_size=4,template=mmlu)"
+)
 LAYOUTS = (
     Variant("multi-pass", "self-ensemble", "separate"),
     Variant("single-pass", "self-ensemble", "packed"),
@@ -112,7 +117,13 @@ EXPERIMENTS = {
         ("banking77",),
         cut_to=(20,),
         question_seed=0,
-        skip=300,  # other runs have asked these (docs/splitting.md)
+        skip={"banking77": 300, "qasc": 300},  # other runs have asked these (docs/splitting.md)
+        keep_groups=True,
+    ),
+    "verdict": Experiment(
+        VERDICT,
+        question_seed=0,
+        skip={"banking77": 350, "qasc": 312},  # other runs have asked these (docs/verdict.md)
         keep_groups=True,
     ),
     "efficiency": Experiment(

@@ -1,10 +1,11 @@
 """A run: methods x questions on one model, with every answer on the disk before the next pass.
 
 A folder holds run.json, which says what the run is, and samples-TASK-METHOD.jsonl with a line for
-each answer, in the order of the questions. A run that was cut off at any instant goes on where the
-lines end, with the same bits on the same machine and number of threads: which questions share a
-pass follows from all questions, whatever has been answered (pipeline.py). A shard of a run writes
-files of its own into the same folder; results.py joins them.
+each answer, in the order of the questions; cuts.jsonl says when and where it ran. A run that was
+cut off at any instant goes on where the lines end, with the same bits on the same machine and
+number of threads: which questions share a pass follows from all questions, whatever has been
+answered (pipeline.py). A shard of a run writes files of its own into the same folder; results.py
+joins them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 from minise.engines import token_counts
 from minise.errors import InputError, Unsuited, one_line, quote, shorten
+from minise.evaluation.cuts import noted
 from minise.evaluation.experiments import Variant
 from minise.evaluation.folder import LEFT_OUT, opened, reason_path, samples_path, texts_path
 from minise.evaluation.lines import append_line, open_lines
@@ -44,7 +46,7 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
     """Ask what this folder has no answer to. `tell` is given lines for the user. Raises InputError
     for a folder of another run, and for a question that a method cannot be asked."""
     i, n = run.shard
-    with opened(folder, describe(lm, run), run.shard):
+    with opened(folder, describe(lm, run), run.shard), noted(folder, run.shard):
         if not isinstance(lm, LocalModel):
             tell_price(lm, run, folder, tell)
         for task in run.tasks:

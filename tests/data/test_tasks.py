@@ -78,9 +78,10 @@ def test_skipped_questions_are_left_out_before_the_first_ones_are_taken(
     everything = load(path, cut_to=cut_to).questions
     for skip, limit in ((3, 2), (3, None), (0, 2)):
         part = everything[skip:][:limit]
-        assert load(path, cut_to=cut_to, skip=skip, limit=limit).questions == part
+        one = load(path, cut_to=cut_to, skip={"own": skip}, limit=limit)
+        assert one.questions == part
     made = load_tasks(["miniature"], Selection(cut_to=cut_to, limit=5))[0].questions
-    [task] = load_tasks(["miniature"], Selection(cut_to=cut_to, skip=3, limit=2))
+    [task] = load_tasks(["miniature"], Selection(cut_to=cut_to, skip={"miniature": 3}, limit=2))
     assert task.questions == made[3:]
 
 
@@ -122,7 +123,7 @@ def test_several_tasks_keep_their_order(tmp_path: Path) -> None:
         (["miniature@v1"], {}, "miniature@v1"),
         (["qasc@missing.parquet"], {}, "missing.parquet"),
         (["mine.json"], {"limit": 0}, "limit 0"),
-        (["mine.json"], {"skip": 2}, "after the first 2"),
+        (["mine.json"], {"skip": {"own": 2}}, "after the first 2"),
         (["mine.json"], {"cut_to": [1]}, "1 choice"),
         (["mine.json"], {"cut_to": [10**9]}, "mine-k1000000000"),
         (["mine.json"], {"cut_to": [2, 2]}, "mine-k2"),

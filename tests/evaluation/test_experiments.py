@@ -11,7 +11,7 @@ NAMES = "choices main scale ablation sensitivity seeds efficiency quantized reas
 
 
 def test_every_experiment_of_the_paper_is_there() -> None:
-    assert EXPERIMENTS.keys() == {*NAMES.split(), "orders", "many-choices", "splitting"}
+    assert EXPERIMENTS.keys() == {*NAMES.split(), "orders", "many-choices", "splitting", "verdict"}
 
 
 def test_names_in_the_data_exist() -> None:
@@ -42,3 +42,15 @@ def test_the_arms_of_splitting_list_each_choice_equally_often_but_for_presence(
         has_null = [text.count("None of the above") for text in prompts.texts]
         assert set(has_null) == {int(variant.name != "full-list-mmlu")}
         assert "A. choice" in prompts.texts[0]
+
+
+def test_the_arms_of_the_verdict_list_each_choice_in_the_same_orders(lm: LocalModel) -> None:
+    question = Question("Which?", [f"choice {i}" for i in range(20)], "q", 3)
+    orders = {}
+    for variant in EXPERIMENTS["verdict"].variants:
+        method = make_method(variant.text, {"trials": 5, "orders": 5})[1]
+        assert isinstance(method, Method)
+        plan, _ = method.prompts(lm, question)
+        orders[variant.name] = [choice for group in plan.groups.flat for choice in group]
+    assert orders["full-list-null"] == orders["short-lists"]
+    assert len(orders["short-lists"]) == 5 * 20
