@@ -12,7 +12,7 @@ import minise
 from exercises.checks import holds, same
 from minise.engines import separate
 from minise.layout import pack
-from minise.prompt import DEFAULT_TEMPLATE, write_prompts
+from minise.template import DEFAULT_TEMPLATE, write_prompts
 
 CHOICES = [["Accra", "Nairobi"], ["Lagos", "Cairo", "Lima"], ["Quito"]]
 

@@ -1,4 +1,4 @@
-"""Tests of exercise 8. They compare with minise/prompt.py and minise/method.py."""
+"""Tests of exercise 8. They compare with minise/template.py and minise/method.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of exercise 10. They compare with minise/equal_bits/calls.py."""
+"""Tests of exercise 10. They compare with minise/lab/equal_bits/calls.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exercises.checks import examples, holds
-from minise.equal_bits.calls import in_calls
+from minise.lab.equal_bits.calls import in_calls
 
 ROWS, INPUTS, OUTPUTS = 4, 40, 5
 

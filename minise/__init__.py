@@ -6,8 +6,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "minise.verify.guard": "guard",
-    "minise.verify.judging": "check",
+    "minise.lab.packing.guard": "guard",
+    "minise.lab.packing.judging": "check",
     "minise.verify.recording": "record",
     "minise.verify.training": "packed_loss",
     "minise.config": "Config",
@@ -17,12 +17,12 @@ _NAMES = {
     "minise.lm": "LabelLogits LanguageModel LocalModel Prompts branch_logits",
     "minise.loading.checkpoint": "load",
     "minise.method": "Answer Group Method SelfEnsemble Standard ask",
-    "minise.methods.public": "self_ensemble standard",
+    "minise.lab.methods.public": "self_ensemble standard",
     "minise.model": "Decoder",
-    "minise.page.explain": "Page explain",
-    "minise.prompt": "Template",
+    "minise.lab.page.explain": "Page explain",
+    "minise.template": "Template",
     "minise.question": "Question",
-    "minise.writing.generation": "Generation generate",
+    "minise.lab.writing.generation": "Generation generate",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOMES)

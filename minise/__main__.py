@@ -7,7 +7,7 @@ from minise.commands import terminal
 
 terminal.end_on_interrupt()  # what is imported below takes a while
 if "--equal-bits" in sys.argv:
-    from minise.equal_bits import strict
+    from minise.lab.equal_bits import strict
 
     strict.ask_for()  # before torch is imported
 if "OMP_WAIT_POLICY" not in os.environ:  # waiting threads give up their core soon

@@ -1,7 +1,7 @@
 """What a method asks of a language model: the logits of some labels after some prompts.
 
 A method (method.py) makes `Prompts`, and a `LanguageModel` answers them. The model may run here
-(`LocalModel`), in another library, or in a server (minise/serving/): a method sees no difference.
+(`LocalModel`), in another library, or in a server (minise/lab/serving/): a method sees no difference.
 
 G prompts of a question, L labels of a prompt, C columns, D hidden_size, V vocabulary.
 Next to read: pipeline.py, which asks several questions in a pass.

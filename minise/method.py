@@ -34,8 +34,8 @@ from minise.grouping import (
     random_partitions,
 )
 from minise.lm import LabelLogits, LanguageModel, Prompts, check_length
-from minise.prompt import DEFAULT_TEMPLATE, Template, write_prompts
 from minise.question import Question
+from minise.template import DEFAULT_TEMPLATE, Template, write_prompts
 
 Logits = Sequence[LabelLogits]  # one for each prompt
 

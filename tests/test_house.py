@@ -106,8 +106,11 @@ def test_a_circle_and_an_arrow_upwards_are_found() -> None:
     graph = {"minise.layout": {"minise.commands.ask"}, "minise.commands.ask": {"minise.layout"}}
     assert circles(graph) == ["minise.layout", "minise.commands.ask"]
     assert upward(graph) == ["minise.layout -> minise.commands.ask"]
-    graph = {"minise.lm": {"minise.equal_bits.decoder"}, "minise.equal_bits.decoder": {"minise.lm"}}
-    assert upward(graph) == ["minise.lm -> minise.equal_bits.decoder"]
+    graph = {
+        "minise.lm": {"minise.lab.equal_bits.decoder"},
+        "minise.lab.equal_bits.decoder": {"minise.lm"},
+    }
+    assert upward(graph) == ["minise.lm -> minise.lab.equal_bits.decoder"]
 
 
 def test_the_smallest_fork_answers(tmp_path: Path) -> None:
@@ -116,8 +119,8 @@ def test_the_smallest_fork_answers(tmp_path: Path) -> None:
         copy = tmp_path / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    (tmp_path / "minise" / "equal_bits").mkdir()
-    shutil.copy(PACKAGE / "equal_bits" / "machine.py", tmp_path / "minise" / "equal_bits")
+    (tmp_path / "minise" / "lab" / "equal_bits").mkdir()
+    shutil.copy(PACKAGE / "equal_bits" / "machine.py", tmp_path / "minise" / "lab" / "equal_bits")
     shutil.copytree(ROOT / "weights" / "tiny-llama", tmp_path / "weights" / "tiny-llama")
     page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     [example] = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)

@@ -32,8 +32,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from minise import LocalModel, branch_logits, load, pack
 from minise.engines import token_counts
-from minise.equal_bits.decoder import EqualBits
 from minise.grouping import random_partitions
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.lm import Prompts
 from minise.verify.verify import in_words
 from tools import markdown

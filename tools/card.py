@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from minise import LocalModel, load, pack
-from minise.files import write_file
+from minise.lab.files import write_file
 from minise.layout import Layout
 from minise.lm import Prompts, join, tokens_of
 from minise.loading.config_json import read_config

@@ -15,7 +15,7 @@ import griffe
 from griffe2md import ConfigDict, render_object_docs
 
 import minise
-from minise.files import write_file
+from minise.lab.files import write_file
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from minise import LocalModel, attention, load, pack
 from minise.commands.options import QUESTION
-from minise.evaluation.peak import peak_of_memory
+from minise.lab.evaluation.peak import peak_of_memory
 from minise.lm import Prompts, join
 from minise.method import SelfEnsemble, Standard
 from minise.verify.verify import in_words

@@ -27,11 +27,11 @@ from functools import cache
 import torch
 
 import minise.attention
-import minise.equal_bits.attention
+import minise.lab.equal_bits.attention
 from minise.config import Config, RopeScaling
+from minise.lab.proof.proof import Prover
 from minise.layout import pack, shared_length
 from minise.lm import Prompts
-from minise.verify.proof import Prover
 
 VOCABULARY = 50_000
 LABELS = [3, 1, 2]
@@ -133,7 +133,7 @@ def config(windows: tuple[int | None, ...]) -> Config:
 def queries_at_once(number: int | None) -> Iterator[None]:
     """Attention in chunks and calls of so many queries; None: as usual."""
     core = minise.attention
-    fixed = minise.equal_bits.attention
+    fixed = minise.lab.equal_bits.attention
     chunk, block = core.CHUNK, fixed.BLOCK
     try:
         if number is not None:

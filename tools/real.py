@@ -24,9 +24,9 @@ from typing import Any
 import matplotlib.style
 from matplotlib.figure import Figure
 
-from minise.evaluation import figures
-from minise.evaluation.metrics import holm
-from minise.files import write_file
+from minise.lab.evaluation import figures
+from minise.lab.evaluation.metrics import holm
+from minise.lab.files import write_file
 from tools import costs, markdown
 from tools.records import (
     RECORDS,

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from minise.evaluation.cuts import read_cuts
-from minise.evaluation.metrics import difference, measure
-from minise.evaluation.results import read_run
-from minise.evaluation.rows import answer_of
-from minise.methods.saved import SavedAnswer
+from minise.lab.evaluation.cuts import read_cuts
+from minise.lab.evaluation.metrics import difference, measure
+from minise.lab.evaluation.results import read_run
+from minise.lab.evaluation.rows import answer_of
+from minise.lab.methods.saved import SavedAnswer
 
 RECORDS = Path(__file__).parents[1] / "docs" / "real"
 KEPT = (

@@ -31,10 +31,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
 from minise import Decoder
-from minise.data.miniature import Fact, draw_wrong, held_out, load_facts
+from minise.lab.data.miniature import Fact, draw_wrong, held_out, load_facts
 from minise.layout import causal_mask
 from minise.loading.config_json import read_config
-from minise.prompt import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
+from minise.template import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
 VOCABULARY = 1024

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from minise.evaluation.metrics import holm
+from minise.lab.evaluation.metrics import holm
 from tools import markdown
 from tools.records import RESAMPLES, answers_of, numbers, sign_p
 

@@ -26,9 +26,9 @@ from minise.commands.options import (
 from minise.errors import InputError, Unsuited, printable, quote
 
 if TYPE_CHECKING:
+    from minise.lab.evaluation.pipeline import Answered
     from minise.lm import LanguageModel
     from minise.method import Answer, Group, Method
-    from minise.pipeline import Answered
     from minise.question import Question
 
 # Accuracy on 5,000 questions of 8 choices, with weights/tiny-llama: docs/miniature.md.
@@ -192,7 +192,7 @@ def choose_methods(options: Options) -> dict[str, Method]:
             methods["standard"] = Standard()
         methods["self-ensemble"] = SelfEnsemble(**settings)
         return methods
-    from minise.methods.registry import make_methods, split_names  # takes a while
+    from minise.lab.methods.registry import make_methods, split_names  # takes a while
 
     settings["orders"] = options.trials  # a trial of the full list is one order
 
@@ -212,7 +212,7 @@ def choose_methods(options: Options) -> dict[str, Method]:
 
 
 def ask(lm: LanguageModel, name: str, method: Method, question: Question, seed: int) -> Reply:
-    from minise.pipeline import answers
+    from minise.lab.evaluation.pipeline import answers
     from minise.question import Asked
 
     answered = next(answers(lm, method, [Asked(question, seed)]))
@@ -319,7 +319,7 @@ def explained(replies: Sequence[Reply], engine: str) -> list[str]:
 
 def doubts(reply: Reply) -> list[str]:
     """A line where the lead may be noise, and one where little of the probability is on labels."""
-    from minise.prompt import few_on_labels
+    from minise.template import few_on_labels
 
     answer = reply.answer
     errors = reply.errors

@@ -115,7 +115,7 @@ def read_question(options: QuestionOptions) -> Question:
             raise InputError("--file and --question or --choice exclude each other; give one")
         if not os.path.isfile(options.file):  # Path.is_file raises for impossible names
             raise InputError(f"{options.file}: no such file")
-        from minise.data.tasks import load_tasks
+        from minise.lab.data.tasks import load_tasks
 
         question, *others = load_tasks([str(options.file)])[0].questions
         if others:

@@ -73,8 +73,8 @@ def run(options: Options) -> int:
 
 
 def verified(options: Options, question: Question) -> Outcome:
+    from minise.lab.proof.bits import measure_bits, shapes_of
     from minise.method import SelfEnsemble
-    from minise.verify.bits import measure_bits, shapes_of
     from minise.verify.verify import as_json, as_text, verify
 
     lm = local_model(options)
@@ -95,10 +95,10 @@ def verified(options: Options, question: Question) -> Outcome:
 
 
 def proved(options: Options, question: Question) -> Outcome:
+    from minise.lab.proof.proof import Prover
     from minise.lm import LocalModel
     from minise.loading.checkpoint import read_small
     from minise.method import SelfEnsemble
-    from minise.verify.proof import Prover
 
     small = read_small(options.model, options.revision)
     # No weights are read, so there is no decoder.
@@ -124,9 +124,9 @@ def trained(options: Options, question: Question) -> Outcome:
 
 def served(options: Options, question: Question) -> Outcome:
     """The question that is given, or the first ones of the miniature, asked there and here."""
-    from minise.data.tasks import Selection, load_tasks
+    from minise.lab.data.tasks import Selection, load_tasks
+    from minise.lab.serving.served import as_text, distance
     from minise.method import SelfEnsemble
-    from minise.verify.served import as_text, distance
 
     is_given = options.question is not None or options.file is not None
     if is_given:

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minise.config import Config
-from minise.equal_bits import machine
 from minise.errors import InputError, one_line, printable, quote, shorten
+from minise.lab.quantize import pack_layers
 from minise.lm import LanguageModel, LocalModel
-from minise.loading import DTYPES
+from minise.loading import DTYPES, machine
 from minise.loading.config_json import read_config
 from minise.loading.plugin import find_engine, find_object
-from minise.loading.quantize import pack_layers
 from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.model import Decoder
 from minise.tokenizer import Tokenizer
@@ -26,8 +25,8 @@ from minise.tokenizer import Tokenizer
 LARGE_MODEL = 20_000_000  # values; a smaller model gains nothing by a GPU or by 16 bits
 # Found by name: the room serving stands above this one.
 ELSEWHERE = {
-    "server": "minise.serving.server:connect",
-    "transformers": "minise.serving.transformers:load",
+    "server": "minise.lab.serving.server:connect",
+    "transformers": "minise.lab.serving.transformers:load",
 }
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -62,9 +61,9 @@ def load(
     the CPU multiplies bfloat16: then bfloat16. quantize: "nf4" packs the linear layers inside
     the blocks in 4 bits (quantize.py). engine: how prompts run (engines.py), or "FILE.py:NAME" for
     a function of yours. equal_bits: the engines tree, packed and separate give the same bits, which
-    takes longer (minise/equal_bits/).
+    takes longer (minise/lab/equal_bits/).
     "server:http://HOST:PORT" is a model that a server runs, and "transformers:ID" one that the
-    library transformers runs (minise/serving/). tokenizer: the folder or hub id of the tokenizer of
+    library transformers runs (minise/lab/serving/). tokenizer: the folder or hub id of the tokenizer of
     a server's model; `revision` is that id's.
 
     Weights that run on a CPU in their stored dtype are not copied: they are pages of the file, read
@@ -110,7 +109,7 @@ def load(
         pack_layers(decoder.model.layers, target, place)
     decoder.to(place, target)
     if equal_bits:
-        from minise.equal_bits.decoder import EqualBits
+        from minise.lab.equal_bits.decoder import EqualBits
 
         decoder = EqualBits(decoder)
     return LocalModel(
@@ -126,7 +125,7 @@ def load(
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What `load` was asked for a model that runs elsewhere: minise/serving/ finds it. source: what
+    """What `load` was asked for a model that runs elsewhere: minise/lab/serving/ finds it. source: what
     stands behind "server:" or "transformers:". dtype, device: None where the user named none."""
 
     source: str

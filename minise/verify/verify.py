@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from minise.engines import token_counts
-from minise.equal_bits.decoder import EqualBits
-from minise.equal_bits.machine import environment, facts, instructions, processor
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.lm import LocalModel, Prompts
+from minise.loading.machine import environment, facts, instructions, processor
 from minise.model import Decoder
 from minise.verify.comparison import (
     ABLATIONS,
@@ -122,7 +122,7 @@ class Verification:
 
 def verify(lm: LocalModel, prompts: Prompts) -> Verification:
     """Compare the packed runs of prompts with separate runs of each, and check that no group
-    depends on another. Bits must be equal where the decoder promises it (minise/equal_bits/). In
+    depends on another. Bits must be equal where the decoder promises it (minise/lab/equal_bits/). In
     another dtype than float64 at most 8 prompts run in float64 too. Raises InputError for prompts
     or a mask that do not fit, and for overflow.
     """

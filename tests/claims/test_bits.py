@@ -25,11 +25,11 @@ from torch import Tensor
 
 from minise import LocalModel, SelfEnsemble, branch_logits, load
 from minise.engines import ENGINES
-from minise.equal_bits import attention
-from minise.equal_bits.attention import BLOCK, FEW, numbers_of_queries
-from minise.equal_bits.decoder import EqualBits
-from minise.equal_bits.layers import FixedRotary, FixedSiLU, linear
-from minise.equal_bits.probe import NUMBERS
+from minise.lab.equal_bits import attention
+from minise.lab.equal_bits.attention import BLOCK, FEW, numbers_of_queries
+from minise.lab.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.layers import FixedRotary, FixedSiLU, linear
+from minise.lab.equal_bits.probe import NUMBERS
 from minise.layout import causal_mask
 from minise.lm import Prompts, join
 from minise.model import RMSNorm

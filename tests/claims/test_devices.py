@@ -8,9 +8,9 @@ import torch
 
 import minise
 from minise import InputError, LocalModel, Question, generate, load
+from minise.lab.writing import generation
 from minise.verify.comparison import PACKED
 from minise.verify.verify import verify
-from minise.writing import generation
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 MODEL = "weights/tiny-llama"

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minise import LocalModel, Question, SelfEnsemble, branch_logits, generate, load
-from minise.equal_bits.layers import FixedSiLU
-from minise.equal_bits.probe import Shape, measure, numbers_for
+from minise.lab.equal_bits.layers import FixedSiLU
+from minise.lab.equal_bits.probe import Shape, measure, numbers_for
+from minise.lab.writing import generation
 from minise.layout import causal_mask
 from minise.lm import join
-from minise.writing import generation
 from tests.support.hostile import KERNELS, ClassOf, linear_by, plant
 from tests.support.tiny import FAMILIES, write_checkpoint
 
@@ -167,7 +167,7 @@ class TestPlanted:
             shape = Shape(inputs, outputs, False, planted.lm.decoder.dtype, 1)
             assert len(set(map(planted.class_of, numbers_for(shape)))) == 1
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("minise.equal_bits.probe.computes_16_bits", lambda: True)
+                patch.setattr("minise.lab.equal_bits.probe.computes_16_bits", lambda: True)
                 for numbers in measure(shape):
                     assert len(set(map(planted.class_of, numbers))) == 1
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minise import LocalModel, branch_logits, pack
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.decoder import EqualBits
 from tests.support.cases import cases
 from tests.support.tiny import ALL_FAMILIES, load_tiny
 

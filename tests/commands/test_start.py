@@ -74,7 +74,7 @@ def test_what_torch_reads_is_set_before_it_is_imported(before: dict[str, str], a
     code = (
         "import os, sys\n"
         f"sys.argv[1:] = {before.get('words', 'ask').split()}\n"
-        "from minise.equal_bits import strict\n"
+        "from minise.lab.equal_bits import strict\n"
         "strict.is_intel = lambda: True\n"
         "import minise.__main__\n"
         "assert 'torch' not in sys.modules\n"

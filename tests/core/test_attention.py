@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minise import Decoder
 from minise.attention import CHUNK, by_mask, chunks_of, within
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.layout import causal_mask, pack
 from tests.support.masks import DOCUMENTS, MASKS, POSITIONS, T, blocks, random_mask, restarts
 from tests.support.tiny import ALL_FAMILIES, make_decoder

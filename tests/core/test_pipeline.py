@@ -9,12 +9,12 @@ import torch
 
 from minise import InputError, LocalModel, Prompts, Question, SelfEnsemble, Standard
 from minise.engines import ENGINES
+from minise.lab.evaluation.pipeline import BLOCK, Answered, answers
+from minise.lab.methods.writes_first import Start, WritesFirst, Written
 from minise.lm import LabelLogits, Limits, join
 from minise.method import GroupPlan
-from minise.pipeline import BLOCK, Answered, answers
 from minise.question import Asked
 from minise.tokenizer import Tokenizer
-from minise.writes_first import Start, WritesFirst, Written
 
 QUESTIONS = [
     Asked(

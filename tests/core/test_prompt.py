@@ -9,8 +9,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from minise import InputError
 from minise.errors import Unsuited
-from minise.methods.authors_code import BareLabels
-from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
+from minise.lab.methods.authors_code import BareLabels
+from minise.template import DEFAULT_TEMPLATE, NULL_OPTION, Template, write_prompts
 from minise.tokenizer import Tokenizer
 from tests.support.tiny import make_tokenizer
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from minise import Question
-from minise.data.datasets import DATASETS
-from minise.data.tasks import load_tasks
+from minise.lab.data.datasets import DATASETS
+from minise.lab.data.tasks import load_tasks
 from tests.support.rows import MMLU, QASC, TRUTHFUL_CSV, TRUTHFUL_HUB, load, refusal, write
 
 NAMES = {"qasc": QASC, "truthfulqa": TRUTHFUL_HUB, "mmlu_pro_biology": MMLU}
@@ -134,7 +134,7 @@ def test_a_data_set_is_fetched_from_the_hub_and_its_commit_recorded(
         asked.append(arguments)
         return tmp_path, "c" * 40
 
-    monkeypatch.setattr("minise.data.tasks.fetch", fetch)
+    monkeypatch.setattr("minise.lab.data.tasks.fetch", fetch)
     [task] = load_tasks([f"{name}{revision}"])
     assert len(task.questions) == 1
     assert asked == [(dataset.repository, [dataset.file], revision[1:] or None, "dataset")]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from minise import load, self_ensemble, standard
-from minise.data import miniature
-from minise.data.miniature import (
+from minise.lab.data import miniature
+from minise.lab.data.miniature import (
     MANY,
     draw_wrong,
     evaluation_questions,
@@ -19,9 +19,9 @@ from minise.data.miniature import (
     load_facts,
     load_hops,
 )
-from minise.data.tasks import Selection, load_tasks
-from minise.writing.chat import chat_template, stop_tokens
-from minise.writing.generation import generate
+from minise.lab.data.tasks import Selection, load_tasks
+from minise.lab.writing.chat import chat_template, stop_tokens
+from minise.lab.writing.generation import generate
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("tiny-llama", "tiny-mistral", "tiny-qwen2")

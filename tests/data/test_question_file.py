@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minise import Question
-from minise.data import question_file
+from minise.lab.data import question_file
 from tests.support.rows import OWN, QUESTIONS, SOUND, load, refusal, write
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from minise.data.miniature import evaluation_questions
-from minise.data.tasks import Selection, load_tasks
+from minise.lab.data.miniature import evaluation_questions
+from minise.lab.data.tasks import Selection, load_tasks
 from tests.support.rows import MMLU, OWN, QASC, QUESTIONS, TRUTHFUL_HUB, load, refusal, write
 
 
@@ -146,5 +146,5 @@ def test_what_leaves_no_question_is_refused(
 
 
 def test_loading_tasks_does_not_import_torch() -> None:
-    code = "import sys, minise.data.tasks; sys.exit('torch' in sys.modules)"
+    code = "import sys, minise.lab.data.tasks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from minise.data.miniature import held_out, load_facts
+from minise.lab.data.miniature import held_out, load_facts
 from tools import train_miniature
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from minise import load, self_ensemble, standard
 from minise.commands.ask import HOW_OFTEN
 from minise.commands.options import QUESTION
-from minise.data.miniature import LARGEST, evaluation_questions
+from minise.lab.data.miniature import LARGEST, evaluation_questions
 from minise.loading import DEFAULT_MODEL
 
 ROOT = Path(__file__).parents[2]

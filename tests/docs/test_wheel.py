@@ -36,7 +36,7 @@ def test_a_wheel_in_a_fresh_environment_answers_with_the_weights_inside_it(tmp_p
     held = set(zipfile.ZipFile(wheel).namelist())
     for path in ROOT.glob("weights/*/*"):
         assert f"minise/{path.relative_to(ROOT).as_posix()}" in held
-    assert "minise/evaluation/paper.json" in held
+    assert "minise/lab/evaluation/paper.json" in held
     borrowed = tmp_path / "borrowed"
     borrowed.mkdir()
     borrow(borrowed)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from minise.equal_bits import probe
-from minise.equal_bits.probe import Shape
+from minise.lab.equal_bits import probe
+from minise.lab.equal_bits.probe import Shape
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from minise import LocalModel, Tree, pack
-from minise.equal_bits.attention import BLOCK, FEW, MANY, Calls, numbers_of_queries, reader_of
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.attention import BLOCK, FEW, MANY, Calls, numbers_of_queries, reader_of
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.layout import causal_mask
 
 # Prefix and branches: each a shape that a tree can have.

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise.equal_bits.calls import START, cost, in_calls, sizes_of_calls
-from minise.equal_bits.probe import NUMBERS
+from minise.lab.equal_bits.calls import START, cost, in_calls, sizes_of_calls
+from minise.lab.equal_bits.probe import NUMBERS
 
 
 @pytest.mark.parametrize(

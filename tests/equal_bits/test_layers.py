@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from minise import InputError
-from minise.equal_bits.decoder import EqualBits
-from minise.equal_bits.layers import FixedLinear, FixedRotary, FixedSiLU, linear
-from minise.equal_bits.probe import Shape
-from minise.verify.bits import shapes_of
+from minise.lab.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.layers import FixedLinear, FixedRotary, FixedSiLU, linear
+from minise.lab.equal_bits.probe import Shape
+from minise.lab.proof.bits import shapes_of
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, make_decoder
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minise.equal_bits import machine, probe
-from minise.equal_bits.probe import Shape, numbers_for
+from minise.lab.equal_bits import probe
+from minise.lab.equal_bits.probe import Shape, numbers_for
+from minise.loading import machine
 from minise.verify.verify import in_words
 from tests.support.hostile import linear_by
 

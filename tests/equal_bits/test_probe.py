@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minise.equal_bits.probe import (
+from minise.lab.equal_bits.probe import (
     NUMBERS,
     ROWS,
     Shape,
@@ -133,7 +133,9 @@ class TestAlike:
     ) -> None:
         shape = Shape(32, 24, False, torch.bfloat16, 1)
         for computes, most in ((True, 512), (False, 32)):
-            monkeypatch.setattr("minise.equal_bits.probe.computes_16_bits", lambda c=computes: c)
+            monkeypatch.setattr(
+                "minise.lab.equal_bits.probe.computes_16_bits", lambda c=computes: c
+            )
             assert max(tried(shape)) == most
         assert max(tried(Shape(32000, 32000, False, torch.float32, 1))) == 32
         assert max(tried(Shape(1024, 1024, False, torch.float32, 1))) == 2048

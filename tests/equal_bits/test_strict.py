@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from minise.equal_bits import strict
+from minise.lab.equal_bits import strict
 
 ROOT = Path(__file__).parents[2]
 START = """
 import sys
-from minise.equal_bits import strict
+from minise.lab.equal_bits import strict
 strict.ask_for = lambda: sys.exit("torch" in sys.modules)
 import minise.__main__
 sys.exit("it never asked")

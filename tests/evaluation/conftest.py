@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from minise import LocalModel, Question, load
-from minise.data.tasks import Selection, load_tasks
-from minise.evaluation.experiments import Variant
-from minise.evaluation.request import Run, TaskRun
-from minise.evaluation.run import evaluate
-from minise.methods.saved import SavedAnswer
+from minise.lab.data.tasks import Selection, load_tasks
+from minise.lab.evaluation.experiments import Variant
+from minise.lab.evaluation.request import Run, TaskRun
+from minise.lab.evaluation.run import evaluate
+from minise.lab.methods.saved import SavedAnswer
 from minise.question import Asked
 
 QUESTIONS = 6

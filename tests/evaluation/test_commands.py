@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from minise.commands.cli import main
-from minise.data.datasets import DATASETS
-from minise.data.miniature import WORLDS
-from minise.evaluation.experiments import EXPERIMENTS
-from minise.evaluation.rows import read_answers
-from minise.methods.registry import METHODS
+from minise.lab.data.datasets import DATASETS
+from minise.lab.data.miniature import WORLDS
+from minise.lab.evaluation.experiments import EXPERIMENTS
+from minise.lab.evaluation.rows import read_answers
+from minise.lab.methods.registry import METHODS
 from tests.evaluation.conftest import lines
 
 SMALL = "eval --task miniature --limit 3 --cut-to 4 --trials 1 --method"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from minise import InputError, LocalModel
-from minise.equal_bits.machine import processor
-from minise.evaluation import cuts
-from minise.evaluation.cuts import noted, read_cuts
-from minise.evaluation.folder import WHOLE
-from minise.evaluation.run import evaluate
+from minise.lab.evaluation import cuts
+from minise.lab.evaluation.cuts import noted, read_cuts
+from minise.lab.evaluation.folder import WHOLE
+from minise.lab.evaluation.run import evaluate
+from minise.loading.machine import processor
 
 
 def test_a_run_has_its_beginning_and_end_with_commit_and_processor(finished: Path) -> None:

@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 2)
+    monkeypatch.setattr("minise.lab.evaluation.metrics.RESAMPLES", 2)
 
 
 # States by hand
@@ -155,7 +155,7 @@ def test_code_that_only_a_folder_names_is_run_by_no_report(
     mine = tmp_path / "mine.py"
     mine.write_text(
         "from pathlib import Path\n"
-        "from minise.methods.calibration import VectorScaling\n"
+        "from minise.lab.methods.calibration import VectorScaling\n"
         f"Path({str(mark)!r}).touch()\n"
         "class Mine(VectorScaling):\n    pass\n"
     )

@@ -1,11 +1,11 @@
 """The experiments: every row of the paper's list is there, and runs what the paper ran."""
 
 from minise import LocalModel, Method, Question
-from minise.evaluation.experiments import EXPERIMENTS
-from minise.evaluation.figures import FIGURES
-from minise.evaluation.tables import TABLES
-from minise.methods.fitted import Fitted
-from minise.methods.registry import make_method
+from minise.lab.evaluation.experiments import EXPERIMENTS
+from minise.lab.evaluation.figures import FIGURES
+from minise.lab.evaluation.tables import TABLES
+from minise.lab.methods.fitted import Fitted
+from minise.lab.methods.registry import make_method
 
 NAMES = "choices main scale ablation sensitivity seeds efficiency quantized reasoning"
 

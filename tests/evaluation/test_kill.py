@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from minise import LanguageModel, LocalModel
-from minise.evaluation.request import Run
-from minise.evaluation.rows import read_answers
-from minise.evaluation.run import evaluate
-from minise.files import PARTIAL
-from minise.methods.reasoning import ChainOfThought
-from minise.pipeline import BLOCK
-from minise.writes_first import Start, Written
+from minise.lab.evaluation.pipeline import BLOCK
+from minise.lab.evaluation.request import Run
+from minise.lab.evaluation.rows import read_answers
+from minise.lab.evaluation.run import evaluate
+from minise.lab.files import PARTIAL
+from minise.lab.methods.reasoning import ChainOfThought
+from minise.lab.methods.writes_first import Start, Written
 from tests.evaluation.conftest import lines, some_questions
 
 MakeRun = Callable[..., Run]

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
-from minise.evaluation.metrics import BINS, difference, holm, matched, measure, scored
-from minise.methods.saved import SavedAnswer
+from minise.lab.evaluation.metrics import BINS, difference, holm, matched, measure, scored
+from minise.lab.methods.saved import SavedAnswer
 from tests.evaluation.conftest import saved
 
 DRAW = np.random.default_rng(7)

@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 import pytest
 
 from minise import LocalModel
-from minise.commands import report
 from minise.errors import InputError
-from minise.evaluation import figures, tables
-from minise.evaluation.experiments import EXPERIMENTS, Variant
-from minise.evaluation.request import Run, TaskRun, hash_of
-from minise.evaluation.results import Results, between, read_run
-from minise.evaluation.rows import key_of, line_of
-from minise.evaluation.run import evaluate
-from minise.methods.fitted import Fitted, remade
-from minise.methods.saved import SavedAnswer
+from minise.lab.commands import report
+from minise.lab.evaluation import figures, tables
+from minise.lab.evaluation.experiments import EXPERIMENTS, Variant
+from minise.lab.evaluation.request import Run, TaskRun, hash_of
+from minise.lab.evaluation.results import Results, between, read_run
+from minise.lab.evaluation.rows import key_of, line_of
+from minise.lab.evaluation.run import evaluate
+from minise.lab.methods.fitted import Fitted, remade
+from minise.lab.methods.saved import SavedAnswer
 from minise.question import Asked
 from tests.evaluation.conftest import ABOUT, saved
 

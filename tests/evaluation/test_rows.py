@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from minise.errors import InputError
-from minise.evaluation.facts import read_facts
-from minise.evaluation.rows import line_of, read_answers
+from minise.lab.evaluation.facts import read_facts
+from minise.lab.evaluation.rows import line_of, read_answers
 from tests.evaluation.conftest import saved
 
 GROUP = {"choices": [1, 0], "probabilities": [0.2, 0.7], "null": 0.1, "trial": 0, "tokens": 9}

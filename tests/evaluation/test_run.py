@@ -24,11 +24,11 @@ from minise import (
 )
 from minise.engines import token_counts
 from minise.errors import Unsuited
-from minise.evaluation import peak
-from minise.evaluation.folder import samples_path
-from minise.evaluation.request import Run
-from minise.evaluation.rows import Keep, read_answers
-from minise.evaluation.run import evaluate
+from minise.lab.evaluation import peak
+from minise.lab.evaluation.folder import samples_path
+from minise.lab.evaluation.request import Run
+from minise.lab.evaluation.rows import Keep, read_answers
+from minise.lab.evaluation.run import evaluate
 from minise.lm import Limits
 from minise.method import GroupPlan
 from minise.question import Asked

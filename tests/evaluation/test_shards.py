@@ -10,9 +10,9 @@ import pytest
 
 from minise import LocalModel
 from minise.errors import InputError
-from minise.evaluation.request import Run
-from minise.evaluation.results import read_run
-from minise.evaluation.run import evaluate
+from minise.lab.evaluation.request import Run
+from minise.lab.evaluation.results import read_run
+from minise.lab.evaluation.run import evaluate
 from tests.evaluation.conftest import lines
 
 MakeRun = Callable[..., Run]

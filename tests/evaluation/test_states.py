@@ -27,12 +27,12 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from minise import LocalModel
 from minise.errors import InputError
-from minise.evaluation import folder as files
-from minise.evaluation.request import Run
-from minise.evaluation.results import read_run
-from minise.evaluation.rows import line_of, read_answers
-from minise.evaluation.run import evaluate
-from minise.methods.saved import SavedAnswer
+from minise.lab.evaluation import folder as files
+from minise.lab.evaluation.request import Run
+from minise.lab.evaluation.results import read_run
+from minise.lab.evaluation.rows import line_of, read_answers
+from minise.lab.evaluation.run import evaluate
+from minise.lab.methods.saved import SavedAnswer
 from tests.evaluation.conftest import lines
 from tests.evaluation.test_kill import fork
 from tests.support.cases import cases
@@ -46,7 +46,7 @@ steps, shards = st.integers(0, 5), st.integers(0, 2)
 def test_a_folder_in_any_state_goes_on_or_says_why_not(
     lm: LocalModel, make_run: Callable[..., Run], tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("minise.evaluation.metrics.RESAMPLES", 2)
+    monkeypatch.setattr("minise.lab.evaluation.metrics.RESAMPLES", 2)
     unbroken: Unbroken = {}
     for n in (1, 2, 3):
         for i in range(n):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import minise
 from minise import InputError, Question
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.loading import DTYPES
 from minise.loading.source import INDEX, SINGLE
 from tests.support.tiny import ALL_FAMILIES, FAMILIES, write_checkpoint
@@ -90,7 +90,7 @@ def test_weights_are_loaded_exactly_from_and_to_each_dtype(
 def test_auto_is_bfloat16_on_a_cpu_where_that_gains_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, multiplies: list[str], large: bool
 ) -> None:
-    monkeypatch.setattr("minise.equal_bits.machine.for_bfloat16", lambda: multiplies)
+    monkeypatch.setattr("minise.loading.machine.for_bfloat16", lambda: multiplies)
     monkeypatch.setattr("minise.loading.checkpoint.LARGE_MODEL", 0 if large else 20_000_000)
     folder = write_checkpoint(tmp_path, FAMILIES["llama"], dtype=getattr(torch, stored))
     gains = multiplies and large and stored in ("bfloat16", "float16")

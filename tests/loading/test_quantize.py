@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import minise
-from minise.loading.quantize import LEVELS, Packed, count_weights, pack_weight
+from minise.lab.quantize import LEVELS, Packed, count_weights, pack_weight
 from tests.support.tiny import ALL_FAMILIES, write_checkpoint
 
 FAMILY = ALL_FAMILIES["qwen2"]  # with biases and a tied output

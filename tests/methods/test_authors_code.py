@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from minise import InputError, LocalModel, Question, SelfEnsemble, ask, load
-from minise.methods.authors_code import FAMILIES, AuthorsCode, AuthorsStandard
-from minise.methods.groupings import independent_draws
-from minise.prompt import DEFAULT_TEMPLATE
+from minise.lab.methods.authors_code import FAMILIES, AuthorsCode, AuthorsStandard
+from minise.lab.methods.groupings import independent_draws
+from minise.template import DEFAULT_TEMPLATE
 from tests.support.methods import QUESTION
 from tests.support.tiny import QWEN3, load_tiny
 

@@ -17,8 +17,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
 from minise.errors import InputError, Unsuited
-from minise.methods.calibration import Dirichlet, VectorScaling
-from minise.methods.saved import SavedAnswer
+from minise.lab.methods.calibration import Dirichlet, VectorScaling
+from minise.lab.methods.saved import SavedAnswer
 
 W, B = np.array([0.5, 1.2, 0.8]), np.array([1.0, -0.7, 0.0])
 Cell = list[SavedAnswer]

@@ -10,13 +10,13 @@ from tokenizers import models, pre_tokenizers
 from minise import InputError, LocalModel, Prompts, Question, load
 from minise import ask as ask_method
 from minise.errors import Unsuited
+from minise.lab.evaluation.pipeline import answers
+from minise.lab.methods.cloze import Cloze, Read
+from minise.lab.writing.chat import stop_tokens
 from minise.layout import causal_mask
 from minise.lm import tokens_of
-from minise.methods.cloze import Cloze, Read
-from minise.pipeline import answers
 from minise.question import Asked
 from minise.tokenizer import Tokenizer
-from minise.writing.chat import stop_tokens
 from tests.support.methods import OTHER, QUESTION, Served
 from tests.support.tiny import FAMILIES, load_tiny, make_tokenizer, write_checkpoint
 
@@ -130,7 +130,7 @@ class TestRefusals:
         def refuse(lm: LocalModel) -> list[int]:
             raise Unsuited("no stop token")
 
-        monkeypatch.setattr("minise.methods.cloze.stop_tokens", refuse)
+        monkeypatch.setattr("minise.lab.methods.cloze.stop_tokens", refuse)
         assert Cloze().prompts(lm, QUESTION)
         encode = lm.tokenizer.encode
         monkeypatch.setattr(

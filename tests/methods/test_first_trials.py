@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from minise import InputError, LocalModel
-from minise.methods.first_trials import FirstTrials, saved_groups
-from minise.methods.fitted import check_needs
-from minise.methods.registry import make_methods
-from minise.methods.saved import SavedAnswer
-from minise.pipeline import answers
+from minise.lab.evaluation.pipeline import answers
+from minise.lab.methods.first_trials import FirstTrials, saved_groups
+from minise.lab.methods.fitted import check_needs
+from minise.lab.methods.registry import make_methods
+from minise.lab.methods.saved import SavedAnswer
 from minise.question import Asked
 from tests.support.methods import QUESTION, method
 

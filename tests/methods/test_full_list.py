@@ -6,7 +6,7 @@ import torch
 from minise import InputError, LocalModel, Question, SelfEnsemble, standard
 from minise import ask as ask_method
 from minise.grouping import permutation
-from minise.methods.full_list import FullList
+from minise.lab.methods.full_list import FullList
 from tests.support.methods import OTHER, ask, groups, prompts
 
 ORDERS = [tuple(permutation(5, f"3/{OTHER.id}/{order}")) for order in range(4)]

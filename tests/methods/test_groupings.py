@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minise import InputError, LocalModel, Question, self_ensemble
-from minise.methods.groupings import all_ordered_groups, grouping_named, independent_draws
+from minise.lab.methods.groupings import all_ordered_groups, grouping_named, independent_draws
 
 
 def test_independent_draws_are_the_released_codes() -> None:
@@ -50,7 +50,7 @@ def test_too_many_exact_groups_are_counted_and_refused_at_once(
         assert count in str(caught.value)
         assert len(str(caught.value)) < 300
     assert len(all_ordered_groups(10, 5, 0, 0, "").flat) == 30_240
-    monkeypatch.setattr("minise.methods.groupings.MOST_GROUPS", 25)
+    monkeypatch.setattr("minise.lab.methods.groupings.MOST_GROUPS", 25)
     assert len(all_ordered_groups(5, 2, 0, 0, "").flat) == 25
     with pytest.raises(InputError, match="30"):
         all_ordered_groups(6, 2, 0, 0, "")

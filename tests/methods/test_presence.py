@@ -4,7 +4,7 @@ import torch
 
 from minise import LocalModel, SelfEnsemble
 from minise import ask as ask_method
-from minise.methods.presence import Presence
+from minise.lab.methods.presence import Presence
 from tests.support.methods import OTHER
 
 

@@ -10,11 +10,11 @@ import torch
 
 from minise import Decoder, LocalModel, Question, Template, ask, generate, load
 from minise.errors import Unsuited
+from minise.lab.evaluation.pipeline import Answered, answers
+from minise.lab.methods.reasoning import ChainOfThought, Reasoning
+from minise.lab.methods.writes_first import Start, Written
 from minise.layout import causal_mask
-from minise.methods.reasoning import ChainOfThought, Reasoning
-from minise.pipeline import Answered, answers
 from minise.question import Asked
-from minise.writes_first import Start, Written
 from tests.support.methods import OTHER, QUESTION
 
 STOP = 7

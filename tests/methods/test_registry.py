@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from minise import InputError, LocalModel, SelfEnsemble
+from minise.lab.methods.calibration import Dirichlet
+from minise.lab.methods.fitted import Fitted
+from minise.lab.methods.groupings import all_ordered_groups
+from minise.lab.methods.registry import METHODS, make_method, make_methods, split_names
 from minise.loading.plugin import find_object
 from minise.method import Method
-from minise.methods.calibration import Dirichlet
-from minise.methods.fitted import Fitted
-from minise.methods.groupings import all_ordered_groups
-from minise.methods.registry import METHODS, make_method, make_methods, split_names
 from tests.support.methods import QUESTION
 
 OWN = """

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from minise import InputError, LocalModel, Method, Question, Standard, standard
 from minise.grouping import permutation
-from minise.methods.rotations import Cyclic
+from minise.lab.methods.rotations import Cyclic
 from tests.support.methods import OTHER, ask, groups, method, read
 
 ORDERS = [tuple((start + i) % 5 for i in range(5)) for start in range(5)]

@@ -9,8 +9,8 @@ import torch
 
 from minise import InputError, LocalModel, Question, Template, load, self_ensemble, standard
 from minise.commands.cli import main
-from minise.methods.registry import make_method
-from minise.methods.templates import TEMPLATES, draw_solved, template_named
+from minise.lab.methods.registry import make_method
+from minise.lab.methods.templates import TEMPLATES, draw_solved, template_named
 from tests.support.methods import OTHER, QUESTION, prompts
 
 CHAT = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<bot>"

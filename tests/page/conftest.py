@@ -93,7 +93,7 @@ def phone(shared: dict[str, View], live_file: Path) -> Iterator[View]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The modules of minise/page in node: `node(script, data)`."""
     folder = tmp_path_factory.mktemp("node")
-    for path in (ROOT / "minise" / "page").glob("*.js"):
+    for path in (ROOT / "minise" / "lab" / "page").glob("*.js"):
         shutil.copy(path, folder)
     # Without this, node takes the files for scripts of its older kind.
     (folder / "package.json").write_text('{"type": "module"}')

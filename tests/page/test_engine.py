@@ -14,8 +14,8 @@ import torch
 
 import minise
 from minise import LocalModel
-from minise.data.miniature import evaluation_questions
 from minise.grouping import random_partitions
+from minise.lab.data.miniature import evaluation_questions
 from minise.layout import Tree, pack
 from minise.loading.checkpoint import load
 from minise.method import SelfEnsemble

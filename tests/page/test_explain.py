@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import minise
 from minise import InputError, LocalModel, Question, explain
-from minise.commands.explain import Options
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.commands.explain import Options
+from minise.lab.equal_bits.decoder import EqualBits
 from tests.claims.test_readers import bounded
 from tests.support.browser import HOSTILE
 from tests.support.cases import cases
@@ -59,7 +59,7 @@ def test_a_prompt_that_the_model_cannot_read_is_refused_also_for_a_live_page(
 
 
 def test_git_does_not_see_the_page_that_the_command_writes() -> None:
-    """At the top of a clone: minise/page/page.html is a source."""
+    """At the top of a clone: minise/lab/page/page.html is a source."""
     ignored = (Path(minise.__file__).parents[1] / ".gitignore").read_text().splitlines()
     assert f"/{Options().output}" in ignored
 

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import quote
 
-from minise.verify.judging import CAUSAL
+from minise.lab.packing.judging import CAUSAL
 from tests.support.browser import HOSTILE, MARKS, View
 
 pytestmark = MARKS

@@ -14,9 +14,9 @@ import torch
 
 import minise
 from minise import InputError, load
-from minise.data.miniature import evaluation_questions
-from minise.page import page
-from minise.page.page import live_page, tokenizer_problem, world
+from minise.lab.data.miniature import evaluation_questions
+from minise.lab.page import page
+from minise.lab.page.page import live_page, tokenizer_problem, world
 from tests.support.tiny import FAMILIES, QWEN3, make_tokenizer, write_checkpoint
 
 SHIPPED = Path(minise.__file__).parents[1] / "weights"

@@ -12,9 +12,9 @@ import pytest
 import minise
 from minise import check
 from minise.errors import InputError
+from minise.lab.packing.judging import known_masks, known_positions
+from minise.lab.packing.packing import Packing
 from minise.loading.checkpoint import load
-from minise.verify.judging import known_masks, known_positions
-from minise.verify.packing import Packing
 from tests.support.browser import Run, needs_node
 
 pytestmark = needs_node

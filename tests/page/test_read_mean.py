@@ -10,9 +10,9 @@ from torch import Tensor
 
 import minise
 from minise import LocalModel, Prompts, Question
+from minise.lab.page.page import world
 from minise.layout import Layout, Tree, pack
-from minise.page.page import world
-from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
+from minise.template import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from minise.verify.recording import record
 from tests.support.browser import MARKS, View
 

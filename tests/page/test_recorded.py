@@ -13,11 +13,9 @@ from torch import Tensor
 
 import minise
 from minise import InputError, LocalModel, Prompts, Question
-from minise.equal_bits.decoder import EqualBits
 from minise.grouping import random_partitions
-from minise.layout import Layout, Tree, causal_mask, pack
-from minise.loading.checkpoint import load
-from minise.page.recorded import (
+from minise.lab.equal_bits.decoder import EqualBits
+from minise.lab.page.recorded import (
     ShownQuestion,
     all_said,
     as_json,
@@ -26,7 +24,9 @@ from minise.page.recorded import (
     leak_said,
     recorded_page,
 )
-from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
+from minise.layout import Layout, Tree, causal_mask, pack
+from minise.loading.checkpoint import load
+from minise.template import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from minise.verify.recording import record
 from tests.support.browser import MARKS, WIDE, Run, View, needs_node, open_page
 from tests.support.tiny import QWEN3, load_tiny, make_tokenizer

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import minise
 from minise import LocalModel, Question
-from minise.data.miniature import load_facts
 from minise.engines import token_counts
 from minise.grouping import random_partitions
+from minise.lab.data.miniature import load_facts
+from minise.lab.page.page import world
+from minise.lab.page.recorded import FILLER, MINIATURES
 from minise.lm import branch_logits
-from minise.page.page import world
-from minise.page.recorded import FILLER, MINIATURES
-from minise.prompt import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
+from minise.template import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
 from tests.support.browser import MARKS, PHONE, WIDE, View, open_page
 from tests.support.cases import cases
 from tests.support.tiny import FAMILIES, write_checkpoint

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from minise.config import Config
+from minise.lab.serving import http
 from minise.model import Decoder
-from minise.serving import http
 from tests.support.tiny import FAMILIES, make_tokenizer, write_checkpoint
 
 # Whose rotary pairs lie in the file as in a checkpoint, and whose q, k and v have biases.
@@ -176,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 # The forms of answers to one prompt, written down from each server's documentation and source
-# (their addresses are in minise/serving/server.py), not recorded from a running server.
+# (their addresses are in minise/lab/serving/server.py), not recorded from a running server.
 
 
 def vllm(server: Pretender, body: dict[str, Any]) -> Any:

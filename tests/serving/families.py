@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minise import load
-from minise.serving.transformers import TransformersModel
+from minise.lab.serving.transformers import TransformersModel
 from tests.support.tiny import make_tokenizer
 
 library = pytest.importorskip("transformers", reason="the extra [parity] is missing")

@@ -11,8 +11,8 @@ import pytest
 
 from minise import Question, load
 from minise.errors import InputError
+from minise.lab.serving import http, server
 from minise.method import Standard, ask
-from minise.serving import http, server
 from tests.serving.conftest import Handler, Pretender, skip_waits
 
 QUESTION = Question("Which is a bird?", ["wren", "trout", "oak", "ant", "quartz"])

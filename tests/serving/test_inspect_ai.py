@@ -27,7 +27,7 @@ from inspect_ai.model import (  # noqa: E402
 from inspect_ai.scorer import choice  # noqa: E402
 from inspect_ai.solver import SolverSpec  # noqa: E402
 
-from minise.serving.inspect_ai import read_labels  # noqa: E402
+from minise.lab.serving.inspect_ai import read_labels  # noqa: E402
 
 # Its own warnings: of an argument of tenacity, and of streams that it leaves to be collected.
 pytestmark = [

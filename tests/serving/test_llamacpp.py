@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from minise import LanguageModel, Question, load
-from minise.data.tasks import Selection, load_tasks
 from minise.engines import token_counts
+from minise.lab.data.tasks import Selection, load_tasks
 from minise.method import SelfEnsemble
 from tests.serving.conftest import start_llamacpp, write_gguf
 

@@ -32,7 +32,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> TaskManager:
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
     files = {"data_files": {"validation": str(rows)}, "cache_dir": str(folder)}
-    task = {"task": "mine", "include": str(ROOT / "minise/serving/qasc_self_ensemble.yaml")}
+    task = {"task": "mine", "include": str(ROOT / "minise/lab/serving/qasc_self_ensemble.yaml")}
     task |= {"dataset_path": "json", "dataset_kwargs": files, "metadata": {"trials": 3, "seed": 7}}
     (folder / "mine.yaml").write_text(json.dumps(task), "utf-8")  # JSON is YAML
     return TaskManager(include_path=str(folder), include_defaults=False)

@@ -17,10 +17,10 @@ import torch
 from minise import LanguageModel, Prompts, Question, branch_logits, generate, load
 from minise.commands.cli import main
 from minise.errors import InputError, Unsuited
-from minise.evaluation.rows import read_answers
+from minise.lab.evaluation.rows import read_answers
+from minise.lab.methods.cloze import Cloze
+from minise.lab.serving import http as serving
 from minise.method import SelfEnsemble, Standard, ask
-from minise.methods.cloze import Cloze
-from minise.serving import http as serving
 from tests.serving.conftest import ANSWERS, Handler, Pretender
 
 QUESTION = Question("Which is a bird?", ["wren", "trout", "oak", "ant", "quartz"])

@@ -10,11 +10,11 @@ import torch
 from minise import Question, load
 from minise.engines import separate
 from minise.errors import InputError, Unsuited
+from minise.lab.methods.cloze import Cloze
+from minise.lab.serving import transformers as serving
+from minise.lab.serving.transformers import TransformersModel, error_of_packing
 from minise.lm import LocalModel
 from minise.method import SelfEnsemble, ask
-from minise.methods.cloze import Cloze
-from minise.serving import transformers as serving
-from minise.serving.transformers import TransformersModel, error_of_packing
 from tests.serving.families import FAMILIES, load_family
 from tests.support.tiny import FAMILIES as OUR_FAMILIES
 from tests.support.tiny import write_checkpoint

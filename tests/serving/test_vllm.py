@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from minise import LanguageModel, load
-from minise.data.tasks import Selection, load_tasks
+from minise.lab.data.tasks import Selection, load_tasks
 from minise.method import SelfEnsemble, Standard
 
 FOLDER = Path(__file__).parents[2] / "weights" / "tiny-llama"

@@ -8,9 +8,9 @@ import torch
 
 from minise import LabelLogits, LanguageModel, LocalModel, Method, Prompts, Question
 from minise import ask as ask_method
+from minise.lab.methods.registry import make_method
 from minise.lm import Limits
 from minise.method import GroupPlan
-from minise.methods.registry import make_method
 from minise.tokenizer import Tokenizer
 
 QUESTION = Question(

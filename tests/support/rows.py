@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minise import InputError, Question
-from minise.data.tasks import Selection, Task, load_tasks
+from minise.lab.data.tasks import Selection, Task, load_tasks
 
 OWN: list[dict[str, Any]] = [
     {"id": "q1", "question": "Which flies?", "choices": ["wren", "trout", "oak"], "answer": 0},

@@ -9,10 +9,10 @@ import torch
 from tokenizers import pre_tokenizers
 
 import minise
+from minise.lab.writing.chat import chat_template
 from minise.loading.checkpoint import EMBEDDING
 from minise.loading.config_json import read_config
 from minise.rope import inverse_frequencies
-from minise.writing.chat import chat_template
 from tests.support.tiny import LLAMA3, SIZES, make_decoder, make_tokenizer
 from tools.from_gguf import WORDS, main
 

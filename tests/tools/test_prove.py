@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import minise.attention as core
-import minise.equal_bits.attention as fixed
+import minise.lab.equal_bits.attention as fixed
 from minise import pack
-from minise.equal_bits import decoder
-from minise.verify.proof import Prover
+from minise.lab.equal_bits import decoder
+from minise.lab.proof.proof import Prover
 from tools.prove import config, prove_all, random_prompts, sets_of_prompts
 
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 import minise.attention as attention
-import minise.equal_bits.attention as fixed
+import minise.lab.equal_bits.attention as fixed
 import minise.layout as layout
 from minise import Decoder, LabelLogits, LocalModel
 from minise.attention import Chunk
 from minise.engines import ENGINES
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.layout import Tree, causal_mask
 from tests.verify.cases import during
 

@@ -18,9 +18,9 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import minise
 from minise import InputError
+from minise.lab.packing.judging import CAUSAL, FLAT, INVERTED, NOTHING, PADDING_SHOWN, check
+from minise.lab.packing.packing import FIELDS, Packing
 from minise.layout import causal_mask
-from minise.verify.judging import CAUSAL, FLAT, INVERTED, NOTHING, PADDING_SHOWN, check
-from minise.verify.packing import FIELDS, Packing
 from tests.support.commands import assert_one_line, run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -157,7 +157,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("fields", "part"), MALFORMED)
 def test_a_malformed_row_is_refused_in_one_line(fields: Any, part: str, monkeypatch) -> None:
-    monkeypatch.setattr("minise.verify.packing.free_bytes", lambda: 10**9)
+    monkeypatch.setattr("minise.lab.packing.packing.free_bytes", lambda: 10**9)
     with pytest.raises(InputError, match=re.escape(part)) as refused:
         check(**fields)
     assert "\n" not in str(refused.value)

@@ -11,10 +11,10 @@ import torch
 
 import minise.verify.training as training
 from minise import LabelLogits, LocalModel
-from minise.equal_bits import probe
-from minise.equal_bits.machine import facts, processor
-from minise.equal_bits.probe import Shape
-from minise.verify.bits import measure_bits
+from minise.lab.equal_bits import probe
+from minise.lab.equal_bits.probe import Shape
+from minise.lab.proof.bits import measure_bits
+from minise.loading.machine import facts, processor
 from tests.support.commands import assert_one_line, run
 from tests.verify.planted import PLANTED
 
@@ -53,7 +53,7 @@ def test_with_equal_bits_json_says_that_they_are_and_why(
 ) -> None:
     """The classes of this machine's row numbers, and what a call of each costs."""
     monkeypatch.setattr(probe, "NUMBERS", (1, 2, 8))
-    monkeypatch.setattr("minise.verify.bits.CALLS", 1)
+    monkeypatch.setattr("minise.lab.proof.bits.CALLS", 1)
     options = ("--dtype", dtype, "--equal-bits")
     status, report = verified(capsys, llama_folder, *options, "--json")
     assert status == 0

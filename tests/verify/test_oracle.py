@@ -13,9 +13,9 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from minise import InputError
+from minise.lab.packing.judging import check
+from minise.lab.proof.symbols import Symbols, symbolic
 from minise.layout import causal_mask
-from minise.verify.judging import check
-from minise.verify.symbols import Symbols, symbolic
 from tests.verify.cases import Models
 
 CASES = 10_000

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import minise.equal_bits.attention as attention
+import minise.lab.equal_bits.attention as attention
 from minise import InputError
 from minise.config import Config
+from minise.lab.proof.proof import Prover
+from minise.lab.proof.symbols import CallSymbols, Symbols, hashed, symbolic
 from minise.model import RMSNorm
 from minise.verify.definition import softmax_attention
-from minise.verify.proof import Prover
-from minise.verify.symbols import CallSymbols, Symbols, hashed, symbolic
 from tests.support.tiny import ALL_FAMILIES
 from tests.verify.cases import SHARED, SHORT, Models, prompts_of
 from tests.verify.planted import OF_BITS, PLANTED, WINDOWED
@@ -146,7 +146,7 @@ def test_only_bits_depend_on_the_shape_of_a_call_and_on_the_order_of_its_keys() 
 def test_a_linear_layer_depends_on_its_number_of_rows_unless_it_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("minise.verify.symbols.numbers_for", lambda shape: (1, 4))
+    monkeypatch.setattr("minise.lab.proof.symbols.numbers_for", lambda shape: (1, 4))
     x, weight = hashed("x", torch.arange(2)).expand(5, 2), hashed("w", torch.arange(6))
     for kind, same in ((Symbols, {1, 2, 3, 4, 5}), (CallSymbols, {1, 4})):
         linear = torch.nn.functional.linear

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minise import Decoder, LocalModel, pack, record
 from minise.engines import ENGINES
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.layout import causal_mask
 
 T = 24

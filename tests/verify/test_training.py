@@ -11,7 +11,7 @@ from torch import Tensor
 
 import minise.verify.training as training
 from minise import Decoder, InputError, LocalModel, pack, packed_loss
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.layout import Tree, causal_mask
 from minise.verify.comparison import sample
 from minise.verify.training import check_gradients, is_same

@@ -15,7 +15,7 @@ from minise import InputError, LocalModel, pack, record
 from minise.attention import Chunk
 from minise.commands.options import QUESTION
 from minise.engines import ENGINES
-from minise.equal_bits.decoder import EqualBits
+from minise.lab.equal_bits.decoder import EqualBits
 from minise.layout import Layout, Tree
 from minise.verify.comparison import (
     Difference,
@@ -334,7 +334,7 @@ class TestAnotherLibrary:
 
     def report(self, kind: str, **settings: Any) -> Any:
         transformers = pytest.importorskip("transformers")
-        serving = pytest.importorskip("minise.serving.transformers")
+        serving = pytest.importorskip("minise.lab.serving.transformers")
         sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300}
         config = transformers.AutoConfig.for_model(kind, **{**sizes, **settings})
@@ -357,7 +357,7 @@ class TestAnotherLibrary:
             assert report.runs[name].most < 1e-4 * report.runs["without-mask"].most
 
     def test_fails_if_it_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        serving = pytest.importorskip("minise.serving.transformers")
+        serving = pytest.importorskip("minise.lab.serving.transformers")
         decoder = serving.TransformersDecoder
         real = decoder.__call__
 

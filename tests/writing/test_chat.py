@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from minise import InputError, LanguageModel, generate, load
-from minise.writing import chat
-from minise.writing.chat import chat_template, chat_text, stop_tokens
+from minise.lab.writing import chat
+from minise.lab.writing.chat import chat_template, chat_text, stop_tokens
 
 MESSAGES = [{"role": "user", "content": "Is a wren a bird?"}]
 # The constructs of published templates, in one.

@@ -13,11 +13,11 @@ import torch
 from tokenizers import decoders
 
 from minise import Decoder, InputError, LocalModel, generate, load
-from minise.equal_bits.decoder import EqualBits
 from minise.errors import Unsuited
+from minise.lab.equal_bits.decoder import EqualBits
+from minise.lab.writing.generation import choose
 from minise.layout import causal_mask
 from minise.tokenizer import Tokenizer
-from minise.writing.generation import choose
 from tests.support.methods import Served
 from tests.support.tiny import FAMILIES, make_tokenizer, write_checkpoint
 
@@ -29,7 +29,7 @@ PROMPTS = ["abc", "abcdef", "abcxyz", "q" + "lmno pqrs tuv " * 12, "Z"]
 def stop(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The stop tokens of all models; none at first."""
     ids: list[int] = []
-    monkeypatch.setattr("minise.writing.generation.stop_tokens", lambda lm: ids)
+    monkeypatch.setattr("minise.lab.writing.generation.stop_tokens", lambda lm: ids)
     return ids
 
 
@@ -106,7 +106,7 @@ def test_the_logits_of_a_text_do_not_depend_on_the_others_under_equal_bits_in_an
 
     def read(prompts: list[str], budgets: list[int]) -> list[torch.Tensor]:
         chooses = Read()
-        monkeypatch.setattr("minise.writing.generation.choose", chooses.choose)
+        monkeypatch.setattr("minise.lab.writing.generation.choose", chooses.choose)
         generate(lm, prompts, budgets)
         return chooses.of_texts
 
@@ -139,7 +139,7 @@ def test_the_draws_never_change(lm: LocalModel, monkeypatch: pytest.MonkeyPatch)
     def drawn(logits: torch.Tensor, temperature: float, top_p: float, draw: random.Random) -> int:
         return int(250 * draw.random())
 
-    monkeypatch.setattr("minise.writing.generation.choose", drawn)
+    monkeypatch.setattr("minise.lab.writing.generation.choose", drawn)
     texts = generate(lm, [[5, 6], [7], [5, 6]], 3, 1.0, seed=4)
     assert [text.tokens for text in texts] == [[201, 139, 84], [169, 107, 11], [127, 29, 130]]
 
@@ -195,7 +195,7 @@ def test_a_text_keeps_the_space_at_its_beginning_and_has_no_special_tokens(
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     backend.add_special_tokens(["<s>"])
     written = [*backend.encode(" two", add_special_tokens=False).ids, 0]
-    monkeypatch.setattr("minise.writing.generation.choose", Mock(side_effect=written))
+    monkeypatch.setattr("minise.lab.writing.generation.choose", Mock(side_effect=written))
     other = replace(lm, tokenizer=Tokenizer(backend, "spaces"))
     (text,) = generate(other, ["one"], len(written))
     assert (text.tokens, text.text) == (written, " two")

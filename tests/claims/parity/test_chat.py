@@ -10,8 +10,8 @@ pytest.importorskip("transformers", reason="the reference library, extra [parity
 
 import transformers
 
+from minise.lab.writing.chat import chat_text
 from minise.loading.checkpoint import load
-from minise.writing.chat import chat_text
 
 USER = {"role": "user", "content": "  Is a wren a bird?\n"}
 SYSTEM = {"role": "system", "content": "Be short."}

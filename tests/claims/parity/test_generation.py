@@ -10,7 +10,7 @@ pytest.importorskip("transformers", reason="the reference library, extra [parity
 import transformers
 
 from minise import generate, load
-from minise.writing import generation
+from minise.lab.writing import generation
 from tests.support.reference import CASES, write_checkpoint
 
 SHIPPED = Path(__file__).parents[3] / "weights"

@@ -1,0 +1,1 @@
+"""The lab: what is built on the reference. No file of it imports this."""

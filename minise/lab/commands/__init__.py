@@ -1,0 +1,1 @@
+"""The commands eval, report, explain and check."""

@@ -1,0 +1,74 @@
+"""Layers with the plain ones' parameters whose bits do not depend on the number of rows."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minise.config import Config
+from minise.lab.equal_bits.calls import in_calls
+from minise.lab.equal_bits.probe import Shape, elements_for, numbers_for
+from minise.model import Angles, Block, Layers, Rotary
+
+START = 4096  # the cost of starting a call of an activation, in elements
+POSITIONS = 64  # in one call for angles
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` for x (..., in), in calls whose numbers of rows give the same bits on this
+    machine."""
+    outputs, inputs = weight.shape
+    shape = Shape(inputs, outputs, bias is not None, x.dtype, torch.get_num_threads())
+    call = partial(F.linear, weight=weight, bias=bias)
+    rows = x.reshape(-1, inputs)
+    return in_calls(call, rows, numbers_for(shape)).view(*x.shape[:-1], outputs)
+
+
+class FixedLinear(nn.Module):
+    """A linear layer, plain or in 4 bits, in calls of fixed numbers of rows."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.layer.weight, self.layer.bias)
+
+
+class FixedSiLU(nn.SiLU):
+    """In calls of fixed numbers of elements. At the end of a call, elements that do not fill a
+    vector of the processor are computed in another way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        numbers = elements_for(x.dtype, torch.get_num_threads())
+        return in_calls(F.silu, x.reshape(-1), numbers, START).view(x.shape)
+
+
+class FixedRotary(Rotary):
+    """The angles of a whole block in each call: position 70 is always computed with 64 to 127."""
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
+        blocks, block_of = (positions // POSITIONS).unique(return_inverse=True)
+        within = torch.arange(POSITIONS)
+        cosines, sines = [], []
+        for block in blocks:
+            cos, sin = super().forward(block * POSITIONS + within, dtype)
+            cosines.append(cos)
+            sines.append(sin)
+        place = positions % POSITIONS
+        return torch.stack(cosines)[block_of, place], torch.stack(sines)[block_of, place]
+
+
+def fix_layers(model: Layers, config: Config) -> None:
+    """Put these layers in place of the plain ones, over the same parameters."""
+    model.rotary_emb = FixedRotary(config)
+    for block in model.layers:
+        assert isinstance(block, Block)
+        for part in (block.self_attn, block.mlp):
+            for name, layer in list(part.named_children()):
+                if name.endswith("_proj"):
+                    setattr(part, name, FixedLinear(layer))  # type: ignore[arg-type]
+        block.mlp.act_fn = FixedSiLU()

@@ -1,0 +1,158 @@
+"""What is asked of a run, and how run.json describes it."""
+
+import hashlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minise import __version__
+from minise.lab.equal_bits.decoder import EqualBits
+from minise.lab.evaluation.experiments import Variant
+from minise.lab.evaluation.folder import WHOLE, Shard
+from minise.lab.evaluation.rows import Keep, key_of_question
+from minise.lab.methods.fitted import Fitted, check_needs
+from minise.lab.methods.registry import make_method, read_settings
+from minise.lab.quantize import count_weights
+from minise.lm import LanguageModel, LocalModel
+from minise.method import Method
+from minise.question import Asked
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """What runs on one task. options: settings of all methods that have them. methods: made from
+    the variants. Raises InputError as `make_method` does, and for one that can never be fitted."""
+
+    name: str
+    dataset: str
+    questions: Sequence[Asked]
+    variants: Sequence[Variant]
+    options: dict[str, Any]
+    methods: dict[str, Method | Fitted] = field(init=False)
+
+    def __post_init__(self) -> None:
+        methods = {}
+        for variant in self.variants:
+            _, method = make_method(variant.text, self.options)
+            methods[variant.name] = method
+        check_needs(methods)
+        object.__setattr__(self, "methods", methods)  # a frozen class sets fields through object
+
+
+@dataclass(frozen=True)
+class Run:
+    """The request of a run. about: what else makes it another run. keep: in all rows; groups are
+    also in rows that fitted methods need. peak: measure memory."""
+
+    tasks: Sequence[TaskRun]
+    about: dict[str, Any]
+    shard: Shard = WHOLE
+    keep: Keep = field(default_factory=Keep)
+    peak: bool = False
+
+
+def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
+    """What must be equal for a run to go on in a folder, as JSON gives it back."""
+    what = dict(run.about)
+    what.update(describe_model(lm))
+    what["tokenizer"] = hash_of([lm.tokenizer.backend.to_str()])
+    what["versions"] = {"minise": __version__, "torch": torch.__version__}
+    what["shards"] = run.shard[1]
+    what["keep"] = {"groups": run.keep.groups, "text": run.keep.text}
+    what["tasks"] = {task.name: describe_task(lm, task) for task in run.tasks}
+    text = json.dumps(what, default=repr)
+    text = re.sub(" at 0x[0-9a-f]+", "", text)  # of functions
+    return dict(json.loads(text))
+
+
+def describe_model(lm: LanguageModel) -> dict[str, Any]:
+    """Of a model that runs here its weights, and how they run. A model elsewhere says itself what
+    is known of it, by a method `about`."""
+    if isinstance(lm, LocalModel):
+        return {
+            "model": lm.name,
+            "revision": lm.revision,
+            "weights": weights_hash(lm),
+            "parameters": count_weights(lm.decoder),
+            "dtype": str(lm.decoder.dtype).removeprefix("torch."),
+            "device": str(lm.decoder.device).partition(":")[0],
+            "equal_bits": isinstance(lm.decoder, EqualBits),
+        }
+    what: dict[str, Any] = {"model": lm.name}
+    for name in ("revision", "weights", "parameters", "dtype", "device"):
+        what[name] = None
+    what["equal_bits"] = False
+    about: Callable[[], dict[str, str]] = getattr(lm, "about", dict)
+    what.update(about())
+    return what
+
+
+def weights_hash(lm: LocalModel) -> str:
+    """Of the config, and of some 64 numbers of each tensor of the weights: all would take too long.
+    The names have no part in it: equal bits have others."""
+    some = []
+    for tensor in lm.decoder.state_dict().values():
+        step = max(1, tensor.numel() // 64)
+        some.append(tensor.flatten()[::step].tolist())
+    return hash_of([repr(lm.config), some])
+
+
+def describe_task(lm: LanguageModel, task: TaskRun) -> dict[str, Any]:
+    """The questions by a hash, and the methods."""
+    sizes = {len(asked.question.choices) for asked in task.questions}
+    keys = [key_of_question(asked) for asked in task.questions]
+    methods = {}
+    for variant, method in zip(task.variants, task.methods.values(), strict=True):
+        methods[variant.name] = describe_method(lm, variant, method, task.options)
+    return {
+        "dataset": task.dataset,
+        "choices": sizes.pop() if len(sizes) == 1 else None,
+        "questions": len(task.questions),
+        "hash": hash_of(keys),
+        "options": task.options,
+        "methods": methods,
+    }
+
+
+def describe_method(
+    lm: LanguageModel, variant: Variant, method: Method | Fitted, options: dict[str, Any]
+) -> dict[str, Any]:
+    cls = type(method)
+    _, own = read_settings(variant.text)
+    template = None
+    if "template" in vars(method):
+        template = own.get("template", options.get("template", "default"))
+    return {
+        "text": variant.text,
+        "engine": variant.engine or lm.engine,
+        "engine_code": None if variant.engine else engine_code(lm),
+        "kind": cls.name,
+        "template": template,
+        "settings": vars(method),
+        "fitted": isinstance(method, Fitted),
+        "code": code_hash(inspect.getfile(cls)),  # it may be the user's own
+    }
+
+
+def engine_code(lm: LanguageModel) -> str | None:
+    """The hash of the file of an engine of the user's own; None for one of minise."""
+    source, _, _ = lm.engine.rpartition(":")
+    if not source:
+        return None
+    file = source if source.endswith(".py") else str(sys.modules[source].__file__)
+    return code_hash(file)
+
+
+def code_hash(path: str) -> str:
+    return hash_of([Path(path).read_text("utf-8")])
+
+
+def hash_of(values: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]

@@ -1,0 +1,126 @@
+"""The lines of a samples file: the answers of one method to one task (docs/evaluation.md)."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from minise.lab.data.kinds import from_object, with_parts
+from minise.lab.evaluation.lines import read_lines
+from minise.lab.evaluation.pipeline import Answered
+from minise.lab.methods.first_trials import saved_groups
+from minise.lab.methods.saved import SavedAnswer, SavedGroup
+from minise.method import Group
+from minise.question import Asked
+
+Key = tuple[int, str, str, int | None]  # seed, id, question_hash, answer
+# The fields of a line in their order: of an answer that a model gave, and of one that was made from
+# others.
+GIVEN = (
+    *("id", "seed", "cluster", "question_hash", "answer", "prediction", "probabilities", "scores"),
+    *("label", "logits", "on_labels", "null", "tokens", "seconds"),
+    *("peak_bytes", "groups", "notes", "question", "choices"),
+)
+REMADE = (
+    *("id", "seed", "cluster", "question_hash", "answer", "tokens", "question", "choices"),
+    *("prediction", "probabilities", "scores"),
+)
+WHERE_KEPT = ("peak_bytes", "groups", "notes", "question", "choices")  # others may be null
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What a line has only where it is asked for. groups: the result of each prompt. text: of the
+    question and its choices, and what a model writes."""
+
+    groups: bool = False
+    text: bool = False
+
+
+def saved(
+    answered: Answered, keep: Keep, engine: str, peak_bytes: int | None = None
+) -> SavedAnswer:
+    """What is kept of an answer that a model gave by this engine."""
+    question = answered.asked.question
+    answer = answered.answer
+    label = None
+    if len(answer.groups) == 1 and answer.prediction in answer.groups[0].choices:
+        label = answer.groups[0].choices.index(answer.prediction)
+    logits = None
+    if answer.on_labels is not None:
+        logits = answered.logits[0].labels.tolist()
+    notes = dict(answer.notes)
+    if not keep.text:
+        notes.pop("reasoning", None)
+    return SavedAnswer(
+        id=question.id,
+        seed=answered.asked.seed,
+        cluster=question.cluster or None,
+        question_hash=question.content_hash,
+        answer=question.answer,
+        prediction=answer.prediction,
+        probabilities=answer.probabilities.tolist(),
+        scores=answer.scores.tolist(),
+        label=label,
+        logits=logits,
+        on_labels=answer.on_labels,
+        null=mean_null(answer.groups),
+        tokens=answered.tokens,
+        seconds=answered.seconds,
+        peak_bytes=peak_bytes,
+        groups=saved_groups(answer, answered.prompts, engine) if keep.groups else None,
+        notes=notes or None,
+        question=question.text if keep.text else None,
+        choices=list(question.choices) if keep.text else None,
+    )
+
+
+def mean_null(groups: Sequence[Group]) -> float | None:
+    """The weighted mean probability of the null option over the groups that have one."""
+    total = 0.0
+    weights = 0.0
+    for group in groups:
+        if group.null is not None:
+            total += group.weight * group.null
+            weights += group.weight
+    return total / weights if weights else None
+
+
+def key_of(answer: SavedAnswer) -> Key:
+    """Which question it answers."""
+    return answer.seed, answer.id, answer.question_hash, answer.answer
+
+
+def key_of_question(asked: Asked) -> Key:
+    """The same, of a question that is to be answered."""
+    question = asked.question
+    return asked.seed, question.id, question.content_hash, question.answer
+
+
+def beginning(asked: Asked) -> str:
+    """How the line of a question begins."""
+    return json.dumps({"id": asked.question.id})[:-1]
+
+
+def line_of(answer: SavedAnswer) -> dict[str, Any]:
+    """The answer as its line has it."""
+    line = {}
+    for name in REMADE if answer.seconds is None else GIVEN:
+        value = getattr(answer, name)
+        if name == "groups" and value is not None:
+            value = [asdict(group) for group in value]
+        if value is not None or name not in WHERE_KEPT:
+            line[name] = value
+    return line
+
+
+def answer_of(line: Any) -> SavedAnswer:
+    """The answer that a line holds. Raises InputError for what is none."""
+    return from_object(SavedAnswer, with_parts(line, "groups", SavedGroup))
+
+
+def read_answers(path: Path) -> list[SavedAnswer]:
+    """The answers of a file, none if there is no file. Raises InputError for a line that is no
+    answer."""
+    return read_lines(path, answer_of)

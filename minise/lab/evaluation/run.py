@@ -1,0 +1,149 @@
+"""A run: methods x questions on one model, with every answer on the disk before the next pass.
+
+A folder holds run.json, which says what the run is, and samples-TASK-METHOD.jsonl with a line for
+each answer, in the order of the questions; cuts.jsonl says when and where it ran. A run that was
+cut off at any instant goes on where the lines end, with the same bits on the same machine and
+number of threads: which questions share a pass follows from all questions, whatever has been
+answered (pipeline.py). A shard of a run writes files of its own into the same folder; results.py
+joins them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from minise.engines import token_counts
+from minise.errors import InputError, Unsuited, one_line, quote, shorten
+from minise.lab.evaluation.cuts import noted
+from minise.lab.evaluation.experiments import Variant
+from minise.lab.evaluation.folder import LEFT_OUT, opened, reason_path, samples_path, texts_path
+from minise.lab.evaluation.lines import append_line, open_lines
+from minise.lab.evaluation.peak import Measured
+from minise.lab.evaluation.pipeline import answers
+from minise.lab.evaluation.request import Run, describe
+from minise.lab.evaluation.rows import (
+    Keep,
+    beginning,
+    key_of,
+    key_of_question,
+    line_of,
+    read_answers,
+    saved,
+)
+from minise.lab.evaluation.texts import KeptTexts
+from minise.lab.files import read_file, write_file
+from minise.lab.methods.writes_first import Texts, WritesFirst
+from minise.lm import LanguageModel, LocalModel
+from minise.method import Method, ask
+from minise.question import Asked
+
+COUNTED = 10  # questions of a method from which it is told what a server will be sent
+
+
+def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], None]) -> None:
+    """Ask what this folder has no answer to. `tell` is given lines for the user. Raises InputError
+    for a folder of another run, and for a question that a method cannot be asked."""
+    i, n = run.shard
+    with opened(folder, describe(lm, run), run.shard), noted(folder, run.shard):
+        if not isinstance(lm, LocalModel):
+            tell_price(lm, run, folder, tell)
+        for task in run.tasks:
+            methods = task.methods
+            needed: set[str] = set()
+            for method in methods.values():
+                needed.update(getattr(method, "needs", ()))
+            for variant in task.variants:
+                method = methods[variant.name]
+                if not isinstance(method, Method):
+                    continue  # it is fitted later, on the answers of others
+                keep = replace(run.keep, groups=run.keep.groups or variant.name in needed)
+                path = samples_path(folder, task.name, variant.name, run.shard)
+                reason = reason_path(path)
+                if read_file(reason) is not None:
+                    reason.unlink()
+                texts = None
+                if isinstance(method, WritesFirst):
+                    texts = KeptTexts(texts_path(folder, task.name, variant.name, run.shard))
+                try:
+                    model = model_for(lm, variant, run.peak)
+                    append_answers(path, model, method, task.questions[i::n], keep, texts)
+                except Unsuited as error:
+                    left_out = f"{LEFT_OUT}{one_line(error)}"
+                    write_file(reason, left_out)
+                    tell(left_out)
+
+
+def tell_price(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], None]) -> None:
+    """How many prompts and tokens a model that runs elsewhere will be sent until the run ends.
+    Counted for some questions of each method, spread over all that have no answer yet."""
+    i, n = run.shard
+    prompts = 0.0
+    tokens = 0.0
+    for task in run.tasks:
+        for variant in task.variants:
+            method = task.methods[variant.name]
+            if not isinstance(method, Method):
+                continue
+            done = read_answers(samples_path(folder, task.name, variant.name, run.shard))
+            left = task.questions[i::n][len(done) :]
+            some = left[:: len(left) // COUNTED + 1]
+            try:
+                model = model_for(lm, variant, run.peak)
+                made = [method.prompts(model, asked.question, asked.seed)[1] for asked in some]
+            except InputError:  # said when it is asked
+                continue
+            share = len(left) / max(len(some), 1)
+            for one in made:
+                prompts += share * len(one.branches)
+                tokens += share * token_counts(one.prefix, one.branches)["separate"]
+    if prompts:
+        much = f"about {prompts:,.0f} prompts, of {tokens:,.0f} tokens in all"
+        tell(f"{lm.name} will be sent {much}; Ctrl-C stops, the same command goes on")
+
+
+def model_for(lm: LanguageModel, variant: Variant, peak: bool) -> LanguageModel:
+    """The model with the variant's engine, if it has one. Raises Unsuited for a model that runs
+    elsewhere, where neither its engine nor its memory is known."""
+    if variant.engine is None and not peak:
+        return lm
+    if not isinstance(lm, LocalModel):
+        raise Unsuited(f"{variant.name}: needs a model that runs here, and {lm.name} does not")
+    if variant.engine is not None:
+        lm = lm.with_engine(variant.engine)
+    return Measured(lm) if peak else lm
+
+
+def append_answers(
+    path: Path,
+    lm: LanguageModel,
+    method: Method,
+    questions: Sequence[Asked],
+    keep: Keep,
+    texts: Texts | None,
+) -> None:
+    """Write a line for each question that has none. Each is on the disk before the next pass."""
+    title = shorten(path.stem.removeprefix("samples-"), 60)
+    kept = read_answers(path)
+    done = len(kept)
+    asked_before = [key_of(answer) for answer in kept]
+    if asked_before != [key_of_question(asked) for asked in questions[:done]]:
+        raise InputError(f"{path}: holds answers to other questions; choose another folder")
+    if done == len(questions):
+        return
+    bar = tqdm(total=len(questions), initial=done, desc=title, disable=None)
+    with open_lines(path, beginning(questions[done])) as file, bar:
+        try:
+            if isinstance(lm, Measured):
+                # A first pass also reads the weights from their files.
+                ask(lm, method, questions[done].question)
+            for answered in answers(lm, method, questions, done, texts):
+                peak_bytes = lm.peak_bytes if isinstance(lm, Measured) else None
+                answer = saved(answered, keep, lm.engine, peak_bytes)
+                append_line(file, line_of(answer))
+                done += 1
+                bar.update()
+        except InputError as error:  # also Unsuited
+            where = f"question {quote(questions[done].question.id, 40)}"
+            raise type(error)(f"{title}, {where}: {error} (answers so far are kept)") from error

@@ -1,0 +1,1 @@
+"""Other people's packed rows, and the check of a decoder."""

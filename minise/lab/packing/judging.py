@@ -1,0 +1,305 @@
+"""Is another's packed row equal to separate runs? Its mask, positions and labels are compared with
+those that were meant: the first wrong place, and the known mistake that explains it, if it is one
+that docs/zoo.md tells of. Another mistake is one more line of `known_masks` or `known_positions`,
+and one of the same words in page/check.js, which judges on the page: tests/page compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minise.attention import within
+from minise.lab.packing.formats import Finding
+from minise.lab.packing.packing import IGNORED, Packing, rows_of_batch
+from minise.layout import causal_mask
+
+CAUSAL = "the mask is causal over the whole row, there is no block mask"
+NOTHING = "nothing is hidden: every token may attend to every other"
+INVERTED = "the mask is inverted: it shows what it must hide"
+FLAT = "the tree is read as one trunk and leaves: what is between them is hidden"
+PADDING_SHOWN = "padding may be attended to"
+SMALL = 40  # tokens of a row that is drawn
+MEND = (
+    "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod "
+    "that compares prompts; in a bool mask True shows, in one that is added 0"
+)
+BIASED = "add 0 or minus infinity alone, and compare the bias with that of separate runs yourself"
+UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found in `tokens` tokens of `prompts` documents or branches, in all rows of a batch.
+    unjudged: how many tokens are of no prompt, and not said to be padding, or are read with a bias.
+    notes: which they are, and which are padding. picture: the mask, if a small row is wrong."""
+
+    tokens: int
+    prompts: int
+    findings: tuple[Finding, ...]
+    picture: str = ""
+    unjudged: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether the row is equal to the separate runs, and every token of it was judged."""
+        return not self.findings and not self.unjudged
+
+    def __add__(self, other: Report) -> Report:
+        """The report of the rows of both."""
+        return Report(
+            tokens=self.tokens + other.tokens,
+            prompts=self.prompts + other.prompts,
+            findings=self.findings + other.findings,
+            picture=self.picture + other.picture,
+            unjudged=self.unjudged + other.unjudged,
+            notes=self.notes + other.notes,
+        )
+
+    def __str__(self) -> str:
+        verdict = "equal to the separate runs"
+        if self.findings:
+            verdict = f"NOT {verdict}"
+        if self.unjudged:
+            tokens = "token that was" if self.unjudged == 1 else "tokens that were"
+            also = "and" if self.findings else "but for"
+            verdict += f", {also} {self.unjudged:,} {tokens} not judged"
+        parts = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
+        for finding in self.findings:
+            lines = [
+                f"{finding.what}: {finding.words}",
+                f"  wrong: {finding.wrong:,} of {finding.of:,}",
+                f"  to mend it: {finding.mend}",
+            ]
+            parts.append("\n".join(lines))
+        if self.notes:
+            parts.append("\n".join(self.notes))
+        if self.picture:
+            parts.append(self.picture)
+        return "\n\n".join(parts)
+
+
+def check(**fields: Any) -> Report:
+    """Whether a packed row is equal to separate runs of its documents or branches, and what is
+    wrong if not. `print(report)` says it in words; report.findings has it in parts.
+
+    fields: what was meant, and what a model is given, as docs/check.md lists. Values are lists,
+    arrays or tensors; None counts as not given. A batch of several rows has what was meant for
+    each; then words begin with the row. Raises InputError for fields that are malformed or
+    contradict each other.
+    """
+    rows = rows_of_batch(fields)
+    reports = []
+    for number, row_fields in enumerate(rows):
+        words_begin = f"row {number}: " if len(rows) > 1 else ""
+        reports.append(judge(Packing(row_fields, number), words_begin))
+    return sum(reports[1:], reports[0])
+
+
+def judge(p: Packing, words_begin: str) -> Report:
+    """The report of one row. words_begin: what its words begin with."""
+    findings = list(p.faults)
+    for finding in (judge_mask(p), judge_positions(p), judge_labels(p)):
+        if finding is not None:
+            findings.append(finding)
+
+    notes = []
+    of_none = ~p.real & ~p.padding
+    if of_none.any():
+        seen = p.mask[of_none].any(dim=0) & p.real
+        parts = p.parts[seen].unique().tolist()
+        prompts = listed([p.names[part] for part in parts]) or "no prompt"
+        which = f"{words_begin}{token_list(of_none)}: of no prompt"
+        notes.append(f"{which}, may attend to {prompts}; nothing is promised")
+        notes.append(f"  to mend it: {UNJUDGED}")
+    biased = p.biased & p.real[:, None]
+    has_bias = biased.any(dim=1)
+    if has_bias.any():
+        row, column = biased.nonzero()[0].tolist()
+        which = f"{words_begin}{token_list(has_bias)}: the mask adds a bias"
+        first = f"to the score of token {row} with token {column} less than with another"
+        notes.append(f"{which}, {first}; it is not judged")
+        notes.append(f"  to mend it: {BIASED}")
+    if p.padding.any():
+        which = f"{words_begin}{token_list(p.padding)}"
+        notes.append(f"{which}: padding, as the row says; nothing is promised")
+
+    picture = ""
+    is_drawn = any(finding.what in ("mask", "positions") for finding in findings)
+    if is_drawn and p.T <= SMALL:
+        picture = draw(p)
+        if words_begin:
+            picture = f"{words_begin}\n{picture}\n"
+    return Report(
+        tokens=p.T,
+        prompts=len(p.meant.ends),
+        findings=tuple(replace(one, words=words_begin + one.words) for one in findings),
+        picture=picture,
+        unjudged=int((of_none | has_bias).sum()),
+        notes=tuple(notes),
+    )
+
+
+def token_list(where: Tensor) -> str:
+    """The tokens where this is set, such as "tokens 3, 6 and 7"."""
+    rows = [str(row) for row in where.nonzero().flatten().tolist()]
+    word = "token" if len(rows) == 1 else "tokens"
+    return f"{word} {listed(rows)}"
+
+
+def listed(words: list[str], most: int = 6) -> str:
+    """Such as "a, b and c"; of many the first ones."""
+    if len(words) > most:
+        words = [*words[:most], f"{len(words) - most:,} more"]
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+# ---- the known mistakes
+
+
+def known_masks(p: Packing) -> Iterator[tuple[str, Tensor]]:
+    """Known wrong masks: a name, and (T, T) bool."""
+    causal = causal_mask(p.T)
+    right = p.meant.mask & p.real
+    is_own_part = p.parts[:, None] == p.parts
+    is_in_trunk = torch.isin(p.parts, p.parts[p.meant.parents < 0])
+    known = [
+        (PADDING_SHOWN, right | (causal & ~p.real)),
+        (CAUSAL, causal & p.real),
+        (f"{CAUSAL}, and {PADDING_SHOWN}", causal),
+        (NOTHING, torch.ones_like(right)),
+        (INVERTED, ~right),
+        (FLAT, right & (is_own_part | is_in_trunk)),
+    ]
+    depth = p.meant.positions
+    window = p.fields.get("window")
+    if window is not None:
+        yield "the window is one too wide", within(right, depth, depth, window + 1)
+    for name, mask in known:
+        yield name, within(mask, depth, depth, window)
+
+
+def known_positions(p: Packing) -> Iterator[tuple[str, Tensor]]:
+    """Known wrong positions: a name, and (T,) int64."""
+    if "the trunk" not in p.names:
+        yield "positions run on, and do not start over with each document", p.real.cumsum(0) - 1
+    yield "positions are by index: they count every token of the row", p.index
+
+
+def name_of(known: Iterator[tuple[str, Tensor]], given: Tensor, where: Tensor) -> str:
+    """The name of the first known mistake that is what was given; empty if none is."""
+    for name, mistake in known:
+        differs = (mistake != given) & where
+        if not differs.any():
+            return name
+    return ""
+
+
+# ---- mask, positions and labels
+
+
+def judge_mask(p: Packing) -> Finding | None:
+    is_read = p.real[:, None]  # what padding reads does not matter
+    wrong = (p.mask != p.right) & is_read
+    if not wrong.any():
+        return None
+    row, column = wrong.nonzero()[0].tolist()
+    may = "may attend to" if p.mask[row, column] else "may not attend to"
+    seen = "itself" if row == column else p.token(column).rstrip(",")
+    leaks = int((wrong & p.mask).sum())
+    missing = int((wrong & ~p.mask).sum())
+    name = name_of(known_masks(p), p.mask, is_read)
+    why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
+    words = f"{p.token(row)} {may} {seen}: {why}"
+    return Finding("mask", words, name, leaks + missing, int(is_read.sum()) * p.T, MEND)
+
+
+def judge_positions(p: Packing) -> Finding | None:
+    shift = torch.where(p.real, p.positions - p.places, 0)
+    if not shift.any():
+        return None
+    row, axis = shift.T.nonzero()[0].tolist()
+    name = name_of(known_positions(p), p.positions, p.real)
+    mend = "number the tokens of each prompt 0, 1, 2, ..., as if it were alone"
+    later = p.meant.parents >= 0
+    parents = p.meant.parents[later]
+    if torch.equal(shift[:, later], shift[:, parents]):
+        mend += "; with rotary positions alone, a shift of a whole prompt changes only rounding"
+    given = int(p.positions[axis, row])
+    place = int(p.places[axis, row])
+    in_axis = f" in axis {axis}" if len(shift) > 1 else ""
+    why = name or "no known mistake"
+    words = f"{p.token(row)} has the position {given}, not {place}{in_axis}: {why}"
+    wrong = int(shift.any(dim=0).sum())
+    return Finding("positions", words, name, wrong, int(p.real.sum()), mend)
+
+
+def judge_labels(p: Packing) -> Finding | None:
+    """A label must be the token that follows its source in a prompt. Shifted: the source is the
+    label's own token. Unshifted, as in transformers: it is the token before in the row."""
+    is_shifted = p.fields.get("labels_are") == "shifted"
+    rows = (p.labels != IGNORED).nonzero().flatten()
+    targets = rows + 1 if is_shifted else rows
+    sources = targets - 1
+    # For each label: which tokens follow its source, and which of these it may be.
+    follow = p.meant.parents == sources[:, None]
+    if not is_shifted:
+        follow &= p.index == rows[:, None]
+    right = follow
+    if "input_ids" in p.fields:
+        right = follow & (p.meant.tokens == p.labels[rows, None])
+    wrong = (sources >= 0) & ~right.any(dim=1)  # the first, unshifted, has no prediction
+    if not wrong.any():
+        return None
+    first = int(wrong.nonzero()[0])
+    label = int(p.labels[rows[first]])
+    target = int(targets[first])
+    source = p.token(int(sources[first])).rstrip(",")
+    if follow[first].any():
+        name = ""
+        words = f"{source} has the target {label}, which does not follow it"
+    else:
+        name = "a label crosses a border"
+        predicted = p.token(target) if target < p.T else f"the label {label}"
+        words = f"{predicted} is predicted from {source}: {name}"
+    mend = f"set it to {IGNORED}: nothing before a prompt's first token predicts it"
+    return Finding("labels", words, name, int(wrong.sum()), len(rows), mend)
+
+
+# ---- the picture
+
+
+def draw(p: Packing) -> str:
+    """The mask as text: a line for each token, a column for each token that it could attend to."""
+    width = max(8, *(len(name) for name in p.names))
+    lines = [f"token  {'of':<{width}}  position  attends to"]
+    for row in range(p.T):
+        given = int(p.positions[0, row])
+        place = int(p.places[0, row])
+        position = f"{given}"
+        cells = ""
+        if p.real[row]:
+            if given != place:
+                position = f"{given} ({place})"
+            cells = draw_row(p.mask[row], p.right[row])
+        name = p.names[int(p.parts[row])]
+        lines.append(f"{row:>5}  {name:<{width}}  {position:>8}  {cells}".rstrip())
+    lines.append("█ right  · hidden  ! leaks  o missing  (n) the right position")
+    return "\n".join(lines)
+
+
+def draw_row(given: Tensor, right: Tensor) -> str:
+    cells = []
+    for is_given, is_right in zip(given.tolist(), right.tolist(), strict=True):
+        if is_given:
+            cells.append("█" if is_right else "!")
+        else:
+            cells.append("o" if is_right else "·")
+    return "".join(cells)

@@ -1,0 +1,1 @@
+"""Proofs on symbols, and which numbers of rows share bits here."""
