@@ -36,9 +36,14 @@ class AnyDecoder(Protocol):
         """Hidden states (T, D), or (R, D) of `rows`, of one sequence: `model.Decoder.forward`."""
         ...
 
-    def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Logits (R, V) of hidden states, or (R, C) of the token ids `columns`."""
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits (R, V) of hidden states (R, D)."""
         ...
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
 
 
 Engine = Callable[[AnyDecoder, Ids, Sequence[Ids]], Tensor]
@@ -94,10 +99,3 @@ def token_counts(prefix: Ids, branches: Sequence[Ids]) -> dict[str, int]:
     separate = packed + len(prefix) * (len(branches) - 1)
     merged = pack(prefix, branches, tree=True)
     return {"separate": separate, "packed": packed, "tree": len(merged.tokens)}
-
-
-def tokens_run(engine: str, prefix: Ids, branches: Sequence[Ids]) -> int:
-    """How many tokens an engine runs. The ablations run the packed sequence, and an engine of your
-    own is counted as if it did."""
-    counts = token_counts(prefix, branches)
-    return counts.get(engine, counts["packed"])

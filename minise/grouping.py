@@ -3,7 +3,8 @@
 A grouping is a function (K, m, trials, seed, question_id) -> Groups: K choices are split into
 groups of m, `trials` times. This is the paper's. methods/groupings.py has others; yours may be one.
 
-Next to read: question.py, tokenizer.py and prompt.py, which make the token ids of a group.
+Next to read: question.py, tokenizer.py, prompts.py and template.py, which make the token ids of a
+group.
 """
 
 from __future__ import annotations

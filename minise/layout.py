@@ -45,43 +45,23 @@ from minise.memory import check_mask_fits
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """T tokens, where each stands, what each sees, and which rows are read.
+    """T tokens in one sequence, where each stands, what each sees, and which rows are read.
 
-    tokens: (T,) int64 ids. positions: (T,) int64 position ids. mask: (T, T) bool, True = the row's
-    token may attend to the column's. ends: (G,) int64, the row of each branch's last token.
+    tokens: (T,) int64 ids. parents: (T,) int64, the row of the token before this one in its prompt,
+    -1 for the first; parents come before their children. positions: (T,) int64 position ids.
+    ends: (G,) int64, the row of each branch's last token, in the order that `pack` was given.
     """
 
     tokens: Tensor
-    positions: Tensor
-    mask: Tensor
-    ends: Tensor
-
-    def replace(self, **changes: Tensor) -> Layout:
-        """The layout with other tokens, positions, mask or ends. It need not be a tree any more."""
-        # A Tree, below, builds its mask when it is read, so one that is replaced is not read.
-        unchanged = {"tokens", "positions", "mask", "ends"} - changes.keys()
-        return Layout(**{name: getattr(self, name) for name in unchanged}, **changes)
-
-
-class Tree(Layout):
-    """A layout that follows from `parents`: (T,) int64, the row of the token before this one in its
-    prompt, -1 for the first. Parents come before their children. `ends` are in the order of the
-    branches that `pack` was given.
-
-    The mask is built when it is first used: for 40,000 tokens it takes 1.6 GB.
-    """
-
     parents: Tensor
-
-    def __init__(self, tokens: Tensor, parents: Tensor, positions: Tensor, ends: Tensor) -> None:
-        # The base class is frozen, so the fields are set this way. `mask`, below, stands in the
-        # place of the base's field.
-        self.__dict__.update(tokens=tokens, parents=parents, positions=positions, ends=ends)
+    positions: Tensor
+    ends: Tensor
 
     @cached_property
     def mask(self) -> Tensor:
-        """(T, T) bool: a token attends to its ancestors and itself. Raises InputError if it does
-        not fit in memory."""
+        """(T, T) bool, True = the row's token may attend to the column's: a token attends to its
+        ancestors and itself. Built when it is first used: for 40,000 tokens it takes 1.6 GB. Raises
+        InputError if it does not fit in memory."""
         T = len(self.tokens)
         check_mask_fits(T)
         mask = torch.zeros(T, T, dtype=torch.bool)
@@ -110,7 +90,7 @@ def causal_mask(length: int) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool).tril()
 
 
-def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = False) -> Tree:
+def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = False) -> Layout:
     """Lay out the prompts `prefix + branch` in one sequence.
 
     tree=False is the paper's layout: the prefix once, then every branch whole. tree=True merges
@@ -140,7 +120,7 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]], tree: bool = 
     ends = [grow(last, branch, merge=tree) for branch in branches]
     if min(ends, default=-1) < 0:
         raise ValueError("no branches to pack, or an empty prompt")
-    return Tree(
+    return Layout(
         torch.tensor(tokens), torch.tensor(parents), torch.tensor(positions), torch.tensor(ends)
     )
 

@@ -1,4 +1,5 @@
-"""A question with its choices. Next to read: tokenizer.py and prompt.py, which make token ids."""
+"""A question with its choices. Next to read: tokenizer.py, prompts.py and template.py, which make
+token ids."""
 
 from __future__ import annotations
 
@@ -59,14 +60,6 @@ class Question:
     def content_hash(self) -> str:
         """The hash of text and choices, in their order."""
         return hashlib.sha256(json.dumps([self.text, self.choices]).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A question, and the seed of its groups."""
-
-    question: Question
-    seed: int = 0
 
 
 def check_text(name: str, value: object) -> None:

@@ -1,8 +1,8 @@
 """A question and a group's choices become a prompt (Section 3.2, step 2, Eq. 1), then token ids.
 
 A prompt may list a null option, "None of the above" (the appendix on normalization). All prompts of
-a question are one `Prompts` (lm.py): the prefix that they share, the rest of each, and the ids of
-each one's labels. Next to read: method.py.
+a question are one `Prompts` (prompts.py): the prefix that they share, the rest of each, and the ids
+of each one's labels. Next to read: method.py.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from minise.errors import InputError, Unsuited, quote
 from minise.layout import shared_length
-from minise.lm import LanguageModel, Prompts
+from minise.prompts import LanguageModel, Prompts
 from minise.question import Question
 from minise.tokenizer import Tokenizer
 
 LABELS = string.ascii_uppercase
 NULL_OPTION = "None of the above"
 OTHER = "use another tokenizer or template"
-SAME_END = 4  # assumed: the token of a label depends on no more than the last 4 before it
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Template:
 
     def label_ids(self, tokenizer: Tokenizer, text: str, ids: list[int], count: int) -> list[int]:
         """The ids of the first `count` labels, as they follow the prompt `text`, whose ids are
-        `ids`.
+        `ids`: (count,).
 
         The id of " A" after a prompt is the one token by which ids(prompt + " A") extends
         ids(prompt). Encoding the label alone can give another: Mistral's tokenizer makes two tokens
@@ -83,13 +82,6 @@ class Template:
 DEFAULT_TEMPLATE = Template()
 
 
-def few_on_labels(share: float | None) -> str:
-    """A warning where the labels have less than half of the probability; none else."""
-    if share is None or share >= 0.5:
-        return ""
-    return f"only {share:.0%} of the probability is on the labels; try another --template"
-
-
 def write_prompts(
     tokenizer: Tokenizer, template: Template, question: str, choice_lists: Sequence[Sequence[str]]
 ) -> Prompts:
@@ -110,14 +102,9 @@ def write_prompts(
     texts = [template.render(question, choices) for choices in choice_lists]
     question_ids, *whole_ids = tokenizer.encode([template.prefix(question), *texts])
     shared = shared_length([question_ids, *whole_ids])
-    # A label's token depends on the last few tokens before it, so it is looked up once for an end.
-    labels_of_end: dict[tuple[int, ...], list[int]] = {}
     branches = []
     label_ids = []
     for text, ids, choices in zip(texts, whole_ids, choice_lists, strict=True):
-        end = tuple(ids[-SAME_END:])
-        if end not in labels_of_end:
-            labels_of_end[end] = template.label_ids(tokenizer, text, ids, longest)
         branches.append(ids[shared:])
-        label_ids.append(labels_of_end[end][: len(choices)])
-    return Prompts(question_ids[:shared], branches, label_ids, texts)
+        label_ids.append(template.label_ids(tokenizer, text, ids, len(choices)))
+    return Prompts(question_ids[:shared], branches, label_ids)

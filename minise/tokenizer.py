@@ -1,4 +1,4 @@
-"""Text to token ids and back, by a checkpoint's own tokenizer.json. Next to read: prompt.py."""
+"""Text to token ids and back, by a checkpoint's own tokenizer.json. Next to read: prompts.py."""
 
 from __future__ import annotations
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise import LocalModel, Question
-from tests.support.tiny import FAMILIES, load_tiny
+from minise import LocalModel, Question, load
+from tests.reference.support.tiny import ALL_FAMILIES, FAMILIES, load_tiny, write_checkpoint
+from tests.reference.verify.cases import SHIPPED, Models
 
 
 def own_cache() -> None:
@@ -66,3 +67,19 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
 def question() -> Question:
     """Five choices of unequal length: K is divided by neither 2, 3 nor 4."""
     return Question("Which is a bird?", ["wren", "a trout", "oak", "the red ant", "quartz"])
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A freshly loaded model of the name: a tiny random one of a family, or "shipped"."""
+    folders = {
+        name: write_checkpoint(tmp_path_factory.mktemp(name), raw)
+        for name, raw in ALL_FAMILIES.items()
+    }
+
+    def make(name: str, dtype: torch.dtype = torch.float64, equal_bits: bool = False) -> LocalModel:
+        lm = load(folders.get(name, SHIPPED), dtype=dtype, equal_bits=equal_bits)
+        assert isinstance(lm, LocalModel)
+        return lm
+
+    return make

@@ -34,7 +34,7 @@ from minise import LocalModel, branch_logits, load, pack
 from minise.engines import token_counts
 from minise.grouping import random_partitions
 from minise.lab.equal_bits.decoder import EqualBits
-from minise.lm import Prompts
+from minise.prompts import Prompts
 from minise.verify.verify import in_words
 from tools import markdown
 from tools.costs import by_tree

@@ -31,11 +31,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from minise import LocalModel, load, pack
+from minise.lab.evaluation.pipeline import join, tokens_of
 from minise.lab.files import write_file
 from minise.layout import Layout
-from minise.lm import Prompts, join, tokens_of
 from minise.loading.config_json import read_config
 from minise.model import Decoder
+from minise.prompts import Prompts
 from tools.bench import WORK, prompts_of, timed
 from tools.peers import vllm_model, vllm_way
 
@@ -159,7 +160,10 @@ def stages(folder: str, device: str, dtype: str) -> dict[str, tuple[int, list[st
     python = [sys.executable, "-m"]
     works = ["--work", "qasc,truthfulqa,biology", "--rounds", "3"]
     return {
-        "tests": (60, [*python, "pytest", "-rs", "-k", "cuda", "tests/claims/test_devices.py"]),
+        "tests": (
+            60,
+            [*python, "pytest", "-rs", "-k", "cuda", "tests/lab/claims/test_devices.py"],
+        ),
         "verify": (60, [*python, "minise", "verify", *model]),
         "bench": (240, [*python, "tools.bench", *model, *works]),
         "rate": (120, [*python, "tools.card", "--stage", "rate", *model]),

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import io
 
-from minise.commands.cli import COMMANDS, main
+from minise.by_name import COMMANDS
+from minise.commands.cli import main
 
 HEAD = """# The command line
 

@@ -25,7 +25,7 @@ PARTS = {
         "load Question self_ensemble standard ask Answer Group Generation generate InputError"
     ),
     "Models": "LanguageModel Prompts LabelLogits LocalModel branch_logits Decoder Config",
-    "Layouts": "pack Layout Tree",
+    "Layouts": "pack Layout",
     "Methods": "Method Groups SelfEnsemble Standard Template",
     "Look inside": "explain Page record check packed_loss",
 }

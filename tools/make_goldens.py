@@ -2,8 +2,9 @@
 
     python -m tools.make_goldens                     (needs the extra [parity])
 
-For each case of tests/support/reference.py this writes a folder of three files, goldens/<case>:
-config.json and model.safetensors, as the library saves them (float32 weights, fixed seed), and
+For each case of tests/reference/support/reference.py this writes a folder of three files,
+goldens/<case>: config.json and model.safetensors, as the library saves them (float32 weights,
+fixed seed), and
 golden.safetensors, which holds for the runs "causal" and "packed"
 
     <run>.tokens     (T,)    int64
@@ -21,7 +22,13 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from tests.support.reference import CASES, float64_islands, reference_logits, runs, write_checkpoint
+from tests.reference.support.reference import (
+    CASES,
+    float64_islands,
+    reference_logits,
+    runs,
+    write_checkpoint,
+)
 
 GOLDENS = Path(__file__).parents[1] / "tests" / "support" / "goldens"
 

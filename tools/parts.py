@@ -22,8 +22,9 @@ from torch import Tensor
 from minise import LocalModel, attention, load, pack
 from minise.commands.options import QUESTION
 from minise.lab.evaluation.peak import peak_of_memory
-from minise.lm import Prompts, join
+from minise.lab.evaluation.pipeline import join
 from minise.method import SelfEnsemble, Standard
+from minise.prompts import Prompts
 from minise.verify.verify import in_words
 from tools import markdown
 from tools.bench import in_turn

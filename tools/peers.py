@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from minise import pack
-from minise.lm import Prompts
 from minise.model import Decoder
+from minise.prompts import Prompts
 
 Way = Callable[[], Tensor]  # the logits of some labels after each prompt, (G, L)
 

@@ -31,7 +31,7 @@ import minise.lab.equal_bits.attention
 from minise.config import Config, RopeScaling
 from minise.lab.proof.proof import Prover
 from minise.layout import pack, shared_length
-from minise.lm import Prompts
+from minise.prompts import Prompts
 
 VOCABULARY = 50_000
 LABELS = [3, 1, 2]

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from minise.by_name import from_lab
 from minise.errors import InputError
 from minise.grouping import check_sizes
 from minise.question import Question
 
 if TYPE_CHECKING:
-    from minise.lm import LanguageModel
+    from minise.prompts import LanguageModel
 
 # Asked if no question is given. Chosen by a rule: the first of the miniature's evaluation questions
 # (8 choices, seed 0) that tiny-llama answers wrongly by standard inference and rightly by
@@ -115,9 +116,8 @@ def read_question(options: QuestionOptions) -> Question:
             raise InputError("--file and --question or --choice exclude each other; give one")
         if not os.path.isfile(options.file):  # Path.is_file raises for impossible names
             raise InputError(f"{options.file}: no such file")
-        from minise.lab.data.tasks import load_tasks
-
-        question, *others = load_tasks([str(options.file)])[0].questions
+        [task] = from_lab("--file")([str(options.file)])
+        question, *others = task.questions
         if others:
             several = f"holds {len(others) + 1} questions; give a file of one, or use minise eval"
             raise InputError(f"{options.file}: {several}")
@@ -150,7 +150,8 @@ def load_model(options: ModelOptions) -> LanguageModel:
     if options.threads is not None:
         torch.set_num_threads(min(options.threads, os.cpu_count() or 1))
     elif isinstance(lm, LocalModel) and "OMP_NUM_THREADS" not in os.environ:
-        size = sum(parameter.numel() for parameter in lm.decoder.parameters())
+        decoder: Any = lm.decoder  # of any kind
+        size = sum(parameter.numel() for parameter in decoder.parameters())
         if size < ONE_THREAD_BELOW:
             torch.set_num_threads(1)
     return lm

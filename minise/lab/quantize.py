@@ -14,10 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minise.model import MLP
-
 VALUES = 64  # in a block
-PIECE = 2048  # tokens that an MLP takes at once
 # Quantiles of a normal distribution, ascending.
 LEVELS = torch.tensor(
     [
@@ -96,14 +93,11 @@ def count_weights(decoder: Any) -> int:
 
 
 def pack_layers(layers: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-    """Put `Packed` in place of all linear layers, and let an MLP take more tokens at once, because
-    its weights are unpacked for each piece."""
+    """Put `Packed` in place of all linear layers."""
     for name, layer in list(layers.named_modules()):
         if isinstance(layer, nn.Linear):
             blocks = pack_weight(layer.weight.to(device))
             layers.set_submodule(name, Packed(blocks, layer, dtype))
-        if isinstance(layer, MLP):
-            layer.piece = PIECE
 
 
 def pack_weight(weight: Tensor) -> Blocks:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from minise.engines import ENGINES, AnyDecoder, Engine, Ids
 from minise.layout import pack
-from minise.lm import LocalModel, Prompts
+from minise.lm import LocalModel
 from minise.model import Decoder
-from minise.verify.recording import Recording, record
+from minise.prompts import Prompts
+from minise.verify.recording import Recording, own_decoder, record
 
 PACKED = ("packed", "tree")  # the engines that are compared with separate runs
 ABLATIONS = ("without-mask", "without-positions")
@@ -85,7 +86,7 @@ def rows_of(
         return hidden_GD
 
     is_watched = isinstance(lm.decoder, Decoder)
-    watch = record(lm.decoder) if is_watched else nullcontext(Recording())
+    watch = record(own_decoder(lm)) if is_watched else nullcontext(Recording())
     with watch as seen:
         answers = lm.with_engine(engine, kept).logits(prompts)
     (hidden_GD,) = ends
@@ -193,9 +194,10 @@ class _Wide(nn.Module):
 def widened(lm: LocalModel) -> LocalModel:
     """The same model in float64. It holds copies of the embedding and the output matrix; the layers
     are copied one at a time, when they run."""
-    layers = lm.decoder.model.layers
+    plain = own_decoder(lm)
+    layers = plain.model.layers
     wide = nn.ModuleList(_Wide(layer) for layer in layers)
-    decoder = copy.deepcopy(lm.decoder, {id(layers): wide})  # what is in here counts as copied
+    decoder = copy.deepcopy(plain, {id(layers): wide})  # what is in here counts as copied
     return replace(lm, decoder=decoder.double())
 
 
@@ -213,8 +215,16 @@ class Scrambled:
         other_tokens = (tokens + self.shift) % self.vocabulary
         return self.decoder(other_tokens, positions, mask, rows)
 
-    def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        return self.decoder.logits(hidden, columns)
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.decoder.logits(hidden)
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.dtype
 
 
 @torch.inference_mode()

@@ -11,21 +11,22 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from minise.layout import causal_mask
-from minise.lm import LocalModel, Prompts
+from minise.lm import LocalModel
+from minise.prompts import Prompts
 from minise.verify.comparison import Rows
-from minise.verify.recording import record
+from minise.verify.recording import own_decoder, record
 
 
 def defined(lm: LocalModel, prompts: Prompts) -> Rows:
     """The rows of an only prompt. The labels' logits are read out by a product of their own."""
-    decoder = lm.decoder
+    decoder = own_decoder(lm)
     tokens = torch.tensor(prompts.prefix + prompts.branches[0])
     T = len(tokens)
     positions = torch.arange(T)
     distance = positions[:, None] - positions
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        window = lm.config.sliding_windows[layer]
+        window = decoder.config.sliding_windows[layer]
         mask = causal_mask(T)
         if window is not None:
             mask &= distance < window

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minise.attention import Attend
+from minise.lm import LocalModel
 from minise.model import Decoder
 
 
@@ -29,6 +30,12 @@ class Recording:
     residual: dict[int, Tensor] = field(default_factory=dict)
     attention: dict[int, Tensor] = field(default_factory=dict)
     final: Tensor = field(init=False)
+
+
+def own_decoder(lm: LocalModel) -> Decoder:
+    """The decoder of model.py that a model runs on: no other can be recorded, copied or trained."""
+    assert isinstance(lm.decoder, Decoder), f"{lm.name} has a decoder of another kind"
+    return lm.decoder
 
 
 @contextmanager

@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minise.errors import InputError
-from minise.layout import Tree, causal_mask, pack
-from minise.lm import LocalModel, Prompts, check_prompts
+from minise.layout import Layout, causal_mask, pack
+from minise.lm import LocalModel
+from minise.prompts import Prompts, check_prompts
 from minise.verify.comparison import PACKED, TINY, sample
+from minise.verify.recording import own_decoder
 
 IGNORED = -100  # the target of a token without a loss, as in torch's cross_entropy
 TOLERANCE = 1e-12  # of a gradient's difference, as a part of the tensor's largest entry
@@ -25,7 +27,7 @@ TOLERANCE = 1e-12  # of a gradient's difference, as a part of the tensor's large
 
 def packed_loss(
     lm: LocalModel,
-    layout: Tree,
+    layout: Layout,
     targets: Sequence[Sequence[int]] | None = None,
     weights: Sequence[float] | None = None,
 ) -> Tensor:
@@ -101,8 +103,9 @@ def check_gradients(lm: LocalModel, prompts: Prompts) -> dict[str, float]:
         first_label = prompts.label_ids[branch][0]
         targets.append([*whole[1:], first_label])
         weights.append(1 / (1 + branch))
-    lm = replace(lm, decoder=copy.deepcopy(lm.decoder).requires_grad_())
-    parameters = list(lm.decoder.parameters())
+    decoder = copy.deepcopy(own_decoder(lm)).requires_grad_()
+    parameters = list(decoder.parameters())
+    lm = replace(lm, decoder=decoder)
 
     def differentiated(loss: Tensor) -> list[Tensor]:
         return [loss.detach(), *torch.autograd.grad(loss, parameters)]

@@ -101,9 +101,9 @@ def choose(options: Options) -> Experiment:
 
 def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
     """The questions of all seeds, and what runs on them."""
+    from minise.lab.data.asked import Asked
     from minise.lab.data.tasks import Selection, load_tasks
     from minise.lab.evaluation.request import TaskRun
-    from minise.question import Asked
 
     if options.engine and any(variant.engine for variant in experiment.variants):
         raise InputError(f"--experiment {options.experiment} compares engines; leave --engine out")

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from minise.config import Config
 from minise.lab.equal_bits.calls import in_calls
 from minise.lab.equal_bits.probe import Shape, elements_for, numbers_for
-from minise.model import Angles, Block, Layers, Rotary
+from minise.model import MLP, Angles, Block, Layers
+from minise.rope import cos_sin
 
 START = 4096  # the cost of starting a call of an activation, in elements
 POSITIONS = 64  # in one call for angles
@@ -38,37 +39,45 @@ class FixedLinear(nn.Module):
         return linear(x, self.layer.weight, self.layer.bias)
 
 
-class FixedSiLU(nn.SiLU):
-    """In calls of fixed numbers of elements. At the end of a call, elements that do not fill a
-    vector of the processor are computed in another way."""
+def silu(x: Tensor) -> Tensor:
+    """`F.silu` in calls of fixed numbers of elements. At the end of a call, elements that do not
+    fill a vector of the processor are computed in another way."""
+    numbers = elements_for(x.dtype, torch.get_num_threads())
+    return in_calls(F.silu, x.reshape(-1), numbers, START).view(x.shape)
+
+
+class FixedMLP(nn.Module):
+    """The MLP `plain` of such layers."""
+
+    def __init__(self, plain: MLP) -> None:
+        super().__init__()
+        self.gate_proj = FixedLinear(plain.gate_proj)
+        self.up_proj = FixedLinear(plain.up_proj)
+        self.down_proj = FixedLinear(plain.down_proj)
 
     def forward(self, x: Tensor) -> Tensor:
-        numbers = elements_for(x.dtype, torch.get_num_threads())
-        return in_calls(F.silu, x.reshape(-1), numbers, START).view(x.shape)
+        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class FixedRotary(Rotary):
-    """The angles of a whole block in each call: position 70 is always computed with 64 to 127."""
+def angles_by_block(config: Config, positions: Tensor, dtype: torch.dtype) -> Angles:
+    """`cos_sin` of a whole block in each call: position 70 is always computed with 64 to 127."""
+    blocks, block_of = (positions // POSITIONS).unique(return_inverse=True)
+    within = torch.arange(POSITIONS)
+    cosines = []
+    sines = []
+    for block in blocks:
+        cos, sin = cos_sin(config, (block * POSITIONS + within)[:, None], dtype)
+        cosines.append(cos)
+        sines.append(sin)
+    place = positions % POSITIONS
+    return torch.stack(cosines)[block_of, place], torch.stack(sines)[block_of, place]
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
-        blocks, block_of = (positions // POSITIONS).unique(return_inverse=True)
-        within = torch.arange(POSITIONS)
-        cosines, sines = [], []
-        for block in blocks:
-            cos, sin = super().forward(block * POSITIONS + within, dtype)
-            cosines.append(cos)
-            sines.append(sin)
-        place = positions % POSITIONS
-        return torch.stack(cosines)[block_of, place], torch.stack(sines)[block_of, place]
 
-
-def fix_layers(model: Layers, config: Config) -> None:
+def fix_layers(model: Layers) -> None:
     """Put these layers in place of the plain ones, over the same parameters."""
-    model.rotary_emb = FixedRotary(config)
     for block in model.layers:
         assert isinstance(block, Block)
-        for part in (block.self_attn, block.mlp):
-            for name, layer in list(part.named_children()):
-                if name.endswith("_proj"):
-                    setattr(part, name, FixedLinear(layer))  # type: ignore[arg-type]
-        block.mlp.act_fn = FixedSiLU()
+        attention = block.self_attn
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(attention, name, FixedLinear(getattr(attention, name)))
+        block.mlp = FixedMLP(block.mlp)  # type: ignore[assignment]

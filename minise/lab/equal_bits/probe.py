@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minise.lab.equal_bits.calls import START, cost
-from minise.loading.machine import computes_16_bits, remembered
+from minise.lab.equal_bits.remembered import remembered
+from minise.loading.machine import computes_16_bits
 
 NUMBERS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 LARGER = (768, 1024, 1280, 2048)  # tried for matrices of medium size, where they save time

@@ -1,13 +1,13 @@
 """How much memory a pass takes at its peak."""
 
 import ctypes
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from minise.lm import LabelLogits, Limits, LocalModel, Prompts
-from minise.tokenizer import Tokenizer
+from minise.lm import LocalModel
+from minise.prompts import LabelLogits, Prompts
 
 RESET = Path("/proc/self/clear_refs")  # of Linux alone
 
@@ -21,25 +21,8 @@ class Measured:
         self.model = model
         self.peak_bytes: int | None = None
 
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @property
-    def family(self) -> str:
-        return self.model.family
-
-    @property
-    def engine(self) -> str:
-        return self.model.engine
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.model.tokenizer
-
-    @property
-    def limits(self) -> Limits:
-        return replace(self.model.limits, together=0)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
     def logits(self, prompts: Prompts) -> list[LabelLogits]:
         on_gpu = self.model.decoder.device.type == "cuda"

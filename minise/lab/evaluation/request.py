@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from minise import __version__
+from minise.lab.data.asked import Asked
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.lab.evaluation.experiments import Variant
 from minise.lab.evaluation.folder import WHOLE, Shard
@@ -20,9 +21,9 @@ from minise.lab.evaluation.rows import Keep, key_of_question
 from minise.lab.methods.fitted import Fitted, check_needs
 from minise.lab.methods.registry import make_method, read_settings
 from minise.lab.quantize import count_weights
-from minise.lm import LanguageModel, LocalModel
+from minise.lm import LocalModel
 from minise.method import Method
-from minise.question import Asked
+from minise.prompts import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def weights_hash(lm: LocalModel) -> str:
     """Of the config, and of some 64 numbers of each tensor of the weights: all would take too long.
     The names have no part in it: equal bits have others."""
     some = []
-    for tensor in lm.decoder.state_dict().values():
+    decoder: Any = lm.decoder  # of any kind
+    for tensor in decoder.state_dict().values():
         step = max(1, tensor.numel() // 64)
         some.append(tensor.flatten()[::step].tolist())
     return hash_of([repr(lm.config), some])

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from minise.lab.data.asked import Asked
 from minise.lab.data.kinds import from_object, with_parts
 from minise.lab.evaluation.lines import read_lines
 from minise.lab.evaluation.pipeline import Answered
 from minise.lab.methods.first_trials import saved_groups
 from minise.lab.methods.saved import SavedAnswer, SavedGroup
 from minise.method import Group
-from minise.question import Asked
 
 Key = tuple[int, str, str, int | None]  # seed, id, question_hash, answer
 # The fields of a line in their order: of an answer that a model gave, and of one that was made from

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from minise.engines import token_counts
 from minise.errors import InputError, Unsuited, one_line, quote, shorten
+from minise.lab.data.asked import Asked
 from minise.lab.evaluation.cuts import noted
 from minise.lab.evaluation.experiments import Variant
 from minise.lab.evaluation.folder import LEFT_OUT, opened, reason_path, samples_path, texts_path
@@ -35,9 +36,9 @@ from minise.lab.evaluation.rows import (
 from minise.lab.evaluation.texts import KeptTexts
 from minise.lab.files import read_file, write_file
 from minise.lab.methods.writes_first import Texts, WritesFirst
-from minise.lm import LanguageModel, LocalModel
+from minise.lm import LocalModel
 from minise.method import Method, ask
-from minise.question import Asked
+from minise.prompts import LanguageModel
 
 COUNTED = 10  # questions of a method from which it is told what a server will be sent
 

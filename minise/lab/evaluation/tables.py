@@ -10,11 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from minise.commands.ask import few_on_labels
 from minise.errors import printable
 from minise.lab.evaluation.experiments import EXPERIMENTS, NO_EXPERIMENT
 from minise.lab.evaluation.metrics import LOSSES, NAMES, READ_OUT, SHARES
 from minise.lab.evaluation.results import Results
-from minise.template import LABELS, few_on_labels
+from minise.template import LABELS
 
 Cell = dict[str, Any]  # facts and numbers by their names: headings, and those of paper.json
 NUMBERED = [*LABELS, *map(str, range(len(LABELS) + 1, 1000))]

@@ -10,7 +10,6 @@ from minise.errors import InputError, check_name
 from minise.grouping import Grouping, check_sizes
 from minise.lab.data.kinds import YES_OR_NO, check_fields, whole_from
 from minise.lab.methods.groupings import independent_draws
-from minise.lm import LabelLogits, LanguageModel, Prompts
 from minise.method import (
     Answer,
     GroupPlan,
@@ -20,6 +19,7 @@ from minise.method import (
     group_prompts,
     mean_over_groups,
 )
+from minise.prompts import LabelLogits, LanguageModel, Prompts
 from minise.question import Question
 from minise.template import LABELS, Template
 from minise.tokenizer import Tokenizer

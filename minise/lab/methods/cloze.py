@@ -9,8 +9,8 @@ import torch
 from minise.errors import Unsuited, check_name
 from minise.lab.writing.chat import stop_tokens
 from minise.layout import shared_length
-from minise.lm import LabelLogits, LanguageModel, Prompts, check_length
 from minise.method import Answer, Group, Method, answer_of
+from minise.prompts import LabelLogits, LanguageModel, Prompts, check_length
 from minise.question import Question
 from minise.template import DEFAULT_TEMPLATE, Template
 
@@ -106,8 +106,7 @@ class Cloze(Method):
             if self.end:
                 of_choice.append(places.read(tokens, ids_of_end(lm, ids, ids_of_line)))
             reads.append(of_choice)
-        prompt_texts = [start + lm.tokenizer.decode(ids) for ids in places.before]
-        prompts = Prompts(first[:shared], places.before, places.tokens, prompt_texts)
+        prompts = Prompts(first[:shared], places.before, places.tokens)
         return ClozePlan(reads), prompts
 
     def answer(self, plan: ClozePlan, logits: Sequence[LabelLogits]) -> Answer:

@@ -17,8 +17,8 @@ from minise.lab.methods.fitted import Fitted, remade
 from minise.lab.methods.groupings import all_ordered_groups
 from minise.lab.methods.saved import SavedAnswer, SavedGroup
 from minise.layout import pack
-from minise.lm import Prompts
 from minise.method import Answer, Group, Method, combine
+from minise.prompts import Prompts
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minise.grouping import check_at_least_one, check_sizes, random_partitions
-from minise.lm import LanguageModel, Prompts
 from minise.method import GroupPlan, Method, group_prompts
+from minise.prompts import LanguageModel, Prompts
 from minise.question import Question
 from minise.template import DEFAULT_TEMPLATE, Template
 

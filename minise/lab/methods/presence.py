@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minise.lm import LanguageModel, Prompts
 from minise.method import GroupPlan, Method, SelfEnsemble
+from minise.prompts import LanguageModel, Prompts
 from minise.question import Question
 from minise.template import DEFAULT_TEMPLATE, Template
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from minise.errors import Unsuited
+from minise.lab.data.asked import Asked
 from minise.lab.data.kinds import check, whole_from
 from minise.lab.methods.writes_first import Start, WritesFirst, Written
 from minise.lab.writing.chat import chat_template, user_turn
 from minise.lab.writing.generation import generate
-from minise.lm import LabelLogits, LanguageModel, Prompts
 from minise.method import Answer, GroupPlan, Standard, mean_over_groups
-from minise.question import Asked, Question
+from minise.prompts import LabelLogits, LanguageModel, Prompts
+from minise.question import Question
 from minise.template import Template
 
 STEPS = "Let's think step by step."  # Kojima et al. 2022, zero-shot

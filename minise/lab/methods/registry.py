@@ -61,6 +61,27 @@ def make_methods(
     return methods
 
 
+def methods_to_ask(text: str | None, settings: dict[str, Any]) -> dict[str, Method]:
+    """The method that `minise ask --method` names; by default standard inference and Self-Ensemble,
+    for settings that are written as names. Raises InputError as `make_methods` does, and for what
+    cannot answer one question alone."""
+    from minise.method import Method
+
+    texts = ["standard", "self-ensemble"]
+    if text:
+        texts = split_names(text)
+        if len(texts) > 1:
+            what = f"--method {quote(text)} names {len(texts)} methods"
+            raise InputError(f"{what}; give ask one, or take minise eval")
+    settings = {**settings, "orders": settings["trials"]}  # a trial of the full list is one order
+    methods = {}
+    for name, method in make_methods(texts, settings).items():
+        if not isinstance(method, Method):
+            raise InputError(f"{name} is fitted on the answers of an evaluation; use minise eval")
+        methods[name] = method
+    return methods
+
+
 def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fitted]:
     """One method and the name of its column."""
     where, settings = read_settings(text)

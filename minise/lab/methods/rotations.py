@@ -8,7 +8,6 @@ import torch
 
 from minise.errors import check_name
 from minise.grouping import Groups, random_partitions
-from minise.lm import LabelLogits, LanguageModel, Prompts
 from minise.method import (
     Answer,
     GroupPlan,
@@ -18,6 +17,7 @@ from minise.method import (
     in_order,
     mean_over_groups,
 )
+from minise.prompts import LabelLogits, LanguageModel, Prompts
 from minise.question import Question
 from minise.template import DEFAULT_TEMPLATE, Template
 

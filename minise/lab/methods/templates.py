@@ -9,7 +9,7 @@ from minise.errors import InputError, check_name
 from minise.grouping import permutation
 from minise.lab.methods.authors_code import released
 from minise.lab.writing.chat import user_turn
-from minise.lm import LanguageModel
+from minise.prompts import LanguageModel
 from minise.question import Question
 from minise.template import DEFAULT_TEMPLATE, LABELS, Template
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from minise.errors import InputError
-from minise.lm import LanguageModel, Prompts
+from minise.lab.data.asked import Asked
 from minise.method import Method
-from minise.question import Asked, Question
+from minise.prompts import LanguageModel, Prompts
+from minise.question import Question
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Who may attend to whom, in the forms that libraries hold it in: each becomes one mask (T, T).
 docs/check.md has where each library's rule is written. A new form is a function and its line of
 MASKS; if the mask contains the window, a line of HOLD_THE_WINDOW too; if its field holds lists of
-lists, one of DIMS in packing.py; and a line of `forms` in tests/verify/test_oracle.py.
+lists, one of DIMS in packing.py; and a line of `forms` in tests/lab/packing/test_oracle.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minise.attention import within
 from minise.errors import InputError, one_line
-from minise.layout import Tree, causal_mask
+from minise.layout import Layout, causal_mask
 from minise.memory import free_bytes
 
 AXES = (1, 3, 4)  # of positions: M-RoPE has time, height, width; before them those of texts
@@ -117,7 +117,7 @@ def parents_of(name: str, value: Any, T: int, least: int) -> list[int]:
     return parents
 
 
-def as_tree(parents: list[int], tokens: Tensor | None = None) -> Tree:
+def as_tree(parents: list[int], tokens: Tensor | None = None) -> Layout:
     """The tree of the rows before each token. One that is below -1, a token of no prompt, is a root
     at which no prompt ends."""
     depths: list[int] = []
@@ -131,7 +131,7 @@ def as_tree(parents: list[int], tokens: Tensor | None = None) -> Tree:
     before = torch.tensor(parents).clamp(min=-1)
     if tokens is None:
         tokens = before  # any will do
-    return Tree(tokens, before, torch.tensor(depths), torch.tensor(ends))
+    return Layout(tokens, before, torch.tensor(depths), torch.tensor(ends))
 
 
 # ---- what a model is given

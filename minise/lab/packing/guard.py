@@ -17,7 +17,7 @@ from minise.attention import within
 from minise.errors import InputError
 from minise.lab.packing.formats import Given, as_tree, need
 from minise.lab.packing.judging import check
-from minise.layout import Tree
+from minise.layout import Layout
 from minise.verify.comparison import relative
 
 ALONE = 3  # documents that run alone, at most
@@ -57,7 +57,7 @@ class PackedRow:
 
     fields: dict[str, Any]
     parents: list[int]
-    meant: Tree
+    meant: Layout
     window: int | None
 
 
@@ -299,7 +299,7 @@ def last_before(cells: Tensor) -> Tensor:
     return (cells.tril(-1) * places).amax(dim=1).long() - 1
 
 
-def window_of(mask: Tensor, meant: Tree, real: Tensor) -> int | None:
+def window_of(mask: Tensor, meant: Layout, real: Tensor) -> int | None:
     """The window of a mask that shows each token the last ones of its document, but not all."""
     depths = meant.positions
     most = int((mask & real[:, None]).sum(dim=1).amax())

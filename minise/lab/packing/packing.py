@@ -24,7 +24,7 @@ from minise.lab.packing.formats import (
     numbers,
     parents_of,
 )
-from minise.layout import Tree
+from minise.layout import Layout
 from minise.memory import free_bytes
 
 MEANT = ("documents", "branches", "tree")  # one of them; branches with a trunk
@@ -220,7 +220,7 @@ def chain(before: int, start: int, length: int) -> list[int]:
     return [before, *range(start, start + length - 1)] if length else []
 
 
-def stretches(meant: Tree, real: list[bool]) -> tuple[Tensor, list[str]]:
+def stretches(meant: Layout, real: list[bool]) -> tuple[Tensor, list[str]]:
     """The unbranched stretches: the number of each token's, and their names."""
     parents: list[int] = meant.parents.tolist()
     children = Counter(parent for parent in parents if parent >= 0)

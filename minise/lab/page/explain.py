@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from minise.errors import Unsuited
 from minise.lab.page.page import live_page, why_not_live
 from minise.lab.page.recorded import ShownQuestion, recorded_page
-from minise.lm import LanguageModel, LocalModel
+from minise.lm import LocalModel
 from minise.model import Decoder
+from minise.prompts import LanguageModel
 from minise.question import Question
 
 

@@ -20,6 +20,7 @@ from minise.lab.data.miniature import evaluation_questions
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.lm import LocalModel
 from minise.question import Question
+from minise.verify.recording import own_decoder
 
 FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
 MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a page of 27 MB
@@ -51,7 +52,8 @@ def live_page(lm: LocalModel, opens_with: dict[str, Any]) -> str:
     why = why_not_live(lm)
     if why:
         raise InputError(f"{lm.name}: {why}")
-    state = lm.decoder.state_dict()
+    decoder = own_decoder(lm)
+    state = decoder.state_dict()
     is_lossless = all(torch.equal(x.bfloat16().to(x.dtype), x) for x in state.values())
     dtype = torch.bfloat16 if is_lossless else torch.float32
     tensors = {}
@@ -60,7 +62,7 @@ def live_page(lm: LocalModel, opens_with: dict[str, Any]) -> str:
     weights = safetensors.torch.save(tensors)
     embedded = {
         "name": Path(lm.name).name,
-        "config": asdict(lm.config),
+        "config": asdict(decoder.config),
         "tokenizer": json.loads(lm.tokenizer.backend.to_str()),
         "weights": base64.b64encode(weights).decode(),
         "world": world(),
@@ -76,10 +78,11 @@ def why_not_live(lm: LocalModel) -> str:
         return f"the live page has no {lm.family}, only {', '.join(FAMILIES)}"
     if isinstance(lm.decoder, EqualBits):
         return "it runs with equal bits, which the live page has not"
-    for name, layer in lm.decoder.named_modules():
+    decoder = own_decoder(lm)
+    for name, layer in decoder.named_modules():
         if name.endswith("_proj") and not isinstance(layer, nn.Linear):
             return "its weights are in 4 bits, which the live page has not"
-    numbers = sum(x.numel() for x in lm.decoder.parameters())
+    numbers = sum(x.numel() for x in decoder.parameters())
     if numbers > MOST_NUMBERS:
         return f"it has {numbers:,} numbers, a live page at most {MOST_NUMBERS:,}"
     problem = tokenizer_problem(json.loads(lm.tokenizer.backend.to_str()))

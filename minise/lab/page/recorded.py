@@ -32,11 +32,12 @@ from minise.lab.equal_bits.decoder import EqualBits
 from minise.lab.page.page import page_of, page_question
 from minise.lab.quantize import count_weights
 from minise.layout import Layout, causal_mask, pack
-from minise.lm import LocalModel, Prompts, check_finite, check_prompts
+from minise.lm import LocalModel, check_finite
 from minise.method import SelfEnsemble
+from minise.prompts import Prompts, check_prompts
 from minise.question import Question
 from minise.template import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
-from minise.verify.recording import record
+from minise.verify.recording import own_decoder, record
 
 MOST_CHOICES = len(LABELS)  # that the scenes can show
 MOST_LISTED = MOST_CHOICES - 1  # in a group, with the null option
@@ -54,20 +55,37 @@ MINIATURES = ("tiny-llama", "tiny-mistral", "tiny-qwen2")  # trained as docs/min
 
 
 @dataclass(frozen=True, eq=False)
+class PackedRow:
+    """What a decoder is given, with a mask and positions that need not be the layout's own. ends:
+    the rows that are read."""
+
+    tokens: Tensor
+    positions: Tensor
+    mask: Tensor
+    ends: Tensor
+
+
+def row_of(layout: Layout, mask: Tensor | None = None) -> PackedRow:
+    """The row of a layout, with its own mask or another one."""
+    own = layout.mask if mask is None else mask
+    return PackedRow(layout.tokens, layout.positions, own, layout.ends)
+
+
+@dataclass(frozen=True, eq=False)
 class PackedPrompts:
     """Prompts in one row of tokens. label_ids: for each of its ends, the ids of its labels."""
 
-    layout: Layout
+    row: PackedRow
     label_ids: list[list[int]]
 
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """What the model says of a layout. logits: at some of its rows, of labels, by row and token id.
-    read: more of such a row, for Read (see `whole_said`). apart: after each layer, how far group
-    2's end is from a run of its own, as a part of its size."""
+    """What the model says of a row of tokens. logits: at some places of it, of labels, by place and
+    token id. read: more of such a place, for Read (see `whole_said`). apart: after each layer,
+    how far group 2's end is from a run of its own, as a part of its size."""
 
-    layout: Layout
+    row: PackedRow
     logits: dict[int, dict[int, float]]
     read: dict[int, dict[str, Any]] = field(default_factory=dict)
     apart: list[float] = field(default_factory=list)
@@ -165,7 +183,7 @@ def recorded_page(shown: ShownQuestion, why: str, tell: Callable[[str], object])
     first_trial = shown.groups.trials[0]
     embedded = {
         "name": Path(lm.name).name,
-        "config": {"sliding_windows": list(lm.config.sliding_windows)},
+        "config": {"sliding_windows": list(own_decoder(lm).config.sliding_windows)},
         "tokenizer": {"lines": lines.ids, "pieces": lines.pieces()},
         "weights": "",
         "world": [world_item(question)],
@@ -229,9 +247,9 @@ def all_said(shown: ShownQuestion, tell: Callable[[str], object]) -> list[Said]:
 @torch.inference_mode()
 def packed_said(lm: LocalModel, packed: PackedPrompts) -> Said:
     """Run packed prompts, and read the labels at their ends."""
-    layout = packed.layout
-    hidden_GD = lm.decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
-    return Said(layout, label_logits(lm, hidden_GD, packed))
+    row = packed.row
+    hidden_GD = lm.decoder(row.tokens, row.positions, row.mask, row.ends)
+    return Said(row, label_logits(lm, hidden_GD, packed))
 
 
 def label_logits(
@@ -239,7 +257,7 @@ def label_logits(
 ) -> dict[int, dict[int, float]]:
     """The logits of the labels at the ends of packed prompts: by end, by token id."""
     logits = {}
-    ends = packed.layout.ends.tolist()
+    ends = packed.row.ends.tolist()
     for hidden_D, end, ids in zip(hidden_GD, ends, packed.label_ids, strict=True):
         logits[end] = logits_of(lm, hidden_D, ids)
     return logits
@@ -247,10 +265,9 @@ def label_logits(
 
 def logits_of(lm: LocalModel, hidden_D: Tensor, ids: list[int]) -> dict[int, float]:
     """The logits of some token ids, by id."""
-    columns_C = torch.tensor(ids, device=hidden_D.device)
-    logits_C = lm.decoder.logits(hidden_D, columns_C)
-    check_finite(lm, logits_C, hidden_D)
-    return dict(zip(ids, logits_C.tolist(), strict=True))
+    logits_V = lm.decoder.logits(hidden_D)
+    check_finite(lm, logits_V, hidden_D)
+    return dict(zip(ids, logits_V[ids].tolist(), strict=True))
 
 
 def by_layer(recorded: dict[int, Tensor]) -> list[Tensor]:
@@ -263,7 +280,7 @@ def ask_said(shown: ShownQuestion) -> list[Said]:
     said = []
     for prompt in shown.lists:
         layout = pack(prompt.prefix, prompt.branches)
-        said.append(packed_said(shown.lm, PackedPrompts(layout, prompt.label_ids)))
+        said.append(packed_said(shown.lm, PackedPrompts(row_of(layout), prompt.label_ids)))
     return said
 
 
@@ -276,7 +293,7 @@ def mean_said(shown: ShownQuestion) -> list[Said]:
         own = slice(first, first + len(trial))
         first += len(trial)
         layout = pack(prompts.prefix, prompts.branches[own], tree=True)
-        said.append(packed_said(shown.lm, PackedPrompts(layout, prompts.label_ids[own])))
+        said.append(packed_said(shown.lm, PackedPrompts(row_of(layout), prompts.label_ids[own])))
     return said
 
 
@@ -307,7 +324,7 @@ def leak_said(shown: ShownQuestion) -> list[Said]:
 
     prompts = shown.prompts_of(lists)
     layout = pack(prompts.prefix, prompts.branches[1:2])
-    group_2 = PackedPrompts(layout, prompts.label_ids[1:2])
+    group_2 = PackedPrompts(row_of(layout), prompts.label_ids[1:2])
     alone = leak_row_said(lm, group_2, int(layout.ends[0]))
     said = [alone.said]
 
@@ -318,7 +335,7 @@ def leak_said(shown: ShownQuestion) -> list[Said]:
         T = len(layout.tokens)
         for mask in (layout.mask, causal_mask(T)):
             for positions in (layout.positions, torch.arange(T)):
-                ablated = layout.replace(mask=mask, positions=positions)
+                ablated = PackedRow(layout.tokens, positions, mask, layout.ends)
                 packed = PackedPrompts(ablated, prompts.label_ids)
                 beside = leak_row_said(lm, packed, int(layout.ends[1]))
                 for a_D, b_D in zip(alone.streams, beside.streams, strict=True):
@@ -340,7 +357,7 @@ def with_equal_bits(lm: LocalModel) -> LocalModel:
     GPU there is none, and the page shows what rounding leaves."""
     if isinstance(lm.decoder, EqualBits) or lm.decoder.device.type != "cpu":
         return lm
-    return replace(lm, decoder=EqualBits(lm.decoder))
+    return replace(lm, decoder=EqualBits(own_decoder(lm)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,10 +371,10 @@ class LeakRow:
 @torch.inference_mode()
 def leak_row_said(lm: LocalModel, packed: PackedPrompts, end: int) -> LeakRow:
     """Run packed prompts, and keep the streams of the token `end`."""
-    layout = packed.layout
-    with record(lm.decoder) as seen:
-        hidden_TD = lm.decoder(layout.tokens, layout.positions, layout.mask)
-    said = Said(layout, label_logits(lm, hidden_TD[layout.ends], packed))
+    row = packed.row
+    with record(own_decoder(lm)) as seen:
+        hidden_TD = lm.decoder(row.tokens, row.positions, row.mask)
+    said = Said(row, label_logits(lm, hidden_TD[row.ends], packed))
     return LeakRow(said, [stream_TD[end] for stream_TD in by_layer(seen.residual)])
 
 
@@ -380,12 +397,12 @@ def read_said(shown: ShownQuestion) -> list[Said]:
     for number, names in enumerate(lists):
         label_ids = [prompts.label_ids[number]]
         layout = pack(prompts.prefix, [prompts.branches[number]])
-        said.append(whole_said(shown.lm, PackedPrompts(layout, label_ids), columns))
+        said.append(whole_said(shown.lm, PackedPrompts(row_of(layout), label_ids), columns))
         stops = shown.lines.stops([*names, NULL_OPTION])
         for first, last in pairwise(stops):
             mask = layout.mask.clone()
             mask[-1, first:last] = False
-            hidden_line = PackedPrompts(layout.replace(mask=mask), label_ids)
+            hidden_line = PackedPrompts(row_of(layout, mask), label_ids)
             said.append(whole_said(shown.lm, hidden_line, columns))
     return said
 
@@ -394,18 +411,18 @@ def read_said(shown: ShownQuestion) -> list[Said]:
 def whole_said(lm: LocalModel, packed: PackedPrompts, columns: list[int]) -> Said:
     """All that Read draws of one prompt: the attention weights of its end, and the logits of
     `columns` after each layer, read out as after the last one."""
-    decoder = lm.decoder
-    layout = packed.layout
-    end = int(layout.ends[0])
+    decoder = own_decoder(lm)
+    row = packed.row
+    end = int(row.ends[0])
     with record(decoder, attention=True) as seen:
-        hidden_TD = decoder(layout.tokens, layout.positions, layout.mask)
+        hidden_TD = decoder(row.tokens, row.positions, row.mask)
     logits_V = decoder.logits(hidden_TD[end]).double().cpu()
     weights_LHT = torch.stack([weights_HTT[:, end] for weights_HTT in by_layer(seen.attention)])
     lens = []
     for stream_TD in by_layer(seen.residual):
         normed_D = decoder.model.norm(stream_TD[end])
         lens.append(logits_of(lm, normed_D, columns))
-    said = Said(layout, label_logits(lm, hidden_TD[layout.ends], packed))
+    said = Said(row, label_logits(lm, hidden_TD[row.ends], packed))
     said.read[end] = {
         "count": len(logits_V),
         "total": float(logits_V.logsumexp(dim=0)),
@@ -448,8 +465,9 @@ class Lines:
                 raise self.joins()
             self.ids[text] = ids[len(first_ids) :]
         prompts = shown.prompts
-        for text, branch in zip(prompts.texts, prompts.branches, strict=True):
-            if self.encode(text) != prompts.prefix + branch:
+        for branch in prompts.branches:
+            whole = prompts.prefix + branch
+            if self.encode(self.lm.tokenizer.decode(whole)) != whole:
                 raise self.joins()
 
     def joins(self) -> InputError:
@@ -506,7 +524,7 @@ def as_json(all_answers: Sequence[Said]) -> dict[str, dict[str, Any]]:
     first one's logits stay."""
     answers: dict[str, dict[str, Any]] = {}
     for said in all_answers:
-        key = layout_key(said.layout)
+        key = row_key(said.row)
         if key not in answers:
             answers[key] = {"logits": {}, "read": {}, "apart": []}
         kept = answers[key]
@@ -523,9 +541,9 @@ def in_steps(weights: Tensor) -> dict[str, Any]:
     return {"shape": list(steps.shape), "steps": base64.b64encode(steps.tobytes()).decode()}
 
 
-def layout_key(layout: Layout) -> str:
+def row_key(row: PackedRow) -> str:
     """A hash of tokens, positions and mask, as recording.js takes it."""
-    tokens = ",".join(map(str, layout.tokens.tolist()))
-    positions = ",".join(map(str, layout.positions.tolist()))
-    cells = "".join(map(str, layout.mask.int().flatten().tolist()))
+    tokens = ",".join(map(str, row.tokens.tolist()))
+    positions = ",".join(map(str, row.positions.tolist()))
+    cells = "".join(map(str, row.mask.int().flatten().tolist()))
     return hashlib.sha256(f"{tokens}|{positions}|{cells}".encode()).hexdigest()

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minise.config import Config
 from minise.engines import token_counts
-from minise.lab.proof.symbols import CallSymbols, Symbols, raw, symbolic
-from minise.lm import LocalModel, Prompts
+from minise.errors import InputError
+from minise.lab.proof.symbols import VOCABULARY, CallSymbols, Symbols, raw, symbolic
+from minise.lm import LocalModel
+from minise.prompts import Prompts, check_prompts
 from minise.verify.comparison import Rows, one_prompt, rows_of
 from minise.verify.definition import defined
+from minise.verify.recording import own_decoder
 
 PROVED = """proved for all weights of this shape: in exact arithmetic separate computes each prompt
   as it is defined, alone, causal and within its windows, and packed and tree do what separate
@@ -74,6 +78,8 @@ class Prover:
     """Proves prompts for a model's config: it needs no weights. Runs of single prompts are kept."""
 
     def __init__(self, config: Config) -> None:
+        nothing: Any = None
+        self.lm = LocalModel("the model", config, nothing, nothing)
         plain = symbolic(config, Symbols)
         fixed = symbolic(config, Symbols, equal_bits=True)
         calls = symbolic(config, CallSymbols, equal_bits=True)
@@ -88,12 +94,14 @@ class Prover:
             "tree, equal bits": Claim("tree", calls, separate, bits),
         }
         self.known: dict[tuple[object, ...], Rows] = {}
+        self.symbol_of: dict[int, int] = {}
 
     @torch.inference_mode()
     def prove(self, prompts: Prompts, names: Sequence[str] | None = None) -> Proof:
         """Run the prompts on symbols for these claims, by default all, and compare every row of
         every token after each layer, those of the ends after the top layer and the final norm, and
         the label logits. Raises InputError for prompts or a mask that do not fit."""
+        prompts = self.renamed(prompts)
         rows: dict[str, int] = {}
         departures: dict[str, str] = {}
         same: dict[str, str] = {}
@@ -113,8 +121,24 @@ class Prover:
             if departure:
                 departures[name] = departure
         tokens = token_counts(prompts.prefix, prompts.branches)["separate"]
-        layers = self.claims["separate"].lm.config.num_hidden_layers
+        layers = own_decoder(self.claims["separate"].lm).config.num_hidden_layers
         return Proof(tokens, len(prompts.branches), layers, rows, departures, same)
+
+    def renamed(self, prompts: Prompts) -> Prompts:
+        """The prompts with the ids 0, 1, 2, ... in the order in which tokens come: what holds for
+        all weights holds for those of a smaller vocabulary."""
+        check_prompts(self.lm, prompts)
+
+        def rename(ids: Sequence[int]) -> list[int]:
+            return [self.symbol_of.setdefault(token, len(self.symbol_of)) for token in ids]
+
+        prefix = rename(prompts.prefix)
+        branches = [rename(branch) for branch in prompts.branches]
+        label_ids = [rename(ids) for ids in prompts.label_ids]
+        if len(self.symbol_of) > VOCABULARY:
+            what = f"{len(self.symbol_of):,} different tokens"
+            raise InputError(f"{what}, and a proof takes {VOCABULARY:,}; use a shorter question")
+        return Prompts(prefix, branches, label_ids)
 
     def _alone(self, run: Run, lm: LocalModel, prompts: Prompts) -> list[Rows]:
         """Each prompt's rows in a run of it alone."""

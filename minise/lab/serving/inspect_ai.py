@@ -11,9 +11,9 @@ from inspect_ai.util import LimitExceededError, collect
 from torch import float64, tensor
 
 from minise.errors import InputError, quote
-from minise.lab.serving.texts import TextModel, labels_of
-from minise.lm import LabelLogits
+from minise.lab.serving.texts import TextModel, labels_of, texts_of
 from minise.method import SelfEnsemble
+from minise.prompts import LabelLogits
 from minise.question import Question
 
 MORE = 5  # times as many tokens, where a label is missing
@@ -36,7 +36,8 @@ def self_ensemble(
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         user = state.user_prompt
         question = Question(user.text, [choice.value for choice in state.choices])
-        plan, prompts = method.prompts(TextModel(), question, seed + state.epoch - 1)
+        lm = TextModel()
+        plan, prompts = method.prompts(lm, question, seed + state.epoch - 1)
 
         async def ask_group(text: str, labels: str) -> LabelLogits:
             prompt = user.model_copy(deep=True)
@@ -44,7 +45,7 @@ def self_ensemble(
             messages = [prompt if message is user else message for message in state.messages]
             return await ask_labels(messages, labels, top_logprobs)
 
-        logits = await collect(*map(ask_group, prompts.texts, labels_of(prompts)))
+        logits = await collect(*map(ask_group, texts_of(lm, prompts), labels_of(prompts)))
         answer = method.answer(plan, logits)
         for i in range(len(question.choices)):
             state.choices.mark_choice(i, i == answer.prediction)

@@ -14,9 +14,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 
 from minise.errors import InputError, Unsuited, quote
-from minise.lab.serving.texts import TextModel, labels_of
-from minise.lm import LabelLogits, Prompts
+from minise.lab.serving.texts import TextModel, labels_of, texts_of
 from minise.method import GroupPlan, SelfEnsemble
+from minise.prompts import LabelLogits, Prompts
 from minise.question import Question
 
 SETTINGS = ("group_size", "trials", "null_option")
@@ -40,10 +40,10 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
     def question(self, doc: dict[str, Any]) -> Question:
         return Question(self.doc_to_text(doc), self.doc_to_choice(doc))
 
-    def prompts(self, doc: dict[str, Any]) -> tuple[GroupPlan, Prompts]:
+    def prompts(self, lm: TextModel, doc: dict[str, Any]) -> tuple[GroupPlan, Prompts]:
         """The plan of a question and its prompts: the same in every call."""
         seed = (self.config.metadata or {}).get("seed", 0)
-        return self.method().prompts(TextModel(), self.question(doc), seed)
+        return self.method().prompts(lm, self.question(doc), seed)
 
     def construct_requests(
         self, doc: dict[str, Any], ctx: str, apply_chat_template: bool = False, **kwargs: Any
@@ -59,9 +59,10 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
             problem = f"the chat template changes the question {quote(text)}"
             raise InputError(f"{problem}; leave --apply_chat_template out")
         delimiter = "" if apply_chat_template else self.config.target_delimiter
-        _, prompts = self.prompts(doc)
+        lm = TextModel()
+        _, prompts = self.prompts(lm, doc)
         requests: list[Instance] = []
-        for prompt, labels in zip(prompts.texts, labels_of(prompts), strict=True):
+        for prompt, labels in zip(texts_of(lm, prompts), labels_of(prompts), strict=True):
             for label in labels:
                 requests.append(
                     Instance(
@@ -81,7 +82,7 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
         values = torch.tensor([value for value, _ in results], dtype=torch.float64)
         if not values.isfinite().all():
             raise InputError("the model gives log-likelihoods that are not finite; use float32")
-        plan, prompts = self.prompts(doc)
+        plan, prompts = self.prompts(TextModel(), doc)
         total = torch.zeros((), dtype=torch.float64)
         sizes = [len(ids) for ids in prompts.label_ids]
         logits = [LabelLogits(labels, total) for labels in values.split(sizes)]

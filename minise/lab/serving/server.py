@@ -20,9 +20,9 @@ from minise.errors import InputError, quote
 from minise.lab.data.kinds import OBJECT, TEXT, WHOLE, Kind, list_of, number_from, whole_from
 from minise.lab.serving import say
 from minise.lab.serving.http import KEY, Http, Misread, Refused
-from minise.lm import LabelLogits, Limits, Prompts, check_prompts
 from minise.loading.checkpoint import Elsewhere
 from minise.loading.source import find_folder
+from minise.prompts import LabelLogits, Limits, Prompts, check_prompts
 from minise.tokenizer import Tokenizer
 
 AT_START = 10.0  # seconds in which a server must say what it runs

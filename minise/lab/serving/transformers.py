@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from minise.attention import within
-from minise.engines import Ids, separate
+from minise.engines import AnyDecoder, Ids, separate
 from minise.errors import InputError, Unsuited, one_line
 from minise.lab.serving import say
-from minise.layout import Tree, causal_mask, pack
+from minise.layout import Layout, causal_mask, pack
 from minise.lm import LocalModel
 from minise.loading.checkpoint import Elsewhere
 from minise.loading.config_json import FULL, SLIDING
@@ -120,7 +120,7 @@ class TransformersDecoder:
     """A model of the library, called as model.Decoder is.
 
     What a call gives are logits, by the library's own output layer, because some families scale or
-    cap them there. So `logits` only chooses columns.
+    cap them there. So `logits` has nothing to do.
     """
 
     def __init__(self, model: Any) -> None:
@@ -192,9 +192,9 @@ class TransformersDecoder:
         added.masked_fill_(~mask_TT, torch.finfo(self.dtype).min)
         return added.to(self.device)
 
-    def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The columns of what a call gave: (R, V), or (R, len(columns))."""
-        return hidden if columns is None else hidden[..., columns]
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What a call gave: (R, V)."""
+        return hidden
 
 
 def is_one_prompt(positions: Tensor, mask: Tensor) -> bool:
@@ -240,7 +240,7 @@ class TransformersModel(LocalModel):
             logits_GV = self.packed_logits(layout)
         return separate(self.decoder, prefix, branches) if logits_GV is None else logits_GV
 
-    def packed_logits(self, layout: Tree) -> Tensor | None:
+    def packed_logits(self, layout: Layout) -> Tensor | None:
         """The logits (G, V) at the ends of a packed pass; None where the model packs wrongly."""
         T = len(layout.tokens)
         if self.packing.wrong_from <= T:
@@ -260,7 +260,7 @@ class TransformersModel(LocalModel):
         return logits_GV
 
 
-def error_of_packing(decoder: TransformersDecoder, layout: Tree, logits_GV: Tensor) -> float:
+def error_of_packing(decoder: AnyDecoder, layout: Layout, logits_GV: Tensor) -> float:
     """How wrong the logits at the last row of a packed pass are, as a share of how wrong they are
     without the mask. 1 is a model that does not read the mask at all."""
     last = int(layout.ends.argmax())  # the farthest by index from what all prompts begin with

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minise.errors import InputError, Unsuited, one_line
-from minise.lm import LanguageModel
+from minise.prompts import LanguageModel
 
 MOST_BYTES = 20 << 20  # of a file; a rendered prompt has at most so many characters
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from minise.errors import InputError, Unsuited
 from minise.lab.writing.chat import stop_tokens
 from minise.layout import pack
-from minise.lm import LanguageModel, Prompts, check_finite, check_prompts
+from minise.lm import check_finite
 from minise.model import Decoder
+from minise.prompts import LanguageModel, Prompts, check_prompts
 
 
 @dataclass(frozen=True)

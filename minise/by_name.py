@@ -1,0 +1,64 @@
+"""What is found by its name when it is asked for: the one file here that names the lab.
+
+No file of the reference imports minise/lab. A command, an option or a public name of it is looked
+up in these tables, and its code is imported at that moment. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# What an option or a call asks for -> module:object.
+LAB = {
+    "--equal-bits": "minise.lab.equal_bits.decoder:EqualBits",
+    "--equal-bits, before torch": "minise.lab.equal_bits.strict:ask_for",
+    "--file": "minise.lab.data.tasks:load_tasks",
+    "--grouping": "minise.lab.methods.groupings:grouping_named",
+    "--method": "minise.lab.methods.registry:methods_to_ask",
+    "--template": "minise.lab.methods.templates:template_named",
+    "--quantize nf4": "minise.lab.quantize:pack_layers",
+    "--model server:": "minise.lab.serving.server:connect",
+    "--model transformers:": "minise.lab.serving.transformers:load",
+    "verify --equal-bits": "minise.lab.proof.command:measured",
+    "verify --proof": "minise.lab.proof.command:proved",
+    "verify --model server:": "minise.lab.serving.command:served",
+}
+
+# A command -> its module, and what the overview says of it.
+COMMANDS = {
+    "ask": ("minise.commands.ask", "answer a question by Self-Ensemble and by standard inference"),
+    "eval": ("minise.lab.commands.eval", "measure methods on a data set"),
+    "report": ("minise.lab.commands.report", "tables and pictures of finished runs"),
+    "verify": ("minise.commands.verify", "check on this machine that packed equals separate"),
+    "check": ("minise.lab.commands.check", "check a packed row of another program"),
+    "explain": ("minise.lab.commands.explain", "write a page that shows the mask token by token"),
+}
+
+# Where the names of `import minise` live.
+PUBLIC = {
+    "minise.config": "Config",
+    "minise.errors": "InputError",
+    "minise.grouping": "Groups",
+    "minise.layout": "Layout pack",
+    "minise.lm": "LocalModel branch_logits",
+    "minise.loading.checkpoint": "load",
+    "minise.method": "Answer Group Method SelfEnsemble Standard ask",
+    "minise.public": "self_ensemble standard",
+    "minise.model": "Decoder",
+    "minise.prompts": "LabelLogits LanguageModel Prompts",
+    "minise.question": "Question",
+    "minise.template": "Template",
+    "minise.verify.recording": "record",
+    "minise.verify.training": "packed_loss",
+    "minise.lab.packing.guard": "guard",
+    "minise.lab.packing.judging": "check",
+    "minise.lab.page.explain": "Page explain",
+    "minise.lab.writing.generation": "Generation generate",
+}
+
+
+def from_lab(asked: str) -> Any:
+    """The object that the table LAB has for what was asked."""
+    module, _, name = LAB[asked].partition(":")
+    return getattr(import_module(module), name)

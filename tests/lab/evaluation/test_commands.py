@@ -1,0 +1,204 @@
+"""minise eval and report from the command line."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from minise.commands.cli import main
+from minise.lab.data.datasets import DATASETS
+from minise.lab.data.miniature import WORLDS
+from minise.lab.evaluation.experiments import EXPERIMENTS
+from minise.lab.evaluation.rows import read_answers
+from minise.lab.methods.registry import METHODS
+from tests.lab.evaluation.conftest import lines
+
+SMALL = "eval --task miniature --limit 3 --cut-to 4 --trials 1 --method"
+Capture = pytest.CaptureFixture[str]
+
+
+def run(words: str, *more: str) -> int:
+    return main([*words.split(), *more])
+
+
+def test_an_evaluation_ends_with_its_report(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "run"
+    assert run(f"{SMALL} standard,self-ensemble(trials=2) --group-size 2 -o", str(folder)) == 0
+    out = capsys.readouterr().out
+    assert "self-ensemble(trials=2) - standard" in out
+    assert "not a full run" in " ".join(out.split())
+    content = json.loads((folder / "results.json").read_text())
+    (task,) = content["config"]["tasks"].values()
+    assert task["options"] == {"group_size": 2, "trials": 1, "orders": 1}
+    assert task["methods"]["self-ensemble(trials=2)"]["settings"]["trials"] == 2
+    assert content["config"]["limit"] == 3
+
+
+def test_the_method_named_first_comes_first(tmp_path: Path) -> None:
+    assert run(f"{SMALL} vector-scaling(folds=3),self-ensemble -o", str(tmp_path)) == 0
+    content = json.loads((tmp_path / "results.json").read_text())
+    names = ["vector-scaling(folds=3)", "self-ensemble", "standard"]
+    assert list(content["results"]["miniature-k4"]) == names
+    assert {one["b"] for one in content["differences"]["miniature-k4"]} == {names[0]}
+
+
+def test_options_reach_the_methods(tmp_path: Path) -> None:
+    words = f"{SMALL} self-ensemble --grouping independent --no-null-option --engine separate"
+    words += " --keep-groups --keep-text --seed 1,2 --question-seed 0 -o"
+    assert run(words, str(tmp_path)) == 0
+    rows = read_answers(tmp_path / "samples-miniature-k4-self-ensemble.jsonl")
+    assert [row.seed for row in rows] == [1, 1, 1, 2, 2, 2]
+    assert [row.id for row in rows[:3]] == [row.id for row in rows[3:]]
+    assert all(row.null is None and len(row.groups) == 1 for row in rows)
+    assert all(row.choices for row in rows)
+    assert json.loads((tmp_path / "run.json").read_text())["seeds"] == [1, 2]
+
+
+def test_the_engine_and_equal_bits_are_those_of_the_run(tmp_path: Path, capsys: Capture) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("from minise.engines import packed as own\n")
+    packed, own = tmp_path / "packed", tmp_path / "own"
+    words = f"{SMALL} standard,self-ensemble --equal-bits"
+    assert run(f"{words} --engine packed -o", str(packed)) == 0
+    assert "equal bits, engine packed;" in capsys.readouterr().out
+    assert run(f"{words} --engine {mine}:own -o", str(own)) == 0
+    for method in ("standard", "self-ensemble"):
+        name = f"samples-miniature-k4-{method}.jsonl"
+        assert lines(own / name) == lines(packed / name)
+    what = json.loads((own / "run.json").read_text())
+    assert what["equal_bits"] is True
+    assert what["tasks"]["miniature-k4"]["methods"]["standard"]["engine"] == f"{mine}:own"
+
+
+@pytest.mark.slow
+def test_the_ablation_has_a_column_for_each_part_that_is_left_out(tmp_path: Path) -> None:
+    words = "eval --experiment ablation --task miniature --limit 3 --trials 2 -o"
+    assert run(words, str(tmp_path)) == 0
+    methods = json.loads((tmp_path / "run.json").read_text())["tasks"]["miniature"]["methods"]
+    assert {name: (one["kind"], one["engine"]) for name, one in methods.items()} == {
+        "standard": ("standard", "tree"),
+        "without-mask": ("self-ensemble", "without-mask"),
+        "without-positions": ("self-ensemble", "without-positions"),
+        "self-ensemble": ("self-ensemble", "tree"),
+    }
+    report = (tmp_path / "report.md").read_text()
+    assert re.search(r"task +\| standard +\| without-mask +\| without-positions +\| self-", report)
+    rows = {name: lines(tmp_path / f"samples-miniature-{name}.jsonl") for name in methods}
+    for name in ("without-mask", "without-positions"):
+        assert rows[name][0]["probabilities"] != rows["self-ensemble"][0]["probabilities"]
+
+
+def test_each_seed_draws_its_questions_unless_told_otherwise(tmp_path: Path) -> None:
+    assert run(f"{SMALL} standard --seed 1,2 -o", str(tmp_path)) == 0
+    rows = read_answers(tmp_path / "samples-miniature-k4-standard.jsonl")
+    assert rows[0].id != rows[3].id
+
+
+def test_shards_are_joined_by_a_report(tmp_path: Path, capsys: Capture) -> None:
+    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+    assert run(f"{SMALL} standard --equal-bits -o {whole}") == 0
+    for i in (0, 1):
+        assert run(f"{SMALL} standard --equal-bits --shard {i}/2 -o {parts}") == 0
+        if i == 0:
+            assert run(f"report {parts}") == 2
+            assert "--shard 1/2" in capsys.readouterr().err
+    assert run(f"report {parts}") == 0
+    name = "samples-miniature-k4-standard.jsonl"
+    assert lines(Path(parts) / name) == lines(Path(whole) / name)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("eval -o DIR", "--task"),
+        ("eval --task miniature -o DIR", "--method"),
+        ("eval --task miniature --method standard", "--output"),
+        ("eval --task miniature --method nothing -o DIR", "nothing"),
+        ("eval --task miniature --method standard,standard -o DIR", "standard"),
+        ("eval --task miniature --method self-ensemble(m=3) -o DIR", '"m"'),
+        ("eval --task miniature --method ./no.py:Mine -o DIR", "no.py"),
+        ("eval --task no.csv --method standard -o DIR", "no.csv"),
+        ("eval --task miniature --method standard --experiment main -o DIR", "--experiment"),
+        ("eval --experiment nothing -o DIR", "nothing"),
+        ("eval --task miniature --method standard --limit 0 -o DIR", "0"),
+        ("eval --task miniature --method standard --cut-to 1,x -o DIR", "--cut-to"),
+        ("eval --task miniature --method standard --seed 1,1 -o DIR", "--seed"),
+        ("eval --task miniature --method standard --seed , -o DIR", "--seed"),
+        ("eval --task miniature --method standard --engine fast -o DIR", "fast"),
+        ("eval --experiment efficiency --task miniature --engine tree -o DIR", "--engine"),
+        ("eval --experiment ablation --task miniature --engine packed -o DIR", "--engine"),
+        ("eval --task miniature --method standard --engine no.py:mine -o DIR", "no.py"),
+        ("eval --task miniature --method without-mask --limit 2 -o DIR", "without-mask"),
+        ("eval --task miniature --method standard --shard 2/2 -o DIR", "--shard"),
+        ("eval --task miniature --method standard --shard 1 -o DIR", "--shard"),
+        ("eval --task miniature --method standard --shard 0/1000000000 -o DIR", "100,000"),
+        ("eval --task miniature --method first-trials(trials=9) --trials 8 -o DIR", "9 trials"),
+        ("eval --task miniature --method first-trials(of=dirichlet) -o DIR", "dirichlet"),
+        ("eval --task miniature --method self-ensemble --grouping odd --limit 2 -o DIR", "odd"),
+        ("eval --task miniature --method reasoning --limit 2 -o DIR", "reasoning"),
+        ("eval --task miniature --method standard --limit 2 -o FILE/run", "FILE"),
+        ("report DIR", "no run"),
+        ("report", "DIR"),
+        ("report FILE", "FILE"),
+    ],
+)
+def test_unusable_input_is_one_line(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: str, named: str
+) -> None:
+    (tmp_path / "FILE").touch()
+    model = "" if words.startswith("report") else f" --model {Path('weights/tiny-llama').resolve()}"
+    monkeypatch.chdir(tmp_path)
+    assert run(words + model) == 2
+    err = capsys.readouterr().err.strip()
+    assert named in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("--help", [*DATASETS, *WORLDS]),
+        ("--task miniature --method x -o x", METHODS),
+        ("--experiment x -o x", EXPERIMENTS),
+        ("-o x", EXPERIMENTS),
+    ],
+)
+def test_all_names_are_listed(capsys: Capture, words: str, names: Iterable[str]) -> None:
+    run(f"eval {words}")
+    shown = capsys.readouterr()
+    for name in names:
+        assert re.search(rf"\s{re.escape(name)}[,.;\s]", shown.out + shown.err), name
+
+
+def test_without_the_extra_it_is_named(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert run(f"{SMALL} standard -o", str(tmp_path)) == 2
+    assert run("report", str(tmp_path)) == 2
+    assert capsys.readouterr().err.count("minise[eval]") == 2
+
+
+def test_a_run_with_another_tokenizer_is_another_run(tmp_path: Path, capsys: Capture) -> None:
+    """Its prompts are other ids: of a server nothing else would tell the two apart."""
+    other = Path(shutil.copytree("weights/tiny-llama", tmp_path / "other"))
+    content = json.loads((other / "tokenizer.json").read_text("utf-8"))
+    content["added_tokens"][0]["special"] = not content["added_tokens"][0]["special"]
+    words = f"{SMALL} standard -o {tmp_path / 'run'} --model {other}"
+    assert run(words) == 0
+    (other / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    assert run(words) == 2
+    assert "tokenizer is" in capsys.readouterr().err
+
+
+def test_questions_without_answers_are_said_before_they_run(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("question,A,B,kind\nWhich is a bird?,wren,oak,wren\n")
+    assert run(f"eval --task {file} --method standard -o {tmp_path / 'run'}") == 0
+    assert "mine: no question has an answer, so nothing is scored" in capsys.readouterr().err

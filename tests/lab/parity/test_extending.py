@@ -1,0 +1,99 @@
+"""The SmolLM3 and the fused weights of docs/extending.md against the reference library's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
+
+import minise
+from minise.loading.config_json import read_config
+from tests.lab.support.extending import ROOT, SECTIONS, patched_package, run_patched
+from tests.reference.support.reference import SIZES, reference_logits, runs, write_checkpoint
+
+# One layer of three is not rotated. (By default it would be every fourth.)
+SMOLLM3: dict[str, Any] = {
+    **SIZES,
+    "model_type": "smollm3",
+    "no_rope_layers": [1, 0, 1],
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),  # outside of 96 tokens
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+}
+
+LOGITS = """
+import torch
+from safetensors.torch import load_file, save_file
+
+from minise import load
+
+decoder = load("checkpoint", dtype=torch.float32).decoder
+given = load_file("runs.safetensors")
+names = {name.partition(".")[0] for name in given}
+inputs = {n: [given[f"{n}.{part}"] for part in ("tokens", "positions", "mask")] for n in names}
+save_file({n: decoder.logits(decoder(*inputs[n])) for n in names}, "logits.safetensors")
+"""
+
+
+def test_its_logits_are_the_librarys(tmp_path: Path) -> None:
+    """On a plain prompt, where the library masks by itself, and on a packed one."""
+    folder = patched_package(tmp_path)
+    checkpoint = write_checkpoint(SMOLLM3, folder / "checkpoint")
+    names = load_file(checkpoint / "model.safetensors").keys()
+    assert "lm_head.weight" not in names  # its output is tied, unless config.json says otherwise
+    given = runs()
+    parts = ("tokens", "positions", "mask")
+    save_file(
+        {
+            f"{name}.{part}": value
+            for name, values in given.items()
+            for part, value in zip(parts, values, strict=True)
+        },
+        folder / "runs.safetensors",
+    )
+    run_patched(folder, "-c", LOGITS)
+    ours = load_file(folder / "logits.safetensors")
+    for name, (tokens, positions, mask) in given.items():
+        library_mask = None if name == "causal" else mask
+        expected = reference_logits(checkpoint, tokens, positions, library_mask, torch.float32)
+        assert expected.abs().max() > 5
+        assert (ours[name] - expected).abs().max() <= 1e-4, name
+
+
+def test_fused_weights_are_split_as_the_page_says(tmp_path: Path) -> None:
+    """Of Phi-3, which is a LLaMA with them."""
+    raw = {**SIZES, "model_type": "phi3", "pad_token_id": None, "tie_word_embeddings": False}
+    checkpoint = write_checkpoint(raw, tmp_path)
+    state = load_file(checkpoint / "model.safetensors")
+    config = read_config({**SIZES, "model_type": "llama"})
+    [block] = [text for language, text in SECTIONS["A model family"] if language == "python"]
+    exec(block, {"state": state, "config": config})
+    decoder = minise.Decoder(config).requires_grad_(False)
+    decoder.load_state_dict(state)
+    tokens, positions, mask = runs()["causal"]
+    expected = reference_logits(checkpoint, tokens, positions, None, torch.float32)
+    assert expected.abs().max() > 5
+    assert (decoder.logits(decoder(tokens, positions, mask)) - expected).abs().max() <= 1e-4
+
+
+def test_an_engine_that_calls_the_decoder_alone_runs_on_the_librarys_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`blind` of the page, on minise's decoder, on that with equal bits, and on the library's."""
+    [text] = [
+        text for _, text in SECTIONS["An engine of your own"] if text.startswith("# blind.py")
+    ]
+    (tmp_path / "blind.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    folder = ROOT / "weights" / "tiny-llama"
+    question = minise.Question("Which is a bird?", ["wren", "trout", "oak", "quartz"])
+    answers = []
+    for source, equal_bits in ((folder, False), (folder, True), (f"transformers:{folder}", False)):
+        lm = minise.load(source, dtype="float32", engine="blind.py:blind", equal_bits=equal_bits)
+        answers.append(minise.self_ensemble(lm, question, group_size=2).probabilities)
+    seeing = minise.self_ensemble(minise.load(folder), question, group_size=2).probabilities
+    assert (answers[0] - answers[1]).abs().max() < 1e-5
+    assert (answers[0] - answers[2]).abs().max() < 1e-5
+    assert (answers[0] - seeing).abs().max() > 1e-2
