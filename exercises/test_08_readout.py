@@ -28,7 +28,8 @@ def test_the_examples_are_true(exercise: ModuleType) -> None:
 
 def test_the_labels_of_the_model_that_ships(exercise: ModuleType, lm: minise.LocalModel) -> None:
     _, prompts = minise.SelfEnsemble(group_size=2, trials=1).prompts(lm, QUESTION)
-    for text, expected in zip(prompts.texts, prompts.label_ids, strict=True):
+    for branch, expected in zip(prompts.branches, prompts.label_ids, strict=True):
+        text = lm.tokenizer.decode([*prompts.prefix, *branch])
         labels = [" A", " B", " C"][: len(expected)]
         got = exercise.label_ids(lambda text: lm.tokenizer.encode([text])[0], text, labels)
         words = f"after {text[-10:]!r} the ids of {labels} are {expected}"

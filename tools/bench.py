@@ -35,6 +35,7 @@ from minise.engines import token_counts
 from minise.grouping import random_partitions
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.prompts import Prompts
+from minise.verify.recording import own_decoder
 from minise.verify.verify import in_words
 from tools import markdown
 from tools.costs import by_tree
@@ -112,6 +113,12 @@ def prompts_of(work: Work, vocab_size: int, seed: int = 0) -> Prompts:
     return Prompts(question, branches, [LABELS] * len(branches))
 
 
+def labels_after(lm: LocalModel, prompts: Prompts, engine: str) -> Tensor:
+    """The logits of the labels after each prompt: (G, L)."""
+    logits_GV = branch_logits(lm, prompts.prefix, prompts.branches, engine)
+    return logits_GV[:, LABELS]
+
+
 def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     """The engines, separate for short questions alone; on a CPU the tree with equal bits, on a GPU
     tree and packed by FlexAttention, whose mask is made in each pass."""
@@ -122,29 +129,29 @@ def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
         engines.append("separate")
     ways: dict[str, Way] = {}
     for engine in engines:
-        ways[engine] = partial(branch_logits, lm, prefix, branches, engine, LABELS)
+        ways[engine] = partial(labels_after, lm, prompts, engine)
     if lm.decoder.device.type == "cpu":
-        equal = replace(lm, decoder=EqualBits(lm.decoder))
-        ways["tree, equal bits"] = partial(branch_logits, equal, prefix, branches, "tree", LABELS)
+        equal = replace(lm, decoder=EqualBits(own_decoder(lm)))
+        ways["tree, equal bits"] = partial(labels_after, equal, prompts, "tree")
         return ways
     # transformers' FlexAttention gets a mask that is there: so does this.
     tree = pack(prefix, branches, tree=True)
     laid_out = tree.tokens, tree.positions, tree.mask, tree.ends
-    labels = torch.tensor(LABELS, device=lm.decoder.device)
-    ways["tree, laid out before"] = lambda: lm.decoder.logits(lm.decoder(*laid_out), labels)
+    ways["tree, laid out before"] = lambda: lm.decoder.logits(lm.decoder(*laid_out))[:, LABELS]
     flex = replace(lm, decoder=FlexDecoder(lm.decoder))
     for engine in ("tree", "packed"):
         name = f"{engine}, FlexAttention"
-        ways[name] = partial(branch_logits, flex, prefix, branches, engine, LABELS)
+        ways[name] = partial(labels_after, flex, prompts, engine)
     return ways
 
 
 def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     """The products that a pass over the tree cannot do without: the linear layers on as many rows,
-    with the model's own weights and pieces, and attention as one full call with as many pairs of a
+    with the model's own weights, and attention as one full call with as many pairs of a
     query and a key as the mask has. No norm, rotation, activation, mask or copy."""
     tree = pack(prompts.prefix, prompts.branches, tree=True)
-    config = lm.config
+    decoder = own_decoder(lm)
+    config = decoder.config
     T, heads, h = len(tree.tokens), config.num_attention_heads, config.head_dim
     ends = len(tree.ends)
     side = round(int(tree.mask.sum()) ** 0.5)
@@ -158,10 +165,9 @@ def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     q = numbers(1, heads, side, h)
     k = numbers(1, config.num_key_value_heads, side, h)
     v = numbers(1, config.num_key_value_heads, side, h)
-    labels = torch.tensor(LABELS, device=lm.decoder.device)
 
     def run() -> Tensor:
-        layers = lm.decoder.model.layers
+        layers: Any = decoder.model.layers
         for i, layer in enumerate(layers):
             rows = ends if i == len(layers) - 1 else len(x)  # the top layer has few queries
             attention = layer.self_attn
@@ -171,13 +177,10 @@ def floor_way(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
             if rows == len(x):
                 F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
             attention.o_proj(read[:rows])
-            piece = layer.mlp.piece if lm.decoder.device.type == "cpu" else rows
-            for start in range(0, rows, piece):
-                part = slice(start, min(start + piece, rows))
-                layer.mlp.gate_proj(x[part])
-                layer.mlp.up_proj(x[part])
-                layer.mlp.down_proj(inner[part])
-        return lm.decoder.logits(x[:ends], labels)
+            layer.mlp.gate_proj(x[:rows])
+            layer.mlp.up_proj(x[:rows])
+            layer.mlp.down_proj(inner[:rows])
+        return decoder.logits(x[:ends])[:, LABELS]
 
     return {FLOOR: run}
 

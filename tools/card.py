@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from minise import LocalModel, load, pack
-from minise.lab.evaluation.pipeline import join, tokens_of
+from minise.lab.evaluation.pipeline import join, most_together, tokens_of
 from minise.lab.files import write_file
 from minise.layout import Layout
 from minise.loading.config_json import read_config
@@ -88,7 +88,7 @@ def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
     found: dict[str, Any] = {"TFLOP/s of the best product": round(best, 3)}
     for name, goal in GOALS.items():
         one = questions(name, lm.config.vocab_size, 1)
-        count = ceil(lm.limits.together / tokens_of(lm, one))  # one more joins while there is room
+        count = ceil(most_together(lm) / tokens_of(lm, one))  # one more joins while there is room
         prompts = questions(name, lm.config.vocab_size, count)
         tree = pack(prompts.prefix, prompts.branches, tree=True)
         way = partial(lm.ends, prompts.prefix, prompts.branches)

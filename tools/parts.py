@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from minise import LocalModel, attention, load, pack
 from minise.commands.options import QUESTION
@@ -51,20 +50,11 @@ def parts(lm: LocalModel) -> Ways:
     """What `lm.logits` does for a question, step by step, and what comes before it."""
     prompts = prompts_of(lm)
     hidden = lm.ends(prompts.prefix, prompts.branches)
-    labels: set[int] = set()
-    for ids in prompts.label_ids:
-        labels.update(ids)
-    columns = torch.tensor(sorted(labels))
-
-    def total() -> Tensor:
-        return lm.decoder.logits(hidden).float().logsumexp(dim=-1)
-
     return {
         "groups and their tokens": partial(prompts_of, lm),
         "tree, mask and positions": partial(pack, prompts.prefix, prompts.branches, tree=True),
         "these, and the pass": partial(lm.ends, prompts.prefix, prompts.branches),
-        "logits of the labels": partial(lm.decoder.logits, hidden, columns),
-        "total over the vocabulary": total,
+        "logits of the labels, and the total": partial(lm.read_labels, hidden, prompts.label_ids),
         "all": lambda: lm.logits(prompts_of(lm)),
     }
 

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minise.model import MLP
+
 VALUES = 64  # in a block
 # Quantiles of a normal distribution, ascending.
 LEVELS = torch.tensor(
@@ -82,6 +84,19 @@ class Packed(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
+class WholeMLP(nn.Module):
+    """The MLP `plain`, which takes all tokens at once: its weights are unpacked for each call."""
+
+    def __init__(self, plain: MLP) -> None:
+        super().__init__()
+        self.gate_proj = plain.gate_proj
+        self.up_proj = plain.up_proj
+        self.down_proj = plain.down_proj
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
 def count_weights(decoder: Any) -> int:
     """How many numbers the weights of any decoder are, those in 4 bits too."""
     count = sum(parameter.numel() for parameter in decoder.parameters())
@@ -93,7 +108,10 @@ def count_weights(decoder: Any) -> int:
 
 
 def pack_layers(layers: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-    """Put `Packed` in place of all linear layers."""
+    """Put `Packed` in place of all linear layers, and `WholeMLP` in place of all MLPs."""
+    for name, layer in list(layers.named_modules()):
+        if isinstance(layer, MLP):
+            layers.set_submodule(name, WholeMLP(layer))
     for name, layer in list(layers.named_modules()):
         if isinstance(layer, nn.Linear):
             blocks = pack_weight(layer.weight.to(device))

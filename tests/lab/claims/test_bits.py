@@ -28,7 +28,7 @@ from minise.engines import ENGINES
 from minise.lab.equal_bits import attention
 from minise.lab.equal_bits.attention import BLOCK, FEW, numbers_of_queries
 from minise.lab.equal_bits.decoder import EqualBits
-from minise.lab.equal_bits.layers import FixedRotary, FixedSiLU, linear
+from minise.lab.equal_bits.layers import angles_by_block, linear, silu
 from minise.lab.equal_bits.probe import NUMBERS
 from minise.lab.evaluation.pipeline import join
 from minise.layout import causal_mask
@@ -96,23 +96,22 @@ def test_a_row_of_the_norm(draw: Callable[..., Tensor], dtype: torch.dtype) -> N
 
 def test_a_row_of_what_is_computed_element_by_element(draw: Callable[..., Tensor]) -> None:
     """Of the activation and its product with the gate, and the sum with the stream."""
-    activation = FixedSiLU()
     for size in (7, 48, 129, 4864):
-        rows_stay(lambda x: activation(x) * x + x, draw, size, many=(1, 3, 64, 192, 640))
+        rows_stay(lambda x: silu(x) * x + x, draw, size, many=(1, 3, 64, 192, 640))
 
 
 def test_a_row_of_the_rotation(draw: Callable[..., Tensor], dtype: torch.dtype) -> None:
     """Its angles are computed beside those of other positions, its heads turned beside others."""
     for head_dim in (6, 16, 20):
         config = read_config({**SIZES, "model_type": "llama", "head_dim": head_dim})
-        angles, at = FixedRotary(config), torch.arange(BLOCK) * 7
+        at = torch.arange(BLOCK) * 7
         rows = draw(BLOCK, 4, head_dim)
-        expected = rotate(rows, *angles(at, dtype))
+        expected = rotate(rows, *angles_by_block(config, at, dtype))
         for number in (1, 3, *MANY):
             places = torch.randperm(number, generator=torch.Generator().manual_seed(1))[:BLOCK]
             positions = torch.full((number,), 900).index_copy(0, places, at[: len(places)])
             among = draw(number, 4, head_dim).index_copy(0, places, rows[: len(places)])
-            turned = rotate(among, *angles(positions, dtype))
+            turned = rotate(among, *angles_by_block(config, positions, dtype))
             assert torch.equal(turned[places], expected[: len(places)])
 
 

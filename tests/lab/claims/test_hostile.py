@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minise import LocalModel, Question, SelfEnsemble, branch_logits, generate, load
-from minise.lab.equal_bits.layers import FixedSiLU
+from minise.lab.equal_bits.layers import silu as fixed_silu
 from minise.lab.equal_bits.probe import Shape, measure, numbers_for
 from minise.lab.evaluation.pipeline import join
 from minise.lab.writing import generation
@@ -121,9 +121,6 @@ class TestPlanted:
         for engine in ("separate", "packed", "tree"):
             plain = branch_logits(planted.plain, prefix, branches, engine)
             assert (plain - expected).abs().max() <= ROUNDING[lm.decoder.dtype]
-        together = branch_logits(lm, prefix, branches, columns=range(100, 170))
-        alone = branch_logits(lm, prefix, branches[:1], "separate", columns=[105])
-        assert torch.equal(alone[0, 0], together[0, 5])
 
     def test_what_is_written_does_not_depend_on_what_is_written_beside_it(
         self, planted: Planted, monkeypatch: pytest.MonkeyPatch
@@ -190,7 +187,7 @@ def test_an_activation_at_any_place(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-            assert [moved(width, dtype, FixedSiLU()) for width in (7, 41, 129)] == [[]] * 3
+            assert [moved(width, dtype, fixed_silu) for width in (7, 41, 129)] == [[]] * 3
     torch.set_num_threads(before)
 
     def silu(x: Tensor) -> Tensor:
@@ -203,4 +200,4 @@ def test_an_activation_at_any_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(F, "silu", silu)
     assert moved(41, torch.float32, F.silu) != []
-    assert moved(41, torch.float32, FixedSiLU()) == []
+    assert moved(41, torch.float32, fixed_silu) == []

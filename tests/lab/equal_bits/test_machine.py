@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minise.lab.equal_bits import probe
+from minise.lab.equal_bits import probe, remembered
 from minise.lab.equal_bits.probe import Shape, numbers_for
 from minise.loading import machine
 from minise.verify.verify import in_words
@@ -26,10 +26,12 @@ CHANGES: dict[str, Callable[[Patch], None]] = {
     "a variable of OpenMP": lambda patch: patch.setenv("OMP_NUM_THREADS", "7"),
     "torch": lambda patch: patch.setattr(torch, "__version__", "9.9.9"),
     "its build": lambda patch: patch.setattr(torch.__config__, "show", lambda: "another"),
-    "the system": lambda patch: patch.setattr(machine.platform, "platform", lambda: "another"),
+    "the system": lambda patch: patch.setattr(remembered.platform, "platform", lambda: "another"),
     "the processor": lambda patch: patch.setattr(machine, "processor", lambda: "another"),
     "instructions": lambda patch: patch.setattr(machine, "instructions", lambda: "another"),
-    "the rules of the probe": lambda patch: patch.setattr(machine, "FORMAT", machine.FORMAT + 1),
+    "the rules of the probe": lambda patch: patch.setattr(
+        remembered, "FORMAT", remembered.FORMAT + 1
+    ),
 }
 
 
@@ -107,7 +109,7 @@ def test_a_replaced_kernel_is_neither_looked_up_nor_stored(
 def test_no_test_writes_to_the_users_cache() -> None:
     """Every test, and every process that a test starts, uses a temporary folder of this session."""
     assert Path(os.environ["XDG_CACHE_HOME"]).name.startswith("minise-tests-")
-    assert machine._file("one").parents[1] == Path(os.environ["XDG_CACHE_HOME"])
+    assert remembered._file("one").parents[1] == Path(os.environ["XDG_CACHE_HOME"])
 
 
 def test_the_facts_name_processor_instructions_torch_and_variables(monkeypatch: Patch) -> None:

@@ -9,8 +9,8 @@ import torch
 from minise.commands.options import QUESTION
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.verify import verify as verify_module
-from minise.verify.comparison import DEFINED, PACKED, Difference, widened
-from minise.verify.verify import verify
+from minise.verify.comparison import Difference, widened
+from minise.verify.verify import DEFINED, PACKED, verify
 from tests.lab.equal_bits.planted import OF_BITS, WINDOWED
 from tests.reference.support.tiny import ALL_FAMILIES
 from tests.reference.verify.cases import BIRD, Models, each_dtype, group_prompts

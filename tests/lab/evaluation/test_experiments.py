@@ -39,9 +39,10 @@ def test_the_arms_of_splitting_list_each_choice_equally_often_but_for_presence(
         listed = [choice for group in plan.groups.flat for choice in group]
         times = 1 if variant.name == "presence-mmlu" else 5
         assert sorted(listed) == sorted([*range(20)] * times)
-        has_null = [text.count("None of the above") for text in prompts.texts]
+        texts = [lm.tokenizer.decode([*prompts.prefix, *branch]) for branch in prompts.branches]
+        has_null = [text.count("None of the above") for text in texts]
         assert set(has_null) == {int(variant.name != "full-list-mmlu")}
-        assert "A. choice" in prompts.texts[0]
+        assert "A. choice" in texts[0]
 
 
 def test_the_arms_of_the_verdict_list_each_choice_in_the_same_orders(lm: LocalModel) -> None:

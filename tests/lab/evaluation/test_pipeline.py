@@ -10,7 +10,7 @@ import torch
 from minise import InputError, LocalModel, Prompts, Question, SelfEnsemble, Standard
 from minise.engines import ENGINES
 from minise.lab.data.asked import Asked
-from minise.lab.evaluation.pipeline import BLOCK, Answered, answers, join
+from minise.lab.evaluation.pipeline import BLOCK, Answered, answers, join, most_together
 from minise.lab.methods.writes_first import Start, WritesFirst, Written
 from minise.method import GroupPlan
 from minise.prompts import LabelLogits, Limits
@@ -30,7 +30,6 @@ class Watched:
     """A model that remembers the prompts of each of its passes."""
 
     lm: LocalModel
-    together: int = 512
     passes: list[Prompts] = field(default_factory=list)
     refuses: int = 10**9  # a pass with more prompts than this fails
 
@@ -52,7 +51,7 @@ class Watched:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.lm.limits.positions, self.lm.limits.vocabulary, self.together)
+        return self.lm.limits
 
     def logits(self, prompts: Prompts) -> list[LabelLogits]:
         self.passes.append(prompts)
@@ -102,9 +101,8 @@ def test_after_a_cut_anywhere_the_passes_are_the_same(qwen: LocalModel) -> None:
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "tree"])
 def test_other_engines_take_a_pass_for_each_question(qwen: LocalModel, engine: str) -> None:
     lm = qwen.with_engine(engine)
-    watched = Watched(lm, together=lm.limits.together)
-    few = QUESTIONS[:3]
-    assert len(list(answers(watched, METHOD, few))) == len(watched.passes) == 3
+    assert most_together(lm) == 0
+    assert most_together(qwen) == 512
 
 
 def test_an_error_comes_after_the_answers_before_it(qwen: LocalModel) -> None:

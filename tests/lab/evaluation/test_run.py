@@ -45,7 +45,6 @@ class Elsewhere:
     """A model of which no more is known here than what it answers."""
 
     lm: LocalModel
-    together: int = 0
     known: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     engine: str = "elsewhere"
@@ -61,7 +60,7 @@ class Elsewhere:
 
     @property
     def limits(self) -> Limits:
-        return replace(self.lm.limits, together=self.together)
+        return self.lm.limits
 
     def about(self) -> dict[str, str]:
         return self.known
@@ -129,12 +128,13 @@ def test_what_a_model_writes_is_noted_and_its_text_only_where_asked(
 
 
 def test_with_equal_bits_a_line_does_not_depend_on_what_shares_its_pass(
-    equal_bits: LocalModel, make_run: MakeRun, tmp_path: Path
+    equal_bits: LocalModel, make_run: MakeRun, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     run = make_run("standard", "self-ensemble")
     for together in (0, 150, 10_000):
         folder = tmp_path / str(together)
-        evaluate(Elsewhere(equal_bits, together, engine="tree"), run, folder, print)
+        monkeypatch.setattr("minise.lab.evaluation.pipeline.TOGETHER", together)
+        evaluate(equal_bits, run, folder, print)
         for name in (STANDARD, ENSEMBLE):
             assert lines(folder / name) == lines(tmp_path / "0" / name)
 

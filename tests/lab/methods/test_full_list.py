@@ -7,7 +7,7 @@ from minise import InputError, LocalModel, Question, SelfEnsemble, standard
 from minise import ask as ask_method
 from minise.grouping import permutation
 from minise.lab.methods.full_list import FullList
-from tests.lab.support.methods import ask, groups, prompts
+from tests.lab.support.methods import ask, groups, prompts, texts_of
 from tests.reference.support.questions import OTHER
 
 ORDERS = [tuple(permutation(5, f"3/{OTHER.id}/{order}")) for order in range(4)]
@@ -27,7 +27,8 @@ def test_with_the_null_option_only_the_length_of_the_lists_differs_from_self_ens
     lm: LocalModel,
 ) -> None:
     full = FullList(orders=4, null=True)
-    for order, text in zip(ORDERS, full.prompts(lm, OTHER, 3)[1].texts, strict=True):
+    _, asked = full.prompts(lm, OTHER, 3)
+    for order, text in zip(ORDERS, texts_of(lm, asked), strict=True):
         lines = [*(OTHER.choices[i] for i in order), "None of the above"]
         listed = "".join(f"({label}) {line}\n" for label, line in zip("ABCDEF", lines, strict=True))
         assert text == f"{OTHER.text}\n{listed}Answer:"

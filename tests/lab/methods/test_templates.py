@@ -11,7 +11,7 @@ from minise import InputError, LocalModel, Question, Template, load, self_ensemb
 from minise.commands.cli import main
 from minise.lab.methods.registry import make_method
 from minise.lab.methods.templates import TEMPLATES, draw_solved, template_named
-from tests.lab.support.methods import prompts
+from tests.lab.support.methods import prompts, texts_of
 from tests.reference.support.questions import OTHER, QUESTION
 
 CHAT = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<bot>"
@@ -41,7 +41,7 @@ def chat(llama_folder: Path, tmp_path: Path) -> LocalModel:
     ],
 )
 def test_a_template_has_a_name(chat: LocalModel, name: str, text: str) -> None:
-    assert prompts(chat, "standard", ASKED, template=name).texts == [text]
+    assert texts_of(chat, prompts(chat, "standard", ASKED, template=name)) == [text]
     for answer in (standard(chat, ASKED, template=name), self_ensemble(chat, ASKED, template=name)):
         assert answer.scores.isfinite().all()
 
@@ -62,15 +62,17 @@ def test_solved_questions_stand_in_the_shared_beginning(chat: LocalModel) -> Non
     """Of a pool one is left out: the asked one, or else the last."""
     wet = "Is {it} wet?\n(A) no\n(B) yes\n(C) so\n(D) ha\nAnswer: B\n\n"
     flies = "Which one flies?\n(A) eel\n(B) cat\n(C) owl\n(D) ant\n(E) yak\nAnswer: C\n\n"
-    [own] = prompts(chat, "standard", QUESTION).texts
+    [own] = texts_of(chat, prompts(chat, "standard", QUESTION))
     for pool in [(OTHER, WET, QUESTION), (QUESTION, OTHER, WET), (OTHER, WET, ASKED)]:
-        assert prompts(chat, "standard", QUESTION, solved=pool).texts == [flies + wet + own]
+        assert texts_of(chat, prompts(chat, "standard", QUESTION, solved=pool)) == [
+            flies + wet + own
+        ]
     chatted = prompts(chat, "standard", QUESTION, template="chat", solved=(WET, ASKED))
     listed = own.removesuffix("\nAnswer:")
-    assert chatted.texts == [f"<user>{wet}{listed}</><bot>Answer:"]
+    assert texts_of(chat, chatted) == [f"<user>{wet}{listed}</><bot>Answer:"]
     ensemble = prompts(chat, "self-ensemble", QUESTION, group_size=2, solved=(WET, OTHER))
     assert chat.tokenizer.decode(ensemble.prefix).count("Answer:") == 1
-    assert {text.count("Answer:") for text in ensemble.texts} == {2}
+    assert {text.count("Answer:") for text in texts_of(chat, ensemble)} == {2}
 
 
 def test_a_solved_question_is_written_as_the_method_writes_its_prompts(chat: LocalModel) -> None:
@@ -79,16 +81,18 @@ def test_a_solved_question_is_written_as_the_method_writes_its_prompts(chat: Loc
     for i in range(20):
         one = Question(f"Number {i}?", ["0", "1", "2", "3"], answer=2)
         sizes = {"group_size": 2, "solved": (one, one)}
-        text = prompts(chat, "self-ensemble", QUESTION, **sizes).texts[0]
+        text = texts_of(chat, prompts(chat, "self-ensemble", QUESTION, **sizes))[0]
         _, *lines, answer = text.partition("\n\n")[0].splitlines()
         assert lines[2] == "(C) None of the above"
         right = [line[1] for line in lines if line.endswith(" 2")] or ["C"]
         assert answer == f"Answer: {right[0]}"
         seen.add(right[0])
-        bare = prompts(chat, "self-ensemble", QUESTION, null_option=False, **sizes).texts[0]
+        bare = texts_of(chat, prompts(chat, "self-ensemble", QUESTION, null_option=False, **sizes))[
+            0
+        ]
         assert ") 2\n" in bare.partition("\n\n")[0]
     assert seen == {"A", "B", "C"}
-    text = prompts(chat, "cloze", ASKED, solved=(one, one)).texts[0]
+    text = texts_of(chat, prompts(chat, "cloze", ASKED, solved=(one, one)))[0]
     assert text.startswith("Number 19?\nAnswer: 2\n\nHot?\nAnswer:")
 
 
@@ -109,7 +113,7 @@ def test_a_question_has_all_its_shots_also_where_texts_repeat(chat: LocalModel) 
     for seed in range(3):
         drawn = draw_solved(5, questions, seed)
         for asked in questions:
-            [text] = prompts(chat, "standard", asked, solved=drawn).texts
+            [text] = texts_of(chat, prompts(chat, "standard", asked, solved=drawn))
             assert text.count("Answer: A\n") == 5
             assert text.count(asked.text) == 1
 

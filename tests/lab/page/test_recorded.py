@@ -16,18 +16,20 @@ from minise import InputError, LocalModel, Prompts, Question
 from minise.grouping import random_partitions
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.lab.page.recorded import (
+    PackedRow,
     ShownQuestion,
     all_said,
     as_json,
-    layout_key,
     leak_groups,
     leak_said,
     recorded_page,
+    row_key,
+    row_of,
 )
 from minise.layout import Layout, causal_mask, pack
 from minise.loading.checkpoint import load
 from minise.template import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
-from minise.verify.recording import record
+from minise.verify.recording import own_decoder, record
 from tests.lab.support.browser import MARKS, WIDE, Run, View, needs_node, open_page
 from tests.reference.support.tiny import QWEN3, load_tiny, make_tokenizer
 
@@ -100,12 +102,12 @@ def row(lm: LocalModel, word: str | None = None) -> Prompts:
 
 
 @torch.inference_mode()
-def said(lm: LocalModel, label_ids: list[list[int]], layout: Layout) -> list[Tensor]:
+def said(lm: LocalModel, label_ids: list[list[int]], row: PackedRow) -> list[Tensor]:
     """The probabilities of the labels at each end when a row is run as it is."""
-    hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)[layout.ends]
+    hidden = lm.decoder(row.tokens, row.positions, row.mask)[row.ends]
     probabilities = []
     for one, ids in zip(hidden, label_ids, strict=True):
-        logits = lm.decoder.logits(one, torch.tensor(ids))
+        logits = lm.decoder.logits(one)[ids]
         probabilities.append(logits.double().softmax(dim=0))
     return probabilities
 
@@ -175,7 +177,7 @@ class TestInTheBrowser:
         usual, other = row(lm), row(lm, word)
         packed_usual = pack(usual.prefix, usual.branches)
         packed_other = pack(other.prefix, other.branches)
-        alone = said(lm, usual.label_ids, packed_usual)
+        alone = said(lm, usual.label_ids, row_of(packed_usual))
         cards = ["without_both", "without_positions", "without_mask", "with_all"]
         changes, distances = [], []
         for number, name in enumerate(cards):
@@ -212,7 +214,7 @@ class TestInTheBrowser:
                 mask = layout.mask.clone()
                 if hide:
                     mask[-1, line_rows(lm, layout, names, hide - 1)] = False
-                [wanted] = said(lm, [prompts.label_ids[number]], layout.replace(mask=mask))
+                [wanted] = said(lm, [prompts.label_ids[number]], row_of(layout, mask))
                 assert numbers(view, "#read-bars") == pytest.approx(wanted.tolist(), abs=1e-5)
                 heads.add(view.page.get_attribute("#read-heads button", "aria-label"))
         assert len(heads) == 3 * (M + 2)
@@ -291,14 +293,14 @@ class TestWithoutAKnownAnswer:
         assert "Filled" not in unanswered.text("#scene-split .stage")
 
 
-def ways(flat: Layout) -> dict[str, Layout]:
+def ways(flat: Layout) -> dict[str, PackedRow]:
     """The packed sequence, and with a causal mask, with positions 0, 1, ..., and with both."""
     mask, positions = causal_mask(len(flat.tokens)), torch.arange(len(flat.tokens))
     return {
-        "with_all": flat,
-        "without_mask": flat.replace(mask=mask),
-        "without_positions": flat.replace(positions=positions),
-        "without_both": flat.replace(mask=mask, positions=positions),
+        "with_all": row_of(flat),
+        "without_mask": row_of(flat, mask),
+        "without_positions": PackedRow(flat.tokens, positions, flat.mask, flat.ends),
+        "without_both": PackedRow(flat.tokens, positions, mask, flat.ends),
     }
 
 
@@ -306,15 +308,15 @@ def layer_distances(lm: LocalModel, prompts: Prompts, name: str) -> list[float]:
     """After each layer, how far group 2's end is from a run of its own, in the row of `name`."""
     alone = pack(prompts.prefix, prompts.branches[1:2])
     packed = ways(pack(prompts.prefix, prompts.branches))[name]
-    before = streams(lm, alone, int(alone.ends[0]))
+    before = streams(lm, row_of(alone), int(alone.ends[0]))
     after = streams(lm, packed, int(packed.ends[1]))
     return [float((a - b).norm() / a.norm()) for a, b in zip(before, after, strict=True)]
 
 
 @torch.inference_mode()
-def streams(lm: LocalModel, layout: Layout, token: int) -> list[Tensor]:
-    with record(lm.decoder) as seen:
-        lm.decoder(layout.tokens, layout.positions, layout.mask)
+def streams(lm: LocalModel, row: PackedRow, token: int) -> list[Tensor]:
+    with record(own_decoder(lm)) as seen:
+        lm.decoder(row.tokens, row.positions, row.mask)
     return [seen.residual[layer][0, token] for layer in sorted(seen.residual)]
 
 
@@ -334,7 +336,7 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
     lm = load(Path(minise.__file__).parents[1] / "weights" / name)
     asked = ShownQuestion(lm, replace(QUESTION, id=""), 4, 2, 0)
     said = all_said(asked, str)
-    answers, layouts = as_json(said), {layout_key(one.layout): one.layout for one in said}
+    answers, layouts = as_json(said), {row_key(one.row): one.row for one in said}
     rows = [
         {
             "ids": layout.tokens.tolist(),

@@ -325,7 +325,7 @@ def test_why_asks_each_way_what_python_asks(scene: View, lm: LocalModel) -> None
         text = f"{question.text}\n{filler}{''.join(lines)}Answer:"
         assert scene.text("#scene-why .prompt") == text
         ids, *longer = lm.tokenizer.encode([text, *(f"{text} {label}" for label in labels)])
-        logits = branch_logits(lm, ids[:-1], [ids[-1:]], columns=[one[-1] for one in longer])
+        logits = branch_logits(lm, ids[:-1], [ids[-1:]])[:, [one[-1] for one in longer]]
         read = "all => all.map(bar => Number(bar.dataset.probability))"
         shown = scene.page.eval_on_selector_all("#why-answer .bar:not(.axis)", read)
         assert shown == pytest.approx(logits[0].double().softmax(dim=0).tolist(), abs=1e-4)

@@ -34,6 +34,15 @@ def prompts(
     return asked
 
 
+def texts_of(lm: LanguageModel, prompts: Prompts) -> list[str]:
+    """The text of each prompt, without the beginning token."""
+    texts = []
+    for branch in prompts.branches:
+        ids = [*prompts.prefix, *branch]
+        texts.append(lm.tokenizer.backend.decode(ids, skip_special_tokens=True))
+    return texts
+
+
 def groups(
     lm: LanguageModel, one: Method, question: Question, seed: int = 0
 ) -> list[tuple[int, ...]]:

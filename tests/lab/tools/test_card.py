@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise import branch_logits, load
+from minise import load
 from tools import card
-from tools.bench import LABELS, WORK, prompts_of
+from tools.bench import WORK, labels_after, prompts_of
 from tools.flex import FlexDecoder
 
 
@@ -33,7 +33,7 @@ def test_flex_attention_gives_what_chunks_give() -> None:
     for folder in ("weights/tiny-llama", "weights/tiny-mistral"):
         lm = load(folder, dtype=torch.float32)
         prompts = prompts_of(WORK["truthfulqa"], lm.config.vocab_size)
-        given = (prompts.prefix, prompts.branches, "tree", LABELS)
-        by_chunks = branch_logits(lm, *given)
-        by_flex = branch_logits(replace(lm, decoder=FlexDecoder(lm.decoder)), *given)
+        by_chunks = labels_after(lm, prompts, "tree")
+        flex = replace(lm, decoder=FlexDecoder(lm.decoder))
+        by_flex = labels_after(flex, prompts, "tree")
         torch.testing.assert_close(by_flex, by_chunks, rtol=1e-4, atol=1e-4)
