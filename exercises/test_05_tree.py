@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from exercises.checks import examples, holds, same
-from minise.layout import Tree, pack
+from minise.layout import Layout, pack
 
 PROMPTS = {
     "a shared question": [[7, 8, 1, 2], [7, 8, 1, 3], [7, 8, 4]],
@@ -51,5 +51,5 @@ def test_what_prompts_begin_with_is_laid_out_once(exercise: ModuleType, case: st
 @pytest.mark.parametrize("parents", [[-1, 0, 1], [-1, 0, 1, 1, 0, 4], [-1, -1, 0, 1, 2]])
 def test_a_token_sees_its_ancestors_and_itself(exercise: ModuleType, parents: list[int]) -> None:
     rows = torch.arange(len(parents))  # tokens, positions and ends do not matter here
-    expected = Tree(rows, torch.tensor(parents), rows, rows).mask
+    expected = Layout(rows, torch.tensor(parents), rows, rows).mask
     same(exercise.tree_mask(parents), expected, f"tree_mask({parents})")

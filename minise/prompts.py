@@ -106,7 +106,9 @@ def check_prompts(lm: LanguageModel, prompts: Prompts) -> None:
 
 
 def check_length(lm: LanguageModel, text: str, choices: Sequence[str]) -> None:
-    """Refuse a question beyond the model's positions, before many prompts repeat its text."""
-    whole = f"{text}\n{max(choices, key=len)}"
-    [ids] = lm.tokenizer.encode([whole])
-    check_prompts(lm, Prompts(prefix=[], branches=[ids], label_ids=[[0]]))
+    """Refuse a text or a choice that alone has twice the tokens that the model has positions for,
+    before many prompts repeat it. Whether a prompt fits is seen when it is written."""
+    for one in (text, max(choices, key=len)):
+        [ids] = lm.tokenizer.encode([one])
+        if len(ids) > 2 * lm.limits.positions:
+            check_prompts(lm, Prompts(prefix=[], branches=[ids], label_ids=[[0]]))

@@ -162,7 +162,7 @@ def prove_all(tokens: int, queries: int | None = None, part: int = 0, parts: int
 def random_prompts(tokens: int, seed: int) -> Prompts:
     """Branches that begin with parts of one another, until their tree has so many tokens."""
     draw = random.Random(seed)
-    ids = range(100, VOCABULARY)
+    ids = range(100, 1000)  # a proof takes 1,024 different tokens
     prefix = draw.choices(ids, k=200)
     branches = [draw.choices(ids, k=100)]
     left = tokens - 300

@@ -15,7 +15,7 @@ WITH_EXAMPLES = sorted(
 
 
 def test_the_modules_with_examples_are_found() -> None:
-    expected = {"grouping", "prompt", "equal_bits.calls"}
+    expected = {"grouping", "template", "lab.equal_bits.calls"}
     assert {f"minise.{name}" for name in expected} <= set(WITH_EXAMPLES)
 
 

@@ -348,7 +348,7 @@ def test_objects_and_what_would_not_fit_are_not_read(capsys, tmp_path, monkeypat
     np.savez(tmp_path / "object.npz", documents=np.array([{}], dtype=object))
     assert_one_line(*run(capsys, "check", tmp_path / "object.npz"), ["object.npz"])
     np.savez_compressed(tmp_path / "bomb.npz", documents=[2], labels=np.zeros(10**7, "int8"))
-    for room in ("commands.check", "verify.formats"):
+    for room in ("lab.commands.check", "lab.packing.formats"):
         monkeypatch.setattr(f"minise.{room}.free_bytes", lambda: 10**6)
     monkeypatch.setattr(np, "load", None)
     assert_one_line(*run(capsys, "check", tmp_path / "bomb.npz"), ["cut it to one row"])

@@ -13,7 +13,7 @@ import minise.lab.equal_bits.attention as attention
 from minise import InputError
 from minise.config import Config
 from minise.lab.proof.proof import Prover
-from minise.lab.proof.symbols import CallSymbols, Symbols, hashed, symbolic
+from minise.lab.proof.symbols import VOCABULARY, CallSymbols, Symbols, hashed, symbolic
 from minise.model import RMSNorm
 from minise.verify.definition import softmax_attention
 from tests.lab.equal_bits.planted import OF_BITS, WINDOWED
@@ -171,7 +171,7 @@ def test_every_element_of_every_weight_has_a_hash_of_its_own_alike_in_both_decod
         # Embedding and final norm; per layer four norms, four projections and three matrices.
         assert len(tensors) == 2 + 3 * 11
         assert list(decoder.parameters()) == []
-        assert decoder.model.embed_tokens.weight.shape == (config.vocab_size, 2)
+        assert decoder.model.embed_tokens.weight.shape == (VOCABULARY, 2)
         hashes.append(torch.cat([raw(tensor).flatten() for tensor in tensors]).sort().values)
     assert torch.equal(*hashes)
     assert len(hashes[0].unique()) == len(hashes[0])

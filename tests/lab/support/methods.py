@@ -38,8 +38,8 @@ def texts_of(lm: LanguageModel, prompts: Prompts) -> list[str]:
     """The text of each prompt, without the beginning token."""
     texts = []
     for branch in prompts.branches:
-        ids = [*prompts.prefix, *branch]
-        texts.append(lm.tokenizer.backend.decode(ids, skip_special_tokens=True))
+        text = lm.tokenizer.decode([*prompts.prefix, *branch])
+        texts.append(text.removeprefix("<s>"))
     return texts
 
 

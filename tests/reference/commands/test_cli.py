@@ -128,7 +128,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
     module = ModuleType("minise.commands.plug", "Do a thing.\n\nexample: minise plug x -o y\n")
     module.Options, module.run = Options, run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(COMMANDS, "plug", "do a thing")
+    monkeypatch.setitem(COMMANDS, "plug", (module.__name__, "do a thing"))
     return seen
 
 

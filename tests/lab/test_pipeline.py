@@ -10,7 +10,7 @@ import torch
 from minise import InputError, LocalModel, Prompts, Question, SelfEnsemble, Standard
 from minise.engines import ENGINES
 from minise.lab.data.asked import Asked
-from minise.lab.evaluation.pipeline import BLOCK, Answered, answers, join, most_together
+from minise.lab.evaluation.pipeline import BLOCK, TOGETHER, Answered, answers, join, most_together
 from minise.lab.methods.writes_first import Start, WritesFirst, Written
 from minise.method import GroupPlan
 from minise.prompts import LabelLogits, Limits
@@ -74,6 +74,13 @@ def test_a_question_has_nearly_the_numbers_of_a_pass_of_its_own(lm: LocalModel) 
         assert one.prompts == alone[1]
 
 
+@pytest.fixture
+def share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions share passes also where a model is watched, which is then of another class."""
+    monkeypatch.setattr("minise.lab.evaluation.pipeline.most_together", lambda lm: TOGETHER)
+
+
+@pytest.mark.usefixtures("share")
 def test_a_pass_holds_several_questions_and_none_crosses_a_block(qwen: LocalModel) -> None:
     watched = Watched(qwen)
     every = list(answers(watched, METHOD, QUESTIONS))
@@ -85,6 +92,7 @@ def test_a_pass_holds_several_questions_and_none_crosses_a_block(qwen: LocalMode
     assert join([one.prompts for one in every[: sizes[0]]]) == watched.passes[0]
 
 
+@pytest.mark.usefixtures("share")
 def test_after_a_cut_anywhere_the_passes_are_the_same(qwen: LocalModel) -> None:
     """So are the bits, on one machine."""
     watched = Watched(qwen)
@@ -105,6 +113,7 @@ def test_other_engines_take_a_pass_for_each_question(qwen: LocalModel, engine: s
     assert most_together(qwen) == 512
 
 
+@pytest.mark.usefixtures("share")
 def test_an_error_comes_after_the_answers_before_it(qwen: LocalModel) -> None:
     """Where a method refuses a question, and where the model does."""
     long = Asked(Question("Q" * 3000, ["a", "b"]))
