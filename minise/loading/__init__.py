@@ -1,4 +1,4 @@
-"""Checkpoints: a folder or the hub, config.json, safetensors, 4 bits, and code loaded by name.
+"""Checkpoints: a folder or the hub, config.json, safetensors, and code of the user's own.
 
 The names below are known without importing torch.
 """

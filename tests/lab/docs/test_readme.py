@@ -136,7 +136,7 @@ def test_the_files_that_are_listed_are_those_that_answer(
     assert "Ottawa (right)" in capsys.readouterr().out
     files = {Path(name).relative_to(package) for name in ran if Path(name).is_relative_to(package)}
     answering = {path.as_posix() for path in files if path.parts[0] not in ("commands", "loading")}
-    section = README[README.index("## Read it") : README.index("## What was tried")]
+    section = README[README.index("## Read it") : README.index("## What was seen")]
     listed = set(re.findall(r"`(\w+\.py)`", section))
     assert answering - {"__init__.py"} <= listed
     assert {"layout.py", "model.py", "attention.py", "engines.py", "method.py"} <= answering
