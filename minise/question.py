@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from minise.errors import InputError, quote
@@ -30,28 +30,8 @@ class Question:
     cluster: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
-            given = quote(self.choices)
-            how = "give a list, as .jsonl has them, or columns A, B, ..."
-            raise InputError(f"the choices are {given}; {how}")
-        check_text("question", self.text)
-        for number, choice in enumerate(self.choices, 1):
-            check_text(f"choice {number}", choice)
-        if self.id:
-            check_text("question's id", self.id)
-        K = len(self.choices)
-        if not 2 <= K <= MOST_CHOICES:
-            what = f"the question {quote(self.text)} has {K} choice{'s' * (K != 1)}"
-            raise InputError(f"{what}; give at least two, at most {MOST_CHOICES:,}")
-        number_of: dict[str, int] = {}
-        for number, choice in enumerate(self.choices, 1):
-            first = number_of.setdefault(choice.strip(), number)
-            if first != number:
-                given = quote(choice.strip())
-                raise InputError(f"choices {first} and {number} are both {given}; leave one out")
-        if self.answer is not None and (type(self.answer) is not int or not 0 <= self.answer < K):
-            given = quote(self.answer)
-            raise InputError(f"answer {given} is no choice; give an index from 0 to {K - 1}")
+        for fault in faults_of(self):
+            raise InputError(fault)
         # A copy: the caller's list is not shared. A frozen class sets fields through object.
         object.__setattr__(self, "choices", tuple(self.choices))
         object.__setattr__(self, "id", self.id or self.content_hash)
@@ -62,15 +42,43 @@ class Question:
         return hashlib.sha256(json.dumps([self.text, self.choices]).encode()).hexdigest()[:16]
 
 
-def check_text(name: str, value: object) -> None:
-    """Refuse what is no text, is empty, or cannot be written as UTF-8. name: what it is."""
+# What is refused. A first reading can leave it out.
+
+
+def faults_of(question: Question) -> Iterator[str]:
+    """What is wrong with a question, the worst first; nothing, if it can be asked."""
+    choices, answer = question.choices, question.answer
+    if isinstance(choices, str) or not isinstance(choices, Sequence):
+        how = "give a list, as .jsonl has them, or columns A, B, ..."
+        yield f"the choices are {quote(choices)}; {how}"
+        return
+    yield from faults_of_text("question", question.text)
+    for number, choice in enumerate(choices, 1):
+        yield from faults_of_text(f"choice {number}", choice)
+    if question.id:
+        yield from faults_of_text("question's id", question.id)
+    K = len(choices)
+    if not 2 <= K <= MOST_CHOICES:
+        what = f"the question {quote(question.text)} has {K} choice{'s' * (K != 1)}"
+        yield f"{what}; give at least two, at most {MOST_CHOICES:,}"
+    number_of: dict[str, int] = {}
+    for number, choice in enumerate(choices, 1):
+        first = number_of.setdefault(choice.strip(), number)
+        if first != number:
+            yield f"choices {first} and {number} are both {quote(choice.strip())}; leave one out"
+    if answer is not None and (type(answer) is not int or not 0 <= answer < K):
+        yield f"answer {quote(answer)} is no choice; give an index from 0 to {K - 1}"
+
+
+def faults_of_text(name: str, value: object) -> Iterator[str]:
+    """What is no text, is empty, or cannot be written as UTF-8. name: what it is."""
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"the {name} is {quote(value)}; write its text")
+        yield f"the {name} is {quote(value)}; write its text"
+        return
     try:
         value.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, from JSON or undecoded bytes
         encoding = sys.getfilesystemencoding()
         if encoding != "utf-8":
-            wrong = f"the locale reads {name} as {encoding}; set LC_ALL=C.UTF-8"
-            raise InputError(wrong) from None
-        raise InputError(f"the {name} is not UTF-8; save or type it as UTF-8") from None
+            yield f"the locale reads {name} as {encoding}; set LC_ALL=C.UTF-8"
+        yield f"the {name} is not UTF-8; save or type it as UTF-8"

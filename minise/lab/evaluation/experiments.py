@@ -29,7 +29,7 @@ class Experiment:
     variants: tuple[Variant, ...]
     tasks: tuple[str, ...] = ("qasc",)
     tables: tuple[str, ...] = ("accuracy", "all")
-    figures: tuple[str, ...] = ("accuracy", "confidence", "reliability")
+    figures: tuple[str, ...] = ("accuracy", "confidence")
     cut_to: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
     question_seed: int | None = None
@@ -101,12 +101,12 @@ LAYOUTS = (
     Variant("tree", "self-ensemble", "tree"),
 )
 DATA_SETS = ("qasc", "truthfulqa", "mmlu_pro_biology")
-BY_K = ("choices", "confidence-choices", "reliability")
+BY_K = ("choices", "confidence-choices")
 NO_EXPERIMENT = Experiment((), tables=("all",))
 EXPERIMENTS = {
     "choices": Experiment(BOTH, figures=BY_K, cut_to=(2, 4, 6, 8)),
     "main": Experiment(MAIN, DATA_SETS),
-    "scale": Experiment(BOTH, figures=("scaling", "confidence", "reliability")),
+    "scale": Experiment(BOTH),
     "ablation": Experiment(ABLATIONS),
     "sensitivity": Experiment(sizes(), tables=("sizes",), figures=("sensitivity",)),
     "seeds": Experiment(BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0),

@@ -72,8 +72,6 @@ def lines(x: str, line: str, cells: list[Cell], ax: Any) -> None:
     """Accuracy, with its interval, against the fact `x`: a line for each value of the fact `line`,
     and the accuracy of guessing."""
     values: list[Any] = list(dict.fromkeys(cell[x] for cell in cells))
-    if x == "billions":
-        values.sort()
     by_line = grouped(cells, line)
     for i, (name, cells_of_line) in enumerate(by_line.items()):
         aside = 0.06 * (i - (len(by_line) - 1) / 2)  # no interval covers another
@@ -102,18 +100,6 @@ def curves(line: str, cells: list[Cell], of_correct: Any, of_incorrect: Any) -> 
                 ax.plot(curve["tau"], percent, label=cell[line], color=f"C{i}")
 
 
-def bins(cells: list[Cell], above: Any, below: Any) -> None:
-    """Accuracy against mean confidence, and how many predictions each bin has."""
-    above.plot([0, 1], [0, 100], ":", color="black", label="calibrated")
-    below.set_xlim(above.get_xlim())
-    for i, cell in enumerate(cells):
-        reliability = cell["reliability"]
-        f = reliability["confidence"]
-        accuracy = 100 * np.array(reliability["accuracy"])
-        above.plot(f, accuracy, "o-", label=cell["method"], color=f"C{i}")
-        below.plot(f, reliability["count"], "o-", color=f"C{i}")
-
-
 ACCURACY = ["accuracy (%)"]
 F = "probability of the predicted choice"
 CURVES = ["% of the right answers above it", "% of the wrong answers above it"]
@@ -134,13 +120,9 @@ class Picture:
 FIGURES = {
     "accuracy": Picture(["model"], partial(lines, "task", "method"), ACCURACY),
     "choices": Picture(["model", "dataset"], partial(lines, "K", "method"), ACCURACY),
-    "scaling": Picture(
-        ["task"], partial(lines, "billions", "method"), ACCURACY, below="10^9 parameters"
-    ),
     "sensitivity": Picture(
         ["model", "task"], partial(lines, "N", "m"), ACCURACY, below="N, the number of trials"
     ),
     "confidence": Picture(["model"], partial(curves, "method"), CURVES, below=F, file=["task"]),
     "confidence-choices": Picture(["model", "dataset"], partial(curves, "K"), CURVES, below=F),
-    "reliability": Picture(["model"], bins, [*ACCURACY, "answers"], below=F, file=["task"]),
 }

@@ -128,7 +128,6 @@ def facts_of(run: Results, task_name: str, method_name: str) -> Cell:
         "N": f"{settings.get('trials')}",
         "K": f"K={task.choices}",
         "weights": weights,
-        "billions": round((run.facts.parameters or 0) / 1e9, 3),
     }
 
 
