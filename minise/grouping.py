@@ -22,13 +22,9 @@ MOST_GROUPS = 50_000  # of one question
 @dataclass(frozen=True)
 class Groups:
     """The groups of one question, trial by trial. A group is the indices of its choices, in the
-    order in which the prompt lists them.
-
-    weights: how much each group counts in the mean, in the order of `flat`; None: all the same.
-    """
+    order in which the prompt lists them."""
 
     trials: tuple[tuple[tuple[int, ...], ...], ...]
-    weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.flat:
@@ -39,9 +35,6 @@ class Groups:
             if min(group) < 0 or len(set(group)) < len(group):
                 wanted = "give each choice once, by its index from 0"
                 raise InputError(f"a group has the choices {quote(group)}; {wanted}")
-        if self.weights is not None and len(self.weights) != len(self.flat):
-            given = f"{len(self.weights)} weights for {len(self.flat)} groups"
-            raise InputError(f"{given}; give one for each group")
 
     @property
     def flat(self) -> list[tuple[int, ...]]:

@@ -1,7 +1,6 @@
 """The lines of a samples file: the answers of one method to one task (docs/evaluation.md)."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from minise.lab.evaluation.lines import read_lines
 from minise.lab.evaluation.pipeline import Answered
 from minise.lab.methods.first_trials import saved_groups
 from minise.lab.methods.saved import SavedAnswer, SavedGroup
-from minise.method import Group
 
 Key = tuple[int, str, str, int | None]  # seed, id, question_hash, answer
 # The fields of a line in their order: of an answer that a model gave, and of one that was made from
@@ -65,7 +63,7 @@ def saved(
         label=label,
         logits=logits,
         on_labels=answer.on_labels,
-        null=mean_null(answer.groups),
+        null=answer.null,
         tokens=answered.tokens,
         seconds=answered.seconds,
         peak_bytes=peak_bytes,
@@ -74,17 +72,6 @@ def saved(
         question=question.text if keep.text else None,
         choices=list(question.choices) if keep.text else None,
     )
-
-
-def mean_null(groups: Sequence[Group]) -> float | None:
-    """The weighted mean probability of the null option over the groups that have one."""
-    total = 0.0
-    weights = 0.0
-    for group in groups:
-        if group.null is not None:
-            total += group.weight * group.null
-            weights += group.weight
-    return total / weights if weights else None
 
 
 def key_of(answer: SavedAnswer) -> Key:

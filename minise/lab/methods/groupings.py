@@ -22,29 +22,29 @@ def independent_draws(K: int, m: int, trials: int, seed: int, question_id: str) 
 
 
 def all_ordered_groups(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
-    """The limit of infinitely many trials: every ordered group that a random partition can hold,
-    weighted by how many of it a trial holds on average. The last three arguments have no effect.
+    """The limit of infinitely many trials: every ordered group that a random partition can hold, as
+    often as a trial holds it on average. The last three arguments have no effect.
 
     In a trial each of the floor(K / m) full groups is uniform over the ordered m-subsets of the
-    choices, and the rest, if there is one, over the ordered subsets of its size. Raises InputError
-    for more than MOST_GROUPS groups.
+    choices, and the rest, if there is one, over the ordered subsets of its size. So a rest comes
+    perm(K, m) / perm(K, rest) / floor(K / m) times as often as a full group, a whole number; a tree
+    of tokens holds it once. Raises InputError for more than MOST_GROUPS groups.
     """
-    full, rest = divmod(K, min(m, K))
-    groups_of_size = {min(m, K): full}  # in a trial
+    m = min(m, K)
+    full, rest = divmod(K, m)
+    times = {m: 1}
     if rest:
-        groups_of_size[rest] = 1
-    count = sum(perm(K, size) for size in groups_of_size)
+        times[rest] = perm(K, m) // (perm(K, rest) * full)
+    count = sum(number * perm(K, size) for size, number in times.items())
     if count > MOST_GROUPS:
         over = f"over the limit of {MOST_GROUPS:,}; use smaller groups, or random ones"
         many = shorten(f"{count:,}", 40)
         raise InputError(f"{K} choices have {many} ordered groups of {m}, {over}")
     flat: list[tuple[int, ...]] = []
-    weights: list[float] = []
-    for size, number in groups_of_size.items():
-        ordered = list(permutations(range(K), size))
-        flat.extend(ordered)
-        weights.extend([number / len(ordered)] * len(ordered))
-    return Groups((tuple(flat),), tuple(weights))
+    for size, number in times.items():
+        for group in permutations(range(K), size):
+            flat.extend([group] * number)
+    return Groups((tuple(flat),))
 
 
 GROUPINGS: dict[str, Grouping] = {

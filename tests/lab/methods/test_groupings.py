@@ -50,10 +50,10 @@ def test_too_many_exact_groups_are_counted_and_refused_at_once(
         assert count in str(caught.value)
         assert len(str(caught.value)) < 300
     assert len(all_ordered_groups(10, 5, 0, 0, "").flat) == 30_240
-    monkeypatch.setattr("minise.lab.methods.groupings.MOST_GROUPS", 25)
-    assert len(all_ordered_groups(5, 2, 0, 0, "").flat) == 25
-    with pytest.raises(InputError, match="30"):
-        all_ordered_groups(6, 2, 0, 0, "")
+    monkeypatch.setattr("minise.lab.methods.groupings.MOST_GROUPS", 30)
+    assert len(all_ordered_groups(5, 2, 0, 0, "").flat) == 30
+    with pytest.raises(InputError, match="limit of 30"):
+        all_ordered_groups(6, 3, 0, 0, "")
 
 
 def test_an_unknown_grouping_is_refused_with_those_there_are() -> None:

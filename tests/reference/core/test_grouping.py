@@ -24,7 +24,6 @@ def test_every_trial_is_a_partition_into_consecutive_groups_of_m(k: int, m: int)
     per_trial = -(-k // m)
     assert [len(trial) for trial in groups.trials] == [per_trial] * 7
     assert groups.flat == [group for trial in groups.trials for group in trial]
-    assert groups.weights is None
     for trial in groups.trials:
         assert sorted(choice for group in trial for choice in group) == list(range(k))
         assert [len(group) for group in trial[:-1]] == [m] * (per_trial - 1)
@@ -79,23 +78,22 @@ def test_sizes_that_are_just_allowed_pass() -> None:
 
 
 def test_groups_know_their_trials_and_the_largest() -> None:
-    groups = Groups((((0, 1), (2,)), ((2, 0, 1),)), (1.0, 2.0, 0.5))
+    groups = Groups((((0, 1), (2,)), ((2, 0, 1),)))
     assert groups.flat == [(0, 1), (2,), (2, 0, 1)]
     assert groups.trial_numbers == [0, 0, 1]
     assert groups.largest == 3
 
 
 @pytest.mark.parametrize(
-    ("trials", "weights", "named"),
+    ("trials", "named"),
     [
-        ((), None, "no group"),
-        (((),), None, "no group"),
-        ((((0, 1), ()),), None, "a group has no choice"),
-        ((((0, 1), (2, -1)),), None, "index from 0"),
-        ((((0, 1), (2, 2)),), None, "each choice once"),
-        ((((0, 1), (2,)),), (1.0,), "1 weights for 2 groups"),
+        ((), "no group"),
+        (((),), "no group"),
+        ((((0, 1), ()),), "a group has no choice"),
+        ((((0, 1), (2, -1)),), "index from 0"),
+        ((((0, 1), (2, 2)),), "each choice once"),
     ],
 )
-def test_groups_that_are_none_are_refused(trials, weights, named: str) -> None:
+def test_groups_that_are_none_are_refused(trials, named: str) -> None:
     with pytest.raises(InputError, match=named):
-        Groups(trials, weights)
+        Groups(trials)

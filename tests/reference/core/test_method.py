@@ -37,10 +37,8 @@ def logs(*p: float) -> Tensor:
     return torch.tensor(p, dtype=torch.float64).log() + 3
 
 
-def of_choices(
-    K: int, groups: Sequence[tuple[int, ...]], weights: tuple[float, ...] | None = None
-) -> GroupPlan:
-    return GroupPlan(K, Groups((tuple(groups),), weights))
+def of_choices(K: int, groups: Sequence[tuple[int, ...]]) -> GroupPlan:
+    return GroupPlan(K, Groups((tuple(groups),)))
 
 
 def close(answer: Answer, scores: list[float], prediction: int) -> None:
@@ -59,7 +57,7 @@ class TestFromLogits:
         (group,) = answer.groups
         assert group.choices == (2, 0, 1)
         assert group.probabilities.tolist() == pytest.approx([0.5, 0.3, 0.2])
-        assert (group.null, group.weight) == (None, 1.0)
+        assert (group.null, answer.null) == (None, None)
 
     def test_the_null_option_takes_its_share_and_belongs_to_no_choice(self) -> None:
         """Its label comes last. What it takes is missing in the group's choices."""
@@ -75,12 +73,10 @@ class TestFromLogits:
         rows = read(logs(0.6, 0.3, 0.1), logs(0.2, 0.8), logs(0.1, 0.2, 0.7))
         close(Method().answer(plan, rows), [0.2, 0.2, 0.65, 0.0], 2)
 
-    def test_the_mean_is_weighted_by_the_groups_weights(self) -> None:
-        plan = of_choices(3, [(0, 1), (1, 0), (2,)], (0.25, 0.5, 0.125))
-        answer = Method().answer(plan, read(logs(0.6, 0.4), logs(0.8, 0.2), logs(0.5, 0.5)))
-        first, second = (0.15 + 0.1) / 0.75, (0.1 + 0.4) / 0.75
-        close(answer, [first, second, 0.5], 1)
-        assert [group.weight for group in answer.groups] == [0.25, 0.5, 0.125]
+    def test_the_null_option_has_its_mean_over_the_prompts_that_list_it(self) -> None:
+        plan = of_choices(2, [(0,), (1,), (0, 1)])
+        rows = read(logs(0.9, 0.1), logs(0.5, 0.5), logs(0.6, 0.4))
+        assert Method().answer(plan, rows).null == pytest.approx(0.3)
 
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
     def test_ties_go_to_the_lower_index(self, order: tuple[int, ...]) -> None:
