@@ -107,8 +107,8 @@ def as_found_later(spec: Spec) -> str:
 
 
 def as_planned(spec: Spec) -> str:
-    """The same for what docs/splitting.md plans: with a p value by random signs, times the number
-    of planned tests, and what the plan says of it."""
+    """The same for the first experiment, whose plan is f4d31c0:docs/splitting.md: with a p value by
+    random signs, times the number of planned tests, and what the plan says of it."""
     tests, level = spec["tests"], spec["level"]
     body = []
     for label, cells, others in spec["rows"]:
@@ -169,27 +169,6 @@ def as_bought(spec: Spec) -> str:
     return markdown.table(["method", *spec["data"]], body)
 
 
-def as_budgets(spec: Spec) -> str:
-    """The method of the table `of` that has the most right for at most so many tokens."""
-    bought = TABLES[spec["of"]]
-    body = []
-    for most in spec["budgets"]:
-        row = [f"{most:,}"]
-        for i, _ in enumerate(bought["data"]):
-            within = []
-            for method, *cells in bought["rows"]:
-                value = numbers(cells[i])
-                if value["tokens"] <= most:
-                    within.append((value["accuracy"], -value["tokens"], method))
-            if within:
-                accuracy, _, method = max(within)
-                row.append(f"{method}, {100 * accuracy:.1f}")
-            else:
-                row.append("-")
-        body.append(row)
-    return markdown.table(["tokens a question", *bought["data"]], body)
-
-
 def as_subsets(spec: Spec) -> str:
     """rows: a label and a cell. The accuracy of so many random trials."""
     body = []
@@ -207,7 +186,6 @@ FORMS = {
     "planned": as_planned,
     "changed": as_changed,
     "bought": as_bought,
-    "budgets": as_budgets,
     "subsets": as_subsets,
     "beside": costs.as_beside,
     "stages": costs.as_stages,
@@ -256,7 +234,7 @@ def written(values: dict[str, Any], name: str) -> str:
 
 INK = {"real.svg": "#1f2328", "real-dark.svg": "#d6dbe1"}  # the second for a dark page
 KEY = "Percent right: ○ standard inference, ● Self-Ensemble, ┊ guessing"
-BUDGETS = TABLES["budgets"]["budgets"]
+TICKS = (100, 300, 1_000, 3_000)  # tokens
 CALLED = {"135M": "SmolLM2-135M", "0.5B": "Qwen2.5-Coder-0.5B", "1.5B": "Qwen2.5-Coder-1.5B"}
 
 
@@ -332,7 +310,7 @@ def draw_tokens() -> Figure:
         ax.set_title(data)
         ax.set_xscale("log")
         ax.set_xlim(20, 30_000)  # room for the last name
-        ax.set_xticks(BUDGETS, [f"{tokens:,}" for tokens in BUDGETS])
+        ax.set_xticks(TICKS, [f"{tokens:,}" for tokens in TICKS])
         ax.minorticks_off()
         ax.margins(y=0.1)
         ax.set_xlabel("tokens a question")

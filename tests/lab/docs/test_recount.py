@@ -24,11 +24,12 @@ ENDPOINT = 1.1  # points by which an end of an interval may differ between two s
 pytestmark = pytest.mark.slow
 
 
-def shown(name: str) -> list[list[str]]:
-    """The rows of a table as the page has them, without heads and bold."""
+def shown(name: str, bold: bool = False) -> list[list[str]]:
+    """The rows of a table as the page has them, without heads; without bold marks, unless asked."""
     found = re.search(rf"<!-- table {name} -->\n(.*?)<!-- end -->", PAGES, flags=re.DOTALL)
     assert found, f"no page has the table {name}"
-    lines = found[1].replace("**", "").strip().splitlines()[2:]
+    text = found[1] if bold else found[1].replace("**", "")
+    lines = text.strip().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
 
 
@@ -195,23 +196,20 @@ def test_how_many_answers_change(name: str) -> None:
 
 
 def test_what_tokens_buy() -> None:
+    """In bold: nothing that takes as few tokens has as many right."""
     spec = TABLES["tokens"]
-    columns: list[list[tuple[float, float, str]]] = [[] for _ in spec["data"]]
-    for row, (method, *cells) in zip(shown("tokens"), spec["rows"], strict=True):
-        assert row[0] == method
-        for text, cell, column in zip(row[1:], cells, columns, strict=True):
-            assert text == f"{measured(cell, 'accuracy')} for {measured(cell, 'tokens')}"
-            frame = frame_of(cell)
-            column.append((float(frame.right.mean()), float(frame.tokens.mean()), method))
-    for row, most in zip(shown("budgets"), TABLES["budgets"]["budgets"], strict=True):
-        assert row[0] == f"{most:,}"
-        for text, column in zip(row[1:], columns, strict=True):
-            within = [one for one in column if one[1] <= most]
-            if not within:
-                assert text == "-"
-                continue
-            accuracy, _, method = max(within, key=lambda one: (one[0], -one[1]))
-            assert text == f"{method}, {percent(accuracy)}"
+    rows = shown("tokens", bold=True)
+    assert [row[0] for row in rows] == [method for method, *_ in spec["rows"]]
+    for place in range(1, 1 + len(spec["data"])):
+        cells = [row[place] for row in spec["rows"]]
+        frames = [frame_of(cell) for cell in cells]
+        bought = [(frame.tokens.mean(), frame.right.mean()) for frame in frames]
+        for row, cell, (tokens, right) in zip(rows, cells, bought, strict=True):
+            as_cheap = [other for most, other in bought if most <= tokens]
+            number = measured(cell, "accuracy")
+            if max(as_cheap) == right and as_cheap.count(right) == 1:
+                number = f"**{number}**"
+            assert row[place] == f"{number} for {measured(cell, 'tokens')}", (row[0], place)
 
 
 def test_random_subsets_of_the_trials() -> None:
