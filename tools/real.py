@@ -40,10 +40,7 @@ from tools.records import (
     sign_p,
 )
 
-PAGES = [
-    RECORDS.with_name(f"{page}.md")
-    for page in ("real", "real-more", "splitting", "serving", "costs")
-]
+PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "serving", "costs")]
 SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
 SEEN = ("†", "‡")  # after the name of a pair that somebody had seen: before the plan, before it ran
 

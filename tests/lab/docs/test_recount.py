@@ -15,10 +15,7 @@ np = pytest.importorskip("numpy")
 
 DOCS = Path(__file__).parents[3] / "docs"
 TABLES = json.loads((DOCS / "real" / "tables.json").read_text("utf-8"))
-PAGES = "".join(
-    (DOCS / name).read_text("utf-8")
-    for name in ("real.md", "real-more.md", "splitting.md", "serving.md", "costs.md")
-)
+PAGES = "".join((DOCS / name).read_text("utf-8") for name in ("real.md", "serving.md", "costs.md"))
 ENDPOINT = 1.1  # points by which an end of an interval may differ between two sets of draws
 
 pytestmark = pytest.mark.slow
