@@ -59,8 +59,8 @@ def sizes() -> tuple[Variant, ...]:
 
 
 def splitting() -> tuple[Variant, ...]:
-    """The arms of docs/splitting.md: many orders of the full list, without and with the null
-    option, short lists, and each choice alone. Each by two templates."""
+    """The arms of the first experiment on short lists (docs/real.md): many orders of the full list,
+    without and with the null option, short lists, and each choice alone. Each by two templates."""
     arms = {
         "full-list": "full-list(template={})",
         "full-list-null": "full-list(null=true,template={})",
@@ -117,7 +117,7 @@ EXPERIMENTS = {
         ("banking77",),
         cut_to=(20,),
         question_seed=0,
-        skip={"banking77": 300, "qasc": 300},  # other runs have asked these (docs/splitting.md)
+        skip={"banking77": 300, "qasc": 300},  # other runs have asked these
         keep_groups=True,
     ),
     "verdict": Experiment(
