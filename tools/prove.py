@@ -7,7 +7,7 @@
 A tree of prompts is a set of prompts, merged where they begin alike. Which tokens they are makes no
 other difference to the code, so here each token is another. Each tree is run by all engines, with
 every prefix that its prompts share, in a model of two layers, of which the first has a window.
-Attention runs in chunks and calls of 2 queries instead of 128 and 64, so that small trees too cross
+Attention runs in chunks and calls of 2 queries, far fewer than usual, so that small trees too cross
 from one to the next; all trees of one token less run in the usual ones as well. docs/verify.md has
 what is proved.
 """
