@@ -82,18 +82,31 @@ def named(line: Line) -> list[str]:
 
 def as_beside(spec: Mapping[str, Any]) -> str:
     """A row for each line: the seconds of `tree`, of the other ways by those of `tree`, and how
-    many rounds each way ran at least: a line may hold a part of the ways."""
+    many rounds each way ran at least: a line may hold a part of the ways. In italics: one round."""
     rows = []
     for line in lines():
         ways = line["ways"]
-        row = [*named(line), f"{median(ways['tree']['cpu']):.1f}"]
+        tree = ways["tree"]["cpu"]
+        row = [*named(line), shown(f"{median(tree):.1f}", len(tree))]
         for start in COLUMNS.values():
-            of_column = [median(ways[name]["by tree"]) for name in ways if name.startswith(start)]
-            row.append(f"{min(of_column):.2f}" if of_column else "-")
-        rounds = min(len(way["cpu"]) for way in ways.values())
-        rows.append([*row, str(rounds)])
+            of_column = []
+            for name, way in ways.items():
+                if name.startswith(start):
+                    of_column.append((median(way["by tree"]), len(way["cpu"])))
+            if of_column:
+                ratio, rounds = min(of_column)
+                row.append(shown(f"{ratio:.2f}", rounds))
+            else:
+                row.append("-")
+        fewest = min(len(way["cpu"]) for way in ways.values())
+        rows.append([*row, shown(str(fewest), fewest)])
     titles = ["model", "dtype", "question", "`tree`, s", *COLUMNS, "rounds, at least"]
     return markdown.table(titles, rows)
+
+
+def shown(number: str, rounds: int) -> str:
+    """In italics if it rests on a single round."""
+    return f"*{number}*" if rounds == 1 else number
 
 
 def as_stages(spec: Mapping[str, Any]) -> str:

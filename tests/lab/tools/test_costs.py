@@ -31,6 +31,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_row_has_the_medians_over_all_rounds_by_tree_in_the_same_round(beside: Path) -> None:
+    """And says of which numbers there is one round."""
     recorded = [
         line("1400", {"tree": [9.0], "packed": [6.0]}),
         line("qasc", {"tree": [1.0], "packed": [2.0]}),
@@ -41,8 +42,8 @@ def test_a_row_has_the_medians_over_all_rounds_by_tree_in_the_same_round(beside:
     rows = costs.as_beside({}).splitlines()[2:]
     shown = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert shown == [
-        ["135M", "float32", "QASC", "1.0", "-", "2.00", "-", "-", "-", "-", "-", "1"],
-        ["135M", "float32", "1,400", "3.0", "-", "0.67", "-", "-", "-", "2.00", "-", "1"],
+        ["135M", "float32", "QASC", "*1.0*", "-", "*2.00*", "-", "-", "-", "-", "-", "*1*"],
+        ["135M", "float32", "1,400", "3.0", "-", "0.67", "-", "-", "-", "*2.00*", "-", "*1*"],
     ]
     assert "| 135M | float32 | QASC | 88 | 12 |" in costs.as_stages({"work": ["qasc"]})
 
@@ -52,7 +53,7 @@ def test_of_several_ways_of_a_library_the_fastest_is_shown(beside: Path) -> None
     ways["transformers, kept question, 1 at once"] = [9.0]
     ways["transformers, kept question, 8 at once"] = [3.0]
     beside.write_text(json.dumps(line("qasc", ways)) + "\n")
-    assert "| 1.50 |" in costs.as_beside({})
+    assert "| *1.50* |" in costs.as_beside({})
 
 
 def test_lines_of_two_machines_are_refused(beside: Path) -> None:
