@@ -1,8 +1,14 @@
-"""The tables of docs/costs.md that show what tools/bench.py recorded in docs/costs/beside.jsonl.
+"""The tables of docs/costs.md, from the records in docs/costs/.
 
-Lines on the same model, dtype and work add up. A way is divided by `tree` in the same round of the
-same run, as a machine is not as fast in each run; a row shows medians over the rounds of all. The
-file holds lines of one engine on one kind of machine: where the engine changes, it begins anew.
+beside.jsonl is what tools/bench.py recorded. Lines on the same model, dtype and work add up. A way
+is divided by `tree` in the same round of the same run, as a machine is not as fast in each run; a
+row shows medians over the rounds of all. The file holds lines of one engine on one kind of machine:
+where the engine changes, it begins anew.
+
+parts.jsonl is what tools/parts.py recorded, a row for each line, and runs.jsonl what whole runs
+took. A line whose "source" is "printed" was written down from the page of its commit, when its
+program kept no record: a number that the page did not have is not there.
+
 `python -m tools.real tables` writes the tables.
 """
 
@@ -17,8 +23,10 @@ from typing import Any
 from tools import markdown
 
 BESIDE = Path(__file__).parents[1] / "docs" / "costs" / "beside.jsonl"
-# The folders of the models and the names of the work, in the order of the tables.
-MODELS = {"src-smollm2": "135M", "src-qwen05": "0.5B", "src-qwen15": "1.5B"}
+PARTS = BESIDE.with_name("parts.jsonl")
+RUNS = BESIDE.with_name("runs.jsonl")
+# The ends of the models' folders and the names of the work, in the order of the tables.
+MODELS = {"smollm2": "135M", "qwen05": "0.5B", "qwen15": "1.5B"}
 DTYPES = ("bfloat16", "float32")
 WORK = {
     "qasc": "QASC",
@@ -40,7 +48,16 @@ COLUMNS = {
     "vLLM": "vLLM",
 }
 
-Line = dict[str, Any]  # what tools/bench.py recorded of one kind of work
+# What is divided in a line of tools/parts.py: the seconds of a way by those of another.
+RATIOS = {
+    "8 questions in a pass": ("in a pass", "8", "1"),
+    "chunks of 128": ("chunks", "128", "64"),
+    "chunks of 256": ("chunks", "256", "64"),
+    "chunks of 512": ("chunks", "512", "64"),
+    "nf4": ("weights", "nf4", "as stored"),
+}
+
+Line = dict[str, Any]  # of a record: what tools/bench.py saw of one kind of work
 
 
 def by_tree(cpu: Sequence[float], tree: Sequence[float]) -> list[float]:
@@ -48,13 +65,23 @@ def by_tree(cpu: Sequence[float], tree: Sequence[float]) -> list[float]:
     return [seconds / of_tree for seconds, of_tree in zip(cpu, tree, strict=True)]
 
 
+def read(path: Path) -> list[Line]:
+    """The lines of a record. A model is named by the end of its folder: src-qwen05 is qwen05."""
+    found = []
+    for text in path.read_text("utf-8").splitlines():
+        line = json.loads(text)
+        if "model" in line:
+            line["model"] = line["model"].rpartition("-")[2]
+        found.append(line)
+    return found
+
+
 def lines() -> list[Line]:
     """A line for each model, dtype and work, in the order of the tables: the first on it in the
     file, with the rounds of all. A way gets `by tree`: its CPU seconds by those of `tree`."""
     joined: dict[tuple[str, str, str], Line] = {}
     machines = set()
-    for text in BESIDE.read_text("utf-8").splitlines():
-        line = json.loads(text)
+    for line in read(BESIDE):
         machines.add(line["machine"])
         tree = line["ways"]["tree"]["cpu"]
         for way in line["ways"].values():
@@ -74,6 +101,65 @@ def lines() -> list[Line]:
                     found.append(joined.pop((model, dtype, work)))
     assert not joined, f"no table shows {list(joined)}"
     return found
+
+
+def as_parts(spec: Mapping[str, Any]) -> str:
+    """A row for each line of parts.jsonl: seconds, and gigabytes. In italics: one round."""
+    rows = []
+    for line in read(PARTS):
+        rounds = line["rounds"]
+        loaded = [written(line["load"], 1), written(line["peak_gb"], 1)]
+        answered = shown(written(line["question"]["all"], 1), rounds)
+        loaded_nf4 = written(line.get("load_nf4"), 1)
+        of_nf4 = shown(written(line.get("weights", {}).get("nf4"), 1), rounds)
+        row = [*on(line), *loaded, answered, loaded_nf4, of_nf4, shown(str(rounds), rounds)]
+        rows.append([*row, line["commit"], line["source"]])
+    titles = ["load, s", "peak, GB", "an answer, s", "nf4: load, s", "a pass, s", "rounds"]
+    return markdown.table(["model", "dtype", "CPU", *titles, "commit", "source"], rows)
+
+
+def as_ratios(spec: Mapping[str, Any]) -> str:
+    """A row for each of these lines that has ratios: what changes a pass, by the pass as it is."""
+    rows = []
+    for line in read(PARTS):
+        ratios = ratios_of(line)
+        if ratios:
+            rounds = line["rounds"]
+            cells = [shown(written(ratios.get(name), 2), rounds) for name in RATIOS]
+            rows.append([*on(line), *cells, shown(str(rounds), rounds)])
+    return markdown.table(["model", "dtype", "CPU", *RATIOS, "rounds"], rows)
+
+
+def ratios_of(line: Line) -> dict[str, float]:
+    """Of a printed line as they were printed, else from the seconds."""
+    if line["source"] == "printed":
+        printed: dict[str, float] = line["ratios"]
+        return printed
+    found = {}
+    for name, (times, of, beside) in RATIOS.items():
+        found[name] = line[times][of] / line[times][beside]
+    return found
+
+
+def as_runs(spec: Mapping[str, Any]) -> str:
+    """A row for each line of runs.jsonl."""
+    rows = []
+    for line in read(RUNS):
+        cells = [written(line["cpu"], 0), written(line["peak_gb"], 2)]
+        rows.append([line["what"], cpu_of(line), *cells, line["commit"], line["source"]])
+    return markdown.table(["what", "CPU", "CPU, s", "peak, GB", "commit", "source"], rows)
+
+
+def written(number: float | None, digits: int) -> str:
+    return "-" if number is None else f"{number:.{digits}f}"
+
+
+def on(line: Line) -> list[str]:
+    return [MODELS[line["model"]], line["dtype"], cpu_of(line)]
+
+
+def cpu_of(line: Line) -> str:
+    return line["machine"].partition(" (")[0] if line["machine"] else "not named"
 
 
 def named(line: Line) -> list[str]:
@@ -105,8 +191,8 @@ def as_beside(spec: Mapping[str, Any]) -> str:
 
 
 def shown(number: str, rounds: int) -> str:
-    """In italics if it rests on a single round."""
-    return f"*{number}*" if rounds == 1 else number
+    """In italics if it is a number that rests on a single round."""
+    return f"*{number}*" if rounds == 1 and number != "-" else number
 
 
 def as_stages(spec: Mapping[str, Any]) -> str:

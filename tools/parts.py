@@ -1,18 +1,23 @@
 """Time the parts of one answer, and what several questions, chunks and 4 bits change.
 
     python -m tools.parts --model FOLDER [--dtype bfloat16] [--rounds 5]
+        [--record docs/costs/parts.jsonl]
 
 Prints Markdown tables of CPU seconds: medians of rounds, the ways of a table in turn. The question
 is the one that `minise ask` asks (8 choices), by Self-Ensemble unless a table says otherwise.
+--record adds a line with all of them to a file; docs/costs.md shows such lines (tools/costs.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,7 +31,7 @@ from minise.method import SelfEnsemble, Standard
 from minise.prompts import Prompts
 from minise.verify.verify import in_words
 from tools import markdown
-from tools.bench import in_turn
+from tools.bench import commit, in_turn
 
 QUESTIONS_IN_A_PASS = (1, 2, 4, 8)
 CHUNKS = (64, 128, 256, 512)  # queries of a chunk of attention
@@ -109,25 +114,46 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--record", type=Path, help="add a line of JSON to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     began = time.process_time()
     lm = load(args.model, dtype=args.dtype, device="cpu")
     loaded = time.process_time() - began
     print(f"{args.model}, {args.dtype}, {args.rounds} rounds. {in_words()}", flush=True)
-    print(table("one question", medians(parts(lm), args.rounds), "all"), flush=True)
+    of_question = medians(parts(lm), args.rounds)
+    print(table("one question", of_question, "all"), flush=True)
     peak = peak_of_memory(on_gpu=False) / 1e9
     print(f"\nLoaded in {loaded:.1f} s of CPU; at most {peak:.1f} GB of resident memory.")
-    times = medians(side_by_side(lm), args.rounds)
-    print(table("8 questions by standard, in a pass", times, "1"), flush=True)
-    times = medians(chunks(lm), args.rounds)
-    print(table("queries in a chunk", times, str(attention.CHUNK)), flush=True)
+    in_a_pass = medians(side_by_side(lm), args.rounds)
+    print(table("8 questions by standard, in a pass", in_a_pass, "1"), flush=True)
+    by_chunk = medians(chunks(lm), args.rounds)
+    print(table("queries in a chunk", by_chunk, str(attention.CHUNK)), flush=True)
     began = time.process_time()
     packed = load(args.model, dtype=args.dtype, device="cpu", quantize="nf4")
-    loaded = time.process_time() - began
-    times = medians(four_bits(lm, packed), args.rounds)
-    print(table("weights", times, "as stored"))
-    print(f"\nnf4 was loaded in {loaded:.1f} s of CPU.")
+    loaded_nf4 = time.process_time() - began
+    by_weights = medians(four_bits(lm, packed), args.rounds)
+    print(table("weights", by_weights, "as stored"))
+    print(f"\nnf4 was loaded in {loaded_nf4:.1f} s of CPU.")
+    if args.record:
+        line = {
+            "model": Path(args.model).name,
+            "dtype": args.dtype,
+            "machine": in_words(),
+            "commit": commit(),
+            "date": datetime.now(timezone.utc).date().isoformat(),
+            "source": "recorded",
+            "rounds": args.rounds,
+            "load": loaded,
+            "peak_gb": peak,
+            "question": of_question,
+            "in a pass": in_a_pass,
+            "chunks": by_chunk,
+            "load_nf4": loaded_nf4,
+            "weights": by_weights,
+        }
+        with args.record.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

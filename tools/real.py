@@ -5,8 +5,8 @@ python -m tools.real tables
 
 `record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts, with
 four digits a number; with `--groups` also every prompt's output. `tables` writes the tables that
-docs/real/tables.json describes into the pages, and the figures. Those of docs/costs.md are of what
-`python -m tools.bench --record` wrote.
+docs/real/tables.json describes into the pages, and the figures. Those of docs/costs.md are of
+docs/costs/ (tools/costs.py).
 """
 
 from __future__ import annotations
@@ -186,6 +186,9 @@ FORMS = {
     "subsets": as_subsets,
     "beside": costs.as_beside,
     "stages": costs.as_stages,
+    "parts": costs.as_parts,
+    "ratios": costs.as_ratios,
+    "runs": costs.as_runs,
 }
 
 

@@ -63,6 +63,21 @@ def test_lines_of_two_machines_are_refused(beside: Path) -> None:
         costs.as_beside({})
 
 
+def test_what_a_page_only_printed_is_shown_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ratios have no seconds, and what it did not print is left open."""
+    line = {"model": "src-qwen05", "dtype": "bfloat16", "machine": "A CPU (family 1)"}
+    line |= {"commit": "abc", "source": "printed", "load": 0.5, "peak_gb": 1.44}
+    printed = {**line, "rounds": 3, "question": {"all": 3.1}, "ratios": {"nf4": 1.126}}
+    monkeypatch.setattr(costs, "PARTS", tmp_path / "parts.jsonl")
+    costs.PARTS.write_text(json.dumps(printed) + "\n")
+    row = "| 0.5B | bfloat16 | A CPU | 0.5 | 1.4 | 3.1 | - | - | 3 | abc | printed |"
+    assert costs.as_parts({}).splitlines()[2:] == [row]
+    row = "| 0.5B | bfloat16 | A CPU | - | - | - | - | 1.13 | 3 |"
+    assert costs.as_ratios({}).splitlines()[2:] == [row]
+
+
 def test_bench_records_every_round_of_every_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
