@@ -159,7 +159,9 @@ def on(line: Line) -> list[str]:
 
 
 def cpu_of(line: Line) -> str:
-    return line["machine"].partition(" (")[0] if line["machine"] else "not named"
+    if not line["machine"]:
+        return "not named"
+    return line["machine"].replace("(R)", "").partition(" (")[0].removesuffix(" Processor")
 
 
 def named(line: Line) -> list[str]:

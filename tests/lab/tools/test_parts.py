@@ -32,7 +32,7 @@ def test_a_recorded_line_is_a_row_of_the_page(
     line = json.loads(file.read_text())
     monkeypatch.setattr(costs, "PARTS", file)
     monkeypatch.setitem(costs.MODELS, "llama", "2M")
-    first = ["2M", "float32", line["machine"].partition(" (")[0]]
+    first = ["2M", "float32", costs.cpu_of(line)]
     (row,) = costs.as_parts({}).splitlines()[2:]
     assert [cell.strip() for cell in row.strip("|").split("|")] == [
         *(*first, f"{line['load']:.1f}", f"{line['peak_gb']:.1f}"),
