@@ -269,10 +269,14 @@ def where_it_goes(way: Way) -> dict[str, float]:
 
 
 def commit() -> str:
-    """The commit of this code; with "-dirty" where files of it were edited."""
-    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    here = Path(__file__).parent
-    return subprocess.run(asked, cwd=here, capture_output=True, text=True).stdout.strip()
+    """The commit of this code; with "-dirty" where files of it were edited. Records are no code."""
+    edited = git("status", "--porcelain", "--untracked-files=no", "--", "minise", "tools")
+    return git("describe", "--always", "--exclude=*") + ("-dirty" if edited else "")
+
+
+def git(*words: str) -> str:
+    top = Path(__file__).parents[1]
+    return subprocess.run(["git", *words], cwd=top, capture_output=True, text=True).stdout.strip()
 
 
 def spread(seconds: list[float]) -> str:
