@@ -6,7 +6,7 @@ python -m tools.real tables
 `record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts, with
 four digits a number; with `--groups` also every prompt's output. `tables` writes the tables that
 docs/real/tables.json describes into the pages, and the figures. Those of docs/costs.md are of
-docs/costs/ (tools/costs.py).
+docs/costs/ (tools/bench/costs.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from matplotlib.figure import Figure
 from minise.lab.evaluation import figures
 from minise.lab.evaluation.metrics import holm
 from minise.lab.files import write_file
-from tools import costs, markdown
+from tools import markdown
+from tools.bench import costs
 from tools.records import (
     RECORDS,
     answers_of,

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from minise import load
-from tools import card
-from tools.bench import WORK, labels_after, prompts_of
-from tools.flex import FlexDecoder
+from tools.bench import card
+from tools.bench.flex import FlexDecoder
+from tools.bench.ways import WORK, labels_after, prompts_of
 
 
 @pytest.mark.slow

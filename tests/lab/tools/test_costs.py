@@ -1,4 +1,4 @@
-"""What tools/bench.py records is what docs/costs.md shows."""
+"""What tools/bench/ways.py records is what docs/costs.md shows."""
 
 import json
 import sys
@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tools import bench, costs
+from tools.bench import costs
+from tools.bench import ways as bench
 
 
 def line(work: str, cpu: dict[str, list[float]], machine: str = "mine") -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minise import load
-from tools import costs, parts
+from tools.bench import costs, parts
 
 
 @pytest.mark.slow

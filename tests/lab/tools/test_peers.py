@@ -1,9 +1,10 @@
-"""The other libraries that tools/bench.py times do the same work as the engines."""
+"""The other libraries that tools/bench/ways.py times do the same work as the engines."""
 
 import pytest
 
 from minise import load
-from tools import bench, peers
+from tools.bench import peers
+from tools.bench import ways as bench
 
 pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
 

@@ -1,4 +1,4 @@
-"""Other libraries' own ways to the logits that `tools/bench.py` times. Each that is there is tried.
+"""Other libraries' own ways to the logits that ways.py times. Each that is there is tried.
 
 transformers keeps the question's keys and values, for 1, 8 or 40 prompts at once, as its manual
 says; its FlexAttention, which torch compiles, is given the token tree that is made here. llama.cpp
@@ -38,7 +38,7 @@ def peers(folder: str, gguf: str | None, decoder: Decoder, prompts: Prompts) -> 
         ways |= flex_attention(model, prompts)
     if gguf and find_spec("llama_cpp"):
         ways |= llama_cpp(gguf, decoder.dtype, prompts)
-    # A GPU's memory vLLM takes for itself: tools/card.py.
+    # A GPU's memory vLLM takes for itself: tools/bench/card.py.
     if decoder.device.type == "cpu" and find_spec("vllm"):
         name = str(decoder.dtype).removeprefix("torch.")
         ways["vLLM, prefix cache"] = vllm_way(vllm_model(folder, name, prompts.longest), prompts)

@@ -5,10 +5,10 @@
 
 Prints a Markdown table for each kind of work: seconds of one question, medians with the smallest
 and largest. The prompts are random tokens in the shape of real ones; a number as work is that of a
-long question's tokens. The other libraries that are installed run the same prompts (tools/peers.py;
+long question's tokens. The other libraries that are installed run the same prompts (peers.py;
 llama.cpp needs --gguf). The floor is what a pass over the tree must multiply, and nothing else. On
 a CPU a last line says where the tree's time goes. --record adds what was seen to a file, a line
-each; docs/costs.md shows such lines (tools/costs.py).
+each; docs/costs.md shows such lines (tools/bench/costs.py).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from minise.prompts import Prompts
 from minise.verify.recording import own_decoder
 from minise.verify.verify import in_words
 from tools import markdown
-from tools.costs import by_tree
-from tools.flex import FlexDecoder
-from tools.peers import Way, peers
+from tools.bench.costs import by_tree
+from tools.bench.flex import FlexDecoder
+from tools.bench.peers import Way, peers
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def commit() -> str:
 
 
 def git(*words: str) -> str:
-    top = Path(__file__).parents[1]
+    top = Path(__file__).parents[2]
     return subprocess.run(["git", *words], cwd=top, capture_output=True, text=True).stdout.strip()
 
 

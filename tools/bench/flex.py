@@ -1,5 +1,5 @@
 """The decoder, reading by compiled FlexAttention in place of `scaled_dot_product_attention` in
-chunks. For measurements: tools/bench.py and tools/card.py say what it brings."""
+chunks. For measurements: tools/bench/ways.py and tools/bench/card.py say what it brings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show, in one command and ten minutes: python -m tools.card card.json
+"""What only a GPU can show, in one command and ten minutes: python -m tools.bench.card card.json
 
 Each stage is a process of its own with a time limit; one that fails takes no other along, and the
 file is written after each. The weights are random, in bfloat16 and in the shape of Llama-3-8B,
@@ -37,8 +37,8 @@ from minise.layout import Layout
 from minise.loading.config_json import read_config
 from minise.model import Decoder
 from minise.prompts import Prompts
-from tools.bench import WORK, prompts_of, timed
-from tools.peers import vllm_model, vllm_way
+from tools.bench.peers import vllm_model, vllm_way
+from tools.bench.ways import WORK, prompts_of, timed
 
 SHAPE = {
     "model_type": "llama",
@@ -166,8 +166,8 @@ def stages(folder: str, device: str, dtype: str) -> dict[str, tuple[int, list[st
         ),
         "verify": (60, [*python, "minise", "verify", *model]),
         "bench": (240, [*python, "tools.bench", *model, *works]),
-        "rate": (120, [*python, "tools.card", "--stage", "rate", *model]),
-        "vllm": (120, [*python, "tools.card", "--stage", "vllm", *model]),
+        "rate": (120, [*python, "tools.bench.card", "--stage", "rate", *model]),
+        "vllm": (120, [*python, "tools.bench.card", "--stage", "vllm", *model]),
     }
 
 

@@ -1,11 +1,11 @@
 """The tables of docs/costs.md, from the records in docs/costs/.
 
-beside.jsonl is what tools/bench.py recorded. Lines on the same model, dtype and work add up. A way
+beside.jsonl is what ways.py recorded. Lines on the same model, dtype and work add up. A way
 is divided by `tree` in the same round of the same run, as a machine is not as fast in each run; a
 row shows medians over the rounds of all. The file holds lines of one engine on one kind of machine:
 where the engine changes, it begins anew.
 
-parts.jsonl is what tools/parts.py recorded, a row for each line, and runs.jsonl what whole runs
+parts.jsonl is what parts.py recorded, a row for each line, and runs.jsonl what whole runs
 took. A line whose "source" is "printed" was written down from the page of its commit, when its
 program kept no record: a number that the page did not have is not there.
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from tools import markdown
 
-BESIDE = Path(__file__).parents[1] / "docs" / "costs" / "beside.jsonl"
+BESIDE = Path(__file__).parents[2] / "docs" / "costs" / "beside.jsonl"
 PARTS = BESIDE.with_name("parts.jsonl")
 RUNS = BESIDE.with_name("runs.jsonl")
 # The ends of the models' folders and the names of the work, in the order of the tables.
@@ -48,7 +48,7 @@ COLUMNS = {
     "vLLM": "vLLM",
 }
 
-# What is divided in a line of tools/parts.py: the seconds of a way by those of another.
+# What is divided in a line of tools/bench/parts.py: the seconds of a way by those of another.
 RATIOS = {
     "8 questions in a pass": ("in a pass", "8", "1"),
     "chunks of 128": ("chunks", "128", "64"),
@@ -57,7 +57,7 @@ RATIOS = {
     "nf4": ("weights", "nf4", "as stored"),
 }
 
-Line = dict[str, Any]  # of a record: what tools/bench.py saw of one kind of work
+Line = dict[str, Any]  # of a record: what tools/bench/ways.py saw of one kind of work
 
 
 def by_tree(cpu: Sequence[float], tree: Sequence[float]) -> list[float]:

@@ -1,11 +1,11 @@
 """Time the parts of one answer, and what several questions, chunks and 4 bits change.
 
-    python -m tools.parts --model FOLDER [--dtype bfloat16] [--rounds 5]
+    python -m tools.bench.parts --model FOLDER [--dtype bfloat16] [--rounds 5]
         [--record docs/costs/parts.jsonl]
 
 Prints Markdown tables of CPU seconds: medians of rounds, the ways of a table in turn. The question
 is the one that `minise ask` asks (8 choices), by Self-Ensemble unless a table says otherwise.
---record adds a line with all of them to a file; docs/costs.md shows such lines (tools/costs.py).
+--record adds a line with all of them to a file; docs/costs.md shows such lines (costs.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from minise.method import SelfEnsemble, Standard
 from minise.prompts import Prompts
 from minise.verify.verify import in_words
 from tools import markdown
-from tools.bench import commit, in_turn
+from tools.bench.ways import commit, in_turn
 
 QUESTIONS_IN_A_PASS = (1, 2, 4, 8)
 CHUNKS = (64, 128, 256, 512)  # queries of a chunk of attention

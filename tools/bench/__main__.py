@@ -1,0 +1,5 @@
+"""`python -m tools.bench`: ways.py."""
+
+from tools.bench.ways import main
+
+main()
