@@ -10,7 +10,14 @@ import torch
 from minise import InputError, LocalModel, Prompts, Question, SelfEnsemble, Standard
 from minise.engines import ENGINES
 from minise.lab.data.asked import Asked
-from minise.lab.evaluation.pipeline import BLOCK, TOGETHER, Answered, answers, join, most_together
+from minise.lab.evaluation.pipeline import (
+    ROUND,
+    TOGETHER,
+    Answered,
+    answers,
+    join,
+    most_together,
+)
 from minise.lab.methods.writes_first import Start, WritesFirst, Written
 from minise.method import GroupPlan
 from minise.prompts import LabelLogits, Limits
@@ -20,7 +27,7 @@ QUESTIONS = [
     Asked(
         Question(f"Which is number {i}?", [f"one {i}", "two", "three", "four"], id=f"q{i}"), i % 3
     )
-    for i in range(2 * BLOCK + 5)
+    for i in range(2 * ROUND + 5)
 ]
 METHOD = SelfEnsemble(2, 3)
 
@@ -88,7 +95,7 @@ def test_a_pass_holds_several_questions_and_none_crosses_a_block(qwen: LocalMode
     sizes = [len(one.branches) // 6 for one in watched.passes]
     assert sum(sizes) == len(QUESTIONS)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    assert {BLOCK, 2 * BLOCK} <= set(ends)
+    assert {ROUND, 2 * ROUND} <= set(ends)
     assert join([one.prompts for one in every[: sizes[0]]]) == watched.passes[0]
 
 
@@ -177,11 +184,17 @@ class Kept:
 def test_texts_of_a_block_are_written_side_by_side_and_once(qwen: LocalModel) -> None:
     method, kept = Pretends(), Kept()
     whole = list(answers(qwen, method, QUESTIONS, texts=kept))
-    assert method.blocks == [BLOCK, BLOCK, 5]
-    for done in (1, BLOCK - 1, BLOCK, BLOCK + 3, len(QUESTIONS) - 1):
+    assert method.blocks == [ROUND, ROUND, 5]
+    for done in (
+        1,
+        ROUND - 1,
+        ROUND,
+        ROUND + 3,
+        len(QUESTIONS) - 1,
+    ):
         rest = list(answers(qwen, method, QUESTIONS, done, texts=kept))
         assert all(same(a, b) for a, b in zip(rest, whole[done:], strict=True))
-    assert method.blocks == [BLOCK, BLOCK, 5]  # nothing was written again
+    assert method.blocks == [ROUND, ROUND, 5]  # nothing was written again
     again = list(answers(qwen, method, QUESTIONS[:2]))  # without a place to keep them
     assert "thoughts on q0" in qwen.tokenizer.decode(again[0].prompts.prefix)
 

@@ -38,7 +38,7 @@ OF_TEXT = {
 
 
 @dataclass(frozen=True)
-class Block:
+class KeptBlock:
     """A line: all texts of a block of questions. block: its number, from 0."""
 
     block: int
@@ -51,9 +51,9 @@ class Block:
 SAVED_TEXT = Kind("a text that was written", lambda value: isinstance(value, SavedText))
 
 
-def block_of(line: Any) -> Block:
+def block_of(line: Any) -> KeptBlock:
     """The block that a line holds. Raises InputError for what is none."""
-    return from_object(Block, with_parts(line, "texts", SavedText))
+    return from_object(KeptBlock, with_parts(line, "texts", SavedText))
 
 
 class KeptTexts:

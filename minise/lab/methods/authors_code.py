@@ -56,7 +56,7 @@ _LINE = BareLabels("{question} \n", "({label}) {choice} ", "Answer: \n")
 _CHAT = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 _CHAT_LINE = replace(_LINE, question=_CHAT + _LINE.question)
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-FAMILIES = {
+RELEASED_FAMILIES = {
     # Only its standard script looks up " A", which is also how a prompt continues after "Answer:".
     "llama": Released(Template("{question} ", "({label}) {choice} ", "Answer:"), _LINE),
     # Its tokenizer makes two tokens of " \n", but the code's offset for the last group counts one.
@@ -67,8 +67,8 @@ FAMILIES = {
 
 def released(lm: LanguageModel) -> Released:
     """For the model's family. Raises InputError for one that the released code does not have."""
-    check_name("model of the released code", lm.family, FAMILIES)
-    return FAMILIES[lm.family]
+    check_name("model of the released code", lm.family, RELEASED_FAMILIES)
+    return RELEASED_FAMILIES[lm.family]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from minise.lm import LocalModel
 from minise.question import Question
 from minise.verify.recording import own_decoder
 
-FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
+LIVE_FAMILIES = ("llama", "mistral", "qwen2")  # that model.js runs
 MOST_NUMBERS = 10_000_000  # of a checkpoint: 20 MB in bfloat16, in base64 a page of 27 MB
 QUESTIONS = 40
 WORLD_CHOICES = 8
@@ -72,10 +72,10 @@ def live_page(lm: LocalModel, opens_with: dict[str, Any]) -> str:
 
 
 def why_not_live(lm: LocalModel) -> str:
-    """Why a model does not run in a page; empty if it does. It must be of FAMILIES, have at most
-    MOST_NUMBERS numbers, none of them in 4 bits, and a tokenizer of byte-level BPE."""
-    if lm.family not in FAMILIES:
-        return f"the live page has no {lm.family}, only {', '.join(FAMILIES)}"
+    """Why a model does not run in a page; empty if it does. It must be of LIVE_FAMILIES, have at
+    most MOST_NUMBERS numbers, none of them in 4 bits, and a tokenizer of byte-level BPE."""
+    if lm.family not in LIVE_FAMILIES:
+        return f"the live page has no {lm.family}, only {', '.join(LIVE_FAMILIES)}"
     if isinstance(lm.decoder, EqualBits):
         return "it runs with equal bits, which the live page has not"
     decoder = own_decoder(lm)

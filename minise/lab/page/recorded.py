@@ -80,7 +80,7 @@ class PackedPrompts:
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class RowRecording:
     """What the model says of a row of tokens. logits: at some places of it, of labels, by place and
     token id. read: more of such a place, for Read (see `whole_said`). apart: after each layer,
     how far group 2's end is from a run of its own, as a part of its size."""
@@ -191,7 +191,7 @@ def recorded_page(shown: ShownQuestion, why: str, tell: Callable[[str], object])
         "recording": {
             "why": why,
             "words": other_words(question, leak_groups(first_trial)),
-            "answers": as_json(all_said(shown, tell)),
+            "answers": embedded_answers(all_said(shown, tell)),
         },
     }
     return page_of(embedded)
@@ -228,10 +228,10 @@ def world_item(question: Question) -> dict[str, Any]:
 # What the scenes ask.
 
 
-def all_said(shown: ShownQuestion, tell: Callable[[str], object]) -> list[Said]:
+def all_said(shown: ShownQuestion, tell: Callable[[str], object]) -> list[RowRecording]:
     """The answers to all that the page can ask. Leak comes before Read, which has one of its rows:
     the logits of Leak are compared bit for bit, so those are kept."""
-    said: list[Said] = []
+    said: list[RowRecording] = []
     steps = {
         "Ask and Why: prompts with all choices": ask_said,
         f"Mean: {shown.N} trials": mean_said,
@@ -245,11 +245,11 @@ def all_said(shown: ShownQuestion, tell: Callable[[str], object]) -> list[Said]:
 
 
 @torch.inference_mode()
-def packed_said(lm: LocalModel, packed: PackedPrompts) -> Said:
+def packed_said(lm: LocalModel, packed: PackedPrompts) -> RowRecording:
     """Run packed prompts, and read the labels at their ends."""
     row = packed.row
     hidden_GD = lm.decoder(row.tokens, row.positions, row.mask, row.ends)
-    return Said(row, label_logits(lm, hidden_GD, packed))
+    return RowRecording(row, label_logits(lm, hidden_GD, packed))
 
 
 def label_logits(
@@ -275,7 +275,7 @@ def by_layer(recorded: dict[int, Tensor]) -> list[Tensor]:
     return [recorded[layer].squeeze(0) for layer in sorted(recorded)]
 
 
-def ask_said(shown: ShownQuestion) -> list[Said]:
+def ask_said(shown: ShownQuestion) -> list[RowRecording]:
     """The answers to the prompts of Ask and Why."""
     said = []
     for prompt in shown.lists:
@@ -284,7 +284,7 @@ def ask_said(shown: ShownQuestion) -> list[Said]:
     return said
 
 
-def mean_said(shown: ShownQuestion) -> list[Said]:
+def mean_said(shown: ShownQuestion) -> list[RowRecording]:
     """The trials, each as a tree of its groups."""
     prompts = shown.prompts
     said = []
@@ -316,7 +316,7 @@ def other_words(question: Question, groups: Sequence[Sequence[int]]) -> list[str
     return [question.choices[i] for i in others[:WORDS]]
 
 
-def leak_said(shown: ShownQuestion) -> list[Said]:
+def leak_said(shown: ShownQuestion) -> list[RowRecording]:
     """The row with each word in group 1, as it should be and ablated, and group 2 alone."""
     lm = with_equal_bits(shown.lm)
     groups = leak_groups(shown.groups.trials[0])
@@ -364,7 +364,7 @@ def with_equal_bits(lm: LocalModel) -> LocalModel:
 class LeakRow:
     """An answer, and after each layer the residual stream (D,) of group 2's end."""
 
-    said: Said
+    said: RowRecording
     streams: list[Tensor]
 
 
@@ -374,7 +374,7 @@ def leak_row_said(lm: LocalModel, packed: PackedPrompts, end: int) -> LeakRow:
     row = packed.row
     with record(own_decoder(lm)) as seen:
         hidden_TD = lm.decoder(row.tokens, row.positions, row.mask)
-    said = Said(row, label_logits(lm, hidden_TD[row.ends], packed))
+    said = RowRecording(row, label_logits(lm, hidden_TD[row.ends], packed))
     return LeakRow(said, [stream_TD[end] for stream_TD in by_layer(seen.residual)])
 
 
@@ -385,7 +385,7 @@ def distance(a_D: Tensor, b_D: Tensor) -> float:
     return float(difference_D.norm() / wide_D.norm())
 
 
-def read_said(shown: ShownQuestion) -> list[Said]:
+def read_said(shown: ShownQuestion) -> list[RowRecording]:
     """Each group of the first trial, and each of its lines hidden from its end."""
     lists = names_of(shown.question, shown.groups.trials[0])
     prompts = shown.prompts_of(lists)
@@ -408,7 +408,7 @@ def read_said(shown: ShownQuestion) -> list[Said]:
 
 
 @torch.inference_mode()
-def whole_said(lm: LocalModel, packed: PackedPrompts, columns: list[int]) -> Said:
+def whole_said(lm: LocalModel, packed: PackedPrompts, columns: list[int]) -> RowRecording:
     """All that Read draws of one prompt: the attention weights of its end, and the logits of
     `columns` after each layer, read out as after the last one."""
     decoder = own_decoder(lm)
@@ -422,7 +422,7 @@ def whole_said(lm: LocalModel, packed: PackedPrompts, columns: list[int]) -> Sai
     for stream_TD in by_layer(seen.residual):
         normed_D = decoder.model.norm(stream_TD[end])
         lens.append(logits_of(lm, normed_D, columns))
-    said = Said(row, label_logits(lm, hidden_TD[row.ends], packed))
+    said = RowRecording(row, label_logits(lm, hidden_TD[row.ends], packed))
     said.read[end] = {
         "count": len(logits_V),
         "total": float(logits_V.logsumexp(dim=0)),
@@ -519,7 +519,7 @@ def texts_after_question(question: Question) -> list[str]:
     return texts
 
 
-def as_json(all_answers: Sequence[Said]) -> dict[str, dict[str, Any]]:
+def embedded_answers(all_answers: Sequence[RowRecording]) -> dict[str, dict[str, Any]]:
     """All answers by the key of their layout, ready for JSON. Where two are of one layout, the
     first one's logits stay."""
     answers: dict[str, dict[str, Any]] = {}

@@ -12,7 +12,7 @@ from typing import Any
 from minise.errors import InputError, Unsuited, one_line
 from minise.prompts import LanguageModel
 
-MOST_BYTES = 20 << 20  # of a file; a rendered prompt has at most so many characters
+MOST_TEMPLATE_BYTES = 20 << 20  # of a file; a rendered prompt has at most so many characters
 
 
 def stop_tokens(lm: LanguageModel) -> list[int]:
@@ -87,7 +87,7 @@ def _render(request: str) -> dict[str, str]:  # what render.py replies
         reply: dict[str, str] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return {"error": "it takes too much time or memory"}
-    if len(reply.get("text", "")) > MOST_BYTES:
+    if len(reply.get("text", "")) > MOST_TEMPLATE_BYTES:
         return {"error": "it writes too much"}
     return reply
 
@@ -103,8 +103,8 @@ def _read(lm: LanguageModel, name: str, parse: Callable[[str], Any]) -> Any:
     if not path.is_file():  # to open a pipe would wait for ever
         return None
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it holds more than {MOST_BYTES >> 20} MiB")
+        if path.stat().st_size > MOST_TEMPLATE_BYTES:
+            raise ValueError(f"it holds more than {MOST_TEMPLATE_BYTES >> 20} MiB")
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not readable ({one_line(error)}); fetch it again") from None

@@ -24,7 +24,7 @@ def refuse(message: str) -> NoReturn:
     raise ValueError(f"it refuses these messages: {message}")
 
 
-def as_json(value: Any, ensure_ascii: bool = False, **layout: Any) -> str:
+def to_json(value: Any, ensure_ascii: bool = False, **layout: Any) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, **layout)  # jinja2's escapes for HTML
 
 
@@ -32,7 +32,7 @@ def render(template: str, values: dict[str, Any]) -> str:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
-    environment.filters["tojson"] = as_json
+    environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return environment.from_string(GENERATION.sub(r"\1with", template)).render(values)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from minise import LanguageModel, LocalModel
-from minise.lab.evaluation.pipeline import BLOCK
+from minise.lab.evaluation.pipeline import ROUND
 from minise.lab.evaluation.request import Run
 from minise.lab.evaluation.rows import read_answers
 from minise.lab.evaluation.run import evaluate
@@ -26,7 +26,7 @@ from minise.lab.methods.writes_first import Start, Written
 from tests.lab.evaluation.conftest import lines, some_questions
 
 MakeRun = Callable[..., Run]
-MANY = BLOCK + 4  # questions: more than a block
+MANY = ROUND + 4  # questions: more than a block
 COT = "cot(max_new_tokens=3)"
 METHODS = ("standard", "self-ensemble", COT)
 
@@ -111,7 +111,7 @@ def test_the_texts_of_a_block_are_kept_and_not_written_again(
     before = texts.read_bytes()
     assert before.count(b"\n") == 2  # a line for each block
     samples = folder / f"samples-words-{COT}.jsonl"
-    for kept in (0, 3, BLOCK, BLOCK + 1):
+    for kept in (0, 3, ROUND, ROUND + 1):
         whole = samples.read_bytes().splitlines(keepends=True)
         samples.write_bytes(b"".join(whole[:kept]))
         evaluate(lm, make_long_run(*METHODS), folder, print)
@@ -145,12 +145,12 @@ def test_a_block_of_texts_cut_while_it_was_written_is_written_again(
     os.truncate(texts, max(0, len(before) - lost))
     samples = folder / f"samples-words-{COT}.jsonl"
     whole = samples.read_bytes().splitlines(keepends=True)
-    left = 0 if texts.read_bytes().count(b"\n") == 0 else BLOCK
+    left = 0 if texts.read_bytes().count(b"\n") == 0 else ROUND
     samples.write_bytes(b"".join(whole[:left]))
     evaluate(lm, make_long_run(*METHODS), folder, print)
     assert without_seconds(texts) == blocks
     assert without_seconds(samples) == without_seconds(unbroken / samples.name)
-    assert written == ([BLOCK, MANY - BLOCK] if left == 0 else [MANY - BLOCK])
+    assert written == ([ROUND, MANY - ROUND] if left == 0 else [MANY - ROUND])
 
 
 def test_the_texts_are_on_the_disk_before_the_first_answer_of_their_block(
@@ -176,8 +176,8 @@ def test_the_texts_are_on_the_disk_before_the_first_answer_of_their_block(
     answered = [number for number, event in enumerate(events) if event == "samples"]
     assert (len(kept), len(answered)) == (2, MANY)
     assert kept[0] < events.index("asked") < answered[0]
-    assert answered[BLOCK - 1] < kept[1] < answered[BLOCK]
-    assert "asked" not in events[answered[BLOCK - 1] : kept[1]]
+    assert answered[ROUND - 1] < kept[1] < answered[ROUND]
+    assert "asked" not in events[answered[ROUND - 1] : kept[1]]
 
 
 # Killed

@@ -16,7 +16,12 @@ import pytest
 import torch
 
 from minise import InputError, LocalModel, Question, SelfEnsemble, ask, load
-from minise.lab.methods.authors_code import FAMILIES, AuthorsCode, AuthorsStandard, BareLabels
+from minise.lab.methods.authors_code import (
+    RELEASED_FAMILIES,
+    AuthorsCode,
+    AuthorsStandard,
+    BareLabels,
+)
 from minise.lab.methods.groupings import independent_draws
 from minise.template import DEFAULT_TEMPLATE, write_prompts
 from tests.reference.core.test_template import sentencepiece_tokenizer
@@ -128,7 +133,7 @@ def test_with_no_departure_it_is_self_ensemble(lm: LocalModel, question: Questio
         {"groups_per_question": False},
         {"null_option": False},
         {"null_in_softmax": False},
-        {"template": FAMILIES["llama"].group},
+        {"template": RELEASED_FAMILIES["llama"].group},
         {"last_group_early": 1},
         {"dtype": "bfloat16"},
     ],

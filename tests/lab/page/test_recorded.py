@@ -19,7 +19,7 @@ from minise.lab.page.recorded import (
     PackedRow,
     ShownQuestion,
     all_said,
-    as_json,
+    embedded_answers,
     leak_groups,
     leak_said,
     recorded_page,
@@ -336,7 +336,7 @@ def test_recorded_answers_are_those_of_the_live_model(node: Run, name: str) -> N
     lm = load(Path(minise.__file__).parents[1] / "weights" / name)
     asked = ShownQuestion(lm, replace(QUESTION, id=""), 4, 2, 0)
     said = all_said(asked, str)
-    answers, layouts = as_json(said), {row_key(one.row): one.row for one in said}
+    answers, layouts = embedded_answers(said), {row_key(one.row): one.row for one in said}
     rows = [
         {
             "ids": layout.tokens.tolist(),

@@ -136,7 +136,7 @@ def test_a_hostile_or_broken_template_is_refused_in_one_line(folder: Path, name:
         ("generation_config.json", b'{"eos_token_id": [1, 288]}', stop_tokens),
         ("tokenizer_config.json", b'{"eos_token": "none such"}', stop_tokens),
         ("chat_template.jinja", b"{{ bos_token }}\xac", chat_template),
-        ("chat_template.jinja", b" " * (chat.MOST_BYTES + 1), chat_template),
+        ("chat_template.jinja", b" " * (chat.MOST_TEMPLATE_BYTES + 1), chat_template),
     ],
 )
 def test_a_damaged_file_or_an_absent_fact_is_refused(
