@@ -407,7 +407,7 @@ def test_leak_is_recorded_with_equal_bits(lm: LocalModel) -> None:
     assert len(rows) == 3 * 4  # words; masks and positions
     [logits_alone] = alone.logits.values()
     for number, one in enumerate(rows):
-        end = int(one.layout.ends[1])
+        end = int(one.row.ends[1])
         is_right = number % 4 == 0
         assert (one.logits[end] == logits_alone) is is_right
         assert (max(one.apart) == 0) is is_right
