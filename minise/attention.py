@@ -81,7 +81,7 @@ def chunks_of(
         queries = slice(start, start + size)
         mask_BCU = mask_BRU[:, queries]
         mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
-        if causal_rows == start and start + size <= R:
+        if causal_rows == start and start + size <= min(R, U):
             rows_C = torch.arange(start, start + size, device=device)
             causal_CU = torch.arange(U, device=device) <= rows_C[:, None]
             if (mask_BCU == causal_CU).all():

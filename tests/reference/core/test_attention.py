@@ -155,6 +155,23 @@ class TestChunks:
             covered = [len(at[0, chunk.queries]) for chunk in chunks]
             assert sum(covered) == len(layout.tokens)
 
+    def test_more_queries_than_keys_read_what_each_may_see(self) -> None:
+        """As where one token ends many prompts. All rows of such a mask are true, also those of the
+        first row of a causal one."""
+        for queries in (CHUNK - 1, CHUNK, 2 * CHUNK + 3):
+            for keys in (1, 2, CHUNK - 1):
+                q = torch.randn(1, queries, 2, 8, generator=torch.Generator().manual_seed(0))
+                k, v = torch.randn(2, 1, keys, 2, 8, generator=torch.Generator().manual_seed(1))
+                mask = torch.ones(1, queries, keys, dtype=torch.bool)
+                mask[0, :keys] = causal_mask(keys)
+                at = torch.zeros(1, max(queries, keys), dtype=torch.long)
+                chunks = chunks_of(mask, at[:, :queries], at[:, :keys], None)
+                read = torch.cat([chunk.read(q, k, v) for chunk in chunks], dim=1)
+                scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / 8**0.5
+                weights = scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+                expected = torch.einsum("bhqk,bkhd->bqhd", weights, v)
+                assert (read - expected).abs().max() <= 1e-5
+
     @pytest.mark.parametrize("family", DECODERS)
     def test_a_long_sequence_in_chunks_has_the_numbers_of_one_softmax(self, family: str) -> None:
         tokens = TOKENS.repeat(4)[: 3 * CHUNK + 1]

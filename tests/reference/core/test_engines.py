@@ -29,6 +29,14 @@ def test_branch_logits_are_those_of_separate_runs(lm: LocalModel, engine: str) -
         assert (row - lm.decoder.logits(hidden[-1])).abs().max() <= 1e-10
 
 
+@pytest.mark.parametrize("count", [64, 150])
+def test_many_prompts_that_are_one_token_are_answered(qwen: LocalModel, count: int) -> None:
+    """More rows are read than there are tokens."""
+    (expected,) = branch_logits(qwen, [7], [[]], "separate")
+    for logits in branch_logits(qwen, [7], [[]] * count):
+        assert (logits - expected).abs().max() <= 1e-10
+
+
 def test_the_engine_of_the_model_is_the_default(lm: LocalModel) -> None:
     for engine in ENGINES:
         own = branch_logits(lm.with_engine(engine), PREFIX, BRANCHES)
