@@ -22,6 +22,7 @@ import httpx2
 
 from minise.errors import InputError, printable, shorten
 from minise.lab.data.kinds import Kind
+from minise.lab.serving.key import PIECE, take_out
 
 KEY = "MINISE_API_KEY"  # the variable that holds a server's key
 TIMEOUT = 300.0  # seconds for an answer
@@ -30,7 +31,6 @@ AGAIN = (408, 429, 500, 502, 503, 504)  # statuses that may pass
 MOST_BYTES = 64 * 2**20  # of an answer: llama.cpp's of a whole vocabulary has half of them
 MOST_PARTS = 4_000_000  # objects and lists of an answer
 MOST_SAID = 2**16  # characters of a text that a message may quote
-PIECE = 8  # characters of the key that are taken out wherever they stand
 
 Value = TypeVar("Value")
 
@@ -161,26 +161,11 @@ class Http:
         return shorten(" ".join(self.hide(text).split()), 200)
 
     def hide(self, text: str) -> str:
-        """The text with "*" in place of all PIECE characters that follow one another in the key,
-        whatever stands between them that cannot be a part of it: blanks, ends of lines."""
-        key = "".join(filter(may_be_of_key, self.key))
-        size = min(PIECE, len(key))
-        pieces = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
-        places = [place for place, character in enumerate(text) if may_be_of_key(character)]
-        written = "".join(text[place] for place in places)
-        shown = list(text)
-        for start in range(len(written) - size + 1):
-            if written[start : start + size] in pieces:
-                for place in places[start : start + size]:
-                    shown[place] = "*"
-        return "".join(shown)
+        """The text without the key."""
+        return take_out(self.key, text)
 
     def refused(self, what: str, kind: type[InputError] = InputError) -> InputError:
         return kind(f"{self.url}: {printable(' '.join(self.hide(what).split()))}")
-
-
-def may_be_of_key(character: str) -> bool:
-    return "!" <= character <= "~"
 
 
 def within(seconds: float, call: Callable[[], Value]) -> Value:
