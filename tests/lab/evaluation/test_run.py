@@ -279,6 +279,30 @@ def test_another_model_is_refused(lm: LocalModel, make_run: MakeRun, tmp_path: P
         norm.data[0] -= 1
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_half_a_run_is_not_continued_with_weights_of_which_any_part_is_another(
+    make_run: MakeRun, tmp_path: Path, dtype: str
+) -> None:
+    """Not with every other value of each matrix changed, nor with one value of one."""
+    lm = load("weights/tiny-llama", dtype=dtype)
+    evaluate(lm, make_run(), tmp_path, print)
+    (samples,) = tmp_path.glob("samples-*.jsonl")
+    whole = samples.read_bytes()
+    samples.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    matrices = [x.data for x in lm.decoder.parameters() if x.dim() == 2]
+    before = [x.clone() for x in matrices]
+    halves = [(x, slice(1, None, 2)) for x in matrices]
+    for changed in (halves, [(matrices[0], (7, 3))], [(matrices[-1], (-1, -1))]):
+        for x, some in changed:
+            x[some] *= 1.5
+        with pytest.raises(InputError, match="weights is"):
+            evaluate(lm, make_run(), tmp_path, print)
+        for x, was in zip(matrices, before, strict=True):
+            x[:] = was
+    evaluate(lm, make_run(), tmp_path, print)
+    assert samples.read_bytes().count(b"\n") == whole.count(b"\n")
+
+
 @pytest.mark.parametrize("buffer", ["codes", "scales"])
 def test_a_run_in_4_bits_is_not_continued_with_other_weights(
     make_run: MakeRun, tmp_path: Path, buffer: str
