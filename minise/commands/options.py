@@ -51,9 +51,9 @@ class Option:
 class ModelOptions:
     """Which model a command loads, and how. The Options of such a command inherit from it."""
 
-    model: Annotated[str, Option("folder, hub id, server:URL, transformers:ID", "PATH_OR_ID")] = (
-        "weights/tiny-llama"
-    )
+    model: Annotated[
+        str, Option("folder, hub id, FILE.py:NAME, server:URL, transformers:ID", "PATH_OR_ID")
+    ] = "weights/tiny-llama"
     tokenizer: Annotated[str | None, Option("of a server's model", "PATH_OR_ID")] = None
     revision: Annotated[str | None, Option("branch, tag or commit of a hub id", "NAME")] = None
     dtype: Annotated[Dtype, Option("auto: as stored; on a CPU float32, bfloat16 where faster")] = (
@@ -150,8 +150,8 @@ def load_model(options: ModelOptions) -> LanguageModel:
     if options.threads is not None:
         torch.set_num_threads(min(options.threads, os.cpu_count() or 1))
     elif isinstance(lm, LocalModel) and "OMP_NUM_THREADS" not in os.environ:
-        decoder: Any = lm.decoder  # of any kind
-        size = sum(parameter.numel() for parameter in decoder.parameters())
+        parameters = getattr(lm.decoder, "parameters", list)  # one of the user's own may have none
+        size = sum(parameter.numel() for parameter in parameters())
         if size < ONE_THREAD_BELOW:
             torch.set_num_threads(1)
     return lm

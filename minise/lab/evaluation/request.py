@@ -64,6 +64,7 @@ def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
     """What must be equal for a run to go on in a folder, as JSON gives it back."""
     what = dict(run.about)
     what.update(describe_model(lm))
+    what["model_code"] = own_code(lm.name)
     what["tokenizer"] = hash_of([lm.tokenizer.backend.to_str()])
     what["versions"] = {"minise": __version__, "torch": torch.__version__}
     what["shards"] = run.shard[1]
@@ -81,8 +82,8 @@ def describe_model(lm: LanguageModel) -> dict[str, Any]:
         return {
             "model": lm.name,
             "revision": lm.revision,
-            "weights": weights_hash(lm),
-            "parameters": count_weights(lm.decoder),
+            "weights": weights_hash(lm) if hasattr(lm.decoder, "state_dict") else None,
+            "parameters": count_weights(lm.decoder) if hasattr(lm.decoder, "parameters") else None,
             "dtype": str(lm.decoder.dtype).removeprefix("torch."),
             "device": str(lm.decoder.device).partition(":")[0],
             "equal_bits": isinstance(lm.decoder, EqualBits),
@@ -136,7 +137,7 @@ def describe_method(
     return {
         "text": variant.text,
         "engine": variant.engine or lm.engine,
-        "engine_code": None if variant.engine else engine_code(lm),
+        "engine_code": None if variant.engine else own_code(lm.engine),
         "kind": cls.name,
         "template": template,
         "settings": vars(method),
@@ -145,13 +146,12 @@ def describe_method(
     }
 
 
-def engine_code(lm: LanguageModel) -> str | None:
-    """The hash of the file of an engine of the user's own; None for one of minise."""
-    source, _, _ = lm.engine.rpartition(":")
-    if not source:
-        return None
-    file = source if source.endswith(".py") else str(sys.modules[source].__file__)
-    return code_hash(file)
+def own_code(where: str) -> str | None:
+    """The hash of the file of "FILE.py:NAME" or "package.module:NAME"; None for another name."""
+    source, _, _ = where.rpartition(":")
+    if source.endswith(".py"):
+        return code_hash(source)
+    return code_hash(str(sys.modules[source].__file__)) if source in sys.modules else None
 
 
 def code_hash(path: str) -> str:

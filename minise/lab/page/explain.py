@@ -48,7 +48,7 @@ def explain(
     `standard` and `self_ensemble` do.
     """
     if not (isinstance(lm, LocalModel) and isinstance(lm.decoder, Decoder)):
-        what = f"the page looks into the layers of a model, and {lm.name} runs elsewhere"
+        what = f"the page looks into the layers of a model, and those of {lm.name} are not minise's"
         raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
     shown = ShownQuestion(lm, question, group_size, trials, seed)
     why = why_not_live(lm)

@@ -19,6 +19,7 @@ from minise.errors import InputError
 from minise.lab.data.miniature import evaluation_questions
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.lm import LocalModel
+from minise.model import Decoder
 from minise.question import Question
 from minise.verify.recording import own_decoder
 
@@ -79,6 +80,8 @@ def why_not_live(lm: LocalModel) -> str:
     if isinstance(lm.decoder, EqualBits):
         return "it runs with equal bits, which the live page has not"
     decoder = own_decoder(lm)
+    if type(decoder) is not Decoder:
+        return f"the live page has no {type(decoder).__name__}"
     for name, layer in decoder.named_modules():
         if name.endswith("_proj") and not isinstance(layer, nn.Linear):
             return "its weights are in 4 bits, which the live page has not"

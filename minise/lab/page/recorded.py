@@ -34,6 +34,7 @@ from minise.lab.quantize import count_weights
 from minise.layout import Layout, causal_mask, pack
 from minise.lm import LocalModel, check_finite
 from minise.method import SelfEnsemble
+from minise.model import Decoder
 from minise.prompts import Prompts, check_prompts
 from minise.question import Question
 from minise.template import DEFAULT_TEMPLATE, LABELS, NULL_OPTION, write_prompts
@@ -354,8 +355,8 @@ def names_of(question: Question, groups: Sequence[Sequence[int]]) -> list[list[s
 
 def with_equal_bits(lm: LocalModel) -> LocalModel:
     """The model by which Leak is recorded: a row's bits do not depend on what runs beside it. On a
-    GPU there is none, and the page shows what rounding leaves."""
-    if isinstance(lm.decoder, EqualBits) or lm.decoder.device.type != "cpu":
+    GPU, and for a decoder of the user's own, there is none: the page shows what rounding leaves."""
+    if type(lm.decoder) is not Decoder or lm.decoder.device.type != "cpu":
         return lm
     return replace(lm, decoder=EqualBits(own_decoder(lm)))
 

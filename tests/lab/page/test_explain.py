@@ -67,7 +67,7 @@ def test_git_does_not_see_the_page_that_the_command_writes() -> None:
 def test_a_model_that_runs_elsewhere_is_refused(lm: LocalModel) -> None:
     """The page looks into layers, which another library or a server does not show."""
     elsewhere = replace(lm, name="server:somewhere", decoder=object())
-    with pytest.raises(InputError, match="server:somewhere runs elsewhere; give the folder"):
+    with pytest.raises(InputError, match="of server:somewhere are not minise's; give the folder"):
         explain(elsewhere, Question("Which is a bird?", ["wren", "oak"]))
 
 

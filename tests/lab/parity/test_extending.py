@@ -11,7 +11,14 @@ pytest.importorskip("transformers", reason="the reference library, extra [parity
 
 import minise
 from minise.loading.config_json import read_config
-from tests.lab.support.extending import ROOT, SECTIONS, patched_package, run_patched
+from tests.lab.support.extending import (
+    ROOT,
+    SECTIONS,
+    patched_package,
+    run_patched,
+    write_gemma3,
+)
+from tests.reference.support import reference
 from tests.reference.support.reference import SIZES, reference_logits, runs, write_checkpoint
 
 # One layer of three is not rotated. (By default it would be every fourth.)
@@ -60,6 +67,32 @@ def test_its_logits_are_the_librarys(tmp_path: Path) -> None:
         expected = reference_logits(checkpoint, tokens, positions, library_mask, torch.float32)
         assert expected.abs().max() > 5
         assert (ours[name] - expected).abs().max() <= 1e-4, name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_file_of_gemma3_gives_the_librarys_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Of packed prompts, against the library's separate runs."""
+    folder = write_gemma3(tmp_path / "gemma-3-270m")
+    [text] = [text for _, text in SECTIONS["A model"] if text.startswith("# gemma3.py")]
+    (tmp_path / "gemma3.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    lm = minise.load("./gemma3.py:gemma3", dtype=dtype)
+    assert isinstance(lm, minise.LocalModel)
+    theirs = reference.transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager"
+    )
+    prefix, *branches = torch.randint(1024, (4, 9), generator=torch.Generator().manual_seed(1))
+    ours = minise.branch_logits(lm, prefix.tolist(), [branch.tolist() for branch in branches])
+    expected = []
+    for branch in branches:
+        with torch.no_grad():
+            expected.append(theirs(torch.cat([prefix, branch])[None]).logits[0, -1])
+    logits = torch.stack(expected)
+    assert logits.abs().max() > 2
+    limit = 1e-4 if dtype == "float32" else 0.1
+    assert (ours - logits).abs().max() <= limit
 
 
 def test_fused_weights_are_split_as_the_page_says(tmp_path: Path) -> None:

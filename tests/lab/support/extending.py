@@ -1,11 +1,15 @@
 """What docs/extending.md shows: its sections with their blocks, and the package with its diff."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -41,3 +45,51 @@ def run_patched(folder: Path, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+# As the published 270M writes them; a window shorter than a prompt, and two bases far apart.
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "vocab_size": 1024,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "query_pre_attn_scalar": 12,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 5,
+    "rope_theta": 1000000.0,
+    "rope_local_base_freq": 100.0,
+    "rope_scaling": None,
+}
+
+
+def write_gemma3(folder: Path) -> Path:
+    """A small random checkpoint in which every parameter matters, with tiny-llama's tokenizer."""
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (1024, 32), "model.norm": (32,)}
+    for number in range(3):
+        layer = f"model.layers.{number}"
+        for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            shapes[f"{layer}.{norm}_layernorm"] = (32,)
+        shapes[f"{layer}.self_attn.q_proj"] = (48, 32)
+        shapes[f"{layer}.self_attn.k_proj"] = (24, 32)
+        shapes[f"{layer}.self_attn.v_proj"] = (24, 32)
+        shapes[f"{layer}.self_attn.o_proj"] = (32, 48)
+        shapes[f"{layer}.self_attn.q_norm"] = (12,)
+        shapes[f"{layer}.self_attn.k_norm"] = (12,)
+        shapes[f"{layer}.mlp.gate_proj"] = (48, 32)
+        shapes[f"{layer}.mlp.up_proj"] = (48, 32)
+        shapes[f"{layer}.mlp.down_proj"] = (32, 48)
+    random = torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, shape in shapes.items():
+        tensors[f"{name}.weight"] = 0.3 * torch.randn(shape, generator=random)
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(GEMMA3))
+    shutil.copy(ROOT / "weights" / "tiny-llama" / "tokenizer.json", folder)
+    return folder

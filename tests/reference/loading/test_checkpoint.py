@@ -21,6 +21,7 @@ from tests.reference.support.equal import needs_lab
 from tests.reference.support.tiny import ALL_FAMILIES, FAMILIES, write_checkpoint
 
 NORM, OUTPUT, EMBEDDING = "model.norm.weight", "lm_head.weight", "model.embed_tokens.weight"
+WEIGHTS = Path(minise.__file__).parents[1] / "weights" / "tiny-llama"
 UP = "model.layers.1.mlp.up_proj.weight"
 
 
@@ -319,3 +320,77 @@ def test_an_engine_that_does_not_exist_is_refused_before_the_weights_are_read(fo
     for engine, named in {"dense": '"dense"', "nowhere.py:mine": "nowhere.py"}.items():
         with pytest.raises(InputError, match=re.escape(named)):
             minise.load(folder, engine=engine)
+
+
+OWN = """
+import minise
+
+def whole():
+    lm = minise.load({folder!r})
+    return minise.LocalModel("mine", lm.config, lm.decoder, lm.tokenizer)
+
+def pair():
+    lm = minise.load({folder!r})
+    return lm.decoder, lm.tokenizer
+
+class Uniform:
+    name, family, engine = "uniform", "", "by chance"
+
+    def __init__(self):
+        lm = minise.load({folder!r})
+        self.tokenizer, self.limits = lm.tokenizer, lm.limits
+
+    def logits(self, prompts):
+        ids = [torch.zeros(len(labels), dtype=torch.float64) for labels in prompts.label_ids]
+        total = torch.tensor(9.0, dtype=torch.float64)
+        return [minise.LabelLogits(labels, total) for labels in ids]
+
+def neither():
+    return 5
+
+def no_facts():
+    class Empty:
+        device, dtype, logits = "cpu", torch.float32, None
+    return Empty(), None
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A file with functions that make models."""
+    path = tmp_path / "mine.py"
+    path.write_text("import torch\n" + OWN.replace("{folder!r}", repr(str(WEIGHTS))))
+    return str(path)
+
+
+def test_a_function_of_ones_own_makes_the_model(own: str) -> None:
+    question = minise.Question("What is the capital of Kenya?", ["Accra", "Nairobi", "Lagos"])
+    expected = minise.self_ensemble(minise.load(WEIGHTS), question, group_size=2).scores
+    for name in ("whole", "pair"):
+        lm = minise.load(f"{own}:{name}")
+        assert lm.name == f"{own}:{name}"
+        assert torch.equal(minise.self_ensemble(lm, question, group_size=2).scores, expected)
+        wide = minise.load(f"{own}:{name}", dtype="float64", engine="packed")
+        assert isinstance(wide, minise.LocalModel)
+        assert (wide.decoder.dtype, wide.engine) == (torch.float64, "packed")
+    uniform = minise.self_ensemble(minise.load(f"{own}:Uniform"), question, group_size=3)
+    assert uniform.scores.tolist() == pytest.approx([1 / 4] * 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("none", {}, "defines no none"),
+        ("neither", {}, "what it returns has no name; return a LanguageModel, or a decoder"),
+        ("no_facts", {}, "its decoder has no config"),
+        ("pair", {"quantize": "nf4"}, "a function of yours says its weights"),
+        ("pair", {"equal_bits": True}, "a function of yours says its weights"),
+        ("Uniform", {"engine": "packed"}, "returns no LocalModel"),
+    ],
+)
+def test_what_is_no_model_of_ones_own_is_refused(
+    own: str, name: str, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        minise.load(f"{own}:{name}", **settings)
+    assert own in str(refused.value)

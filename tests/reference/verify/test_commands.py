@@ -96,3 +96,30 @@ def test_training_says_how_far_the_gradients_are_apart(
 )
 def test_unusable_options_are_one_line(capsys: Capture, options: str) -> None:
     assert_one_line(*run(capsys, "verify", *options.split()), [options.split()[0]])
+
+
+def test_a_model_of_ones_own_is_verified(capsys: Capture, llama_folder: Path, tmp_path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import minise\n"
+        "class Mine(minise.Decoder):\n"
+        "    def run(self, *inputs):\n"
+        "        return super().run(*inputs) / 2\n"
+        "def half():\n"
+        f"    lm = minise.load({str(llama_folder)!r})\n"
+        "    lm.decoder.__class__ = Mine\n"
+        "    return lm\n"
+        "def remote():\n"
+        "    lm = half()\n"
+        "    class Remote:\n"
+        "        name = family = engine = 'remote'\n"
+        "        tokenizer, limits, logits = lm.tokenizer, lm.limits, lm.logits\n"
+        "    return Remote()\n"
+    )
+    status, report = verified(capsys, Path(f"{path}:half"), "--json")
+    assert (status, report["dtype"], report["passed"]) == (0, "float64", True)
+    for option in ("--equal-bits", "--proof", "--training"):
+        status, out, err = run(capsys, "verify", "--model", f"{path}:half", option)
+        assert_one_line(status, out, err, [f"{option} needs weights that minise loads itself"])
+    status, out, err = run(capsys, "verify", "--model", f"{path}:remote")
+    assert_one_line(status, out, err, ["returns no LocalModel, so no engines can be compared"])
