@@ -43,6 +43,7 @@ MISTAKES = {
         (SPLIT_HALVES, INTERLEAVED, "split_halves"),
         ("positions_T[:", "torch.arange(len(x_THh))[:", "by_their_position_ids"),
         ("torch.promote_types(x_THh.dtype, torch.float32)", "x_THh.dtype", "bfloat16"),
+        ("torch.promote_types(x_THh.dtype, torch.float32)", "torch.float32", "float64_stays"),
         ("-2 * pair", "-pair", "frequencies_fall"),
         ("[:, None, None] *", "[:, None, None] + 1 +", "position_0"),
     ],
