@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from minise.commands.options import GroupOptions, Option, load_model
 from minise.commands.terminal import say
-from minise.errors import InputError, check_name, quote
+from minise.errors import InputError, check_name, printable, quote
 from minise.lab.evaluation.experiments import EXPERIMENTS, Experiment, Variant
 from minise.loading.plugin import load_extra
 
@@ -45,12 +45,14 @@ class Options(GroupOptions):
     shard: Annotated[str | None, Option("part I of N, from 0; minise report joins", "I/N")] = None
     columns: Annotated[str, Option("of a FILE; the others are guessed", "ROLE=HEADER,...")] = ""
     keep_groups: Annotated[bool, Option("keep each group's probabilities")] = False
+    price: Annotated[bool, Option("say what is left to ask, time some of it, and end")] = False
     keep_text: Annotated[bool, Option("keep the questions' texts")] = False
 
 
 def run(options: Options) -> int:
     load_extra("pandas")
     from minise.lab.commands import report
+    from minise.lab.evaluation.price import as_table
     from minise.lab.evaluation.request import Run
     from minise.lab.evaluation.rows import Keep
     from minise.lab.evaluation.run import evaluate
@@ -69,7 +71,11 @@ def run(options: Options) -> int:
     keep_groups = options.keep_groups or experiment.keep_groups
     keep = Keep(keep_groups, options.keep_text)
     wanted = Run(tasks, about, shard, keep, experiment.peak)
-    evaluate(load_model(options), wanted, options.output, say)
+    lm = load_model(options)
+    if options.price:
+        print(printable(as_table(lm, wanted, options.output)))
+        return 0
+    evaluate(lm, wanted, options.output, say)
     if shard[1] == 1:
         texts = [variant.text for variant in experiment.variants]
         return report.run(report.Options((options.output,), method=tuple(texts)))

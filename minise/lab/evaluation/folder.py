@@ -76,11 +76,47 @@ def opened(folder: Path, what: dict[str, Any], shard: Shard) -> Iterator[None]:
         raise unwritable(folder, error) from None
     with lock:
         for path in run_files(folder):
-            found = difference_of(read_facts(path).whole, what)
+            there = read_facts(path).whole
+            answered = take_over(folder, there, what, only_without_answers=True)
+            found = difference_of(there, what)
             if found:
-                raise InputError(f"{folder} holds another run ({found}); choose another folder")
+                remedy = "choose another folder"
+                take_over(folder, there, what, only_without_answers=False)
+                if answered and not difference_of(there, what):  # but for some methods it is this
+                    remedy = f"delete {answered[0].name} to ask it again (the other answers stay)"
+                raise InputError(f"{folder} holds another run ({found}); {remedy}")
         write_file(folder / f"run{suffix(shard)}.json", json.dumps(what, indent=1) + "\n")
         yield
+
+
+def take_over(
+    folder: Path, there: dict[str, Any], here: dict[str, Any], only_without_answers: bool
+) -> list[Path]:
+    """Let the run that is `there` have the methods as they are `here`, if they have no answers in
+    the folder: a new method, or one whose code changed, leaves those of the others as they are.
+    The files of methods that differ and have answers."""
+    answered = []
+    for task, facts in here["tasks"].items():
+        methods = there["tasks"].get(task, {}).get("methods", {})
+        for name, method in facts["methods"].items():
+            files = [] if method["fitted"] else files_of(folder, task, name)
+            if method != methods.get(name) and files:
+                answered += files
+            if method != methods.get(name) and not (files and only_without_answers):
+                methods[name] = method
+    return answered
+
+
+def files_of(folder: Path, task: str, method: str) -> list[Path]:
+    """Where a method has answers, or texts that come before them; of all shards."""
+    found = []
+    for whole in (samples_path(folder, task, method), texts_path(folder, task, method)):
+        stem = whole.name.removesuffix(".jsonl")
+        for path in sorted(folder.iterdir()):
+            is_its = re.fullmatch(rf"{re.escape(stem)}(\.shard-\d+-of-\d+)?\.jsonl", path.name)
+            if is_its and path.stat().st_size:
+                found.append(path)
+    return found
 
 
 def difference_of(there: Any, here: Any) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
     what["versions"] = {"minise": __version__, "torch": torch.__version__}
     what["shards"] = run.shard[1]
     what["keep"] = {"groups": run.keep.groups, "text": run.keep.text}
-    what["tasks"] = {task.name: describe_task(lm, task) for task in run.tasks}
+    what["tasks"] = {task.name: describe_task(lm, task, run.keep) for task in run.tasks}
     text = json.dumps(what, default=repr)
     text = re.sub(" at 0x[0-9a-f]+", "", text)  # of functions
     return dict(json.loads(text))
@@ -109,13 +109,23 @@ def weights_hash(lm: LocalModel) -> str:
     return hash_of([repr(lm.config), checksums])
 
 
-def describe_task(lm: LanguageModel, task: TaskRun) -> dict[str, Any]:
-    """The questions by a hash, and the methods."""
+def needed_by(methods: Mapping[str, Method | Fitted]) -> set[str]:
+    """The methods whose answers others are fitted on."""
+    needed: set[str] = set()
+    for method in methods.values():
+        needed.update(getattr(method, "needs", ()))
+    return needed
+
+
+def describe_task(lm: LanguageModel, task: TaskRun, keep: Keep) -> dict[str, Any]:
+    """The questions by a hash, and the methods; of each, whether its lines have the groups."""
     sizes = {len(asked.question.choices) for asked in task.questions}
     keys = [key_of_question(asked) for asked in task.questions]
     methods = {}
     for variant, method in zip(task.variants, task.methods.values(), strict=True):
-        methods[variant.name] = describe_method(lm, variant, method, task.options)
+        about = describe_method(lm, variant, method, task.options)
+        about["groups"] = keep.groups or variant.name in needed_by(task.methods)
+        methods[variant.name] = about
     return {
         "dataset": task.dataset,
         "choices": sizes.pop() if len(sizes) == 1 else None,

@@ -8,22 +8,23 @@ answered (pipeline.py). A shard of a run writes files of its own into the same f
 joins them.
 """
 
+import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
 
-from minise.engines import token_counts
 from minise.errors import InputError, Unsuited, one_line, quote, shorten
 from minise.lab.data.asked import Asked
 from minise.lab.evaluation.cuts import noted
-from minise.lab.evaluation.experiments import Variant
 from minise.lab.evaluation.folder import LEFT_OUT, opened, reason_path, samples_path, texts_path
 from minise.lab.evaluation.lines import append_line, open_lines
 from minise.lab.evaluation.peak import Measured
 from minise.lab.evaluation.pipeline import answers
-from minise.lab.evaluation.request import Run, describe
+from minise.lab.evaluation.price import for_a_server, left, model_for
+from minise.lab.evaluation.request import Run, describe, needed_by
 from minise.lab.evaluation.rows import (
     Keep,
     beginning,
@@ -40,8 +41,6 @@ from minise.lm import LocalModel
 from minise.method import Method, ask
 from minise.prompts import LanguageModel
 
-COUNTED = 10  # questions of a method from which it is told what a server will be sent
-
 
 def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], None]) -> None:
     """Ask what this folder has no answer to. `tell` is given lines for the user. Raises InputError
@@ -49,12 +48,13 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
     i, n = run.shard
     with opened(folder, describe(lm, run), run.shard), noted(folder, run.shard):
         if not isinstance(lm, LocalModel):
-            tell_price(lm, run, folder, tell)
+            price = for_a_server(lm, run, folder)
+            if price:
+                tell(price)
+        try_own(lm, run, folder)
         for task in run.tasks:
             methods = task.methods
-            needed: set[str] = set()
-            for method in methods.values():
-                needed.update(getattr(method, "needs", ()))
+            needed = needed_by(methods)
             for variant in task.variants:
                 method = methods[variant.name]
                 if not isinstance(method, Method):
@@ -76,44 +76,15 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
                     tell(left_out)
 
 
-def tell_price(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], None]) -> None:
-    """How many prompts and tokens a model that runs elsewhere will be sent until the run ends.
-    Counted for some questions of each method, spread over all that have no answer yet."""
-    i, n = run.shard
-    prompts = 0.0
-    tokens = 0.0
-    for task in run.tasks:
-        for variant in task.variants:
-            method = task.methods[variant.name]
-            if not isinstance(method, Method):
-                continue
-            done = read_answers(samples_path(folder, task.name, variant.name, run.shard))
-            left = task.questions[i::n][len(done) :]
-            some = left[:: len(left) // COUNTED + 1]
-            try:
-                model = model_for(lm, variant, run.peak)
-                made = [method.prompts(model, asked.question, asked.seed)[1] for asked in some]
-            except InputError:  # said when it is asked
-                continue
-            share = len(left) / max(len(some), 1)
-            for one in made:
-                prompts += share * len(one.branches)
-                tokens += share * token_counts(one.prefix, one.branches)["separate"]
-    if prompts:
-        much = f"about {prompts:,.0f} prompts, of {tokens:,.0f} tokens in all"
-        tell(f"{lm.name} will be sent {much}; Ctrl-C stops, the same command goes on")
-
-
-def model_for(lm: LanguageModel, variant: Variant, peak: bool) -> LanguageModel:
-    """The model with the variant's engine, if it has one. Raises Unsuited for a model that runs
-    elsewhere, where neither its engine nor its memory is known."""
-    if variant.engine is None and not peak:
-        return lm
-    if not isinstance(lm, LocalModel):
-        raise Unsuited(f"{variant.name}: needs a model that runs here, and {lm.name} does not")
-    if variant.engine is not None:
-        lm = lm.with_engine(variant.engine)
-    return Measured(lm) if peak else lm
+def try_own(lm: LanguageModel, run: Run, folder: Path) -> None:
+    """Ask the first question of each task by each method of the user's own that has no answer yet,
+    so that a mistake in it shows before a long run of the others. Raises whatever it raises."""
+    first = {task.name: task.questions[run.shard[0]] for task in run.tasks}
+    for one in left(lm, run, folder):
+        if ":" in one.text and one.questions[0] == first[one.task]:
+            with suppress(Unsuited):  # said when it is its turn
+                for answered in answers(one.model, one.method, one.questions[:1]):
+                    json.dumps(line_of(saved(answered, run.keep, one.model.engine)))
 
 
 def append_answers(

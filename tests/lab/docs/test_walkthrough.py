@@ -98,4 +98,4 @@ def test_the_notebook_shows_a_broken_mask() -> None:
     assert "and equal, bit for bit: True" in text
     assert "were made on an AMD EPYC" in text
     assert "the same as minise.self_ensemble: True" in text
-    assert "layout.replace(mask=causal_mask(T))" in text
+    assert "(layout.positions, causal_mask(T))" in text

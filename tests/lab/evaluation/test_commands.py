@@ -202,3 +202,27 @@ def test_questions_without_answers_are_said_before_they_run(
     file.write_text("question,A,B,kind\nWhich is a bird?,wren,oak,wren\n")
     assert run(f"eval --task {file} --method standard -o {tmp_path / 'run'}") == 0
     assert "mine: no question has an answer, so nothing is scored" in capsys.readouterr().err
+
+
+def test_the_price_is_told_and_nothing_is_asked_or_written(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "run"
+    words = f"{SMALL} standard,self-ensemble,cot(max_new_tokens=2) --group-size 2 -o"
+    assert run(words, str(folder), "--price") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert not folder.exists()
+    assert out[0].split() == [
+        *("task", "method", "questions", "prompts", "separate", "packed", "tree", "seconds")
+    ]
+    rows = {line.split()[1]: line.split() for line in out[1:4]}
+    assert rows["standard"][2:4] == ["3", "3"]
+    assert rows["self-ensemble"][2:4] == ["3", "6"]
+    assert rows["cot(max_new_tokens=2)"][2:4] == ["3", "3"]
+    separate, packed, tree = (int(cell) for cell in rows["self-ensemble"][4:7])
+    assert separate > packed > tree > 0
+    assert out[4].split()[:2] == ["all", "12"]
+    assert run(words, str(folder)) == 0
+    rows = read_answers(folder / "samples-miniature-k4-self-ensemble.jsonl")
+    assert sum(row.tokens for row in rows) == tree
+    capsys.readouterr()
+    assert run(words, str(folder), "--price") == 0
+    assert capsys.readouterr().out == "nothing is left to ask\n"

@@ -382,16 +382,58 @@ def test_a_question_that_cannot_be_asked_is_named_and_answers_before_it_are_kept
     assert len(read_answers(next(tmp_path.glob("samples-*.jsonl")))) == 3
 
 
-def test_a_method_of_ones_own_is_part_of_what_a_run_is(
+MINE = "from minise import Standard\nclass Mine(Standard):\n    name = 'mine'\n"
+OTHERWISE = """
+    def answer(self, plan, logits):
+        return super().answer(plan, [type(one)(-one.labels, one.total) for one in logits])
+"""
+
+
+def test_when_a_method_of_ones_own_changes_the_answers_of_the_others_stay(
     lm: LocalModel, make_run: MakeRun, tmp_path: Path
 ) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text("from minise import Standard\nclass Mine(Standard):\n    name = 'mine'\n")
-    evaluate(lm, make_run(f"{mine}:Mine"), tmp_path / "run", print)
-    evaluate(lm, make_run(f"{mine}:Mine"), tmp_path / "run", print)
-    mine.write_text(mine.read_text() + "\n# changed\n")
-    with pytest.raises(InputError, match="code"):
-        evaluate(lm, make_run(f"{mine}:Mine"), tmp_path / "run", print)
+    mine, folder = tmp_path / "mine.py", tmp_path / "run"
+    mine.write_text(MINE)
+    texts = ("standard", f"{mine}:Mine")
+    own = samples_path(folder, "words", f"{mine}:Mine")
+    evaluate(lm, make_run(*texts), folder, print)
+    evaluate(lm, make_run(*texts), folder, print)
+    before = {path: path.read_bytes() for path in (own, folder / STANDARD)}
+    mine.write_text(MINE + OTHERWISE)
+    with pytest.raises(InputError, match="code is") as refused:
+        evaluate(lm, make_run(*texts), folder, print)
+    assert f"delete {own.name} to ask it again (the other answers stay)" in str(refused.value)
+    assert before == {path: path.read_bytes() for path in before}
+    own.unlink()
+    evaluate(lm, make_run(*texts), folder, print)
+    assert (folder / STANDARD).read_bytes() == before[folder / STANDARD]
+    assert [line["prediction"] for line in lines(own)] != [
+        json.loads(line)["prediction"] for line in before[own].splitlines()
+    ]
+    evaluate(lm, make_run(*texts, "cyclic"), folder, print)  # one more
+    assert (folder / STANDARD).read_bytes() == before[folder / STANDARD]
+    with pytest.raises(InputError, match=r"holds another run .*; choose another folder"):
+        evaluate(lm, make_run("standard"), folder, print)
+
+
+def test_answers_without_what_a_fitted_method_needs_are_not_taken_for_it(
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
+) -> None:
+    evaluate(lm, make_run("self-ensemble"), tmp_path, print)
+    fitted = make_run("self-ensemble", "first-trials(of=self-ensemble,trials=1)")
+    with pytest.raises(InputError, match="groups is false there and true here"):
+        evaluate(lm, fitted, tmp_path, print)
+
+
+def test_a_method_of_ones_own_is_tried_before_a_long_run(
+    lm: LocalModel, make_run: MakeRun, tmp_path: Path
+) -> None:
+    mine, model = tmp_path / "mine.py", Elsewhere(lm)
+    mine.write_text(MINE + "    def answer(self, plan, logits):\n        return 1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        evaluate(model, make_run("standard", f"{mine}:Mine"), tmp_path / "run", print)
+    assert model.calls == ["asked"]
+    assert not (tmp_path / "run" / STANDARD).exists()
 
 
 def test_run_json_says_what_the_run_is(lm: LocalModel, finished: Path) -> None:
