@@ -32,6 +32,7 @@ COMMANDS = {
     "report": ("minise.lab.commands.report", "tables and pictures of finished runs"),
     "verify": ("minise.commands.verify", "check on this machine that packed equals separate"),
     "check": ("minise.lab.commands.check", "check a packed row of another program"),
+    "decide": ("minise.lab.commands.decide", "many typed questions on one text, in one pass"),
     "explain": ("minise.lab.commands.explain", "write a page that shows the mask token by token"),
 }
 
