@@ -22,6 +22,7 @@ LAB = {
     "--model transformers:": "minise.lab.serving.transformers:load",
     "verify --equal-bits": "minise.lab.proof.command:measured",
     "verify --proof": "minise.lab.proof.command:proved",
+    "verify --decisions": "minise.lab.commands.decide:prompts_of_file",
     "verify --model server:": "minise.lab.serving.command:served",
 }
 

@@ -1,4 +1,4 @@
-"""Many typed questions on one text: `decide` and `minise decide`."""
+"""Many typed questions on one text: `decide`, `minise decide` and `minise verify --decisions`."""
 
 import io
 import json
@@ -17,6 +17,7 @@ from minise import InputError, LocalModel, ask
 from minise.lab.data.typed import read_questions
 from minise.lab.decisions import Decision, decide, method_named
 from tests.reference.support.commands import assert_one_line, run
+from tests.reference.verify.planted import PLANTED
 
 Capture = pytest.CaptureFixture[str]
 Models = Callable[..., LocalModel]
@@ -28,6 +29,10 @@ QUESTIONS: dict[str, Any] = {
     "mood": {"type": "score", "instructions": "How angry?", "criteria": ["Calm", "Cross", "Angry"]},
     "due": {"type": "noul", "instructions": "Was it due on Monday?"},
 }
+FAULTS = (
+    "a cell of the mask leaks to a group",
+    "the last token's position in the tree is off by one",
+)
 METHODS = ("presence", "standard", "self-ensemble(group_size=2)", "cyclic")
 
 
@@ -165,7 +170,7 @@ def test_77_options_are_asked_by_presence_and_in_groups_and_not_in_one_list(
         decide(qwen, STATE, many, "standard")
 
 
-# The command
+# Proved for a file
 
 
 @pytest.fixture
@@ -173,6 +178,39 @@ def request_file(tmp_path: Path) -> Path:
     path = tmp_path / "request.json"
     path.write_text(json.dumps({"state": STATE, "questions": QUESTIONS}, indent=1))
     return path
+
+
+def test_verify_compares_all_questions_of_a_file_and_the_proof_needs_no_weights(
+    capsys: Capture, llama_folder: Path, request_file: Path
+) -> None:
+    asked = ("verify", "--model", llama_folder, "--decisions", request_file, "--trials", 2)
+    status, out, _ = run(capsys, *asked)
+    assert status == 0
+    assert " of 8 group prompts," in out  # of four questions two trials, of one group each
+    assert out.endswith("no group sees another\n")
+    status, out, _ = run(capsys, *asked, "--proof")
+    assert status == 0
+    assert "proved for all weights" in out
+
+
+@pytest.mark.parametrize("options", [(), ("--proof",)])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_verify_finds_a_fault_between_questions(
+    capsys: Capture,
+    llama_folder: Path,
+    request_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    options: tuple[str, ...],
+) -> None:
+    PLANTED[fault](monkeypatch)
+    asked = ("--model", llama_folder, "--decisions", request_file, "--trials", 1)
+    status, out, _ = run(capsys, "verify", *asked, *options)
+    assert status == 1
+    assert "FAILED" in out
+
+
+# The command
 
 
 def written(path: Path, count: int) -> Path:
@@ -277,6 +315,12 @@ def test_other_refusals_are_one_line(capsys: Capture, tmp_path: Path, request_fi
     two.write_text(two.read_text() + '{"state": 1}\n')
     assert_one_line(*run(capsys, "decide", two), ["two.jsonl, line 3", "has no questions"])
     assert_one_line(*run(capsys, "decide", request_file, "--method", "best"), ['"best"'])
+    verify = ("verify", "--decisions", request_file)
+    assert_one_line(*run(capsys, *verify, "--question", "q", "--choice", "a", "--choice", "b"), [])
+    served = ("--model", "server:http://127.0.0.1:9", "--tokenizer", tmp_path)
+    assert_one_line(*run(capsys, *verify, *served), ["runs here"])
+    two = written(tmp_path / "two.jsonl", 2)
+    assert_one_line(*run(capsys, "verify", "--decisions", two), ["two.jsonl", "a file of one"])
 
 
 # Another program's check

@@ -29,7 +29,7 @@ from minise.lab.evaluation.lines import append_line, open_lines, read_lines
 from minise.lab.evaluation.pipeline import most_together
 from minise.lab.files import read_file
 from minise.method import Method
-from minise.prompts import LanguageModel
+from minise.prompts import LanguageModel, Prompts
 
 BLOCK = 16  # requests
 
@@ -177,3 +177,11 @@ def passes(
         last = request.value["state"]
     if one_pass:
         yield one_pass
+
+
+def prompts_of_file(lm: LanguageModel, method: Method, name: str, seed: int) -> Prompts:
+    """The prompts of all questions of a file's one request: what `minise verify` checks."""
+    requests = read_requests(name)
+    if len(requests) > 1:
+        raise InputError(f"{name}: holds {len(requests)} requests; give a file of one")
+    return plan(lm, method, requests[0].questions, seed).prompts
