@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from minise import InputError, LocalModel, ask
+from minise import InputError, LocalModel, ask, load
 from minise.lab.data.typed import read_questions
 from minise.lab.decisions import Decision, decide, method_named
+from tests.lab.serving.conftest import Pretender
 from tests.reference.support.commands import assert_one_line, run
 from tests.reference.verify.planted import PLANTED
 
@@ -323,7 +324,19 @@ def test_other_refusals_are_one_line(capsys: Capture, tmp_path: Path, request_fi
     assert_one_line(*run(capsys, "verify", "--decisions", two), ["two.jsonl", "a file of one"])
 
 
-# Another program's check
+# Models and programs of others
+
+
+def test_a_served_model_decides_too(llama_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server = Pretender("vllm")
+    try:
+        lm = load(f"server:{server.url}", tokenizer=llama_folder)
+        together = probabilities(decide(lm, STATE, QUESTIONS, "cyclic"))
+        for id, asked in QUESTIONS.items():
+            assert together[id] == probabilities(decide(lm, STATE, {id: asked}, "cyclic"))[id]
+    finally:
+        server.kill()
 
 
 def test_jevbench_accepts_a_stand_in_that_wraps_decide(

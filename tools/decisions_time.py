@@ -1,0 +1,99 @@
+"""CPU seconds of a request with many questions on one text, by several ways in turn.
+
+    python -m tools.decisions_time REQUESTS FOLDER NAME    writes docs/decisions/NAME.json
+
+REQUESTS: of JevBench (tools/decisions.py). Of them are made a state of 500 tokens and 20 questions
+on it; and some are asked as they are, by each method.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import torch
+
+from minise import LocalModel, Prompts, load
+from minise.lab.data.typed import read_questions
+from minise.lab.decisions import method_named, plan
+from minise.loading.machine import processor
+from tools.decisions import RECORDS, lines
+from tools.peers import kept_question, transformers_model
+
+METHODS = ("standard", "presence", "self-ensemble(trials=5)", "cyclic")
+TOKENS = 500  # of the state
+QUESTIONS = 20
+ROUNDS = 3
+EVERY = 94  # of the suite's requests, one in so many
+
+Request = dict[str, Any]
+
+
+def write_times(requests: Path, folder: str, name: str) -> None:
+    torch.set_num_threads(1)
+    lm = load(folder, dtype=torch.bfloat16)
+    assert isinstance(lm, LocalModel)
+    model = transformers_model(folder, lm.decoder)
+    given = [json.loads(line) for line in lines(requests)]
+    found: dict[str, Any] = {"cpu": processor(), "model": Path(folder).name, "dtype": "bfloat16"}
+    for method in METHODS:
+        prompts = prompts_of(lm, method, large_request(lm, given))
+        ways: dict[str, Callable[[], Any]] = {"tree": partial(lm.logits, prompts)}
+        if method in METHODS[:2]:
+            for engine in ("packed", "separate"):
+                ways[engine] = partial(lm.with_engine(engine).logits, prompts)
+            ways |= kept_question(model, prompts)
+        name_of_method = method.partition("(")[0]
+        found[name_of_method] = {"prompts": len(prompts.branches), "seconds": in_turn(ways, ROUNDS)}
+        of_suite = []
+        for request in given[::EVERY]:
+            run = partial(lm.logits, prompts_of(lm, method, request))
+            of_suite.append(in_turn({"tree": run}, 1)["tree"])
+        found[name_of_method]["suite"] = mean(of_suite)
+        print(method, json.dumps(found[name_of_method]), flush=True)
+    (RECORDS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def prompts_of(lm: LocalModel, method: str, request: Request) -> Prompts:
+    questions = read_questions(request["state"], request["questions"])
+    return plan(lm, method_named(method, {}), questions, 0).prompts
+
+
+def large_request(lm: LocalModel, given: Sequence[Request]) -> Request:
+    """Texts of the suite, of TOKENS in all, and the first questions on them."""
+    text = ""
+    questions: dict[str, Any] = {}
+    seen = set()
+    for request in given:
+        ids = lm.tokenizer.encode([text])[0]
+        if len(ids) >= TOKENS and len(questions) >= QUESTIONS:
+            break
+        if request["state"] not in seen:
+            seen.add(request["state"])
+            text += request["state"] + "\n\n"
+        questions |= request["questions"]
+    state = lm.tokenizer.decode(ids[:TOKENS])
+    return {"state": state, "questions": dict(list(questions.items())[:QUESTIONS])}
+
+
+@torch.inference_mode()
+def in_turn(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The median CPU seconds of each way, all ways in each round, after a round that is not
+    counted."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(1 + rounds):
+        for name, run in ways.items():
+            began = time.process_time()
+            run()
+            taken[name].append(time.process_time() - began)
+    return {name: round(median(seconds[1:]), 3) for name, seconds in taken.items()}
+
+
+if __name__ == "__main__":
+    write_times(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
