@@ -70,6 +70,12 @@ def faults_of(question: Question) -> Iterator[str]:
         yield f"answer {quote(answer)} is no choice; give an index from 0 to {K - 1}"
 
 
+def check_text(name: str, value: object) -> None:
+    """Refuse what `faults_of_text` has a fault of."""
+    for fault in faults_of_text(name, value):
+        raise InputError(fault)
+
+
 def faults_of_text(name: str, value: object) -> Iterator[str]:
     """What is no text, is empty, or cannot be written as UTF-8. name: what it is."""
     if not isinstance(value, str) or not value.strip():

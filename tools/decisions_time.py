@@ -23,8 +23,8 @@ from minise import LocalModel, Prompts, load
 from minise.lab.data.typed import read_questions
 from minise.lab.decisions import method_named, plan
 from minise.loading.machine import processor
+from tools.bench.peers import kept_question, transformers_model
 from tools.decisions import RECORDS, lines
-from tools.peers import kept_question, transformers_model
 
 METHODS = ("standard", "presence", "self-ensemble(trials=5)", "cyclic")
 TOKENS = 500  # of the state

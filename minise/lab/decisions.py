@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minise.lab.data.typed import TypedQuestion, read_questions
+from minise.lab.data.typed import METHOD, TypedQuestion, read_questions
 from minise.lab.evaluation.pipeline import join, tokens_of
 from minise.lab.methods.registry import methods_to_ask
 from minise.method import Answer, Method, combine
 from minise.prompts import LanguageModel, Prompts, check_prompts
 
-METHOD = "presence"  # the cheapest way to most of the gain: docs/real.md
 TRIALS = 5  # of self-ensemble, unless it names its own
 Questions = Mapping[str, TypedQuestion]  # on one state, by their ids
 Decisions = dict[str, "Decision"]  # their answers

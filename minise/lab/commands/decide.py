@@ -9,6 +9,8 @@ goes on after a cut. docs/decisions.md says what an answer holds.
 example: minise decide request.json --method 'self-ensemble(trials=5)'
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import sys
@@ -16,20 +18,21 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tqdm import tqdm
 
 from minise.commands.options import GroupOptions, Option, load_model
 from minise.errors import InputError, one_line
 from minise.lab.commands.check import each_name_once
-from minise.lab.data.typed import TypedQuestion, check_fields, read_questions
-from minise.lab.decisions import METHOD, Planned, method_named, plan, run_pass
+from minise.lab.data.typed import METHOD, TypedQuestion, check_fields, read_questions
 from minise.lab.evaluation.lines import append_line, open_lines, read_lines
-from minise.lab.evaluation.pipeline import most_together
 from minise.lab.files import read_file
-from minise.method import Method
-from minise.prompts import LanguageModel, Prompts
+
+if TYPE_CHECKING:
+    from minise.lab.decisions import Planned
+    from minise.method import Method
+    from minise.prompts import LanguageModel, Prompts
 
 BLOCK = 16  # requests
 
@@ -56,6 +59,8 @@ class Request:
 
 
 def run(options: Options) -> int:
+    from minise.lab.decisions import method_named
+
     requests = read_requests(options.file)
     method = method_named(options.method, options.settings())
     how = asdict(replace(options, file="", output=None))
@@ -135,6 +140,8 @@ def answers(
 ) -> Iterator[dict[str, Any]]:
     """The answers to all requests after the first `done`. Which of them share a pass follows from
     the whole list, whatever is done: a run that goes on gives the same bits."""
+    from minise.lab.decisions import run_pass
+
     for start in range(done // BLOCK * BLOCK, len(requests), BLOCK):
         number = start  # of the request that is next
         began = time.perf_counter()
@@ -160,6 +167,9 @@ def passes(
 ) -> Iterator[list[Planned]]:
     """The requests of each pass. One more joins while a pass has few tokens, and if it is on the
     same state as the one before: the state runs once."""
+    from minise.lab.decisions import plan
+    from minise.lab.evaluation.pipeline import most_together
+
     most = most_together(lm)
     one_pass: list[Planned] = []
     last = None
@@ -181,6 +191,8 @@ def passes(
 
 def prompts_of_file(lm: LanguageModel, method: Method, name: str, seed: int) -> Prompts:
     """The prompts of all questions of a file's one request: what `minise verify` checks."""
+    from minise.lab.decisions import plan
+
     requests = read_requests(name)
     if len(requests) > 1:
         raise InputError(f"{name}: holds {len(requests)} requests; give a file of one")

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from minise.commands.ask import mean_null
 from minise.lab.data.asked import Asked
 from minise.lab.data.kinds import from_object, with_parts
 from minise.lab.evaluation.lines import read_lines

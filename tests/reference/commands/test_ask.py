@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from minise.commands import ask
 from minise.commands.cli import main
 from minise.commands.options import QUESTION, ModelOptions, load_model
 
