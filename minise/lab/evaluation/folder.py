@@ -114,7 +114,7 @@ def files_of(folder: Path, task: str, method: str) -> list[Path]:
         stem = whole.name.removesuffix(".jsonl")
         for path in sorted(folder.iterdir()):
             is_its = re.fullmatch(rf"{re.escape(stem)}(\.shard-\d+-of-\d+)?\.jsonl", path.name)
-            if is_its and path.stat().st_size:
+            if is_its and read_file(path):
                 found.append(path)
     return found
 
