@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from minise.errors import InputError
+
 # What an option or a call asks for -> module:object.
 LAB = {
     "--equal-bits": "minise.lab.equal_bits.decoder:EqualBits",
@@ -63,4 +65,9 @@ PUBLIC = {
 def from_lab(asked: str) -> Any:
     """The object that the table LAB has for what was asked."""
     module, _, name = LAB[asked].partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != "minise.lab":
+            raise
+        raise InputError(f"{asked} is in minise/lab, which is not here; copy it, too") from None

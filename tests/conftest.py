@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from minise import LocalModel, Question, load
+from tests.reference.support.equal import HAS_LAB
 from tests.reference.support.tiny import ALL_FAMILIES, FAMILIES, load_tiny, write_checkpoint
 from tests.reference.verify.cases import SHIPPED, Models
 
@@ -40,6 +41,15 @@ torch.set_num_threads(1)
 def pytest_xdist_auto_num_workers() -> int:
     """Of -n auto: one more than there are processors, because some tests wait for processes."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what asks for something of the lab by its name, where there is no lab."""
+    if HAS_LAB:
+        return
+    for item in items:
+        if item.get_closest_marker("lab"):
+            item.add_marker(pytest.mark.skip(reason="asks for something of minise/lab"))
 
 
 @pytest.fixture(scope="session", params=list(FAMILIES))

@@ -30,7 +30,7 @@ from tests.reference.support.reference import (
     write_checkpoint,
 )
 
-GOLDENS = Path(__file__).parents[1] / "tests" / "support" / "goldens"
+GOLDENS = Path(__file__).parents[1] / "tests" / "reference" / "support" / "goldens"
 
 
 def main() -> None:

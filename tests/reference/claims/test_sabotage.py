@@ -65,7 +65,15 @@ QUICK = (
     "equal bits that forget windows",
 )
 
-PLANTED = [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in CAUGHT_BY]
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    marks = [] if name in QUICK else [pytest.mark.slow]
+    if name.startswith("equal bits"):
+        marks.append(pytest.mark.lab)
+    return marks
+
+
+PLANTED = [pytest.param(name, marks=marks_of(name)) for name in CAUGHT_BY]
 
 
 @pytest.mark.parametrize("name", PLANTED)

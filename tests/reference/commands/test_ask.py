@@ -94,6 +94,7 @@ def test_all_engines_give_the_same_answer(scores) -> None:
     assert scores("separate") == pytest.approx(tree, abs=1e-5)
 
 
+@pytest.mark.lab
 def test_all_engines_give_the_same_bits_with_equal_bits(scores) -> None:
     tree = scores("tree", "--equal-bits")
     assert tree == scores("packed", "--equal-bits") == scores("separate", "--equal-bits")
@@ -137,11 +138,13 @@ def test_every_dtype_answers_and_is_named(text, dtype: str) -> None:
     assert f"\nModel: weights/tiny-llama, {dtype} on cpu\n" in out
 
 
+@pytest.mark.lab
 def test_equal_bits_are_named(text) -> None:
     out = text(*Q, "--trials", 1, "--equal-bits")
     assert "\nModel: weights/tiny-llama, float32 on cpu, with equal bits\n" in out
 
 
+@pytest.mark.lab
 def test_the_options_of_the_groups_reach_the_method(report) -> None:
     prompts = [
         (("--group-size", 2), 40),
@@ -159,6 +162,7 @@ def test_the_options_of_the_groups_reach_the_method(report) -> None:
     assert [group["choices"] for group in one] != [group["choices"] for group in other]
 
 
+@pytest.mark.lab
 def test_a_file_gives_the_same_as_the_options(report, refused, as_file) -> None:
     one = {"question": "Which is a bird?", "choices": ["wren", "trout", "oak"]}
     by_words = report(*Q, "--trials", 2, "--method", "standard")
@@ -167,6 +171,7 @@ def test_a_file_gives_the_same_as_the_options(report, refused, as_file) -> None:
     assert "q.jsonl" in refused("ask", "--file", two)
 
 
+@pytest.mark.lab
 def test_of_several_methods_ask_says_that_it_takes_one(refused) -> None:
     said = refused("ask", "--method", "standard,self-ensemble(trials=2,group_size=3)")
     assert "names 2 methods; give ask one, or take minise eval" in said
@@ -197,6 +202,7 @@ def test_the_text_has_both_methods_side_by_side(text) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.lab
 def test_each_method_says_what_it_ran_and_what_its_score_is(text) -> None:
     for words, prompts, score in (
         (("--method", "cyclic"), "3 prompts", "its mean probability over the orders"),
@@ -209,6 +215,7 @@ def test_each_method_says_what_it_ran_and_what_its_score_is(text) -> None:
         assert re.search(rf" score: [\d.]+%, .*{score}[,;] ", " ".join(out.split()))
 
 
+@pytest.mark.lab
 def test_a_score_has_the_standard_error_of_its_prompts(text, report) -> None:
     """And in JSON the interval of 95%; none where all groups run, or one prompt lists a choice."""
     done = report(*Q, "--group-size", 2)
@@ -227,6 +234,7 @@ def test_a_score_has_the_standard_error_of_its_prompts(text, report) -> None:
         assert "±" not in text(*Q, *words)
 
 
+@pytest.mark.lab
 def test_a_lead_within_its_error_is_said(text) -> None:
     city = ("--question", "Hauptstadt von Finnland?", "--method", "cyclic")
     choices = ("--choice", "Helsinki", "--choice", "Riga")
@@ -234,6 +242,7 @@ def test_a_lead_within_its_error_is_said(text) -> None:
     assert "not sure" not in text()
 
 
+@pytest.mark.lab
 def test_where_the_model_chose_none_of_the_choices_it_is_said(text, as_file) -> None:
     out = " ".join(text(*Q).split())
     assert "Self-Ensemble answers: oak" in out
@@ -255,6 +264,7 @@ def test_the_example_of_the_help_is_answered_rightly(text) -> None:
     assert "chose none" not in out
 
 
+@pytest.mark.lab
 def test_few_probability_on_the_labels_is_said(text, tmp_path: Path) -> None:
     template = tmp_path / "odd.json"
     template.write_text(json.dumps({"cue": ""}))
@@ -268,6 +278,7 @@ def test_the_shipped_model_says_what_it_knows(text) -> None:
     assert "knows only the small world" not in text("--trials", 1)
 
 
+@pytest.mark.lab
 def test_none_of_the_above_can_be_written_in_another_language(
     text, refused, tmp_path: Path
 ) -> None:
@@ -280,6 +291,7 @@ def test_none_of_the_above_can_be_written_in_another_language(
         assert "deutsch.json" in refused("ask", *Q, "--template", template)
 
 
+@pytest.mark.lab
 def test_with_more_choices_than_labels_standard_inference_is_left_out(text, refused) -> None:
     words = ["--question", "Which?", "--trials", 1]
     for number in range(27):
@@ -305,6 +317,7 @@ def test_prompts_are_shown_as_the_model_reads_them(text, report) -> None:
     assert [prompt.count("None of the above") for prompt in prompts] == [1, 1]
 
 
+@pytest.mark.lab
 def test_none_of_the_above_has_a_row(text, as_file) -> None:
     """The percentages of the choices are of their sum, which says nothing where it is near 0."""
     wrong = ["New Delhi", "Riyadh", "Kingston", "Baghdad", "Athens", "Tokyo", "Nairobi"]
@@ -313,6 +326,7 @@ def test_none_of_the_above_has_a_row(text, as_file) -> None:
     assert "none of the above" not in text(*Q, "--no-null-option")
 
 
+@pytest.mark.lab
 def test_escape_sequences_in_a_question_are_shown_as_text(text, report, as_file) -> None:
     question = {"question": "Wh\x1b[2Jich?", "choices": ["wr\x1b[31men", "oa\x9bk", "elm\ttree"]}
     path = as_file({**question, "answer": 0})

@@ -20,6 +20,7 @@ MORE = tuple(word for i in range(26) for word in ("--choice", f"other {i}"))
 LONG = "\x1b[31m" + "x" * 50_000 + "\x9b\ud800\r\n"
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -63,6 +64,7 @@ def test_unusable_words_are_refused_in_a_line_that_names_them(refused, words, na
     assert named in refused(*(words.split() if isinstance(words, str) else words))
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize(
     "words",
     [
@@ -91,6 +93,7 @@ def test_version_is_that_of_the_package(call) -> None:
     assert call("--version") == (0, f"minise {minise.__version__}\n", "")
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_a_screen_and_has_an_example(call, monkeypatch, name: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -206,6 +209,7 @@ def test_another_error_keeps_its_traceback(call, monkeypatch, error: Exception) 
         call("ask")
 
 
+@pytest.mark.lab
 def test_an_error_in_a_method_of_the_users_own_has_its_traceback(call, tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(

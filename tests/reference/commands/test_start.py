@@ -38,6 +38,7 @@ def ours(modules: set[str]) -> list[str]:
 MAIN = "import minise.__main__ as start\nassert start.main({words!r}) == 0"
 
 
+@pytest.mark.lab
 def test_help_does_not_wait_for_heavy_packages() -> None:
     words = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]
     code = "\n".join(MAIN.format(words=one) for one in words)

@@ -162,6 +162,7 @@ def test_standard_inference_is_one_prompt_with_all_choices_and_no_null_option(
     assert answer.groups[0].null is None
 
 
+@pytest.mark.lab
 def test_the_defaults_are_the_contracts(qwen: LocalModel, question: Question) -> None:
     explicit = self_ensemble(
         qwen, question, group_size=4, trials=20, seed=0, engine="tree", grouping="random"
