@@ -1,0 +1,14 @@
+"""minise in two passes: the first `cached` tokens, then the others, which read them from a cache."""
+
+import torch
+from minise_row import load
+
+
+@torch.no_grad()
+def logits(folder, dtype, tokens, positions, mask, cached):
+    decoder = load(folder, dtype).decoder
+    tokens, positions, mask = (torch.tensor(x) for x in (tokens, positions, mask))
+    S = int(cached)
+    first, cache = decoder.extend(tokens[:S], positions[:S], mask[:S, :S])
+    rest, _ = decoder.extend(tokens[S:], positions[S:], mask[S:], cache)
+    return decoder.logits(torch.cat([first, rest])).double().cpu().numpy()
