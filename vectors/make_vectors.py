@@ -87,7 +87,7 @@ def rotate(x, angle, pairs):
 
 
 def forward(
-    w, c, tokens, angle, sees, add=False, pairs=False, kv_order=False, without="", late=False
+    w, c, tokens, angle, sees, add=False, pairs=False, kv_order=False, without=(), late=False
 ):
     """Logits (T, V). sees: (L, T, U) bool. The others are mistakes: add what is seen to the scores;
     rotary pairs; key/value heads; leave out weights with a part of their name; norms of queries and
@@ -95,7 +95,7 @@ def forward(
     h, K = c["head_dim"], c["num_key_value_heads"]
     heads = torch.arange(c["num_attention_heads"])
     heads = heads % K if kv_order else heads // (len(heads) // K)
-    w = {name: x for name, x in w.items() if without not in name.split(".")}
+    w = {name: x for name, x in w.items() if not set(without) & set(name.split("."))}
 
     def norm(x, name):
         rms = (x.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]).sqrt()

@@ -64,10 +64,14 @@ def mistakes(row, c, d, windows):
     if c["rope_scaling"]:
         out["rope_unscaled"] = ("rope_scaling is ignored", {"scaled": False})
     if c["model_type"] == "qwen2":
-        out["bias_ignored"] = ("the biases are ignored", {"without": "bias"})
+        out["bias_ignored"] = ("the biases are ignored", {"without": ["bias"]})
     if c["model_type"] == "qwen3":
-        out["q_norm_ignored"] = ("queries are not normed", {"without": "q_norm"})
-        out["k_norm_ignored"] = ("keys are not normed", {"without": "k_norm"})
+        out["q_norm_ignored"] = ("queries are not normed", {"without": ["q_norm"]})
+        out["k_norm_ignored"] = ("keys are not normed", {"without": ["k_norm"]})
+        out["norms_ignored"] = (
+            "queries and keys are not normed",
+            {"without": ["q_norm", "k_norm"]},
+        )
         out["norm_late"] = ("queries and keys are normed after the rotation", {"late": True})
     window = c["sliding_window"]
     if any(windows):

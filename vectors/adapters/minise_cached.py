@@ -1,4 +1,4 @@
-"""minise in two passes: the first `cached` tokens, then the others, which read them from a cache."""
+"""minise in two passes: first `cached` tokens, then the others, which read them from a cache."""
 
 import torch
 from minise_row import load

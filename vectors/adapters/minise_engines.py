@@ -1,15 +1,20 @@
-"""minise's engines: the logits after each prompt. ENGINE=tree (the default), packed or separate."""
+"""minise's engines: the logits after each prompt. ENGINE=tree (if not set), packed or separate."""
 
 import os
 
-import minise
 from minise_row import load
+
+import minise
 
 
 def ends(folder, dtype, tokens, prompts):
     ids = [tokens[rows[rows >= 0]].tolist() for rows in prompts]
-    prefix = os.path.commonprefix([one[:-1] for one in ids])
-    branches = [one[len(prefix) :] for one in ids]
+    prefix = []
+    for column in zip(*(prompt[:-1] for prompt in ids), strict=False):
+        if len(set(column)) > 1:
+            break
+        prefix.append(column[0])
+    branches = [prompt[len(prefix) :] for prompt in ids]
     engine = os.environ.get("ENGINE", "tree")
     found = minise.branch_logits(load(folder, dtype), prefix, branches, engine)
     return found.double().cpu().numpy()

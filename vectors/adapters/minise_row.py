@@ -1,34 +1,32 @@
-"""minise's decoder: the whole row in one pass. EQUAL_BITS=1: in equal bits. DEVICE=cuda: there."""
+"""minise's decoder: the whole row in one pass. DEVICE=cuda: there."""
 
 import functools
 import os
 
-import numpy as np
 import torch
 
 import minise
 
 
 @functools.cache
-def load(folder, dtype):
-    device, equal_bits = os.environ.get("DEVICE", "cpu"), "EQUAL_BITS" in os.environ
+def load(folder, dtype, equal_bits=False):
+    device = os.environ.get("DEVICE", "cpu")
     return minise.load(folder, dtype=dtype, device=device, equal_bits=equal_bits)
 
 
-def logits_of(folder, dtype, tokens, positions, mask):
-    decoder = load(folder, dtype).decoder
+def run(decoder, tokens, positions, mask):
     hidden = decoder(*(torch.tensor(x) for x in (tokens, positions, mask)))
     return decoder.logits(hidden)
 
 
 @torch.no_grad()
 def logits(folder, dtype, tokens, positions, mask):
-    return logits_of(folder, dtype, tokens, positions, mask).double().cpu().numpy()
+    return run(load(folder, dtype).decoder, tokens, positions, mask).double().cpu().numpy()
 
 
 def loss_of(folder, dtype, tokens, positions, mask, edges):
     """The mean over the edges (row, row of the token that it predicts)."""
-    found = logits_of(folder, dtype, tokens, positions, mask)
+    found = run(load(folder, dtype).decoder, tokens, positions, mask)
     logprobs = found.to(torch.promote_types(found.dtype, torch.float32)).log_softmax(-1)
     return -logprobs[edges[:, 0], tokens[edges[:, 1]]].mean()
 
@@ -39,13 +37,7 @@ def loss(folder, dtype, tokens, positions, mask, edges):
 
 
 def gradients(folder, dtype, tokens, positions, mask, edges):
-    decoder = load(folder, dtype).decoder.requires_grad_()
-    weights = dict(decoder.named_parameters())
-    found = torch.autograd.grad(
-        loss_of(folder, dtype, tokens, positions, mask, edges), list(weights.values())
-    )
-    return {n: np.array(x.double().cpu()) for n, x in zip(weights, found, strict=True)}
-
-
-if "EQUAL_BITS" in os.environ:
-    del gradients  # equal bits have none
+    weights = dict(load(folder, dtype).decoder.requires_grad_().named_parameters())
+    result = loss_of(folder, dtype, tokens, positions, mask, edges)
+    found = torch.autograd.grad(result, list(weights.values()))
+    return {n: x.double().cpu().numpy() for n, x in zip(weights, found, strict=True)}

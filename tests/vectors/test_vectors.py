@@ -1,0 +1,125 @@
+"""The test vectors: their bytes, what the check says of right and of wrong results, and minise's
+decoder against them in every dtype."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import needs_node
+
+ROOT = Path(__file__).parents[2]
+VECTORS = ROOT / "vectors"
+V1, ADAPTERS = VECTORS / "v1", VECTORS / "adapters"
+sys.path[:0] = [str(VECTORS), str(ADAPTERS)]
+
+import make_vectors  # noqa: E402
+import measure  # noqa: E402
+from check_vectors import TOLERANCE, check, read  # noqa: E402
+
+ROWS = len(list(V1.glob("*/*.safetensors"))) - len(make_vectors.MODELS)
+
+
+def results(adapter: Path | str, dtype: str) -> dict[str, tuple[float, str]]:
+    """By row and kind: how far off, and what is said."""
+    found = check(ADAPTERS / adapter, dtype, V1)
+    return {f"{row} {kind}": (far, text) for row, kind, far, text in found}
+
+
+def said(adapter: Path | str, dtype: str) -> dict[str, str]:
+    return {row: text for row, (_, text) in results(adapter, dtype).items() if text}
+
+
+# ---- the files ----------------------------------------------------------------------------------
+def test_every_file_has_its_checksum_and_together_they_are_below_5_mb() -> None:
+    lines = (V1 / "SHA256SUMS").read_text().splitlines()
+    sums = dict(reversed(line.split("  ")) for line in lines)
+    files = [path for path in V1.glob("*/*") if path.name != "config.json"]
+    assert set(sums) == {path.relative_to(V1).as_posix() for path in files}
+    for path in files:
+        got = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert sums[path.relative_to(V1).as_posix()] == got
+    assert sum(path.stat().st_size for path in files) < 5_000_000
+
+
+def test_the_program_writes_these_bytes_each_time(tmp_path: Path) -> None:
+    """On a CPU of another kind the last bits of a sum may differ: there, the same numbers."""
+    for name in ("one", "two"):
+        command = (sys.executable, VECTORS / "make_vectors.py", tmp_path / name, "qwen3")
+        subprocess.run([str(part) for part in command], check=True)
+    for path in (tmp_path / "one" / "qwen3").iterdir():
+        again = tmp_path / "two" / "qwen3" / path.name
+        assert path.read_bytes() == again.read_bytes(), path.name
+        published = V1 / "qwen3" / path.name
+        if path.suffix == ".json":
+            assert json.loads(path.read_text()) == json.loads(published.read_text())
+            continue
+        (tensors, about), (known, known_about) = read(path), read(published)
+        assert about == known_about
+        assert tensors.keys() == known.keys()
+        for name, x in tensors.items():
+            assert (x.dtype, x.shape) == (known[name].dtype, known[name].shape)
+            assert (abs(x.astype(float) - known[name]) <= 1e-6 * (1 + abs(known[name]))).all(), name
+
+
+def test_the_makers_know_neither_minise_nor_transformers() -> None:
+    for name in ("make_vectors.py", "mistakes.py", "check_vectors.py"):
+        text = (VECTORS / name).read_text(encoding="utf-8")
+        imported = [line for line in text.splitlines() if line.startswith(("import", "from"))]
+        assert not [line for line in imported if "minise" in line or "transformers" in line]
+
+
+# ---- right results pass -------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_minise_stays_within_the_tolerance(dtype: str) -> None:
+    """Logits, losses and gradients of the decoder. It keeps a distance from the tolerance: if the
+    decoder drifts, this fails before `verify` does."""
+    found = results("minise_row.py", dtype)
+    assert [text for _, text in found.values() if text] == []
+    logits = [far for row, (far, _) in found.items() if row.endswith("logits")]
+    assert len(logits) == ROWS
+    assert max(logits) < TOLERANCE[dtype] / 2
+    assert len(found) == 2 * ROWS + 2 * len(make_vectors.MODELS)  # losses; gradients of two rows
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("adapter", ["minise_cached.py", "minise_bits.py"])
+def test_cached_runs_and_equal_bits_pass(adapter: str, dtype: str) -> None:
+    found = results(adapter, dtype)
+    assert len(found) == ROWS
+    assert [text for _, text in found.values() if text] == []
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("engine", ["tree", "packed", "separate"])
+def test_every_engine_passes(engine: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE", engine)
+    found = results("minise_engines.py", dtype)
+    assert len(found) == ROWS
+    assert [text for _, text in found.values() if text] == []
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_numpy_passes(dtype: str) -> None:
+    found = results("numpy_packed.py", dtype)
+    assert len(found) == ROWS
+    assert [text for _, text in found.values() if text] == []
+
+
+@needs_node
+def test_the_javascript_of_the_page_passes() -> None:
+    found = results("javascript.py", "float32")
+    assert len(found) == ROWS * 5 // 6  # it has no qwen3
+    assert [text for _, text in found.values() if text] == []
+
+
+# ---- wrong results are named --------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", measure.DTYPES, ids=str)
+def test_every_mistake_of_every_row_is_found_and_named(dtype) -> None:
+    found = [x for model in ("llama3", "qwen2_windows") for x in measure.planted(dtype, model)]
+    assert len(found) > 350
+    assert [row for row, _, far, _, _ in found if far < 2 * TOLERANCE[str(dtype)[6:]]] == []
+    assert [(row, name, text) for row, name, _, text, named in found if not named] == []
