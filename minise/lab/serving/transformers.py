@@ -1,8 +1,8 @@
 """Any causal language model of the transformers library, behind the decoder's three arguments.
 
-So the engines pack it too, if it reads a mask and position ids. Some models do not: they count
-positions by index, or have a window or layers of their own. So a packed pass is compared with one
-of its prompts alone, and a model that packs wrongly is asked by separate prompts.
+So the engines pack it too, if it reads a mask and position ids. Not all do: packable.py has the
+table of those that are known to. That is the first net. The second are the numbers: the prompts of
+a pass are compared with each of them alone, and a model that was wrong once is packed no more.
 
 Dimension legend: T tokens, R rows that are read, G prompts, V vocabulary.
 """
@@ -10,7 +10,6 @@ Dimension legend: T tokens, R rows that are read, G prompts, V vocabulary.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +19,12 @@ import torch
 from torch import Tensor
 
 from minise.attention import within
-from minise.engines import AnyDecoder, Ids, separate
+from minise.engines import Ids, separate
 from minise.errors import InputError, Unsuited, one_line
 from minise.lab.serving import say
+from minise.lab.serving.packable import unknown_part
 from minise.layout import Layout, causal_mask, pack
-from minise.lm import LocalModel
+from minise.lm import LocalModel, wide
 from minise.loading.checkpoint import Elsewhere
 from minise.loading.config_json import FULL, SLIDING
 from minise.loading.plugin import find_engine, load_extra
@@ -32,11 +32,17 @@ from minise.loading.source import find_folder
 from minise.tokenizer import Tokenizer
 
 PACKED = ("tree", "packed")  # engines that promise the numbers of separate prompts
-# With these, the angles of all tokens depend on the longest prompt of a pass.
-BY_LENGTH = ("dynamic", "longrope")
 NO_LIMIT = 1_000_000  # positions of a model that names no last one
-# Of the error without the mask. Models that pack right have some 1e-5 in float32, 1e-2 in bfloat16.
-MOST_ERROR = 0.1
+# How far a logit of a packed prompt may be from that of the prompt alone, in standard deviations of
+# the prompt's logits: docs/serving.md says what models have that pack right.
+MOST_ERROR = {
+    torch.float64: 1e-3,  # the library computes parts in float32
+    torch.float32: 1e-3,
+    torch.float16: 0.015,
+    torch.bfloat16: 0.1,
+}
+# A pass is compared if it, or its longest prompt, is so many times as long as any that was right.
+LONGER = 1.25
 
 
 def load(asked: Elsewhere) -> TransformersModel:
@@ -55,8 +61,9 @@ def load(asked: Elsewhere) -> TransformersModel:
     name = f"transformers:{asked.source}"
     packing = Packing(name)
     engine = asked.engine
-    if rope_type(config) in BY_LENGTH:
-        packing.give_up(0, f"its rope_type is {rope_type(config)}", engine in PACKED)
+    why = unknown_part(model)
+    if why is not None:
+        packing.give_up(why, engine in PACKED)
         engine = "separate" if engine in PACKED else engine
     return TransformersModel(
         name=name,
@@ -95,16 +102,6 @@ def load_weights(library: Any, asked: Elsewhere, folder: Path, commit: str | Non
     for name in [*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])]:
         raise InputError(f"{source}: transformers made up the tensor {name}; fetch it again")
     return model
-
-
-def rope_type(config: Any) -> str:
-    """How the rotary angles are scaled, of a text config: the first of BY_LENGTH that occurs, or
-    "default"."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    for some in [parameters, *parameters.values()]:  # of all layers, or by the type of layer
-        if isinstance(some, dict) and some.get("rope_type") in BY_LENGTH:
-            return str(some["rope_type"])
-    return "default"
 
 
 @dataclass(frozen=True)
@@ -205,28 +202,42 @@ def is_one_prompt(positions: Tensor, mask: Tensor) -> bool:
 
 @dataclass
 class Packing:
-    """At which lengths of a pass, in tokens, a model was found to pack right. A model with windows
-    or chunks by index is right up to some length only. right_to: the longest pass that was right.
-    wrong_from: the shortest that was not."""
+    """Which passes of a model were found right. tokens: of the longest. longest_prompt: tokens of
+    the longest prompt in any. given_up: it was wrong once, or has a part that is not known."""
 
     name: str
-    right_to: int = 0
-    wrong_from: int = sys.maxsize
+    tokens: int = 0
+    longest_prompt: int = 0
+    given_up: bool = False
     said: bool = False
 
-    def give_up(self, length: int, why: str, say_so: bool = True) -> None:
-        """Pack no sequences of `length` tokens and more. Said once, on stderr."""
-        self.wrong_from = min(length, self.wrong_from)
+    def give_up(self, why: str, say_so: bool = True) -> None:
+        """Pack no more. Said once, on stderr."""
+        self.given_up = True
         if say_so and not self.said:
             self.said = True
-            which = f"from {length:,} tokens on " if length else ""
-            say(f"{self.name} {which}is asked by separate prompts, because {why}")
+            say(f"{self.name} is asked by separate prompts, because {why}")
+
+    def is_longer(self, layout: Layout) -> bool:
+        """Whether a pass, or its longest prompt, is much longer than any that was right."""
+        is_longer_pass = len(layout.tokens) > LONGER * self.tokens
+        return is_longer_pass or longest_prompt(layout) > LONGER * self.longest_prompt
+
+    def was_right(self, layout: Layout) -> None:
+        self.tokens = max(self.tokens, len(layout.tokens))
+        self.longest_prompt = max(self.longest_prompt, longest_prompt(layout))
+
+
+def longest_prompt(layout: Layout) -> int:
+    """Tokens of the longest prompt of a pass."""
+    return int(layout.positions[layout.ends].max()) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class TransformersModel(LocalModel):
-    """A model of the library. Where the engine is one of PACKED, a pass that is longer than any
-    before is compared with one of its prompts alone. Other engines run as they are asked."""
+    """A model of the library. Where the engine is one of PACKED, its passes are compared with its
+    prompts alone: the first one, and those that are much longer than any before. Other engines run
+    as they are asked."""
 
     packing: Packing = field(kw_only=True, repr=False)
 
@@ -235,41 +246,28 @@ class TransformersModel(LocalModel):
         if self.own_engine is not None or self.engine not in PACKED:
             return super().ends(prefix, branches)
         layout = pack(prefix, branches, tree=self.engine == "tree")
-        logits_GV = None
-        if not is_one_prompt(layout.positions, layout.mask):
-            logits_GV = self.packed_logits(layout)
-        return separate(self.decoder, prefix, branches) if logits_GV is None else logits_GV
-
-    def packed_logits(self, layout: Layout) -> Tensor | None:
-        """The logits (G, V) at the ends of a packed pass; None where the model packs wrongly."""
-        T = len(layout.tokens)
-        if self.packing.wrong_from <= T:
-            return None
+        if self.packing.given_up or is_one_prompt(layout.positions, layout.mask):
+            return separate(self.decoder, prefix, branches)
         try:
-            logits_GV = self.decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
-            if self.packing.right_to >= T:
-                return logits_GV
-            error = error_of_packing(self.decoder, layout, logits_GV)
+            packed_GV = self.decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
         except Unsuited as refused:
-            self.packing.give_up(T, str(refused))
-            return None
-        if not error <= MOST_ERROR:  # NaN is not
-            self.packing.give_up(T, f"packed, its error is {error:.2g} of that without the mask")
-            return None
-        self.packing.right_to = T
-        return logits_GV
+            self.packing.give_up(str(refused))
+            return separate(self.decoder, prefix, branches)
+        if not self.packing.is_longer(layout):
+            return packed_GV
+        alone_GV = separate(self.decoder, prefix, branches)
+        error = error_of_packing(packed_GV, alone_GV)
+        if not error <= MOST_ERROR[self.decoder.dtype]:  # NaN is not
+            what = "standard deviations from those of prompts alone"
+            self.packing.give_up(f"packed logits are {error:.2g} {what}")
+            return alone_GV
+        self.packing.was_right(layout)
+        return packed_GV
 
 
-def error_of_packing(decoder: AnyDecoder, layout: Layout, logits_GV: Tensor) -> float:
-    """How wrong the logits at the last row of a packed pass are, as a share of how wrong they are
-    without the mask. 1 is a model that does not read the mask at all."""
-    last = int(layout.ends.argmax())  # the farthest by index from what all prompts begin with
-    prompt = layout.tokens[layout.paths()[last]].tolist()
-    right_V = separate(decoder, prompt, [[]])[0].double()
-    row = layout.ends[last : last + 1]
-    mask = causal_mask(len(layout.tokens))
-    unmasked_V = decoder(layout.tokens, layout.positions, mask, row)[0].double()
-    error = (logits_GV[last].double() - right_V).abs().max()
-    if error == 0:
-        return 0.0
-    return float(error / (unmasked_V - right_V).abs().max())
+def error_of_packing(packed_GV: Tensor, alone_GV: Tensor) -> float:
+    """How far the logits of packed prompts are from those of each prompt alone: the largest
+    distance, in standard deviations of the logits of that prompt."""
+    alone_GV = wide(alone_GV)
+    distance_G = (wide(packed_GV) - alone_GV).abs().amax(dim=-1)
+    return float((distance_G / alone_GV.std(dim=-1)).max())

@@ -12,15 +12,15 @@ from minise.engines import separate
 from minise.errors import InputError, Unsuited
 from minise.lab.methods.cloze import Cloze
 from minise.lab.serving import transformers as serving
-from minise.lab.serving.transformers import TransformersModel, error_of_packing
+from minise.lab.serving.packable import unknown_part
+from minise.lab.serving.transformers import MOST_ERROR, TransformersDecoder, TransformersModel
 from minise.lm import LocalModel
 from minise.method import SelfEnsemble, ask
-from tests.lab.serving.families import FAMILIES, load_family
+from tests.lab.serving.zoo import load_tiny_of
 from tests.reference.support.tiny import FAMILIES as OUR_FAMILIES
 from tests.reference.support.tiny import write_checkpoint
 
 library = pytest.importorskip("transformers")
-PAGE = Path(__file__).parents[3] / "docs/serving.md"
 DRAW = torch.Generator().manual_seed(0)
 
 
@@ -28,7 +28,7 @@ def some_ids(count: int) -> list[int]:
     return torch.randint(5, 288, (count,), generator=DRAW).tolist()
 
 
-# Longer than all windows and chunks of FAMILIES.
+# Longer than all windows and chunks of the zoo.
 PREFIX = some_ids(40)
 BRANCHES = [some_ids(count) for count in (9, 10, 11, 12, 9, 13)]
 LENGTH = len(PREFIX) + sum(len(branch) for branch in BRANCHES)
@@ -49,85 +49,200 @@ def by_the_library(lm: TransformersModel) -> torch.Tensor:
     return torch.stack(rows)
 
 
-PACKING = ["gemma3_text", "mistral with a window", "gpt_neox", "opt", "granite", "gpt_oss"]
+PACKING = ["gemma3_text", "mistral", "gpt_neox", "opt", "granite", "gpt_oss"]
 
 
 @pytest.mark.parametrize("name", PACKING)
 def test_packed_equals_what_the_library_gives_for_each_prompt(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lm = load_family(tmp_path, name)
+    lm = load_tiny_of(tmp_path, name)
     capsys.readouterr()
     expected = by_the_library(lm)
     assert float(expected.std()) > 0.05
     for engine in ("tree", "packed", "separate"):
         assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) < 1e-5
-    assert lm.packing.right_to == LENGTH  # it did pack
+    assert lm.packing.tokens == LENGTH  # it did pack
     assert capsys.readouterr().err == ""
     for engine in ("without-mask", "without-positions"):
         assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) > 1e-2
 
 
 def test_bfloat16_packs_too(tmp_path: Path) -> None:
-    lm = load_family(tmp_path, "gemma3_text", dtype="bfloat16")
+    lm = load_tiny_of(tmp_path, "gemma3_text", dtype="bfloat16")
     lm.ends(PREFIX, BRANCHES)
     assert lm.decoder.dtype == torch.bfloat16
-    assert lm.packing.right_to == LENGTH
+    assert lm.packing.tokens == LENGTH
 
 
-@pytest.mark.parametrize("name", ["mpt", "gpt_neo", "llama4_text"])
-def test_a_model_that_packs_wrongly_is_asked_by_separate_prompts_and_one_line_says_so(
+REFUSED = {
+    "llama4_text": "its layers of kind chunked_attention are not known to read a mask",
+    "qwen3_next": "its layers of kind linear_attention are not known to read a mask",
+    "qwen3_5_text": "its layers of kind linear_attention are not known to read a mask",
+    "deepseek_v32": "its layers of kind indexed_attention are not known to read a mask",
+    "lfm2": "its layers of kind conv are not known to read a mask",
+    "falcon_h1": "its layers of kind hybrid are not known to read a mask",
+    "recurrent_gemma": "its layers of kind linear_attention are not known to read a mask",
+    "rwkv": "its part ZeroPad2d is not known to read a mask",
+    "moshi": "its model_type moshi is not in the table of transformers",
+    "gpt_neo": "its model_type gpt_neo is not in the table of transformers",
+    "mpt": "its model_type mpt is not in the table of transformers",
+    "falcon, alibi": "it has alibi, which counts by index",
+    "phi3, longrope": "its rope_type is longrope",
+    "llama, dynamic rope": "its rope_type is dynamic",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_known_to_read_a_mask_is_asked_separately_and_one_line_names_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lm = load_family(tmp_path, name)
+    lm = load_tiny_of(tmp_path, name)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("minise")]
+    assert len(said) == 1
+    assert f"is asked by separate prompts, because {REFUSED[name]}" in said[0]
+    assert lm.engine == "separate"
+    expected = by_the_library(lm)
+    for engine in ("tree", "packed", "separate"):
+        assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) < 1e-5
+    assert lm.packing.tokens == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_part_that_came_to_a_known_model_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a later version of the library may bring one."""
+    lm = load_tiny_of(tmp_path, "llama")
+    assert unknown_part(lm.decoder.model) is None
+    attention = lm.decoder.model.model.layers[1].self_attn
+    for part, named in [(torch.nn.Conv1d(4, 4, 3), "Conv1d"), (torch.nn.GRU(4, 4), "GRU")]:
+        attention.own = part
+        assert unknown_part(lm.decoder.model) == f"its part {named} is not known to read a mask"
+        del attention.own
+    monkeypatch.setattr(
+        lm.decoder.model.config, "layer_types", ["sliding_attention"], raising=False
+    )
+    assert unknown_part(lm.decoder.model) == "the size of its window is not known"
+
+
+@pytest.fixture
+def no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All models are taken for known, so that only the numbers stand against wrong ones."""
+    monkeypatch.setattr(serving, "unknown_part", lambda model: None)
+
+
+@pytest.mark.usefixtures("no_rule")
+@pytest.mark.parametrize("name", ["mpt", "gpt_neo", "llama4_text", "falcon_h1", "lfm2"])
+def test_by_the_numbers_a_model_that_packs_wrongly_is_asked_by_separate_prompts(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lm = load_tiny_of(tmp_path, name)
     capsys.readouterr()
     expected = by_the_library(lm)
     for engine in ("tree", "packed", "tree"):
         assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) < 1e-5
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert (
-        f"from {LENGTH} tokens on is asked by separate prompts, because packed, its error" in said
-    )
+    assert "is asked by separate prompts, because packed logits are" in said
 
 
-@pytest.mark.parametrize("name", ["gpt_neo", "llama4_text"])
-def test_shorter_passes_are_packed_whatever_ran_before(name: str, tmp_path: Path) -> None:
-    """A window by index shows only in a pass that is longer."""
-    lm = load_family(tmp_path, name)
-    prefix, branches = SHORT
-    for first, second in [(SHORT, (PREFIX, BRANCHES)), ((PREFIX, BRANCHES), SHORT)]:
-        fresh = load(lm.name, dtype="float32")
-        assert isinstance(fresh, TransformersModel)
-        fresh.ends(*first)
-        fresh.ends(*second)
-        assert fresh.packing.wrong_from == LENGTH
-        assert fresh.packing.right_to == len(prefix) + sum(map(len, branches))
+@pytest.mark.usefixtures("no_rule")
+def test_a_longer_prompt_in_a_shorter_pass_is_compared(tmp_path: Path) -> None:
+    """Chunks are right for many short prompts, and wrong for a few that are longer."""
+    lm = load_tiny_of(tmp_path, "llama4_text").with_engine("packed")
+    assert isinstance(lm, TransformersModel)
+    lm.ends([4, 5], [[token] for token in range(6, 80)])
+    assert (lm.packing.tokens, lm.packing.longest_prompt) == (76, 3)
+    longer = some_ids(20), [some_ids(20), some_ids(20)]
+    assert gap(lm.ends(*longer), separate(lm.decoder, *longer)) < 1e-5
+    assert lm.packing.given_up
 
 
-def test_only_a_pass_that_is_longer_than_any_before_is_compared(
+def count_runs(lm: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens of each run of the library from now on."""
+    runs: list[int] = []
+    real = lm.decoder.model.forward
+
+    def forward(**arguments: Any) -> Any:
+        runs.append(arguments["input_ids"].shape[1])
+        return real(**arguments)
+
+    monkeypatch.setattr(lm.decoder.model, "forward", forward)
+    return runs
+
+
+def test_all_prompts_are_compared_at_first_and_when_a_pass_or_a_prompt_is_longer_by_a_quarter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lm = load_family(tmp_path, "llama")
-    compared = []
+    lm = load_tiny_of(tmp_path, "llama").with_engine("packed")
+    assert isinstance(lm, TransformersModel)
+    runs = count_runs(lm, monkeypatch)
+    for prefix, branches, compared in [
+        (40, [20, 20, 20], True),  # the first: 100 tokens, prompts of 60
+        (40, [20, 20, 20], False),
+        (40, [20, 20, 20, 20], False),  # 120 tokens
+        (60, [10], False),  # one prompt alone proves nothing
+        (40, [20, 20, 20, 26], True),  # 126 tokens
+        (65, [10, 10], False),  # prompts of 75
+        (66, [10, 10], False),  # 76, a quarter more than 60 is 75, than 66 is 82
+        (63, [20, 10], True),  # prompts of 83
+        (63, [40], False),
+    ]:
+        runs.clear()
+        lengths = [length + prefix for length in branches]
+        lm.ends(some_ids(prefix), [some_ids(length) for length in branches])
+        packed = [prefix + sum(branches)]
+        assert runs == (packed + lengths if compared else packed), (prefix, branches)
 
-    def watch(decoder: Any, layout: Any, logits: torch.Tensor) -> float:
-        compared.append(len(layout.tokens))
-        return error_of_packing(decoder, layout, logits)
 
-    monkeypatch.setattr(serving, "error_of_packing", watch)
-    one_prompt = PREFIX, [BRANCHES[0] * 5]  # it is longer, and proves nothing
-    for prefix, branches in [one_prompt, SHORT, (PREFIX, BRANCHES), SHORT, (PREFIX, BRANCHES)]:
+@pytest.mark.parametrize("row", [0, 3, 5])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_one_prompt_that_is_off_by_more_than_the_limit_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int, dtype: str
+) -> None:
+    lm = load_tiny_of(tmp_path, "gemma3_text", dtype=dtype)
+    real = TransformersDecoder.__call__
+    off = [0.0]
+
+    def call(self: Any, tokens: Any, positions: Any, mask: Any, rows: Any = None) -> torch.Tensor:
+        logits = real(self, tokens, positions, mask, rows)
+        if len(tokens) == LENGTH:
+            logits[row, 7] += off[0] * logits[row].std()
+        return logits
+
+    monkeypatch.setattr(TransformersDecoder, "__call__", call)
+    lm.ends(PREFIX, BRANCHES)
+    assert lm.packing.tokens == LENGTH
+    lm.packing.tokens = lm.packing.longest_prompt = 0
+    off[0] = 2 * MOST_ERROR[lm.decoder.dtype]
+    lm.ends(PREFIX, BRANCHES)
+    assert lm.packing.given_up
+
+
+def test_a_model_that_was_wrong_once_is_packed_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lm = load_tiny_of(tmp_path, "llama")
+    lm.ends(*SHORT)
+    monkeypatch.setattr(serving, "error_of_packing", lambda packed, alone: float("nan"))
+    lm.ends(PREFIX, BRANCHES)
+    monkeypatch.undo()
+    capsys.readouterr()
+    runs = count_runs(lm, monkeypatch)
+    for prefix, branches in (SHORT, (PREFIX, BRANCHES)):
+        runs.clear()
         lm.ends(prefix, branches)
-        lm.with_engine("without-mask").ends(prefix, branches)
-    assert compared == [9, LENGTH]
+        assert runs == [len(prefix) + len(branch) for branch in branches]
+    assert capsys.readouterr().err == ""  # it is said once
 
 
+@pytest.mark.usefixtures("no_rule")
 @pytest.mark.parametrize("name", ["bloom", "falcon, alibi"])
 def test_a_model_that_takes_no_mask_is_asked_separately(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lm = load_family(tmp_path, name)
+    lm = load_tiny_of(tmp_path, name)
     capsys.readouterr()
     assert gap(lm.ends(PREFIX, BRANCHES), by_the_library(lm)) < 1e-5
     assert "refuses this mask" in capsys.readouterr().err
@@ -135,21 +250,8 @@ def test_a_model_that_takes_no_mask_is_asked_separately(
         lm.with_engine("without-mask").ends(PREFIX, BRANCHES)
 
 
-@pytest.mark.parametrize("name", ["phi3, longrope", "llama, dynamic rope"])
-def test_angles_that_depend_on_the_longest_prompt_are_never_packed(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lm = load_family(tmp_path, name)
-    assert lm.engine == "separate"
-    assert "is asked by separate prompts, because its rope_type is" in capsys.readouterr().err
-    expected = by_the_library(lm)
-    for engine in ("separate", "tree", "packed"):
-        assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) < 1e-5
-    assert lm.packing.right_to == 0
-
-
 def test_methods_and_engines_of_a_local_model_run(tmp_path: Path, question: Question) -> None:
-    lm = load_family(tmp_path, "gemma2")
+    lm = load_tiny_of(tmp_path, "gemma2")
     assert isinstance(lm, LocalModel)
     method = SelfEnsemble(group_size=2, trials=3)
     answers = {}
@@ -163,7 +265,7 @@ def test_methods_and_engines_of_a_local_model_run(tmp_path: Path, question: Ques
 
 
 def test_a_total_is_of_the_whole_vocabulary(tmp_path: Path, question: Question) -> None:
-    lm = load_family(tmp_path, "cohere")
+    lm = load_tiny_of(tmp_path, "cohere")
     _, prompts = SelfEnsemble(group_size=2, trials=1).prompts(lm, question)
     read = lm.logits(prompts)[0]
     ids = torch.tensor([[*prompts.prefix, *prompts.branches[0]]])
@@ -180,11 +282,11 @@ def test_a_known_family_has_the_numbers_of_minise(tmp_path: Path, question: Ques
         # The library computes angles and norms in float32.
         torch.testing.assert_close(a.labels, b.labels, rtol=0, atol=1e-4)
     assert isinstance(theirs, TransformersModel)
-    assert theirs.packing.right_to > 0
+    assert theirs.packing.tokens > 0
 
 
 def test_a_run_can_describe_the_model(tmp_path: Path) -> None:
-    lm = load_family(tmp_path, "gpt2")
+    lm = load_tiny_of(tmp_path, "gpt2")
     decoder = lm.decoder
     assert (lm.family, str(decoder.dtype), str(decoder.device)) == ("gpt2", "torch.float32", "cpu")
     assert sum(x.numel() for x in decoder.parameters()) > 10_000
@@ -238,48 +340,3 @@ def test_tensors_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"made up the tensor model\.layers\.2"):
         load(f"transformers:{folder}")
-
-
-# The table of families in docs/serving.md.
-
-REFUSED = "refuses the mask"
-NEVER = "refused by config"
-
-
-def line_of(name: str, folder: Path) -> str:
-    """The line of a family: how its prompts run, and the largest error of a packed pass."""
-    lm = load_family(folder, name)
-    if lm.engine == "separate":
-        return f"| {name} | separate prompts | {NEVER} |"
-    lm.ends(PREFIX, BRANCHES)
-    errors = []
-    for engine in ("tree", "packed"):
-        layout = serving.pack(PREFIX, BRANCHES, tree=engine == "tree")
-        try:
-            logits = lm.decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
-            errors.append(error_of_packing(lm.decoder, layout, logits))
-        except Unsuited:
-            return f"| {name} | separate prompts | {REFUSED} |"
-    how = "packed" if lm.packing.right_to == LENGTH else "separate prompts"
-    return f"| {name} | {how} | {max(errors):.1g} |"
-
-
-@pytest.mark.slow
-def test_the_table_of_families_is_what_is_found(tmp_path: Path) -> None:
-    """If it is not, the table that was found is shown: put it into docs/serving.md."""
-    page = PAGE.read_text("utf-8")
-    table = page.partition("<!-- families -->\n")[2].partition("<!-- end of families -->")[0]
-    written = table.splitlines()[2:]
-    found = [line_of(name, tmp_path / name) for name in FAMILIES]
-    shown = "\n".join(found)
-    assert len(written) == len(found), shown
-    for there, here in zip(written, found, strict=True):
-        *facts, error = [cell.strip() for cell in there.strip("|").split("|")]
-        *facts_here, error_here = [cell.strip() for cell in here.strip("|").split("|")]
-        assert facts == facts_here, shown
-        if error in (REFUSED, NEVER):
-            assert error == error_here, shown
-        elif "packed" in facts:
-            assert max(float(error), float(error_here)) < 1e-5, shown
-        else:
-            assert min(float(error), float(error_here)) > 0.1, shown
