@@ -34,7 +34,7 @@ BY_LENGTH = ("dynamic", "longrope")
 # The model_type of config.json.
 MODELS = """
 afmoe apertus apertus1p5_text arcee aria_text axk1 beam biogpt bitnet codegen cohere cohere2
-cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 diffllama dory dots1 emu3 ernie4_5 ernie4_5_moe
+cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 diffllama dory dots1 ernie4_5 ernie4_5_moe
 exaone exaone4 exaone_moe falcon flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text
 gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe
 glm4_moe_lite gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_neox_japanese gpt_oss gptj granite
@@ -50,9 +50,10 @@ xglm youtu
 # The classes of the modules, by the last words of their names. All but attention work on each token
 # alone, or only hold others. (Conv1D is GPT-2's linear layer; those of torch are Conv1d, ...)
 PARTS = re.compile(
-    "(Attention|MLA|MoA|RotaryEmbedding|Embedding|Linear|Conv1D|Norm|Norm1P|MLP|Experts|Router|Gate"
-    "|Gating|MoE|Moe|Statics|Activation|ReLU|GELU|SiLU|Tanh|GELUTanh|Dropout|Identity|LaurelBlock"
-    "|AltUp|ModuleList|ModuleDict|Sequential|Block|Layer|Stack|Model|Decoder|DecoderWrapper)$"
+    "(Attention|MLA|MoA|RotaryEmbedding|Embedding|Linear|Conv1D|Norm|Norm1P|NormPerHead|MLP|Experts"
+    "|Router|Gate|Gating|MoE|Moe|Statics|Activation|ReLU|GELU|SiLU|Tanh|GELUTanh|Dropout|Identity"
+    "|LaurelBlock|AltUp|ModuleList|ModuleDict|Sequential|Block|Layer|Stack|Model|Decoder"
+    "|DecoderWrapper)$"
 )
 
 
@@ -62,7 +63,7 @@ def unknown_part(model: Any) -> str | None:
     kinds = kinds_of_layers(config)
     for kind in kinds:
         if kind not in LAYERS:
-            return f"its layers of kind {kind} are not known to read a mask"
+            return f"its layers of kind {kind} are not known"
     if SLIDING in kinds and not getattr(config, "sliding_window", None):
         return "the size of its window is not known"
     if rope_type(config) in BY_LENGTH:
@@ -73,7 +74,7 @@ def unknown_part(model: Any) -> str | None:
     for module in decoder.modules():
         name = type(module).__name__
         if not PARTS.search(name):
-            return f"its part {name} is not known to read a mask"
+            return f"its part {name} is not known"
     name = model.config.model_type
     if name not in MODELS.split():
         return f"its model_type {name} is not in the table of {TABLE_OF}"
