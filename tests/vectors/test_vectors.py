@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.support.browser import needs_node
 
 ROOT = Path(__file__).parents[2]

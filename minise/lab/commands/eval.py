@@ -52,6 +52,7 @@ class Options(GroupOptions):
 def run(options: Options) -> int:
     load_extra("pandas")
     from minise.lab.commands import report
+    from minise.lab.evaluation.predictions import write_predictions
     from minise.lab.evaluation.price import as_table
     from minise.lab.evaluation.request import Run
     from minise.lab.evaluation.rows import Keep
@@ -78,7 +79,11 @@ def run(options: Options) -> int:
     evaluate(lm, wanted, options.output, say)
     if shard[1] == 1:
         texts = [variant.text for variant in experiment.variants]
-        return report.run(report.Options((options.output,), method=tuple(texts)))
+        report.run(report.Options((options.output,), method=tuple(texts)))
+    path = write_predictions(options.output, wanted)
+    print(printable(f"written: {path}, a row for each answer"))
+    if shard[1] == 1:
+        return 0
     say(f"shard {shard[0]} of {shard[1]} is done; minise report {options.output} joins all")
     return 0
 
@@ -135,9 +140,12 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
             questions.setdefault(task.name, []).extend(asked)
     runs = []
     for name, task in tasks.items():
-        if all(asked.question.answer is None for asked in questions[name]):
+        without = sum(asked.question.answer is None for asked in questions[name])
+        if without == len(questions[name]):
             remedy = "if a column has the answers, name it: --columns question=HEADER,answer=HEADER"
             say(f"{name}: no question has an answer, so nothing is scored; {remedy}")
+        elif without:
+            say(f"{name}: {without:,} of {len(questions[name]):,} have no answer: only predicted")
         options_of_all = settings(options, task)
         runs.append(
             TaskRun(name, task.dataset, questions[name], experiment.variants, options_of_all)

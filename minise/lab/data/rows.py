@@ -51,7 +51,8 @@ class Columns:
 
 def own_fields(rows: Sequence[Row], columns: str) -> list[Fields]:
     """The fields of each row's question. columns: as --columns has them. An answer that means no
-    choice stays a text. Raises InputError for columns that are missing or unclear."""
+    choice stays a text; that of an empty cell is None. Raises InputError for columns that are
+    missing or unclear."""
     headers: dict[str, None] = {}
     for row in rows:
         headers.update(dict.fromkeys(row))
@@ -73,24 +74,27 @@ def own_fields(rows: Sequence[Row], columns: str) -> list[Fields]:
             while cells and _is_blank(cells[-1]):
                 cells.pop()
             choices.append(cells)
-        answer = found.cell(row, "answer")
-        answers.append("" if answer is None else answer)
-    has_answers = not all(_is_blank(answer) for answer in answers)
-    form = None
-    if has_answers:
-        form = found.form or _find_form(answers, choices, found.headers["answer"])
+        answers.append(found.cell(row, "answer"))
+    form = found.form
+    given = [number for number, answer in enumerate(answers) if not _is_blank(answer)]
+    if given and form is None:
+        given_answers = [answers[number] for number in given]
+        their_choices = [choices[number] for number in given]
+        form = _find_form(given_answers, their_choices, found.headers["answer"])
 
     fields = []
     for row, choices_of_row, answer in zip(rows, choices, answers, strict=True):
-        meaning = None if form is None else _meaning(answer, choices_of_row, form)
+        meaning = None
+        if form is not None and not _is_blank(answer):
+            meaning = _meaning(answer, choices_of_row, form)
         question = found.cell(row, "question")
         fields.append(Fields(found.cell(row, "id"), question, choices_of_row, meaning))
     return fields
 
 
 def _is_blank(cell: Any) -> bool:
-    """Whether a cell holds nothing; a 0 or false of JSON is something."""
-    return cell is None or not str(cell).strip()
+    """Whether a cell holds nothing, or NaN; a 0 or false of JSON is something."""
+    return cell is None or cell != cell or not str(cell).strip()
 
 
 def _find_columns(headers: Sequence[str], columns: str) -> Columns:
@@ -174,8 +178,8 @@ def _meaning(answer: Any, choices: Any, form: str) -> int | str:
         letter = re.fullmatch(r"[(\[]?([A-Za-z])[)\].:]?", text)
         if letter:
             index = ascii_lowercase.index(letter[1].lower())
-    elif re.fullmatch("[0-9]{1,9}", text):
-        index = int(text)
+    elif re.fullmatch(r"[0-9]{1,9}(\.0)?", text):  # a column with empty cells may become 2.0
+        index = int(float(text))
         if form == "index1":
             index -= 1
     return index if 0 <= index < len(texts) else text
@@ -185,7 +189,7 @@ def _find_form(answers: Sequence[Any], choices: Sequence[Any], column: str) -> s
     """The form that fits all answers, or the most of them. Raises InputError where forms that fit
     say different things, or where only counting from 1 fits."""
     forms: Sequence[str] = FORMS
-    if any(type(answer) is int for answer in answers):  # they are no letters and no texts
+    if any(type(answer) in (int, float) for answer in answers):  # they are no letters and no texts
         forms = ("index0", "index1")
     meanings: dict[str, list[int | str]] = {}
     misfits = {}

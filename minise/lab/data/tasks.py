@@ -18,7 +18,7 @@ QUESTIONS = 1000  # of the miniature
 
 @dataclass(frozen=True)
 class Task:
-    """Questions asked together, with different ids: all with their answers, or all without."""
+    """Questions asked together, with different ids. Some may have no answer."""
 
     name: str  # the key in results, for people to read: "qasc-k4"
     dataset: str  # of DATASETS or WORLDS, or "own" for a file, whatever it is called

@@ -25,7 +25,7 @@ STYLE = ["tableau-colorblind10", LOOK, {"text.parse_math": False}]  # names are 
 def draw(runs: Sequence[Results], folder: Path) -> list[Path]:
     """Write the pictures of one experiment's runs as PNG files. Their bytes depend on the results
     and on the version of matplotlib alone."""
-    cells = [cell for cell in cells_of(runs) if "accuracy" in cell]
+    cells = [cell for cell in cells_of(runs) if cell["accuracy"] is not None]
     paths = []
     for name in EXPERIMENTS.get(runs[0].facts.experiment or "", NO_EXPERIMENT).figures:
         picture = FIGURES[name]

@@ -169,18 +169,22 @@ def bootstrap(values: Callable[[Array], Array], cluster: NDArray[np.int64]) -> d
 
 def measure(answers: Sequence[SavedAnswer]) -> dict[str, Any]:
     """All numbers of a cell, ready for JSON; None where one is not defined. docs/evaluation.md says
-    what each is. A share of 0 or 100% has the interval of Wilson."""
-    K = max(len(answer.probabilities) for answer in answers)
-    picks = np.bincount([answer.prediction for answer in answers], minlength=K).tolist()
-    if any(answer.answer is None for answer in answers):
-        return {"n": len(answers), "picks": picks}
-    frame = scored(answers)
-    numbers: dict[str, Any] = {
-        "n": len(frame),
-        "questions": frame.id.nunique(),
-        "clusters": int(frame.cluster.max()) + 1,
-    }
+    what each is. Questions without an answer are predicted, and have no part in what is scored. A
+    share of 0 or 100% has the interval of Wilson."""
+    with_answers = [answer for answer in answers if answer.answer is not None]
+    numbers = predicted(answers)
+    if len(with_answers) < len(answers):
+        numbers["scored"] = len(with_answers)
+    if not with_answers:
+        return numbers
+    K = len(numbers["picks"])
+    frame = scored(with_answers)
+    numbers["questions"] = frame.id.nunique()
+    numbers["clusters"] = int(frame.cluster.max()) + 1
+    of_all = numbers["on_labels"]
     numbers.update(bootstrap(statistic(frame), frame.cluster.to_numpy()))
+    if len(with_answers) < len(answers):
+        numbers["on_labels"] = of_all  # a warning does not depend on right answers
     for name in SHARES:
         if numbers[name] in (0.0, 1.0):
             clusters = frame.cluster[frame[name].notna()].nunique()
@@ -190,10 +194,7 @@ def measure(answers: Sequence[SavedAnswer]) -> dict[str, Any]:
 
     peaks = [answer.peak_bytes for answer in answers if answer.peak_bytes is not None]
     numbers["peak_bytes"] = max(peaks, default=None)
-    is_read = frame.on_labels.notna().any()
-    numbers["on_labels_p5"] = frame.on_labels.quantile(0.05) if is_read else None
     numbers["chance"] = float(frame.chance.mean())
-    numbers["picks"] = picks
     numbers["answers"] = np.bincount(frame.answer, minlength=K).tolist()
 
     tau = np.arange(51) / 50
@@ -211,6 +212,26 @@ def measure(answers: Sequence[SavedAnswer]) -> dict[str, Any]:
     numbers["seed_accuracies"] = {str(seed): float(x) for seed, x in by_seed.items()}
     numbers["seeds_mean"] = float(by_seed.mean())
     numbers["seeds_sd"] = float(by_seed.std()) if len(by_seed) > 1 else None
+    return numbers
+
+
+def predicted(answers: Sequence[SavedAnswer]) -> dict[str, Any]:
+    """The numbers that need no right answers. Those of NAMES that do are None."""
+    K = max(len(answer.probabilities) for answer in answers)
+    numbers: dict[str, Any] = {"n": len(answers), **dict.fromkeys(NAMES)}
+    values: dict[str, list[float | None]] = {
+        "confidence": [answer.probabilities[answer.prediction] for answer in answers],
+        "null": [answer.null for answer in answers],
+        "on_labels": [answer.on_labels for answer in answers],
+        "tokens": [answer.tokens for answer in answers],
+        "seconds": [answer.seconds for answer in answers],
+    }
+    for name, of_answers in values.items():
+        known = [value for value in of_answers if value is not None]
+        numbers[name] = float(np.mean(known)) if known else None
+        if name == "on_labels":
+            numbers["on_labels_p5"] = float(np.quantile(known, 0.05)) if known else None
+    numbers["picks"] = np.bincount([answer.prediction for answer in answers], minlength=K).tolist()
     return numbers
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minise.commands.ask import few_on_labels
 from minise.errors import InputError, Unsuited, one_line, quote
 from minise.lab.evaluation import folder as files
 from minise.lab.evaluation.facts import RunFacts, TaskFacts, at, read_facts
@@ -73,9 +74,24 @@ def read_run(folder: Path, named: Collection[str] = ()) -> Results:
         "config": {**facts.whole, "left_out": left_out},
         "results": results,
         "differences": within_run(answers),
+        "warnings": warnings(results),
     }
     write_file(folder / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
     return Results(folder, facts, answers, left_out, content)
+
+
+def warnings(results: dict[str, dict[str, Any]]) -> list[str]:
+    """What a user should know before he trusts the answers. None depends on right answers."""
+    found = []
+    for task, by_method in results.items():
+        for method, numbers in by_method.items():
+            warning = few_on_labels(numbers["on_labels"])
+            if warning:
+                found.append(f"{task}, {method}: {warning}")
+        n, with_answers = numbers["n"], numbers.get("scored", numbers["n"])
+        if with_answers < n:
+            found.append(f"{task}: scored are {with_answers:,} of {n:,}; the others have no answer")
+    return found
 
 
 def read_joined_facts(folder: Path) -> RunFacts:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from minise.commands.ask import standard_error
 from minise.lab.data.asked import Asked
 from minise.lab.data.kinds import from_object, with_parts
 from minise.lab.evaluation.lines import read_lines
@@ -17,7 +18,7 @@ Key = tuple[int, str, str, int | None]  # seed, id, question_hash, answer
 # others.
 GIVEN = (
     *("id", "seed", "cluster", "question_hash", "answer", "prediction", "probabilities", "scores"),
-    *("label", "logits", "on_labels", "null", "tokens", "seconds"),
+    *("label", "logits", "on_labels", "null", "error", "tokens", "seconds"),
     *("peak_bytes", "groups", "notes", "question", "choices"),
 )
 REMADE = (
@@ -64,6 +65,7 @@ def saved(
         logits=logits,
         on_labels=answer.on_labels,
         null=answer.null,
+        error=standard_error(answer, answer.prediction),
         tokens=answered.tokens,
         seconds=answered.seconds,
         peak_bytes=peak_bytes,

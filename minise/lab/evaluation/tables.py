@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from minise.commands.ask import few_on_labels
 from minise.errors import printable
 from minise.lab.evaluation.experiments import EXPERIMENTS, NO_EXPERIMENT
 from minise.lab.evaluation.metrics import LOSSES, NAMES, READ_OUT, SHARES
@@ -41,13 +40,14 @@ FORMATS = {  # of those that have other than three digits
     "seeds_mean": Format(".2f", 100),
     "seeds_sd": Format(".2f", 100),
     "n": COUNT,
+    "scored": COUNT,
     "tokens": COUNT,
     "peak_bytes": COUNT,
     "seconds": Format(".4f"),
 }
 WITH_INTERVAL = (*SHARES, *LOSSES, "ece", "auroc")
 EACH = ("model", "task", "method")
-FIRST = ("n", "accuracy", "nll", "tokens")  # a terminal may have no room for more
+FIRST = ("n", "scored", "accuracy", "nll", "tokens")  # a terminal may have no room for more
 EVERY_NUMBER = (*FIRST, *[name for name in NAMES if name not in FIRST], "on_labels_p5")
 
 
@@ -297,11 +297,8 @@ def report(runs: Sequence[Results], between: Sequence[Any] = (), width: int | No
     parts.append(prose(how_to_read("\n".join(parts)), width))
     for name, run in zip(names, runs, strict=True):
         parts.append(prose(clean(about(name, run)), width))
-    for cell in cells:
-        warning = few_on_labels(cell.get("on_labels"))
-        if warning:
-            where = clean(f"{cell['task']}, {cell['method']}")
-            parts.append(prose(f"{where}: {warning}", width))
+    for run in runs:
+        parts += [prose(clean(warning), width) for warning in run.content["warnings"]]
     return "\n\n".join(parts) + "\n"
 
 

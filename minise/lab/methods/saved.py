@@ -65,6 +65,7 @@ OF_ANSWER_OR_NONE = {
     "logits": list_of(NUMBER),
     "on_labels": number_from(0),  # bfloat16 may round it to more than 1
     "null": SHARE,
+    "error": number_from(0),
     "seconds": number_from(0),
     "peak_bytes": whole_from(0),
     "groups": list_of(GROUP),
@@ -95,6 +96,7 @@ class SavedAnswer:
     logits: list[float] | None = None
     on_labels: float | None = None
     null: float | None = None
+    error: float | None = None
     seconds: float | None = None
     peak_bytes: int | None = None
     groups: list[SavedGroup] | None = None

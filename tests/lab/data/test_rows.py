@@ -174,12 +174,30 @@ def test_answers_of_no_clear_form_are_refused_with_the_way_out(
         assert None not in [question.answer for question in load(path, columns=columns).questions]
 
 
-def test_either_all_or_no_answers_may_be_absent(tmp_path: Path) -> None:
+def test_some_or_all_answers_may_be_absent(tmp_path: Path) -> None:
     rows = [{"question": f"{i}?", "choices": ["x", "y"]} for i in range(3)]
     path = write(tmp_path / "mine.csv", rows)
     questions = load(path).questions
     assert [question.answer for question in questions] == [None] * 3
     assert load(write(path, [{**row, "answer": ""} for row in rows])).questions == questions
-    write(path, [{**rows[0], "answer": "A"}, *rows[1:]])
-    assert 'line 3: answer ""' in refusal(str(path))
+    write(path, [{**rows[0], "answer": "B"}, *({**row, "answer": ""} for row in rows[1:])])
+    assert [question.answer for question in load(path).questions] == [1, None, None]
+    write(
+        path,
+        [{**row, "answer": answer} for row, answer in zip(rows, ("", "1.0", "0.0"), strict=True)],
+    )
+    columns = "answer_index0=answer"  # as pandas writes whole numbers beside empty cells
+    assert [one.answer for one in load(path, columns=columns).questions] == [None, 1, 0]
+    write(
+        path, [{**row, "answer": answer} for row, answer in zip(rows, ("B", "C", ""), strict=True)]
+    )
+    assert 'line 3: answer "C" is none of its choices' in refusal(str(path))
+    jsonl = tmp_path / "mine.jsonl"
+    jsonl.write_text(
+        "".join(
+            json.dumps({**row, "answer": answer}) + "\n"
+            for row, answer in zip(rows, (1.0, float("nan"), None), strict=True)
+        )
+    )
+    assert [one.answer for one in load(jsonl, columns=columns).questions] == [1, None, None]
     assert "--cut-to" in refusal(str(write(path, rows)), cut_to=[2])

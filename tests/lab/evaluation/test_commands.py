@@ -1,8 +1,10 @@
 """minise eval and report from the command line."""
 
+import csv
 import json
 import re
 import shutil
+import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -202,6 +204,53 @@ def test_questions_without_answers_are_said_before_they_run(
     file.write_text("question,A,B,kind\nWhich is a bird?,wren,oak,wren\n")
     assert run(f"eval --task {file} --method standard -o {tmp_path / 'run'}") == 0
     assert "mine: no question has an answer, so nothing is scored" in capsys.readouterr().err
+
+
+def test_predictions_are_a_table_of_every_run(tmp_path: Path, capsys: Capture) -> None:
+    """Also where some answers are missing; of a shard its own."""
+    file, folder = tmp_path / "mine.csv", tmp_path / "run"
+    file.write_text(
+        "id,question,A,B,C,answer\n"
+        '7,"Which is a bird, or a tree?",wren,oak,"quartz, or not",B\n'
+        "8,Which is a fish?,wren,oak,trout,\n"
+    )
+    words = f"eval --task {file} --method standard,self-ensemble --group-size 2 --seed 1 -o"
+    assert run(words, str(folder)) == 0
+    out, err = capsys.readouterr()
+    assert f"written: {folder / 'predictions.csv'}, a row for each answer\n" in out
+    assert "mine: 1 of 2 have no answer: only predicted" in err
+    with (folder / "predictions.csv").open(newline="", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    assert [(row["method"], row["id"]) for row in rows] == [
+        ("standard", "7"), ("standard", "8"), ("self-ensemble", "7"), ("self-ensemble", "8"),
+    ]  # fmt: skip
+    for row in rows:
+        path = folder / f"samples-mine-{row['method']}.jsonl"
+        [answer] = [one for one in read_answers(path) if one.id == row["id"]]
+        choices = ["wren", "oak", "quartz, or not" if row["id"] == "7" else "trout"]
+        assert row["prediction"] == choices[answer.prediction]
+        assert (row["task"], row["seed"], row["tokens"]) == ("mine", "1", str(answer.tokens))
+        assert float(row["probability"]) == pytest.approx(max(answer.probabilities), abs=1e-6)
+        assert float(row["on_labels"]) == pytest.approx(answer.on_labels, abs=1e-6)
+        many = row["method"] == "self-ensemble"
+        assert (row["error"] != "", row["none_of_the_above"] != "") == (many, many)
+        assert row["answer"] == ("oak" if row["id"] == "7" else "")
+        assert row["right"] == (str(int(answer.prediction == 1)) if row["id"] == "7" else "")
+    shard = tmp_path / "shard"
+    assert run(words, str(shard), "--shard", "1/2") == 0
+    assert (shard / "predictions.shard-1-of-2.csv").read_text().count("\n") == 1 + 2
+
+
+def test_the_error_of_a_line_is_the_standard_error_of_its_score(tmp_path: Path) -> None:
+    words = f"{SMALL} self-ensemble(trials=4) --group-size 2 --keep-groups -o"
+    assert run(words, str(tmp_path)) == 0
+    for row in read_answers(tmp_path / "samples-miniature-k4-self-ensemble(trials=4).jsonl"):
+        values = []
+        for group in row.groups:
+            if row.prediction in group.choices:
+                values.append(group.probabilities[group.choices.index(row.prediction)])
+        assert statistics.mean(values) == pytest.approx(row.scores[row.prediction])
+        assert row.error == pytest.approx(statistics.stdev(values) / 2)
 
 
 def test_the_price_is_told_and_nothing_is_asked_or_written(tmp_path: Path, capsys: Capture) -> None:

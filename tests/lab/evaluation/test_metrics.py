@@ -109,8 +109,26 @@ def test_flips_are_the_questions_with_another_prediction_over_all_pairs_of_seeds
         assert measure(some)["flips"] is None
 
 
-def test_without_answers_only_picks_are_counted() -> None:
-    assert measure([saved(0, [0.9, 0.1], None)]) == {"n": 1, "picks": [1, 0]}
+def test_without_answers_what_was_predicted_is_measured_and_nothing_is_scored() -> None:
+    facts = {"on_labels": 0.02, "null": 0.5}
+    numbers = measure([saved(0, [0.9, 0.1], None, **facts), saved(1, [0.3, 0.7], None, **facts)])
+    known = {name: value for name, value in numbers.items() if value is not None}
+    assert known == {
+        "n": 2, "scored": 0, "picks": [1, 1], "tokens": 10, "seconds": 0.1,
+        "confidence": pytest.approx(0.8), "null": 0.5, "on_labels": 0.02, "on_labels_p5": 0.02,
+    }  # fmt: skip
+
+
+def test_where_some_answers_are_missing_the_others_are_scored() -> None:
+    """As if the others were all; what was predicted, and the share on the labels, is of all."""
+    missing = [saved(100 + i, [0.9, 0.1], None, on_labels=0.5) for i in range(3)]
+    scored = [replace(one, on_labels=1.0) for one in ROWS]
+    both, alone = measure([*missing, *scored]), measure(scored)
+    assert (both["n"], both["scored"]) == (len(ROWS) + 3, len(ROWS))
+    assert both["on_labels"] == pytest.approx((len(ROWS) + 1.5) / (len(ROWS) + 3))
+    assert sum(both["picks"]) == len(ROWS) + 3
+    for name in ("accuracy", "accuracy_interval", "nll", "ece", "answers", "questions"):
+        assert both[name] == alone[name]
 
 
 # Matched NLL

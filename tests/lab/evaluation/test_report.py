@@ -22,6 +22,7 @@ from minise.lab.evaluation.rows import key_of, line_of
 from minise.lab.evaluation.run import evaluate
 from minise.lab.methods.fitted import Fitted, remade
 from minise.lab.methods.saved import SavedAnswer
+from minise.lab.methods.templates import template_named
 from tests.lab.evaluation.conftest import ABOUT, saved
 
 MakeRun = Callable[..., Run]
@@ -74,7 +75,7 @@ def test_results_keep_the_contract(finished: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
     read_run(folder)
     content = json.loads((folder / "results.json").read_text())
-    assert content.keys() == {"config", "results", "differences"}
+    assert content.keys() == {"config", "results", "differences", "warnings"}
     cell = content["results"]["words"]["self-ensemble"]
     low, high = cell["accuracy_interval"]
     assert low <= cell["accuracy"] <= high
@@ -189,16 +190,44 @@ def test_an_unfinished_run_is_refused(finished: Path, tmp_path: Path) -> None:
         read_run(folder)
 
 
-def test_questions_without_answers_are_only_counted(
-    lm: LocalModel, make_run: MakeRun, asked: list[Asked], tmp_path: Path
+def test_questions_without_answers_are_predicted_and_warned_of_alike(
+    lm: LocalModel,
+    make_run: MakeRun,
+    asked: list[Asked],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    questions = [Asked(replace(one.question, answer=None), one.seed) for one in asked]
-    evaluate(lm, make_run("standard", "cyclic", questions=questions), tmp_path, print)
-    assert report.run(report.Options((tmp_path,))) == 0
-    content = json.loads((tmp_path / "results.json").read_text())
-    assert content["results"]["words"]["cyclic"].keys() == {"template", "n", "picks"}
-    assert content["differences"] == {"words": []}
-    assert "Picks" in (tmp_path / "report.md").read_text()
+    """With little probability on the labels: on the terminal, in report.md and results.json."""
+    (tmp_path / "odd.json").write_text(json.dumps({"cue": ""}))
+    warned = []
+    for name in ("none", "some", "all"):
+        questions = []
+        for number, one in enumerate(asked):
+            is_known = name == "all" or (name == "some" and number < 2)
+            answer = one.question.answer if is_known else None
+            questions.append(Asked(replace(one.question, answer=answer), one.seed))
+        folder = tmp_path / name
+        run = make_run("standard", "cyclic", questions=questions)
+        odd = template_named(str(tmp_path / "odd.json"))
+        for task in run.tasks:
+            for variant, method in task.methods.items():
+                task.methods[variant] = replace(method, template=odd)
+        evaluate(lm, run, folder, print)
+        capsys.readouterr()
+        assert report.run(report.Options((folder,))) == 0
+        content = json.loads((folder / "results.json").read_text())
+        assert bool(content["differences"]["words"]) == (name != "none")
+        found = [one for one in content["warnings"] if "of the probability is on the labels" in one]
+        assert len(found) == 2
+        for text in ((folder / "report.md").read_text(), capsys.readouterr().out):
+            for one in found:
+                assert one in " ".join(text.split())
+        counted = [one for one in content["warnings"] if "scored are" in one]
+        numbers = {"none": 0, "some": 2}
+        wanted = f"words: scored are {numbers.get(name)} of 6; the others have no answer"
+        assert counted == ([wanted] if name in numbers else [])
+        warned.append(found)
+    assert warned[0] == warned[1] == warned[2]
 
 
 # Tables
