@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.browser import needs_node
+
+from tests.lab.support.browser import needs_node
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "vectors"
