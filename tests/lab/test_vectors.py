@@ -3,6 +3,7 @@ decoder against them in every dtype."""
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -123,3 +124,78 @@ def test_every_mistake_of_every_row_is_found_and_named(dtype) -> None:
     assert len(found) > 350
     assert [row for row, _, far, _, _ in found if far < 2 * TOLERANCE[str(dtype)[6:]]] == []
     assert [(row, name, text) for row, name, _, text, named in found if not named] == []
+
+
+def test_a_known_mistake_is_named_by_its_loss_and_gradients(tmp_path: Path) -> None:
+    """Labels that cross a border, given to minise's right logits."""
+    path = tmp_path / "crossing.py"
+    edges = "np.array([(t, t + 1) for t in range(len(tokens) - 1)])"
+    path.write_text(
+        "import numpy as np, minise_row\n"
+        "def loss(folder, dtype, tokens, positions, mask, edges):\n"
+        f"    return minise_row.loss(folder, dtype, tokens, positions, mask, {edges})\n"
+        "def gradients(folder, dtype, tokens, positions, mask, edges):\n"
+        f"    return minise_row.gradients(folder, dtype, tokens, positions, mask, {edges})\n"
+    )
+    texts = said(path, "float32")
+    for row in ("llama/documents loss", "qwen3/forest loss", "mistral/documents gradients"):
+        assert "labels are shifted by index: one crosses a border" in texts[row]
+
+
+def test_the_command_says_what_is_wrong_and_its_status_is_1(tmp_path: Path) -> None:
+    """One line is a fork's test; the mistake here: a whole row is read as one text."""
+    path = tmp_path / "adapter.py"
+    path.write_text(
+        "import numpy as np, numpy_packed\n"
+        "def logits(weights, config, tokens, dtype):\n"
+        "    T = len(tokens)\n"
+        "    causal = np.tri(T, dtype=bool)[None].repeat(config['num_hidden_layers'], 0)\n"
+        "    return numpy_packed.logits(weights, config, tokens, np.arange(T), causal, dtype)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, VECTORS / "check_vectors.py", path, "float32"],
+        env={**os.environ, "PYTHONPATH": str(ADAPTERS)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "FAIL llama/tree " in done.stdout
+    assert "read as one text (12 of 27, first 15)" in done.stdout
+    assert done.stdout.endswith("0 pass, 54 FAIL\n")
+
+
+# ---- other libraries, each where it is installed ------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_flex_attention_passes(dtype: str) -> None:
+    assert said("flex_attention.py", dtype) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_jax_and_mlx_pass(dtype: str) -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("mlx.core")
+    assert said("jax_packed.py", dtype) == {}
+    assert said("mlx_packed.py", dtype) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_transformers_passes_with_a_mask(dtype: str) -> None:
+    pytest.importorskip("transformers")
+    assert said("transformers_mask.py", dtype) == {}
+
+
+@pytest.mark.slow
+def test_transformers_without_the_right_mask_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    alone = said("transformers_positions.py", "float32")
+    rows = ["branches", "breadth_first", "far", "forest", "paper_even", "paper_uneven", "tree"]
+    assert set(alone) == {f"{model}/{row} logits" for model in make_vectors.MODELS for row in rows}
+    assert all("cut where positions jump" in text for text in alone.values())
+    monkeypatch.setenv("WINDOW", "no")
+    without = said("transformers_mask.py", "float32")
+    assert {row.split("/")[0] for row in without} == {"mistral", "qwen2_windows"}
+    assert len(without) == 2 * ROWS / 6
+    assert all("there is no window" in text for text in without.values())
