@@ -162,6 +162,8 @@ def test_the_command_says_what_is_wrong_and_its_status_is_1(tmp_path: Path) -> N
     assert "FAIL llama/tree " in done.stdout
     assert "read as one text (12 of 27, first 15)" in done.stdout
     assert done.stdout.endswith("0 pass, 54 FAIL\n")
+    right = [sys.executable, VECTORS / "check_vectors.py", ADAPTERS / "numpy_packed.py", "float32"]
+    assert subprocess.run(right, capture_output=True).returncode == 0
 
 
 # ---- other libraries, each where it is installed ------------------------------------------------
