@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.lab.support.browser import needs_node
 
@@ -168,6 +169,7 @@ def test_the_command_says_what_is_wrong_and_its_status_is_1(tmp_path: Path) -> N
 
 # ---- other libraries, each where it is installed ------------------------------------------------
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_flex_attention_passes(dtype: str) -> None:
     assert said("flex_attention.py", dtype) == {}
@@ -201,3 +203,29 @@ def test_transformers_without_the_right_mask_is_told_so(monkeypatch: pytest.Monk
     assert {row.split("/")[0] for row in without} == {"mistral", "qwen2_windows"}
     assert len(without) == 2 * ROWS / 6
     assert all("there is no window" in text for text in without.values())
+
+
+@pytest.mark.slow
+def test_position_ids_do_not_keep_documents_apart_in_linear_layers() -> None:
+    """A random Qwen3.5 of transformers: docs/zoo.md has the numbers."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "head_dim": 16}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
+    sizes |= {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "pad_token_id": 0}
+    sizes |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+    config = transformers.AutoConfig.for_model("qwen3_5_text", **sizes)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            scale, mean = (0.3, 0) if weight.dim() > 1 else (0.2, "norm" in name)
+            weight.copy_(scale * torch.randn_like(weight) + mean)
+        first, second = torch.randint(1, 64, (9,)), torch.randint(1, 64, (12,))
+        both, where = torch.cat([first, second]), torch.cat([torch.arange(9), torch.arange(12)])
+        right = model(second[None], use_cache=False).logits
+        packed = model(both[None], position_ids=where[None], use_cache=False).logits[:, 9:]
+        as_one = model(both[None], use_cache=False).logits[:, 9:]
+    size = right.pow(2).mean().sqrt()
+    off = [((x - right).abs().max() / size).item() for x in (packed, as_one)]
+    print("off by", off)
+    assert min(off) > 1
