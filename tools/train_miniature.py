@@ -61,7 +61,7 @@ class Family:
     config: dict[str, Any]
 
 
-FAMILIES = {
+TRAINED_FAMILIES = {
     # Few positions before scaling, so that llama3 rotary scaling turns within a prompt's length.
     "llama": Family(
         "<|begin_of_text|>",
@@ -332,12 +332,12 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the checkpoint is written")
-    parser.add_argument("--family", choices=tuple(FAMILIES), required=True)
+    parser.add_argument("--family", choices=tuple(TRAINED_FAMILIES), required=True)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-3, dest="rate")
     args = parser.parse_args()
-    family = FAMILIES[args.family]
+    family = TRAINED_FAMILIES[args.family]
     facts = load_facts()
     config = {
         "model_type": args.family,

@@ -15,7 +15,7 @@ from minise.errors import InputError, one_line, quote
 
 Row = dict[str, Any]  # by the headers of the file's columns
 SHEETS = (".xlsx", ".xls", ".ods", ".numbers")  # of programs for tables, which nothing here reads
-MOST_BYTES = 256 << 20  # of a file, unpacked; the paper's largest has 9 MiB
+MOST_FILE_BYTES = 256 << 20  # of a file, unpacked; the paper's largest has 9 MiB
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ def read_rows(path: Path) -> list[Placed]:
     rows = []
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"it holds more than {MOST_BYTES >> 20} MiB; cut it")
+            content = file.read(MOST_FILE_BYTES + 1)
+        if len(content) > MOST_FILE_BYTES:
+            raise ValueError(f"it holds more than {MOST_FILE_BYTES >> 20} MiB; cut it")
         for number, row in READERS[kind](content):
             rows.append(Placed(f"{word} {number}", row))
     except Exception as error:  # pyarrow raises exceptions of many classes

@@ -135,7 +135,7 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_is_refused_also_if_it_is_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(question_file, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(question_file, "MOST_FILE_BYTES", 1 << 20)
     for name in ("large.jsonl", "large.jsonl.gz"):
         path = write(tmp_path / name, [{**SOUND, "question": "x" * (2 << 20)}])
         assert "more than 1 MiB" in refusal(str(path))

@@ -19,7 +19,7 @@ from tools.from_gguf import WORDS, main
 gguf = pytest.importorskip("gguf", reason="the extra [gguf] is missing")
 
 UP, Q8 = "model.layers.1.mlp.up_proj.weight", gguf.GGMLQuantizationType.Q8_0
-FAMILIES: dict[str, dict[str, Any]] = {
+CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 8192}},
     "mistral": {"sliding_window": 9, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
     "qwen2": {"sliding_window": None, "tie_word_embeddings": True},
@@ -34,7 +34,7 @@ PIECES |= {"▁a": -2.0, "ab": -1.0}
 def write(path: Path, family: str, edit: Callable[[Any, Any], object] | None = None) -> Any:
     """A file with random weights, one of them in 8 bits, as llama.cpp writes it. Returns the config
     and the weights of its checkpoint. `edit` may change its facts and tensors before."""
-    raw = {**SIZES, "rope_theta": 500000.0, **FAMILIES[family], "model_type": family}
+    raw = {**SIZES, "rope_theta": 500000.0, **CONFIGS[family], "model_type": family}
     kind = "llama" if family == "mistral" else family
     decoder = make_decoder(raw, torch.float32)
     config, state = decoder.config, dict(decoder.state_dict())
@@ -91,7 +91,7 @@ def convert(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return main()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_a_file_becomes_the_checkpoint_it_was_made_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
