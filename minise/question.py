@@ -18,8 +18,7 @@ MOST_CHOICES = 1000  # of one question
 class Question:
     """A K-choice question. `answer` is the index of the right choice, if known.
 
-    `id` seeds the grouping. Without one it is a hash of text and choices. `cluster`: what several
-    questions are about; confidence intervals resample them together. Raises InputError (a
+    `id` seeds the grouping. Without one it is a hash of text and choices. Raises InputError (a
     ValueError of one line) for a malformed question.
     """
 
@@ -27,7 +26,6 @@ class Question:
     choices: Sequence[str]
     id: str = ""
     answer: int | None = None
-    cluster: str = ""
 
     def __post_init__(self) -> None:
         for fault in faults_of(self):

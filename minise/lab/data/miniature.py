@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from minise.errors import InputError
+from minise.lab.data.asked import ClusteredQuestion
 from minise.question import Question
 
 LARGEST = 8  # choices of an evaluation question; fewer are a subset of these
@@ -137,7 +138,7 @@ def evaluation_questions(
         if len(drawn.chain) >= num_choices:
             kept = drawn.chain[:num_choices]
             choices = [choice for choice in drawn.shuffled if choice in kept]
-            question = Question(
+            question = ClusteredQuestion(
                 drawn.fact.question,
                 choices,
                 id=f"{world}-{seed}-{number}",

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from minise.commands.ask import standard_error
-from minise.lab.data.asked import Asked
+from minise.lab.data.asked import Asked, ClusteredQuestion
 from minise.lab.data.kinds import from_object, with_parts
 from minise.lab.evaluation.lines import read_lines
 from minise.lab.evaluation.pipeline import Answered
 from minise.lab.methods.first_trials import saved_groups
+from minise.lab.methods.noted import NotedAnswer
 from minise.lab.methods.saved import SavedAnswer, SavedGroup
 
 Key = tuple[int, str, str, int | None]  # seed, id, question_hash, answer
@@ -49,13 +50,13 @@ def saved(
     logits = None
     if answer.on_labels is not None:
         logits = answered.logits[0].labels.tolist()
-    notes = dict(answer.notes)
+    notes = dict(answer.notes) if isinstance(answer, NotedAnswer) else {}
     if not keep.text:
         notes.pop("reasoning", None)
     return SavedAnswer(
         id=question.id,
         seed=answered.asked.seed,
-        cluster=question.cluster or None,
+        cluster=question.cluster if isinstance(question, ClusteredQuestion) else None,
         question_hash=question.content_hash,
         answer=question.answer,
         prediction=answer.prediction,

@@ -13,10 +13,11 @@ from typing import ClassVar
 from minise.errors import Unsuited
 from minise.lab.data.asked import Asked
 from minise.lab.data.kinds import check, whole_from
+from minise.lab.methods.noted import NotedAnswer
 from minise.lab.methods.writes_first import Start, WritesFirst, Written
 from minise.lab.writing.chat import chat_template, user_turn
 from minise.lab.writing.generation import generate
-from minise.method import Answer, GroupPlan, Standard, mean_over_groups
+from minise.method import GroupPlan, Standard, mean_over_groups
 from minise.prompts import LabelLogits, LanguageModel, Prompts
 from minise.question import Question
 from minise.template import Template
@@ -89,14 +90,14 @@ class ChainOfThought(WritesFirst):
         plan, prompts = self.read(lm, asked.question, text)
         return PlanAfterText(plan, written), prompts
 
-    def answer(self, plan: PlanAfterText, logits: Sequence[LabelLogits]) -> Answer:
+    def answer(self, plan: PlanAfterText, logits: Sequence[LabelLogits]) -> NotedAnswer:
         written = plan.written
         notes = {
             "reasoning": written.text,
             "new_tokens": written.new_tokens,
             "cut": not written.finished,
         }
-        return replace(mean_over_groups(plan.plan, logits), notes=notes)
+        return NotedAnswer(**vars(mean_over_groups(plan.plan, logits)), notes=notes)
 
     def opened(self, lm: LanguageModel, question: Question) -> str:
         """The text after which the model reasons."""
