@@ -3,12 +3,14 @@ new one is whole."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from minise.errors import InputError
+from minise.errors import InputError, quote
 
 PARTIAL = f".minise-{platform.node()}-"  # other machines may write into the same folder
 
@@ -24,6 +26,18 @@ def read_file(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: could not be read ({words(error)}); make it readable") from None
+
+
+def json_of(content: bytes) -> Any:
+    """What JSON says. Raises ValueError for what is none, and InputError for half of a surrogate
+    pair: JSON can write it as an escape, but no file and no table could hold it."""
+    value = json.loads(content)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        before = error.object[: error.start][-30:]
+        raise InputError(f"after {quote(before)} is no text, half of a surrogate pair") from None
+    return value
 
 
 def words(error: OSError) -> str:

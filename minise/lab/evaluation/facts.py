@@ -20,7 +20,7 @@ from minise.lab.data.kinds import (
     list_of,
     whole_from,
 )
-from minise.lab.files import read_file
+from minise.lab.files import json_of, read_file
 
 MOST_SHARDS = 100_000
 MOST_QUESTIONS = 10**9
@@ -119,7 +119,7 @@ def read_facts(path: Path) -> RunFacts:
     """What a run.json says. Raises InputError that names the file and what is wrong in it."""
     content = read_file(path) or b""
     try:
-        whole = json.loads(content)
+        whole = json_of(content)
         json.dumps(whole, indent=1, allow_nan=False)  # as it is written again
         tasks = {}
         for task_name, task in objects(whole, "tasks").items():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from minise.errors import InputError
-from minise.lab.files import read_file, unwritable
+from minise.lab.files import json_of, read_file, unwritable
 
 Value = TypeVar("Value")
 REMEDY = "delete it and what follows, then run the same command again"
@@ -29,7 +29,7 @@ def read_lines(path: Path, value_of: Callable[[Any], Value]) -> list[Value]:
     values = []
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            values.append(value_of(json.loads(line)))
+            values.append(value_of(json_of(line)))
         except (ValueError, RecursionError) as error:  # also InputError
             reason = error if isinstance(error, InputError) else "it is no JSON"
             raise InputError(f"{path}, line {number}: {reason}; {REMEDY}") from None

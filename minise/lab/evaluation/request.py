@@ -17,8 +17,10 @@ from minise import __version__
 from minise.lab.data.asked import Asked
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.lab.evaluation.experiments import Variant
+from minise.lab.evaluation.facts import at
 from minise.lab.evaluation.folder import WHOLE, Shard
 from minise.lab.evaluation.rows import Keep, key_of_question
+from minise.lab.files import json_of
 from minise.lab.methods.fitted import Fitted, check_needs
 from minise.lab.methods.registry import make_method, read_settings
 from minise.lab.quantize import count_weights
@@ -61,7 +63,8 @@ class Run:
 
 
 def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
-    """What must be equal for a run to go on in a folder, as JSON gives it back."""
+    """What must be equal for a run to go on in a folder, as JSON gives it back. Raises InputError
+    for the name of a file that is no text: it could not be read again."""
     what = dict(run.about)
     what.update(describe_model(lm))
     what["model_code"] = own_code(lm.name)
@@ -72,7 +75,8 @@ def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
     what["tasks"] = {task.name: describe_task(lm, task, run.keep) for task in run.tasks}
     text = json.dumps(what, default=repr)
     text = re.sub(" at 0x[0-9a-f]+", "", text)  # of functions
-    return dict(json.loads(text))
+    with at("the names in run.json"):
+        return dict(json_of(text.encode()))
 
 
 def describe_model(lm: LanguageModel) -> dict[str, Any]:

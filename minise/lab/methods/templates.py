@@ -127,6 +127,7 @@ def read_template(path: Path) -> Template:
         template = Template(**json.loads(path.read_text("utf-8")))
         written = template.render("QUESTION", ["CHOICE"]) + template.label.format(label="LABEL")
         null = template.null.strip()
+        f"{written}{null}".encode()  # half of a surrogate pair is no text
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         form = 'give an object of texts such as {"choice": "{label}. {choice}\\n"}'
         raise InputError(f"{path}: {error}; {form}") from None

@@ -1,7 +1,9 @@
 """Whatever the files of a run's folder hold: report and eval are done, or refuse it in one line."""
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -100,6 +102,7 @@ BOTH = {
     "very many shards": (value_at("shards", 10**9), "shards is 1000000000"),
     "very many questions": (value_at("tasks/miniature-k4/questions", 10**30), "questions is 1"),
     "a number that JSON has not": (value_at("limit", float("inf")), "run.json: it is no JSON"),
+    "a key is no text": (value_at(f"{FITTED}/settings/\ud800", 1), "run.json: after "),
     "answers are a folder": (folder_at(STANDARD), f"{STANDARD}: is no file"),
     "answers are a link to nowhere": (link_at(STANDARD), f"{STANDARD}: is no file"),
     "a mark is a folder": (folder_at(MARK), f"{MARK}: is no file"),
@@ -120,6 +123,7 @@ EVAL_ONLY = {
     "texts are a folder": (folder_at(TEXTS), f"{TEXTS}: is no file"),
     "texts are a link to nowhere": (link_at(TEXTS), f"{TEXTS}: is no file"),
     "texts nested deep": (content_of(TEXTS, b"[" * 99_999 + b"\n"), "line 1: it is no JSON"),
+    "a key of texts is no text": (content_of(TEXTS, b'{"\\ud800": 1}\n'), "line 1: after "),
     "no texts": (content_of(TEXTS, b"{}\n"), "line 1: block is missing"),
 }
 
@@ -204,6 +208,17 @@ def test_a_place_where_no_folder_can_be_is_refused(
     if name != "\0":
         assert_one_line(*run(capsys, "report", whole, "-o", place), [])
         assert_one_line(*run(capsys, *EVAL, place), [])
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there every name of a file is UTF-8")
+def test_a_file_whose_name_is_no_text_is_refused_before_a_question_is_asked(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    questions = tmp_path / os.fsdecode(b"mine\xff.jsonl")
+    questions.write_text('{"question": "Up?", "choices": ["yes", "no"], "answer": 0}\n')
+    words = ["eval", "--task", str(questions), "--method", "standard", "-o"]
+    assert_one_line(*run(capsys, *words, tmp_path / "run"), ["the names in run.json", "mine"])
+    assert not (tmp_path / "run").exists()
 
 
 # States that are drawn

@@ -128,6 +128,8 @@ def test_a_question_has_all_its_shots_also_where_texts_repeat(chat: LocalModel) 
         ("{", "Expecting"),
         ('{"choice": "{label}"}', "{choice}"),
         ('{"label": " A"}', "{label}"),
+        ('{"cue": "\\ud800"}', "surrogates"),
+        ('{"null": "\\ud800"}', "surrogates"),
     ],
 )
 def test_a_file_that_is_no_template_is_refused(tmp_path: Path, held: str, problem: str) -> None:
