@@ -59,6 +59,7 @@ def test_import_minise_imports_few_files() -> None:
     assert len(ours(imported_by("import minise"))) <= 12
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says it so")
 def test_memory_does_not_grow_with_each_new_number_of_rows() -> None:
     """Where the CPU multiplies bfloat16, a kernel is kept for each, half a megabyte in size."""

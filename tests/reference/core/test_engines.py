@@ -128,6 +128,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kB on Linux")
 def test_a_prompt_of_8000_tokens_takes_memory_for_one_mask_not_for_scores_of_all_pairs(
     tmp_path: Path,
