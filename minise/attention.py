@@ -7,9 +7,10 @@ by the softmax of the scores. A token that it may not see has no weight:
     out[i]      = sum over j of softmax(score[i])[j] * v[j]
 
 That is one call of torch's `scaled_dot_product_attention`. There are two savings. Groups do not see
-each other, so most of the T x T scores are -inf. So queries go in chunks, and a chunk reads only
-the keys that at least one of its queries may see. And a long beginning is plain causal, which the
-kernel knows without a mask: it is one chunk. The mask says all this, once for all layers.
+each other, and most of the T x T scores are -inf: queries go in chunks, and a chunk reads only the
+keys that at least one of its queries may see. And a long beginning is plain causal, which the
+kernel knows without a mask: it is one chunk. The chunks are found from the mask, once for each
+window and before the first layer.
 
 Dimension legend:
 B batch; T tokens that run; U tokens that can be read: those of a cache, if there is one, and the T

@@ -15,8 +15,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Cache:
-    """S tokens of B sequences. positions: (B, S) int64. keys (rotated) and values: one tensor
-    (B, S, K, h) for each layer. Do not change one: a longer cache is a new object."""
+    """P tokens of B sequences. positions: (B, P) int64. keys (rotated) and values: one tensor
+    (B, P, K, h) for each layer. Do not change one: a longer cache is a new object."""
 
     positions: Tensor
     keys: Sequence[Tensor]
@@ -47,7 +47,7 @@ class Growing:
         self.cache = Cache(positions, self.keys, self.values)
 
     def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and all values of a layer, (B, S + T, K, h), from the new ones."""
+        """All keys and all values of a layer, (B, P + T, K, h), from the new ones."""
         if self.before is not None:
             keys = torch.cat([self.before.keys[layer], keys], dim=1)
             values = torch.cat([self.before.values[layer], values], dim=1)

@@ -1,7 +1,7 @@
 """Which choices share a group (Section 3.2, step 1). No text, tokens or model are needed here.
 
 A grouping is a function (K, m, trials, seed, question_id) -> Groups: K choices are split into
-groups of m, `trials` times. This is the paper's. methods/groupings.py has others; yours may be one.
+groups of m, `trials` times. This is the paper's. docs/extending.md has others; yours may be one.
 
 Next to read: question.py, tokenizer.py, prompts.py and template.py, which make the token ids of a
 group.

@@ -1,7 +1,7 @@
 """A model that runs here: prompts go through its engine and its decoder, and come back as logits.
 
-G prompts of a question, L labels of all of them, D hidden_size, V vocabulary. This is the last file
-of the way of a question.
+G prompts of a question, N labels of all of them together, D hidden_size, V vocabulary. This is the
+last file of the way of a question.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LocalModel:
         return Limits(self.config.max_position_embeddings, self.config.vocab_size)
 
     @torch.inference_mode()
-    def ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+    def hidden_at_ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
         """Hidden states (G, D) at the ends of the prompts, by this model's engine."""
         run = self.own_engine or ENGINES[self.engine]
         hidden_GD = run(self.decoder, prefix, branches)
@@ -79,7 +79,7 @@ class LocalModel:
     def logits(self, prompts: Prompts) -> list[LabelLogits]:
         """The readout (Section 4.3): the logits of the labels at the end of each prompt."""
         check_prompts(self, prompts)
-        hidden_GD = self.ends(prompts.prefix, prompts.branches)
+        hidden_GD = self.hidden_at_ends(prompts.prefix, prompts.branches)
         answers = []
         for start in range(0, len(hidden_GD), AT_ONCE):
             some = slice(start, start + AT_ONCE)
@@ -97,8 +97,8 @@ class LocalModel:
         for row, ids in enumerate(label_ids):
             rows.extend([row] * len(ids))
             columns.extend(ids)
-        labels_L = logits_GV[rows, columns].double().cpu()
-        labels_of_prompt = labels_L.split([len(ids) for ids in label_ids])
+        labels_N = logits_GV[rows, columns].double().cpu()
+        labels_of_prompt = labels_N.split([len(ids) for ids in label_ids])
         return [LabelLogits(*one) for one in zip(labels_of_prompt, totals_G, strict=True)]
 
 
@@ -114,9 +114,9 @@ def branch_logits(
     """
     if engine is not None:
         lm = lm.with_engine(engine)
-    no_labels = [[0]] * len(branches)
-    check_prompts(lm, Prompts(list(prefix), [list(one) for one in branches], no_labels))
-    hidden_GD = lm.ends(prefix, branches)
+    any_label = [[0]] * len(branches)  # of these prompts none is read
+    check_prompts(lm, Prompts(list(prefix), [list(one) for one in branches], any_label))
+    hidden_GD = lm.hidden_at_ends(prefix, branches)
     logits_GV = lm.decoder.logits(hidden_GD)
     check_finite(lm, logits_GV, hidden_GD)
     return logits_GV

@@ -107,7 +107,8 @@ def check_prompts(lm: LanguageModel, prompts: Prompts) -> None:
 
 def check_length(lm: LanguageModel, text: str, choices: Sequence[str]) -> None:
     """Refuse a text or a choice that alone has twice the tokens that the model has positions for,
-    before many prompts repeat it. Whether a prompt fits is seen when it is written."""
+    before many prompts repeat it. Twice, as a text may have fewer tokens inside a prompt than
+    alone. Whether a prompt fits is seen when it is written."""
     for one in (text, max(choices, key=len)):
         [ids] = lm.tokenizer.encode([one])
         if len(ids) > 2 * lm.limits.positions:

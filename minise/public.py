@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minise.by_name import from_lab
+from minise.errors import InputError
 from minise.grouping import Grouping, random_partitions
 from minise.lm import LocalModel
 from minise.loading.plugin import find_engine
@@ -62,7 +63,10 @@ def template_of(template: str | Template) -> Template:
 
 
 def using(lm: LanguageModel, engine: str | None) -> LanguageModel:
-    """The model with this engine, if one is named. A served model has one way to run prompts."""
-    if engine is None or not isinstance(lm, LocalModel):
+    """The model with this engine, if one is named. A served model has one way to run prompts: it
+    refuses any."""
+    if engine is None:
         return lm
+    if not isinstance(lm, LocalModel):
+        raise InputError(f"{lm.name} runs prompts in its own way; leave engine={engine!r} out")
     return lm.with_engine(engine, find_engine(engine))

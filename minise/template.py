@@ -42,7 +42,7 @@ class Template:
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
         """The template for this model and question, and for prompts that list at most `size`
-        choices, with the null option or without: methods/templates.py has others."""
+        choices, with the null option or without: docs/extending.md has others."""
         return self
 
     def prefix(self, question: str) -> str:

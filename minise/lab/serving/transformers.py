@@ -242,9 +242,9 @@ class TransformersModel(LocalModel):
     packing: Packing = field(kw_only=True, repr=False)
 
     @torch.inference_mode()
-    def ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+    def hidden_at_ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
         if self.own_engine is not None or self.engine not in PACKED:
-            return super().ends(prefix, branches)
+            return super().hidden_at_ends(prefix, branches)
         layout = pack(prefix, branches, tree=self.engine == "tree")
         if self.packing.given_up or is_one_prompt(layout.positions, layout.mask):
             return separate(self.decoder, prefix, branches)

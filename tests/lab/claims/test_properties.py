@@ -84,11 +84,11 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_the_engines_agree(models: Models, family: str, case: Prompts) -> None:
     """Under equal bits: hidden states at the ends and logits of tree, packed and separate runs."""
     lm = equal(models[family])
-    expected = lm.with_engine("separate").ends(*case)
+    expected = lm.with_engine("separate").hidden_at_ends(*case)
     assert expected.isfinite().all()
     logits = branch_logits(lm, *case, engine="separate")
     for engine in ("packed", "tree"):
-        assert torch.equal(lm.with_engine(engine).ends(*case), expected)
+        assert torch.equal(lm.with_engine(engine).hidden_at_ends(*case), expected)
         assert torch.equal(branch_logits(lm, *case, engine=engine), logits)
 
 

@@ -61,16 +61,16 @@ def test_packed_equals_what_the_library_gives_for_each_prompt(
     expected = by_the_library(lm)
     assert float(expected.std()) > 0.05
     for engine in ("tree", "packed", "separate"):
-        assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) < 1e-5
+        assert gap(lm.with_engine(engine).hidden_at_ends(PREFIX, BRANCHES), expected) < 1e-5
     assert lm.packing.tokens == LENGTH  # it did pack
     assert capsys.readouterr().err == ""
     for engine in ("without-mask", "without-positions"):
-        assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) > 1e-2
+        assert gap(lm.with_engine(engine).hidden_at_ends(PREFIX, BRANCHES), expected) > 1e-2
 
 
 def test_bfloat16_packs_too(tmp_path: Path) -> None:
     lm = load_tiny_of(tmp_path, "gemma3_text", dtype="bfloat16")
-    lm.ends(PREFIX, BRANCHES)
+    lm.hidden_at_ends(PREFIX, BRANCHES)
     assert lm.decoder.dtype == torch.bfloat16
     assert lm.packing.tokens == LENGTH
 
@@ -104,7 +104,7 @@ def test_what_is_not_known_to_read_a_mask_is_asked_separately_and_one_line_names
     assert lm.engine == "separate"
     expected = by_the_library(lm)
     for engine in ("tree", "packed", "separate"):
-        assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) < 1e-5
+        assert gap(lm.with_engine(engine).hidden_at_ends(PREFIX, BRANCHES), expected) < 1e-5
     assert lm.packing.tokens == 0
     assert capsys.readouterr().err == ""
 
@@ -141,7 +141,7 @@ def test_by_the_numbers_a_model_that_packs_wrongly_is_asked_by_separate_prompts(
     capsys.readouterr()
     expected = by_the_library(lm)
     for engine in ("tree", "packed", "tree"):
-        assert gap(lm.with_engine(engine).ends(PREFIX, BRANCHES), expected) < 1e-5
+        assert gap(lm.with_engine(engine).hidden_at_ends(PREFIX, BRANCHES), expected) < 1e-5
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "is asked by separate prompts, because packed logits are" in said
@@ -152,10 +152,10 @@ def test_a_longer_prompt_in_a_shorter_pass_is_compared(tmp_path: Path) -> None:
     """Chunks are right for many short prompts, and wrong for a few that are longer."""
     lm = load_tiny_of(tmp_path, "llama4_text").with_engine("packed")
     assert isinstance(lm, TransformersModel)
-    lm.ends([4, 5], [[token] for token in range(6, 80)])
+    lm.hidden_at_ends([4, 5], [[token] for token in range(6, 80)])
     assert (lm.packing.tokens, lm.packing.longest_prompt) == (76, 3)
     longer = some_ids(20), [some_ids(20), some_ids(20)]
-    assert gap(lm.ends(*longer), separate(lm.decoder, *longer)) < 1e-5
+    assert gap(lm.hidden_at_ends(*longer), separate(lm.decoder, *longer)) < 1e-5
     assert lm.packing.given_up
 
 
@@ -191,7 +191,7 @@ def test_all_prompts_are_compared_at_first_and_when_a_pass_or_a_prompt_is_longer
     ]:
         runs.clear()
         lengths = [length + prefix for length in branches]
-        lm.ends(some_ids(prefix), [some_ids(length) for length in branches])
+        lm.hidden_at_ends(some_ids(prefix), [some_ids(length) for length in branches])
         packed = [prefix + sum(branches)]
         assert runs == (packed + lengths if compared else packed), (prefix, branches)
 
@@ -212,11 +212,11 @@ def test_one_prompt_that_is_off_by_more_than_the_limit_is_found(
         return logits
 
     monkeypatch.setattr(TransformersDecoder, "__call__", call)
-    lm.ends(PREFIX, BRANCHES)
+    lm.hidden_at_ends(PREFIX, BRANCHES)
     assert lm.packing.tokens == LENGTH
     lm.packing.tokens = lm.packing.longest_prompt = 0
     off[0] = 2 * MOST_ERROR[lm.decoder.dtype]
-    lm.ends(PREFIX, BRANCHES)
+    lm.hidden_at_ends(PREFIX, BRANCHES)
     assert lm.packing.given_up
 
 
@@ -224,15 +224,15 @@ def test_a_model_that_was_wrong_once_is_packed_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lm = load_tiny_of(tmp_path, "llama")
-    lm.ends(*SHORT)
+    lm.hidden_at_ends(*SHORT)
     monkeypatch.setattr(serving, "error_of_packing", lambda packed, alone: float("nan"))
-    lm.ends(PREFIX, BRANCHES)
+    lm.hidden_at_ends(PREFIX, BRANCHES)
     monkeypatch.undo()
     capsys.readouterr()
     runs = count_runs(lm, monkeypatch)
     for prefix, branches in (SHORT, (PREFIX, BRANCHES)):
         runs.clear()
-        lm.ends(prefix, branches)
+        lm.hidden_at_ends(prefix, branches)
         assert runs == [len(prefix) + len(branch) for branch in branches]
     assert capsys.readouterr().err == ""  # it is said once
 
@@ -244,10 +244,10 @@ def test_a_model_that_takes_no_mask_is_asked_separately(
 ) -> None:
     lm = load_tiny_of(tmp_path, name)
     capsys.readouterr()
-    assert gap(lm.ends(PREFIX, BRANCHES), by_the_library(lm)) < 1e-5
+    assert gap(lm.hidden_at_ends(PREFIX, BRANCHES), by_the_library(lm)) < 1e-5
     assert "refuses this mask" in capsys.readouterr().err
     with pytest.raises(Unsuited, match=r"refuses this mask.*; use the engine separate"):
-        lm.with_engine("without-mask").ends(PREFIX, BRANCHES)
+        lm.with_engine("without-mask").hidden_at_ends(PREFIX, BRANCHES)
 
 
 def test_methods_and_engines_of_a_local_model_run(tmp_path: Path, question: Question) -> None:

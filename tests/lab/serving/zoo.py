@@ -245,7 +245,7 @@ def judge(folder: Path, name: str) -> Row:
         fresh = replace(lm, engine="tree", packing=Packing(name, given_up=why is not None))
         for prompts in passes:
             right = alone[PASSES.index(prompts)]
-            errors.append(error_of_packing(fresh.ends(*prompts), right))
+            errors.append(error_of_packing(fresh.hidden_at_ends(*prompts), right))
         if fresh.packing.given_up and why is None:
             why = "packed, its numbers are others"
     how = "packed" if why is None else "separate prompts"

@@ -97,4 +97,4 @@ def test_an_engine_that_gives_other_rows_is_refused_by_its_shape(lm: LocalModel)
     for wrong in (lambda hidden: hidden[None], lambda hidden: hidden[:1]):
         engine = lambda *given, wrong=wrong: wrong(ENGINES["tree"](*given))  # noqa: E731
         with pytest.raises(InputError, match=r"gives a tensor .*; give \(2, D\)"):
-            replace(lm, own_engine=engine).ends(*prompts)
+            replace(lm, own_engine=engine).hidden_at_ends(*prompts)
