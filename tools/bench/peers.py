@@ -1,7 +1,8 @@
 """Other libraries' own ways to the logits that ways.py times. Each that is there is tried.
 
 transformers keeps the question's keys and values, for 1, 8 or 40 prompts at once, as its manual
-says; its FlexAttention, which torch compiles, is given the token tree that is made here. llama.cpp
+says, or for all other tokens of the token tree that is made here, under one 4-D mask; its
+FlexAttention, which torch compiles, is given the whole tree. llama.cpp
 (package llama-cpp-python) runs all prompts as sequences over one question. vLLM has a prefix cache,
 which is emptied before each round.
 """
@@ -35,6 +36,7 @@ def peers(folder: str, gguf: str | None, decoder: Decoder, prompts: Prompts) -> 
     if find_spec("transformers"):
         model = transformers_model(folder, decoder)
         ways |= kept_question(model, prompts)
+        ways |= kept_and_tree(model, prompts)
         ways |= flex_attention(model, prompts)
     if gguf and find_spec("llama_cpp"):
         ways |= llama_cpp(gguf, decoder.dtype, prompts)
@@ -93,6 +95,37 @@ def kept_question(model: Any, prompts: Prompts) -> dict[str, Way]:
         if size * P < KEPT_TOKENS:
             ways[f"transformers, kept question, {size} at once"] = partial(run, size)
     return ways
+
+
+def kept_and_tree(model: Any, prompts: Prompts) -> dict[str, Way]:
+    """transformers with a cache of the question, and then all other tokens of the token tree in one
+    call under a 4-D mask, which is made once and not timed."""
+    from transformers import DynamicCache
+
+    device = model.device
+    tree = pack(prompts.prefix, prompts.branches, tree=True)
+    P = len(prompts.prefix)
+    prefix = tree.tokens[None, :P].to(device)
+    tokens = tree.tokens[None, P:].to(device)
+    positions = tree.positions[None, P:].to(device)
+    ends = tree.ends.to(device) - P
+    hidden_pairs = ~tree.mask[P:].to(device)
+    mask = torch.zeros(hidden_pairs.shape, dtype=model.dtype, device=device)
+    mask = mask.masked_fill(hidden_pairs, torch.finfo(model.dtype).min)[None, None]
+    labels = prompts.label_ids[0]
+    has_new_name = "cache" in signature(model.forward).parameters
+    cache_name = "cache" if has_new_name else "past_key_values"
+
+    def run() -> Tensor:
+        model.set_attn_implementation("sdpa")
+        cache = DynamicCache(config=model.config)
+        model(prefix, logits_to_keep=1, **{cache_name: cache})
+        out = model.model(
+            tokens, position_ids=positions, attention_mask=mask, **{cache_name: cache}
+        )
+        return model.lm_head(out.last_hidden_state[0, ends])[:, labels]
+
+    return {"transformers, kept question, the rest of the token tree": run}
 
 
 def flex_attention(model: Any, prompts: Prompts) -> dict[str, Way]:
