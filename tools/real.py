@@ -186,10 +186,7 @@ FORMS = {
     "bought": as_bought,
     "subsets": as_subsets,
     "beside": costs.as_beside,
-    "stages": costs.as_stages,
     "parts": costs.as_parts,
-    "ratios": costs.as_ratios,
-    "runs": costs.as_runs,
 }
 
 

@@ -2,12 +2,12 @@
 
 beside.jsonl is what ways.py recorded. Lines on the same model, dtype and work add up. A way
 is divided by `tree` in the same round of the same run, as a machine is not as fast in each run; a
-row shows medians over the rounds of all. The file holds lines of one engine on one kind of machine:
-where the engine changes, it begins anew.
+row shows medians over the rounds of all, and has no way that ran once. The file holds lines of one
+engine on one kind of machine: where the engine changes, it begins anew.
 
-parts.jsonl is what parts.py recorded, a row for each line, and runs.jsonl what whole runs
-took. A line whose "source" is "printed" was written down from the page of its commit, when its
-program kept no record: a number that the page did not have is not there.
+parts.jsonl is what parts.py recorded, a row for each line. A line whose "source" is "printed" was
+written down from the page of its commit, when its program kept no record: a number that the page
+did not have is not there.
 
 `python -m tools.real tables` writes the tables.
 """
@@ -24,7 +24,6 @@ from tools import markdown
 
 BESIDE = Path(__file__).parents[2] / "docs" / "costs" / "beside.jsonl"
 PARTS = BESIDE.with_name("parts.jsonl")
-RUNS = BESIDE.with_name("runs.jsonl")
 # The ends of the models' folders and the names of the work, in the order of the tables.
 MODELS = {"smollm2": "135M", "qwen05": "0.5B", "qwen15": "1.5B"}
 DTYPES = ("bfloat16", "float32")
@@ -46,15 +45,6 @@ COLUMNS = {
     "FlexAttention": "transformers, FlexAttention",
     "llama.cpp": "llama.cpp",
     "vLLM": "vLLM",
-}
-
-# What is divided in a line of tools/bench/parts.py: the seconds of a way by those of another.
-RATIOS = {
-    "8 questions in a pass": ("in a pass", "8", "1"),
-    "chunks of 128": ("chunks", "128", "64"),
-    "chunks of 256": ("chunks", "256", "64"),
-    "chunks of 512": ("chunks", "512", "64"),
-    "nf4": ("weights", "nf4", "as stored"),
 }
 
 Line = dict[str, Any]  # of a record: what tools/bench/ways.py saw of one kind of work
@@ -118,38 +108,6 @@ def as_parts(spec: Mapping[str, Any]) -> str:
     return markdown.table(["model", "dtype", "CPU", *titles, "commit", "source"], rows)
 
 
-def as_ratios(spec: Mapping[str, Any]) -> str:
-    """A row for each of these lines that has ratios: what changes a pass, by the pass as it is."""
-    rows = []
-    for line in read(PARTS):
-        ratios = ratios_of(line)
-        if ratios:
-            rounds = line["rounds"]
-            cells = [shown(written(ratios.get(name), 2), rounds) for name in RATIOS]
-            rows.append([*on(line), *cells, shown(str(rounds), rounds)])
-    return markdown.table(["model", "dtype", "CPU", *RATIOS, "rounds"], rows)
-
-
-def ratios_of(line: Line) -> dict[str, float]:
-    """Of a printed line as they were printed, else from the seconds."""
-    if line["source"] == "printed":
-        printed: dict[str, float] = line["ratios"]
-        return printed
-    found = {}
-    for name, (times, of, beside) in RATIOS.items():
-        found[name] = line[times][of] / line[times][beside]
-    return found
-
-
-def as_runs(spec: Mapping[str, Any]) -> str:
-    """A row for each line of runs.jsonl."""
-    rows = []
-    for line in read(RUNS):
-        cells = [written(line["cpu"], 0), written(line["peak_gb"], 2)]
-        rows.append([line["what"], cpu_of(line), *cells, line["commit"], line["source"]])
-    return markdown.table(["what", "CPU", "CPU, s", "peak, GB", "commit", "source"], rows)
-
-
 def written(number: float | None, digits: int) -> str:
     return "-" if number is None else f"{number:.{digits}f}"
 
@@ -169,25 +127,22 @@ def named(line: Line) -> list[str]:
 
 
 def as_beside(spec: Mapping[str, Any]) -> str:
-    """A row for each line: the seconds of `tree`, of the other ways by those of `tree`, and how
-    many rounds each way ran at least: a line may hold a part of the ways. In italics: one round."""
+    """A row for each line in which every way ran twice or more: the seconds of `tree`, of the other
+    ways by those of `tree`, and how many rounds each way ran at least."""
     rows = []
     for line in lines():
         ways = line["ways"]
-        tree = ways["tree"]["cpu"]
-        row = [*named(line), shown(f"{median(tree):.1f}", len(tree))]
+        fewest = min(len(way["cpu"]) for way in ways.values())
+        if fewest == 1:
+            continue
+        row = [*named(line), f"{median(ways['tree']['cpu']):.1f}"]
         for start in COLUMNS.values():
             of_column = []
             for name, way in ways.items():
                 if name.startswith(start):
-                    of_column.append((median(way["by tree"]), len(way["cpu"])))
-            if of_column:
-                ratio, rounds = min(of_column)
-                row.append(shown(f"{ratio:.2f}", rounds))
-            else:
-                row.append("-")
-        fewest = min(len(way["cpu"]) for way in ways.values())
-        rows.append([*row, shown(str(fewest), fewest)])
+                    of_column.append(median(way["by tree"]))
+            row.append(f"{min(of_column):.2f}" if of_column else "-")
+        rows.append([*row, str(fewest)])
     titles = ["model", "dtype", "question", "`tree`, s", *COLUMNS, "rounds, at least"]
     return markdown.table(titles, rows)
 
@@ -195,15 +150,3 @@ def as_beside(spec: Mapping[str, Any]) -> str:
 def shown(number: str, rounds: int) -> str:
     """In italics if it is a number that rests on a single round."""
     return f"*{number}*" if rounds == 1 and number != "-" else number
-
-
-def as_stages(spec: Mapping[str, Any]) -> str:
-    """A row for each line on the work that the spec names: percents of the time of `tree`."""
-    rows = []
-    titles: list[str] = []
-    for line in lines():
-        if line["work"] in spec["work"]:
-            titles = ["model", "dtype", "question", *line["stages"]]
-            percents = [f"{100 * share:.0f}" for share in line["stages"].values()]
-            rows.append([*named(line), *percents])
-    return markdown.table(titles, rows)
