@@ -56,14 +56,12 @@ NAMED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "A model": {"gemma3": ("self-ensemble", {"trials": 20})},
     "A method that is fitted": {"prior": ("label-prior", {"first": 20})},
     "An engine of your own": {
-        "soft": ("self-ensemble", {"group_size": 4, "trials": 5}),
         "seeing": ("self-ensemble", {"trials": 5}),
         "blind": ("self-ensemble", {"trials": 5}),
         "capped": ("self-ensemble", {"trials": 5}),
     },
 }
 ENGINES = {
-    "soft": "./soft.py:soft",
     "seeing": "tree",
     "blind": "./blind.py:blind",
     "capped": "./capped.py:capped",
@@ -96,7 +94,7 @@ def check_results(title: str, runs: dict[str, dict[str, Any]]) -> None:
         assert 20 * right["blind"] == pytest.approx(4)
 
 
-@pytest.mark.parametrize("engine", ["./soft.py:soft", "./blind.py:blind", "./capped.py:capped"])
+@pytest.mark.parametrize("engine", ["./blind.py:blind", "./capped.py:capped"])
 def test_a_run_with_an_engine_of_ones_own_goes_on_after_a_cut(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The SmolLM3 and the fused weights of docs/extending.md against the reference library's."""
+"""The SmolLM3 and the Gemma 3 of docs/extending.md against the reference library's."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
 
 import minise
-from minise.loading.config_json import read_config
 from tests.lab.support.extending import (
     ROOT,
     SECTIONS,
@@ -93,22 +92,6 @@ def test_the_file_of_gemma3_gives_the_librarys_logits(
     assert logits.abs().max() > 2
     limit = 1e-4 if dtype == "float32" else 0.1
     assert (ours - logits).abs().max() <= limit
-
-
-def test_fused_weights_are_split_as_the_page_says(tmp_path: Path) -> None:
-    """Of Phi-3, which is a LLaMA with them."""
-    raw = {**SIZES, "model_type": "phi3", "pad_token_id": None, "tie_word_embeddings": False}
-    checkpoint = write_checkpoint(raw, tmp_path)
-    state = load_file(checkpoint / "model.safetensors")
-    config = read_config({**SIZES, "model_type": "llama"})
-    [block] = [text for language, text in SECTIONS["A model family"] if language == "python"]
-    exec(block, {"state": state, "config": config})
-    decoder = minise.Decoder(config).requires_grad_(False)
-    decoder.load_state_dict(state)
-    tokens, positions, mask = runs()["causal"]
-    expected = reference_logits(checkpoint, tokens, positions, None, torch.float32)
-    assert expected.abs().max() > 5
-    assert (decoder.logits(decoder(tokens, positions, mask)) - expected).abs().max() <= 1e-4
 
 
 def test_an_engine_that_calls_the_decoder_alone_runs_on_the_librarys_model(
