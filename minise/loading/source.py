@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm.asyncio import tqdm_asyncio
 
-from minise.errors import InputError, one_line, shorten
+from minise.errors import InputError, one_line, quote, shorten
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # of weights in several files
@@ -21,7 +21,9 @@ SMALL_FILES = [
     "tokenizer_config.json",
     "generation_config.json",
     "chat_template.jinja",
+    "adapter_config.json",
 ]
+KINDS = (".json", ".jinja", ".safetensors")  # of all files of a checkpoint that are read
 # Where "weights/..." may be: beside the package in a checkout, inside it in an installed wheel.
 SHIPPED = (Path(__file__).parents[2], Path(__file__).parents[1])
 # What a folder may hold in place of a checkpoint, and what to do.
@@ -37,7 +39,8 @@ NOT_WHOLE = "needs a whole config.json, tokenizer.json and model*.safetensors: f
 
 def find_folder(source: str, revision: str | None = None) -> tuple[Path, str | None]:
     """The folder of a checkpoint, and the commit of one from the hub. `source`: a folder, the
-    shipped "weights/NAME", or a hub id "owner/name", whose small files are then in the cache."""
+    shipped "weights/NAME", or a hub id "owner/name", whose small files are then in the cache.
+    Raises InputError for none of these, and as `check_files` does."""
     folders = [Path(os.path.expanduser(source))]
     if source.startswith("weights/"):
         folders += [root / source for root in SHIPPED]
@@ -45,6 +48,7 @@ def find_folder(source: str, revision: str | None = None) -> tuple[Path, str | N
         if os.path.isdir(folder):  # Path.is_dir raises for impossible names
             if revision:
                 raise InputError(f"{folder}: is a folder; omit the revision, it is for hub ids")
+            check_files(folder)
             return folder, None
     if os.path.exists(source):
         how = "is a file; give the folder that holds config.json"
@@ -55,6 +59,25 @@ def find_folder(source: str, revision: str | None = None) -> tuple[Path, str | N
         what = "no such folder, and no hub id (owner/name); a running server is server:ADDRESS"
         raise InputError(f"{shorten(source, 200)}: {what} with --tokenizer FOLDER_OR_ID")
     return fetch(source, SMALL_FILES, revision)
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a checkpoint that leads out of its folder by a link, and a pipe or a device in place
+    of a file: to read it would take for ever. In the hub's cache the links of a folder
+    models--OWNER--NAME/snapshots/COMMIT lead to models--OWNER--NAME/blobs."""
+    whole = Path(os.path.realpath(folder))
+    allowed = [whole]
+    repository = whole.parent.parent
+    if repository.name.startswith("models--"):
+        allowed.append(Path(os.path.realpath(repository / "blobs")))
+    for path in sorted(folder.glob("*")):
+        if path.suffix not in KINDS:
+            continue
+        file = Path(os.path.realpath(path))
+        if not any(file.is_relative_to(place) for place in allowed):
+            raise InputError(f"{path}: is a link out of the folder; put a copy in its place")
+        if os.path.exists(file) and not os.path.isfile(file):
+            raise InputError(f"{path}: is no file; move it away")
 
 
 class _Bar(tqdm_asyncio):  # type: ignore[type-arg]
@@ -92,14 +115,17 @@ def fetch(
 
 def weight_files(folder: Path, source: str, commit: str | None) -> list[Path]:
     """The files that hold the weights: the shards of the index if there is one. With a commit they
-    are fetched. Raises InputError for one that is missing."""
+    are fetched. Raises InputError for one that is missing, or does not lie beside the index."""
     names = [SINGLE]
     if os.path.exists(folder / INDEX):
-        try:  # shards lie beside the index, whatever it says
-            file_of_tensor = read_json(folder / INDEX)["weight_map"]
-            names = sorted({os.path.basename(name) for name in file_of_tensor.values()})
+        try:
+            names = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+            elsewhere = [name for name in names if os.path.basename(name) != name]
         except (LookupError, TypeError, AttributeError):
             raise InputError(f"{folder / INDEX}: not an index of shards; fetch it again") from None
+        if elsewhere:
+            what = f"leads to {quote(elsewhere[0])}, and shards lie beside it"
+            raise InputError(f"{folder / INDEX}: {what}; fetch it again")
     if commit:
         fetch(source, names, commit)
     missing = [shorten(name, 80) for name in names if not os.path.isfile(folder / name)]

@@ -10,6 +10,7 @@ Dimension legend: T tokens, R rows that are read, G prompts, V vocabulary.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from minise.attention import within
 from minise.engines import Ids, separate
-from minise.errors import InputError, Unsuited, one_line
+from minise.errors import InputError, Unsuited, one_line, quote
 from minise.lab.serving import say
 from minise.lab.serving.packable import unknown_part
 from minise.layout import Layout, causal_mask, pack
@@ -28,7 +29,7 @@ from minise.lm import LocalModel, wide
 from minise.loading.checkpoint import Elsewhere
 from minise.loading.config_json import FULL, SLIDING
 from minise.loading.plugin import find_engine, load_extra
-from minise.loading.source import find_folder
+from minise.loading.source import find_folder, instead, read_json, weight_files
 from minise.tokenizer import Tokenizer
 
 PACKED = ("tree", "packed")  # engines that promise the numbers of separate prompts
@@ -41,6 +42,8 @@ MOST_ERROR = {
     torch.float16: 0.015,
     torch.bfloat16: 0.1,
 }
+# How attention and experts may run, as config.json says it.
+OF_THE_LIBRARY = (None, "", "eager", "sdpa", "grouped_mm", "batched_mm")
 # A pass is compared if it, or its longest prompt, is so many times as long as any that was right.
 LONGER = 1.25
 
@@ -81,15 +84,38 @@ def load(asked: Elsewhere) -> TransformersModel:
     )
 
 
+def check_config(path: Path) -> None:
+    """Refuse a config.json by which the library would read other files than the checkpoint's, or
+    fetch code: it may name a file of weights, and kernels of the hub."""
+    parts = [read_json(path)]
+    for part in parts:  # which grows by what is inside
+        if isinstance(part, list):
+            parts.extend(part)
+        if not isinstance(part, dict):
+            continue
+        parts.extend(part.values())
+        for key, value in part.items():
+            is_weights = key == "transformers_weights" and value is not None
+            is_kernel = key.endswith("_implementation") and value not in OF_THE_LIBRARY
+            if is_weights or is_kernel:
+                why = "could lead to other files, or to code; take it out"
+                raise InputError(f"{path}: {key} is {quote(value)}, which {why}")
+
+
 def load_weights(library: Any, asked: Elsewhere, folder: Path, commit: str | None) -> Any:
-    """The library's model. It may run no code of the checkpoint, and read no pickle."""
+    """The library's model. It may run no code of the checkpoint, read no pickle, and open no file
+    but the checkpoint's."""
+    adapter = folder / "adapter_config.json"
+    if os.path.exists(adapter):  # it may name any model that it belongs to
+        raise InputError(f"{adapter}: {instead(folder)}")
+    check_config(folder / "config.json")
+    source = asked.source
+    weight_files(folder, source, commit)
     device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = asked.dtype or ("float32" if device == "cpu" else "auto")
-    source = asked.source
     try:
         model, loaded = library.AutoModelForCausalLM.from_pretrained(
-            source if commit else folder,
-            revision=commit or "main",
+            folder,
             dtype=dtype,
             output_loading_info=True,
             trust_remote_code=False,

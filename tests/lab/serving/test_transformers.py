@@ -1,11 +1,13 @@
 """Models of the library transformers: packed where they pack right, else by separate prompts."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from minise import Question, load
 from minise.engines import separate
@@ -15,6 +17,7 @@ from minise.lab.serving import transformers as serving
 from minise.lab.serving.packable import unknown_part
 from minise.lab.serving.transformers import MOST_ERROR, TransformersDecoder, TransformersModel
 from minise.lm import LocalModel
+from minise.loading.source import INDEX, SINGLE
 from minise.method import SelfEnsemble, ask
 from tests.lab.serving.zoo import load_tiny_of
 from tests.reference.support.tiny import FAMILIES as OUR_FAMILIES
@@ -325,9 +328,72 @@ def test_neither_code_nor_pickles_of_a_checkpoint_are_loaded(tmp_path: Path, kin
     else:
         torch.save({}, folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=f"{folder}: not for transformers"):
+    named = "not for transformers" if kind == "code" else f"{SINGLE} missing.* pickled weights"
+    with pytest.raises(InputError, match=f"{folder}: {named}"):
         load(f"transformers:{folder}")
     assert not (tmp_path / "run").exists()
+
+
+def by_an_index(folder: Path, other: Path) -> None:
+    names = load_file(folder / SINGLE)
+    shard = f"../{other.name}/{SINGLE}"
+    content = {"metadata": {}, "weight_map": dict.fromkeys(names, shard)}
+    (folder / INDEX).write_text(json.dumps(content))
+    (folder / SINGLE).unlink()
+
+
+def by_a_link(folder: Path, other: Path) -> None:
+    (folder / SINGLE).unlink()
+    (folder / SINGLE).symlink_to(other / SINGLE)
+
+
+def by_a_folder_that_is_a_link(folder: Path, other: Path) -> None:
+    (folder / "inside").symlink_to(other)
+    by_a_key("transformers_weights", f"inside/{SINGLE}")(folder, other)
+
+
+def by_an_adapter(folder: Path, other: Path) -> None:
+    content = {"base_model_name_or_path": str(other), "peft_type": "LORA"}
+    (folder / "adapter_config.json").write_text(json.dumps(content))
+
+
+def by_a_key(key: str, value: Any, part: str = "") -> Callable[[Path, Path], None]:
+    def change(folder: Path, other: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        config |= {part: {key: value}} if part else {key: value}
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return change
+
+
+KERNEL = "kernels-community/flash-attn3"
+
+
+@pytest.mark.parametrize(
+    ("lead", "named"),
+    [
+        (by_an_index, f"{INDEX}: leads to "),
+        (by_a_link, f"{SINGLE}: is a link out of the folder"),
+        (by_a_folder_that_is_a_link, "config.json: transformers_weights is "),
+        (by_an_adapter, "adapter_config.json: the folder is a LoRA adapter"),
+        (by_a_key("attn_implementation", KERNEL), "config.json: attn_implementation is "),
+        (by_a_key("_attn_implementation", {"": KERNEL}), "config.json: _attn_implementation is "),
+        (
+            by_a_key("experts_implementation", KERNEL, "text_config"),
+            "config.json: experts_implementation is ",
+        ),
+    ],
+)
+def test_a_checkpoint_leads_to_no_file_but_its_own(
+    tmp_path: Path, lead: Callable[[Path, Path], None], named: str
+) -> None:
+    folder = write_checkpoint(tmp_path / "mine", OUR_FAMILIES["llama"])
+    other = write_checkpoint(tmp_path / "other", OUR_FAMILIES["llama"], seed=1)
+    load(f"transformers:{folder}")
+    lead(folder, other)
+    with pytest.raises(InputError, match=named) as refused:
+        load(f"transformers:{folder}")
+    assert "\n" not in str(refused.value)
 
 
 def test_tensors_that_are_missing_are_not_made_up(tmp_path: Path) -> None:

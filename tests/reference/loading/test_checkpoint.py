@@ -156,12 +156,18 @@ def with_shards(change: Callable[[Path, Path], Any]) -> Callable[[Path], Any]:
     return lambda folder: change(*shard(folder))
 
 
-def link(name: str, to: str) -> Callable[[Path], None]:
+def link(name: str, to: str | Path) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         (folder / name).unlink()
         (folder / name).symlink_to(to)
 
     return change
+
+
+def away(path: Path) -> None:
+    """The file lies beside the folder, and a link to it in its place."""
+    other = path.rename(path.parent.parent / path.name)
+    path.symlink_to(other)
 
 
 def value(x: float, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -187,7 +193,14 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a missing shard": (with_shards(lambda one, two: two.unlink()), "00002-of-00002"),
     "half a shard": (with_shards(lambda one, two: two.write_bytes(b"x")), "00002-of-00002"),
     "twice": (with_shards(lambda one, two: shutil.copy(one, two)), "also in another file"),
-    "an index of other places": (write_index({"weight_map": {"a": "/etc/hosts"}}), "hosts missing"),
+    "an index of another place": (write_index({"weight_map": {"a": "/etc/hosts"}}), "/etc/hosts"),
+    "an index of a place above": (write_index({"weight_map": {"a": f"../{SINGLE}"}}), "lie beside"),
+    "weights elsewhere": (link(SINGLE, WEIGHTS / SINGLE), f"{SINGLE}: is a link out of the folder"),
+    "a shard elsewhere": (with_shards(lambda one, two: away(two)), "is a link out of the folder"),
+    "a config elsewhere": (link("config.json", WEIGHTS / "config.json"), "is a link out"),
+    "a tokenizer elsewhere": (link("tokenizer.json", WEIGHTS / "tokenizer.json"), "is a link out"),
+    "links in a circle": (link("config.json", "config.json"), "config.json"),
+    "a pipe": (link("tokenizer.json", "/dev/stdin"), "tokenizer.json: is a link out"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json"),
     "a damaged tokenizer": (rewrite("tokenizer.json", lambda data: b"{}"), "tokenizer.json"),

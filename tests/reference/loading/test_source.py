@@ -2,6 +2,7 @@
 for the hub."""
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import Iterator
@@ -162,6 +163,37 @@ def test_the_shipped_checkpoints_are_found_from_anywhere(
     copy = write_checkpoint(tmp_path / "minise" / "weights" / "mine", FAMILIES["llama"])
     monkeypatch.setattr("minise.loading.source.SHIPPED", (tmp_path, tmp_path / "minise"))
     assert find_folder("weights/mine") == (copy, None)
+
+
+def test_links_lead_to_files_of_the_folder_or_of_its_place_in_the_hubs_cache(
+    tmp_path: Path, llama_folder: Path
+) -> None:
+    expected = load_file(llama_folder / SINGLE)["model.norm.weight"]
+    plain = shutil.copytree(llama_folder, tmp_path / "plain")
+    (plain / SINGLE).rename(plain / "weights")
+    (plain / SINGLE).symlink_to("weights")
+    (tmp_path / "link").symlink_to(plain)  # the folder itself may be one
+    cached = tmp_path / "models--owner--name" / "snapshots" / COMMIT
+    blobs = cached.parents[1] / "blobs"
+    shutil.copytree(llama_folder, blobs)
+    cached.mkdir(parents=True)
+    for path in blobs.iterdir():
+        (cached / path.name).symlink_to(f"../../blobs/{path.name}")
+    for folder in (plain, tmp_path / "link", cached):
+        assert minise.load(folder).decoder.model.norm.weight.equal(expected)
+    cached.parents[1].rename(tmp_path / "owner")  # no folder of a cache
+    with pytest.raises(InputError, match="is a link out of the folder"):
+        minise.load(tmp_path / "owner" / "snapshots" / COMMIT)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are of POSIX")
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", SINGLE, INDEX])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, llama_folder: Path, name: str) -> None:
+    folder = shutil.copytree(llama_folder, tmp_path / "piped")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(InputError, match=f"{name}: is no file"):
+        minise.load(folder)
 
 
 def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, llama_folder: Path) -> None:
