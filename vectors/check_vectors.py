@@ -1,5 +1,6 @@
 """Check a packed forward pass: python check_vectors.py ADAPTER.py [DTYPE] [FOLDER]
 
+FOLDER: v1 (beside this file), or v1/llama, one model of it.
 ADAPTER.py has `logits(weights, config, ...)`, or others of TIMES. Each asks by its parameters'
 names for what it wants of a row: tokens, positions, mask, ... (docs/vectors.md).
 """
@@ -63,9 +64,9 @@ def explain(rows, far, near, limit, words):
 def check(adapter, dtype="float64", folder=Path(__file__).parent / "v1"):
     """For each result that adapter and row have: where, kind, how far off, what is wrong."""
     functions = runpy.run_path(str(adapter))
-    for path in sorted(
-        path for path in Path(folder).glob("*/*.safetensors") if path.stem != "model"
-    ):
+    for path in sorted(Path(folder).rglob("*.safetensors")):
+        if path.stem == "model":
+            continue
         (file, about), config = read(path), json.loads((path.parent / "config.json").read_text())
         given = {n[4:]: x for n, x in file.items() if n.startswith("row.")}
         given |= {"weights": read(path.parent / "model.safetensors")[0], "config": config}
