@@ -1,8 +1,7 @@
 """Is another's packed row equal to separate runs? Its mask, positions and labels are compared with
 those that were meant: the first wrong place, and the known mistake that explains it, if it is one
-that docs/zoo.md tells of. Another mistake is one more line of `known_masks` or `known_positions`,
-and one of the same words in page/check.js, which judges on the page: tests/lab/page compares
-the two.
+that docs/zoo.md tells of. Another mistake is one more line of `known_masks` or `known_positions`.
+On the page, page/check.js finds the first wrong place too: tests/lab/page compares the two.
 """
 
 from __future__ import annotations

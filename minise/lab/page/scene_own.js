@@ -1,7 +1,6 @@
-// Your own mask: what packing code gives a model, read with the words of `minise check`, and what
-// leaks when the model of this page runs a row with it.
-import { judgePacking, meantMask, meantPairs, readFields, readPacking, RowError,
-  tokenWords } from "./check.js";
+// Your own mask: who sees whom in a row that packing code gives a model, whether it is equal to
+// separate runs, and what leaks when the model of this page runs it.
+import { attendWords, judgeRow, readRow, RowError, tokenWords } from "./check.js";
 import { button, el, fill, maskCanvas, paragraph } from "./draw.js";
 import { ancestors } from "./layout.js";
 import { changeWords, largestChange } from "./leak.js";
@@ -21,8 +20,9 @@ const OWN_EXAMPLES = [
   ["padding is seen", "documents: 6\npadding: left\nattention_mask: 1 1 1 1 1 1 1 1\n" +
     "position_ids: 0 0 0 1 2 3 4 5"],
   ["right: documents", `${THREE}cu_seqlens: 0 4 8 12\n${RESET}`],
-  ["right: a trunk with two branches", "trunk: 3\nbranches: 3 3\n" +
-    "position_ids: 0 1 2 3 4 5 3 4 5\nparents: -1 0 1 2 3 4 2 6 7"],
+  ["right: a trunk with two branches", "trunk: 2\nbranches: 2 2\n" +
+    "position_ids: 0 1 2 3 2 3\nattention_mask:\n1 0 0 0 0 0\n1 1 0 0 0 0\n1 1 1 0 0 0\n" +
+    "1 1 1 1 0 0\n1 1 0 0 1 0\n1 1 0 0 1 1"],
 ];
 const ownView = { queue: Promise.resolve(), pasted: "", waiting: 0 };
 
@@ -35,40 +35,33 @@ export const own = {
     if (document.activeElement !== view.text || view.pasted !== text) view.text.value = text;
     view.examples.forEach((one, i) =>
       one.setAttribute("aria-pressed", `${OWN_EXAMPLES[i][1] === text}`));
-    const row = readOwn(text);
-    fill(view.fault, row.fault ?? "");
-    view.result.hidden = Boolean(row.fault);
-    if (row.fault) return;
+    const { row, fault: unread } = readOwn(text);
+    fill(view.fault, unread ?? "");
+    view.result.hidden = Boolean(unread);
+    if (unread) return;
     showOwn(row);
-    const fault = ownRunFault(row.packing, app.recorded);
+    const fault = ownRunFault(row, app.recorded);
     fill(view.leaks, el("li", {}, fault ?? "Running ..."));
     fill(view.about, "");
     if (fault) return;
     const stopped = () => run !== app.run;
     view.queue = view.queue.catch(() => {})
-      .then(() => (stopped() ? null : runOwn(app, row.packing, stopped)));
+      .then(() => (stopped() ? null : runOwn(app, row, stopped)));
     const found = await view.queue;
-    if (found && !stopped()) showLeaks(row.packing, found);
+    if (found && !stopped()) showLeaks(row, found);
   },
 };
 
 // ---------------------------------------------------------------------------------------- reading
 
-// The row of a text: {read, packing}, or {fault: one line}.
+// The row of a text: {row}, or {fault: one line}.
 function readOwn(text) {
   try {
-    const read = readPacking(readFields(text));
-    return { read, packing: onePadding(read) };
+    return { row: readRow(text) };
   } catch (error) {
     if (!(error instanceof RowError)) throw error;
     return { fault: error.message };
   }
-}
-
-// All padding as one part.
-function onePadding(p) {
-  const first = p.names.indexOf("padding");
-  return { ...p, parts: p.parts.map((part) => (p.names[part] === "padding" ? first : part)) };
 }
 
 function setOwn(app, text) {
@@ -80,7 +73,7 @@ function setOwn(app, text) {
 
 function buildOwn(root, app) {
   const view = ownView;
-  view.text = el("textarea", { rows: 9, spellcheck: "false", class: "own-text",
+  view.text = el("textarea", { rows: 10, spellcheck: "false", class: "own-text",
     "aria-label": "The row, as text", "aria-describedby": "own-fault", oninput: () => {
       clearTimeout(view.waiting);
       view.waiting = setTimeout(() => setOwn(app, view.text.value), 250);
@@ -103,14 +96,15 @@ function buildOwn(root, app) {
     el("div", { class: "side" },
       el("h2", {}, "Bring your own mask ", el("span", { class: "tag" }, "for developers")),
       paragraph("Programs that train a model also write several texts into one row. Then each " +
-        "text should be read as if it were alone. This page says whether it is, and if not, why."),
+        "text should be read as if it were alone. This page says whether it is, and if not, " +
+        "where it goes wrong first."),
       paragraph("Paste what your packing code gives a model: `position_ids`, and " +
-        "`attention_mask` (2-D or 4-D), `segment_ids`, `cu_seqlens` or `parents`. Say what was " +
-        "meant by `documents`, or `trunk` and `branches`, as numbers of tokens. JSON works too."),
+        "`attention_mask` (2-D or 4-D), `segment_ids` or `cu_seqlens`. Say what was meant by " +
+        "`documents`, or `trunk` and `branches`, as numbers of tokens. JSON works too."),
       view.text, view.fault,
       el("h3", {}, "Examples"), el("div", { class: "own-examples" }, view.examples),
-      paragraph("The same fields in a file: `minise check row.json`. Nothing that you paste " +
-        "leaves this page.", { class: "soft" })),
+      paragraph("For a mistake's name and how to mend it, for labels and for other fields: run " +
+        "`minise check FILE`. Nothing that you paste leaves this page.", { class: "soft" })),
     view.result);
 }
 
@@ -118,12 +112,12 @@ const ownPart = (segment) => (segment < 0 ? -1 - segment : segment);
 
 // A part's name, or the end of it where there is little room.
 function ownName(segment) {
-  const { names, parts, T } = ownView.packing, part = ownPart(segment);
+  const { names, parts, T } = ownView.row, part = ownPart(segment);
   const room = parts.filter((one) => one === part).length / T;
   return room > 0.19 ? names[part] : room < 0.04 ? "" : names[part].split(" ").at(-1).slice(0, 7);
 }
 
-// The packing as draw.js draws it. A trunk and padding are grey.
+// The row as draw.js draws it. A trunk and padding are grey.
 function ownLayout({ parts, names, positions, mask }) {
   const grey = (part) => names[part] === "the trunk" || names[part] === "padding";
   const segments = parts.map((part) => (grey(part) ? -1 - part : part));
@@ -131,37 +125,31 @@ function ownLayout({ parts, names, positions, mask }) {
 }
 
 function ownCell(t, u) {
-  const { packing: p, right } = ownView;
-  const may = p.mask[t * p.T + u] ? "may" : "may not";
-  const seen = t === u ? "itself" : tokenWords(p, u).replace(/,$/, "");
-  const words = `${tokenWords(p, t)} ${may} attend to ${seen}`;
-  if (!p.real[t]) return words;
-  const wrong = p.mask[t * p.T + u] - right[t * p.T + u];
-  return words + (wrong > 0 ? ": it leaks" : wrong < 0 ? ": it is missing" : "");
+  const { row } = ownView, cell = t * row.T + u, words = attendWords(row, t, u);
+  if (!row.real[t] || row.mask[cell] === row.right[cell]) return words;
+  return `${words}: it ${row.mask[cell] ? "leaks" : "is missing"}`;
 }
 
-function showOwn({ read, packing }) {
-  const p = packing, right = meantMask(p);
-  Object.assign(ownView, { packing: p, right });
-  const kinds = p.mask.map((shown, i) => {
-    if (shown === right[i] || !p.real[Math.floor(i / p.T)]) return shown;
+function showOwn(row) {
+  const { T, mask, right, real } = row;
+  ownView.row = row;
+  const kinds = mask.map((shown, i) => {
+    if (shown === right[i] || !real[Math.floor(i / T)]) return shown;
     return shown ? 2 : 3;
   });
-  ownView.picture.draw({ layout: ownLayout(p), kinds,
-    most: Math.max(240, Math.min(26 * p.T, 480)) });
-  const findings = judgePacking(read);
-  const rest = p.real.includes(false) ? ", but for tokens of no prompt" : "";
-  const bias = read.hasBias ? ", but for a bias that the mask adds" : "";
-  const equal = findings.length ? "NOT equal to the separate runs"
-    : `equal to the separate runs${rest}${bias}`;
+  ownView.picture.draw({ layout: ownLayout(row), kinds,
+    most: Math.max(240, Math.min(26 * T, 480)) });
+  const findings = judgeRow(row);
   const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
-  fill(ownView.verdict,
-    `${count(p.T, "token")}, ${count(p.ends.length, "separate prompt")}: ${equal}`);
-  const soft = (text) => el("p", { class: "soft" }, text);
-  fill(ownView.findings,
-    findings.map(({ what, words, wrong, of, mend }) => el("div", { class: "own-finding" },
+  const equal = findings.length ? "NOT equal" : "equal";
+  const but = findings.length ? "and" : "but for";
+  const rest = row.unjudged ? `, ${but} ${count(row.unjudged, "token")} not judged` : "";
+  fill(ownView.verdict, `${count(T, "token")}, ${count(row.ends.length, "separate prompt")}: ${
+    equal} to the separate runs${rest}`);
+  fill(ownView.findings, findings.map(({ what, words, wrong, of }) =>
+    el("div", { class: "own-finding" },
       el("p", {}, el("b", {}, `${what}: `), words),
-      soft(`wrong: ${wrong} of ${of}. To mend it: ${mend}`))));
+      el("p", { class: "soft" }, `wrong: ${wrong} of ${of}`))));
 }
 
 // ------------------------------------------------------------------------------------ what leaks
@@ -228,16 +216,17 @@ function ownRunFault(p, recorded) {
   if (recorded) return "Not run: no model runs in this page.";
   const blind = p.real.findIndex((one, t) => one && !p.mask[t * p.T + t]);
   if (blind < 0) return null;
-  return `Not run: ${tokenWords(p, blind).replace(/,$/, "")} may not attend to itself.`;
+  return `Not run: ${tokenWords(p, blind)} may not attend to itself.`;
 }
 
 function showLeaks(p, { changes, apart }) {
-  const meant = meantPairs(p);
+  const isMeant = (read, reader) => p.right.some((shown, i) =>
+    shown && p.parts[i % p.T] === read && p.parts[Math.floor(i / p.T)] === reader);
   const names = (parts) => parts.map((part) => p.names[part]).join(", ");
   const lines = changes.filter(({ found }) => found.length).map(({ part, found }) => {
     const words = found.map(({ part: other, change }) => {
       const said = `${p.names[other]} by ${changeWords(change)}`;
-      return meant.has(`${part} ${other}`) ? `${said}, as it should`
+      return isMeant(part, other) ? `${said}, as it should`
         : el("b", {}, `${said}, a leak`);
     });
     const joined = words.flatMap((word, i) => (i ? ["; ", word] : [word]));

@@ -3,7 +3,6 @@
 import re
 from urllib.parse import quote
 
-from minise.lab.packing.judging import CAUSAL
 from tests.lab.support.browser import HOSTILE, MARKS, View
 
 pytestmark = MARKS
@@ -123,16 +122,25 @@ def test_touch_paints_and_the_page_fits_a_phone(phone: View) -> None:
     assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-RUN_ON = "positions run on, and do not start over with each document"
+RUN_ON = "positions: token 4 of document 2 has the position 4, not 0"
 OWN = {
-    "no mask": (CAUSAL, "document 2 by"),
+    "no mask": (
+        "mask: token 4 of document 2 may attend to token 0 of document 1",
+        "document 2 by",
+    ),
     "no mask, positions run on": (RUN_ON, "document 2 by"),
     "mask, but positions run on": (
         RUN_ON,
         "Change document 1, document 2, document 3: nothing else changes",
     ),
-    "borders off by one": ("no known mistake", "a leak"),
-    "padding is seen": ("padding may be attended to", "Change padding: it changes document 1 by"),
+    "borders off by one": (
+        "mask: token 3 of document 1 may not attend to token 0 of document 1",
+        "a leak",
+    ),
+    "padding is seen": (
+        "mask: token 2 of document 1 may attend to token 0, which is padding",
+        "Change padding: it changes document 1 by",
+    ),
     "right: documents": (
         "equal to the separate runs",
         "Equal to a run of its own, exactly: document 1, document 2, document 3.",
