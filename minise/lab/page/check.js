@@ -4,7 +4,7 @@
 import { ancestors } from "./layout.js";
 const CHECK_FILE = "run minise check FILE";
 const MOST_TOKENS = 512; // of a row
-const FOR_EACH_TOKEN = ["position_ids", "segment_ids", "input_ids"]; // a number
+const FOR_EACH_TOKEN = ["position_ids", "segment_ids", "input_ids"]; // these have a number
 const CHOICES = { padding: ["left", "right"], mask_is: ["bool", "additive"] };
 const LEAST = { documents: 1, branches: 1, trunk: 0, window: 1 };
 const FIELDS = ["documents", "branches", "trunk", "attention_mask", "cu_seqlens", "window",
@@ -68,9 +68,11 @@ function readRows(name, text) {
 function readIntegers(name, text) {
   const rows = readRows(name, text);
   need(rows.length === 1, `${name}: has ${rows.length} rows; give one, or ${CHECK_FILE}`);
-  const least = LEAST[name] ?? -Infinity;
-  const wrong = rows[0].find((number) => !Number.isSafeInteger(number) || number < least);
-  need(wrong === undefined, `${name}: holds ${wrong}; give integers, none below ${least}`);
+  const isOne = rows[0].length === 1 || !["trunk", "window"].includes(name);
+  need(isOne, `${name}: holds ${rows[0].length} numbers; give one`);
+  const wanted = name in LEAST ? `integers from ${LEAST[name]}` : "integers";
+  const wrong = rows[0].find((one) => !Number.isSafeInteger(one) || one < LEAST[name]);
+  need(wrong === undefined, `${name}: holds ${wrong}; give ${wanted}`);
   return rows[0];
 }
 
