@@ -2,8 +2,9 @@
 
 beside.jsonl is what ways.py recorded. Lines on the same model, dtype and work add up. A way
 is divided by `tree` in the same round of the same run, as a machine is not as fast in each run; a
-row shows medians over the rounds of all, and has no way that ran once. The file holds lines of one
-engine on one kind of machine: where the engine changes, it begins anew.
+page shows what follows from the medians over the rounds of all, without lines in which a way ran
+once. The file holds lines of one engine on one kind of machine: where the engine changes, it begins
+anew.
 
 parts.jsonl is what parts.py recorded, a row for each line. A line whose "source" is "printed" was
 written down from the page of its commit, when its program kept no record: a number that the page
@@ -36,8 +37,8 @@ WORK = {
     "2800": "2,800",
     "8000": "8,000",
 }
-# The columns, and how the names of their ways begin. Of several ways the fastest is shown.
-COLUMNS = {
+# The rows, and how the names of their ways begin. Of several ways the fastest is shown.
+ROWS = {
     "floor": "floor",
     "packed": "packed",
     "equal bits": "tree, equal bits",
@@ -122,29 +123,27 @@ def cpu_of(line: Line) -> str:
     return line["machine"].replace("(R)", "").partition(" (")[0].removesuffix(" Processor")
 
 
-def named(line: Line) -> list[str]:
-    return [MODELS[line["model"]], line["dtype"], WORK[line["work"]]]
-
-
 def as_beside(spec: Mapping[str, Any]) -> str:
-    """A row for each line in which every way ran twice or more: the seconds of `tree`, of the other
-    ways by those of `tree`, and how many rounds each way ran at least."""
-    rows = []
+    """A row for each kind of way: its seconds by those of `tree`, over the lines in which every way
+    ran twice or more. Of each line counts the median of its rounds."""
+    ratios: dict[str, list[float]] = {title: [] for title in ROWS}
     for line in lines():
         ways = line["ways"]
-        fewest = min(len(way["cpu"]) for way in ways.values())
-        if fewest == 1:
+        if min(len(way["cpu"]) for way in ways.values()) == 1:
             continue
-        row = [*named(line), f"{median(ways['tree']['cpu']):.1f}"]
-        for start in COLUMNS.values():
-            of_column = []
+        for title, start in ROWS.items():
+            of_kind = []
             for name, way in ways.items():
                 if name.startswith(start):
-                    of_column.append(median(way["by tree"]))
-            row.append(f"{min(of_column):.2f}" if of_column else "-")
-        rows.append([*row, str(fewest)])
-    titles = ["model", "dtype", "question", "`tree`, s", *COLUMNS, "rounds, at least"]
-    return markdown.table(titles, rows)
+                    of_kind.append(median(way["by tree"]))
+            if of_kind:
+                ratios[title].append(min(of_kind))
+    rows = []
+    for title, seen in ratios.items():
+        if seen:
+            values = [min(seen), median(seen), max(seen)]
+            rows.append([title, *(f"{value:.2f}" for value in values), str(len(seen))])
+    return markdown.table(["by `tree`", "least", "median", "most", "questions"], rows)
 
 
 def shown(number: str, rounds: int) -> str:
