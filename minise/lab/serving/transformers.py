@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from minise.attention import within
@@ -44,6 +45,7 @@ MOST_ERROR = {
 }
 # How attention and experts may run, as config.json says it.
 OF_THE_LIBRARY = (None, "", "eager", "sdpa", "grouped_mm", "batched_mm")
+FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 # A pass is compared if it, or its longest prompt, is so many times as long as any that was right.
 LONGER = 1.25
 
@@ -102,18 +104,32 @@ def check_config(path: Path) -> None:
                 raise InputError(f"{path}: {key} is {quote(value)}, which {why}")
 
 
+def check_dtypes(files: Sequence[Path]) -> None:
+    """Raise ValueError for a weight of whole numbers, which only a quantized checkpoint has: the
+    library would take what a damaged header names so for numbers, without a word."""
+    for path in files:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no dict)
+                dtype = file.get_slice(name).get_dtype()
+                if name.endswith(".weight") and dtype not in FLOATS:
+                    raise ValueError(f"the tensor {name} is {dtype}")
+
+
 def load_weights(library: Any, asked: Elsewhere, folder: Path, commit: str | None) -> Any:
     """The library's model. It may run no code of the checkpoint, read no pickle, and open no file
     but the checkpoint's."""
     adapter = folder / "adapter_config.json"
     if os.path.exists(adapter):  # it may name any model that it belongs to
         raise InputError(f"{adapter}: {instead(folder)}")
-    check_config(folder / "config.json")
+    config = folder / "config.json"
+    check_config(config)
     source = asked.source
-    weight_files(folder, source, commit)
+    files = weight_files(folder, source, commit)
     device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = asked.dtype or ("float32" if device == "cpu" else "auto")
     try:
+        if '"quantization_config"' not in config.read_text("utf-8"):
+            check_dtypes(files)
         model, loaded = library.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,

@@ -396,6 +396,16 @@ def test_a_checkpoint_leads_to_no_file_but_its_own(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("stored", [b"I32", b"U32"])
+def test_bits_of_whole_numbers_are_not_taken_for_weights(tmp_path: Path, stored: bytes) -> None:
+    folder = write_checkpoint(tmp_path, OUR_FAMILIES["llama"])
+    weights = (folder / SINGLE).read_bytes()
+    (folder / SINGLE).write_bytes(weights.replace(b"F32", stored, 1))
+    named = f"not for transformers .the tensor .*weight is {stored.decode()}"
+    with pytest.raises(InputError, match=named):
+        load(f"transformers:{folder}")
+
+
 def test_tensors_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, {**OUR_FAMILIES["llama"], "num_hidden_layers": 2})
     text = (
