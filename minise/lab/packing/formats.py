@@ -1,4 +1,6 @@
-"""Who may attend to whom, in the forms that libraries hold it in: each becomes one mask (T, T).
+"""Who may attend to whom, in the forms that libraries hold it in: each becomes one mask (T, T), or
+the number of a segment for each token, (T,): then the mask is causal in each segment.
+
 docs/check.md has where each library's rule is written. A new form is a function and its line of
 MASKS; if the mask contains the window, a line of HOLD_THE_WINDOW too; if its field holds lists of
 lists, one of DIMS in packing.py; and a line of `forms` in tests/lab/packing/test_oracle.py.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from minise.memory import free_bytes
 
 AXES = (1, 3, 4)  # of positions: M-RoPE has time, height, width; before them those of texts
 HIDDEN = -1e3  # an additive mask of this, relative to the row's largest, gives the weight 0
+MASKS_SIZE = 10  # bytes that a cell of the masks takes that are compared
 ANY: tuple[int, ...] = ()  # a dimension of any size
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -29,9 +33,9 @@ DTYPES = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. what: "mask", "positions", "labels" or "cu_seqlens". words: the
-    first wrong place, and what explains it. name: the known mistake, if one does. wrong of `of`
-    places are wrong. mend: what to do."""
+    """One thing that is wrong. what: "mask", "positions", "labels", or the field of borders:
+    "cu_seqlens" and those beside it. words: the first wrong place, and what explains it. name: the
+    known mistake, if one does. wrong of `of` places are wrong. mend: what to do."""
 
     what: str
     words: str
@@ -48,6 +52,13 @@ def need(holds: object, message: str) -> None:
     """Raise InputError if it does not hold."""
     if not holds:
         raise InputError(message)
+
+
+def need_memory(T: int, size: int) -> None:
+    """Refuse a row of T tokens that needs more than is free. size: bytes."""
+    free = free_bytes()
+    most = f"{T:,} tokens need {size / 2**30:.1f} GiB of memory; check a shorter row"
+    need(free is None or size <= free, most)
 
 
 def depth_of(value: Any) -> int:
@@ -139,9 +150,11 @@ def as_tree(parents: list[int], tokens: Tensor | None = None) -> Layout:
 
 class Given:
     """What a model is given of a row of T tokens, by the fields of docs/check.md. positions: (A, T)
-    int64, where A is 1, or more for M-RoPE. mask: (T, T) bool. hidden: (T,) bool, what a row of 0
-    and 1 hides. biased: (T, T) bool, to what an additive mask adds less than to another that the
-    token may attend to. faults: of the fields that say so."""
+    int64, where A is 1, or more for M-RoPE. hidden: (T,) bool, what a row of 0 and 1 hides.
+    segments: (T,) int64, if all that it says are segments (and `hidden`): a token may attend to
+    those of its own segment up to itself. biased: (T, T) bool, to what an additive mask adds less
+    than to another that the token may attend to; None without one. faults: of the fields that say
+    so. source: the field of MASKS that is given, if one is."""
 
     def __init__(self, fields: Mapping[str, Any], T: int, batch_row: int = 0) -> None:
         self.fields = fields
@@ -151,7 +164,7 @@ class Given:
         self.positions = integers("position_ids", fields.get("position_ids", self.index), AXES, [T])
         self.faults: list[Finding] = []
         self.hidden = torch.zeros(T, dtype=torch.bool)
-        self.biased = torch.zeros(T, T, dtype=torch.bool)
+        self.biased: Tensor | None = None
         sources = [name for name in MASKS if fields.get(name, False) is not False]
 
         # An attention mask of one row is either the documents of the tokens, or it hides padding
@@ -171,12 +184,29 @@ class Given:
         need(len(sources) < 2, f"{both} both say who may attend to whom; give the one that is used")
 
         source = sources[0] if sources else None
-        mask = causal_mask(T) if source is None else MASKS[source](self)
+        self.source = source
+        # Without any, the whole row is one segment.
+        if source in TABLES and kind != "segments":
+            need_memory(T, MASKS_SIZE * T**2)
+        shown = torch.zeros_like(self.index) if source is None else MASKS[source](self)
+        self.shown = shown
+        self.counted_by: Tensor | None = None  # by which a window is still to be counted
         if source not in HOLD_THE_WINDOW or kind == "segments":
             # Kernels count a window by index; who walks a tree knows positions.
-            places = self.positions[0] if source == "parents" else self.index
-            mask = within(mask, places, places, fields.get("window"))
-        self.mask = mask & ~self.hidden
+            self.counted_by = self.positions[0] if source == "parents" else self.index
+        has_window = "window" in fields
+        self.segments = shown if shown.dim() == 1 and not has_window else None
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """(T, T) bool: who may attend to whom. Refuses one that does not fit in memory."""
+        mask = self.shown
+        if mask.dim() == 1:
+            need_memory(self.T, MASKS_SIZE * self.T**2)
+            mask = causal_mask(self.T) & (mask[:, None] == mask)
+        if self.counted_by is not None:
+            mask = within(mask, self.counted_by, self.counted_by, self.fields.get("window"))
+        return mask & ~self.hidden
 
     def _mask_of_one_row(self, is_alone: bool) -> Tensor | None:
         value = self.fields.get("attention_mask")
@@ -192,10 +222,6 @@ class Given:
         """The integers of a field, one for each token."""
         return integers(name, self.fields.get(name, default), [self.T])
 
-    def same(self, segments: Tensor) -> Tensor:
-        """The mask that is causal in each segment, of (T,) numbers."""
-        return causal_mask(self.T) & (segments[:, None] == segments)
-
     def fault(self, wrong: Tensor, words: str, name: str, mend: str) -> None:
         """A finding, if a cell of `wrong` (T, T) is set. words: of its row and column."""
         if not wrong.any():
@@ -205,7 +231,7 @@ class Given:
         self.faults.append(Finding("mask", said, name, int(wrong.sum()), wrong.numel(), mend))
 
 
-# ---- the forms: what a model is given -> its mask (T, T)
+# ---- the forms: what a model is given -> its mask (T, T), or segments (T,)
 
 
 def read_attention_mask(given: Given) -> Tensor:
@@ -215,7 +241,7 @@ def read_attention_mask(given: Given) -> Tensor:
     if hasattr(value, "mask_mod"):
         return read_blocks(given, value)
     if kind == "segments":
-        return given.same(given.ids("attention_mask"))
+        return given.ids("attention_mask")
     mask = numbers("attention_mask", value)
     if mask.dim() < 2:  # T is 1
         mask = mask[None]
@@ -299,7 +325,7 @@ def read_cu_seqlens(given: Given) -> Tensor:
     segments = -1 - given.index  # a token of no document is alone
     for number, (start, length) in enumerate(zip(borders, lengths, strict=False)):
         segments[start : start + length] = number
-    return given.same(segments)
+    return segments
 
 
 def read_ranges(given: Given) -> Tensor:
@@ -333,7 +359,7 @@ def read_ranges(given: Given) -> Tensor:
 
 
 def read_segment_ids(given: Given) -> Tensor:
-    return given.same(given.ids("segment_ids"))
+    return given.ids("segment_ids")
 
 
 def read_parents(given: Given) -> Tensor:
@@ -344,7 +370,7 @@ def read_parents(given: Given) -> Tensor:
 def read_restarts(given: Given) -> Tensor:
     """A position that does not follow the one before begins a document."""
     steps = given.positions[0].diff(prepend=given.index[:1])
-    return given.same((steps != 1).cumsum(0))
+    return (steps != 1).cumsum(0)
 
 
 MASKS: dict[str, Callable[[Given], Tensor]] = {
@@ -357,4 +383,5 @@ MASKS: dict[str, Callable[[Given], Tensor]] = {
     "restarts": read_restarts,
 }
 HOLD_THE_WINDOW = ("attention_mask", "mask_mod", "q_ranges")
+TABLES = (*HOLD_THE_WINDOW, "parents")  # those that are read as masks (T, T)
 WITH = ("k_ranges", "attn_type_map")  # beside one of these

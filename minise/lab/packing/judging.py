@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from minise.attention import within
+from minise.lab.packing.beside import judge_beside
+from minise.lab.packing.borders import Borders, Differences, seen_by_any
 from minise.lab.packing.formats import Finding
+from minise.lab.packing.names import by_our_names
 from minise.lab.packing.packing import IGNORED, Packing, rows_of_batch
 from minise.layout import causal_mask
 
@@ -29,6 +32,10 @@ MEND = (
     "that compares prompts; in a bool mask True shows, in one that is added 0"
 )
 BIASED = "add 0 or minus infinity alone, and compare the bias with that of separate runs yourself"
+RESTARTS = (
+    "positions start over where documents begin, but no field says that the model goes by them: if "
+    "it does, as transformers without a cache and a mask, give restarts=True"
+)
 UNJUDGED = "put them into a document or a branch, or say that they are padding (docs/check.md)"
 
 
@@ -88,39 +95,42 @@ def check(**fields: Any) -> Report:
     """Whether a packed row is equal to separate runs of its documents or branches, and what is
     wrong if not. `print(report)` says it in words; report.findings has it in parts.
 
-    fields: what was meant, and what a model is given, as docs/check.md lists. Values are lists,
-    arrays or tensors; None counts as not given. A batch of several rows has what was meant for
-    each; then words begin with the row. Raises InputError for fields that are malformed or
-    contradict each other.
+    fields: what was meant, and what a model is given, as docs/check.md lists, by the names there or
+    by those of a collator: check(documents=[3, 2], **batch). Values are lists, arrays or tensors;
+    None counts as not given. A batch of several rows has what was meant for each; then words begin
+    with the row. Raises InputError for fields that are malformed, unknown, or contradict each
+    other.
     """
-    rows = rows_of_batch(fields)
+    batch = by_our_names(fields)
+    rows = rows_of_batch(batch.fields)
     reports = []
     for number, row_fields in enumerate(rows):
         words_begin = f"row {number}: " if len(rows) > 1 else ""
         reports.append(judge(Packing(row_fields, number), words_begin))
-    return sum(reports[1:], reports[0])
+    report = sum(reports[1:], reports[0])
+    return replace(report, notes=report.notes + batch.notes)
 
 
 def judge(p: Packing, words_begin: str) -> Report:
     """The report of one row. words_begin: what its words begin with."""
     findings = list(p.faults)
-    for finding in (judge_mask(p), judge_positions(p), judge_labels(p)):
+    for finding in (judge_mask(p), judge_positions(p), judge_labels(p), *judge_beside(p)):
         if finding is not None:
             findings.append(finding)
 
     notes = []
     of_none = ~p.real & ~p.padding
     if of_none.any():
-        seen = p.mask[of_none].any(dim=0) & p.real
-        parts = p.parts[seen].unique().tolist()
+        parts = p.parts[seen_by(p, of_none) & p.real].unique().tolist()
         prompts = listed([p.names[part] for part in parts]) or "no prompt"
         which = f"{words_begin}{token_list(of_none)}: of no prompt"
         notes.append(f"{which}, may attend to {prompts}; nothing is promised")
         notes.append(f"  to mend it: {UNJUDGED}")
-    biased = p.biased & p.real[:, None]
-    has_bias = biased.any(dim=1)
-    if has_bias.any():
-        row, column = biased.nonzero()[0].tolist()
+    has_bias = torch.zeros_like(p.real)
+    if p.biased is not None:
+        has_bias = p.biased.any(dim=1) & p.real
+    if p.biased is not None and has_bias.any():
+        row, column = (p.biased & has_bias[:, None]).nonzero()[0].tolist()
         which = f"{words_begin}{token_list(has_bias)}: the mask adds a bias"
         first = f"to the score of token {row} with token {column} less than with another"
         notes.append(f"{which}, {first}; it is not judged")
@@ -128,6 +138,11 @@ def judge(p: Packing, words_begin: str) -> Report:
     if p.padding.any():
         which = f"{words_begin}{token_list(p.padding)}"
         notes.append(f"{which}: padding, as the row says; nothing is promised")
+
+    is_causal = any(finding.name == CAUSAL for finding in findings)
+    starts_over = torch.equal(p.positions[0][p.real], p.places[0][p.real])
+    if is_causal and starts_over and p.source is None and "attention_mask" not in p.fields:
+        notes.append(f"{words_begin}{RESTARTS}")
 
     picture = ""
     is_drawn = any(finding.what in ("mask", "positions") for finding in findings)
@@ -143,6 +158,13 @@ def judge(p: Packing, words_begin: str) -> Report:
         unjudged=int((of_none | has_bias).sum()),
         notes=tuple(notes),
     )
+
+
+def seen_by(p: Packing, where: Tensor) -> Tensor:
+    """(T,) bool: the tokens to which at least one of these may attend."""
+    if p.segments is None:
+        return p.mask[where].any(dim=0)
+    return seen_by_any(p.segments, p.hidden, where)
 
 
 def token_list(where: Tensor) -> str:
@@ -202,23 +224,56 @@ def name_of(known: Iterator[tuple[str, Tensor]], given: Tensor, where: Tensor) -
     return ""
 
 
+def name_of_borders(borders: Borders) -> str:
+    """The same of a mask by borders. Of the known masks these are causal in segments."""
+    if borders.shows_all(documents=False, padding=True):
+        return PADDING_SHOWN
+    if borders.shows_all(documents=True, padding=False):
+        return CAUSAL
+    if borders.shows_all(documents=True, padding=True):
+        return f"{CAUSAL}, and {PADDING_SHOWN}"
+    return ""
+
+
 # ---- mask, positions and labels
 
 
 def judge_mask(p: Packing) -> Finding | None:
-    is_read = p.real[:, None]  # what padding reads does not matter
-    wrong = (p.mask != p.right) & is_read
+    borders = None
+    # Where all see themselves; a mask that hides a token from itself may be an inverted one.
+    if p.segments is not None and "documents" in p.fields and not (p.hidden & p.real).any():
+        borders = Borders(p.segments, p.parts, p.hidden, p.real)
+    differences = compare_masks(p) if borders is None else borders.differences()
+    if differences is None:
+        return None
+    if borders is not None:
+        name = name_of_borders(borders)
+    else:
+        name = name_of(known_masks(p), p.mask, p.real[:, None])
+    row = differences.row
+    column = differences.column
+    may = "may attend to" if differences.is_leak else "may not attend to"
+    seen = "itself" if row == column else p.token(column).rstrip(",")
+    leaks = differences.leaks
+    missing = differences.missing
+    why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
+    words = f"{p.token(row)} {may} {seen}: {why}"
+    return Finding("mask", words, name, leaks + missing, int(p.real.sum()) * p.T, MEND)
+
+
+def compare_masks(p: Packing) -> Differences | None:
+    """How the mask differs from the right one. What padding reads does not matter."""
+    wrong = (p.mask != p.right) & p.real[:, None]
     if not wrong.any():
         return None
     row, column = wrong.nonzero()[0].tolist()
-    may = "may attend to" if p.mask[row, column] else "may not attend to"
-    seen = "itself" if row == column else p.token(column).rstrip(",")
-    leaks = int((wrong & p.mask).sum())
-    missing = int((wrong & ~p.mask).sum())
-    name = name_of(known_masks(p), p.mask, is_read)
-    why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
-    words = f"{p.token(row)} {may} {seen}: {why}"
-    return Finding("mask", words, name, leaks + missing, int(is_read.sum()) * p.T, MEND)
+    return Differences(
+        row=row,
+        column=column,
+        is_leak=bool(p.mask[row, column]),
+        leaks=int((wrong & p.mask).sum()),
+        missing=int((wrong & ~p.mask).sum()),
+    )
 
 
 def judge_positions(p: Packing) -> Finding | None:
@@ -245,32 +300,50 @@ def judge_labels(p: Packing) -> Finding | None:
     """A label must be the token that follows its source in a prompt. Shifted: the source is the
     label's own token. Unshifted, as in transformers: it is the token before in the row."""
     is_shifted = p.fields.get("labels_are") == "shifted"
-    rows = (p.labels != IGNORED).nonzero().flatten()
-    targets = rows + 1 if is_shifted else rows
-    sources = targets - 1
-    # For each label: which tokens follow its source, and which of these it may be.
-    follow = p.meant.parents == sources[:, None]
-    if not is_shifted:
-        follow &= p.index == rows[:, None]
-    right = follow
-    if "input_ids" in p.fields:
-        right = follow & (p.meant.tokens == p.labels[rows, None])
-    wrong = (sources >= 0) & ~right.any(dim=1)  # the first, unshifted, has no prediction
-    if not wrong.any():
+    tokens = p.meant.tokens.tolist()
+    labels = p.labels.tolist()
+    following: dict[int, list[int]] = {}  # of each token: those that follow it in a prompt
+    for row, parent in enumerate(p.meant.parents.tolist()):
+        following.setdefault(parent, []).append(row)
+
+    rows = (p.labels != IGNORED).nonzero().flatten().tolist()
+    wrong = []
+    for row in rows:
+        target = row + 1 if is_shifted else row
+        source = target - 1
+        if source < 0:
+            continue  # the first, unshifted, has no prediction
+        followers = following.get(source, [])
+        if not is_shifted:
+            followers = [row] if row in followers else []
+        right = [tokens[follower] for follower in followers]
+        is_right = labels[row] in right if "input_ids" in p.fields else bool(right)
+        if not is_right:
+            wrong.append(WrongLabel(labels[row], source, target, crosses=not followers))
+    if not wrong:
         return None
-    first = int(wrong.nonzero()[0])
-    label = int(p.labels[rows[first]])
-    target = int(targets[first])
-    source = p.token(int(sources[first])).rstrip(",")
-    if follow[first].any():
-        name = ""
-        words = f"{source} has the target {label}, which does not follow it"
-    else:
+    first = wrong[0]
+    source_words = p.token(first.source).rstrip(",")
+    if first.crosses:
         name = "a label crosses a border"
-        predicted = p.token(target) if target < p.T else f"the label {label}"
-        words = f"{predicted} is predicted from {source}: {name}"
+        predicted = p.token(first.target) if first.target < p.T else f"the label {first.label}"
+        words = f"{predicted} is predicted from {source_words}: {name}"
+    else:
+        name = ""
+        words = f"{source_words} has the target {first.label}, which does not follow it"
     mend = f"set it to {IGNORED}: nothing before a prompt's first token predicts it"
-    return Finding("labels", words, name, int(wrong.sum()), len(rows), mend)
+    return Finding("labels", words, name, len(wrong), len(rows), mend)
+
+
+@dataclass(frozen=True)
+class WrongLabel:
+    """label: the id. source: the token that predicts it. target: the row where it should stand.
+    crosses: nothing there follows the source in a prompt."""
+
+    label: int
+    source: int
+    target: int
+    crosses: bool
 
 
 # ---- the picture

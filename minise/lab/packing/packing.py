@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,16 +17,17 @@ from minise.errors import quote
 from minise.lab.packing import formats
 from minise.lab.packing.formats import (
     ANY,
+    MASKS_SIZE,
     Given,
     as_tree,
     depth_of,
     integers,
     need,
+    need_memory,
     numbers,
     parents_of,
 )
 from minise.layout import Layout
-from minise.memory import free_bytes
 
 MEANT = ("documents", "branches", "tree")  # one of them; branches with a trunk
 # The first of these that is given says how many tokens the row has.
@@ -38,40 +40,51 @@ CHOICES: dict[str, Any] = {  # what a word or a number may be
     "trunk": range(2**31),
     "window": range(1, 2**31),
 }
-MORE = ("padded", "positions_alone", *ROWS, *CHOICES, *formats.MASKS, *formats.WITH)
+# What collators give beside the borders, and which must agree with them (beside.py).
+BORDERS = ("cu_seqlens_k", "cu_seqlens_unpadded", "cu_seqlens_unpadded_k")
+BESIDE = (*BORDERS, "max_seqlen", "max_seqlen_k", "seq_idx")
+WITH = (*formats.WITH, *BESIDE, "loss_mask")
+MORE = ("padded", "positions_alone", *ROWS, *CHOICES, *formats.MASKS, *WITH)
 FIELDS = tuple(dict.fromkeys(MEANT + MORE))
-SHORT = {
-    "tokens": "input_ids",
-    "positions": "position_ids",
-    "mask": "attention_mask",
-    "cu_seqlens_q": "cu_seqlens",
-}
 DIMS = {"trunk": 0, "q_ranges": 2, "k_ranges": 2}  # of one row; others 1
 IGNORED = -100  # the label of a token that is no target, as in torch's cross_entropy
+TOKEN_SIZE = 500  # bytes that a token takes in the lists and tensors of a row, at most
 NONE, PADDING = -2, -3  # parents of a token of no prompt, and of one that is said to be padding
 
 
 class Packing(Given):
     """A row beside what was meant. Raises InputError for a malformed one. meant: a token of no
     prompt is a root by itself. real: (T,) bool, False for such a token; padding: (T,) bool, those
-    that the row says are padding. right, places: the mask and positions that should be given.
-    parts: (T,) int64, which unbranched stretch a token is of. names: theirs. labels: (T,) int64."""
+    that the row says are padding. places: the positions that should be given. parts: (T,) int64,
+    which unbranched stretch a token is of. names: theirs. labels: (T,) int64, IGNORED where
+    loss_mask is 0."""
 
     def __init__(self, fields: Mapping[str, Any], batch_row: int = 0) -> None:
         check_words(fields)
         meant = meant_parents(fields)
         super().__init__(fields, len(meant), batch_row)
         self.labels = self.ids("labels", torch.full_like(self.index, IGNORED))
+        if "loss_mask" in fields:
+            weights = numbers("loss_mask", fields["loss_mask"])
+            fits = weights.shape == (self.T,)
+            need(fits, f"loss_mask: has the shape {tuple(weights.shape)}; give {self.T} numbers")
+            self.labels = torch.where(weights == 0, IGNORED, self.labels)
         self.meant = as_tree(meant, self.ids("input_ids", self.index))
         parents = torch.tensor(meant)
         self.real = parents > NONE
         self.padding = (parents == PADDING) | (~self.real & self.hidden)
         depth = self.meant.positions
-        self.right = within(self.meant.mask & self.real, depth, depth, fields.get("window"))
         alone = fields.get("positions_alone", depth)
         places = integers("positions_alone", alone, {1, len(self.positions)}, [self.T])
         self.places = places.expand_as(self.positions)
         self.parts, self.names = stretches(self.meant, self.real.tolist())
+
+    @cached_property
+    def right(self) -> Tensor:
+        """(T, T) bool: the mask that should be given. Refuses one that does not fit in memory."""
+        need_memory(self.T, MASKS_SIZE * self.T**2)
+        depth = self.meant.positions
+        return within(self.meant.mask & self.real, depth, depth, self.fields.get("window"))
 
     def token(self, row: int) -> str:
         """A token in words, such as "token 14, the first of document 3,"."""
@@ -90,28 +103,19 @@ class Packing(Given):
 # ---- batches
 
 
-def rows_of_batch(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rows_of_batch(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The fields of each row of a batch, in which what was meant has a list for each row. The
     others have one for each too, or one for all."""
-    given = {}
-    names: dict[str, str] = {}  # of each field: the one that it is given by
-    for name, value in fields.items():
-        if value is None:
-            continue
-        field = SHORT.get(name, name)
-        both = f"{names.get(field)} and {name} are two names of one field; give one of them"
-        need(field not in names, both)
+    for name, value in given.items():
         if isinstance(value, Tensor):
             is_dense = value.layout == torch.strided and not value.is_nested
             need(is_dense, f"{name}: is a sparse or nested tensor; give a dense one")
-        names[field] = name
-        given[field] = value
     count = 0
     for name in MEANT:
         if depth_of(given.get(name)) > 1:
             count = max(count, len(given[name]))
     if count == 0:
-        return [given]
+        return [dict(given)]
     rows = []
     for row in range(count):
         rows.append({name: value_of_row(name, value, row, count) for name, value in given.items()})
@@ -140,7 +144,8 @@ def value_of_row(name: str, value: Any, row: int, count: int) -> Any:
 def check_words(fields: Mapping[str, Any]) -> None:
     """Refuse unknown fields, and words and numbers that say nothing."""
     for name in sorted(fields.keys() - set(FIELDS)):
-        need(False, f"{quote(name)} is unknown; the fields are {', '.join(FIELDS)}")
+        hint = "leave it out if no border depends on it"
+        need(False, f"{quote(name)} is unknown; the fields are {', '.join(FIELDS)}; {hint}")
     for name, allowed in CHOICES.items():
         value = fields.get(name, allowed[0])
         is_number = isinstance(allowed, range)
@@ -166,10 +171,7 @@ def meant_parents(fields: Mapping[str, Any]) -> list[int]:
     trunk = fields.get("trunk", 0)
     held = len(given) if kind == "tree" else trunk + sum(places)
     T = row_length(fields, held)
-    free = free_bytes()
-    size = 10 * T**2  # bytes of the masks that are compared
-    most = f"{T:,} tokens need masks of {size / 2**30:.1f} GiB; check a shorter row"
-    need(free is None or size <= free, most)
+    need_memory(T, TOKEN_SIZE * T)
 
     is_left = fields.get("padding") == "left"
     left_over = PADDING if "padding" in fields else NONE

@@ -4,7 +4,9 @@ Published packing bugs are named, their fixes pass, and docs/zoo.md and docs/che
 
 import json
 import math
+import random
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -131,7 +133,7 @@ MALFORMED = [
     (PAIR | {"window": 2**31}, "window: is 2147483648"),
     (PAIR | {"attention_mask": [[[0.0, math.nan]] * 2]}, "attention_mask: holds NaN"),
     (PAIR | {"mask_mod": lambda b, h, q, k: q.no}, "mask_mod: failed ("),
-    ({"documents": [10**9]}, "1,000,000,000 tokens need masks of"),
+    ({"documents": [10**9]}, "1,000,000,000 tokens need"),
     (PAIR | {"attention_mask": [1, 2]}, "give mask_is, segments if"),
     (PAIR | {"q_ranges": [[0, 3]], "k_ranges": [[0, 2]]}, "holds 3; give numbers from 0 to 2"),
     (PAIR | {"q_ranges": [[1, 0]], "k_ranges": [[0, 2]]}, "q_ranges: one ends before it begins"),
@@ -157,7 +159,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("fields", "part"), MALFORMED)
 def test_a_malformed_row_is_refused_in_one_line(fields: Any, part: str, monkeypatch) -> None:
-    monkeypatch.setattr("minise.lab.packing.packing.free_bytes", lambda: 10**9)
+    monkeypatch.setattr("minise.lab.packing.formats.free_bytes", lambda: 10**9)
     with pytest.raises(InputError, match=re.escape(part)) as refused:
         check(**fields)
     assert "\n" not in str(refused.value)
@@ -411,10 +413,139 @@ def test_a_flattened_batch_of_the_reference_library_is_read() -> None:
     transformers = pytest.importorskip("transformers")
     collate = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
     batch = collate([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}])
-    given = {name: batch[name] for name in ("input_ids", "labels", "position_ids")}
-    assert check(documents=[3, 2], **given, cu_seqlens=batch["cu_seq_lens_q"]).equal
-    assert check(documents=[3, 2], **given, restarts=True).equal
-    assert not check(documents=[2, 3], **given, restarts=True).equal
+    assert check(documents=[3, 2], **batch).equal
+    assert not check(documents=[2, 3], **batch).equal
+    collate = transformers.DataCollatorWithFlattening(return_seq_idx=True)
+    batch = collate([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}])
+    assert check(documents=[3, 2], **batch, restarts=True).equal
+    assert not check(documents=[2, 3], **batch, restarts=True).equal
+
+
+IDS = [5, 6, 7, 8, 9]
+PLACES = [0, 1, 2, 0, 1]
+SHIFTED = [6, 7, 8, 9, 0]  # the target of each token, across the border too
+ENDS = torch.tensor([0, 3, 5], dtype=torch.int32)
+
+
+@dataclass
+class PackedSeqParams:
+    """As Megatron's, of which None is the default of all."""
+
+    cu_seqlens_q: Tensor
+    cu_seqlens_kv: Tensor
+    cu_seqlens_q_padded: Tensor
+    cu_seqlens_kv_padded: Tensor
+    max_seqlen_q: int
+    max_seqlen_kv: int
+    qkv_format: str = "thd"
+    local_cp_size: Any = None
+
+
+def test_batches_of_megatron_and_torchtitan_are_read() -> None:
+    """In the forms of their sources. Labels are shifted, and masked by loss_mask or -100."""
+    sft = {"tokens": [IDS], "labels": [SHIFTED], "position_ids": [PLACES], "cu_seqlens": ENDS[None]}
+    sft |= {"loss_mask": torch.tensor([[1.0, 1, 0, 1, 0]]), "max_seqlen": torch.tensor(3)}
+    report = check(**DOCUMENTS, **sft)
+    assert report.equal
+    assert report.notes == (
+        "labels: read as shifted, as they are beside loss_mask; labels_are says otherwise",
+    )
+    report = check(**DOCUMENTS, **sft | {"loss_mask": torch.ones(1, 5)})
+    assert [one.name for one in report.findings] == ["a label crosses a border"]
+    cut = {"cu_seqlens": torch.tensor([0, 3, 5, -1, -1]), "cu_seqlens_argmin": torch.tensor([3])}
+    assert check(**DOCUMENTS, **sft | cut, token_count=[5]).equal
+
+    thd = PackedSeqParams(ENDS, ENDS, ENDS + ENDS.bool().cumsum(0), ENDS, 4, 4)
+    thd.cu_seqlens_kv_padded = thd.cu_seqlens_q_padded
+    padded = {"input_ids": [5, 6, 7, 0, 8, 9, 0], "position_ids": [0, 1, 2, 3, 0, 1, 2]}
+    report = check(**DOCUMENTS, **padded, packed_seq_params=thd)
+    assert report.equal
+    assert report.notes[0] == "tokens 3 and 6: padding, as the row says; nothing is promised"
+    assert check(**DOCUMENTS, **padded, **vars(thd)).equal
+
+    titan = {"input": torch.tensor([IDS]), "positions": torch.tensor([PLACES])}
+    labels = [[6, 7, -100, 9, -100]]
+    assert check(**DOCUMENTS, **titan, labels=labels, cu_seq_q=ENDS, cu_seq_k=ENDS, max_q=3).equal
+    assert check(**DOCUMENTS, **titan, labels=labels, restarts=True).equal
+    assert not check(**DOCUMENTS, **titan, labels=[SHIFTED], restarts=True).equal
+
+
+BESIDE = [
+    ({"cu_seqlens_kv": [0, 2, 5]}, "cu_seqlens_k", "queries 0, 3, 5, keys 0, 2, 5: the borders of"),
+    ({"max_length_q": 2}, "max_seqlen", "it is 2, and the longest document has 3 tokens"),
+    ({"max_length_k": 2}, "max_seqlen_k", "it is 2, and the longest document has 3 tokens"),
+    ({"seq_idx": [[0] * 5]}, "seq_idx", "token 3, the first of document 2, has the number 0, as"),
+    ({"seq_idx": [0, 0, 1, 2, 2]}, "seq_idx", "token 2, the last of document 1, has the number 1"),
+    ({"cu_seqlens_unpadded": [0, 2, 5]}, "cu_seqlens_unpadded", "the documents have 2, 3 tokens"),
+]
+
+
+@pytest.mark.parametrize(("field", "what", "words"), BESIDE)
+def test_what_stands_beside_the_borders_must_agree_with_them(field, what, words: str) -> None:
+    row = {**DOCUMENTS, "position_ids": PLACES, "cu_seqlens": ENDS}
+    (finding,) = check(**row, **field).findings
+    assert finding.what == what
+    assert words in finding.words
+    right = {"cu_seqlens_kv": ENDS, "max_length_q": 3, "max_length_k": 9}
+    assert check(**row, **right, seq_idx=[4, 4, 4, 0, 0], cu_seqlens_unpadded=ENDS).equal
+
+
+def test_what_no_border_depends_on_is_listed() -> None:
+    batch = {"position_ids": PLACES, "cu_seqlens": ENDS, "num_items_in_batch": 3, "loss_mask": [1]}
+    report = check(**DOCUMENTS, **batch)
+    assert report.equal
+    assert report.notes == ("not judged: num_items_in_batch, loss_mask; no border depends on them",)
+
+
+def test_positions_that_start_over_are_no_border_unless_it_is_said() -> None:
+    """Without any mask. Beside a row of 1 nothing is said: no model goes by positions then."""
+    report = check(**DOCUMENTS, position_ids=PLACES)
+    assert report.findings[0].name == CAUSAL
+    assert "give restarts=True" in report.notes[0]
+    assert check(**DOCUMENTS, position_ids=PLACES, restarts=True).equal
+    assert check(**DOCUMENTS, position_ids=PLACES, attention_mask=[1] * 5).notes == ()
+
+
+def test_borders_are_judged_as_the_mask_that_they_stand_for() -> None:
+    """Random segments: the same findings, and the same note of tokens of no prompt."""
+    draw = random.Random(0)
+    names = set()
+    for _ in range(150):
+        lengths = [draw.randint(1, 3) for _ in range(draw.randint(1, 3))]
+        T = sum(lengths) + draw.choice([0, 0, 1, 2])
+        segments = [draw.choice([0, 0, 0, 1, 2]) for _ in range(T)]
+        if draw.random() < 0.3:
+            segments = [0] * T
+        segments_T = torch.tensor(segments)
+        hidden = torch.tensor([draw.random() < 0.1 for _ in range(T)])
+        row: dict[str, Any] = {"documents": lengths, "position_ids": [0] * T}
+        row |= {"padding": "left"} if draw.random() < 0.5 else {}
+        mask = causal_mask(T) & (segments_T[:, None] == segments_T) & ~hidden
+        by_mask = check(**row, attention_mask=mask[None, None])
+        shown = (~hidden).long()
+        by_borders = check(**row, segment_ids=segments, attention_mask=shown)
+        assert by_borders.findings == by_mask.findings
+        assert by_borders.picture == by_mask.picture
+        if not hidden.any():
+            assert by_borders == by_mask
+        names |= {one.name for one in by_borders.findings if one.what == "mask"}
+    assert names >= {"", CAUSAL, PADDING_SHOWN, f"{CAUSAL}, and {PADDING_SHOWN}"}
+
+
+def test_borders_alone_need_no_mask_of_all_pairs() -> None:
+    """Right and wrong: in a row whose masks would take 2.5 GB, no function makes one."""
+    T = 16_384
+    row = {"documents": [T // 8] * 8, "position_ids": torch.arange(T // 8).repeat(8)}
+    row |= {"input_ids": [0] * T, "labels": [-100, *[0] * (T - 1)], "labels_are": "shifted"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("formats.causal_mask", "judging.causal_mask", "packing.within"):
+            patch.setattr(f"minise.lab.packing.{name}", None)
+        right = check(**row, cu_seqlens=[*range(0, T + 1, T // 8)])
+        wrong = check(**row, cu_seqlens=[0, T])
+    assert [one.name for one in right.findings] == ["a label crosses a border"]
+    assert right.findings[0].wrong == 8  # the last token's too
+    assert wrong.findings[0].name == CAUSAL
+    assert wrong.findings[0].wrong == T * T * 7 // 16
 
 
 def test_padding_between_documents_is_understood() -> None:
