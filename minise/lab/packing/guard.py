@@ -3,9 +3,12 @@ separate runs? docs/check.md says how it looks, and what it does not look at."""
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import sys
 import warnings
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,9 @@ from torch import Tensor, nn
 
 from minise.attention import within
 from minise.errors import InputError
-from minise.lab.packing.formats import Given, as_tree, need
+from minise.lab.packing.formats import Given, as_tree, depth_of, need
 from minise.lab.packing.judging import check
+from minise.lab.packing.packing import meant_parents
 from minise.layout import Layout
 from minise.verify.comparison import relative
 
@@ -24,29 +28,54 @@ ALONE = 3  # documents that run alone, at most
 ALLOWED = 2  # times the measured rounding; docs/check.md says why
 PATIENCE = 20  # looks at nothing packed, until it says so
 READ = {"input_ids": 2, "position_ids": 2, "attention_mask": 4}  # dimensions of each, at most
-KNOWN = READ | {"cu_seq_lens_q": 1, "cu_seq_lens_k": 1}
-UNUSED = ("labels", "num_items_in_batch", "logits_to_keep")
+KNOWN = READ | {"cu_seq_lens_q": 1, "cu_seq_lens_k": 1, "seq_idx": 2}
+# What logits do not depend on. With `fused_lm_head` a model of trl gives no logits, and without it
+# those of the same hidden states.
+UNUSED = ("labels", "num_items_in_batch", "logits_to_keep", "fused_lm_head")
+BORDERS = {"cu_seq_lens_q": "cu_seqlens", "cu_seq_lens_k": "cu_seqlens_k"}
 LIBRARIES = str(Path(torch.__file__).parents[1])
 
 
-def guard(model: nn.Module, on_mismatch: Any = "warn", every: int | None = None) -> Guard:
+def guard(
+    model: nn.Module,
+    on_mismatch: Any = "warn",
+    every: int | None = None,
+    documents: Any = None,
+) -> Guard:
     """Watch a model for packed rows that are not equal to separate runs. It looks at the first call
     that packs, again when rows grow longer than any before or the arguments are others, and, if
     `every` is a number, at one call of so many. model: any module that is called with
     input_ids=(batch, tokens), position_ids, attention_mask, by name or by place, is causal without
     a mask, and gives logits. on_mismatch: "warn", "raise" (RuntimeError), or a function(words,
-    again), where again() runs the call anew; what it returns, if not None, becomes the output. Else
-    raises InputError.
+    again), where again() runs the call anew; what it returns, if not None, becomes the output.
+    documents: what was meant, if the call itself may say it wrong: the number of tokens of each
+    document, a list for each row, or a function of the call's arguments by name that gives them.
+    Else raises InputError.
 
     Returns a `Guard`. longest: tokens of the longest row that was compared. compared: how many
     documents ran alone, 0 until something is packed; if it finds nothing packed 20 times, a warning
-    says so. remove(): takes it off the model.
+    says so. report(): in words what was compared and found, or why nothing was; it is printed to
+    stderr when the process ends. remove(): takes it off the model.
     """
     is_known = on_mismatch in ("warn", "raise") or callable(on_mismatch)
     need(is_known, "on_mismatch: give warn, raise, or a function")
     is_number = every is None or (type(every) is int and every > 0)
     need(is_number, "every: give a number of calls from 1, or None")
-    return Guard(model, on_mismatch, every)
+    is_meant = documents is None or callable(documents) or depth_of(documents) in (1, 2)
+    need(is_meant, "documents: give lengths, a list of them for each row, or a function")
+    made = Guard(model, on_mismatch, every, documents)
+    ALIVE.add(made)
+    return made
+
+
+ALIVE: weakref.WeakSet[Guard] = weakref.WeakSet()
+
+
+@atexit.register
+def print_reports() -> None:
+    """What each guard has to say, when the process ends: a progress bar may have hidden it."""
+    for one in ALIVE:
+        print(one.report(), file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -72,16 +101,21 @@ class Document:
 class Guard:
     """Watches a model: made by `guard`, which says what it holds."""
 
-    def __init__(self, model: nn.Module, on_mismatch: Any, every: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, on_mismatch: Any, every: int | None, documents: Any
+    ) -> None:
         self.longest = 1
         self.compared = 0
         self.calls = 0
+        self.passes = 0  # calls of which documents ran alone
+        self.mismatches: list[str] = []
         self.unpacked = 0  # looks since something packed was seen
         self.longest_of: dict[frozenset[Any], int] = {}  # by the kinds of arguments
         self.refusals: set[str] = set()
         self.on_mismatch = on_mismatch
         self.is_acting = False  # on_mismatch may call the model
         self.every = every
+        self.documents = documents
         self.inner: Any = getattr(model, "_orig_mod", model)  # what torch.compile wraps
         hook: Any = torch.compiler.disable(self._hook)
         self.remove = model.register_forward_hook(hook, with_kwargs=True).remove
@@ -99,6 +133,7 @@ class Guard:
             return None
         if not words:
             return None
+        self.mismatches.append(f"call {self.calls}: {words}")
         if callable(self.on_mismatch):
             self.is_acting = True
             try:
@@ -109,6 +144,24 @@ class Guard:
             raise RuntimeError(words)
         warn(words)
         return None
+
+    def report(self) -> str:
+        """How many calls were compared, and what was found, or why nothing was."""
+        if self.mismatches:
+            found = f"{len(self.mismatches):,} NOT equal to separate runs. {self.mismatches[0]}"
+        elif self.passes:
+            found = "all equal to separate runs, within rounding"
+        elif not self.calls:
+            found = "the model was not called"
+        elif self.refusals:
+            found = "no verdict"
+        else:
+            found = "nothing packed was seen"
+        compared = f"{self.passes:,} of {self.calls:,} calls compared"
+        lines = [f"guard: {compared} ({self.compared:,} documents): {found}"]
+        for refusal in sorted(self.refusals):
+            lines.append(f"  not compared: {refusal}")
+        return "\n".join(lines)
 
     def named(self, args: Any, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name. One that is given by its place has that of `forward`."""
@@ -140,8 +193,10 @@ class Guard:
         call = readable(given)
         rows = []
         documents = []
-        if not is_unpacked(call):
-            rows = [read_row(call, number) for number in range(len(call["input_ids"]))]
+        if self.documents is not None or not is_unpacked(call):
+            meant = self.meant(given, len(call["input_ids"]))
+            for number, lengths in enumerate(meant):
+                rows.append(read_row(call, number, lengths))
         for number, row in enumerate(rows):
             for tokens in row.meant.paths():
                 if len(tokens) < T:
@@ -158,6 +213,7 @@ class Guard:
         if any(getattr(module, "gradient_checkpointing", False) for module in training):
             call["use_cache"] = False  # as in training; with a cache, transformers masks otherwise
         step = max(1, len(documents) // ALONE)
+        self.passes += 1
         try:
             self.inner.eval()
             packed = self.run(call)
@@ -170,6 +226,17 @@ class Guard:
             for module in training:
                 module.training = True
         return ""
+
+    def meant(self, given: Mapping[str, Any], count: int) -> list[Any]:
+        """The lengths of the documents of each row, as the user says; None: as the row does."""
+        if self.documents is None:
+            return [None] * count
+        lengths = self.documents(given) if callable(self.documents) else self.documents
+        if depth_of(lengths) == 1:
+            lengths = [lengths]
+        fits = len(lengths) == count
+        need(fits, f"documents: has lengths for {len(lengths)} rows; the call has {count}")
+        return list(lengths)
 
     def count_unpacked(self) -> None:
         self.unpacked += 1
@@ -224,7 +291,9 @@ class Guard:
     def run(self, call: dict[str, Any]) -> Tensor:
         """The logits of a call, past the hooks of the module."""
         output = self.inner.forward(**call)
-        logits: Tensor = output if isinstance(output, Tensor) else output[0]
+        logits = output if isinstance(output, Tensor) else output[0]
+        is_table = isinstance(logits, Tensor) and logits.shape[:2] == call["input_ids"].shape
+        need(is_table, "the model gives no logits or hidden states of all tokens")
         return logits
 
 
@@ -248,6 +317,8 @@ def readable(given: dict[str, Any]) -> dict[str, Any]:
         is_word = isinstance(value, bool | int | str)
         need(is_known or is_word, f"{name}: no document alone has it")
         call[name] = value
+    if given.get("fused_lm_head"):
+        call["use_cache"] = False  # as trl does then
     return call
 
 
@@ -262,15 +333,17 @@ def is_unpacked(call: dict[str, Any]) -> bool:
     return positions is None or bool((positions.diff() == 1).all())
 
 
-def read_row(call: dict[str, Any], number: int) -> PackedRow:
-    """A row of a call. Its tree is what the mask says; where positions disagree, what they say."""
+def read_row(call: dict[str, Any], number: int, lengths: Any) -> PackedRow:
+    """A row of a call. lengths: of its documents, if the user says them. Else its tree is what the
+    mask says; where positions disagree, what they say."""
     fields: dict[str, Any] = {}
-    for name in READ:
+    for name in (*READ, "seq_idx"):
         if name in call:
             rows = call[name]
             fields[name] = rows[number % len(rows)]  # one may stand for all
-    if "cu_seq_lens_q" in call:
-        fields["cu_seqlens"] = call["cu_seq_lens_q"]
+    for name, field in BORDERS.items():
+        if name in call:
+            fields[field] = call[name]
     mask = fields.get("attention_mask")
     if mask is None:
         fields["restarts"] = "cu_seqlens" not in fields
@@ -278,6 +351,9 @@ def read_row(call: dict[str, Any], number: int) -> PackedRow:
         fields["mask_is"] = "segments"
     given = Given(fields, len(fields["input_ids"]))
     real = ~given.hidden
+    if lengths is not None:
+        parents = meant_parents({"documents": lengths, "input_ids": fields["input_ids"]})
+        return PackedRow(fields, parents, as_tree(parents), window=None)
     positions = given.positions[0]
     before = last_before(given.mask & real)
     follows = real & (before >= 0)

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 import minise
+from minise.lab.packing.guard import print_reports
 from minise.layout import causal_mask
 
 transformers = pytest.importorskip("transformers")
@@ -144,6 +145,7 @@ def test_a_mismatch_warns_raises_or_falls_back() -> None:
         ({"every": 0}, "every: give a number of calls from 1"),
         ({"every": True}, "every: give a number of calls from 1"),
         ({"every": 2.0}, "every: give a number of calls from 1"),
+        ({"documents": 5}, "documents: give lengths, a list of them"),
     ],
 )
 def test_unusable_options_are_refused(options: dict[str, Any], words: str) -> None:
@@ -260,3 +262,68 @@ def test_checkpointing_in_training_is_kept() -> None:
     watch = minise.guard(made, "raise")
     made(input_ids=IDS, position_ids=PLACES)
     assert watch.compared == 3
+
+
+BATCH = {"labels": IDS, "seq_idx": OF[None].int(), "max_length_q": 9, "fused_lm_head": True}
+
+
+def test_what_trl_gives_is_compared() -> None:
+    """Beside the borders a number for each document, and no logits where the head is fused."""
+
+    class Fused(type(model("llama"))):  # type: ignore[misc]
+        def forward(self, *args: Any, fused_lm_head: bool = False, **given: Any) -> Any:
+            output = super().forward(*args, **given)
+            return {"loss": output.loss} if fused_lm_head else output
+
+    made = model("llama")
+    made.__class__ = Fused
+    borders = {"cu_seq_lens_q": torch.tensor(ENDS), "cu_seq_lens_k": torch.tensor(ENDS)}
+    flat = RIGHT | BATCH | borders | {"attention_mask": None}
+    watch = minise.guard(made, "raise")
+    made(**flat)
+    equal = "all equal to separate runs, within rounding"
+    assert watch.report() == f"guard: 1 of 1 calls compared (3 documents): {equal}"
+    with pytest.raises(RuntimeError, match="packed is not equal to separate"):
+        # With a cache transformers makes one document of a row.
+        made(**flat | {"use_cache": True, "fused_lm_head": False})
+    assert "2 of 2 calls compared (4 documents): 1 NOT equal" in watch.report()
+    assert "call 2: packed is not equal to separate" in watch.report()
+
+
+def test_what_was_meant_is_compared_where_the_call_says_it_wrong() -> None:
+    """Positions that run on look like one document, and a border off by one like two others."""
+    lengths = torch.tensor(ENDS).diff().tolist()
+    on = RIGHT | {"attention_mask": None, "position_ids": torch.arange(T)[None]}
+    off = torch.arange(T) - torch.tensor([0, 6, 14, 18])[(OF - (PLACES[0] == 0).int()).clamp(0)]
+    off = RIGHT | {"attention_mask": None, "position_ids": off.clamp(min=0)[None]}
+    by_call = {"documents": lambda call: [lengths] * len(call["input_ids"])}
+    for told in ({"documents": lengths}, {"documents": [lengths]}, by_call):
+        for wrong in (on, off):
+            seen: list[str] = []
+            made = model("llama")
+            watch = minise.guard(made, lambda words, again, seen=seen: seen.append(words), **told)
+            made(**wrong)
+            (words,) = seen
+            assert "25 tokens, 4 separate prompts: NOT equal" in words
+            watch.remove()
+            watch = minise.guard(made, "raise", **told)
+            made(**RIGHT)
+            assert watch.compared == 3
+    watch = minise.guard(model("llama"), documents=[[5], [5]])
+    with pytest.raises(minise.InputError, match="documents: has lengths for 2 rows; the call has"):
+        watch.look(RIGHT)
+
+
+def test_a_report_says_why_nothing_was_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    made = model("llama")
+    watch = minise.guard(made)
+    assert watch.report().endswith("0 of 0 calls compared (0 documents): the model was not called")
+    made(input_ids=IDS)
+    assert watch.report().endswith(": nothing packed was seen")
+    with pytest.warns(UserWarning, match="no verdict"):
+        made(**LOST, pixel_values=torch.ones(1))
+    first, second = watch.report().splitlines()
+    assert first.endswith("0 of 2 calls compared (0 documents): no verdict")
+    assert second == "  not compared: pixel_values: no document alone has it"
+    print_reports()
+    assert watch.report() in capsys.readouterr().err
