@@ -14,7 +14,7 @@ from minise.lab.evaluation.folder import LEFT_OUT, samples_path
 from minise.lab.evaluation.peak import Measured
 from minise.lab.evaluation.pipeline import answers
 from minise.lab.evaluation.request import Run
-from minise.lab.evaluation.rows import read_answers
+from minise.lab.evaluation.rows import read_rows
 from minise.lab.methods.writes_first import WritesFirst
 from minise.lm import LocalModel
 from minise.method import Method
@@ -54,7 +54,7 @@ def left(lm: LanguageModel, run: Run, folder: Path) -> Iterator[Left]:
             method = task.methods[variant.name]
             if not isinstance(method, Method):
                 continue  # it is fitted later, on the answers of others
-            done = read_answers(samples_path(folder, task.name, variant.name, run.shard))
+            done = read_rows(samples_path(folder, task.name, variant.name, run.shard))
             questions = task.questions[i::n][len(done) :]
             try:
                 model = model_for(lm, variant, run.peak)

@@ -12,7 +12,7 @@ from minise.lab.evaluation import folder as files
 from minise.lab.evaluation.facts import RunFacts, TaskFacts, at, read_facts
 from minise.lab.evaluation.metrics import difference, holm, measure
 from minise.lab.evaluation.request import hash_of
-from minise.lab.evaluation.rows import key_of, line_of, read_answers
+from minise.lab.evaluation.rows import LeftOut, key_of, left_out_words, line_of, read_rows
 from minise.lab.files import write_file
 from minise.lab.methods.fitted import Fitted, in_order
 from minise.lab.methods.registry import make_method
@@ -125,17 +125,23 @@ def read_task(folder: Path, task: str, facts: TaskFacts, shards: int) -> tuple[B
         if reasons:
             left_out.append(reasons[0])
         else:
-            done[name] = read_shards(paths, facts)
+            rows = read_shards(paths, facts)
+            answers = [row for row in rows if isinstance(row, SavedAnswer)]
+            missing = left_out_words(rows)
+            if missing:
+                left_out.append(f"{task}, {name}: {missing}")
+            if answers:
+                done[name] = answers
     return done, left_out
 
 
-def read_shards(paths: Sequence[Path], facts: TaskFacts) -> list[SavedAnswer]:
-    """The answers of one method to one task, in the order of the questions, which were dealt by
-    striding."""
+def read_shards(paths: Sequence[Path], facts: TaskFacts) -> list[SavedAnswer | LeftOut]:
+    """The answers of one method to one task, or why there is none, in the order of the questions,
+    which were dealt by striding."""
     n = len(paths)
     parts = []
     for i, path in enumerate(paths):
-        part = read_answers(path)
+        part = read_rows(path)
         wanted = len(range(i, facts.questions, n))
         if len(part) != wanted:
             shard = f" --shard {i}/{n}" if n > 1 else ""
@@ -176,10 +182,20 @@ def fit(
             missing = [need for need in needs if need not in done]
             if missing:
                 raise Unsuited(f"it needs {missing[0]}, which is left out")
-            done[name] = methods[name].fit({need: done[need] for need in needs})
+            done[name] = methods[name].fit(common({need: done[need] for need in needs}))
         except Unsuited as error:
             left_out.append(f"{files.LEFT_OUT}{task}-{name}: {one_line(error)}")
     return left_out
+
+
+def common(answers: ByMethod) -> ByMethod:
+    """The answers to questions that no method leaves out."""
+    keys = [{key_of(answer) for answer in of_method} for of_method in answers.values()]
+    shared = set.intersection(*keys)
+    found = {}
+    for name, of_method in answers.items():
+        found[name] = [answer for answer in of_method if key_of(answer) in shared]
+    return found
 
 
 def within_run(answers: dict[str, ByMethod]) -> dict[str, list[dict[str, Any]]]:

@@ -1,11 +1,13 @@
 """The lines of a samples file: the answers of one method to one task (docs/evaluation.md)."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from minise.commands.ask import standard_error
+from minise.errors import quote
 from minise.lab.data.asked import Asked, ClusteredQuestion
 from minise.lab.data.kinds import from_object, with_parts
 from minise.lab.evaluation.lines import read_lines
@@ -27,6 +29,18 @@ REMADE = (
     *("prediction", "probabilities", "scores"),
 )
 WHERE_KEPT = ("peak_bytes", "groups", "notes", "question", "choices")  # others may be null
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A question to which there is no answer, and why. Its line stands where that of its answer
+    would."""
+
+    id: str
+    seed: int
+    question_hash: str
+    answer: int | None
+    left_out: str
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,7 @@ def saved(
     )
 
 
-def key_of(answer: SavedAnswer) -> Key:
+def key_of(answer: SavedAnswer | LeftOut) -> Key:
     """Which question it answers."""
     return answer.seed, answer.id, answer.question_hash, answer.answer
 
@@ -105,12 +119,42 @@ def line_of(answer: SavedAnswer) -> dict[str, Any]:
     return line
 
 
+def row_of(line: Any) -> SavedAnswer | LeftOut:
+    """What a line holds. Raises InputError for what is neither."""
+    if isinstance(line, dict) and "left_out" in line:
+        return from_object(LeftOut, line)
+    return answer_of(line)
+
+
 def answer_of(line: Any) -> SavedAnswer:
     """The answer that a line holds. Raises InputError for what is none."""
     return from_object(SavedAnswer, with_parts(line, "groups", SavedGroup))
 
 
+def read_rows(path: Path) -> list[SavedAnswer | LeftOut]:
+    """The answers of a file and the questions that were left out, none if there is no file. Raises
+    InputError for a line that is no answer."""
+    return read_lines(path, row_of)
+
+
 def read_answers(path: Path) -> list[SavedAnswer]:
-    """The answers of a file, none if there is no file. Raises InputError for a line that is no
-    answer."""
-    return read_lines(path, answer_of)
+    """The answers alone."""
+    return [row for row in read_rows(path) if isinstance(row, SavedAnswer)]
+
+
+def left_out(asked: Asked, why: str) -> LeftOut:
+    """A question to which a model gives no answer."""
+    question = asked.question
+    return LeftOut(question.id, asked.seed, question.content_hash, question.answer, why)
+
+
+def left_out_words(rows: Sequence[SavedAnswer | LeftOut], most: int = 5) -> str:
+    """How many questions are left out, which, and why the first; empty if none is."""
+    missing = [row for row in rows if isinstance(row, LeftOut)]
+    if not missing:
+        return ""
+    names = [quote(row.id, 40) for row in missing[:most]]
+    if len(missing) > most:
+        names.append("...")
+    of = f"{len(missing):,} of {len(rows):,} questions are left out ({', '.join(names)})"
+    return f"{of}: {missing[0].left_out}"

@@ -11,7 +11,7 @@ joins them.
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -30,13 +30,16 @@ from minise.lab.evaluation.rows import (
     beginning,
     key_of,
     key_of_question,
+    left_out,
+    left_out_words,
     line_of,
-    read_answers,
+    read_rows,
     saved,
 )
 from minise.lab.evaluation.texts import KeptTexts
 from minise.lab.files import read_file, write_file
 from minise.lab.methods.writes_first import Texts, WritesFirst
+from minise.lab.serving import LabelsMissing
 from minise.lm import LocalModel
 from minise.method import Method, ask
 from minise.prompts import LanguageModel
@@ -71,9 +74,12 @@ def evaluate(lm: LanguageModel, run: Run, folder: Path, tell: Callable[[str], No
                     model = model_for(lm, variant, run.peak)
                     append_answers(path, model, method, task.questions[i::n], keep, texts)
                 except Unsuited as error:
-                    left_out = f"{LEFT_OUT}{one_line(error)}"
-                    write_file(reason, left_out)
-                    tell(left_out)
+                    why = f"{LEFT_OUT}{one_line(error)}"
+                    write_file(reason, why)
+                    tell(why)
+                missing = left_out_words(read_rows(path))
+                if missing:
+                    tell(f"{task.name}, {variant.name}: {missing}")
 
 
 def try_own(lm: LanguageModel, run: Run, folder: Path) -> None:
@@ -82,7 +88,7 @@ def try_own(lm: LanguageModel, run: Run, folder: Path) -> None:
     first = {task.name: task.questions[run.shard[0]] for task in run.tasks}
     for one in left(lm, run, folder):
         if ":" in one.text and one.questions[0] == first[one.task]:
-            with suppress(Unsuited):  # said when it is its turn
+            with suppress(Unsuited, LabelsMissing):  # said when it is its turn
                 for answered in answers(one.model, one.method, one.questions[:1]):
                     json.dumps(line_of(saved(answered, run.keep, one.model.engine)))
 
@@ -97,7 +103,7 @@ def append_answers(
 ) -> None:
     """Write a line for each question that has none. Each is on the disk before the next pass."""
     title = shorten(path.stem.removeprefix("samples-"), 60)
-    kept = read_answers(path)
+    kept = read_rows(path)
     done = len(kept)
     asked_before = [key_of(answer) for answer in kept]
     if asked_before != [key_of_question(asked) for asked in questions[:done]]:
@@ -110,12 +116,18 @@ def append_answers(
             if isinstance(lm, Measured):
                 # A first pass also reads the weights from their files.
                 ask(lm, method, questions[done].question)
-            for answered in answers(lm, method, questions, done, texts):
-                peak_bytes = lm.peak_bytes if isinstance(lm, Measured) else None
-                answer = saved(answered, keep, lm.engine, peak_bytes)
-                append_line(file, line_of(answer))
-                done += 1
-                bar.update()
+            while done < len(questions):
+                try:
+                    for answered in answers(lm, method, questions, done, texts):
+                        peak_bytes = lm.peak_bytes if isinstance(lm, Measured) else None
+                        answer = saved(answered, keep, lm.engine, peak_bytes)
+                        append_line(file, line_of(answer))
+                        done += 1
+                        bar.update()
+                except LabelsMissing as error:  # of the next question
+                    append_line(file, asdict(left_out(questions[done], one_line(error))))
+                    done += 1
+                    bar.update()
         except InputError as error:  # also Unsuited
             where = f"question {quote(questions[done].question.id, 40)}"
             raise type(error)(f"{title}, {where}: {error} (answers so far are kept)") from error

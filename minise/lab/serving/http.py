@@ -44,7 +44,7 @@ class Misread(ValueError):
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpAnswer:
     """An answer as it was sent. later: seconds after which the server wants to be asked again."""
 
     status: int
@@ -101,7 +101,7 @@ class Http:
             time.sleep(pause)
             wait = min(2 * wait, 30.0)
 
-    def read(self, path: str, reply: Reply) -> Any:
+    def read(self, path: str, reply: HttpAnswer) -> Any:
         """The JSON of an answer. Raises InputError for none, and for a status that stays."""
         if 300 <= reply.status < 400:
             where = self.heard(reply.location)
@@ -118,7 +118,7 @@ class Http:
         except (ValueError, RecursionError):
             raise self.refused(f"{path} answers no JSON; is it a server of models?") from None
 
-    def exchange(self, path: str, body: Any) -> Reply:
+    def exchange(self, path: str, body: Any) -> HttpAnswer:
         """One request. The answer is not unpacked: its size is what is sent."""
         method = "GET" if body is None else "POST"
         content = bytearray()
@@ -133,7 +133,7 @@ class Http:
                     what = f"answers more than {most}; is it a server of models?"
                     raise self.refused(f"{path} {what}")
         later = reply.headers.get("Retry-After", "0")
-        return Reply(
+        return HttpAnswer(
             status=reply.status_code,
             content=bytes(content),
             later=float(later) if later.isdecimal() else 0.0,

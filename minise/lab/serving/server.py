@@ -1,8 +1,9 @@
-"""A model that a server runs: vLLM, SGLang, llama.cpp, or any that speaks OpenAI's completions.
+"""A model that a server runs: vLLM, SGLang, llama.cpp, or any that speaks OpenAI's completions, of
+texts or of chats.
 
 Each prompt is asked for one token, and of that token the log-probabilities of the labels are read:
 they differ from logits by one constant. No label is taken for impossible because it is not among
-the most probable tokens: the prompt is asked again with more of them, or the question is refused.
+the most probable tokens: the prompt is asked again with more of them, or the question is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 from minise.errors import InputError, quote
 from minise.lab.data.kinds import OBJECT, TEXT, WHOLE, Kind, list_of, number_from, whole_from
-from minise.lab.serving import say
+from minise.lab.serving import LabelsMissing, say
 from minise.lab.serving.http import KEY, Http, Misread, Refused
 from minise.loading.checkpoint import Elsewhere
 from minise.loading.source import find_folder
@@ -64,10 +65,11 @@ POSITIONS = whole_from(2, 10**9)
 VOCABULARY = whole_from(1, 10**9)
 SLOTS = whole_from(1, 10**6)
 LOG_PROBABILITY = number_from(LEAST, 1e-3)
+LOGARITHM = number_from(-1e9, 1e-3)  # some write -9999 for what is hardly possible
 
 
 @dataclass(frozen=True)
-class Reply:
+class LabelValues:
     """What a server says after a prompt. found: values by token id. given: of how many tokens.
     counted: how many it counts in the prompt, if it says so."""
 
@@ -77,7 +79,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ServerFacts:
     """What a server says of its model. kind: a key of SPEAK. positions: tokens of the longest
     prompt and the token after it. vocabulary, dtype: None where it does not say. at_once: requests
     that it takes at once."""
@@ -91,24 +93,31 @@ class Facts:
 
 
 class Server(Http):
-    """A server of one model."""
+    """A model of a server. url: of the server, or of one of PATHS there, which then is asked.
+    wanted: the model's name there; empty: the first."""
 
-    def __init__(self, url: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, url: str, tokenizer: Tokenizer, wanted: str = "") -> None:
+        self.form: str | None = None  # a key of SPEAK, if the address names it
+        for path, form in PATHS.items():
+            if url.endswith(path):
+                url = url.removesuffix(path)
+                self.form = form
         super().__init__(url)
         self.tokenizer = tokenizer
+        self.wanted = wanted
         try:
             self.facts = self.read_facts()
         except Misread as error:
             what = f"does not say what it runs ({error})"
             raise self.refused(f"{what}; is it a server of models?") from None
 
-    def read_facts(self) -> Facts:
+    def read_facts(self) -> ServerFacts:
         models = self.field(self.request("/v1/models", patience=AT_START), "data", MODELS)
-        raw = models[0]
+        raw = self.chosen(models)
         owner = self.field(raw, "owned_by", or_nothing(TEXT))
-        kind = owner if owner in SPEAK else "openai"
+        kind = self.form or (owner if owner in OWNERS else "openai")
         at_once = REQUESTS_AT_ONCE
-        if kind == "llamacpp":
+        if owner == "llamacpp":
             props = self.request("/props", patience=AT_START)
             at_once = self.field(props, "total_slots", SLOTS)
             settings = self.field(props, "default_generation_settings", OBJECT)
@@ -117,7 +126,7 @@ class Server(Http):
             positions = self.field(raw, "max_model_len", or_nothing(POSITIONS)) or 1_000_000
         more = self.field(raw, "meta", or_nothing(OBJECT)) or {}
         dtype = self.field(more, "ftype", or_nothing(NAME))
-        return Facts(
+        return ServerFacts(
             model=self.field(raw, "id", NAME),
             kind=kind,
             positions=positions,
@@ -126,6 +135,20 @@ class Server(Http):
             at_once=at_once,
         )
 
+    def chosen(self, models: list[Any]) -> Any:
+        """The model that is wanted, or the first one."""
+        names = [self.field(model, "id", NAME) for model in models]
+        shown = ", ".join(self.hide(name) for name in names[:20])
+        if not self.wanted:
+            if len(names) > 1:
+                how = f"name another as server:{self.url}#NAME"
+                say(f"{self.url} has {shown}: the first is asked; {how}")
+            return models[0]
+        for name, model in zip(names, models, strict=True):
+            if name == self.wanted:
+                return model
+        raise self.refused(f"has no model {quote(self.wanted)}; it has {shown}")
+
     def check_tokenizer(self) -> bool:
         """Refuse a tokenizer that is not the model's, as far as the server says. Whether it
         tokenised texts."""
@@ -133,7 +156,7 @@ class Server(Http):
         here = self.tokenizer.backend.get_vocab_size()
         if there is not None and abs(there - here) > PADDED * there:
             raise self.other_tokenizer(f"has {here:,} tokens, and the served model {there:,}")
-        if self.facts.kind == "openai":
+        if self.facts.kind in PATHS.values():
             return False
         for text in COMPARED:
             body = {"model": self.facts.model, "prompt": text, "add_special_tokens": False}
@@ -182,7 +205,15 @@ class Server(Http):
         if missing:
             label = quote(self.tokenizer.decode(missing[:1]))
             what = f"the label {label} is not among the {reply.given} tokens that it gives"
-            raise self.refused(f"{what}; ask fewer choices at once, or use vLLM or llama.cpp")
+            there = []
+            for token in columns:
+                if token in reply.found and LOG_PROBABILITY.holds(reply.found[token]):
+                    name = quote(self.tokenizer.decode([token]))
+                    there.append(f"{name} {math.exp(reply.found[token]):.1%}")
+            read = ", ".join(there) or "none"
+            remedy = "ask fewer choices at once, or use vLLM or llama.cpp"
+            words = str(self.refused(f"{what}; read were {read}; {remedy}"))
+            raise LabelsMissing(words)
         values: dict[int, float] = {}
         for token in columns:
             value = reply.found[token]
@@ -197,7 +228,7 @@ class Server(Http):
         return values
 
 
-def vllm(server: Server, ids: list[int], columns: list[int]) -> Reply:
+def vllm(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
     """https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html. A version from before
     logprob_token_ids (github.com/vllm-project/vllm/pull/43463) gives the most probable tokens."""
     body = {
@@ -219,7 +250,7 @@ def vllm(server: Server, ids: list[int], columns: list[int]) -> Reply:
     if not any(name.startswith("token_id:") for name in top):
         raise Misread("it names tokens by their texts")
     usage = server.field(answer, "usage", OBJECT)
-    return Reply(found, len(top), server.field(usage, "prompt_tokens", WHOLE))
+    return LabelValues(found, len(top), server.field(usage, "prompt_tokens", WHOLE))
 
 
 def likely_tokens(server: Server, answer: Any) -> dict[str, Any]:
@@ -230,7 +261,7 @@ def likely_tokens(server: Server, answer: Any) -> dict[str, Any]:
     return dict(top)
 
 
-def sglang(server: Server, ids: list[int], columns: list[int]) -> Reply:
+def sglang(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
     """https://docs.sglang.ai/basic_usage/sampling_params.html. An entry is [value, id, text]."""
     body = {
         "input_ids": ids,
@@ -245,7 +276,7 @@ def sglang(server: Server, ids: list[int], columns: list[int]) -> Reply:
         if not isinstance(entry, list) or len(entry) < 2:
             raise Misread("output_token_ids_logprobs holds what is no [value, id, text]")
         put(found, entry[1], entry[0])
-    return Reply(found, len(found), server.field(about, "prompt_tokens", WHOLE))
+    return LabelValues(found, len(found), server.field(about, "prompt_tokens", WHOLE))
 
 
 def put(found: dict[int, Any], token: Any, value: Any) -> None:
@@ -257,7 +288,7 @@ def put(found: dict[int, Any], token: Any, value: Any) -> None:
     found[token] = value
 
 
-def llamacpp(server: Server, ids: list[int], columns: list[int]) -> Reply:
+def llamacpp(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
     """https://github.com/ggml-org/llama.cpp/tree/master/tools/server. Without post_sampling_probs
     the values are those before any sampler. If the token drawn is a part of a character, an answer
     has none: then another is drawn. If a label is missing, more tokens are asked for."""
@@ -284,10 +315,10 @@ def llamacpp(server: Server, ids: list[int], columns: list[int]) -> Reply:
         if found.keys() >= set(columns) or len(found) < body["n_probs"]:
             break
         body["n_probs"] *= 50
-    return Reply(found, len(found), server.field(answer, "tokens_evaluated", WHOLE))
+    return LabelValues(found, len(found), server.field(answer, "tokens_evaluated", WHOLE))
 
 
-def openai(server: Server, ids: list[int], columns: list[int]) -> Reply:
+def openai(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
     """OpenAI's completions: text goes out, and tokens come back by their texts. The server adds the
     special tokens at the beginning itself."""
     tokenizer = server.tokenizer
@@ -301,7 +332,14 @@ def openai(server: Server, ids: list[int], columns: list[int]) -> Reply:
         **RAW,
     }
     answer = server.request("/v1/completions", body)
-    top = likely_tokens(server, answer)
+    (choice,) = server.field(answer, "choices", one(OBJECT))
+    logprobs = server.field(choice, "logprobs", OBJECT)
+    if "content" in logprobs:  # llama.cpp gives them as in a chat
+        top = {}
+        for entry in tokens_of_chat(server, logprobs):
+            top[server.field(entry, "token", TEXT)] = entry.get("logprob")
+    else:
+        top = likely_tokens(server, answer)
     before = len(tokenizer.decode(ids))
     found = {}
     for token in columns:
@@ -310,10 +348,54 @@ def openai(server: Server, ids: list[int], columns: list[int]) -> Reply:
             found[token] = top[text]
     usage = server.field(answer, "usage", or_nothing(OBJECT)) or {}
     counted = server.field(usage, "prompt_tokens", or_nothing(WHOLE))
-    return Reply(found, len(top), counted)
+    return LabelValues(found, len(top), counted)
 
 
-SPEAK = {"vllm": vllm, "sglang": sglang, "llamacpp": llamacpp, "openai": openai}
+def chat(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
+    """OpenAI's chat completions: the prompt is the user's message, and the server adds its chat
+    template. An answer begins with "A" or with " A": their probabilities are added."""
+    tokenizer = server.tokenizer
+    special = tokenizer.encode([""])[0]
+    has_special = ids[: len(special)] == special
+    text = tokenizer.decode(ids[len(special) :] if has_special else ids)
+    body = {
+        "model": server.facts.model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 1,
+        "logprobs": True,
+        "top_logprobs": LIKELY_TOKENS,
+        **RAW,
+    }
+    answer = server.request("/v1/chat/completions", body)
+    (choice,) = server.field(answer, "choices", one(OBJECT))
+    logprobs = server.field(choice, "logprobs", or_nothing(OBJECT))
+    if not logprobs or not logprobs.get("content"):
+        how = f"if it has completions too, give server:{server.url}/v1/completions"
+        raise server.refused(f"gives no log-probabilities of chats; {how}")
+    top = tokens_of_chat(server, logprobs)
+    found: dict[int, Any] = {}
+    for token in columns:
+        label = tokenizer.decode([token]).strip()
+        total = 0.0
+        for entry in top:
+            value = server.field(entry, "logprob", LOGARITHM)
+            if server.field(entry, "token", TEXT).strip() == label:
+                total += math.exp(value)
+        if total > 0:
+            found[token] = math.log(total)
+    return LabelValues(found, len(top), None)
+
+
+def tokens_of_chat(server: Server, logprobs: Any) -> list[Any]:
+    """The most probable tokens of one that was drawn, each with its `token` and `logprob`."""
+    (drawn,) = server.field(logprobs, "content", one(OBJECT))
+    return list(server.field(drawn, "top_logprobs", MODELS))
+
+
+OWNERS = {"vllm": vllm, "sglang": sglang, "llamacpp": llamacpp}  # by what a server says of itself
+# By the path in the address, of a server of any kind.
+PATHS = {"/v1/completions": "openai", "/v1/chat/completions": "chat"}
+SPEAK = {**OWNERS, "openai": openai, "chat": chat}
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,8 +435,8 @@ class ServedModel:
 def connect(asked: Elsewhere) -> ServedModel:
     """The model that a server has loaded. Raises InputError for an address that is none, a missing
     tokenizer, and settings that only weights have."""
-    url = asked.source
-    if not url.startswith(("http://", "https://")) or any(sign in url for sign in "@?#"):
+    url, _, wanted = asked.source.partition("#")
+    if not url.startswith(("http://", "https://")) or any(sign in url for sign in "@?"):
         raise InputError(f"give server:http://HOST:PORT without a key; set {KEY} to it instead")
     if asked.tokenizer is None:
         raise InputError(f"server:{url}: say whose tokens it reads; add --tokenizer FOLDER_OR_ID")
@@ -367,7 +449,7 @@ def connect(asked: Elsewhere) -> ServedModel:
         raise InputError("nothing is known of the bits of a server; leave --equal-bits out")
     folder, _ = find_folder(asked.tokenizer.removeprefix("transformers:"), asked.revision)
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
-    server = Server(url, tokenizer)
+    server = Server(url, tokenizer, wanted)
     facts = server.facts
     model = server.hide(facts.model)
     name = f"server:{Path(model).name if model.startswith('/') else model}"

@@ -64,7 +64,7 @@ def load(asked: Elsewhere) -> TransformersModel:
     model = load_weights(library, asked, folder, commit)
     config = model.config.get_text_config()
     name = f"transformers:{asked.source}"
-    packing = Packing(name)
+    packing = PackedSoFar(name)
     engine = asked.engine
     why = unknown_part(model)
     if why is not None:
@@ -72,7 +72,7 @@ def load(asked: Elsewhere) -> TransformersModel:
         engine = "separate" if engine in PACKED else engine
     return TransformersModel(
         name=name,
-        config=Facts(
+        config=ConfigFacts(
             config.model_type,
             config.vocab_size,
             getattr(config, "max_position_embeddings", None) or NO_LIMIT,
@@ -147,7 +147,7 @@ def load_weights(library: Any, asked: Elsewhere, folder: Path, commit: str | Non
 
 
 @dataclass(frozen=True)
-class Facts:
+class ConfigFacts:
     """What a `LocalModel` needs to know of a config."""
 
     model_type: str
@@ -243,7 +243,7 @@ def is_one_prompt(positions: Tensor, mask: Tensor) -> bool:
 
 
 @dataclass
-class Packing:
+class PackedSoFar:
     """Which passes of a model were found right. tokens: of the longest. longest_prompt: tokens of
     the longest prompt in any. given_up: it was wrong once, or has a part that is not known."""
 
@@ -281,7 +281,7 @@ class TransformersModel(LocalModel):
     prompts alone: the first one, and those that are much longer than any before. Other engines run
     as they are asked."""
 
-    packing: Packing = field(kw_only=True, repr=False)
+    packing: PackedSoFar = field(kw_only=True, repr=False)
 
     @torch.inference_mode()
     def hidden_at_ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:

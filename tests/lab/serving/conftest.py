@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from minise import load
 from minise.config import Config
 from minise.lab.serving import http
 from minise.model import Decoder
+from minise.rope import inverse_frequencies
 from tests.reference.support.tiny import FAMILIES, make_tokenizer, write_checkpoint
 
 # Whose rotary pairs lie in the file as in a checkpoint, and whose q, k and v have biases.
@@ -64,6 +66,52 @@ def write_gguf(path: Path, decoder: Decoder, config: Config) -> None:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config.num_hidden_layers)
     for name, x in decoder.state_dict().items():
         writer.add_tensor(names.get_name(name, (".weight", ".bias")), x.float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_shipped(path: Path, folder: Path) -> None:
+    """A shipped llama with its tokens, as llama.cpp reads it, in float32."""
+    gguf = pytest.importorskip("gguf")
+    lm = load(folder, dtype="float32")
+    config = lm.decoder.config
+    tokens = json.loads((folder / "tokenizer.json").read_text())
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_vocab_size(config.vocab_size)
+    ids = tokens["model"]["vocab"] | {one["content"]: one["id"] for one in tokens["added_tokens"]}
+    special = {one["content"] for one in tokens["added_tokens"]}
+    names = sorted(ids, key=ids.__getitem__)
+    kinds = gguf.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(names)
+    writer.add_token_types([kinds.CONTROL if one in special else kinds.NORMAL for one in names])
+    merges = tokens["model"]["merges"]
+    writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in merges])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template("{% for one in messages %}{{ one.content }}{% endfor %}")
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    half = config.head_dim // 2
+    for name, x in lm.decoder.state_dict().items():
+        x = x.float()
+        if name.endswith(("q_proj.weight", "k_proj.weight")):  # pairs lie side by side there
+            x = x.view(-1, 2, half, config.hidden_size).transpose(1, 2).reshape(x.shape)
+        writer.add_tensor(table.get_name(name, (".weight", ".bias")), x.numpy())
+    plain = config.rope_theta ** -(torch.arange(half).double() / half)
+    scaled = inverse_frequencies(config, torch.float64, torch.device("cpu"))
+    writer.add_tensor("rope_freqs.weight", (plain / scaled).float().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,15 +1,17 @@
 """llama.cpp's own server with a tiny model, beside the same weights here."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minise import LanguageModel, Question, load
+from minise.commands.cli import main
 from minise.engines import token_counts
 from minise.lab.data.tasks import Selection, load_tasks
 from minise.method import SelfEnsemble
-from tests.lab.serving.conftest import start_llamacpp, write_gguf
+from tests.lab.serving.conftest import start_llamacpp, write_gguf, write_shipped
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +72,50 @@ def test_its_cache_computes_what_a_tree_does(
     tree = token_counts(prompts.prefix, prompts.branches)["tree"]
     assert computed <= tree + len(branches)
     assert asked > 1.5 * computed
+
+
+# A table of questions, asked of llama.cpp's server with a shipped model and its tokens.
+
+SHIPPED = Path(__file__).parents[3] / "weights" / "tiny-llama"
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("shipped") / "tiny-llama.gguf"
+    write_shipped(path, SHIPPED)
+    return start_llamacpp(path)
+
+
+@pytest.mark.parametrize("path", ["", "/v1/completions", "/v1/chat/completions"])
+def test_a_table_of_twenty_questions_becomes_predictions(
+    shipped: Any, questions: list[Question], tmp_path: Path, path: str
+) -> None:
+    """By token ids, as texts, and as chats. What a form does not give is left out, and counted."""
+    table = tmp_path / "my.csv"
+    with table.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "question", "choice1", "choice2", "choice3", "choice4"])
+        for question in questions:
+            rows.writerow([question.id, question.text, *question.choices[:4]])
+    words = ["eval", "--task", str(table), "--method", "standard", "--tokenizer", str(SHIPPED)]
+    here = tmp_path / "here"
+    there = tmp_path / "there"
+    address = f"server:{shipped.listening_address}{path}"
+    assert main([*words[:-2], "--model", str(SHIPPED), "--dtype", "float32", "-o", str(here)]) == 0
+    assert main([*words, "--model", address, "-o", str(there)]) == 0
+    right = read_predictions(here)
+    read = read_predictions(there)
+    left_out = len(questions) - len(read)
+    report = (there / "report.md").read_text()
+    assert (f"{left_out} of 20 questions are left out" in report) == (left_out > 0)
+    assert len(read) >= 12
+    for name, row in read.items():
+        assert row["prediction"] == right[name]["prediction"]
+        # A chat also counts labels without a blank before them.
+        apart = abs(float(row["probability"]) - float(right[name]["probability"]))
+        assert apart < (0.02 if "chat" in path else 1e-3)
+
+
+def read_predictions(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "predictions.csv").open(newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}

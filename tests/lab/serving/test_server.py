@@ -1,5 +1,7 @@
 """Every server's forms, and every way in which one fails: no label is lost, and none made up."""
 
+import json
+import math
 import re
 import signal
 import subprocess
@@ -21,7 +23,7 @@ from minise.lab.evaluation.rows import read_answers
 from minise.lab.methods.cloze import Cloze
 from minise.lab.serving import http as serving
 from minise.method import SelfEnsemble, Standard, ask
-from tests.lab.serving.conftest import ANSWERS, Handler, Pretender
+from tests.lab.serving.conftest import ANSWERS, Handler, Pretender, chat_completion
 
 QUESTION = Question("Which is a bird?", ["wren", "trout", "oak", "ant", "quartz"])
 KEY = "sk-of-a-test"
@@ -114,8 +116,82 @@ def test_a_label_that_a_server_does_not_give_is_refused_by_name(
     pretend: Start, folder: Path, kind: str
 ) -> None:
     lm = connect(pretend(kind, gives=1), folder)
-    with pytest.raises(InputError, match=r'the label " [A-C]" is not among the \d+ tokens'):
+    words = r'the label " [A-C]" is not among the \d+ tokens that it gives; read were (" |none)'
+    with pytest.raises(InputError, match=words):
         ask(lm, SMALL, QUESTION)
+
+
+def test_a_question_whose_label_is_not_given_is_left_out_counted_and_named(
+    pretend: Start, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = pretend("openai", gives=4)
+    table = tmp_path / "my.csv"
+    table.write_text("id,question,choice1,choice2,choice3,choice4,choice5\n")
+    with table.open("a") as file:
+        for number in range(4):
+            last = "e" if number in (1, 3) else ""
+            file.write(f"q{number},Which {number}?,a,b,c,d,{last}\n")
+    output = tmp_path / "run"
+    words = ["eval", "--task", str(table), "--method", "standard,cyclic", "-o", str(output)]
+    words += ["--model", f"server:{server.url}", "--tokenizer", str(folder)]
+    for _ in range(2):  # the second time nothing is asked
+        assert main(words) == 0
+        said = capsys.readouterr()
+        assert '2 of 4 questions are left out ("q1", "q3"): ' in said.err
+        assert 'the label " E" is not among' in said.err
+        assert '2 of 4 questions are left out ("q1", "q3")' in (output / "report.md").read_text()
+        asked, _ = len(server.asked), server.asked.clear()
+    assert asked == 0
+    rows = (output / "predictions.csv").read_text().splitlines()
+    assert [row.split(",")[3] for row in rows[1:]] == ["q0", "q2"] * 2
+
+
+def test_one_of_several_models_is_chosen_by_its_name(
+    pretend: Start, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = pretend("vllm")
+    server.models = [server.model, {**server.model, "id": "my/lora"}]
+    lm = load(f"server:{server.url}#my/lora", tokenizer=folder)
+    assert lm.name == "server:my/lora"
+    ask(lm, Standard(), QUESTION)
+    assert server.asked[-1]["model"] == "my/lora"
+    assert connect(server, folder).name == "server:tiny.gguf"
+    assert "has /srv/tiny.gguf, my/lora: the first is asked; name another as" in (
+        capsys.readouterr().err
+    )
+    with pytest.raises(InputError, match='has no model "other"; it has /srv/tiny.gguf, my/lora'):
+        load(f"server:{server.url}#other", tokenizer=folder)
+
+
+def test_a_chat_is_asked_where_the_address_says_so(pretend: Start, folder: Path) -> None:
+    """The prompt is the user's message, and an answer may begin with a blank or not."""
+    server = pretend("openai")
+    lm = load(f"server:{server.url}/v1/chat/completions", tokenizer=folder)
+    both = {"A": -1.0, " A": -2.0, " B": -3.0, "C": -9999.0, " C": -1.5, "Ax": -0.9}
+
+    def answer(handler: Handler) -> bytes:
+        return json.dumps(chat_completion(both)).encode()
+
+    server.faults = [answer]
+    _, prompts = Standard().prompts(lm, Question("Which is a bird?", ["wren", "trout", "oak"]))
+    (read,) = lm.logits(prompts)
+    a, b, c = read.labels.exp().tolist()
+    assert a == pytest.approx(math.exp(-1) + math.exp(-2))
+    assert (b, c) == pytest.approx((math.exp(-3), math.exp(-1.5)))
+    (message,) = server.asked[0]["messages"]
+    assert message["role"] == "user"
+    assert message["content"].startswith("Which is a bird?\n(A) wren")
+    assert message["content"].endswith("Answer:")
+
+    def silent(handler: Handler) -> bytes:
+        said = chat_completion(both)
+        said["choices"][0]["logprobs"] = None
+        return json.dumps(said).encode()
+
+    server.faults = [silent]
+    way = f"gives no log-probabilities of chats; if it has completions too, give server:{server.url}"
+    with pytest.raises(InputError, match=re.escape(way)):
+        lm.logits(prompts)
 
 
 def status(code: int, text: str = "", **headers: str) -> Callable[[Handler], None]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from minise import LocalModel
-from minise.lab.serving.transformers import Facts, TransformersDecoder
+from minise.lab.serving.transformers import ConfigFacts, TransformersDecoder
 from minise.verify.verify import ABLATIONS, PACKED, SHARE, verify
 from tests.reference.verify.cases import SHORT
 
@@ -25,7 +25,7 @@ class TestAnotherLibrary:
         draw = torch.Generator().manual_seed(1)
         for one in made.parameters():
             one.data = torch.randn(one.shape, generator=draw) * 0.2 + (one.data == 1)
-        facts = Facts(kind, 300, 512)
+        facts = ConfigFacts(kind, 300, 512)
         nothing: Any = None
         return verify(LocalModel(kind, facts, TransformersDecoder(made), nothing), SHORT)
 

@@ -16,7 +16,7 @@ import torch
 from minise import InputError, load
 from minise.engines import separate
 from minise.lab.serving.packable import unknown_part
-from minise.lab.serving.transformers import Packing, TransformersModel, error_of_packing
+from minise.lab.serving.transformers import PackedSoFar, TransformersModel, error_of_packing
 from tests.reference.support.tiny import make_tokenizer
 
 library = pytest.importorskip("transformers", reason="the extra [parity] is missing")
@@ -242,7 +242,7 @@ def judge(folder: Path, name: str) -> Row:
     why = unknown_part(lm.decoder.model)
     errors = []
     for passes in (FROM_SHORT, FROM_LONG) if why is None else (PASSES,):
-        fresh = replace(lm, engine="tree", packing=Packing(name, given_up=why is not None))
+        fresh = replace(lm, engine="tree", packing=PackedSoFar(name, given_up=why is not None))
         for prompts in passes:
             right = alone[PASSES.index(prompts)]
             errors.append(error_of_packing(fresh.hidden_at_ends(*prompts), right))
