@@ -159,7 +159,7 @@ def test_one_of_several_models_is_chosen_by_its_name(
     assert "has /srv/tiny.gguf, my/lora: the first is asked; name another as" in (
         capsys.readouterr().err
     )
-    with pytest.raises(InputError, match='has no model "other"; it has /srv/tiny.gguf, my/lora'):
+    with pytest.raises(InputError, match=r'has no model "other"; it has /srv/tiny\.gguf, my/lora'):
         load(f"server:{server.url}#other", tokenizer=folder)
 
 
@@ -189,7 +189,7 @@ def test_a_chat_is_asked_where_the_address_says_so(pretend: Start, folder: Path)
         return json.dumps(said).encode()
 
     server.faults = [silent]
-    way = f"gives no log-probabilities of chats; if it has completions too, give server:{server.url}"
+    way = f"of chats; if it has completions too, give server:{server.url}/v1/completions"
     with pytest.raises(InputError, match=re.escape(way)):
         lm.logits(prompts)
 
