@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from minise.method import Method
     from minise.prompts import LanguageModel, Prompts
 
-BLOCK = 16  # requests
+BLOCK = 64  # requests
 
 
 @dataclass(frozen=True, kw_only=True)
