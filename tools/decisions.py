@@ -2,11 +2,15 @@
 
     python -m tools.decisions requests REQUESTS                  its requests (pip install jevbench)
     minise decide REQUESTS --model FOLDER --method presence -o ANSWERS
-    python -m tools.decisions report NAME REQUESTS ANSWERS       writes docs/decisions/NAME.jsonl.gz
+    python -m tools.decisions report NAME DTYPE REQUESTS ANSWERS writes docs/decisions/NAME.jsonl.gz
     python -m tools.decisions equal                              the same of equal probabilities
     python -m tools.decisions tables                             writes those of docs/decisions.md
 
-A record has a line of facts, and a line for each test: whether its law was violated.
+A record has a line of facts, and a line for each test: whether its law was violated. And whether
+answers are right, on Banking77's messages, each a choice of 77 options:
+
+    python -m tools.decisions messages ROWS REQUESTS             the first 300
+    python -m tools.decisions right NAME DTYPE ROWS ANSWERS      docs/decisions/right-NAME.json
 """
 
 from __future__ import annotations
@@ -29,10 +33,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "decisions.md"
 RECORDS = PAGE.with_suffix("")
 SUITE = "jevbench-mini"
 DIMENSIONS = ("REP", "BAT", "MEA", "LOG", "CHO")
-MODELS = {"qwen05": "0.5B", "qwen15": "1.5B"}
+MODELS = {"smollm2": "135M", "qwen05": "0.5B", "qwen15": "1.5B"}
 METHODS = ("standard", "self-ensemble", "presence", "cyclic")
 TOLERANCE = 0.05  # of JevBench, where a law has none of its own
 RESAMPLES = 1000
+MESSAGES = 300  # of Banking77
 Ask = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
 
@@ -59,6 +64,31 @@ def write_requests(path: Path) -> None:
     last = sorted(sent.keys() - first, key=lambda key: hashlib.sha256(key.encode()).digest())
     path.write_text("".join(f"{key}\n" for key in [*first, *last]), "utf-8")
     print(f"{path}: {len(first)} requests, and {len(last)} of the dimension BAT after them")
+
+
+def write_messages(rows: Path, path: Path) -> None:
+    """The first messages of Banking77. A row's question ends with the message as a JSON string."""
+    requests = []
+    for row in map(json.loads, lines(rows)[:MESSAGES]):
+        instructions, _, message = row["question"].partition(' "')
+        options = dict.fromkeys(row["choices"], "")
+        asked = {"type": "choice", "instructions": instructions, "criteria": options}
+        requests.append({"state": json.loads(f'"{message}'), "questions": {"intent": asked}})
+    path.write_text("".join(json.dumps(request) + "\n" for request in requests), "utf-8")
+
+
+def write_right(name: str, dtype: str, rows: Path, answers: Path) -> None:
+    """Of every message that was answered whether rightly."""
+    right = []
+    tokens = []
+    given = [json.loads(line) for line in lines(answers)]
+    asked = [json.loads(line) for line in lines(rows)[: len(given)]]
+    for row, answer in zip(asked, given, strict=True):
+        right.append(answer["answers"]["intent"]["choice"] == row["choices"][row["answer"]])
+        tokens.append(answer["tokens"])
+    record = {"dtype": dtype, "tokens": round(mean(tokens), 1), "right": right}
+    (RECORDS / f"right-{name}.json").write_text(json.dumps(record) + "\n", "utf-8")
+    print(name, len(right), f"{100 * mean(right):.1f}%")
 
 
 def key_of(state: Any, questions: dict[str, Any]) -> str:
@@ -137,8 +167,8 @@ def write_record(name: str, ask: Ask, facts: dict[str, Any]) -> None:
     print(name, {key: round(100 * value, 1) for key, value in counted.items()})
 
 
-def write_report(name: str, requests: Path, answers: Path) -> None:
-    """The record of the answers that `minise decide` wrote."""
+def write_report(name: str, dtype: str, requests: Path, answers: Path) -> None:
+    """The record of the answers that `minise decide` wrote, computed in this dtype."""
     given = [json.loads(line) for line in lines(answers)]
     by_key = dict(zip(lines(requests), given, strict=True))
     tokens = mean(answer["tokens"] for answer in given)
@@ -147,40 +177,57 @@ def write_report(name: str, requests: Path, answers: Path) -> None:
         found: dict[str, Any] = by_key[key_of(state, questions)]["answers"]
         return found
 
-    write_record(name, ask, {"requests": len(given), "tokens": round(tokens, 1)})
+    facts = {"dtype": dtype, "requests": len(given), "tokens": round(tokens, 1)}
+    write_record(name, ask, facts)
 
 
 def scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """As JevBench counts: a law's score is the share of its tests that hold it, a dimension's the
     mean over its laws, and overall the mean over the dimensions. Shares."""
-    of_law: dict[tuple[str, str], list[bool]] = {}
-    for row in rows:
-        of_law.setdefault((row["dimension"], row["relation"]), []).append(not row["violated"])
-    found = {}
-    for name in DIMENSIONS:
-        laws = []
-        for (dimension, _), held in of_law.items():
-            if dimension == name:
-                laws.append(sum(held) / len(held))
-        found[name] = mean(laws)
-    return {"overall": mean(found.values()), **found}
+    [found] = scores_of_draws(rows, np.ones((1, len(cases_of(rows)))))
+    return found
 
 
 def with_intervals(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
     """The scores, and their intervals of 95% by resampling cases."""
-    by_case: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_case.setdefault(row["case"], []).append(row)
-    cases = list(by_case.values())
+    C = len(cases_of(rows))
     generator = np.random.default_rng(0)
-    drawn = []
-    for _ in range(RESAMPLES):
-        chosen = generator.integers(0, len(cases), len(cases))
-        drawn.append(scores([row for number in chosen for row in cases[number]]))
+    counts = [np.bincount(generator.integers(0, C, C), minlength=C) for _ in range(RESAMPLES)]
+    drawn = scores_of_draws(rows, np.stack(counts))
     found = {}
     for name, value in scores(rows).items():
         low, high = np.quantile([one[name] for one in drawn], [0.025, 0.975])
         found[name] = (value, float(low), float(high))
+    return found
+
+
+def cases_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["case"] for row in rows))
+
+
+def scores_of_draws(
+    rows: Sequence[dict[str, Any]], counts_DC: np.ndarray
+) -> list[dict[str, float]]:
+    """The scores where each case counts so often: in D draws, of C cases. L laws."""
+    cases = {case: number for number, case in enumerate(cases_of(rows))}
+    laws = list(dict.fromkeys((row["dimension"], row["relation"]) for row in rows))
+    tests_CL = np.zeros((len(cases), len(laws)))
+    held_CL = np.zeros((len(cases), len(laws)))
+    for row in rows:
+        cell = cases[row["case"]], laws.index((row["dimension"], row["relation"]))
+        tests_CL[cell] += 1
+        held_CL[cell] += not row["violated"]
+    with np.errstate(invalid="ignore"):  # a draw may have no test of a law: nan
+        shares_DL = (counts_DC @ held_CL) / (counts_DC @ tests_CL)
+    of_dimension = {}
+    for name in DIMENSIONS:
+        columns = [number for number, (dimension, _) in enumerate(laws) if dimension == name]
+        of_dimension[name] = np.nanmean(shares_DL[:, columns], axis=1)
+    overall = np.mean(list(of_dimension.values()), axis=0)
+    found = []
+    for number, value in enumerate(overall):
+        each = {name: float(shares[number]) for name, shares in of_dimension.items()}
+        found.append({"overall": float(value), **each})
     return found
 
 
@@ -194,7 +241,8 @@ def tables() -> dict[str, str]:
     times = {}
     for path in RECORDS.glob("time-*.json"):
         times[path.stem.removeprefix("time-")] = json.loads(path.read_text("utf-8"))
-    return {"jevbench": table_of_laws(times), "times": table_of_times(times)}
+    made = {"jevbench": table_of_laws(times), "times": table_of_times(times)}
+    return {**made, "right": table_of_right()}
 
 
 def table_of_laws(times: dict[str, Any]) -> str:
@@ -218,18 +266,38 @@ def table_of_laws(times: dict[str, Any]) -> str:
 
 
 def table_of_times(times: dict[str, Any]) -> str:
-    """CPU seconds of a request with many questions."""
-    ways: list[str] = []
+    """CPU seconds of a request with many questions, by every way that was timed."""
     rows = []
+    ways: list[str] = []
     for model, taken in times.items():
         for method in METHODS:
-            seconds = taken[method]["seconds"]
-            ways = ways or list(seconds)
-            if set(seconds) == set(ways):
-                cells = [f"{seconds[way]:.1f}" for way in ways]
+            if method in taken:
+                seconds = taken[method]["seconds"]
+                ways = ways or list(seconds)
+                cells = [f"{seconds[way]:.1f}" if way in seconds else "-" for way in ways]
                 prompts = str(taken[method]["prompts"])
                 rows.append([f"{MODELS[model]}, `{method}`", prompts, *cells])
-    return table(["", "prompts", *ways], rows)
+    heads = [way.replace("transformers, kept question, ", "kept, ") for way in ways]
+    heads = [head.removesuffix(" at once") for head in heads]
+    return table(["", "prompts", *heads], rows)
+
+
+def table_of_right() -> str:
+    """Banking77, with intervals of 95% by resampling messages."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for model in MODELS:
+        for method in METHODS:
+            path = RECORDS / f"right-{model}-{method}.json"
+            if path.exists():
+                record = json.loads(path.read_text("utf-8"))
+                right = 100 * np.array(record["right"])
+                drawn = generator.choice(right, (RESAMPLES, len(right))).mean(axis=1)
+                low, high = np.quantile(drawn, [0.025, 0.975])
+                cells = [f"{MODELS[model]}, `{method}`", str(len(right))]
+                cells.append(f"{right.mean():.1f} [{low:.1f}, {high:.1f}]")
+                rows.append([*cells, f"{record['tokens']:,.0f}"])
+    return table(["answers", "messages", "right", "tokens"], rows)
 
 
 def page() -> str:
@@ -247,9 +315,13 @@ def main(command: str, *words: str) -> None:
     if command == "requests":
         write_requests(Path(words[0]))
     elif command == "report":
-        write_report(words[0], Path(words[1]), Path(words[2]))
+        write_report(words[0], words[1], Path(words[2]), Path(words[3]))
     elif command == "equal":
         write_record("equal", equal, {})
+    elif command == "messages":
+        write_messages(Path(words[0]), Path(words[1]))
+    elif command == "right":
+        write_right(words[0], words[1], Path(words[2]), Path(words[3]))
     elif command == "tables":
         PAGE.write_text(page(), "utf-8")
 

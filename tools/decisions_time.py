@@ -3,7 +3,8 @@
     python -m tools.decisions_time REQUESTS FOLDER NAME    writes docs/decisions/NAME.json
 
 REQUESTS: of JevBench (tools/decisions.py). Of them are made a state of 500 tokens and 20 questions
-on it; and some are asked as they are, by each method.
+on it, which `standard` asks by every way; and some are asked as they are, by each method. The file
+is written after each method.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tools.decisions import RECORDS, lines
 METHODS = ("standard", "presence", "self-ensemble(trials=5)", "cyclic")
 TOKENS = 500  # of the state
 QUESTIONS = 20
-ROUNDS = 3
+ROUNDS = 5
 EVERY = 94  # of the suite's requests, one in so many
 
 Request = dict[str, Any]
@@ -37,15 +38,16 @@ Request = dict[str, Any]
 
 def write_times(requests: Path, folder: str, name: str) -> None:
     torch.set_num_threads(1)
-    lm = load(folder, dtype=torch.bfloat16)
+    lm = load(folder)
     assert isinstance(lm, LocalModel)
     model = transformers_model(folder, lm.decoder)
     given = [json.loads(line) for line in lines(requests)]
-    found: dict[str, Any] = {"cpu": processor(), "model": Path(folder).name, "dtype": "bfloat16"}
+    dtype = str(lm.decoder.dtype).removeprefix("torch.")
+    found: dict[str, Any] = {"cpu": processor(), "model": Path(folder).name, "dtype": dtype}
     for method in METHODS:
         prompts = prompts_of(lm, method, large_request(lm, given))
         ways: dict[str, Callable[[], Any]] = {"tree": partial(lm.logits, prompts)}
-        if method in METHODS[:2]:
+        if method == "standard":
             for engine in ("packed", "separate"):
                 ways[engine] = partial(lm.with_engine(engine).logits, prompts)
             ways |= kept_question(model, prompts)
@@ -54,10 +56,10 @@ def write_times(requests: Path, folder: str, name: str) -> None:
         of_suite = []
         for request in given[::EVERY]:
             run = partial(lm.logits, prompts_of(lm, method, request))
-            of_suite.append(in_turn({"tree": run}, 1)["tree"])
-        found[name_of_method]["suite"] = mean(of_suite)
+            of_suite.append(cpu_seconds(run))
+        found[name_of_method]["suite"] = round(mean(of_suite), 3)
+        (RECORDS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
         print(method, json.dumps(found[name_of_method]), flush=True)
-    (RECORDS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def prompts_of(lm: LocalModel, method: str, request: Request) -> Prompts:
@@ -82,6 +84,12 @@ def large_request(lm: LocalModel, given: Sequence[Request]) -> Request:
     return {"state": state, "questions": dict(list(questions.items())[:QUESTIONS])}
 
 
+def cpu_seconds(run: Callable[[], Any]) -> float:
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
 @torch.inference_mode()
 def in_turn(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """The median CPU seconds of each way, all ways in each round, after a round that is not
@@ -89,9 +97,7 @@ def in_turn(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(1 + rounds):
         for name, run in ways.items():
-            began = time.process_time()
-            run()
-            taken[name].append(time.process_time() - began)
+            taken[name].append(cpu_seconds(run))
     return {name: round(median(seconds[1:]), 3) for name, seconds in taken.items()}
 
 
