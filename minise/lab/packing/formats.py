@@ -2,8 +2,8 @@
 the number of a segment for each token, (T,): then the mask is causal in each segment.
 
 docs/check.md has where each library's rule is written. A new form is a function and its line of
-MASKS; if the mask contains the window, a line of HOLD_THE_WINDOW too; if its field holds lists of
-lists, one of DIMS in packing.py; and a line of `forms` in tests/lab/packing/test_oracle.py.
+MASKS; if the mask contains the window, a line of HOLD_THE_WINDOW too; and a line of `forms` in
+tests/lab/packing/test_oracle.py.
 """
 
 from __future__ import annotations
@@ -328,36 +328,6 @@ def read_cu_seqlens(given: Given) -> Tensor:
     return segments
 
 
-def read_ranges(given: Given) -> Tensor:
-    """MagiAttention: queries of each q_range read keys of its k_range; by attn_type_map all (0),
-    causal to the last key (1), from the first key on (2), or both (3)."""
-    T = given.T
-    fields = given.fields
-    q_ranges = integers("q_ranges", fields["q_ranges"], ANY, [2], span=range(T + 1))
-    N = len(q_ranges)
-    k_ranges = integers("k_ranges", fields.get("k_ranges", ()), [N], [2], span=range(T + 1))
-    kinds = integers("attn_type_map", fields.get("attn_type_map", [0] * N), [N], span=range(4))
-    sizes = torch.cat([q_ranges, k_ranges]).diff()
-    need((sizes >= 0).all(), "q_ranges: one ends before it begins; turn it")
-
-    times = torch.zeros(T, T, dtype=torch.int32)  # how often a query reads a key
-    for number, kind in enumerate(kinds.tolist()):
-        first_query, end_query = q_ranges[number].tolist()
-        first_key, end_key = k_ranges[number].tolist()
-        queries = end_query - first_query
-        keys = end_key - first_key
-        part = torch.ones(queries, keys, dtype=torch.int32)
-        if kind in (1, 3):
-            part = part.tril(keys - queries)
-        if kind in (2, 3):
-            part = part.triu()
-        times[first_query:end_query, first_key:end_key] += part
-    name = "two ranges hold the same pair"
-    mend = "cut them so that each pair is in one"
-    given.fault(times > 1, "token {} reads token {} with twice the weight", name, mend)
-    return times > 0
-
-
 def read_segment_ids(given: Given) -> Tensor:
     return given.ids("segment_ids")
 
@@ -376,12 +346,10 @@ def read_restarts(given: Given) -> Tensor:
 MASKS: dict[str, Callable[[Given], Tensor]] = {
     "attention_mask": read_attention_mask,
     "mask_mod": read_mask_mod,
-    "q_ranges": read_ranges,
     "cu_seqlens": read_cu_seqlens,
     "segment_ids": read_segment_ids,
     "parents": read_parents,
     "restarts": read_restarts,
 }
-HOLD_THE_WINDOW = ("attention_mask", "mask_mod", "q_ranges")
+HOLD_THE_WINDOW = ("attention_mask", "mask_mod")
 TABLES = (*HOLD_THE_WINDOW, "parents")  # those that are read as masks (T, T)
-WITH = ("k_ranges", "attn_type_map")  # beside one of these

@@ -43,10 +43,9 @@ CHOICES: dict[str, Any] = {  # what a word or a number may be
 # What collators give beside the borders, and which must agree with them (beside.py).
 BORDERS = ("cu_seqlens_k", "cu_seqlens_unpadded", "cu_seqlens_unpadded_k")
 BESIDE = (*BORDERS, "max_seqlen", "max_seqlen_k", "seq_idx")
-WITH = (*formats.WITH, *BESIDE, "loss_mask")
+WITH = (*BESIDE, "loss_mask")
 MORE = ("padded", "positions_alone", *ROWS, *CHOICES, *formats.MASKS, *WITH)
 FIELDS = tuple(dict.fromkeys(MEANT + MORE))
-DIMS = {"trunk": 0, "q_ranges": 2, "k_ranges": 2}  # of one row; others 1
 IGNORED = -100  # the label of a token that is no target, as in torch's cross_entropy
 TOKEN_SIZE = 500  # bytes that a token takes in the lists and tensors of a row, at most
 NONE, PADDING = -2, -3  # parents of a token of no prompt, and of one that is said to be padding
@@ -130,7 +129,8 @@ def value_of_row(name: str, value: Any, row: int, count: int) -> Any:
         if value.dim() == 3:
             return value[:, row : row + 1].flatten(1)
         depth = value.dim()
-    if depth <= DIMS.get(name, 1) or len(value) != count:
+    depth_of_one = 0 if name == "trunk" else 1  # trunk is a number, others are lists
+    if depth <= depth_of_one or len(value) != count:
         return value  # one for all
     if name not in ("documents", "branches", "padded"):
         return value[row]

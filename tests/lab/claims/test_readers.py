@@ -34,11 +34,11 @@ ASK = ["ask", *Q, "--trials", 1, "--model"]
 ROW = {"documents": [3, 3], "position_ids": [0, 1, 2] * 2, "cu_seqlens": [0, 3, 6], "window": 2}
 ROW |= {"input_ids": [5] * 6, "labels": [5] * 6, "padding": "right"}
 BIASED = {"documents": [2], "attention_mask": [[0.0, -9e9], [-1.0, 0.0]], "mask_is": "additive"}
-RANGES = {"tree": [-1, 0], "q_ranges": [[0, 2]], "k_ranges": [[0, 2]], "attn_type_map": [1]}
+TREE = {"tree": [-1, 0]}
 BATCH = {"trunk": 1, "branches": [[1], [1]], "position_ids": [[0, 1]] * 2, "parents": [-1, 0]}
-PACKED: list[dict[str, Any]] = [ROW, BIASED, RANGES, BATCH, {"documents": [1], "mask": [[0.0]]}]
+PACKED: list[dict[str, Any]] = [ROW, BIASED, TREE, BATCH, {"documents": [1], "mask": [[0.0]]}]
 KEYS = st.sampled_from(["is_causal", "layer_types", "rope_scaling", "rope_parameters", "use_cache"])
-NAMES = st.sampled_from([*ROW, *BIASED, *RANGES, *BATCH, "mask", "cu_seqlens_q", "padded", "no"])
+NAMES = st.sampled_from([*ROW, *BIASED, *TREE, *BATCH, "mask", "cu_seqlens_q", "padded", "no"])
 
 TEXTS = st.sampled_from(["", " ", "a", "A", "\0\x1b[2J", "\ud800", "é", "x" * 5000, "{", "1"])
 NUMBERS = st.integers(-3, 300) | st.sampled_from([2**31, 2**63, 10**30, 10**400]) | st.floats()

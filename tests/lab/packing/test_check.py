@@ -135,8 +135,6 @@ MALFORMED = [
     (PAIR | {"mask_mod": lambda b, h, q, k: q.no}, "mask_mod: failed ("),
     ({"documents": [10**9]}, "1,000,000,000 tokens need"),
     (PAIR | {"attention_mask": [1, 2]}, "give mask_is, segments if"),
-    (PAIR | {"q_ranges": [[0, 3]], "k_ranges": [[0, 2]]}, "holds 3; give numbers from 0 to 2"),
-    (PAIR | {"q_ranges": [[1, 0]], "k_ranges": [[0, 2]]}, "q_ranges: one ends before it begins"),
     (PAIR | {"padded": [1]}, "padded: does not hold the documents"),
     (PAIR | {"positions_alone": [0]}, "give 1 x 2 integers"),
     (PAIR | {"context_parallel": 2}, '"context_parallel" is unknown'),
@@ -385,7 +383,7 @@ def test_the_page_runs_as_it_is_shown(capsys, tmp_path, monkeypatch) -> None:
                 assert status == int("NOT " in out or "but for" in out)
         elif kind == "text":
             assert printed == text
-    assert commands == 8
+    assert commands == 7
     assert run(capsys, "check", "tail.json", "--allow-unjudged")[0] == 0
     assert run(capsys, "check", "row.json", "--allow-unjudged")[0] == 1
     assert minise.check is check
@@ -578,13 +576,3 @@ def test_a_batch_is_judged_row_by_row_and_each_axis_of_positions() -> None:
     axes[1, 4] = 7
     assert "has the position 7, not 1 in axis 1" in first(**three, position_ids=axes)
     assert check(**three, position_ids=axes, positions_alone=axes).equal
-
-
-def test_two_ranges_may_not_hold_the_same_pair() -> None:
-    row = {"documents": [2], "attn_type_map": [1, 0]}
-    twice = check(**row, q_ranges=[[0, 2], [1, 2]], k_ranges=[[0, 2], [0, 1]])
-    assert [one.name for one in twice.findings] == ["two ranges hold the same pair"]
-    types = {0: "111 111", 1: "110 111", 2: "111 011", 3: "110 011"}
-    for kind, cells in types.items():
-        ranges = {"q_ranges": [[0, 2]], "k_ranges": [[0, 3]], "attn_type_map": [kind]}
-        assert drawn(Packing({"documents": [3], **ranges}).mask[:2]) == cells

@@ -183,7 +183,6 @@ def forms(parents: list[int], sees: list[list[bool]], whole: bool) -> dict[str, 
             found["neat"] = {"attention_mask": of, "mask_is": "segments"}
         return found
     function = lambda b, h, q, k: mask[q, k]  # noqa: E731
-    pairs = mask.nonzero().tolist()
     found = {
         "bool": {"attention_mask": mask[None, None]},
         "0 and 1": {"attention_mask": [[int(one) for one in row] for row in sees]},
@@ -193,9 +192,6 @@ def forms(parents: list[int], sees: list[list[bool]], whole: bool) -> dict[str, 
     if all(any(row) for row in sees):
         block = create_block_mask(function, None, None, T, T, device="cpu", BLOCK_SIZE=2)
         found["BlockMask"] = {"attention_mask": block}
-        q_ranges = [[q, q + 1] for q, k in pairs]
-        k_ranges = [[k, k + 1] for q, k in pairs]
-        found["ranges"] = {"q_ranges": q_ranges, "k_ranges": k_ranges}
     return found
 
 
