@@ -119,6 +119,8 @@ class SavedAnswer:
             of_choices = getattr(self, name)
             if of_choices is not None and len(of_choices) != K:
                 raise InputError(f"{name} has {len(of_choices)} values, and probabilities {K}")
+        if self.logits is not None and self.seconds is None:
+            raise InputError("seconds is missing; an answer with logits was given by a model")
         total = sum(self.probabilities)
         if abs(total - 1) > OFF:
             raise InputError(f"probabilities have the sum {total:.3g}, and must have 1")

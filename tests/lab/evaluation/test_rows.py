@@ -60,6 +60,15 @@ def test_a_wrong_field_is_named_with_its_file_and_its_line(
     assert name in message or name == "groups"  # of a group its field is named
 
 
+def test_an_answer_with_logits_and_no_seconds_is_refused(tmp_path: Path) -> None:
+    """Without seconds it would be read as one made from others, and lose its logits."""
+    line = {**FULL, "logits": [0.5, 0.25], "seconds": None}
+    path = tmp_path / "samples.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(InputError, match="seconds is missing"):
+        read_answers(path)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "[" * 100_000, '{"id": "q"}'])
 def test_what_is_no_answer_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "samples.jsonl"
