@@ -85,7 +85,7 @@ def test_a_message_is_a_choice_and_right_where_its_intent_is_chosen(
         True,
         False,
     ]
-    assert "| 0.5B, `presence` | 2 | 50.0 [0.0, 100.0] | 7 |" in tool.table_of_right()
+    assert "| 0.5B, `presence` | 2 | 50.0 [9.5, 90.5] | 7 |" in tool.table_of_right()
 
 
 @pytest.mark.slow
