@@ -54,7 +54,7 @@ def prompts_of(lm: LocalModel) -> Prompts:
 def parts(lm: LocalModel) -> Ways:
     """What `lm.logits` does for a question, step by step, and what comes before it."""
     prompts = prompts_of(lm)
-    hidden = lm.ends(prompts.prefix, prompts.branches)
+    hidden = lm.hidden_at_ends(prompts.prefix, prompts.branches)
     return {
         "groups and their tokens": partial(prompts_of, lm),
         "tree, mask and positions": partial(pack, prompts.prefix, prompts.branches, tree=True),
@@ -86,7 +86,7 @@ def chunks(lm: LocalModel) -> Ways:
     def run(size: int) -> None:
         usual = attention.CHUNK
         attention.CHUNK = size
-        lm.ends(prompts.prefix, prompts.branches)
+        lm.hidden_at_ends(prompts.prefix, prompts.branches)
         attention.CHUNK = usual
 
     return {str(size): partial(run, size) for size in CHUNKS}
