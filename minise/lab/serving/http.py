@@ -22,13 +22,13 @@ import httpx2
 
 from minise.errors import InputError, printable, shorten
 from minise.lab.data.kinds import Kind
-from minise.lab.serving.key import PIECE, take_out
+from minise.lab.serving.key import SHORTEST_PART, take_out
 
 KEY = "MINISE_API_KEY"  # the variable that holds a server's key
 TIMEOUT = 300.0  # seconds for an answer
 PATIENCE = 120.0  # seconds in which a request is tried again
 AGAIN = (408, 429, 500, 502, 503, 504)  # statuses that may pass
-MOST_BYTES = 64 * 2**20  # of an answer: llama.cpp's of a whole vocabulary has half of them
+MOST_ANSWER_BYTES = 64 * 2**20  # llama.cpp's of a whole vocabulary has half of them
 MOST_PARTS = 4_000_000  # objects and lists of an answer
 MOST_SAID = 2**16  # characters of a text that a message may quote
 
@@ -61,7 +61,7 @@ class Http:
         self.key = os.environ.get(KEY, "").strip()
         if not (self.key.isascii() and self.key.isprintable()):
             raise InputError(f"{KEY} holds characters that no key has; set it again")
-        if len(self.key) >= PIECE and self.hide(url) != url:
+        if len(self.key) >= SHORTEST_PART and self.hide(url) != url:
             raise InputError(f"the address holds the key; leave it to {KEY}")
         headers = {"Accept-Encoding": "identity"}
         if self.key:
@@ -84,7 +84,7 @@ class Http:
         later = 0.0
         while True:
             try:
-                reply = within(seconds, lambda: self.exchange(path, body))
+                reply = finish_within(seconds, lambda: self.exchange(path, body))
                 if reply.status not in AGAIN:
                     return self.read(path, reply)
                 problem = f"status {reply.status}, {self.heard(reply.content)}"
@@ -128,8 +128,8 @@ class Http:
                 raise self.refused(f"{path} answers in {self.heard(packed)}; send it unpacked")
             for part in reply.iter_raw():
                 content += part
-                if len(content) > MOST_BYTES:
-                    most = f"{MOST_BYTES // 2**20} MiB"
+                if len(content) > MOST_ANSWER_BYTES:
+                    most = f"{MOST_ANSWER_BYTES // 2**20} MiB"
                     what = f"answers more than {most}; is it a server of models?"
                     raise self.refused(f"{path} {what}")
         later = reply.headers.get("Retry-After", "0")
@@ -168,7 +168,7 @@ class Http:
         return kind(f"{self.url}: {printable(' '.join(self.hide(what).split()))}")
 
 
-def within(seconds: float, call: Callable[[], Value]) -> Value:
+def finish_within(seconds: float, call: Callable[[], Value]) -> Value:
     """What `call` returns or raises; TooLate after `seconds`. httpx bounds a read and not a
     request, so that a server could send a byte now and then for ever. A call that is given up goes
     on in its thread, which ends with the process."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-PIECE = 8  # characters of the key that are taken out wherever they stand
+SHORTEST_PART = 8  # characters of the key that are taken out wherever they stand
 ROUNDS = 8  # of escapes within escapes; an honest text has one or two
 
 # One character, or none: a backslash before what is no escape. An escape that was escaped again
@@ -51,8 +51,8 @@ class Reading:
 
 
 def take_out(key: str, text: str) -> str:
-    """The text with "*" in place of all PIECE characters that follow one another in the key, in
-    capitals or not. A text with escapes deep within escapes is all "*"."""
+    """The text with "*" in place of all SHORTEST_PART characters that follow one another in the
+    key, in capitals or not. A text with escapes deep within escapes is all "*"."""
     shown = list(text)
     reading = Reading.of(text, [(place, place + 1) for place in range(len(text))])
     for _ in range(ROUNDS):
@@ -69,7 +69,7 @@ def take_out(key: str, text: str) -> str:
 def found(key: str, reading: Reading) -> Iterator[tuple[int, int]]:
     """Where pieces of the key stand in the text, read in this way."""
     key = "".join(one for one in key.lower() if "!" <= one <= "~")
-    size = min(PIECE, len(key))
+    size = min(SHORTEST_PART, len(key))
     pieces = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
     written = reading.characters.lower()
     for start in range(len(written) - size + 1):
