@@ -598,7 +598,7 @@ def servers(places: Places, cases: int) -> Iterator[Case]:
     kept; when it is there again, the same command goes on."""
     os.environ["NO_PROXY"] = "127.0.0.1"
     served = write_checkpoint(places.work / "served", QWEN)
-    for kind in ("vllm", "sglang", "llamacpp", "openai"):
+    for kind in ("vllm", "llamacpp", "openai"):
         server = Pretender(kind)
         words = ["eval", "--task", "miniature", "--limit", "6", "--cut-to", "4", "--trials", "1"]
         words += ["--method", "standard,self-ensemble", "--model", f"server:{server.url}"]

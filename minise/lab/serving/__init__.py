@@ -1,5 +1,5 @@
-"""Models that run elsewhere: in a server (vLLM, SGLang, llama.cpp, any that speaks OpenAI's
-completions), or in transformers; Self-Ensemble in other evaluation programs."""
+"""Models that run elsewhere: in a server (vLLM, llama.cpp, any that speaks OpenAI's completions),
+or in transformers; Self-Ensemble in other evaluation programs."""
 
 import sys
 from contextlib import suppress

@@ -1,5 +1,5 @@
-"""A model that a server runs: vLLM, SGLang, llama.cpp, or any that speaks OpenAI's completions, of
-texts or of chats.
+"""A model that a server runs: vLLM, llama.cpp, or any that speaks OpenAI's completions, of texts or
+of chats.
 
 Each prompt is asked for one token, and of that token the log-probabilities of the labels are read:
 they differ from logits by one constant. No label is taken for impossible because it is not among
@@ -33,7 +33,7 @@ LEAST = -87.0  # llama.cpp takes the log of a float32 probability: below, little
 PADDED = 0.1  # of a vocabulary: models have some ids more than their tokenizers
 COMPARED = ("Which is a bird?", "(A) wren", "Answer: A")  # texts that both tokenise
 # The model's own distribution, whatever a server or a generation_config.json would change: in
-# OpenAI's words, and in those that vLLM and SGLang have beside them.
+# OpenAI's words, and in those that vLLM has beside them.
 RAW = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 RAW_MORE = {**RAW, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
@@ -261,33 +261,6 @@ def likely_tokens(server: Server, answer: Any) -> dict[str, Any]:
     return dict(top)
 
 
-def sglang(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
-    """https://docs.sglang.ai/basic_usage/sampling_params.html. An entry is [value, id, text]."""
-    body = {
-        "input_ids": ids,
-        "sampling_params": {"max_new_tokens": 1, **RAW_MORE},
-        "return_logprob": True,
-        "token_ids_logprob": columns,
-    }
-    about = server.field(server.request("/generate", body), "meta_info", OBJECT)
-    (entries,) = server.field(about, "output_token_ids_logprobs", one(LIST))
-    found: dict[int, Any] = {}
-    for entry in entries:
-        if not isinstance(entry, list) or len(entry) < 2:
-            raise Misread("output_token_ids_logprobs holds what is no [value, id, text]")
-        put(found, entry[1], entry[0])
-    return LabelValues(found, len(found), server.field(about, "prompt_tokens", WHOLE))
-
-
-def put(found: dict[int, Any], token: Any, value: Any) -> None:
-    """Take down the value of a token. Raises Misread for one that has another already."""
-    if not WHOLE.holds(token):
-        raise Misread("the id of a token is no whole number")
-    if token in found and found[token] != value:
-        raise Misread(f"it gives the token {token} twice, with two values")
-    found[token] = value
-
-
 def llamacpp(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
     """https://github.com/ggml-org/llama.cpp/tree/master/tools/server. Without post_sampling_probs
     the values are those before any sampler. If the token drawn is a part of a character, an answer
@@ -311,7 +284,11 @@ def llamacpp(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
         (drawn,) = server.field(answer, "completion_probabilities", one(OBJECT))
         found = {}
         for entry in server.field(drawn, "top_logprobs", LIST):
-            put(found, server.field(entry, "id", WHOLE), entry.get("logprob"))
+            token = server.field(entry, "id", WHOLE)
+            value = entry.get("logprob")
+            if token in found and found[token] != value:
+                raise Misread(f"it gives the token {token} twice, with two values")
+            found[token] = value
         if found.keys() >= set(columns) or len(found) < body["n_probs"]:
             break
         body["n_probs"] *= 50
@@ -392,7 +369,7 @@ def tokens_of_chat(server: Server, logprobs: Any) -> list[Any]:
     return list(server.field(drawn, "top_logprobs", MODELS))
 
 
-OWNERS = {"vllm": vllm, "sglang": sglang, "llamacpp": llamacpp}  # by what a server says of itself
+OWNERS = {"vllm": vllm, "llamacpp": llamacpp}  # by what a server says of itself
 # By the path in the address, of a server of any kind.
 PATHS = {"/v1/completions": "openai", "/v1/chat/completions": "chat"}
 SPEAK = {**OWNERS, "openai": openai, "chat": chat}

@@ -238,13 +238,6 @@ def vllm(server: Pretender, body: dict[str, Any]) -> Any:
     return {"object": "text_completion", "choices": [choice], "usage": usage}
 
 
-def sglang(server: Pretender, body: dict[str, Any]) -> Any:
-    ids, log_p = body["input_ids"], server.log_p(body["input_ids"])
-    read = [[float(log_p[i]), i, None] for i in body["token_ids_logprob"][: server.gives]]
-    about = {"prompt_tokens": len(ids), "completion_tokens": 1}
-    return {"text": "x", "meta_info": {**about, "output_token_ids_logprobs": [read]}}
-
-
 def llamacpp(server: Pretender, body: dict[str, Any]) -> Any:
     log_p, ids = server.log_p(body["prompt"]), body["prompt"]
     top = log_p.topk(min(288, body["n_probs"], server.gives))
@@ -271,7 +264,7 @@ def chat_completion(top: dict[str, float]) -> Any:
     return {**facts, "choices": [choice], "usage": usage}
 
 
-ANSWERS = {"vllm": vllm, "sglang": sglang, "llamacpp": llamacpp, "openai": openai}
+ANSWERS = {"vllm": vllm, "llamacpp": llamacpp, "openai": openai}
 
 
 @pytest.fixture

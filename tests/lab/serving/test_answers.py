@@ -117,8 +117,6 @@ def logprobs_of(answer: Any) -> Any:
     """The place of the values: of each token, by its name, or a list of entries."""
     if "choices" in answer:
         return answer["choices"][0]["logprobs"]["top_logprobs"][0]
-    if "meta_info" in answer:
-        return answer["meta_info"]["output_token_ids_logprobs"][0]
     return answer["completion_probabilities"][0]["top_logprobs"]
 
 
@@ -142,9 +140,7 @@ def test_a_value_that_is_no_log_probability_is_refused(
     def edit(answer: Any) -> Any:
         values = logprobs_of(answer)
         for place in values if isinstance(values, dict) else range(len(values)):
-            if kind == "sglang":
-                values[place][0] = VALUES[name]
-            elif kind == "llamacpp":
+            if kind == "llamacpp":
                 values[place]["logprob"] = VALUES[name]
             else:
                 values[place] = VALUES[name]
@@ -159,9 +155,7 @@ def twice(answer: Any) -> Any:
     """The last label, with another value."""
     values = logprobs_of(answer)
     if isinstance(values, list):
-        *_, last = values
-        other = {**last, "logprob": -9.0} if isinstance(last, dict) else [-9.0, *last[1:]]
-        values.append(other)
+        values.append({**values[-1], "logprob": -9.0})
         return answer
     sent = json.dumps(answer)
     for name in values:
@@ -189,7 +183,7 @@ def test_answers_to_another_number_of_prompts_are_refused(
     assert "choices is a list, and must be a list of one" in refusal(server, folder)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp"])
+@pytest.mark.parametrize("kind", ["vllm", "llamacpp"])
 @pytest.mark.parametrize("count", ["9", None, 1.5, True, -1, 10**30])
 def test_a_count_of_tokens_that_is_none_is_refused(
     pretend: Start, folder: Path, kind: str, count: Any
@@ -197,8 +191,6 @@ def test_a_count_of_tokens_that_is_none_is_refused(
     def edit(answer: Any) -> Any:
         if kind == "vllm":
             answer["usage"]["prompt_tokens"] = count
-        elif kind == "sglang":
-            answer["meta_info"]["prompt_tokens"] = count
         else:
             answer["tokens_evaluated"] = count
         return answer
@@ -210,18 +202,14 @@ def test_a_count_of_tokens_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize("token", ["5", 5.7, True, None, [5]])
-@pytest.mark.parametrize("kind", ["sglang", "llamacpp"])
-def test_an_id_that_is_no_whole_number_is_refused(
-    pretend: Start, folder: Path, kind: str, token: Any
-) -> None:
+def test_an_id_that_is_no_whole_number_is_refused(pretend: Start, folder: Path, token: Any) -> None:
     def edit(answer: Any) -> Any:
-        values = logprobs_of(answer)
-        values.append({"id": token, "logprob": -9.0} if kind == "llamacpp" else [-9.0, token, None])
+        logprobs_of(answer).append({"id": token, "logprob": -9.0})
         return answer
 
-    server = pretend(kind)
+    server = pretend("llamacpp")
     change(server, edit)
-    assert "must be a whole number" in refusal(server, folder).replace("is no", "must be a")
+    assert "must be a whole number" in refusal(server, folder)
 
 
 # Whose tokens they are.
@@ -231,7 +219,7 @@ def test_the_tokenizer_of_another_model_is_refused(
     pretend: Start, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It has as many tokens, so that nothing else shows it."""
-    for kind in ("vllm", "sglang", "llamacpp"):
+    for kind in ("vllm", "llamacpp"):
         server = pretend(kind)
         other = json.loads(make_tokenizer(bos=False).to_str())
         names = list(other["model"]["vocab"])

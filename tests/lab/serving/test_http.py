@@ -83,7 +83,7 @@ def parts_of_key(text: str, size: int = 5) -> list[str]:
 def test_no_part_of_the_key_is_in_an_error(
     pretend: Start, folder: Path, text: str, status: int
 ) -> None:
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     served.faults += [answers(text, status)] * 99
     line = refusal(served.url, folder)
     assert f"status {status}" in line
@@ -174,7 +174,7 @@ def test_no_part_of_the_key_is_in_an_error_that_writes_it_otherwise(
         return [piece for piece in pieces if piece in whole]
 
     assert readable(written)  # if not, nothing is shown below
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     served.faults.append(answers(f'{{"status": "unknown", "headers": "Basic {written}"}}', 401))
     line = refusal(served.url, folder)
     assert "unknown" in line
@@ -262,17 +262,17 @@ def test_a_request_ends_in_time_however_its_answer_comes(
     pretend: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(http, "TIMEOUT", 0.2)
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     served.faults += [SLOWLY[name]] * 99
     before = time.monotonic()
-    assert "/generate does not answer" in refusal(served.url, folder)
+    assert "/completion does not answer" in refusal(served.url, folder)
     assert time.monotonic() - before < 30
 
 
 def test_a_server_that_dribbles_what_it_runs_is_given_up(
     pretend: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     monkeypatch.setattr(Handler, "do_GET", lambda handler: SLOWLY["body"](handler))
     before = time.monotonic()
     line = refusal(served.url, folder)
@@ -281,7 +281,7 @@ def test_a_server_that_dribbles_what_it_runs_is_given_up(
 
 
 def test_a_packed_answer_is_not_unpacked(pretend: Start, folder: Path) -> None:
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     bomb = gzip.compress(bytes(2**28))
     served.faults.append(answers(bomb, Content_Encoding="gzip"))
     assert "answers in gzip; send it unpacked" in refusal(served.url, folder)
@@ -302,7 +302,7 @@ def test_an_answer_that_is_too_long_is_refused_before_it_is_whole(
         except OSError:
             return
 
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     served.faults.append(endless)
     assert "answers more than 64 MiB" in refusal(served.url, folder)
     assert sent[0] < 100 * 2**20
@@ -310,7 +310,7 @@ def test_an_answer_that_is_too_long_is_refused_before_it_is_whole(
 
 def test_an_answer_of_very_many_parts_is_refused(pretend: Start, folder: Path) -> None:
     """48 MB of text would be 1.5 GB of objects."""
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     served.faults.append(answers(b"[" + b"{}," * (16 * 2**20) + b"0]"))
     assert "answers no JSON" in refusal(served.url, folder)
 
@@ -320,8 +320,8 @@ def test_an_answer_of_very_many_parts_is_refused(pretend: Start, folder: Path) -
 def test_a_server_that_leads_elsewhere_is_refused_and_nothing_is_sent_there(
     pretend: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, status: int, method: str
 ) -> None:
-    other, served = pretend("sglang"), pretend("sglang")
-    target = f"{other.url}/generate"
+    other, served = pretend("llamacpp"), pretend("llamacpp")
+    target = f"{other.url}/completion"
     if method == "POST":
         served.faults += [answers("", status, Location=target)] * 9
     else:
@@ -344,7 +344,7 @@ def test_the_charset_of_an_answer_means_nothing(
     pretend: Start, folder: Path, charset: str, status: int
 ) -> None:
     """JSON is UTF-8."""
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     kind = f"application/json; charset={charset}"
     served.faults.append(answers(b"{\xff}", status, Content_Type=kind))
     expected = "answers no JSON" if status == 200 else "status 400, {\ufffd}"
@@ -353,7 +353,7 @@ def test_the_charset_of_an_answer_means_nothing(
 
 def test_the_waits_of_a_server_are_within_patience(pretend: Start, folder: Path) -> None:
     for told in ["9" * 400, "1e9", "-5", "nan", "\u0663"]:
-        served = pretend("sglang")
+        served = pretend("llamacpp")
         served.faults += [answers("", 503, Retry_After=told.encode().decode("latin-1"))] * 9999
         assert "does not answer (status 503" in refusal(served.url, folder)
 
@@ -364,7 +364,7 @@ def test_the_waits_of_a_server_are_within_patience(pretend: Start, folder: Path)
 def test_what_the_environment_says_of_requests_is_refused_if_it_is_wrong(
     pretend: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
-    served = pretend("sglang")
+    served = pretend("llamacpp")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert "check SSL_CERT_FILE and HTTP_PROXY" in refusal(served.url, folder)

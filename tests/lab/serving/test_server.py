@@ -50,7 +50,7 @@ def connect(server: Pretender, folder: Path) -> LanguageModel:
     return load(f"server:{server.url}", tokenizer=folder)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp"])
+@pytest.mark.parametrize("kind", ["vllm", "llamacpp"])
 def test_label_logits_are_the_servers_log_probabilities(
     pretend: Start, folder: Path, kind: str
 ) -> None:
@@ -62,7 +62,7 @@ def test_label_logits_are_the_servers_log_probabilities(
     ):
         expected = server.log_p([*prompts.prefix, *branch])[ids]
         torch.testing.assert_close(read.log_probabilities, expected, rtol=0, atol=1e-12)
-    asked = [str(body.get("prompt", body.get("input_ids"))) for body in server.asked]
+    asked = [str(body["prompt"]) for body in server.asked]
     if kind == "llamacpp":  # a label beyond the first 100 is asked for again, with more
         assert {body["n_probs"] for body in server.asked} == {100, 5000}
     else:
@@ -81,13 +81,10 @@ def test_a_server_of_texts_gives_labels_by_their_texts(pretend: Start, folder: P
     assert text.endswith("Answer:")
 
 
-@pytest.mark.parametrize(
-    ("kind", "field"), [("vllm", "logprob_token_ids"), ("sglang", "token_ids_logprob")]
-)
 def test_a_prompt_asks_for_its_own_labels_and_equal_prompts_are_asked_once(
-    pretend: Start, folder: Path, kind: str, field: str
+    pretend: Start, folder: Path
 ) -> None:
-    server = pretend(kind)
+    server = pretend("vllm")
     lm = connect(server, folder)
     prompts = Prompts([5], [[7], [8], [7]], [[1, 2], [3], [4, 1]])
     first, _, third = lm.logits(prompts)
@@ -95,14 +92,13 @@ def test_a_prompt_asks_for_its_own_labels_and_equal_prompts_are_asked_once(
     assert first.labels.tolist() == log_p[[1, 2]].tolist()
     assert third.labels.tolist() == log_p[[4, 1]].tolist()
     assert [float(one.total) for one in (first, third)] == [0, 0]
-    asked = {str(body.get("prompt", body.get("input_ids"))): body[field] for body in server.asked}
-    assert len(server.asked) == 2
-    assert sorted(asked.values()) == [[1, 2, 4], [3]]
+    asked = [(body["prompt"], body["logprob_token_ids"]) for body in server.asked]
+    assert sorted(asked) == [([[5, 7]], [1, 2, 4]), ([[5, 8]], [3])]
 
 
 def test_cloze_asks_a_server_for_the_tokens_of_the_texts(pretend: Start, folder: Path) -> None:
     """It does not need the logits of the whole vocabulary."""
-    server = pretend("sglang")
+    server = pretend("vllm")
     lm = connect(server, folder)
     answer = ask(lm, Cloze(end=False), Question("Which?", ["a", "b"]))
     space_a, space_b = lm.tokenizer.encode(["Which?\nAnswer: a", "Which?\nAnswer: b"])
@@ -245,25 +241,28 @@ def test_what_passes_is_asked_again(pretend: Start, folder: Path, faults: list[A
 
 
 def says(value: str) -> Callable[[Handler], bytes]:
-    """An answer of SGLang's form with this value for each label."""
+    """An answer of llama.cpp's form with this value for each label."""
 
     def answer(handler: Handler) -> bytes:
-        read = ",".join(f"[{value},{i},null]" for i in range(288))
-        count = len(handler.server.asked[-1]["input_ids"])
-        about = f'"prompt_tokens": {count}, "output_token_ids_logprobs": [[{read}]]'
-        return f'{{"meta_info": {{{about}}}}}'.encode()
+        read = ",".join(f'{{"id": {i}, "logprob": {value}}}' for i in range(288))
+        drawn = f'[{{"top_logprobs": [{read}]}}]'
+        count = len(handler.server.asked[-1]["prompt"])
+        return f'{{"completion_probabilities": {drawn}, "tokens_evaluated": {count}}}'.encode()
 
     return answer
 
 
 def another_count(handler: Handler) -> bytes:
-    handler.server.asked[-1]["input_ids"] = [1, 2, 3]
+    handler.server.asked[-1]["prompt"] = [1, 2, 3]
     return says("-9.0")(handler)
 
 
 REFUSED = {
     "no JSON": ([lambda handler: b"<html>"], "answers no JSON"),
-    "another form": ([lambda handler: b'{"meta_info": []}'], "gives no log-probabilities"),
+    "another form": (
+        [lambda handler: b'{"completion_probabilities": {}}'],
+        "gives no log-probabilities",
+    ),
     "text for a number": ([says('"-1.5"')], "-1.5 is no log-probability"),
     "NaN": ([says("NaN")], "NaN is no log-probability"),
     "a certain label": ([says("-3.4e38")], "e\\+38 is no log-probability"),
@@ -280,7 +279,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_pass_is_refused_in_one_line(pretend: Start, folder: Path, name: str) -> None:
     faults, message = REFUSED[name]
-    server = pretend("sglang")
+    server = pretend("llamacpp")
     lm = connect(server, folder)
     server.faults += faults
     with pytest.raises(InputError, match=message) as refusal:
@@ -348,7 +347,7 @@ def test_ask_says_which_model_a_server_has(
 def test_a_run_says_before_it_asks_how_many_prompts_and_tokens_are_left(
     pretend: Start, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = pretend("sglang")
+    server = pretend("vllm")
     words = ["eval", "--task", "miniature", "--limit", "4", "--trials", "2", "-o", str(tmp_path)]
     words += ["--model", f"server:{server.url}", "--tokenizer", str(folder)]
     words += ["--method", "standard,cot,self-ensemble"]  # cot is left out
@@ -366,7 +365,7 @@ def test_a_run_says_before_it_asks_how_many_prompts_and_tokens_are_left(
     server.asked.clear()
     assert main(words) == 0
     assert price() == whole
-    ids = [body["input_ids"] for body in server.asked]
+    ids = [body["prompt"][0] for body in server.asked]
     assert whole == (4 + 4 * 2 * 2, sum(map(len, ids)))
     standard = tmp_path / "samples-miniature-standard.jsonl"
     standard.write_text("".join(standard.read_text().splitlines(keepends=True)[:-1]))
@@ -407,7 +406,7 @@ def test_a_killed_client_and_a_killed_server_lose_nothing(
     pretend: Start, folder: Path, tmp_path: Path
 ) -> None:
     """And no prompt of a question that has its answer is asked again."""
-    server = pretend("sglang")
+    server = pretend("vllm")
     assert client(server, folder, tmp_path / "whole").wait(60) == 0
     whole, _ = len(server.asked), server.asked.clear()
     process = client(server, folder, tmp_path / "killed")
@@ -419,7 +418,7 @@ def test_a_killed_client_and_a_killed_server_lose_nothing(
     wait_for(server, 2 * whole // 3)
     server.kill()
     time.sleep(0.1)
-    second = pretend("sglang", port=server.server_port)
+    second = pretend("vllm", port=server.server_port)
     assert process.wait(60) == 0
     assert answers(tmp_path / "killed") == answers(tmp_path / "whole")
     assert 0 < done < 24
@@ -433,7 +432,7 @@ def test_a_killed_client_and_a_killed_server_lose_nothing(
 def test_verify_says_how_far_served_and_local_probabilities_are_apart(
     pretend: Start, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    local, server = load(folder, dtype="float32"), pretend("sglang")
+    local, server = load(folder, dtype="float32"), pretend("vllm")
     words = [*f"verify --trials 1 --model server:{server.url} --tokenizer".split(), str(folder)]
     assert main(words) == 1
     assert "FAILED: the average is above 0.1" in capsys.readouterr().out
