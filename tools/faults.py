@@ -598,7 +598,9 @@ def servers(places: Places, cases: int) -> Iterator[Case]:
     kept; when it is there again, the same command goes on."""
     os.environ["NO_PROXY"] = "127.0.0.1"
     served = write_checkpoint(places.work / "served", QWEN)
-    for kind in ("vllm", "llamacpp", "openai"):
+    kinds = ("vllm", "llamacpp", "openai")
+    cuts = cases // len(kinds)
+    for kind in kinds:
         server = Pretender(kind)
         words = ["eval", "--task", "miniature", "--limit", "6", "--cut-to", "4", "--trials", "1"]
         words += ["--method", "standard,self-ensemble", "--model", f"server:{server.url}"]
@@ -606,14 +608,15 @@ def servers(places: Places, cases: int) -> Iterator[Case]:
         whole = places.new()
         assert run(*words, whole).status == 0
         requests = len(server.asked)
-        for number in range(cases // 4):
+        for number in range(cuts):
+            before = number * requests // cuts
             folder = places.new()
             go_on: Callable[[Handler], bytes | None] = lambda handler: None  # noqa: E731
             stop = hang_up if number % 2 else send_half
-            server.faults = [go_on] * (number * requests // (cases // 4)) + [stop] * 500
+            server.faults = [go_on] * before + [stop] * 500
             ended = run_impatient(*words, folder)
             server.faults = []
-            what = f"{kind}, {stop.__name__} after {number * requests // (cases // 4)} requests"
+            what = f"{kind}, {stop.__name__} after {before} requests"
             if ended.status == 2:
                 again = run(*words, folder)
                 if again.status != 0 or content(folder) != content(whole):
