@@ -91,7 +91,7 @@ def rate(folder: str, device: str, dtype: str) -> dict[str, Any]:
         count = ceil(most_together(lm) / tokens_of(lm, one))  # one more joins while there is room
         prompts = questions(name, lm.config.vocab_size, count)
         tree = pack(prompts.prefix, prompts.branches, tree=True)
-        way = partial(lm.ends, prompts.prefix, prompts.branches)
+        way = partial(lm.hidden_at_ends, prompts.prefix, prompts.branches)
         seconds = median(timed({"tree": way}, ROUNDS)["tree"].wall)
         achieved = linear_flop(lm, tree) / seconds / 1e12
         found[name] = {

@@ -58,7 +58,7 @@ def parts(lm: LocalModel) -> Ways:
     return {
         "groups and their tokens": partial(prompts_of, lm),
         "tree, mask and positions": partial(pack, prompts.prefix, prompts.branches, tree=True),
-        "these, and the pass": partial(lm.ends, prompts.prefix, prompts.branches),
+        "these, and the pass": partial(lm.hidden_at_ends, prompts.prefix, prompts.branches),
         "logits of the labels, and the total": partial(lm.read_labels, hidden, prompts.label_ids),
         "all": lambda: lm.logits(prompts_of(lm)),
     }
@@ -95,8 +95,8 @@ def chunks(lm: LocalModel) -> Ways:
 def four_bits(lm: LocalModel, packed: LocalModel) -> Ways:
     prompts = prompts_of(lm)
     return {
-        "as stored": partial(lm.ends, prompts.prefix, prompts.branches),
-        "nf4": partial(packed.ends, prompts.prefix, prompts.branches),
+        "as stored": partial(lm.hidden_at_ends, prompts.prefix, prompts.branches),
+        "nf4": partial(packed.hidden_at_ends, prompts.prefix, prompts.branches),
     }
 
 
