@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 64  # queries
+CHUNK = 64  # queries; more of them after a long beginning
 CHUNK_ON_GPU = 1024  # there a call costs more than the scores of pairs that the mask hides
 
 # How queries read keys and values in layer `layer` (0, 1, ...): attend(layer, q, k, v) -> like q,
@@ -78,23 +78,28 @@ def chunks_of(
     size = CHUNK_ON_GPU if device.type == "cuda" else CHUNK
     causal_rows = 0  # so many first queries are plain causal
     chunks = []
-    for start in range(0, R, size):
+    while causal_rows + size <= min(R, U):
+        queries = slice(causal_rows, causal_rows + size)
+        mask_BCU = mask_BRU[:, queries]
+        mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
+        rows_C = torch.arange(queries.start, queries.stop, device=device)
+        causal_CU = torch.arange(U, device=device) <= rows_C[:, None]
+        if not (mask_BCU == causal_CU).all():
+            break
+        causal_rows += size
+    if causal_rows:
+        keys_S = torch.arange(causal_rows, device=device)
+        chunks.append(Chunk(slice(0, causal_rows), keys_S, mask_BCS=None))
+    # A chunk copies its keys. The more of them stand before all other queries, the fewer chunks.
+    size = max(size, max(causal_rows, U - R) // 4)
+    for start in range(causal_rows, R, size):
         queries = slice(start, start + size)
         mask_BCU = mask_BRU[:, queries]
         mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
-        if causal_rows == start and start + size <= min(R, U):
-            rows_C = torch.arange(start, start + size, device=device)
-            causal_CU = torch.arange(U, device=device) <= rows_C[:, None]
-            if (mask_BCU == causal_CU).all():
-                causal_rows += size
-                continue
         is_read_U = mask_BCU.flatten(0, 1).view(torch.uint8).amax(dim=0)  # `any` is slow
         keys_S = is_read_U.nonzero().flatten()
         mask_BCS = mask_BCU.index_select(2, keys_S)
         chunks.append(Chunk(queries, keys_S, mask_BCS))
-    if causal_rows:
-        keys_S = torch.arange(causal_rows, device=device)
-        chunks.insert(0, Chunk(slice(0, causal_rows), keys_S, mask_BCS=None))
     return chunks
 
 

@@ -136,10 +136,24 @@ class TestChunks:
 
     def test_groups_do_not_read_each_other(self) -> None:
         """Of 2,000 keys of other groups a chunk of the packed sequence reads none."""
-        layout = pack(list(range(300)), [[7] * CHUNK] * 16)
+        layout = pack(list(range(190)), [[7] * CHUNK] * 16)
         at = layout.positions[None]
         chunks = chunks_of(layout.mask[None], at, at, None)
-        assert max(len(chunk.keys_S) for chunk in chunks) <= 300 + 2 * CHUNK
+        assert max(len(chunk.keys_S) for chunk in chunks) <= 190 + 2 * CHUNK
+
+    def test_the_longer_the_beginning_that_all_copy_the_fewer_the_chunks(self) -> None:
+        prefix = 8 * CHUNK
+        layout = pack(list(range(prefix)), [[7] * CHUNK] * 10)
+        at = layout.positions[None]
+        whole = chunks_of(layout.mask[None], at, at, None)
+        after_a_cache = chunks_of(layout.mask[None, prefix:], at[:, prefix:], at, None)
+        assert whole[0].mask_BCS is None
+        for chunks in (whole[1:-1], after_a_cache[:-1]):
+            assert len(chunks) >= 3
+            for chunk in chunks:
+                queries = chunk.mask_BCS.shape[1]
+                assert 2 * CHUNK <= queries <= prefix / 3
+                assert len(chunk.keys_S) <= prefix + queries + CHUNK
 
     def test_a_long_causal_beginning_is_one_chunk_that_needs_no_mask(self) -> None:
         """One cell less, and it ends before that row."""
