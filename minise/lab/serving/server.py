@@ -29,6 +29,7 @@ from minise.tokenizer import Tokenizer
 AT_START = 10.0  # seconds in which a server must say what it runs
 REQUESTS_AT_ONCE = 32  # to llama.cpp as many as it has slots
 LIKELY_TOKENS = 20  # whose log-probabilities are asked for
+DRAWS = 4  # of a token, until one has log-probabilities
 LEAST = -87.0  # llama.cpp takes the log of a float32 probability: below, little is left of it
 PADDED = 0.1  # of a vocabulary: models have some ids more than their tokenizers
 COMPARED = ("Which is a bird?", "(A) wren", "Answer: A")  # texts that both tokenise
@@ -82,7 +83,7 @@ class LabelValues:
 class ServerFacts:
     """What a server says of its model. kind: a key of SPEAK. positions: tokens of the longest
     prompt and the token after it. vocabulary, dtype: None where it does not say. at_once: requests
-    that it takes at once."""
+    that it takes at once. owner: whose server it says it is."""
 
     model: str
     kind: str
@@ -90,6 +91,7 @@ class ServerFacts:
     vocabulary: int | None
     dtype: str | None
     at_once: int = REQUESTS_AT_ONCE
+    owner: str | None = None
 
 
 class Server(Http):
@@ -133,6 +135,7 @@ class Server(Http):
             vocabulary=self.field(more, "n_vocab", or_nothing(VOCABULARY)),
             dtype=None if dtype is None else self.hide(dtype),
             at_once=at_once,
+            owner=owner,
         )
 
     def chosen(self, models: list[Any]) -> Any:
@@ -212,6 +215,8 @@ class Server(Http):
                     there.append(f"{name} {math.exp(reply.found[token]):.1%}")
             read = ", ".join(there) or "none"
             remedy = "ask fewer choices at once, or use vLLM or llama.cpp"
+            if self.form and self.facts.owner in OWNERS:
+                remedy = f"give server:{self.url}, which is asked for each label by its id"
             words = str(self.refused(f"{what}; read were {read}; {remedy}"))
             raise LabelsMissing(words)
         values: dict[int, float] = {}
@@ -308,7 +313,7 @@ def openai(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
         "logprobs": LIKELY_TOKENS,
         **RAW,
     }
-    answer = server.request("/v1/completions", body)
+    answer = draw_one(server, "/v1/completions", body)
     (choice,) = server.field(answer, "choices", one(OBJECT))
     logprobs = server.field(choice, "logprobs", OBJECT)
     if "content" in logprobs:  # llama.cpp gives them as in a chat
@@ -343,7 +348,7 @@ def chat(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
         "top_logprobs": LIKELY_TOKENS,
         **RAW,
     }
-    answer = server.request("/v1/chat/completions", body)
+    answer = draw_one(server, "/v1/chat/completions", body)
     (choice,) = server.field(answer, "choices", one(OBJECT))
     logprobs = server.field(choice, "logprobs", or_nothing(OBJECT))
     if not logprobs or not logprobs.get("content"):
@@ -361,6 +366,20 @@ def chat(server: Server, ids: list[int], columns: list[int]) -> LabelValues:
         if total > 0:
             found[token] = math.log(total)
     return LabelValues(found, len(top), None)
+
+
+def draw_one(server: Server, path: str, body: dict[str, Any]) -> Any:
+    """The answer after a draw that is the same each time: vLLM's chat lists the token drawn in the
+    place of the least probable one that it would give. Some tokens come without log-probabilities
+    (llama.cpp: a part of a character): then another is drawn."""
+    answer = None
+    for seed in range(DRAWS):
+        answer = server.request(path, {**body, "seed": seed})
+        (choice,) = server.field(answer, "choices", one(OBJECT))
+        logprobs = server.field(choice, "logprobs", or_nothing(OBJECT))
+        if logprobs and any(logprobs.values()):
+            break
+    return answer
 
 
 def tokens_of_chat(server: Server, logprobs: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from minise.errors import InputError, Unsuited
 from minise.lab.evaluation.rows import read_answers
 from minise.lab.methods.cloze import Cloze
 from minise.lab.serving import http as serving
+from minise.lab.serving.server import DRAWS
 from minise.method import SelfEnsemble, Standard, ask
 from tests.lab.serving.conftest import ANSWERS, Handler, Pretender, chat_completion
 
@@ -184,10 +186,42 @@ def test_a_chat_is_asked_where_the_address_says_so(pretend: Start, folder: Path)
         said["choices"][0]["logprobs"] = None
         return json.dumps(said).encode()
 
-    server.faults = [silent]
+    server.faults = [silent, answer]  # a token without log-probabilities: another is drawn
+    (again,) = lm.logits(prompts)
+    assert again.labels.equal(read.labels)
+    assert [body["seed"] for body in server.asked] == [0, 0, 1]
+    server.faults = [silent] * DRAWS
     way = f"of chats; if it has completions too, give server:{server.url}/v1/completions"
     with pytest.raises(InputError, match=re.escape(way)):
         lm.logits(prompts)
+
+
+def by_chance(handler: Handler) -> bytes:
+    """An answer that also holds the token drawn, however little probable: so does vLLM."""
+    drawn = random.Random(handler.server.asked[-1].get("seed")).choice("ABCDEFGH")
+    top = {drawn: -5.0, " A": -1.0, " B": -2.0, " C": -3.0}
+    return json.dumps(chat_completion(top)).encode()
+
+
+def test_what_a_chat_gives_does_not_depend_on_chance(pretend: Start, folder: Path) -> None:
+    server = pretend("openai")
+    lm = load(f"server:{server.url}/v1/chat/completions", tokenizer=folder)
+    server.faults = [by_chance] * 9
+    _, prompts = Standard().prompts(lm, Question("Which is a bird?", ["wren", "trout", "oak"]))
+    assert len({tuple(lm.logits(prompts)[0].labels.tolist()) for _ in range(9)}) == 1
+
+
+@pytest.mark.parametrize("owner", ["vllm", "llamacpp"])
+def test_a_missing_label_leads_to_the_form_that_asks_by_ids(
+    pretend: Start, folder: Path, owner: str
+) -> None:
+    """Where the server says that it has one."""
+    server = pretend("openai", gives=1)
+    server.model["owned_by"] = owner
+    lm = load(f"server:{server.url}/v1/completions", tokenizer=folder)
+    way = f"; give server:{server.url}, which is asked for each label by its id"
+    with pytest.raises(InputError, match=re.escape(way)):
+        ask(lm, Standard(), QUESTION)
 
 
 def status(code: int, text: str = "", **headers: str) -> Callable[[Handler], None]:
