@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(GroupOptions):
-    output: Annotated[Path, Option("the run's folder", "DIR", short="-o")]
+    output: Annotated[
+        Path | None, Option("the run's folder; --price needs none", "DIR", short="-o")
+    ] = None
     task: Annotated[str | None, Option("data sets or files", "NAME[@FILE],FILE,...")] = None
     method: Annotated[str | None, Option("yours: ./mine.py:Mine", "NAME[(settings)],...")] = None
     experiment: Annotated[str | None, Option("instead of --method", "NAME")] = None
@@ -58,6 +60,8 @@ def run(options: Options) -> int:
     from minise.lab.evaluation.rows import Keep
     from minise.lab.evaluation.run import evaluate
 
+    if options.output is None and not options.price:
+        raise InputError("give the run's folder: --output DIR")
     shard = read_shard(options.shard)
     experiment = choose(options)
     tasks = make_tasks(options, experiment)
@@ -73,7 +77,7 @@ def run(options: Options) -> int:
     keep = Keep(keep_groups, options.keep_text)
     wanted = Run(tasks, about, shard, keep, experiment.peak)
     lm = load_model(options)
-    if options.price:
+    if options.price or options.output is None:  # without a folder only the price is told
         print(printable(as_table(lm, wanted, options.output)))
         return 0
     evaluate(lm, wanted, options.output, say)

@@ -46,16 +46,18 @@ class Price:
     seconds: float | None
 
 
-def left(lm: LanguageModel, run: Run, folder: Path) -> Iterator[Left]:
-    """By each method that has not all answers and suits the model."""
+def left(lm: LanguageModel, run: Run, folder: Path | None) -> Iterator[Left]:
+    """By each method that has not all answers in the folder and suits the model."""
     i, n = run.shard
     for task in run.tasks:
         for variant in task.variants:
             method = task.methods[variant.name]
             if not isinstance(method, Method):
                 continue  # it is fitted later, on the answers of others
-            done = read_rows(samples_path(folder, task.name, variant.name, run.shard))
-            questions = task.questions[i::n][len(done) :]
+            questions = task.questions[i::n]
+            if folder is not None:
+                done = read_rows(samples_path(folder, task.name, variant.name, run.shard))
+                questions = questions[len(done) :]
             try:
                 model = model_for(lm, variant, run.peak)
             except Unsuited:  # said when it is its turn
@@ -123,7 +125,7 @@ def for_a_server(lm: LanguageModel, run: Run, folder: Path) -> str:
     return f"{lm.name} will be sent {much}; Ctrl-C stops, the same command goes on"
 
 
-def as_table(lm: LanguageModel, run: Run, folder: Path) -> str:
+def as_table(lm: LanguageModel, run: Run, folder: Path | None) -> str:
     """The price of each method, and of all: rows of text."""
     heads: tuple[str, ...] = ("task", "method", "questions", "prompts", *COUNTS, "seconds")
     rows = [heads]

@@ -259,6 +259,10 @@ def test_the_price_is_told_and_nothing_is_asked_or_written(tmp_path: Path, capsy
     assert run(words, str(folder), "--price") == 0
     out = capsys.readouterr().out.splitlines()
     assert not folder.exists()
+    assert run(words.removesuffix(" -o"), "--price") == 0  # it needs no folder
+    alone = capsys.readouterr().out.splitlines()
+    for line, before in zip(alone[:5], out[:5], strict=True):
+        assert line.split()[:-1] == before.split()[:-1]  # but for the seconds
     assert out[0].split() == [
         *("task", "method", "questions", "prompts", "separate", "packed", "tree", "seconds")
     ]
