@@ -97,6 +97,9 @@ def cells_of(runs: Sequence[Results]) -> list[Cell]:
                 cell.update(numbers)
                 cell.update(model=label, task=task, method=method)
                 cells.append(cell)
+    if any("scored" in cell for cell in cells):
+        for cell in cells:
+            cell.setdefault("scored", cell["n"])  # where that is all, no number says it
     return cells
 
 

@@ -341,6 +341,20 @@ def test_no_difference_of_two_methods_looks_like_a_proof_that_they_are_equal(
         assert "[+0.00, +0.00]" not in tables.report([run], width=width)
 
 
+def test_a_table_has_how_many_are_scored_also_where_that_is_all(tmp_path: Path) -> None:
+    whole = made(tmp_path / "whole", {"standard": answers_of(12, 4)}, task="whole")
+    half = answers_of(6, 2) + [saved(6 + i, [0.5, 0.5], None) for i in range(6)]
+    part = made(tmp_path / "part", {"standard": half}, task="part")
+    shown = {}
+    for line in table_text([whole, part]).splitlines():
+        words = [word.strip() for word in line.split("|")]
+        if len(words) > 6:
+            shown.setdefault(words[2], words[4:6])
+    assert shown["task"] == ["n", "scored"]
+    assert (shown["whole"], shown["part"]) == (["12", "12"], ["12", "6"])
+    assert "scored" not in table_text([whole])
+
+
 def test_a_terminal_shows_the_tokens_and_says_where_the_other_numbers_are(tmp_path: Path) -> None:
     run = made(tmp_path / "run", {"standard": answers_of(40, 9)})
     text = tables.report([run], width=100)
