@@ -85,7 +85,7 @@ def run(options: Options) -> int:
         texts = [variant.text for variant in experiment.variants]
         report.run(report.Options((options.output,), method=tuple(texts)))
     path = write_predictions(options.output, wanted)
-    print(printable(f"written: {path}, a row for each answer"))
+    print(printable(f"written: {path}, a row for each question and method"))
     if shard[1] == 1:
         return 0
     say(f"shard {shard[0]} of {shard[1]} is done; minise report {options.output} joins all")

@@ -1,59 +1,67 @@
-"""predictions.csv: what was predicted, a row for each answer, for a table of one's own."""
+"""predictions.csv: a row for each question, method and seed, to merge with a table of one's own."""
 
 import csv
 import io
 from pathlib import Path
 
-from minise.lab.evaluation.folder import samples_path, suffix
+from minise.lab.data.asked import Asked
+from minise.lab.evaluation.folder import LEFT_OUT, read_reason, reason_path, samples_path, suffix
 from minise.lab.evaluation.request import Run
-from minise.lab.evaluation.rows import key_of, key_of_question, read_answers
+from minise.lab.evaluation.rows import LeftOut, key_of, key_of_question, read_rows
 from minise.lab.files import write_file
 from minise.lab.methods.saved import SavedAnswer
-from minise.question import Question
 
 # probability: of the chosen text; score: before it is divided by the sum of all; error: the
-# standard error of the score. none_of_the_above, on_labels: means over the prompts.
+# standard error of the score. none_of_the_above, on_labels: means over the prompts. left_out: why
+# there is no prediction.
 COLUMNS = (
     *("task", "method", "seed", "id", "question", "prediction", "probability", "score", "error"),
-    *("none_of_the_above", "on_labels", "tokens", "answer", "right"),
+    *("none_of_the_above", "on_labels", "tokens", "answer", "right", "left_out"),
 )
 
 
 def write_predictions(folder: Path, run: Run) -> Path:
     """Write the answers of a folder with the texts of their questions; of a shard, its own."""
+    i, n = run.shard
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(COLUMNS)
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")  # what a row lacks is empty
+    table.writeheader()
     for task in run.tasks:
-        question_of = {key_of_question(asked): asked.question for asked in task.questions}
         for variant in task.variants:
             path = samples_path(folder, task.name, variant.name, run.shard)
-            for answer in read_answers(path):
-                question = question_of[key_of(answer)]
-                table.writerow([task.name, variant.name, *cells(answer, question)])
+            row_of = {key_of(row): row for row in read_rows(path)}
+            why = read_reason(reason_path(path))
+            if not row_of and why is None:
+                continue  # a fitted method, which no shard has, or whose fit is left out
+            why = (why or "a method that it needs has no answer").removeprefix(LEFT_OUT)
+            for asked in task.questions[i::n]:
+                row = row_of.get(key_of_question(asked), why)
+                table.writerow({"task": task.name, "method": variant.name, **cells(asked, row)})
     path = folder / f"predictions{suffix(run.shard)}.csv"
     write_file(path, text.getvalue())
     return path
 
 
-def cells(answer: SavedAnswer, question: Question) -> list[object]:
-    """The cells of a row after its task and method; an empty one for what is not known."""
-    right: list[object] = ["", ""]
+def cells(asked: Asked, row: SavedAnswer | LeftOut | str) -> dict[str, object]:
+    """The cells of a row after its task and method, but for those that are not known. row: the
+    answer, or why there is none."""
+    question = asked.question
+    known: dict[str, object] = {"seed": asked.seed, "id": question.id, "question": question.text}
     if question.answer is not None:
-        right = [question.choices[question.answer], int(question.answer == answer.prediction)]
-    return [
-        answer.seed,
-        answer.id,
-        question.text,
-        question.choices[answer.prediction],
-        rounded(answer.probabilities[answer.prediction]),
-        rounded(answer.scores[answer.prediction]),
-        rounded(answer.error),
-        rounded(answer.null),
-        rounded(answer.on_labels),
-        answer.tokens,
-        *right,
-    ]
+        known["answer"] = question.choices[question.answer]
+    if not isinstance(row, SavedAnswer):
+        known["left_out"] = row.left_out if isinstance(row, LeftOut) else row
+        return known
+    if question.answer is not None:
+        known["right"] = int(question.answer == row.prediction)
+    known["prediction"] = question.choices[row.prediction]
+    known["probability"] = rounded(row.probabilities[row.prediction])
+    known["score"] = rounded(row.scores[row.prediction])
+    known["error"] = rounded(row.error)
+    known["none_of_the_above"] = rounded(row.null)
+    known["on_labels"] = rounded(row.on_labels)
+    known["tokens"] = row.tokens
+    return known
 
 
 def rounded(number: float | None) -> str:

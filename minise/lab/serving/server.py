@@ -214,10 +214,11 @@ class Server(Http):
                     name = quote(self.tokenizer.decode([token]))
                     there.append(f"{name} {math.exp(reply.found[token]):.1%}")
             read = ", ".join(there) or "none"
-            remedy = "ask fewer choices at once, or use vLLM or llama.cpp"
+            fewer = "ask fewer choices at once (self-ensemble, --group-size 2)"
+            remedy = f"{fewer}, or use vLLM or llama.cpp"
             if self.form and self.facts.owner in OWNERS:
                 remedy = f"give server:{self.url}, which is asked for each label by its id"
-            words = str(self.refused(f"{what}; read were {read}; {remedy}"))
+            words = str(self.refused(f"{what}; {remedy}; read were {read}"))
             raise LabelsMissing(words)
         values: dict[int, float] = {}
         for token in columns:

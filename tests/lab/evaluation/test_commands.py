@@ -217,7 +217,7 @@ def test_predictions_are_a_table_of_every_run(tmp_path: Path, capsys: Capture) -
     words = f"eval --task {file} --method standard,self-ensemble --group-size 2 --seed 1 -o"
     assert run(words, str(folder)) == 0
     out, err = capsys.readouterr()
-    assert f"written: {folder / 'predictions.csv'}, a row for each answer\n" in out
+    assert f"written: {folder / 'predictions.csv'}, a row for each question and method\n" in out
     assert "mine: 1 of 2 have no answer: only predicted" in err
     with (folder / "predictions.csv").open(newline="", encoding="utf-8") as table:
         rows = list(csv.DictReader(table))
@@ -239,6 +239,35 @@ def test_predictions_are_a_table_of_every_run(tmp_path: Path, capsys: Capture) -
     shard = tmp_path / "shard"
     assert run(words, str(shard), "--shard", "1/2") == 0
     assert (shard / "predictions.shard-1-of-2.csv").read_text().count("\n") == 1 + 2
+
+
+def test_what_has_no_prediction_has_a_row_that_says_why(tmp_path: Path) -> None:
+    """A question that a server did not answer, what is made from its answer, a method."""
+    file, folder = tmp_path / "mine.csv", tmp_path / "run"
+    file.write_text("id,question,A,B,C,answer\n7,Up?,yes,no,why,A\n8,Down?,yes,no,why,B\n")
+    words = f"eval --task {file} --method self-ensemble,first-trials(trials=1),reasoning"
+    words += f" --group-size 2 --trials 2 -o {folder}"
+    assert run(words) == 0
+    path = folder / "samples-mine-self-ensemble.jsonl"
+    first, second = path.read_text().splitlines()
+    missing = {name: json.loads(second)[name] for name in ("id", "seed", "question_hash", "answer")}
+    missing["left_out"] = "no label B"
+    path.write_text(f"{first}\n{json.dumps(missing)}\n")
+    assert run(words) == 0
+    with (folder / "predictions.csv").open(newline="", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    assert [(row["method"], row["id"], row["answer"]) for row in rows] == [
+        ("self-ensemble", "7", "yes"), ("self-ensemble", "8", "no"),
+        ("first-trials(trials=1)", "7", "yes"), ("first-trials(trials=1)", "8", "no"),
+        ("reasoning", "7", "yes"), ("reasoning", "8", "no"),
+    ]  # fmt: skip
+    reasons = ["", "no label B", "", "a method that it needs has no answer"]
+    reasons += 2 * ["is no reasoning model"]
+    for row, reason in zip(rows, reasons, strict=True):
+        assert reason in row["left_out"]
+        assert not row["left_out"].startswith("left out")
+        wanted = {row[name] == "" for name in ("prediction", "probability", "tokens", "right")}
+        assert wanted == {reason != ""}
 
 
 def test_the_error_of_a_line_is_the_standard_error_of_its_score(tmp_path: Path) -> None:

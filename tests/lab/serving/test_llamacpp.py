@@ -118,4 +118,4 @@ def test_a_table_of_twenty_questions_becomes_predictions(
 
 def read_predictions(folder: Path) -> dict[str, dict[str, str]]:
     with (folder / "predictions.csv").open(newline="") as file:
-        return {row["id"]: row for row in csv.DictReader(file)}
+        return {row["id"]: row for row in csv.DictReader(file) if not row["left_out"]}

@@ -1,5 +1,6 @@
 """Every server's forms, and every way in which one fails: no label is lost, and none made up."""
 
+import csv
 import json
 import math
 import random
@@ -114,7 +115,7 @@ def test_a_label_that_a_server_does_not_give_is_refused_by_name(
     pretend: Start, folder: Path, kind: str
 ) -> None:
     lm = connect(pretend(kind, gives=1), folder)
-    words = r'the label " [A-C]" is not among the \d+ tokens that it gives; read were (" |none)'
+    words = r'the label " [A-C]" is not among the \d+ tokens that it gives; .*; read were (" |none)'
     with pytest.raises(InputError, match=words):
         ask(lm, SMALL, QUESTION)
 
@@ -140,8 +141,16 @@ def test_a_question_whose_label_is_not_given_is_left_out_counted_and_named(
         assert '2 of 4 questions are left out ("q1", "q3")' in (output / "report.md").read_text()
         asked, _ = len(server.asked), server.asked.clear()
     assert asked == 0
-    rows = (output / "predictions.csv").read_text().splitlines()
-    assert [row.split(",")[3] for row in rows[1:]] == ["q0", "q2"] * 2
+    with (output / "predictions.csv").open(newline="", encoding="utf-8") as predictions:
+        rows = list(csv.DictReader(predictions))
+    assert [row["id"] for row in rows] == ["q0", "q1", "q2", "q3"] * 2  # as in the table
+    for row in rows:
+        if row["id"] in ("q1", "q3"):
+            assert 'the label " E" is not among' in row["left_out"]
+            assert "ask fewer choices at once (self-ensemble, --group-size 2)" in row["left_out"]
+            assert row["prediction"] == row["probability"] == row["tokens"] == ""
+        else:
+            assert (row["prediction"] != "", row["left_out"]) == (True, "")
 
 
 def test_one_of_several_models_is_chosen_by_its_name(
