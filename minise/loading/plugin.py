@@ -19,7 +19,9 @@ def load_extra(module: str, extra: str = "eval") -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        how = f": pip install 'minise[{extra}]'" if extra else ""
+        how = ""
+        if extra:  # of a clone, as the README says: minise is on no index
+            how = f"; in the clone: python3 install.py {extra}, or pip install -e '.[{extra}]'"
         raise InputError(f"this needs {error.name}, which is not installed{how}") from None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from minise.errors import InputError, one_line, quote
+from minise.loading.plugin import load_extra
 
 Row = dict[str, Any]  # by the headers of the file's columns
 SHEETS = (".xlsx", ".xls", ".ods", ".numbers")  # of programs for tables, which nothing here reads
@@ -96,10 +97,7 @@ def _read_csv(content: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _read_parquet(content: bytes) -> Iterable[tuple[int, Any]]:
-    try:
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise ValueError("it needs pyarrow: pip install 'minise[eval]'") from None
+    parquet = load_extra("pyarrow.parquet")
     return enumerate(parquet.read_table(io.BytesIO(content)).to_pylist(), 1)
 
 

@@ -57,11 +57,14 @@ def test_csv_may_have_a_byte_order_mark_blank_lines_and_any_separator(tmp_path: 
 def test_only_parquet_needs_pyarrow_and_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for module in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
     for kind in ("jsonl", "jsonl.gz", "json", "csv"):
         assert load(write(tmp_path / f"mine.{kind}", OWN)).questions == QUESTIONS
     (tmp_path / "mine.parquet").write_bytes(b"PAR1")
-    assert "pip install 'minise[eval]'" in refusal(str(tmp_path / "mine.parquet"))
+    message = refusal(str(tmp_path / "mine.parquet"))
+    assert "needs pyarrow" in message
+    assert "python3 install.py eval" in message
 
 
 @pytest.mark.parametrize(

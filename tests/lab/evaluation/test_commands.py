@@ -182,7 +182,7 @@ def test_without_the_extra_it_is_named(
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert run(f"{SMALL} standard -o", str(tmp_path)) == 2
     assert run("report", str(tmp_path)) == 2
-    assert capsys.readouterr().err.count("minise[eval]") == 2
+    assert capsys.readouterr().err.count("python3 install.py eval") == 2
 
 
 def test_a_run_with_another_tokenizer_is_another_run(tmp_path: Path, capsys: Capture) -> None:
