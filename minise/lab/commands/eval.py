@@ -20,6 +20,7 @@ from minise.commands.options import GroupOptions, Option, load_model
 from minise.commands.terminal import say
 from minise.errors import InputError, check_name, printable, quote
 from minise.lab.evaluation.experiments import EXPERIMENTS, Experiment, Variant
+from minise.loading import DEFAULT_MODEL
 from minise.loading.plugin import load_extra
 
 if TYPE_CHECKING:
@@ -142,6 +143,10 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
             tasks.setdefault(task.name, task)
             asked = [Asked(question, of_groups) for question in task.questions]
             questions.setdefault(task.name, []).extend(asked)
+    own = sorted({task.origin for task in tasks.values() if task.dataset == "own"})
+    if own and options.model == DEFAULT_MODEL:
+        toy = f"{DEFAULT_MODEL}, a toy of 2 million parameters that knows one small made-up world"
+        say(f"{', '.join(own)} is answered by {toy}; give --model")
     runs = []
     for name, task in tasks.items():
         without = sum(asked.question.answer is None for asked in questions[name])

@@ -12,6 +12,7 @@ from minise.commands.cli import main
 from tests.lab.support.rows import load
 
 PAGE = Path(__file__).parents[3] / "docs" / "evaluation.md"
+MODEL = "weights/tiny-llama"
 INTENTS = [f"intent {number:02}" for number in range(20)]
 
 
@@ -28,5 +29,5 @@ def test_a_table_of_messages_is_asked_with_all_intents_as_choices(
     questions = load(Path("messages.jsonl"), columns="answer_text=intent").questions
     assert {tuple(question.choices) for question in questions} == {tuple(INTENTS)}
     assert [question.answer for question in questions] == [*range(20), 0, 1]
-    assert main([*shlex.split(command), "--limit", "2", "--trials", "1"]) == 0
+    assert main([*shlex.split(command), "--limit", "2", "--trials", "1", "--model", MODEL]) == 0
     assert "| messages | presence" in capsys.readouterr().out

@@ -206,6 +206,20 @@ def test_questions_without_answers_are_said_before_they_run(
     assert "mine: no question has an answer, so nothing is scored" in capsys.readouterr().err
 
 
+def test_a_table_of_ones_own_that_meets_the_shipped_toy_is_told_so(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("id,question,A,B,answer\n1,Which is a bird?,wren,oak,A\n")
+    words = f"eval --task {file},miniature --limit 1 --cut-to 2 --method standard --price"
+    told = "is answered by weights/tiny-llama, a toy of 2 million parameters"
+    assert run(words) == 0
+    assert capsys.readouterr().err.count(f"mine.csv {told}") == 1
+    assert run(words, "--model", str(Path("weights/tiny-llama").resolve())) == 0
+    assert run(words.replace(f"{file},", "")) == 0
+    assert told not in capsys.readouterr().err
+
+
 def test_predictions_are_a_table_of_every_run(tmp_path: Path, capsys: Capture) -> None:
     """Also where some answers are missing; of a shard its own."""
     file, folder = tmp_path / "mine.csv", tmp_path / "run"

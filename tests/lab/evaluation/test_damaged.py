@@ -216,7 +216,8 @@ def test_a_file_whose_name_is_no_text_is_refused_before_a_question_is_asked(
 ) -> None:
     questions = tmp_path / os.fsdecode(b"mine\xff.jsonl")
     questions.write_text('{"question": "Up?", "choices": ["yes", "no"], "answer": 0}\n')
-    words = ["eval", "--task", str(questions), "--method", "standard", "-o"]
+    model = ["--model", Path("weights/tiny-llama").resolve()]  # by another name than by default
+    words = ["eval", "--task", str(questions), "--method", "standard", *model, "-o"]
     assert_one_line(*run(capsys, *words, tmp_path / "run"), ["the names in run.json", "mine"])
     assert not (tmp_path / "run").exists()
 
