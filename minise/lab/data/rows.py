@@ -64,6 +64,9 @@ def own_fields(rows: Sequence[Row], columns: str) -> list[Fields]:
         none = "no columns of a question and its choices"
         raise InputError(f"{none}; {SAY}, {lists}; {_listed(headers)}")
 
+    if "id" not in found.headers and len(rows) > 1:
+        _tell("minise: no column id: ids are hashes; name yours by --columns id=HEADER")
+
     choices = []
     answers = []
     for row in rows:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from minise import Question
+from minise.lab.data import rows
 from tests.lab.support.rows import load, refusal, write
 
 CITIES = ["Kingston", "Ottawa", "Toronto"]
@@ -86,6 +87,20 @@ def test_headers_of_four_languages_are_guessed_and_said(
     columns = json.loads(told.removeprefix("minise: guessed --columns "))
     for some in (f"id=id,{columns}", "id=id"):
         assert load(path, columns=some).questions == [CAPITAL]
+
+
+def test_without_a_column_of_ids_it_is_said_how_to_name_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("nr,question,A,B\n1,Up?,no,yes\n2,Down?,no,yes\n")
+    rows._tell.cache_clear()
+    assert [question.id for question in load(path, columns="id=nr").questions] == ["1", "2"]
+    assert caplog.messages == []
+    load(path)
+    assert caplog.messages == [
+        "minise: no column id: ids are hashes; name yours by --columns id=HEADER"
+    ]
 
 
 def test_what_columns_does_not_say_is_guessed_but_no_choice_beside_choices_that_it_says(
