@@ -205,6 +205,19 @@ def test_a_chat_is_asked_where_the_address_says_so(pretend: Start, folder: Path)
         lm.logits(prompts)
 
 
+def test_a_chat_has_the_same_text_whosever_tokenizer_is_given(pretend: Start, folder: Path) -> None:
+    """So a shipped one does for a hosted model whose own is not published."""
+    server = pretend("openai")
+    question = Question("Which is a bïrd — 水?", ["wren", "two  blanks", "oak, 12,345"])
+    messages = []
+    for tokenizer in (folder, Path("weights/tiny-llama").resolve()):
+        lm = load(f"server:{server.url}/v1/chat/completions", tokenizer=tokenizer)
+        ask(lm, Standard(), question)
+        messages.append(server.asked[-1]["messages"])
+    assert messages[0] == messages[1]
+    assert question.text in messages[0][0]["content"]
+
+
 def by_chance(handler: Handler) -> bytes:
     """An answer that also holds the token drawn, however little probable: so does vLLM."""
     drawn = random.Random(handler.server.asked[-1].get("seed")).choice("ABCDEFGH")
