@@ -186,6 +186,7 @@ FORMS = {
     "bought": as_bought,
     "subsets": as_subsets,
     "beside": costs.as_beside,
+    "questions": costs.as_questions,
     "parts": costs.as_parts,
 }
 

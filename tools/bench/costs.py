@@ -1,10 +1,10 @@
 """The tables of docs/costs.md, from the records in docs/costs/.
 
-beside.jsonl is what ways.py recorded. Lines on the same model, dtype and work add up. A way
-is divided by `tree` in the same round of the same run, as a machine is not as fast in each run; a
-page shows what follows from the medians over the rounds of all, without lines in which a way ran
-once. The file holds lines of one engine on one kind of machine: where the engine changes, it begins
-anew.
+beside.jsonl and xeon.jsonl are what ways.py recorded on two kinds of CPU. Lines on the same model,
+dtype and work add up. A way is divided by `tree` in the same round of the same run, as a machine is
+not as fast in each run; the table of the first shows what follows from the medians over the rounds
+of all, without lines in which a way ran once. A file holds lines of one engine on one kind of
+machine: where the engine changes, it begins anew.
 
 parts.jsonl is what parts.py recorded, a row for each line. A line whose "source" is "printed" was
 written down from the page of its commit, when its program kept no record: a number that the page
@@ -43,6 +43,7 @@ ROWS = {
     "packed": "packed",
     "equal bits": "tree, equal bits",
     "transformers": "transformers, kept question",
+    "transformers, the rest of the tree": "transformers, the rest of the token tree",
     "FlexAttention": "transformers, FlexAttention",
     "llama.cpp": "llama.cpp",
     "vLLM": "vLLM",
@@ -67,12 +68,12 @@ def read(path: Path) -> list[Line]:
     return found
 
 
-def lines() -> list[Line]:
+def lines(path: Path) -> list[Line]:
     """A line for each model, dtype and work, in the order of the tables: the first on it in the
     file, with the rounds of all. A way gets `by tree`: its CPU seconds by those of `tree`."""
     joined: dict[tuple[str, str, str], Line] = {}
     machines = set()
-    for line in read(BESIDE):
+    for line in read(path):
         machines.add(line["machine"])
         tree = line["ways"]["tree"]["cpu"]
         for way in line["ways"].values():
@@ -83,7 +84,7 @@ def lines() -> list[Line]:
                 all_rounds = first["ways"].setdefault(name, {"cpu": [], "by tree": []})
                 all_rounds["cpu"] += way["cpu"]
                 all_rounds["by tree"] += way["by tree"]
-    assert len(machines) == 1, f"{BESIDE} holds lines of several machines"
+    assert len(machines) == 1, f"{path} holds lines of several machines"
     found = []
     for model in MODELS:
         for dtype in DTYPES:
@@ -127,23 +128,48 @@ def as_beside(spec: Mapping[str, Any]) -> str:
     """A row for each kind of way: its seconds by those of `tree`, over the lines in which every way
     ran twice or more. Of each line counts the median of its rounds."""
     ratios: dict[str, list[float]] = {title: [] for title in ROWS}
-    for line in lines():
+    for line in lines(BESIDE):
         ways = line["ways"]
         if min(len(way["cpu"]) for way in ways.values()) == 1:
             continue
         for title, start in ROWS.items():
-            of_kind = []
-            for name, way in ways.items():
-                if name.startswith(start):
-                    of_kind.append(median(way["by tree"]))
-            if of_kind:
-                ratios[title].append(min(of_kind))
+            fastest = fastest_of(ways, start)
+            if fastest is not None:
+                ratios[title].append(fastest)
     rows = []
     for title, seen in ratios.items():
         if seen:
             values = [min(seen), median(seen), max(seen)]
             rows.append([title, *(f"{value:.2f}" for value in values), str(len(seen))])
     return markdown.table(["by `tree`", "least", "median", "most", "questions"], rows)
+
+
+def fastest_of(ways: Mapping[str, Line], start: str) -> float | None:
+    """By `tree`, of the ways whose names begin so; None where there is none."""
+    of_kind = []
+    for name, way in ways.items():
+        if name.startswith(start):
+            of_kind.append(median(way["by tree"]))
+    return min(of_kind, default=None)
+
+
+def as_questions(spec: Mapping[str, Any]) -> str:
+    """A row for each line of xeon.jsonl: the seconds of `tree`, and each kind of way by them."""
+    recorded = lines(BESIDE.with_name("xeon.jsonl"))
+    kinds = []
+    for title, start in ROWS.items():
+        if any(fastest_of(line["ways"], start) is not None for line in recorded):
+            kinds.append(title)
+    rows = []
+    for line in recorded:
+        rounds = len(line["ways"]["tree"]["cpu"])
+        seconds = f"{median(line['ways']['tree']['cpu']):.1f}"
+        row = [MODELS[line["model"]], line["dtype"], WORK[line["work"]], seconds]
+        for title in kinds:
+            row.append(written(fastest_of(line["ways"], ROWS[title]), 2))
+        rows.append([*row, shown(str(rounds), rounds)])
+    titles = ["model", "dtype", "question", "`tree`, s", *kinds, "rounds"]
+    return markdown.table(titles, rows)
 
 
 def shown(number: str, rounds: int) -> str:

@@ -125,7 +125,7 @@ def kept_and_tree(model: Any, prompts: Prompts) -> dict[str, Way]:
         )
         return model.lm_head(out.last_hidden_state[0, ends])[:, labels]
 
-    return {"transformers, kept question, the rest of the token tree": run}
+    return {"transformers, the rest of the token tree": run}
 
 
 def flex_attention(model: Any, prompts: Prompts) -> dict[str, Way]:

@@ -59,6 +59,21 @@ def test_of_several_ways_of_a_library_the_fastest_is_shown(beside: Path) -> None
     assert cells(costs.as_beside({})) == [["transformers", "1.50", "1.50", "1.50", "1"]]
 
 
+def test_a_question_of_the_other_kind_of_cpu_has_a_row_with_its_rounds(beside: Path) -> None:
+    """In italics where it is one."""
+    kept = "transformers, kept question, 8 at once"
+    recorded = [
+        line("2800", {"tree": [4.0], kept: [6.0]}),
+        line("qasc", {"tree": [1.0, 3.0], "transformers, the rest of the token tree": [2.0, 3.0]}),
+    ]
+    text = "".join(json.dumps(one) + "\n" for one in recorded)
+    beside.with_name("xeon.jsonl").write_text(text)
+    assert cells(costs.as_questions({})) == [
+        ["135M", "float32", "QASC", "2.0", "-", "1.50", "2"],
+        ["135M", "float32", "2,800", "4.0", "1.50", "-", "*1*"],
+    ]
+
+
 def test_lines_of_two_machines_are_refused(beside: Path) -> None:
     recorded = [line("qasc", {"tree": [2.0]}), line("1400", {"tree": [2.0]}, machine="another")]
     beside.write_text("".join(json.dumps(one) + "\n" for one in recorded))
