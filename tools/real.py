@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from minise.lab.evaluation import figures
 from minise.lab.evaluation.metrics import holm
 from minise.lab.files import write_file
-from tools import markdown
+from tools import markdown, verdict
 from tools.bench import costs
 from tools.records import (
     RECORDS,
@@ -187,6 +187,9 @@ FORMS = {
     "subsets": as_subsets,
     "beside": costs.as_beside,
     "questions": costs.as_questions,
+    "verdict": lambda spec: verdict.as_tests(),
+    "verdict, by orders": lambda spec: verdict.as_curve(),
+    "verdict, arms": lambda spec: verdict.as_arms(),
     "parts": costs.as_parts,
 }
 

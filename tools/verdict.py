@@ -1,9 +1,9 @@
-"""What docs/verdict.md plans, counted from the records: B - A0 for each number of orders.
+"""What the plan of the second experiment asks for (`git show 34a8292:docs/verdict.md`), counted
+from the records: B - A0 for each number of orders.
 
 python -m tools.verdict                    prints the three tables as Markdown
 
-Committed before an answer was looked at. Needs docs/real/verdict-qasc-qwen15 and
-docs/real/verdict-banking-qwen15, recorded with --groups.
+Committed before an answer was looked at. docs/real.md shows the tables.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ EXPERIMENTS = {
     "verdict": Experiment(
         VERDICT,
         question_seed=0,
-        skip={"banking77": 350, "qasc": 312},  # other runs have asked these (docs/verdict.md)
+        skip={"banking77": 350, "qasc": 312},  # other runs have asked these (docs/real.md)
         keep_groups=True,
     ),
     "efficiency": Experiment(
