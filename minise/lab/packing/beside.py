@@ -11,12 +11,14 @@ from minise.lab.packing.packing import Packing
 OTHER_KEYS = "the borders of the keys are not those of the queries"
 TOO_SHORT = "max_seqlen is shorter than the longest document"
 OTHER_LENGTHS = "the lengths without padding are not those of the documents"
+OTHER_MASK = "an attention_mask beside cu_seqlens switches packing off"
 OTHER_DOCUMENTS = "seq_idx has other documents"
 
 
 def judge_beside(p: Packing) -> list[Finding]:
     """What does not agree."""
     findings = [
+        judge_row_mask(p),
         judge_keys(p),
         judge_lengths(p, "cu_seqlens_unpadded"),
         judge_lengths(p, "cu_seqlens_unpadded_k"),
@@ -25,6 +27,17 @@ def judge_beside(p: Packing) -> list[Finding]:
         judge_seq_idx(p),
     ]
     return [finding for finding in findings if finding is not None]
+
+
+def judge_row_mask(p: Packing) -> Finding | None:
+    """Who is given a mask of 0 and 1 too goes by one of the two, and the mask has no borders."""
+    if "cu_seqlens" not in p.fields or not p.has_row_mask or len(p.meant.ends) < 2:
+        return None
+    words = (
+        "it is right only for a kernel that does not read the mask beside it (flash attention in "
+        "transformers, if all of it is 1); sdpa and eager see the whole row"
+    )
+    return Finding("cu_seqlens", f"{words}: {OTHER_MASK}", OTHER_MASK, 1, 1, "leave the mask out")
 
 
 def judge_keys(p: Packing) -> Finding | None:

@@ -150,11 +150,11 @@ def as_tree(parents: list[int], tokens: Tensor | None = None) -> Layout:
 
 class Given:
     """What a model is given of a row of T tokens, by the fields of docs/check.md. positions: (A, T)
-    int64, where A is 1, or more for M-RoPE. hidden: (T,) bool, what a row of 0 and 1 hides.
-    segments: (T,) int64, if all that it says are segments (and `hidden`): a token may attend to
-    those of its own segment up to itself. biased: (T, T) bool, to what an additive mask adds less
-    than to another that the token may attend to; None without one. faults: of the fields that say
-    so. source: the field of MASKS that is given, if one is."""
+    int64, where A is 1, or more for M-RoPE. has_row_mask: there is a row of 0 and 1; hidden: (T,)
+    bool, what it hides. segments: (T,) int64, if all that it says are segments (and `hidden`): a
+    token may attend to those of its own segment up to itself. biased: (T, T) bool, to what an
+    additive mask adds less than to another that the token may attend to; None without one. faults:
+    of the fields that say so. source: the field of MASKS that is given, if one is."""
 
     def __init__(self, fields: Mapping[str, Any], T: int, batch_row: int = 0) -> None:
         self.fields = fields
@@ -180,6 +180,7 @@ class Given:
             need(fits, f"attention_mask: holds no {T} numbers of 0 and 1; {how}")
             if kind != "segments":
                 sources.remove("attention_mask")
+        self.has_row_mask = row is not None and kind != "segments"
         both = " and ".join(sources[:2])
         need(len(sources) < 2, f"{both} both say who may attend to whom; give the one that is used")
 
@@ -338,7 +339,10 @@ def read_parents(given: Given) -> Tensor:
 
 
 def read_restarts(given: Given) -> Tensor:
-    """A position that does not follow the one before begins a document."""
+    """A position that does not follow the one before begins a document. As transformers reads them:
+    a mask of 0 and 1 beside them switches that off."""
+    if given.has_row_mask:
+        return torch.zeros_like(given.index)
     steps = given.positions[0].diff(prepend=given.index[:1])
     return (steps != 1).cumsum(0)
 

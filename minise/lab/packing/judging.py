@@ -31,6 +31,10 @@ MEND = (
     "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod "
     "that compares prompts; in a bool mask True shows, in one that is added 0"
 )
+LEAVE_OUT = (
+    "leave the attention_mask out: beside a row of 0 and 1, even of ones, transformers does not go "
+    "by positions that start over (sdpa and eager; with a 0 in it flash attention too)"
+)
 BIASED = "add 0 or minus infinity alone, and compare the bias with that of separate runs yourself"
 RESTARTS = (
     "positions start over where documents begin, but no field says that the model goes by them: if "
@@ -140,8 +144,7 @@ def judge(p: Packing, words_begin: str) -> Report:
         notes.append(f"{which}: padding, as the row says; nothing is promised")
 
     is_causal = any(finding.name == CAUSAL for finding in findings)
-    starts_over = torch.equal(p.positions[0][p.real], p.places[0][p.real])
-    if is_causal and starts_over and p.source is None and "attention_mask" not in p.fields:
+    if is_causal and p.source is None and not p.has_row_mask and starts_over(p):
         notes.append(f"{words_begin}{RESTARTS}")
 
     picture = ""
@@ -158,6 +161,12 @@ def judge(p: Packing, words_begin: str) -> Report:
         unjudged=int((of_none | has_bias).sum()),
         notes=tuple(notes),
     )
+
+
+def starts_over(p: Packing) -> bool:
+    """Whether the positions alone say which documents there are."""
+    is_right = torch.equal(p.positions[0][p.real], p.places[0][p.real])
+    return is_right and "the trunk" not in p.names
 
 
 def seen_by(p: Packing, where: Tensor) -> Tensor:
@@ -258,7 +267,9 @@ def judge_mask(p: Packing) -> Finding | None:
     missing = differences.missing
     why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
     words = f"{p.token(row)} {may} {seen}: {why}"
-    return Finding("mask", words, name, leaks + missing, int(p.real.sum()) * p.T, MEND)
+    is_switched_off = p.has_row_mask and p.source in (None, "restarts") and CAUSAL in name
+    mend = LEAVE_OUT if is_switched_off and starts_over(p) else MEND
+    return Finding("mask", words, name, leaks + missing, int(p.real.sum()) * p.T, mend)
 
 
 def compare_masks(p: Packing) -> Differences | None:

@@ -52,12 +52,16 @@ COUNTS = {
 SHIFTED = ("loss_mask", "input", "shift_labels")
 NOT_JUDGED = {
     # transformers and trl
-    *("num_items_in_batch", "use_cache", "return_dict", "output_hidden_states", "logits_to_keep"),
+    *("num_items_in_batch", "return_dict", "output_hidden_states", "logits_to_keep"),
     *("output_router_logits", "fused_lm_head", "completion_mask", "assistant_masks"),
     *("seq_lengths", "length", "special_tokens_mask"),
     # Megatron and NeMo
     *("qkv_format", "total_tokens", "token_count"),
 }
+CACHE = (
+    "cu_seq_lens_q: flash attention goes by it; sdpa and eager of transformers go by position_ids, "
+    "and only without a cache, which a plain model(**batch) makes: give use_cache=False"
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def by_our_names(batch: Mapping[str, Any]) -> NamedBatch:
     """A batch by the names of fields. None counts as not given, and `packed_seq_params` as what it
     holds. Raises InputError for two names of one field."""
     given = {name: value for name, value in batch.items() if value is not None}
+    has_cache = given.pop("use_cache", None)
     parameters = given.pop("packed_seq_params", None)
     if parameters is not None:  # a dataclass of Megatron
         for name, value in vars(parameters).items():
@@ -102,6 +107,10 @@ def by_our_names(batch: Mapping[str, Any]) -> NamedBatch:
             fields.setdefault("padded", places)
 
     notes = []
+    with_cache = "use_cache: with a cache transformers goes by no restarts; give False"
+    need(not (has_cache is True and fields.get("restarts") is True), with_cache)
+    if "cu_seq_lens_q" in given and has_cache is not False:
+        notes.append(CACHE)
     if "labels" not in fields and fields.pop("loss_mask", None) is not None:
         not_judged.append("loss_mask")
     if not_judged:

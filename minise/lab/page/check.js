@@ -166,6 +166,9 @@ export function readRow(text) {
   const isSquare = given.attention_mask?.length > 1;
   const sources = [isSquare, "segment_ids" in given, "cu_seqlens" in given].filter(Boolean);
   need(sources.length < 2, "two fields say who may attend to whom; give the one that is used");
+  const isOfOne = (given.documents ?? given.branches).length < 2;
+  need(!("cu_seqlens" in given && given.attention_mask) || isOfOne,
+    "cu_seqlens: the attention_mask beside it may switch it off; leave the mask out");
   const { mask, hidden = [], biased = [] } = (isSquare ? squareMask : causalMask)(given, T);
   const places = [];
   for (const parent of parents) places.push(parent < 0 ? 0 : places[parent] + 1);

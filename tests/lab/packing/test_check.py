@@ -20,7 +20,9 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import minise
 from minise import InputError
+from minise.lab.packing.beside import OTHER_MASK
 from minise.lab.packing.judging import CAUSAL, FLAT, INVERTED, NOTHING, PADDING_SHOWN, check
+from minise.lab.packing.names import CACHE
 from minise.lab.packing.packing import FIELDS, Packing
 from minise.layout import causal_mask
 from tests.reference.support.commands import assert_one_line, run
@@ -502,6 +504,57 @@ def test_positions_that_start_over_are_no_border_unless_it_is_said() -> None:
     assert "give restarts=True" in report.notes[0]
     assert check(**DOCUMENTS, position_ids=PLACES, restarts=True).equal
     assert check(**DOCUMENTS, position_ids=PLACES, attention_mask=[1] * 5).notes == ()
+    branches = check(**BRANCHES)  # of which positions alone say nothing
+    assert (branches.findings[0].name, branches.notes) == (CAUSAL, ())
+
+
+ROW = {"position_ids": [[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4]], "input_ids": [[*range(5, 17)]]}
+FLASH = {"cu_seq_lens_q": [0, 4, 7, 12], "cu_seq_lens_k": [0, 4, 7, 12], "max_length_q": 5}
+FLASH |= {"max_length_k": 5}
+SHOWN = [None, [[1] * 12], [[1] * 11 + [0]]]
+
+
+@pytest.mark.parametrize("shown", SHOWN, ids=["no mask", "ones", "padding"])
+def test_a_mask_of_0_and_1_switches_packing_off_as_in_the_reference_library(shown: Any) -> None:
+    """Does another first token of document 1 move the others? Beside borders the verdict is also
+    for flash attention: the condition is named."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 20}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, num_attention_heads=4))
+    last = 11 if shown == SHOWN[2] else 12  # the last token may be padding
+    meant = {"documents": [4, 3, last - 7], "padding": "right", **ROW, "attention_mask": shown}
+    for borders in ({}, FLASH):
+        given = {name: torch.tensor(value) for name, value in (ROW | borders).items()}
+        given["attention_mask"] = shown and torch.tensor(shown)
+        others = given | {"input_ids": given["input_ids"].clone()}
+        others["input_ids"][0, 0] = 1
+        for kind in ("sdpa", "eager"):
+            model.set_attn_implementation(kind)
+            leaks = []
+            for has_cache in (False, True):
+                one, other = (model(**g, use_cache=has_cache).logits for g in (given, others))
+                leaks.append(not torch.equal(one[:, 4:last], other[:, 4:last]))
+            said = borders or {"restarts": True}
+            report = check(**meant, **said, use_cache=False)
+            assert leaks == [not report.equal, True]
+        if shown:
+            assert "leave the " in report.findings[0].mend
+            assert (OTHER_MASK if borders else CAUSAL) in report.findings[0].name
+    with pytest.raises(InputError, match="with a cache transformers goes by no restarts"):
+        check(**meant, restarts=True, use_cache=True)
+    assert CACHE in check(**meant, **FLASH).notes
+    assert CACHE not in report.notes
+
+
+def test_a_mask_of_padding_keeps_its_verdict_where_rows_are_not_packed() -> None:
+    rows = {
+        "documents": [[3], [5]],
+        "padding": "right",
+        "attention_mask": [[1, 1, 1, 0, 0], [1] * 5],
+    }
+    for more in ({}, {"restarts": True}, {"cu_seqlens": [0, 5]}):
+        assert check(**rows, position_ids=[*range(5)], **more).equal
 
 
 def test_borders_are_judged_as_the_mask_that_they_stand_for() -> None:
