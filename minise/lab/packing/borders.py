@@ -68,6 +68,34 @@ class Borders:
         is_same = (in_segment == right) & (common == right)
         return bool(is_same[self.real].all())
 
+    def moved(self) -> str:
+        """Which border stands at a wrong place, if that is all: real tokens are documents one after
+        the other, and see no padding. Else empty."""
+        if seen(self.given, ~self.real & ~self.hidden)[self.real].any():
+            return ""
+        given = self.ends(self.given)
+        meant = self.ends(self.meant)
+        wrong = []
+        if len(given) == len(meant):
+            for number, (end, right) in enumerate(zip(given, meant, strict=True), start=1):
+                if end != right:
+                    wrong.append(f"border {number} stands at {end}, meant {right}")
+        elif given:
+            wrong = [f"no border stands at {end}" for end in meant if end not in given]
+            wrong += [
+                f"a border stands at {end}, none is meant" for end in given if end not in meant
+            ]
+        if len(wrong) > 1:
+            return f"{wrong[0]} (and {len(wrong) - 1:,} more)"
+        return "".join(wrong)
+
+    def ends(self, segments: Tensor) -> list[int]:
+        """Where the real tokens of each segment end, if none goes on after another; else none."""
+        rows = self.real.nonzero().flatten()
+        numbers, lengths = segments[rows].unique_consecutive(return_counts=True)
+        is_one_by_one = len(numbers) == len(numbers.unique())
+        return (rows[lengths.cumsum(0) - 1] + 1).tolist() if is_one_by_one else []
+
 
 @dataclass(frozen=True)
 class Differences:

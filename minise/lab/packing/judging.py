@@ -26,6 +26,7 @@ NOTHING = "nothing is hidden: every token may attend to every other"
 INVERTED = "the mask is inverted: it shows what it must hide"
 FLAT = "the tree is read as one trunk and leaves: what is between them is hidden"
 PADDING_SHOWN = "padding may be attended to"
+MOVED = "a border stands at a wrong place"
 SMALL = 40  # tokens of a row that is drawn
 MEND = (
     "show each token its own prompt up to itself: by cu_seqlens, a block mask, or a mask_mod "
@@ -265,11 +266,25 @@ def judge_mask(p: Packing) -> Finding | None:
     seen = "itself" if row == column else p.token(column).rstrip(",")
     leaks = differences.leaks
     missing = differences.missing
-    why = name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
+    moved = "" if name else moved_border(p, borders)
+    if moved:
+        name = MOVED
+    why = moved or name or f"no known mistake; {leaks:,} cells leak and {missing:,} are missing"
     words = f"{p.token(row)} {may} {seen}: {why}"
     is_switched_off = p.has_row_mask and p.source in (None, "restarts") and CAUSAL in name
     mend = LEAVE_OUT if is_switched_off and starts_over(p) else MEND
     return Finding("mask", words, name, leaks + missing, int(p.real.sum()) * p.T, mend)
+
+
+def moved_border(p: Packing, borders: Borders | None) -> str:
+    """Which border stands at a wrong place, if the mask is causal in documents; else empty."""
+    if borders is None:
+        first = p.mask.byte().argmax(dim=1)  # that each token may attend to
+        in_each = causal_mask(p.T) & (first[:, None] == first) & p.real
+        if not torch.equal(p.mask[p.real], in_each[p.real]):
+            return ""
+        borders = Borders(first, p.parts, ~p.real, p.real)
+    return "" if "the trunk" in p.names else borders.moved()
 
 
 def compare_masks(p: Packing) -> Differences | None:

@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 import minise
 from minise import InputError
 from minise.lab.packing.beside import OTHER_MASK
-from minise.lab.packing.judging import CAUSAL, FLAT, INVERTED, NOTHING, PADDING_SHOWN, check
+from minise.lab.packing.judging import CAUSAL, FLAT, INVERTED, MOVED, NOTHING, PADDING_SHOWN, check
 from minise.lab.packing.names import CACHE
 from minise.lab.packing.packing import FIELDS, Packing
 from minise.layout import causal_mask
@@ -597,6 +597,30 @@ def test_borders_alone_need_no_mask_of_all_pairs() -> None:
     assert right.findings[0].wrong == 8  # the last token's too
     assert wrong.findings[0].name == CAUSAL
     assert wrong.findings[0].wrong == T * T * 7 // 16
+
+
+@pytest.mark.parametrize(
+    ("borders", "words"),
+    [
+        ([0, 5, 8, 12], "border 1 stands at 5, meant 4 (and 1 more)"),
+        ([0, 4, 6, 12], "border 2 stands at 6, meant 7"),
+        ([0, 7, 12], "no border stands at 4"),
+        ([0, 4, 7, 9, 12], "a border stands at 9, none is meant"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 1365])
+def test_a_border_at_the_wrong_place_is_named(borders: Any, words: str, times: int) -> None:
+    """By borders also in 16,383 tokens, of which no mask is made; in a small row by a mask too."""
+    rest = [12 * (times - 1)] * (times > 1)  # one more document
+    lengths = [4, 3, 5, *rest]
+    row = {"documents": lengths, "position_ids": [p for length in lengths for p in range(length)]}
+    borders = {"cu_seqlens": [*borders, *(12 + length for length in rest)]}
+    (finding,) = check(**row, **borders).findings
+    if not rest:
+        mask = Packing(row | borders).mask
+        assert check(**row, attention_mask=mask).findings == (finding,)
+    assert finding.words.endswith(f": {words}")
+    assert finding.name == MOVED
 
 
 def test_padding_between_documents_is_understood() -> None:
