@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -113,12 +114,23 @@ def rows_of_batch(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name in MEANT:
         if depth_of(given.get(name)) > 1:
             count = max(count, len(given[name]))
+        if name in given and depth_of(given.get("input_ids")) == 2:
+            need_rows(name, given[name], len(given["input_ids"]))
     if count == 0:
         return [dict(given)]
     rows = []
     for row in range(count):
         rows.append({name: value_of_row(name, value, row, count) for name, value in given.items()})
     return rows
+
+
+def need_rows(name: str, lengths: Any, count: int) -> None:
+    """Refuse what was meant for another number of rows than `count`."""
+    is_flat = depth_of(lengths) < 2
+    meant = 1 if is_flat else len(lengths)
+    flat = " in a flat list" if is_flat else ""
+    words = f"{name}: {meant} rows meant{flat}, the batch has {count}; give a list for each row"
+    need(meant == count, words.replace(" 1 rows", " 1 row"))
 
 
 def value_of_row(name: str, value: Any, row: int, count: int) -> Any:
@@ -145,6 +157,8 @@ def check_words(fields: Mapping[str, Any]) -> None:
     """Refuse unknown fields, and words and numbers that say nothing."""
     for name in sorted(fields.keys() - set(FIELDS)):
         hint = "leave it out if no border depends on it"
+        close = get_close_matches(name, FIELDS, 1)
+        hint += f"; give it as {close[0]}, if it is that" if close else ""
         need(False, f"{quote(name)} is unknown; the fields are {', '.join(FIELDS)}; {hint}")
     for name, allowed in CHOICES.items():
         value = fields.get(name, allowed[0])

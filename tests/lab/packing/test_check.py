@@ -148,6 +148,15 @@ MALFORMED = [
     (PAIR | {"mask": [1, 1], "attention_mask": [1, 0]}, "mask and attention_mask are two names"),
     (PAIR | {"positions": [0, 1], "position_ids": [0, 0]}, "positions and position_ids are two"),
     (PAIR | {"input_ids": [5, 6], "tokens": [5, 7]}, "input_ids and tokens are two names"),
+    (
+        {"documents": [[2], [2]], "input_ids": [[5, 6]]},
+        "documents: 2 rows meant, the batch has 1; give a list for each row",
+    ),
+    (
+        PAIR | {"input_ids": [[5, 6], [7, 8]]},
+        "documents: 1 row meant in a flat list, the batch has 2; give a list for each row",
+    ),
+    (PAIR | {"attention_masks": [0]}, "depends on it; give it as attention_mask, if it is that"),
     ({"documents": DEEP}, "documents: is no table of numbers"),
     (
         PAIR | {"mask": torch.ones(2, 2).to(torch.float8_e4m3fn)},
