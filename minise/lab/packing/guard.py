@@ -20,7 +20,7 @@ from minise.attention import within
 from minise.errors import InputError
 from minise.lab.packing.formats import Given, as_tree, depth_of, need
 from minise.lab.packing.judging import check
-from minise.lab.packing.packing import meant_parents
+from minise.lab.packing.packing import meant_parents, need_rows
 from minise.layout import Layout
 from minise.verify.comparison import relative
 
@@ -54,8 +54,9 @@ def guard(
 
     Returns a `Guard`. longest: tokens of the longest row that was compared. compared: how many
     documents ran alone, 0 until something is packed; if it finds nothing packed 20 times, a warning
-    says so. report(): in words what was compared and found, or why nothing was; it is printed to
-    stderr when the process ends. remove(): takes it off the model.
+    says so. mismatches: what was wrong, in words; none if all was equal. report(): what was
+    compared and found, or why nothing was; it is printed to stderr when the process ends. remove():
+    takes it off the model.
     """
     is_known = on_mismatch in ("warn", "raise") or callable(on_mismatch)
     need(is_known, "on_mismatch: give warn, raise, or a function")
@@ -150,13 +151,16 @@ class Guard:
         if self.mismatches:
             found = f"{len(self.mismatches):,} NOT equal to separate runs. {self.mismatches[0]}"
         elif self.passes:
-            found = "all equal to separate runs, within rounding"
+            by = "as the row itself says" if self.documents is None else "as documents= says"
+            found = f"all equal to separate runs, within rounding, with the borders {by}"
         elif not self.calls:
             found = "the model was not called"
         elif self.refusals:
             found = "no verdict"
         else:
             found = "nothing packed was seen"
+            if self.documents is None:
+                found += "; if rows hold several documents, give documents="
         compared = f"{self.passes:,} of {self.calls:,} calls compared"
         lines = [f"guard: {compared} ({self.compared:,} documents): {found}"]
         for refusal in sorted(self.refusals):
@@ -232,11 +236,8 @@ class Guard:
         if self.documents is None:
             return [None] * count
         lengths = self.documents(given) if callable(self.documents) else self.documents
-        if depth_of(lengths) == 1:
-            lengths = [lengths]
-        fits = len(lengths) == count
-        need(fits, f"documents: has lengths for {len(lengths)} rows; the call has {count}")
-        return list(lengths)
+        need_rows("documents", lengths, count)
+        return list(lengths) if depth_of(lengths) > 1 else [lengths]
 
     def count_unpacked(self) -> None:
         self.unpacked += 1
@@ -244,7 +245,7 @@ class Guard:
             warn(
                 f"guard: {PATIENCE} times nothing packed was seen, and nothing compared: no mask, "
                 "borders or positions show more than one document in a row; if it holds several, "
-                "they attend to each other"
+                "they attend to each other: give documents= and see"
             )
 
     def explain(self, call: dict[str, Any], document: Document, row: PackedRow) -> str:
@@ -261,6 +262,10 @@ class Guard:
             alone = "a document alone has the model's own, or none"
             lines.append(f"the mask holds a window of {row.window} tokens: {alone}")
         report = check(tree=row.parents, **fields)
+        if report.equal and row.window is None:
+            said_by = [name for name in ("attention_mask", "cu_seqlens") if name in fields]
+            source = [*said_by, "position_ids"][0]
+            lines.append(f"the row is right, and the model does not go by its {source}")
         lines.append(f"the given row: {report}")
         return "\n".join(lines)
 

@@ -255,6 +255,16 @@ def test_it_works_with_compile_and_gradients_and_changes_nothing(way: str) -> No
     assert len(seen) == made.training
 
 
+def test_borders_that_a_mask_of_ones_switches_off_are_told_as_that() -> None:
+    """And a model that does not go by a right row is told by what the row says its borders."""
+    borders = {"cu_seq_lens_q": torch.tensor(ENDS), "cu_seq_lens_k": torch.tensor(ENDS)}
+    (words,) = found(model("llama"), LOST | borders)
+    assert "an attention_mask beside cu_seqlens switches packing off" in words
+    assert EQUAL not in words
+    (words,) = found(model("llama"), LOST | {"attention_mask": 1 + OF[None]})
+    assert "the row is right, and the model does not go by its attention_mask\n" in words
+
+
 def test_checkpointing_in_training_is_kept() -> None:
     """With it transformers has no cache, and so reads documents from the positions."""
     made = model("llama").train()
@@ -281,7 +291,7 @@ def test_what_trl_gives_is_compared() -> None:
     flat = RIGHT | BATCH | borders | {"attention_mask": None}
     watch = minise.guard(made, "raise")
     made(**flat)
-    equal = "all equal to separate runs, within rounding"
+    equal = "all equal to separate runs, within rounding, with the borders as the row itself says"
     assert watch.report() == f"guard: 1 of 1 calls compared (3 documents): {equal}"
     with pytest.raises(RuntimeError, match="packed is not equal to separate"):
         # With a cache transformers makes one document of a row.
@@ -309,8 +319,9 @@ def test_what_was_meant_is_compared_where_the_call_says_it_wrong() -> None:
             watch = minise.guard(made, "raise", **told)
             made(**RIGHT)
             assert watch.compared == 3
+            assert watch.report().endswith("with the borders as documents= says")
     watch = minise.guard(model("llama"), documents=[[5], [5]])
-    with pytest.raises(minise.InputError, match="documents: has lengths for 2 rows; the call has"):
+    with pytest.raises(minise.InputError, match="documents: 2 rows meant, the batch has 1; give"):
         watch.look(RIGHT)
 
 
@@ -319,7 +330,9 @@ def test_a_report_says_why_nothing_was_compared(capsys: pytest.CaptureFixture[st
     watch = minise.guard(made)
     assert watch.report().endswith("0 of 0 calls compared (0 documents): the model was not called")
     made(input_ids=IDS)
-    assert watch.report().endswith(": nothing packed was seen")
+    assert watch.report().endswith(
+        "nothing packed was seen; if rows hold several documents, give documents="
+    )
     with pytest.warns(UserWarning, match="no verdict"):
         made(**LOST, pixel_values=torch.ones(1))
     first, second = watch.report().splitlines()
