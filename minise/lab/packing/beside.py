@@ -34,7 +34,7 @@ def judge_row_mask(p: Packing) -> Finding | None:
     if "cu_seqlens" not in p.fields or not p.has_row_mask or len(p.meant.ends) < 2:
         return None
     words = (
-        "it is right only for a kernel that does not read the mask beside it (flash attention in "
+        "only a kernel that does not read the mask beside it goes by it (flash attention in "
         "transformers, if all of it is 1); sdpa and eager see the whole row"
     )
     return Finding("cu_seqlens", f"{words}: {OTHER_MASK}", OTHER_MASK, 1, 1, "leave the mask out")

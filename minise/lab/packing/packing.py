@@ -156,9 +156,9 @@ def value_of_row(name: str, value: Any, row: int, count: int) -> Any:
 def check_words(fields: Mapping[str, Any]) -> None:
     """Refuse unknown fields, and words and numbers that say nothing."""
     for name in sorted(fields.keys() - set(FIELDS)):
-        hint = "leave it out if no border depends on it"
         close = get_close_matches(name, FIELDS, 1)
-        hint += f"; give it as {close[0]}, if it is that" if close else ""
+        near = f"give it as {close[0]} if it is that, or " if close else ""
+        hint = f"{near}leave it out if no border depends on it"
         need(False, f"{quote(name)} is unknown; the fields are {', '.join(FIELDS)}; {hint}")
     for name, allowed in CHOICES.items():
         value = fields.get(name, allowed[0])

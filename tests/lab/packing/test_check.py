@@ -156,7 +156,7 @@ MALFORMED = [
         PAIR | {"input_ids": [[5, 6], [7, 8]]},
         "documents: 1 row meant in a flat list, the batch has 2; give a list for each row",
     ),
-    (PAIR | {"attention_masks": [0]}, "depends on it; give it as attention_mask, if it is that"),
+    (PAIR | {"attention_masks": [0]}, "; give it as attention_mask if it is that, or leave it out"),
     ({"documents": DEEP}, "documents: is no table of numbers"),
     (
         PAIR | {"mask": torch.ones(2, 2).to(torch.float8_e4m3fn)},
