@@ -128,9 +128,9 @@ def need_rows(name: str, lengths: Any, count: int) -> None:
     """Refuse what was meant for another number of rows than `count`."""
     is_flat = depth_of(lengths) < 2
     meant = 1 if is_flat else len(lengths)
-    flat = " in a flat list" if is_flat else ""
-    words = f"{name}: {meant} rows meant{flat}, the batch has {count}; give a list for each row"
-    need(meant == count, words.replace(" 1 rows", " 1 row"))
+    said = "1 row meant in a flat list" if is_flat else f"{meant} rows meant"
+    mend = "give a list for each row"
+    need(meant == count, f"{name}: {said}, the batch has {count}; {mend}")
 
 
 def value_of_row(name: str, value: Any, row: int, count: int) -> Any:
