@@ -91,7 +91,7 @@ def chunks_of(
         keys_S = torch.arange(causal_rows, device=device)
         chunks.append(Chunk(slice(0, causal_rows), keys_S, mask_BCS=None))
     # A chunk copies its keys. The more of them stand before all other queries, the fewer chunks.
-    size = max(size, max(causal_rows, U - R) // 4)
+    size = max(size, max(causal_rows, U - R) // 8)
     for start in range(causal_rows, R, size):
         queries = slice(start, start + size)
         mask_BCU = mask_BRU[:, queries]
