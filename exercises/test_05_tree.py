@@ -17,6 +17,7 @@ PROMPTS = {
     "a prompt that begins another": [[7, 8], [7, 8, 9], [7]],
     "the same prompt twice": [[7, 8], [7, 8]],
     "a token that repeats": [[7, 7, 7], [7, 7, 8]],
+    "alike, but not one after the other": [[7, 1, 5], [7, 2], [7, 1, 6]],
 }
 
 

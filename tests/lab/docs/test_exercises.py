@@ -20,6 +20,9 @@ INTERLEAVED = """\
 unflatten(-1, (-1, 2)).unbind(-1)
     rotated = torch.stack([first * cos - second * sin, first * sin + second * cos], -1).flatten(-2)
 """
+LAST_CHILD = """\
+rows = {key: rows[key] for key in rows if key[0] != row}
+                rows[row, token] = len"""
 BY_INDEX = "positions_T = positions_T.argsort(stable=True).sort().values\n    return"
 IN_CONTEXT = "encode(prompt + label)\n        if longer[:-1] != ids"
 ALONE = "encode(label)\n        if not longer"
@@ -56,6 +59,7 @@ MISTAKES = {
         ("row, token", "0, token", "leads_back"),  # merged by the token alone
         ("row, token", "prompt.index(token), token", "leads_back"),  # by token and depth
         ("row, token", "len(ends), row, token", "laid_out_once"),  # not merged
+        ("rows[row, token] = len", LAST_CHILD, "laid_out_once"),  # merged with the prompt before it
         ("mask[row] |= mask[parent]", "mask[row, parent] = True", "its_ancestors"),
     ],
     "06_packed_logits": [
