@@ -12,10 +12,6 @@ from minise.layout import causal_mask, pack
 LENGTHS = [(2, [2, 3]), (3, [1, 1, 4]), (0, [2, 2]), (4, [3])]  # of a prefix and its branches
 
 
-def test_the_examples_are_true(exercise: ModuleType) -> None:
-    examples(exercise)
-
-
 @pytest.mark.parametrize("length", [1, 2, 7])
 def test_in_one_prompt_a_token_sees_itself_and_all_before_it(
     exercise: ModuleType, length: int
@@ -37,3 +33,7 @@ def test_a_branch_sees_the_prefix_and_itself_and_no_other_branch(
     expected = pack(range(prefix), [range(length) for length in branches]).mask
     what = f"packed_mask({prefix}, {branches})"
     same(exercise.packed_mask(prefix, branches), expected, what)
+
+
+def test_the_examples_are_true(exercise: ModuleType) -> None:
+    examples(exercise)

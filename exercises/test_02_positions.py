@@ -12,10 +12,6 @@ from minise.layout import causal_mask, pack
 LENGTHS = [(2, [2, 3]), (3, [1, 1, 4]), (0, [2, 2]), (4, [3])]  # of a prefix and its branches
 
 
-def test_the_examples_are_true(exercise: ModuleType) -> None:
-    examples(exercise)
-
-
 def test_every_branch_begins_right_after_the_prefix(exercise: ModuleType) -> None:
     got = exercise.packed_positions(3, [2, 2, 2])
     words = "packed_positions(3, [2, 2, 2]): each branch must begin at 3, after the prefix's 0, 1,"
@@ -38,3 +34,7 @@ def test_a_mask_says_where_its_tokens_stand(exercise: ModuleType, tree: bool) ->
     same(got, layout.positions, "positions_from_mask of a packed sequence")
     got = exercise.positions_from_mask(causal_mask(5))
     same(got, causal_mask(5).sum(1) - 1, "positions_from_mask of the causal mask of 5 tokens")
+
+
+def test_the_examples_are_true(exercise: ModuleType) -> None:
+    examples(exercise)

@@ -30,10 +30,6 @@ def queries(length: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(length, 3, HEAD_DIM, generator=random, dtype=torch.float64).to(dtype)
 
 
-def test_the_examples_are_true(exercise: ModuleType) -> None:
-    examples(exercise)
-
-
 def test_the_frequencies_fall_from_one(exercise: ModuleType, config: minise.Config) -> None:
     expected = inverse_frequencies(config, torch.float64, torch.device("cpu"))
     got = exercise.frequencies(HEAD_DIM, THETA, torch.float64)
@@ -92,3 +88,7 @@ def test_far_positions_survive_bfloat16(exercise: ModuleType, config: minise.Con
     expected = reference(x, *cos_sin(config, positions[:, None], torch.bfloat16))
     words = "rotate of bfloat16 queries at positions 257 and 1001 (the angles need float32)"
     same(exercise.rotate(x, positions, THETA), expected, words, 0.04)
+
+
+def test_the_examples_are_true(exercise: ModuleType) -> None:
+    examples(exercise)

@@ -13,10 +13,6 @@ from minise.layout import pack
 LAYOUT = pack([7, 8, 9], [[1, 2], [1, 3, 4], [5, 6]])
 
 
-def test_the_examples_are_true(exercise: ModuleType) -> None:
-    examples(exercise)
-
-
 def test_a_window_counts_the_token_itself(exercise: ModuleType) -> None:
     """Token 2 is the last of the prefix, and has two tokens before it."""
     for window in (1, 2, 3):
@@ -38,3 +34,7 @@ def test_the_last_branch_reads_the_prefix_as_the_first_does(
     expected = within(LAYOUT.mask, positions, positions, window)
     got = exercise.windowed(LAYOUT.mask.clone(), positions, window)
     same(got, expected, f"windowed with positions {positions.tolist()} and a window of {window}")
+
+
+def test_the_examples_are_true(exercise: ModuleType) -> None:
+    examples(exercise)

@@ -21,10 +21,6 @@ PROMPTS = {
 }
 
 
-def test_the_examples_are_true(exercise: ModuleType) -> None:
-    examples(exercise)
-
-
 @pytest.mark.parametrize("case", PROMPTS)
 def test_each_end_leads_back_through_its_prompt(exercise: ModuleType, case: str) -> None:
     prompts = PROMPTS[case]
@@ -54,3 +50,7 @@ def test_a_token_sees_its_ancestors_and_itself(exercise: ModuleType, parents: li
     rows = torch.arange(len(parents))  # tokens, positions and ends do not matter here
     expected = Layout(rows, torch.tensor(parents), rows, rows).mask
     same(exercise.tree_mask(parents), expected, f"tree_mask({parents})")
+
+
+def test_the_examples_are_true(exercise: ModuleType) -> None:
+    examples(exercise)

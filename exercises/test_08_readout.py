@@ -22,10 +22,6 @@ def encode(text: str) -> list[int]:
     return [1, *(sum(ord(letter) << 7 * i for i, letter in enumerate(p)) for p in pieces)]
 
 
-def test_the_examples_are_true(exercise: ModuleType) -> None:
-    examples(exercise)
-
-
 def test_the_labels_of_the_model_that_ships(exercise: ModuleType, lm: minise.LocalModel) -> None:
     _, prompts = minise.SelfEnsemble(group_size=2, trials=1).prompts(lm, QUESTION)
     for branch, expected in zip(prompts.branches, prompts.label_ids, strict=True):
@@ -85,3 +81,7 @@ def test_large_logits_do_not_overflow(exercise: ModuleType) -> None:
     got = exercise.label_probabilities(torch.tensor([1000.0, 0.0, 1000.0]), [0, 2])
     right = torch.tensor([0.5, 0.5], dtype=torch.float64)
     same(got, right, "label_probabilities of logits 1000 and 1000", 1e-9)
+
+
+def test_the_examples_are_true(exercise: ModuleType) -> None:
+    examples(exercise)

@@ -33,10 +33,6 @@ def scores(K: int, groups: list[tuple[int, ...]], probabilities: list[list[float
     return combine(K, results(groups, probabilities)).scores
 
 
-def test_the_examples_are_true(exercise: ModuleType) -> None:
-    examples(exercise)
-
-
 def test_a_score_is_the_mean_over_the_groups_that_hold_the_choice(
     exercise: ModuleType, probabilities: list[list[float]]
 ) -> None:
@@ -77,3 +73,7 @@ def test_the_error_is_as_large_as_means_really_vary(exercise: ModuleType) -> Non
     yours = float(got.square().mean().sqrt())
     words = f"the means of 4,000 experiments of 5 trials vary by {really:.3f} (standard deviation)"
     holds(abs(yours / really - 1) < 0.05, f"{words}; your standard error says {yours:.3f}")
+
+
+def test_the_examples_are_true(exercise: ModuleType) -> None:
+    examples(exercise)

@@ -33,10 +33,6 @@ def x_RI() -> Tensor:
     return torch.randn(10, INPUTS, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_examples_are_true(exercise: ModuleType) -> None:
-    examples(exercise)
-
-
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
 )
@@ -90,3 +86,7 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(
         holds(bits(alone) == bits(together[row : row + 1]), words)
     expected = in_calls(kernel, x_RI, (ROWS,))
     holds(bits(together) == bits(expected), "the numbers are not those of calls of 4 rows")
+
+
+def test_the_examples_are_true(exercise: ModuleType) -> None:
+    examples(exercise)
