@@ -7,6 +7,7 @@ up in these tables, and its code is imported at that moment. Imports no torch.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from minise.errors import InputError
@@ -60,6 +61,14 @@ PUBLIC = {
     "minise.lab.page.explain": "Page explain",
     "minise.lab.writing.generation": "Generation generate",
 }
+
+
+def command_named(name: str) -> Any:
+    """The module of a command."""
+    module, _ = COMMANDS[name]
+    if module.startswith("minise.lab.") and find_spec("minise.lab") is None:
+        raise InputError(f"{name} is of the lab, and this copy has none; copy minise/lab, too")
+    return import_module(module)
 
 
 def from_lab(asked: str) -> Any:

@@ -227,8 +227,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_alone(folder: Path, *words: str) -> str:
-    """What a Python program prints in that folder."""
+def run_alone(folder: Path, *words: str, status: int = 0) -> str:
+    """What a Python program prints in that folder; if it must fail, what it says of that."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
@@ -236,8 +236,8 @@ def run_alone(folder: Path, *words: str) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stderr if status else done.stdout
 
 
 def test_the_smallest_fork_answers_and_trains(alone: Path) -> None:
@@ -248,6 +248,9 @@ def test_the_smallest_fork_has_the_commands_ask_and_verify(alone: Path) -> None:
     assert "Self-Ensemble answers: Ottawa (right)" in run_alone(alone, "-m", "minise", "ask")
     verified = run_alone(alone, "-m", "minise", "verify", "--trials", "1")
     assert verified.endswith("separate, packed and tree are the same; no group sees another\n")
+    refused = run_alone(alone, "-m", "minise", "eval", "--task", "miniature", "-o", "x", status=2)
+    assert "eval is of the lab, and this copy has none" in refused
+    assert refused.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -138,7 +138,8 @@ def test_the_files_that_are_listed_are_those_that_answer(
     answering = {path.as_posix() for path in files if path.parts[0] not in ("commands", "loading")}
     section = README[README.index("## Read it") : README.index("## What was seen")]
     listed = set(re.findall(r"`(\w+\.py)`", section))
-    assert answering - {"__init__.py"} <= listed
+    # by_name.py finds the module of the command.
+    assert answering - {"__init__.py", "by_name.py"} <= listed
     assert {"layout.py", "model.py", "attention.py", "engines.py", "method.py"} <= answering
 
 
