@@ -76,17 +76,20 @@ def chunks_of(
     R, U = mask_BRU.shape[1:]
     device = mask_BRU.device
     size = CHUNK_ON_GPU if device.type == "cuda" else CHUNK
+
+    def mask_of(queries: slice) -> Tensor:
+        positions_BC = query_positions_BR[:, queries]
+        return within(mask_BRU[:, queries], positions_BC, key_positions_BU, window)
+
     causal_rows = 0  # so many first queries are plain causal
     chunks = []
     while causal_rows + size <= min(R, U):
-        queries = slice(causal_rows, causal_rows + size)
-        mask_BCU = mask_BRU[:, queries]
-        mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
-        rows_C = torch.arange(queries.start, queries.stop, device=device)
+        end = causal_rows + size
+        rows_C = torch.arange(causal_rows, end, device=device)
         causal_CU = torch.arange(U, device=device) <= rows_C[:, None]
-        if not (mask_BCU == causal_CU).all():
+        if not (mask_of(slice(causal_rows, end)) == causal_CU).all():
             break
-        causal_rows += size
+        causal_rows = end
     if causal_rows:
         keys_S = torch.arange(causal_rows, device=device)
         chunks.append(Chunk(slice(0, causal_rows), keys_S, mask_BCS=None))
@@ -94,8 +97,7 @@ def chunks_of(
     size = max(size, max(causal_rows, U - R) // 8)
     for start in range(causal_rows, R, size):
         queries = slice(start, start + size)
-        mask_BCU = mask_BRU[:, queries]
-        mask_BCU = within(mask_BCU, query_positions_BR[:, queries], key_positions_BU, window)
+        mask_BCU = mask_of(queries)
         is_read_U = mask_BCU.flatten(0, 1).view(torch.uint8).amax(dim=0)  # `any` is slow
         keys_S = is_read_U.nonzero().flatten()
         mask_BCS = mask_BCU.index_select(2, keys_S)

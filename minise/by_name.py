@@ -7,7 +7,6 @@ up in these tables, and its code is imported at that moment. Imports no torch.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from minise.errors import InputError
@@ -64,19 +63,24 @@ PUBLIC = {
 
 
 def command_named(name: str) -> Any:
-    """The module of a command."""
+    """The module of a command; raises InputError as `imported`."""
     module, _ = COMMANDS[name]
-    if module.startswith("minise.lab.") and find_spec("minise.lab") is None:
-        raise InputError(f"{name} is of the lab, and this copy has none; copy minise/lab, too")
-    return import_module(module)
+    return imported(module, name)
 
 
 def from_lab(asked: str) -> Any:
-    """The object that the table LAB has for what was asked."""
+    """The object that the table LAB has for what was asked; raises InputError as `imported`."""
     module, _, name = LAB[asked].partition(":")
+    return getattr(imported(module, asked), name)
+
+
+def imported(module: str, asked: str) -> Any:
+    """The module in which what was asked is. Raises InputError where it is of the lab, and this
+    copy of the reference has none."""
     try:
-        return getattr(import_module(module), name)
+        return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != "minise.lab":
             raise
-        raise InputError(f"{asked} is in minise/lab, which is not here; copy it, too") from None
+        why = f"{asked} is of the lab, and this copy has none; copy minise/lab, too"
+        raise InputError(why) from None
