@@ -330,6 +330,7 @@ def places_in(value: Any) -> list[list[Any]]:
 
 
 def with_value(whole: Any, place: list[Any], value: Any) -> Any:
+    """The whole with another value at a place, or GONE; it is changed itself."""
     *holders, last = place
     holder = whole
     for key in holders:

@@ -47,10 +47,7 @@ def judge_keys(p: Packing) -> Finding | None:
     need("cu_seqlens" in p.fields, "cu_seqlens_k: comes without cu_seqlens; give both")
     queries = integers("cu_seqlens", p.fields["cu_seqlens"], ANY).tolist()
     keys = integers("cu_seqlens_k", p.fields["cu_seqlens_k"], ANY).tolist()
-    wrong = 0
-    for query, key in zip(queries, keys, strict=False):
-        wrong += query != key
-    wrong += abs(len(queries) - len(keys))
+    wrong = differences(queries, keys)
     if not wrong:
         return None
     words = f"queries {some(queries)}, keys {some(keys)}: {OTHER_KEYS}"
@@ -65,10 +62,7 @@ def judge_lengths(p: Packing, field: str) -> Finding | None:
     need("documents" in p.fields, f"{field}: says what documents are; give their lengths too")
     meant = integers("documents", p.fields["documents"], ANY).tolist()
     given = integers(field, p.fields[field], ANY).diff().tolist()
-    wrong = 0
-    for one, other in zip(meant, given, strict=False):
-        wrong += one != other
-    wrong += abs(len(meant) - len(given))
+    wrong = differences(meant, given)
     if not wrong:
         return None
     words = f"it says that the documents have {some(given)} tokens, not {some(meant)}"
@@ -107,6 +101,14 @@ def judge_seq_idx(p: Packing) -> Finding | None:
     words = f"{p.token(row)} has the number {number}, {how}: {OTHER_DOCUMENTS}"
     mend = "number the tokens of each document alike, and those of the next one otherwise"
     return Finding("seq_idx", words, OTHER_DOCUMENTS, int(wrong.sum()), p.T - 1, mend)
+
+
+def differences(numbers: list[int], others: list[int]) -> int:
+    """In how many places two lists differ; where one has no number, too."""
+    wrong = 0
+    for one, other in zip(numbers, others, strict=False):
+        wrong += one != other
+    return wrong + abs(len(numbers) - len(others))
 
 
 def some(numbers: list[int], most: int = 8) -> str:

@@ -57,11 +57,12 @@ class Borders:
         their own alone), and all padding before them (or none)."""
         padded = ~self.real
         in_segment = seen(self.given, ~self.hidden)
-        right = seen(self.meant, self.real)
-        common = seen(pairs(self.given, self.meant), self.real & ~self.hidden)
         if documents:
             right = self.real.cumsum(0)
             common = seen(self.given, self.real & ~self.hidden)
+        else:
+            right = seen(self.meant, self.real)
+            common = seen(pairs(self.given, self.meant), self.real & ~self.hidden)
         if padding:
             right = right + padded.cumsum(0)
             common = common + seen(self.given, padded & ~self.hidden)

@@ -22,6 +22,7 @@ from minise.commands.cli import main
 from tests.lab.claims.test_readers import VALUES, bounded, broken
 from tests.reference.support.cases import cases
 from tests.reference.support.commands import assert_one_line, run
+from tools.faults import GONE, places_in, with_value
 
 Capture = pytest.CaptureFixture[str]
 METHODS = "standard,self-ensemble,vector-scaling(folds=2),first-trials(trials=1)"
@@ -228,29 +229,12 @@ def test_a_file_whose_name_is_no_text_is_refused_before_a_question_is_asked(
 ODD = st.sampled_from([10**20, 1e300, [1e300] * 4, [0] * 4, [None] * 4, [True] * 4, ["a"] * 4])
 
 
-def places(value: Any) -> list[list[Any]]:
-    """The keys and numbers that lead to each part of a value."""
-    found: list[list[Any]] = []
-    inside = value if isinstance(value, dict) else dict(enumerate(value))
-    for key, part in inside.items():
-        found.append([key])
-        if isinstance(part, dict | list):
-            found.extend([key, *rest] for rest in places(part))
-    return found
-
-
 def changed(draw: st.DrawFn, value: Any) -> Any:
     """The value with another one at any place, or without it."""
     value = deepcopy(value)
-    *holders, last = draw(st.sampled_from(places(value)))
-    holder = value
-    for key in holders:
-        holder = holder[key]
-    if draw(st.integers(0, 7)):
-        holder[last] = draw(VALUES | ODD)
-    else:
-        del holder[last]
-    return value
+    place = draw(st.sampled_from(places_in(value)))
+    other = draw(VALUES | ODD) if draw(st.integers(0, 7)) else GONE
+    return with_value(value, place, other)
 
 
 def damaged(draw: st.DrawFn, name: str, content: bytes) -> bytes:

@@ -46,11 +46,9 @@ def skip_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "time", waits)
 
 
-def write_gguf(path: Path, decoder: Decoder, config: Config) -> None:
-    """The weights as llama.cpp reads them, in float32. Prompts are token ids, so that of the
-    vocabulary only the size matters."""
-    gguf = pytest.importorskip("gguf")
-    writer = gguf.GGUFWriter(path, "qwen2")
+def begin_gguf(path: Path, family: str, config: Config) -> Any:
+    """A writer of a file for llama.cpp that has the sizes of a model."""
+    writer = pytest.importorskip("gguf").GGUFWriter(path, family)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -59,6 +57,21 @@ def write_gguf(path: Path, decoder: Decoder, config: Config) -> None:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_theta)
+    return writer
+
+
+def end_gguf(writer: Any) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_gguf(path: Path, decoder: Decoder, config: Config) -> None:
+    """The weights as llama.cpp reads them, in float32. Prompts are token ids, so that of the
+    vocabulary only the size matters."""
+    gguf = pytest.importorskip("gguf")
+    writer = begin_gguf(path, "qwen2", config)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
     writer.add_token_types([gguf.TokenType.NORMAL] * config.vocab_size)
@@ -66,10 +79,7 @@ def write_gguf(path: Path, decoder: Decoder, config: Config) -> None:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config.num_hidden_layers)
     for name, x in decoder.state_dict().items():
         writer.add_tensor(names.get_name(name, (".weight", ".bias")), x.float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    end_gguf(writer)
 
 
 def write_shipped(path: Path, folder: Path) -> None:
@@ -78,15 +88,7 @@ def write_shipped(path: Path, folder: Path) -> None:
     lm = load(folder, dtype="float32")
     config = lm.decoder.config
     tokens = json.loads((folder / "tokenizer.json").read_text())
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_theta)
+    writer = begin_gguf(path, "llama", config)
     writer.add_vocab_size(config.vocab_size)
     ids = tokens["model"]["vocab"] | {one["content"]: one["id"] for one in tokens["added_tokens"]}
     special = {one["content"] for one in tokens["added_tokens"]}
@@ -112,10 +114,7 @@ def write_shipped(path: Path, folder: Path) -> None:
     plain = config.rope_theta ** -(torch.arange(half).double() / half)
     scaled = inverse_frequencies(config, torch.float64, torch.device("cpu"))
     writer.add_tensor("rope_freqs.weight", (plain / scaled).float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    end_gguf(writer)
 
 
 def start_llamacpp(path: Path, slots: int = 1) -> Any:
