@@ -1,6 +1,6 @@
 """CPU seconds of a request with many questions on one text, by several ways in turn.
 
-    python -m tools.decisions_time REQUESTS FOLDER NAME    writes docs/decisions/NAME.json
+    python -m tools.decisions_time REQUESTS FOLDER DTYPE NAME    writes docs/decisions/NAME.json
 
 REQUESTS: of JevBench (tools/decisions.py). Of them are made a state of 500 tokens and 20 questions
 on it, which `standard` asks by every way; and some are asked as they are, by each method. The file
@@ -36,13 +36,12 @@ EVERY = 94  # of the suite's requests, one in so many
 Request = dict[str, Any]
 
 
-def write_times(requests: Path, folder: str, name: str) -> None:
+def write_times(requests: Path, folder: str, dtype: str, name: str) -> None:
     torch.set_num_threads(1)
-    lm = load(folder)
+    lm = load(folder, dtype=dtype)
     assert isinstance(lm, LocalModel)
     model = transformers_model(folder, lm.decoder)
     given = [json.loads(line) for line in lines(requests)]
-    dtype = str(lm.decoder.dtype).removeprefix("torch.")
     found: dict[str, Any] = {"cpu": processor(), "model": Path(folder).name, "dtype": dtype}
     for method in METHODS:
         prompts = prompts_of(lm, method, large_request(lm, given))
@@ -102,4 +101,4 @@ def in_turn(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]
 
 
 if __name__ == "__main__":
-    write_times(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    write_times(Path(sys.argv[1]), *sys.argv[2:])

@@ -137,11 +137,6 @@ def read_rows(path: Path) -> list[SavedAnswer | LeftOut]:
     return read_lines(path, row_of)
 
 
-def read_answers(path: Path) -> list[SavedAnswer]:
-    """The answers alone."""
-    return [row for row in read_rows(path) if isinstance(row, SavedAnswer)]
-
-
 def left_out(asked: Asked, why: str) -> LeftOut:
     """A question to which a model gives no answer."""
     question = asked.question

@@ -45,6 +45,7 @@ FORMATS = {  # of those that have other than three digits
     "peak_bytes": COUNT,
     "seconds": Format(".4f"),
 }
+COUNTS = ("asked", "n", "scored")  # of questions: an average has those of all its data sets
 WITH_INTERVAL = (*SHARES, *LOSSES, "ece", "auroc")
 EACH = ("model", "task", "method")
 FIRST = ("n", "scored", "accuracy", "nll", "tokens")  # a terminal may have no room for more
@@ -149,7 +150,9 @@ def with_averages(cells: list[Cell]) -> list[Cell]:
             average[f"{name}_interval"] = None
         average["task"] = "average"
         average["dataset"] = "average"
-        average["asked"] = group.asked.sum()
+        for name in COUNTS:
+            if name in average:
+                average[name] = int(group[name].sum())
         averages.append(average)
     return cells + averages
 

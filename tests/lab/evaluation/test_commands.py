@@ -15,9 +15,9 @@ from minise.commands.cli import main
 from minise.lab.data.datasets import DATASETS
 from minise.lab.data.miniature import WORLDS
 from minise.lab.evaluation.experiments import EXPERIMENTS
-from minise.lab.evaluation.rows import read_answers
 from minise.lab.methods.registry import METHODS
 from tests.lab.evaluation.conftest import lines
+from tests.lab.support.answers import read_answers
 
 SMALL = "eval --task miniature --limit 3 --cut-to 4 --trials 1 --method"
 Capture = pytest.CaptureFixture[str]

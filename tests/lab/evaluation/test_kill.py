@@ -18,12 +18,12 @@ import pytest
 from minise import LanguageModel, LocalModel
 from minise.lab.evaluation.pipeline import ROUND
 from minise.lab.evaluation.request import Run
-from minise.lab.evaluation.rows import read_answers
 from minise.lab.evaluation.run import evaluate
 from minise.lab.files import PARTIAL
 from minise.lab.methods.reasoning import ChainOfThought
 from minise.lab.methods.writes_first import Start, Written
 from tests.lab.evaluation.conftest import lines, some_questions
+from tests.lab.support.answers import read_answers
 
 MakeRun = Callable[..., Run]
 MANY = ROUND + 4  # questions: more than a block

@@ -286,10 +286,11 @@ def test_the_paper_stands_beside_what_it_ran(tmp_path: Path) -> None:
 
 
 def test_averages_over_tasks_have_the_papers_average(tmp_path: Path) -> None:
-    cell = {"model": "m", "method": "standard", "dataset": "a", "accuracy": 0.4, "asked": 10}
+    cell = {"model": "m", "method": "standard", "dataset": "a", "accuracy": 0.4}
+    cell |= {"asked": 10, "n": 12}
     cell |= {name: 0.5 for name in tables.NAMES if name != "accuracy"}
     *_, average = tables.with_averages([cell, cell | {"dataset": "b", "accuracy": 0.8}])
-    assert (average["task"], average["asked"]) == ("average", 20)
+    assert (average["task"], average["asked"], average["n"]) == ("average", 20, 24)
     assert average["accuracy"] == pytest.approx(0.6)
     assert average["accuracy_interval"] is None
 

@@ -8,8 +8,9 @@ import pytest
 
 from minise.errors import InputError
 from minise.lab.evaluation.facts import read_facts
-from minise.lab.evaluation.rows import line_of, read_answers
+from minise.lab.evaluation.rows import line_of
 from tests.lab.evaluation.conftest import saved
+from tests.lab.support.answers import read_answers
 
 GROUP = {"choices": [1, 0], "probabilities": [0.2, 0.7], "null": 0.1, "trial": 0, "tokens": 9}
 FULL = {**line_of(saved(1, [0.4, 0.6], 0)), "groups": [GROUP], "choices": ["x", "y"]}

@@ -28,12 +28,13 @@ from minise.lab.data.asked import Asked
 from minise.lab.evaluation import peak
 from minise.lab.evaluation.folder import samples_path
 from minise.lab.evaluation.request import Run
-from minise.lab.evaluation.rows import Keep, read_answers
+from minise.lab.evaluation.rows import Keep
 from minise.lab.evaluation.run import evaluate
 from minise.method import GroupPlan
 from minise.prompts import Limits
 from minise.tokenizer import Tokenizer
 from tests.lab.evaluation.conftest import ABOUT, QUESTIONS, lines
+from tests.lab.support.answers import read_answers
 
 MakeRun, Patch = Callable[..., Run], pytest.MonkeyPatch
 STANDARD, ENSEMBLE = "samples-words-standard.jsonl", "samples-words-self-ensemble.jsonl"

@@ -30,11 +30,12 @@ from minise.errors import InputError
 from minise.lab.evaluation import folder as files
 from minise.lab.evaluation.request import Run
 from minise.lab.evaluation.results import read_run
-from minise.lab.evaluation.rows import line_of, read_answers
+from minise.lab.evaluation.rows import line_of
 from minise.lab.evaluation.run import evaluate
 from minise.lab.methods.saved import SavedAnswer
 from tests.lab.evaluation.conftest import lines
 from tests.lab.evaluation.test_kill import fork
+from tests.lab.support.answers import read_answers
 from tests.reference.support.cases import cases
 
 Patch = pytest.MonkeyPatch

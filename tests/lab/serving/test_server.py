@@ -21,12 +21,12 @@ import torch
 from minise import LanguageModel, Prompts, Question, branch_logits, generate, load
 from minise.commands.cli import main
 from minise.errors import InputError, Unsuited
-from minise.lab.evaluation.rows import read_answers
 from minise.lab.methods.cloze import Cloze
 from minise.lab.serving import http as serving
 from minise.lab.serving.server import DRAWS
 from minise.method import SelfEnsemble, Standard, ask
 from tests.lab.serving.conftest import ANSWERS, Handler, Pretender, chat_completion
+from tests.lab.support.answers import read_answers
 
 QUESTION = Question("Which is a bird?", ["wren", "trout", "oak", "ant", "quartz"])
 KEY = "sk-of-a-test"
