@@ -176,6 +176,7 @@ def write_report(name: str, dtype: str, requests: Path, answers: Path) -> None:
 
     def ask(state: Any, questions: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = by_key[key_of(state, questions)]["answers"]
+        assert found.keys() == questions.keys(), "these are answers to other requests"
         return found
 
     facts = {"dtype": dtype, "requests": len(given), "tokens": round(tokens, 1)}
@@ -240,8 +241,10 @@ def read_record(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def tables() -> dict[str, str]:
     """The tables of the page by their names."""
     times = {}
-    for path in RECORDS.glob("time-*.json"):
-        times[path.stem.removeprefix("time-")] = json.loads(path.read_text("utf-8"))
+    for model in MODELS:
+        path = RECORDS / f"time-{model}.json"
+        if path.exists():
+            times[model] = json.loads(path.read_text("utf-8"))
     made = {"jevbench": table_of_laws(times), "times": table_of_times(times)}
     return {**made, "right": table_of_right()}
 
@@ -326,6 +329,8 @@ def main(command: str, *words: str) -> None:
         write_right(words[0], words[1], Path(words[2]), Path(words[3]))
     elif command == "tables":
         PAGE.write_text(page(), "utf-8")
+    else:
+        raise SystemExit(__doc__)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """CPU seconds of a request with many questions on one text, by several ways in turn.
 
-    python -m tools.decisions_time REQUESTS FOLDER DTYPE NAME    writes docs/decisions/NAME.json
+    python -m tools.decisions_time REQUESTS FOLDER DTYPE MODEL
 
-REQUESTS: of JevBench (tools/decisions.py). Of them are made a state of 500 tokens and 20 questions
-on it, which `standard` asks by every way; and some are asked as they are, by each method. The file
-is written after each method.
+writes docs/decisions/time-MODEL.json after each method. REQUESTS: of JevBench (tools/decisions.py).
+Of them are made a state of 500 tokens and 20 questions on it, which `standard` asks by every way;
+and some are asked as they are, by each method.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 from minise import LocalModel, Prompts, load
 from minise.lab.data.typed import read_questions
-from minise.lab.decisions import method_named, plan
+from minise.lab.decisions import Together, method_named
 from minise.loading.machine import processor
 from tools.bench.peers import kept_question, transformers_model
 from tools.decisions import RECORDS, lines
@@ -57,13 +57,14 @@ def write_times(requests: Path, folder: str, dtype: str, name: str) -> None:
             run = partial(lm.logits, prompts_of(lm, method, request))
             of_suite.append(cpu_seconds(run))
         found[name_of_method]["suite"] = round(mean(of_suite), 3)
-        (RECORDS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (RECORDS / f"time-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
         print(method, json.dumps(found[name_of_method]), flush=True)
 
 
 def prompts_of(lm: LocalModel, method: str, request: Request) -> Prompts:
     questions = read_questions(request["state"], request["questions"])
-    return plan(lm, method_named(method, {}), questions, 0).prompts
+    _, prompts = Together(method_named(method, {})).prompts(lm, questions)
+    return prompts
 
 
 def large_request(lm: LocalModel, given: Sequence[Request]) -> Request:
@@ -78,7 +79,8 @@ def large_request(lm: LocalModel, given: Sequence[Request]) -> Request:
         if request["state"] not in seen:
             seen.add(request["state"])
             text += request["state"] + "\n\n"
-        questions |= request["questions"]
+        for id, asked in request["questions"].items():
+            questions.setdefault(id, asked)
     state = lm.tokenizer.decode(ids[:TOKENS])
     return {"state": state, "questions": dict(list(questions.items())[:QUESTIONS])}
 

@@ -18,9 +18,10 @@ import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from minise import Prompts, load, pack
+from minise import LanguageModel, Prompts, load, pack
 from minise.lab.data.typed import read_questions
-from minise.lab.decisions import method_named, plan
+from minise.lab.evaluation.pipeline import join
+from minise.lab.methods.presence import Presence
 from minise.loading import DEFAULT_MODEL
 from tools.draw_idea import DARK, STYLE
 
@@ -49,21 +50,31 @@ STATE_COLOUR = "#8c8c8c"
 COLOURS = ("#d55e00", "#0072b2", "#009e73")  # of the questions: Okabe and Ito's
 
 
+def prompts_of_each(lm: LanguageModel) -> list[Prompts]:
+    """Those of each question."""
+    several = []
+    for one in read_questions(STATE, QUESTIONS).values():
+        _, prompts = Presence().prompts(lm, one.question)
+        several.append(prompts)
+    return several
+
+
 def drawn() -> Figure:
     lm = load(DEFAULT_MODEL)
-    planned = plan(lm, method_named("presence", {}), read_questions(STATE, QUESTIONS), 0)
-    layout = pack(planned.prompts.prefix, planned.prompts.branches, tree=True)
+    several = prompts_of_each(lm)
+    whole = join(several)
+    layout = pack(whole.prefix, whole.branches, tree=True)
     T = len(layout.tokens)
     question_of_row = np.full(T, -1)  # -1: the state
     paths = iter(layout.paths())
-    for number, prompts in enumerate(planned.several):
+    for number, prompts in enumerate(several):
         for _ in prompts.branches:
-            beyond = next(paths)[len(planned.prompts.prefix) :]
+            beyond = next(paths)[len(whole.prefix) :]
             question_of_row[beyond] = number
 
     figure = Figure(figsize=INCHES, layout="constrained")
     tree, mask = figure.subplots(1, 2, width_ratios=(1.5, 1))
-    draw_tree(tree, planned.several)
+    draw_tree(tree, several)
     cells = np.zeros((T, T, 4))
     for row in range(T):
         number = question_of_row[row]

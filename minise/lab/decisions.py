@@ -4,7 +4,7 @@ one tree, whose trunk is the state, so that no question sees another (docs/decis
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -12,15 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minise.errors import InputError, quote
 from minise.lab.data.typed import METHOD, TypedQuestion, read_questions
-from minise.lab.evaluation.pipeline import join, tokens_of
+from minise.lab.evaluation.pipeline import join
 from minise.lab.methods.registry import methods_to_ask
-from minise.method import Answer, Method, combine
+from minise.method import Answer, Logits, Method, combine
 from minise.prompts import LanguageModel, Prompts, check_prompts
 
 TRIALS = 5  # of self-ensemble, unless it names its own
-Questions = Mapping[str, TypedQuestion]  # on one state, by their ids
-Decisions = dict[str, "Decision"]  # their answers
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def decide(
     questions: Mapping[str, Any],
     method: str | Method = METHOD,
     seed: int = 0,
-) -> Decisions:
+) -> dict[str, Decision]:
     """The answers to all questions on a state, by the questions' ids, from one pass.
 
     state: a text, or JSON, which is written as text. questions: as data/typed.py has them. method:
@@ -64,9 +63,9 @@ def decide(
     """
     if isinstance(method, str):
         method = method_named(method, {})
-    planned = plan(lm, method, read_questions(state, questions), seed)
-    [found] = run_pass(lm, method, [planned])
-    return found
+    together = Together(method)
+    parts, prompts = together.prompts(lm, read_questions(state, questions), seed)
+    return together.answer(parts, lm.logits(prompts))
 
 
 def method_named(text: str, settings: Mapping[str, Any]) -> Method:
@@ -76,41 +75,44 @@ def method_named(text: str, settings: Mapping[str, Any]) -> Method:
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
-    """Questions that are ready to be asked. plans: for each, what `Method.answer` has to remember.
-    several: its prompts. prompts: those of all. tokens: how many run."""
+class Part:
+    """A question of several. plan: what `Method.answer` has to remember. prompts: its number."""
 
-    questions: Questions
-    plans: list[Any]
-    several: list[Prompts]
-    prompts: Prompts
-    tokens: int
+    asked: TypedQuestion
+    plan: Any
+    prompts: int
 
 
-def plan(lm: LanguageModel, method: Method, questions: Questions, seed: int) -> Planned:
-    plans = []
-    several = []
-    for one in questions.values():
-        remembered, prompts = method.prompts(lm, one.question, seed)
-        plans.append(remembered)
-        several.append(prompts)
-    joined = join(several)
-    check_prompts(lm, joined)
-    return Planned(questions, plans, several, joined, tokens_of(lm, joined))
+@dataclass(frozen=True)
+class Together:
+    """Asks several questions at once by a method. It is called as a method is, with questions where
+    that has one, so evaluation/pipeline.py asks requests as it asks questions."""
 
+    method: Method
 
-def run_pass(lm: LanguageModel, method: Method, states: Sequence[Planned]) -> list[Decisions]:
-    """The answers on each state, from one pass."""
-    logits = iter(lm.logits(join([planned.prompts for planned in states])))
-    found: list[Decisions] = []
-    for planned in states:
-        of_state = {}
-        each = zip(planned.questions.items(), planned.plans, planned.several, strict=True)
-        for (id, one), remembered, prompts in each:
-            own = list(islice(logits, len(prompts.branches)))
-            of_state[id] = decision(one, method.answer(remembered, own))
-        found.append(of_state)
-    return found
+    def prompts(
+        self, lm: LanguageModel, questions: Mapping[str, TypedQuestion], seed: int = 0
+    ) -> tuple[dict[str, Part], Prompts]:
+        """Raises InputError that names the question, as the method does, and for one too long."""
+        parts = {}
+        several = []
+        for id, one in questions.items():
+            try:
+                plan, prompts = self.method.prompts(lm, one.question, seed)
+                check_prompts(lm, prompts)
+            except InputError as error:
+                raise type(error)(f"question {quote(id, 40)}: {error}") from None
+            parts[id] = Part(one, plan, len(prompts.branches))
+            several.append(prompts)
+        return parts, join(several)
+
+    def answer(self, parts: Mapping[str, Part], logits: Logits) -> dict[str, Decision]:
+        left = iter(logits)
+        found = {}
+        for id, part in parts.items():
+            own = list(islice(left, part.prompts))
+            found[id] = decision(part.asked, self.method.answer(part.plan, own))
+        return found
 
 
 def decision(asked: TypedQuestion, answer: Answer) -> Decision:
@@ -139,8 +141,7 @@ def standard_errors(answer: Answer) -> Tensor | None:
     one is left out. None for one trial, and for an answer that is no plain mean over groups."""
     K = len(answer.scores)
     trials = {group.trial for group in answer.groups}
-    is_mean = combine(K, answer.groups).scores.allclose(answer.scores, atol=1e-4)
-    if len(trials) < 2 or not is_mean:
+    if len(trials) < 2 or not combine(K, answer.groups).scores.allclose(answer.scores, atol=1e-4):
         return None
     without = []
     for trial in trials:

@@ -8,14 +8,16 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from statistics import stdev
+from statistics import mean, pvariance, stdev
 from typing import Any
 
 import pytest
+import torch
 
-from minise import InputError, LocalModel, ask, load
+from minise import Answer, InputError, LocalModel, SelfEnsemble, Standard, ask, load, pack
 from minise.lab.data.typed import read_questions
-from minise.lab.decisions import Decision, decide, method_named
+from minise.lab.decisions import Decision, Together, decide, method_named
+from minise.method import GroupPlan, Logits, answer_of
 from tests.lab.serving.conftest import Pretender
 from tests.reference.support.commands import assert_one_line, run
 from tests.reference.verify.planted import PLANTED
@@ -58,12 +60,20 @@ def test_every_question_has_the_answer_of_its_method_to_it_alone(
     lm: LocalModel, method: str
 ) -> None:
     """In one pass with the others, as with a pass for each of its prompts."""
-    together = decide(lm, STATE, QUESTIONS, method)
+    together = decide(lm, STATE, QUESTIONS, method, seed=3)
     assert list(together) == list(QUESTIONS)
     for id, typed in read_questions(STATE, QUESTIONS).items():
-        alone = ask(lm.with_engine("separate"), method_named(method, {}), typed.question)
+        alone = ask(lm.with_engine("separate"), method_named(method, {}), typed.question, 3)
         expected = alone.probabilities.tolist()
         assert list(together[id].probabilities.values()) == pytest.approx(expected, abs=1e-12)
+        assert together[id].null == (pytest.approx(alone.null) if alone.null else None)
+
+
+def test_self_ensemble_has_five_trials_unless_it_is_told_and_takes_settings_for_all() -> None:
+    assert method_named("self-ensemble", {}) == SelfEnsemble(trials=5)
+    assert method_named("self-ensemble(trials=7)", {}) == SelfEnsemble(trials=7)
+    without = method_named("self-ensemble", {"null_option": False})
+    assert without == SelfEnsemble(trials=5, null_option=False)
 
 
 def test_each_type_has_its_options_and_the_wire_format_of_its_answer(qwen: LocalModel) -> None:
@@ -96,19 +106,78 @@ def test_the_standard_error_is_that_of_a_mean_over_trials(qwen: LocalModel) -> N
     over one trial has none, and a geometric one neither."""
     asked = read_questions(STATE, QUESTIONS)["team"].question
     groups = ask(qwen, method_named("cyclic", {}), asked).groups
-    errors = decide(qwen, STATE, QUESTIONS, "cyclic")["team"].standard_errors
+    found = decide(qwen, STATE, QUESTIONS, "cyclic")["team"]
+    errors = found.standard_errors
     assert errors is not None
     for place, id in enumerate(TEAMS):
         of_rotations = [float(one.probabilities[one.choices.index(place)]) for one in groups]
         assert errors[id] == pytest.approx(stdev(of_rotations) / len(TEAMS) ** 0.5)
+    assert found.as_json()["standard_errors"] == errors
     for method in ("standard", "presence", "cyclic(mean=geometric)"):
         assert decide(qwen, STATE, QUESTIONS, method)["team"].standard_errors is None
+
+
+def test_the_standard_error_of_self_ensemble_is_how_far_its_probabilities_move(
+    qwen: LocalModel,
+) -> None:
+    """By the jackknife, written out: each trial is left out once."""
+    asked = read_questions(STATE, QUESTIONS)["team"].question
+    groups = ask(qwen, method_named("self-ensemble(group_size=3,trials=4)", {}), asked).groups
+    moved = []
+    for left_out in range(4):
+        scores = []
+        for place in range(len(TEAMS)):
+            of_choice = []
+            for group in groups:
+                if group.trial != left_out and place in group.choices:
+                    of_choice.append(float(group.probabilities[group.choices.index(place)]))
+            scores.append(mean(of_choice))
+        moved.append([score / sum(scores) for score in scores])
+    found = decide(qwen, STATE, QUESTIONS, "self-ensemble(group_size=3,trials=4)")["team"]
+    assert found.standard_errors is not None
+    for place, id in enumerate(TEAMS):
+        expected = (3 * pvariance([shares[place] for shares in moved])) ** 0.5
+        assert found.standard_errors[id] == pytest.approx(expected)
+
+
+def test_a_method_of_ones_own_may_have_no_groups(qwen: LocalModel) -> None:
+    class First(Standard):
+        def answer(self, plan: GroupPlan, logits: Logits) -> Answer:
+            return answer_of(torch.arange(plan.K, 0, -1).double(), groups=())
+
+    found = decide(qwen, STATE, QUESTIONS, First())["late"]
+    assert found.probabilities == pytest.approx({"true": 2 / 3, "false": 1 / 3})
+    assert (found.standard_errors, found.null, found.on_labels) == (None, None, None)
 
 
 def test_a_state_may_be_json_and_an_option_without_a_description_is_its_id() -> None:
     [typed] = read_questions({"due": "Monday"}, of_team({"Post": "", "Money": "Refunds"})).values()
     assert typed.question.text == '{"due": "Monday"}\n\nWhose is it?'
     assert typed.question.choices == ("Post", "Refunds")
+    for state, written in (({"für": "ü"}, '{"für": "ü"}'), (0, "0"), (False, "false")):
+        [typed] = read_questions(state, of_team(TEAMS)).values()
+        assert typed.question.text == f"{written}\n\nWhose is it?"
+
+
+def test_a_state_or_a_description_that_is_no_text_is_refused() -> None:
+    for state in ("", None, {}, []):
+        with pytest.raises(InputError, match="the state is"):
+            read_questions(state, QUESTIONS)
+    with pytest.raises(InputError, match=r"the state is no JSON .*set"):
+        read_questions({1}, QUESTIONS)
+    for description in (0, False, [], {}):
+        with pytest.raises(InputError, match='description of "it"'):
+            read_questions(STATE, of_team({**TEAMS, "it": description}))
+
+
+def test_options_are_in_the_order_in_which_they_are_given() -> None:
+    """Yes before no, and the lowest level first."""
+    typed = read_questions(STATE, QUESTIONS)
+    assert typed["late"].question.choices == ("Yes", "No")
+    assert typed["late"].options == {"true": 0, "false": 1}
+    assert typed["mood"].question.choices == ("Calm", "Cross", "Angry")
+    assert typed["mood"].options == {"0": 0, "1": 1, "2": 2}
+    assert typed["team"].question.choices == tuple(TEAMS.values())
 
 
 # What holds by construction, and what does not
@@ -156,6 +225,9 @@ def test_options_of_one_description_share_the_probability_of_one(
 ) -> None:
     one = decide(qwen, STATE, QUESTIONS, method)["team"].probabilities
     two = decide(qwen, STATE, of_team({**TEAMS, "refunds": "Refunds "}), method)["team"]
+    errors = decide(qwen, STATE, QUESTIONS, method)["team"].standard_errors
+    if errors is not None and two.standard_errors is not None:
+        assert 2 * two.standard_errors["refunds"] == pytest.approx(errors["money"], abs=1e-9)
     assert two.probabilities["money"] == two.probabilities["refunds"]
     assert 2 * two.probabilities["money"] == pytest.approx(one["money"], abs=1e-12)
     assert two.probabilities["post"] == pytest.approx(one["post"], abs=1e-12)
@@ -242,6 +314,51 @@ def test_the_command_prints_what_decide_says_from_a_file_and_from_standard_input
     assert json.loads(piped)["answers"] == found
 
 
+def test_a_file_of_many_states_has_the_answers_of_decide_to_each(
+    capsys: Capture, llama_folder: Path, tmp_path: Path
+) -> None:
+    """Some of them share a pass. With a seed, a template and engine of the command's; a blank line
+    and the field "model" are no matter."""
+    file = written(tmp_path / "requests.jsonl", 7)
+    requests = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [json.dumps({**request, "model": "m"}) for request in requests]
+    file.write_text("\n\n".join(lines))
+    asked = ("--seed", 3, "--method", "self-ensemble(group_size=2)", "--template", "mmlu")
+    _, out, _ = run(capsys, "decide", file, "--model", llama_folder, "--dtype", "float64", *asked)
+    lm = load(llama_folder, dtype="float64")
+    method = method_named("self-ensemble(group_size=2)", {"template": "mmlu"})
+    for line, request in zip(out.splitlines(), requests, strict=True):
+        found = json.loads(line)
+        expected = decide(lm, request["state"], request["questions"], method, 3)
+        assert found["answers"].keys() == expected.keys()
+        for id, one in expected.items():
+            answer = found["answers"][id]
+            for name, value in one.as_json().items():
+                assert answer[name] == close(value)
+        questions = read_questions(request["state"], request["questions"])
+        _, prompts = Together(method).prompts(lm, questions, 3)
+        assert found["tokens"] == len(pack(prompts.prefix, prompts.branches, tree=True).tokens)
+        assert found["seconds"] > 0
+
+
+def close(value: Any) -> Any:
+    """Within the rounding of float64 where it is a number, or has some."""
+    return pytest.approx(value, abs=1e-12) if isinstance(value, float | dict) else value
+
+
+def test_an_error_comes_after_the_answers_before_it_and_names_line_and_question(
+    capsys: Capture, llama_folder: Path, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "requests.jsonl", 2)
+    many = {f"t{i}": f"Team number {i}" for i in range(30)}
+    with file.open("a") as more:
+        more.write(json.dumps({"state": STATE, "questions": {"big": of_team(many)["team"]}}))
+    output = tmp_path / "answers.jsonl"
+    asked = ("decide", file, "--model", llama_folder, "--method", "standard", "-o", output)
+    assert_one_line(*run(capsys, *asked), ["line 3", 'question "big"', "30 choices"])
+    assert len(output.read_bytes().splitlines()) == 2
+
+
 def test_a_run_cut_at_any_place_goes_on_and_ends_with_the_same_bytes(
     capsys: Capture, llama_folder: Path, tmp_path: Path
 ) -> None:
@@ -260,16 +377,42 @@ def test_a_run_cut_at_any_place_goes_on_and_ends_with_the_same_bytes(
         assert without_seconds(output) == expected
 
 
-def test_a_file_of_other_answers_is_refused_and_kept(
+def test_answers_to_other_requests_or_asked_otherwise_are_refused_and_kept(
     capsys: Capture, llama_folder: Path, tmp_path: Path
 ) -> None:
-    file = written(tmp_path / "requests.jsonl", 2)
+    """Nothing that an answer depends on may change between the lines of a file: not a method, nor
+    what stands in the file of a template, an engine or a method of one's own."""
+    file = written(tmp_path / "requests.jsonl", 3)
+    template = tmp_path / "template.json"
+    template.write_text('{"cue": "Answer:"}')
+    own = tmp_path / "own.py"
+    own.write_text("from minise.engines import packed as engine\nfrom minise import Standard\n")
     output = tmp_path / "answers.jsonl"
-    asked = ("decide", file, "--model", llama_folder, "-o", output)
-    run(capsys, *asked)
-    before = output.read_bytes()
-    assert_one_line(*run(capsys, *asked, "--seed", 1), ["answers.jsonl", "name another"])
-    assert output.read_bytes() == before
+    asked = ("decide", file, "--model", llama_folder, "-o", output, "--template", template)
+    asked = (*asked, "--engine", f"{own}:engine")
+    assert run(capsys, *asked)[0] == 0
+    whole = output.read_bytes()
+
+    def assert_refused(*more: object) -> None:
+        assert_one_line(*run(capsys, *asked, *more), ["answers.jsonl", "name another"])
+        assert output.read_bytes() == whole
+
+    assert_refused("--seed", 1)
+    assert_refused("--method", "standard")
+    assert_refused("--dtype", "float64")
+    for changed in (template, own, file):
+        before = changed.read_text()
+        changed.write_text(before.replace("Answer:", "So:").replace("Thursday", "Friday") + "\n")
+        if changed == own:
+            changed.write_text(before + "# changed\n")
+        assert_refused()
+        changed.write_text(before)
+    requests = file.read_text()
+    file.write_text("".join(requests.splitlines(keepends=True)[:2]))
+    assert_refused()
+    moved = tmp_path / "moved.jsonl"
+    moved.write_text(requests)
+    assert run(capsys, "decide", moved, *asked[2:])[0] == 0
     output.write_text('{"a": 1}\n')
     assert_one_line(*run(capsys, *asked), ["answers.jsonl, line 1", "has no key"])
 
@@ -315,7 +458,8 @@ def test_other_refusals_are_one_line(capsys: Capture, tmp_path: Path, request_fi
     two = written(tmp_path / "two.jsonl", 2)
     two.write_text(two.read_text() + '{"state": 1}\n')
     assert_one_line(*run(capsys, "decide", two), ["two.jsonl, line 3", "has no questions"])
-    assert_one_line(*run(capsys, "decide", request_file, "--method", "best"), ['"best"'])
+    for method, words in (("best", '"best"'), ("", '""'), ("standard,presence", "give one")):
+        assert_one_line(*run(capsys, "decide", request_file, "--method", method), [words])
     verify = ("verify", "--decisions", request_file)
     assert_one_line(*run(capsys, *verify, "--question", "q", "--choice", "a", "--choice", "b"), [])
     served = ("--model", "server:http://127.0.0.1:9", "--tokenizer", tmp_path)

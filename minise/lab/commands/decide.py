@@ -11,14 +11,12 @@ example: minise decide request.json --method 'self-ensemble(trials=5)'
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tqdm import tqdm
 
@@ -26,15 +24,13 @@ from minise.commands.options import GroupOptions, Option, load_model
 from minise.errors import InputError, one_line
 from minise.lab.commands.check import each_name_once
 from minise.lab.data.typed import METHOD, TypedQuestion, check_fields, read_questions
+from minise.lab.evaluation.experiments import Variant
 from minise.lab.evaluation.lines import append_line, open_lines, read_lines
 from minise.lab.files import read_file
 
 if TYPE_CHECKING:
-    from minise.lab.decisions import Planned
     from minise.method import Method
     from minise.prompts import LanguageModel, Prompts
-
-BLOCK = 64  # requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,29 +59,45 @@ def run(options: Options) -> int:
 
     requests = read_requests(options.file)
     method = method_named(options.method, options.settings())
-    how = asdict(replace(options, file="", output=None))
-    keys = [hash_of([how, request.value]) for request in requests]
-    done = [] if options.output is None else read_lines(options.output, key_of_line)
-    if done != keys[: len(done)]:
-        raise InputError(f"{options.output}: answers other requests, or otherwise; name another")
     lm = load_model(options)
-    found = answers(lm, method, requests, options.seed, len(done))
     if options.output is None:
-        for answer in found:
+        for answer in answers(lm, method, requests, options.seed):
             print(json.dumps(answer), flush=True)
-        return 0
-    left = keys[len(done) :]
-    bar = tqdm(total=len(keys), initial=len(done), disable=None)
-    with open_lines(options.output, '{"key": "') as file, bar:
-        for key, answer in zip(left, found, strict=True):
-            append_line(file, {"key": key, **answer})
-            bar.update()
+    else:
+        append_answers(options, lm, method, requests, options.output)
     return 0
 
 
-def hash_of(value: Any) -> str:
-    """Of a request and how it is asked: a run goes on with the same ones alone."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+def append_answers(
+    options: Options, lm: LanguageModel, method: Method, requests: Sequence[Request], path: Path
+) -> None:
+    """Write a line for each request that has none. Raises InputError where the file has answers to
+    other requests, or the same ones were asked otherwise."""
+    from minise.lab.evaluation.request import hash_of
+
+    how = how_asked(options, lm, method)
+    keys = [hash_of([how, request.value]) for request in requests]
+    done = read_lines(path, key_of_line)
+    if done != keys[: len(done)]:
+        why = "has answers to other requests, or of another model, method or seed"
+        raise InputError(f"{path}: {why}; name another file")
+    if len(done) == len(keys):
+        return
+    bar = tqdm(total=len(keys), initial=len(done), disable=None)
+    with open_lines(path, '{"key": "') as file, bar:
+        found = answers(lm, method, requests, options.seed, len(done))
+        for key, answer in zip(keys[len(done) :], found, strict=True):
+            append_line(file, {"key": key, **answer})
+            bar.update()
+
+
+def how_asked(options: Options, lm: LanguageModel, method: Method) -> str:
+    """All that an answer depends on but the request: a run goes on with the same alone."""
+    from minise.lab.evaluation.request import describe_method, describe_model, text_of
+
+    variant = Variant(name=method.name, text=options.method)
+    about_method = describe_method(lm, variant, method, options.settings())
+    return text_of([describe_model(lm), options.quantize, about_method, options.seed])
 
 
 def key_of_line(line: Any) -> Any:
@@ -136,64 +148,36 @@ def read_json(place: str, content: bytes) -> Any:
 
 
 def answers(
-    lm: LanguageModel, method: Method, requests: Sequence[Request], seed: int, done: int
+    lm: LanguageModel, method: Method, requests: Sequence[Request], seed: int, done: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """The answers to all requests after the first `done`. Which of them share a pass follows from
-    the whole list, whatever is done: a run that goes on gives the same bits."""
-    from minise.lab.decisions import run_pass
+    """What is written of each request after the first `done`. An error comes after the answers
+    before it, and names its request."""
+    from minise.lab.data.asked import Asked
+    from minise.lab.decisions import Together
+    from minise.lab.evaluation import pipeline
 
-    for start in range(done // BLOCK * BLOCK, len(requests), BLOCK):
-        number = start  # of the request that is next
-        began = time.perf_counter()
-        for one_pass in passes(lm, method, requests[start : start + BLOCK], seed):
-            skipped = max(done - number, 0)
-            number += len(one_pass)
-            if number <= done:
-                continue
-            found = run_pass(lm, method, one_pass)
-            seconds = time.perf_counter() - began
-            tokens = sum(planned.tokens for planned in one_pass)
-            for planned, decisions in list(zip(one_pass, found, strict=True))[skipped:]:
-                yield {
-                    "answers": {id: one.as_json() for id, one in decisions.items()},
-                    "tokens": planned.tokens,
-                    "seconds": seconds * planned.tokens / tokens,
-                }
-            began = time.perf_counter()
-
-
-def passes(
-    lm: LanguageModel, method: Method, requests: Sequence[Request], seed: int
-) -> Iterator[list[Planned]]:
-    """The requests of each pass. One more joins while a pass has few tokens, and if it is on the
-    same state as the one before: the state runs once."""
-    from minise.lab.decisions import plan
-    from minise.lab.evaluation.pipeline import most_together
-
-    most = most_together(lm)
-    one_pass: list[Planned] = []
-    last = None
-    for request in requests:
-        try:
-            new = plan(lm, method, request.questions, seed)
-        except InputError as error:
-            raise InputError(f"{request.place}: {error}") from None
-        is_full = sum(planned.tokens for planned in one_pass) >= most
-        is_same_state = most > 0 and request.value["state"] == last
-        if one_pass and is_full and not is_same_state:
-            yield one_pass
-            one_pass = []
-        one_pass.append(new)
-        last = request.value["state"]
-    if one_pass:
-        yield one_pass
+    together: Any = Together(method)
+    asked: list[Any] = [Asked(cast("Any", request.questions), seed) for request in requests]
+    number = done  # of the request that is next
+    try:
+        for answered in pipeline.answers(lm, together, asked, done):
+            decisions: Any = answered.answer
+            yield {
+                "answers": {id: one.as_json() for id, one in decisions.items()},
+                "tokens": answered.tokens,
+                "seconds": answered.seconds,
+            }
+            number += 1
+    except InputError as error:
+        raise InputError(f"{requests[number].place}: {error}") from None
 
 
 def prompts_of_file(lm: LanguageModel, method: Method, name: str, seed: int) -> Prompts:
     """The prompts of all questions of a file's one request: what `minise verify` checks."""
-    from minise.lab.decisions import plan
+    from minise.lab.decisions import Together
 
     requests = read_requests(name)
     if len(requests) > 1:
         raise InputError(f"{name}: holds {len(requests)} requests; give a file of one")
-    return plan(lm, method, requests[0].questions, seed).prompts
+    _, prompts = Together(method).prompts(lm, requests[0].questions, seed)
+    return prompts

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from minise.errors import InputError, check_name, quote
+from minise.errors import InputError, check_name, one_line, quote
 from minise.question import Question, check_text
 
 METHOD = "presence"  # the cheapest way to most of the gain: docs/real.md
@@ -32,8 +32,11 @@ class TypedQuestion:
 def read_questions(state: Any, questions: Any) -> dict[str, TypedQuestion]:
     """The questions on a state by their ids. A state that is no text is written as JSON. Raises
     InputError that names the question."""
-    if not isinstance(state, str):
-        state = json.dumps(state, ensure_ascii=False) if state else ""
+    if not isinstance(state, str) and state not in (None, {}, []):
+        try:
+            state = json.dumps(state, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"the state is no JSON ({one_line(error)}); give a text") from None
     check_text("state", state)
     if not isinstance(questions, dict) or not questions:
         raise InputError(f"questions is {quote(questions)}; give an object, a question for each id")
@@ -61,7 +64,7 @@ def read_question(state: str, asked: Any) -> TypedQuestion:
 
 
 def described(type: str, criteria: Any) -> dict[str, Any]:
-    """For each option's id its description, or the id where that is empty."""
+    """For each option's id its description; of a choice the id, where it is empty."""
     if type == "noul":
         if criteria:
             raise InputError("a noul has no criteria; leave them out, or make it a choice")
@@ -72,7 +75,7 @@ def described(type: str, criteria: Any) -> dict[str, Any]:
         return {str(level): text for level, text in enumerate(criteria)}
     if not isinstance(criteria, dict):
         raise InputError("a choice's criteria are an object; give each option's id a description")
-    return {id: text or id for id, text in criteria.items()}
+    return {id: id if text in ("", None) else text for id, text in criteria.items()}
 
 
 def check_fields(value: Any, needed: Collection[str], others: Collection[str]) -> None:

@@ -67,19 +67,30 @@ def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
     for the name of a file that is no text: it could not be read again."""
     what = dict(run.about)
     what.update(describe_model(lm))
-    what["model_code"] = own_code(lm.name)
-    what["tokenizer"] = hash_of([lm.tokenizer.backend.to_str()])
-    what["versions"] = {"minise": __version__, "torch": torch.__version__}
     what["shards"] = run.shard[1]
     what["keep"] = {"groups": run.keep.groups, "text": run.keep.text}
     what["tasks"] = {task.name: describe_task(lm, task, run.keep) for task in run.tasks}
-    text = json.dumps(what, default=repr)
-    text = re.sub(" at 0x[0-9a-f]+", "", text)  # of functions
     with at("the names in run.json"):
-        return dict(json_of(text.encode()))
+        return dict(json_of(text_of(what).encode()))
+
+
+def text_of(what: Any) -> str:
+    """As JSON, with what is no JSON as Python writes it."""
+    text = json.dumps(what, default=repr)
+    return re.sub(" at 0x[0-9a-f]+", "", text)  # of functions
 
 
 def describe_model(lm: LanguageModel) -> dict[str, Any]:
+    """A model, its tokenizer, and what runs it."""
+    return {
+        **describe_weights(lm),
+        "model_code": own_code(lm.name),
+        "tokenizer": hash_of([lm.tokenizer.backend.to_str()]),
+        "versions": {"minise": __version__, "torch": torch.__version__},
+    }
+
+
+def describe_weights(lm: LanguageModel) -> dict[str, Any]:
     """Of a model that runs here its weights, and how they run. A model elsewhere says itself what
     is known of it, by a method `about`."""
     if isinstance(lm, LocalModel):

@@ -68,11 +68,11 @@ def methods_to_ask(text: str | None, settings: dict[str, Any]) -> dict[str, Meth
     from minise.method import Method
 
     texts = ["standard", "self-ensemble"]
-    if text:
+    if text is not None:
         texts = split_names(text)
         if len(texts) > 1:
             what = f"--method {quote(text)} names {len(texts)} methods"
-            raise InputError(f"{what}; give ask one, or take minise eval")
+            raise InputError(f"{what}; give one, or take minise eval")
     settings = {**settings, "orders": settings["trials"]}  # a trial of the full list is one order
     methods = {}
     for name, method in make_methods(texts, settings).items():

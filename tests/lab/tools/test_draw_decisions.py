@@ -12,9 +12,17 @@ from matplotlib.colors import to_rgb
 
 from minise import load, pack
 from minise.lab.data.typed import read_questions
-from minise.lab.decisions import method_named, plan
+from minise.lab.evaluation.pipeline import join
 from minise.loading import DEFAULT_MODEL
-from tools.draw_decisions import COLOURS, QUESTIONS, STATE, STATE_COLOUR, STYLE, drawn
+from tools.draw_decisions import (
+    COLOURS,
+    QUESTIONS,
+    STATE,
+    STATE_COLOUR,
+    STYLE,
+    drawn,
+    prompts_of_each,
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +44,16 @@ def test_the_mask_is_the_tree_s_and_each_question_has_rows_of_its_own_colour(
     axes: list[Any],
 ) -> None:
     lm = load(DEFAULT_MODEL)
-    planned = plan(lm, method_named("presence", {}), read_questions(STATE, QUESTIONS), 0)
-    layout = pack(planned.prompts.prefix, planned.prompts.branches, tree=True)
+    several = prompts_of_each(lm)
+    whole = join(several)
+    layout = pack(whole.prefix, whole.branches, tree=True)
     (image,) = axes[1].images
     cells = np.asarray(image.get_array())
     assert np.array_equal(cells[..., 3] > 0, layout.mask.numpy())
-    state = len(planned.prompts.prefix)
+    state = len(whole.prefix)
     assert np.allclose(cells[state - 1, 0, :3], to_rgb(STATE_COLOUR))
     ends = iter(layout.ends.tolist())
-    for prompts, colour in zip(planned.several, COLOURS, strict=True):
+    for prompts, colour in zip(several, COLOURS, strict=True):
         for _ in prompts.branches:
             row = cells[next(ends)]
             assert np.allclose(row[row[:, 3] > 0, :3], to_rgb(colour))

@@ -174,7 +174,7 @@ def test_a_file_gives_the_same_as_the_options(report, refused, as_file) -> None:
 @pytest.mark.lab
 def test_of_several_methods_ask_says_that_it_takes_one(refused) -> None:
     said = refused("ask", "--method", "standard,self-ensemble(trials=2,group_size=3)")
-    assert "names 2 methods; give ask one, or take minise eval" in said
+    assert "names 2 methods; give one, or take minise eval" in said
 
 
 def test_the_text_has_both_methods_side_by_side(text) -> None:
