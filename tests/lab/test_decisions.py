@@ -253,17 +253,28 @@ def request_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_verify_compares_all_questions_of_a_file_and_the_proof_needs_no_weights(
-    capsys: Capture, llama_folder: Path, request_file: Path
+@pytest.mark.parametrize("method", METHODS)
+def test_verify_runs_the_prompts_of_decide_and_the_proof_needs_no_weights(
+    capsys: Capture, llama_folder: Path, request_file: Path, method: str
 ) -> None:
-    asked = ("verify", "--model", llama_folder, "--decisions", request_file, "--trials", 2)
+    questions = read_questions(STATE, QUESTIONS)
+    lm = load(llama_folder)
+    _, prompts = Together(method_named(method, {})).prompts(lm, questions)
+    asked = ("verify", "--model", llama_folder, "--decisions", request_file, "--method", method)
     status, out, _ = run(capsys, *asked)
     assert status == 0
-    assert " of 8 group prompts," in out  # of four questions two trials, of one group each
+    assert f" of {len(prompts.branches)} group prompts," in out
     assert out.endswith("no group sees another\n")
     status, out, _ = run(capsys, *asked, "--proof")
     assert status == 0
     assert "proved for all weights" in out
+
+
+def test_verify_asks_by_presence_as_decide_does(
+    capsys: Capture, llama_folder: Path, request_file: Path
+) -> None:
+    _, out, _ = run(capsys, "verify", "--model", llama_folder, "--decisions", request_file)
+    assert " of 11 group prompts," in out  # one for each option
 
 
 @pytest.mark.parametrize("options", [(), ("--proof",)])
@@ -277,7 +288,7 @@ def test_verify_finds_a_fault_between_questions(
     options: tuple[str, ...],
 ) -> None:
     PLANTED[fault](monkeypatch)
-    asked = ("--model", llama_folder, "--decisions", request_file, "--trials", 1)
+    asked = ("--model", llama_folder, "--decisions", request_file)
     status, out, _ = run(capsys, "verify", *asked, *options)
     assert status == 1
     assert "FAILED" in out
@@ -344,6 +355,17 @@ def test_a_file_of_many_states_has_the_answers_of_decide_to_each(
 def close(value: Any) -> Any:
     """Within the rounding of float64 where it is a number, or has some."""
     return pytest.approx(value, abs=1e-12) if isinstance(value, float | dict) else value
+
+
+def test_improbable_labels_are_said_once(
+    capsys: Capture, llama_folder: Path, tmp_path: Path
+) -> None:
+    """The tiny model is random: its labels have hardly more than others."""
+    file = written(tmp_path / "requests.jsonl", 3)
+    _, out, said = run(capsys, "decide", file, "--model", llama_folder)
+    assert len(out.splitlines()) == 3
+    assert "of the probability is on the labels; try another --template" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_an_error_comes_after_the_answers_before_it_and_names_line_and_question(
@@ -438,8 +460,11 @@ REFUSED = {
     asking(type="noul", instructions=1): ["the instructions is 1"],
     asking(type="noul", criteria=["b"]): ["no criteria"],
     asking(type="choice"): ["an object"],
-    asking(type="choice", criteria={"b": "c"}): ["1 choice", "at least two"],
+    asking(type="choice", criteria={"b": "c"}): ["1 different options", "at least two"],
     asking(type="choice", criteria={"b": "c", "d": 1}): ['description of "d"'],
+    asking(type="choice", criteria={"b": "c", "d": "c "}): ["1 different options"],
+    asking(type="score", criteria=[]): ["0 different options"],
+    asking(type="noul", criteria=0): ["no criteria"],
     asking(type="score", criteria={}): ["a list", "lowest first"],
 }
 
@@ -466,6 +491,8 @@ def test_other_refusals_are_one_line(capsys: Capture, tmp_path: Path, request_fi
     assert_one_line(*run(capsys, *verify, *served), ["runs here"])
     two = written(tmp_path / "two.jsonl", 2)
     assert_one_line(*run(capsys, "verify", "--decisions", two), ["two.jsonl", "a file of one"])
+    assert_one_line(*run(capsys, *verify, "--trials", 2), ["--decisions", "trials=N"])
+    assert_one_line(*run(capsys, "verify", "--method", "presence"), ["--method is of --decisions"])
 
 
 # Models and programs of others

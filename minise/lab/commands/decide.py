@@ -16,11 +16,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tqdm import tqdm
 
+from minise.commands.ask import few_on_labels
 from minise.commands.options import GroupOptions, Option, load_model
+from minise.commands.terminal import say
 from minise.errors import InputError, one_line
 from minise.lab.commands.check import each_name_once
 from minise.lab.data.typed import METHOD, TypedQuestion, check_fields, read_questions
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 class Options(GroupOptions):
     file: Annotated[str, Option("", "FILE|-", positional=True)]
     method: Annotated[
-        str, Option("standard, self-ensemble, cyclic, './mine.py:Mine'", "NAME[(settings)]")
+        str, Option("or self-ensemble, cyclic, standard, './mine.py:Mine'", "NAME[(settings)]")
     ] = METHOD
     seed: Annotated[int, Option("of the groups", "S")] = 0
     output: Annotated[
@@ -61,7 +64,7 @@ def run(options: Options) -> int:
     method = method_named(options.method, options.settings())
     lm = load_model(options)
     if options.output is None:
-        for answer in answers(lm, method, requests, options.seed):
+        for answer in warned(answers(lm, method, requests, options.seed)):
             print(json.dumps(answer), flush=True)
     else:
         append_answers(options, lm, method, requests, options.output)
@@ -85,7 +88,7 @@ def append_answers(
         return
     bar = tqdm(total=len(keys), initial=len(done), disable=None)
     with open_lines(path, '{"key": "') as file, bar:
-        found = answers(lm, method, requests, options.seed, len(done))
+        found = warned(answers(lm, method, requests, options.seed, len(done)))
         for key, answer in zip(keys[len(done) :], found, strict=True):
             append_line(file, {"key": key, **answer})
             bar.update()
@@ -172,12 +175,27 @@ def answers(
         raise InputError(f"{requests[number].place}: {error}") from None
 
 
-def prompts_of_file(lm: LanguageModel, method: Method, name: str, seed: int) -> Prompts:
+def warned(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The same answers, and after them a line on stderr where the labels are improbable: then the
+    probabilities say little."""
+    shares = []
+    for answer in found:
+        for one in answer["answers"].values():
+            if one["on_labels"] is not None:
+                shares.append(one["on_labels"])
+        yield answer
+    warning = few_on_labels(mean(shares)) if shares else ""
+    if warning:
+        say(warning)
+
+
+def prompts_of_file(lm: LanguageModel, method: str | None, name: str, seed: int) -> Prompts:
     """The prompts of all questions of a file's one request: what `minise verify` checks."""
-    from minise.lab.decisions import Together
+    from minise.lab.decisions import Together, method_named
 
     requests = read_requests(name)
     if len(requests) > 1:
         raise InputError(f"{name}: holds {len(requests)} requests; give a file of one")
-    _, prompts = Together(method).prompts(lm, requests[0].questions, seed)
+    together = Together(method_named(METHOD if method is None else method, {}))
+    _, prompts = together.prompts(lm, requests[0].questions, seed)
     return prompts

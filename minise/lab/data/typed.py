@@ -58,6 +58,8 @@ def read_question(state: str, asked: Any) -> TypedQuestion:
         check_text(f"description of {quote(id, 40)}", text)
         texts[id] = text.strip()
     choices = list(dict.fromkeys(texts.values()))
+    if len(choices) < 2:
+        raise InputError(f"has {len(choices)} different options; give at least two")
     question = Question(f"{state}\n\n{asked['instructions']}", choices)
     options = {id: choices.index(text) for id, text in texts.items()}
     return TypedQuestion(asked["type"], question, options)
@@ -66,7 +68,7 @@ def read_question(state: str, asked: Any) -> TypedQuestion:
 def described(type: str, criteria: Any) -> dict[str, Any]:
     """For each option's id its description; of a choice the id, where it is empty."""
     if type == "noul":
-        if criteria:
+        if criteria not in (None, {}, []):
             raise InputError("a noul has no criteria; leave them out, or make it a choice")
         return {"true": "Yes", "false": "No"}
     if type == "score":
