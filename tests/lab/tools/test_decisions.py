@@ -191,13 +191,16 @@ def test_a_way_is_timed_in_every_round_and_its_first_is_not_counted(
 def test_the_large_request_has_so_many_tokens_and_the_first_questions(qwen: LocalModel) -> None:
     given = []
     for number in range(60):
-        about = {"type": "noul", "instructions": f"Is it {number}?"}
-        given.append({"state": f"What is known of case {number}.", "questions": {}})
-        given[-1]["questions"] = {f"q{number // 2}": about}
+        questions = {}
+        for letter in "abc":  # of two requests in a row the same ids
+            asked = {"type": "noul", "instructions": f"Is it {number}?"}
+            questions[f"{letter}{number // 2}"] = asked
+        given.append({"state": f"What is known of case {number}.", "questions": questions})
     found = decisions_time.large_request(qwen, given)
     assert len(qwen.tokenizer.encode([found["state"]])[0]) <= decisions_time.TOKENS
-    assert list(found["questions"]) == [f"q{number}" for number in range(20)]
-    assert found["questions"]["q3"]["instructions"] == "Is it 6?"
+    ids = [f"{letter}{number}" for number in range(7) for letter in "abc"]
+    assert list(found["questions"]) == ids[:20]
+    assert found["questions"]["a3"]["instructions"] == "Is it 6?"
 
 
 @pytest.mark.slow
