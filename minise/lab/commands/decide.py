@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tqdm import tqdm
 
@@ -160,7 +160,10 @@ def answers(
     from minise.lab.evaluation import pipeline
 
     together: Any = Together(method)
-    asked: list[Any] = [Asked(cast("Any", request.questions), seed) for request in requests]
+    asked = []
+    for request in requests:
+        questions: Any = request.questions  # where the pipeline has one
+        asked.append(Asked(questions, seed))
     number = done  # of the request that is next
     try:
         for answered in pipeline.answers(lm, together, asked, done):
