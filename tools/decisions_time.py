@@ -44,21 +44,22 @@ def write_times(requests: Path, folder: str, dtype: str, name: str) -> None:
     given = [json.loads(line) for line in lines(requests)]
     found: dict[str, Any] = {"cpu": processor(), "model": Path(folder).name, "dtype": dtype}
     for method in METHODS:
-        prompts = prompts_of(lm, method, large_request(lm, given))
-        ways: dict[str, Callable[[], Any]] = {"tree": partial(lm.logits, prompts)}
+        taken: dict[str, Any] = {}
         if method == "standard":
-            for engine in ("packed", "separate"):
+            prompts = prompts_of(lm, method, large_request(lm, given))
+            ways: dict[str, Callable[[], Any]] = {}
+            for engine in ("tree", "packed", "separate"):
                 ways[engine] = partial(lm.with_engine(engine).logits, prompts)
             ways |= kept_question(model, prompts)
-        name_of_method = method.partition("(")[0]
-        found[name_of_method] = {"prompts": len(prompts.branches), "seconds": in_turn(ways, ROUNDS)}
+            taken = {"prompts": len(prompts.branches), "seconds": in_turn(ways, ROUNDS)}
         of_suite = []
         for request in given[::EVERY]:
             run = partial(lm.logits, prompts_of(lm, method, request))
             of_suite.append(cpu_seconds(run))
-        found[name_of_method]["suite"] = round(mean(of_suite), 3)
+        taken["suite"] = round(mean(of_suite), 3)
+        found[method.partition("(")[0]] = taken
         (RECORDS / f"time-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-        print(method, json.dumps(found[name_of_method]), flush=True)
+        print(method, json.dumps(taken), flush=True)
 
 
 def prompts_of(lm: LocalModel, method: str, request: Request) -> Prompts:
