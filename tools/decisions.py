@@ -82,12 +82,16 @@ def write_right(name: str, dtype: str, rows: Path, answers: Path) -> None:
     """Of every message that was answered whether rightly."""
     right = []
     tokens = []
+    on_labels = []
     given = [json.loads(line) for line in lines(answers)]
     asked = [json.loads(line) for line in lines(rows)[: len(given)]]
     for row, answer in zip(asked, given, strict=True):
-        right.append(answer["answers"]["intent"]["choice"] == row["choices"][row["answer"]])
+        intent = answer["answers"]["intent"]
+        right.append(intent["choice"] == row["choices"][row["answer"]])
+        on_labels.append(intent["on_labels"])
         tokens.append(answer["tokens"])
-    record = {"dtype": dtype, "tokens": round(mean(tokens), 1), "right": right}
+    means = {"tokens": round(mean(tokens), 1), "on_labels": round(mean(on_labels), 4)}
+    record = {"dtype": dtype, **means, "right": right}
     (RECORDS / f"right-{name}.json").write_text(json.dumps(record) + "\n", "utf-8")
     print(name, len(right), f"{100 * mean(right):.1f}%")
 
@@ -298,8 +302,11 @@ def table_of_right() -> str:
                 low, high = ((middle + part) / (1 + Z**2 / n) for part in (-half, half))
                 cells = [f"{MODELS[model]}, `{method}`", str(n)]
                 cells.append(f"{100 * share:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
-                rows.append([*cells, f"{record['tokens']:,.0f}"])
-    return table(["answers", "messages", "right", "tokens"], rows)
+                cells.append(f"{record['tokens']:,.0f}")
+                # The first record does not have it.
+                cells.append(f"{100 * record['on_labels']:.0f}" if "on_labels" in record else "-")
+                rows.append(cells)
+    return table(["answers", "messages", "right", "tokens", "on labels, %"], rows)
 
 
 def page() -> str:

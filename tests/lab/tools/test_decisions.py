@@ -85,15 +85,16 @@ def test_a_message_is_a_choice_and_right_where_its_intent_is_chosen(
     assert list(requests[0]["questions"]["intent"]["criteria"]) == choices
     answers = tmp_path / "answers.jsonl"
     with answers.open("w") as file:
-        for choice, tokens in (("top up", 7), ("top up", 9)):
-            answer = {"answers": {"intent": {"choice": choice}}, "tokens": tokens}
+        for on_labels, tokens in ((0.2, 7), (0.4, 9)):
+            intent = {"choice": "top up", "on_labels": on_labels}
+            answer = {"answers": {"intent": intent}, "tokens": tokens}
             file.write(json.dumps(answer) + "\n")
     tool.write_right("qwen05-presence", "float32", rows, answers)
     assert json.loads((tmp_path / "right-qwen05-presence.json").read_text())["right"] == [
         False,
         True,
     ]
-    assert "| 0.5B, `presence` | 2 | 50.0 [9.5, 90.5] | 8 |" in tool.table_of_right()
+    assert "| 0.5B, `presence` | 2 | 50.0 [9.5, 90.5] | 8 | 30 |" in tool.table_of_right()
 
 
 class Bench:
