@@ -84,7 +84,7 @@ def idea() -> Figure:
             _bars(ends, shares, places, COLOURS[part])
     _mask(mask, layout, starts)
     places = _lines(mean, QUESTION.choices, 0, len(layout.tokens))
-    _bars(mean, answer.probabilities.tolist(), places, matplotlib.rcParams["text.color"], 0.42)
+    _bars(mean, answer.scores.tolist(), places, matplotlib.rcParams["text.color"], 0.42)
     figure.supxlabel(fill(CAPTION, int(17 * INCHES[0])), fontsize="small", x=0.01, ha="left")
     return figure
 

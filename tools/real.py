@@ -142,7 +142,7 @@ def as_changed(spec: Spec) -> str:
             changed += one.prediction != other.prediction
             right_a += one.prediction == one.answer
             right_b += other.prediction == other.answer
-            for p, q in zip(one.probabilities, other.probabilities, strict=True):
+            for p, q in zip(one.normalized, other.normalized, strict=True):
                 largest = max(largest, abs(p - q))
         percents = [f"{100 * right / n:.1f}" for right in (right_a, right_b)]
         body.append([label, str(n), str(changed), f"{largest:.4f}", *percents])
@@ -265,7 +265,7 @@ def row_of_main(data: str, start: str, y: int) -> list[str]:
     more = minus(ours, standard)
     x = 330 + 380 * before
     to = 330 + 380 * after
-    guess = 330 + 380 / len(answers[0].probabilities)
+    guess = 330 + 380 / len(answers[0].normalized)
     colour = "#0072b2" if more["interval"][0] > 0 else "#8c8c8c"
     return [
         text_at(195, y, f"{data}, {len(answers)}"),

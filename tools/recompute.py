@@ -75,7 +75,7 @@ def main() -> int:
         for line in lines:
             row = json.loads(line)
             p = recomputed(model, tokenizer, row)
-            for a, b in zip(p, row["probabilities"], strict=True):
+            for a, b in zip(p, row["normalized"], strict=True):
                 largest = max(largest, abs(a - b))
             same += p.index(max(p)) == row["prediction"]
         found = f"{same} of {len(lines)} predictions equal, probabilities within {largest:.1e}"

@@ -27,7 +27,6 @@ KEPT = (
     "question_hash",
     "answer",
     "prediction",
-    "probabilities",
     "label",
     "on_labels",
     "null",
@@ -53,6 +52,7 @@ def record(run: Path, name: str, model: str, groups: bool) -> None:
             lines = []
             for answer in answers:
                 line = {name: short(getattr(answer, name)) for name in KEPT}
+                line["probabilities"] = short(answer.normalized)
                 if groups and answer.groups is not None:
                     line["groups"] = [short(asdict(group)) for group in answer.groups]
                 lines.append(json.dumps(line) + "\n")
@@ -81,7 +81,8 @@ def answers_of(cell: str) -> list[SavedAnswer]:
     answers = []
     for text in gzip.decompress(packed).splitlines():
         line = json.loads(text)
-        answers.append(answer_of({**line, "scores": line["probabilities"]}))
+        line["normalized"] = line.pop("probabilities")
+        answers.append(answer_of({**line, "scores": line["normalized"]}))
     return answers
 
 
@@ -148,7 +149,7 @@ def of_subsets(cell: str, sizes: Sequence[int]) -> dict[int, float]:
     groups_of_first = answers[0].groups
     assert groups_of_first is not None, f"{cell} was recorded without its groups"
     trials = 1 + max(group.trial for group in groups_of_first)
-    by_trial = np.full((trials, len(answers), len(answers[0].probabilities)), np.nan)
+    by_trial = np.full((trials, len(answers), len(answers[0].normalized)), np.nan)
     for i, answer in enumerate(answers):
         for group in answer.groups or ():
             by_trial[group.trial, i, group.choices] = group.probabilities

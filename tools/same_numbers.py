@@ -44,7 +44,7 @@ def compare(before: Path, after: Path) -> Comparison:
     for a, b in zip(old, new, strict=False):
         same_questions = same_questions and all(a[name] == b[name] for name in QUESTION)
         predictions += a["prediction"] != b["prediction"]
-        for p, q in zip(a["probabilities"], b["probabilities"], strict=True):
+        for p, q in zip(a["normalized"], b["normalized"], strict=True):
             difference = abs(p - q)
             probability = max(probability, math.inf if math.isnan(difference) else difference)
     return Comparison(len(new), predictions, probability, same_questions)

@@ -47,7 +47,7 @@ def right_shares(cell: str) -> dict[int, np.ndarray]:
     """For each number of orders, the share of the subsets of so many orders by whose mean the
     answer is right; one number for each question. A tie goes to the lower index."""
     answers = answers_of(cell)
-    by_order = np.full((ORDERS, len(answers), len(answers[0].probabilities)), np.nan)
+    by_order = np.full((ORDERS, len(answers), len(answers[0].normalized)), np.nan)
     for i, answer in enumerate(answers):
         for group in answer.groups or ():
             by_order[group.trial, i, group.choices] = group.probabilities

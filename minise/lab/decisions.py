@@ -146,5 +146,5 @@ def standard_errors(answer: Answer) -> Tensor | None:
     without = []
     for trial in trials:
         rest = [group for group in answer.groups if group.trial != trial]
-        without.append(combine(K, rest).probabilities)
+        without.append(combine(K, rest).normalized)
     return ((len(trials) - 1) * torch.stack(without).var(dim=0, correction=0)).sqrt()

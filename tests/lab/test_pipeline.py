@@ -68,7 +68,7 @@ class Watched:
 
 
 def same(a: Answered, b: Answered) -> bool:
-    return a.asked == b.asked and torch.equal(a.answer.probabilities, b.answer.probabilities)
+    return a.asked == b.asked and torch.equal(a.answer.normalized, b.answer.normalized)
 
 
 def test_a_question_has_nearly_the_numbers_of_a_pass_of_its_own(lm: LocalModel) -> None:
@@ -77,7 +77,7 @@ def test_a_question_has_nearly_the_numbers_of_a_pass_of_its_own(lm: LocalModel) 
     for one in together:
         alone = METHOD.prompts(lm, one.asked.question, one.asked.seed)
         expected = METHOD.answer(alone[0], lm.logits(alone[1]))
-        assert (one.answer.probabilities - expected.probabilities).abs().max() <= 1e-12
+        assert (one.answer.normalized - expected.normalized).abs().max() <= 1e-12
         assert one.prompts == alone[1]
 
 

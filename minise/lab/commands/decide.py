@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tqdm import tqdm
 
-from minise.commands.ask import few_on_labels
 from minise.commands.options import GroupOptions, Option, load_model
 from minise.commands.terminal import say
 from minise.errors import InputError, one_line
@@ -187,6 +186,8 @@ def warned(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             if one["on_labels"] is not None:
                 shares.append(one["on_labels"])
         yield answer
+    from minise.commands.result import few_on_labels
+
     warning = few_on_labels(mean(shares)) if shares else ""
     if warning:
         say(warning)

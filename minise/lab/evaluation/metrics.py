@@ -38,7 +38,7 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
     lines = []
     for answer in answers:
         assert answer.answer is not None  # `measure` and `difference` leave them out
-        p = answer.probabilities
+        p = answer.normalized
         line = {
             "seed": answer.seed,
             "id": answer.id,
@@ -82,10 +82,10 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
 def matched(answers: Sequence[SavedAnswer], cluster: NDArray[np.int64]) -> Array:
     """Each answer's -log p(answer) at the temperature that is best on the other folds (n,)."""
     n = len(answers)
-    K = max(len(answer.probabilities) for answer in answers)
+    K = max(len(answer.normalized) for answer in answers)
     log_p = np.full((n, K), -np.inf)
     for row, answer in zip(log_p, answers, strict=True):
-        row[: len(answer.probabilities)] = np.log(np.maximum(answer.probabilities, SMALLEST))
+        row[: len(answer.normalized)] = np.log(np.maximum(answer.normalized, SMALLEST))
     choices = np.array([answer.answer for answer in answers])
     right = log_p[np.arange(n), choices]
     top = log_p.max(axis=1)
@@ -217,10 +217,10 @@ def measure(answers: Sequence[SavedAnswer]) -> dict[str, Any]:
 
 def predicted(answers: Sequence[SavedAnswer]) -> dict[str, Any]:
     """The numbers that need no right answers. Those of NAMES that do are None."""
-    K = max(len(answer.probabilities) for answer in answers)
+    K = max(len(answer.normalized) for answer in answers)
     numbers: dict[str, Any] = {"n": len(answers), **dict.fromkeys(NAMES)}
     values: dict[str, list[float | None]] = {
-        "confidence": [answer.probabilities[answer.prediction] for answer in answers],
+        "confidence": [answer.normalized[answer.prediction] for answer in answers],
         "null": [answer.null for answer in answers],
         "on_labels": [answer.on_labels for answer in answers],
         "tokens": [answer.tokens for answer in answers],

@@ -11,11 +11,12 @@ from minise.lab.evaluation.rows import LeftOut, key_of, key_of_question, read_ro
 from minise.lab.files import write_file
 from minise.lab.methods.saved import SavedAnswer
 
-# probability: of the chosen text; score: before it is divided by the sum of all; error: the
-# standard error of the score. none_of_the_above, on_labels: means over the prompts. left_out: why
+# score: of the chosen text; error: its standard error; normalized: the score divided by the sum of
+# all. none_of_the_above, on_labels: means over the prompts. left_out: why
 # there is no prediction.
 COLUMNS = (
-    *("task", "method", "seed", "id", "question", "prediction", "probability", "score", "error"),
+    *("task", "method", "seed", "id", "question", "prediction", "score", "error"),
+    *("normalized",),
     *("none_of_the_above", "on_labels", "tokens", "answer", "right", "left_out"),
 )
 
@@ -55,9 +56,9 @@ def cells(asked: Asked, row: SavedAnswer | LeftOut | str) -> dict[str, object]:
     if question.answer is not None:
         known["right"] = int(question.answer == row.prediction)
     known["prediction"] = question.choices[row.prediction]
-    known["probability"] = rounded(row.probabilities[row.prediction])
     known["score"] = rounded(row.scores[row.prediction])
     known["error"] = rounded(row.error)
+    known["normalized"] = rounded(row.normalized[row.prediction])
     known["none_of_the_above"] = rounded(row.null)
     known["on_labels"] = rounded(row.on_labels)
     known["tokens"] = row.tokens

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minise.commands.ask import few_on_labels
+from minise.commands.result import few_on_labels
 from minise.errors import InputError, Unsuited, one_line, quote
 from minise.lab.evaluation import folder as files
 from minise.lab.evaluation.facts import RunFacts, TaskFacts, at, read_facts

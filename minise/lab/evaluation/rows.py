@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from minise.commands.ask import standard_error
+from minise.commands.result import standard_error
 from minise.errors import quote
 from minise.lab.data.asked import Asked, ClusteredQuestion
 from minise.lab.data.kinds import from_object, with_parts
@@ -20,13 +20,13 @@ Key = tuple[int, str, str, int | None]  # seed, id, question_hash, answer
 # The fields of a line in their order: of an answer that a model gave, and of one that was made from
 # others.
 GIVEN = (
-    *("id", "seed", "cluster", "question_hash", "answer", "prediction", "probabilities", "scores"),
+    *("id", "seed", "cluster", "question_hash", "answer", "prediction", "scores", "normalized"),
     *("label", "logits", "on_labels", "null", "error", "tokens", "seconds"),
     *("peak_bytes", "groups", "notes", "question", "choices"),
 )
 REMADE = (
     *("id", "seed", "cluster", "question_hash", "answer", "tokens", "question", "choices"),
-    *("prediction", "probabilities", "scores"),
+    *("prediction", "scores", "normalized"),
 )
 WHERE_KEPT = ("peak_bytes", "groups", "notes", "question", "choices")  # others may be null
 
@@ -74,8 +74,8 @@ def saved(
         question_hash=question.content_hash,
         answer=question.answer,
         prediction=answer.prediction,
-        probabilities=answer.probabilities.tolist(),
         scores=answer.scores.tolist(),
+        normalized=answer.normalized.tolist(),
         label=label,
         logits=logits,
         on_labels=answer.on_labels,

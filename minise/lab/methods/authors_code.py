@@ -82,7 +82,6 @@ class AuthorsCode(SelfEnsemble):
     """
 
     name: ClassVar[str] = "authors-code"
-    score_is: ClassVar[str] = "its mean probability in the prompts that list it"
     grouping: Grouping = independent_draws
     null_option: bool | None = None  # type: ignore[assignment]
     template: Template | None = None  # type: ignore[assignment]

@@ -38,7 +38,7 @@ class OutOfFold(Fitted):
         """Raises Unsuited for questions without an answer, unequal numbers of choices, fewer facts
         than folds, and a fit that does not converge."""
         given = answers["standard"]
-        sizes = {len(answer.probabilities) for answer in given}
+        sizes = {len(answer.normalized) for answer in given}
         if len(sizes) > 1:
             need = f"{self.name} needs the same number of choices in every question"
             raise Unsuited(f"{need}; found {min(sizes)} to {max(sizes)}; use --cut-to K")
@@ -50,7 +50,7 @@ class OutOfFold(Fitted):
             count = f"{len(facts)} questions for {self.folds} folds"
             raise Unsuited(f"{count}; use fewer, with a question or more for each")
         for answer in given:
-            if answer.logits is None or len(answer.logits) != len(answer.probabilities):
+            if answer.logits is None or len(answer.logits) != len(answer.normalized):
                 need = f"{self.name} needs the logits of all choices"
                 raise InputError(f"{need}, and {quote(answer.id)} has others; ask it again")
         logits = np.array([answer.logits for answer in given], dtype=np.float64)

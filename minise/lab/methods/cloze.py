@@ -73,7 +73,6 @@ class Cloze(Method):
     """
 
     name: ClassVar[str] = "cloze"
-    score_is: ClassVar[str] = "the probability of its text, by that of all"
     score: str = "sum"
     end: bool = True
     template: Template = DEFAULT_TEMPLATE

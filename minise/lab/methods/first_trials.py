@@ -63,7 +63,7 @@ class FirstTrials(Fitted):
             groups.append(Group(tuple(group.choices), p, group.null))
         shorter = combine(len(longer.scores), groups)
         return replace(
-            remade(longer, shorter.probabilities.tolist()),
+            remade(longer, shorter.normalized.tolist()),
             prediction=shorter.prediction,
             scores=shorter.scores.tolist(),
             tokens=saved[-1].tokens,

@@ -74,6 +74,6 @@ def remade(answer: SavedAnswer, probabilities: list[float]) -> SavedAnswer:
         question=answer.question,
         choices=answer.choices,
         prediction=probabilities.index(max(probabilities)),
-        probabilities=probabilities,
         scores=probabilities,
+        normalized=probabilities,
     )

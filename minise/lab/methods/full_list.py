@@ -20,7 +20,6 @@ class FullList(Method):
     """
 
     name: ClassVar[str] = "full-list"
-    score_is: ClassVar[str] = "its mean probability over the orders"
     orders: int = 20
     null: bool = False
     template: Template = DEFAULT_TEMPLATE

@@ -8,7 +8,6 @@ from minise.method import Answer
 
 @dataclass(frozen=True, eq=False)
 class NotedAnswer(Answer):
-    """notes: what the lines of a run have beside the answer, as JSON. `reasoning` in them is what
-    the model wrote first."""
+    """notes: what the lines of a run have beside the answer, as JSON."""
 
     notes: dict[str, Any] = field(default_factory=dict, repr=False)

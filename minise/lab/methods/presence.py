@@ -20,7 +20,6 @@ class Presence(Method):
     """
 
     name: ClassVar[str] = "presence"
-    score_is: ClassVar[str] = 'its probability against "None of the above"'
     template: Template = DEFAULT_TEMPLATE
 
     def prompts(

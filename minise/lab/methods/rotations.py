@@ -35,7 +35,6 @@ class Cyclic(Method):
     """
 
     name: ClassVar[str] = "cyclic"
-    score_is: ClassVar[str] = "its mean probability over the orders"
     template: Template = DEFAULT_TEMPLATE
     shuffled: bool = False
     mean: str = "arithmetic"

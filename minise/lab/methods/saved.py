@@ -54,8 +54,8 @@ OF_ANSWER = {
     "seed": WHOLE,
     "question_hash": TEXT,
     "prediction": whole_from(0),
-    "probabilities": list_of(SHARE),
     "scores": list_of(NUMBER),
+    "normalized": list_of(SHARE),
     "tokens": whole_from(1),
 }
 OF_ANSWER_OR_NONE = {
@@ -88,8 +88,8 @@ class SavedAnswer:
     question_hash: str
     answer: int | None
     prediction: int
-    probabilities: list[float]
     scores: list[float]
+    normalized: list[float]
     tokens: int
     cluster: str | None = None
     label: int | None = None
@@ -106,7 +106,7 @@ class SavedAnswer:
 
     def __post_init__(self) -> None:
         check_fields(self, OF_ANSWER, OF_ANSWER_OR_NONE)
-        K = len(self.probabilities)
+        K = len(self.normalized)
         index = whole_from(0, K - 1)
         check("prediction", self.prediction, index)
         for name in ("answer", "label"):
@@ -118,9 +118,9 @@ class SavedAnswer:
         for name in ("scores", "choices"):
             of_choices = getattr(self, name)
             if of_choices is not None and len(of_choices) != K:
-                raise InputError(f"{name} has {len(of_choices)} values, and probabilities {K}")
+                raise InputError(f"{name} has {len(of_choices)} values, and normalized {K}")
         if self.logits is not None and self.seconds is None:
             raise InputError("seconds is missing; an answer with logits was given by a model")
-        total = sum(self.probabilities)
+        total = sum(self.normalized)
         if abs(total - 1) > OFF:
-            raise InputError(f"probabilities have the sum {total:.3g}, and must have 1")
+            raise InputError(f"normalized has the sum {total:.3g}, and must have 1")

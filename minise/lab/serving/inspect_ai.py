@@ -49,7 +49,7 @@ def self_ensemble(
         answer = method.answer(plan, logits)
         for i in range(len(question.choices)):
             state.choices.mark_choice(i, i == answer.prediction)
-        state.store.set("self_ensemble", answer.probabilities.tolist())
+        state.store.set("self_ensemble", answer.normalized.tolist())
         chosen = question.choices[answer.prediction]
         state.output = ModelOutput.from_content(str(state.model), chosen)
         state.messages.append(state.output.message)

@@ -88,6 +88,6 @@ class SelfEnsembleTask(ConfigurableTask):  # type: ignore[misc]
         logits = [LabelLogits(labels, total) for labels in values.split(sizes)]
         answer = self.method().answer(plan, logits)
         choices = []
-        for i, log_p in enumerate(answer.probabilities.log().tolist()):
+        for i, log_p in enumerate(answer.normalized.log().tolist()):
             choices.append((log_p, i == answer.prediction))
         return super().process_results(doc, choices)

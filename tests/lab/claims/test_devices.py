@@ -36,7 +36,7 @@ def test_every_engine_answers_as_separate_runs_on_the_cpu(lm: LocalModel) -> Non
     for engine in (*PACKED, "separate"):
         answer = minise.self_ensemble(lm, PERU, 4, 6, engine=engine)
         assert answer.prediction == expected.prediction
-        far = (answer.probabilities - expected.probabilities).abs().max()
+        far = (answer.normalized - expected.normalized).abs().max()
         assert far <= NEAR[lm.decoder.dtype], engine
 
 

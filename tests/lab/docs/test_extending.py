@@ -115,7 +115,7 @@ def test_a_run_with_an_engine_of_ones_own_goes_on_after_a_cut(
     again = samples.read_text(encoding="utf-8").splitlines(keepends=True)
     assert len(whole) == len(again) == 3
     assert again[:2] == whole[:2]
-    for name in ("prediction", "probabilities"):
+    for name in ("prediction", "normalized"):
         assert json.loads(again[2])[name] == json.loads(whole[2])[name]
 
     file = Path(engine.partition(":")[0])

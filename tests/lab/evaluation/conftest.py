@@ -85,7 +85,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def saved(number: int, p: list[float], answer: int | None, **more: Any) -> SavedAnswer:
     """An answer as a samples file holds it."""
     facts: dict[str, Any] = {"id": f"q{number}", "seed": 0, "question_hash": f"h{number}"}
-    facts |= {"answer": answer, "prediction": p.index(max(p)), "probabilities": p, "scores": p}
+    facts |= {"answer": answer, "prediction": p.index(max(p)), "scores": p, "normalized": p}
     facts |= {"tokens": 10, "seconds": 0.1}
     return SavedAnswer(**{**facts, **more})
 

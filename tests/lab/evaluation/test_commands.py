@@ -91,7 +91,7 @@ def test_the_ablation_has_a_column_for_each_part_that_is_left_out(tmp_path: Path
     assert re.search(r"task +\| standard +\| without-mask +\| without-positions +\| self-", report)
     rows = {name: lines(tmp_path / f"samples-miniature-{name}.jsonl") for name in methods}
     for name in ("without-mask", "without-positions"):
-        assert rows[name][0]["probabilities"] != rows["self-ensemble"][0]["probabilities"]
+        assert rows[name][0]["normalized"] != rows["self-ensemble"][0]["normalized"]
 
 
 def test_each_seed_draws_its_questions_unless_told_otherwise(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_predictions_are_a_table_of_every_run(tmp_path: Path, capsys: Capture) -
         choices = ["wren", "oak", "quartz, or not" if row["id"] == "7" else "trout"]
         assert row["prediction"] == choices[answer.prediction]
         assert (row["task"], row["seed"], row["tokens"]) == ("mine", "1", str(answer.tokens))
-        assert float(row["probability"]) == pytest.approx(max(answer.probabilities), abs=1e-6)
+        assert float(row["normalized"]) == pytest.approx(max(answer.normalized), abs=1e-6)
         assert float(row["on_labels"]) == pytest.approx(answer.on_labels, abs=1e-6)
         many = row["method"] == "self-ensemble"
         assert (row["error"] != "", row["none_of_the_above"] != "") == (many, many)
@@ -280,7 +280,7 @@ def test_what_has_no_prediction_has_a_row_that_says_why(tmp_path: Path) -> None:
     for row, reason in zip(rows, reasons, strict=True):
         assert reason in row["left_out"]
         assert not row["left_out"].startswith("left out")
-        wanted = {row[name] == "" for name in ("prediction", "probability", "tokens", "right")}
+        wanted = {row[name] == "" for name in ("prediction", "normalized", "tokens", "right")}
         assert wanted == {reason != ""}
 
 

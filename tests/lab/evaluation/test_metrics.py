@@ -44,7 +44,7 @@ def test_a_cell_by_hand() -> None:
 
 def test_numbers_equal_those_of_another_library() -> None:
     numbers = measure(ROWS)
-    p = np.array([one.probabilities for one in ROWS])
+    p = np.array([one.normalized for one in ROWS])
     answers = np.array([one.answer for one in ROWS])
     right, f = p.argmax(axis=1) == answers, p.max(axis=1)
     assert numbers["accuracy"] == right.mean()
@@ -138,8 +138,8 @@ def test_where_some_answers_are_missing_the_others_are_scored() -> None:
 def test_a_flatter_or_sharper_method_has_the_same_matched_nll(temperature: float) -> None:
     changed = []
     for one in ROWS:
-        p = np.array(one.probabilities) ** temperature
-        changed.append(replace(one, probabilities=(p / p.sum()).tolist()))
+        p = np.array(one.normalized) ** temperature
+        changed.append(replace(one, normalized=(p / p.sum()).tolist()))
     before, after = measure(ROWS), measure(changed)
     assert abs(before["nll"] - after["nll"]) > 0.05
     assert before["matched_nll"] == pytest.approx(after["matched_nll"], abs=0.01)

@@ -110,7 +110,7 @@ def test_fitted_methods_are_made_from_the_lines(
     answers = read_run(tmp_path).answers["words"]
     fewer = answers["first-trials(of=self-ensemble,trials=2)"]
     for one, other in zip(fewer, answers["self-ensemble(trials=2)"], strict=True):
-        for name in ("probabilities", "scores", "prediction", "tokens"):
+        for name in ("normalized", "scores", "prediction", "tokens"):
             assert getattr(one, name) == getattr(other, name)
     assert next(iter(answers)) == "vector-scaling(folds=2)"
     assert (tmp_path / "samples-words-vector-scaling(folds=2).jsonl").exists()
@@ -128,7 +128,7 @@ class After(Fitted):
         return (self.of,)
 
     def fit(self, answers: dict[str, list[SavedAnswer]]) -> list[SavedAnswer]:
-        return [remade(answer, answer.probabilities) for answer in answers[self.of]]
+        return [remade(answer, answer.normalized) for answer in answers[self.of]]
 
 
 def chain(asked: list[Asked], **needs: str) -> TaskRun:

@@ -30,7 +30,7 @@ WRONG: dict[str, list[Any]] = {
     "question_hash": [None],
     "answer": [2, -1, "0", True, 1.0],
     "prediction": [2, -1, None],
-    "probabilities": [None, [], ["0.4", 0.6], [0.4, 0.7], [1.6, -0.6], [0.4, float("nan")]],
+    "normalized": [None, [], ["0.4", 0.6], [0.4, 0.7], [1.6, -0.6], [0.4, float("nan")]],
     "scores": [None, [0.4], [0.4, float("inf")], [0.4, None]],
     "label": [2, "A"],
     "logits": ["x", [], [None], [10**400]],

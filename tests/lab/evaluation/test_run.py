@@ -83,7 +83,7 @@ def test_a_line_holds_the_answer_that_the_method_gives(
         question, method = one.question, SelfEnsemble(2, 3)
         answer = ask(lm, method, question, one.seed)
         _, prompts = method.prompts(lm, question, one.seed)
-        assert row.probabilities == pytest.approx(answer.probabilities.tolist(), abs=1e-5)
+        assert row.normalized == pytest.approx(answer.normalized.tolist(), abs=1e-5)
         assert row.scores == pytest.approx(answer.scores.tolist(), abs=1e-5)
         assert row.prediction == answer.prediction
         mean = sum(group.null or 0 for group in answer.groups) / 6
@@ -102,7 +102,7 @@ def test_a_single_prompt_has_its_label_and_logits(finished: Path) -> None:
     for row in read_answers(finished / STANDARD):
         assert row.label == row.prediction == row.logits.index(max(row.logits))
         softmax = torch.tensor(row.logits, dtype=torch.float64).softmax(-1)
-        assert row.probabilities == pytest.approx(softmax.tolist(), abs=1e-12)
+        assert row.normalized == pytest.approx(softmax.tolist(), abs=1e-12)
         assert row.null is None
         assert 0 < row.on_labels < 1
 
@@ -152,8 +152,8 @@ def test_a_variant_has_its_engine_and_without_one_the_models(
     )
     assert separate == named
     for one, other, wrong in zip(separate, tree, ablated, strict=True):
-        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
-        assert one["probabilities"] != pytest.approx(wrong["probabilities"], abs=1e-3)
+        assert one["normalized"] == pytest.approx(other["normalized"], abs=1e-5)
+        assert one["normalized"] != pytest.approx(wrong["normalized"], abs=1e-3)
         assert one["tokens"] > wrong["tokens"] > other["tokens"]
     for folder, engine in (("a", "separate"), ("b", "separate"), ("c", "without-mask")):
         what = json.loads((tmp_path / folder / "run.json").read_text())
@@ -486,7 +486,7 @@ def test_an_engine_of_ones_own_is_part_of_what_a_run_is(
     for one, other in zip(
         read_answers(tmp_path / "run" / STANDARD), read_answers(finished / STANDARD), strict=True
     ):
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+        assert one.normalized == pytest.approx(other.normalized, abs=1e-5)
     run()
     mine.write_text(mine.read_text() + "\n# changed\n")
     with pytest.raises(InputError, match="engine_code"):

@@ -59,7 +59,7 @@ def measure(lm: LocalModel, question: Question) -> dict[str, Any]:
     answers = {
         "scores": method.answer(plan, logits).scores,
         "scores in float64": replace(method, dtype="float64").answer(plan, logits).scores,
-        "standard": ask(lm, AuthorsStandard(), question).probabilities,
+        "standard": ask(lm, AuthorsStandard(), question).normalized,
     }
     return {
         "index sets": ["".join(map(str, group)) for group in plan.groups.flat],
@@ -116,7 +116,7 @@ def test_it_computes_what_the_released_code_computes(lm: LocalModel, question: Q
     exact = [float(torch.stack(values).double().mean()) for values in by_choice]
     assert scores != exact
     assert all(group.null is None for group in answer.groups)
-    assert float(answer.probabilities.sum()) == pytest.approx(1)
+    assert float(answer.normalized.sum()) == pytest.approx(1)
     assert answer.prediction == scores.index(max(scores))
 
 

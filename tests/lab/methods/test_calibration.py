@@ -33,7 +33,7 @@ def saved(number: int, logits: list[float], answer: int = 0) -> SavedAnswer:
         question_hash="h",
         answer=answer,
         prediction=p.index(max(p)),
-        probabilities=p,
+        normalized=p,
         scores=p,
         logits=logits,
         tokens=10,
@@ -63,7 +63,7 @@ METHODS = pytest.mark.parametrize("method", [vector_scaling, dirichlet])
 
 
 def probabilities(cell: Cell) -> np.ndarray:
-    return np.array([one.probabilities for one in cell])
+    return np.array([one.normalized for one in cell])
 
 
 @METHODS

@@ -54,7 +54,7 @@ class TestTheNumbers:
         for score, numbers in expected.items():
             answer = ask_method(lm, Cloze(score, end), question)
             p = torch.tensor(numbers, dtype=torch.float64).softmax(dim=0)
-            torch.testing.assert_close(answer.probabilities, p, rtol=0, atol=1e-9)
+            torch.testing.assert_close(answer.normalized, p, rtol=0, atol=1e-9)
             assert answer.prediction == int(p.argmax())
 
     def test_a_stop_token_or_a_line_end_ends_a_text(self) -> None:
@@ -73,10 +73,10 @@ class TestTheNumbers:
         folder = write_checkpoint(tmp_path / "model", FAMILIES["mistral"])
         for equal_bits in (False, True):
             lm = load(folder, dtype=torch.float32, equal_bits=equal_bits)
-            separate = ask_method(lm.with_engine("separate"), method, QUESTION).probabilities
-            found = [ask_method(lm.with_engine("packed"), method, QUESTION).probabilities]
+            separate = ask_method(lm.with_engine("separate"), method, QUESTION).normalized
+            found = [ask_method(lm.with_engine("packed"), method, QUESTION).normalized]
             in_one_pass = list(answers(lm, method, [Asked(OTHER), Asked(QUESTION)]))
-            found.append(in_one_pass[1].answer.probabilities)
+            found.append(in_one_pass[1].answer.normalized)
             for p in found:
                 torch.testing.assert_close(p, separate, rtol=0, atol=0 if equal_bits else 1e-5)
 
@@ -89,7 +89,7 @@ class TestTheNumbers:
         start = len(lm.tokenizer.encode([f"{NESTED.text}\nAnswer:"])[0])
         assert tokens_of(lm, with_end) == start + len(" ant bear owl") - 1  # the space runs once
         assert tokens_of(lm, without) == start + len(" ant bea ow") - 1  # the last is not run
-        p = ask_method(lm, Cloze(end=False), NESTED).probabilities.tolist()
+        p = ask_method(lm, Cloze(end=False), NESTED).normalized.tolist()
         assert p[2] > p[0] > p[1]
 
     def test_each_prompt_asks_for_the_tokens_that_are_read_there_and_no_others(
@@ -116,7 +116,7 @@ def test_a_served_model_is_asked_as_one_that_runs_here(method: Cloze) -> None:
     """Its stop tokens stand in the folder of its tokenizer."""
     lm = load("weights/tiny-llama")
     here, there = ask_method(lm, method, QUESTION), ask_method(Served(lm), method, QUESTION)
-    torch.testing.assert_close(here.probabilities, there.probabilities, rtol=0, atol=1e-12)
+    torch.testing.assert_close(here.normalized, there.normalized, rtol=0, atol=1e-12)
     assert method.prompts(lm, QUESTION) == method.prompts(Served(lm), QUESTION)
 
 
@@ -160,4 +160,4 @@ def test_a_tokenizer_that_merges_the_cue_and_a_text_is_read_from_the_token_befor
     assert prompts.prefix == start[:-1]
     assert tokens_read(prompts, plan.reads[0][0]) == [vocabulary[":Ġ"]]
     answer = ask_method(merging, Cloze(), OTHER)
-    assert float(answer.probabilities.sum()) == pytest.approx(1)
+    assert float(answer.normalized.sum()) == pytest.approx(1)

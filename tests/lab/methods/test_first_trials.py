@@ -27,7 +27,7 @@ def saved(lm: LocalModel, engine: str, trials: int, **settings: Any) -> SavedAns
         question_hash="h",
         answer=2,
         prediction=answer.prediction,
-        probabilities=answer.probabilities.tolist(),
+        normalized=answer.normalized.tolist(),
         scores=answer.scores.tolist(),
         tokens=answered.tokens,
         seconds=1.0,
@@ -50,10 +50,10 @@ def test_they_equal_a_run_of_that_many_trials(
         alone = saved(lm, engine, trials, **settings)
         for name in ("id", "seed", "question_hash", "answer", "tokens", "prediction"):
             assert getattr(short, name) == getattr(alone, name), name
-        for name in ("scores", "probabilities"):
+        for name in ("scores", "normalized"):
             assert getattr(short, name) == pytest.approx(getattr(alone, name), abs=1e-12)
         assert short.seconds is short.groups is short.logits is None
-    assert short.probabilities == most.probabilities  # all of them: to the last bit
+    assert short.normalized == most.normalized  # all of them: to the last bit
 
 
 @pytest.mark.parametrize(

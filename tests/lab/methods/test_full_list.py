@@ -18,7 +18,7 @@ def test_it_is_the_mean_over_standard_inference_in_each_order(lm: LocalModel) ->
     p = torch.zeros(4, 5, dtype=torch.float64)
     for row, order in zip(p, ORDERS, strict=True):
         turned = Question(OTHER.text, [OTHER.choices[i] for i in order])
-        row[list(order)] = standard(lm, turned, engine="separate").probabilities
+        row[list(order)] = standard(lm, turned, engine="separate").normalized
     found = ask(lm, "full-list", OTHER, orders=4)
     torch.testing.assert_close(found, p.mean(dim=0), rtol=0, atol=1e-10)
 

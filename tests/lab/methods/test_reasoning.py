@@ -66,7 +66,7 @@ class TestChainOfThought:
         assert written.text
         expected = read_alone(model, f"{start}{written.text}".rstrip() + "\nAnswer:", 5)
         answer = ask(model, ChainOfThought(max_new_tokens=30), question)
-        torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(answer.normalized, expected, rtol=0, atol=1e-12)
         assert answer.notes == {
             "reasoning": written.text,
             "new_tokens": len(written.tokens),
@@ -80,7 +80,7 @@ class TestChainOfThought:
         # The tokenizer adds the beginning token itself, so the template's is left out.
         assert start.startswith(f"[user] {question.text}\n(A) wren\n")
         assert start.endswith("(E) quartz\nLet's think step by step.[assistant] ")
-        assert len(ask(lm, ChainOfThought(5), question).probabilities) == 5
+        assert len(ask(lm, ChainOfThought(5), question).normalized) == 5
 
     def test_the_text_stops_while_the_positions_leave_room_for_the_cue(
         self, model: LocalModel, question: Question
@@ -113,7 +113,7 @@ class TestReasoning:
         text = generate(lm, [start], 12, temperature=0.6, top_p=0.95, seed=3)[0].text
         answer = ask(lm, method, question, seed=3)
         expected = read_alone(lm, f"{start}{text}".rstrip() + "\n</think>\n\nAnswer:", 5)
-        torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(answer.normalized, expected, rtol=0, atol=1e-12)
 
     def test_text_after_the_thoughts_is_not_used(self) -> None:
         closed = Reasoning().closed
@@ -151,7 +151,7 @@ class TestABlockOfQuestions:
             alone = ask(lm, method, asked.question, asked.seed)
             assert answered.answer.notes == alone.notes
             torch.testing.assert_close(
-                answered.answer.probabilities, alone.probabilities, rtol=0, atol=1e-12
+                answered.answer.normalized, alone.normalized, rtol=0, atol=1e-12
             )
         texts = [answered.answer.notes["reasoning"] for answered in found]
         assert len(set(texts)) == 4

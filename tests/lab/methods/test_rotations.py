@@ -18,7 +18,7 @@ def in_each(lm: LocalModel, orders: list[tuple[int, ...]]) -> Tensor:
     p = torch.zeros(len(orders), len(OTHER.choices), dtype=torch.float64)
     for row, order in zip(p, orders, strict=True):
         turned = Question(OTHER.text, [OTHER.choices[i] for i in order])
-        row[list(order)] = standard(lm, turned, engine="separate").probabilities
+        row[list(order)] = standard(lm, turned, engine="separate").normalized
     return p
 
 
@@ -41,9 +41,9 @@ def test_a_prior_of_the_labels_divides_out_of_the_geometric_mean_alone(lm: Local
     for mean, changes in (("arithmetic", True), ("geometric", False)):
         cyclic = Cyclic(mean=mean)
         plan, _ = cyclic.prompts(lm, OTHER)
-        p = cyclic.answer(plan, read(*logits)).probabilities
+        p = cyclic.answer(plan, read(*logits)).normalized
         without = cyclic.answer(plan, read(*[row - prior.log() for row in logits]))
-        assert bool((without.probabilities - p).abs().max() > 1e-12) == changes
+        assert bool((without.normalized - p).abs().max() > 1e-12) == changes
         assert [group.choices for group in without.groups] == ORDERS
     with pytest.raises(InputError, match=r'"median".*geometric'):
         Cyclic(mean="median").prompts(lm, OTHER)

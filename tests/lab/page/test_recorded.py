@@ -151,7 +151,7 @@ class TestInTheBrowser:
             kept = [1, *(i for i in range(6) if i != 1)][:K]
             question = Question(QUESTION.text, [QUESTION.choices[i] for i in sorted(kept)])
             answer = minise.standard(lm, question)
-            wanted = answer.probabilities.tolist()
+            wanted = answer.normalized.tolist()
             assert numbers(view, "#ask-bars") == pytest.approx(wanted, abs=1e-6)
             assert view.text("pre.prompt") == DEFAULT_TEMPLATE.render(
                 question.text, question.choices
@@ -261,7 +261,7 @@ class TestWithoutAKnownAnswer:
         unanswered.go("ask")
         wanted = minise.standard(lm, UNANSWERED)
         said = numbers(unanswered, "#ask-bars")
-        assert said == pytest.approx(wanted.probabilities.tolist(), abs=1e-6)
+        assert said == pytest.approx(wanted.normalized.tolist(), abs=1e-6)
         answer = UNANSWERED.choices[wanted.prediction]
         assert unanswered.text("#scene-ask .verdict") == f"The model answers {answer}."
         assert f"26 choices: {answer}" in unanswered.text("#ask-strip")

@@ -115,7 +115,7 @@ def test_ask_shows_what_python_computes(scene: View, lm: LocalModel) -> None:
         answer = minise.standard(lm, question)
         shown = bars(scene)
         assert list(shown) == list(question.choices)
-        assert list(shown.values()) == pytest.approx(answer.probabilities.tolist(), abs=1e-4)
+        assert list(shown.values()) == pytest.approx(answer.normalized.tolist(), abs=1e-4)
         top = scene.page.inner_text("#ask-bars .bar.top .name")
         assert question.choices[answer.prediction] in top
         assert question.answer is not None
@@ -145,7 +145,7 @@ def test_a_typed_question_is_asked_and_stands_in_the_address(
             scene = open_scene(scene.address())
         answer = minise.standard(lm, question)
         assert list(bars(scene)) == list(question.choices)
-        assert list(bars(scene).values()) == pytest.approx(answer.probabilities.tolist(), abs=1e-4)
+        assert list(bars(scene).values()) == pytest.approx(answer.normalized.tolist(), abs=1e-4)
         assert scene.text(".prompt") == DEFAULT_TEMPLATE.render(HOSTILE, question.choices)
         assert "trout" in scene.page.inner_text("#ask-bars .bar.right .name")
         assert scene.page.locator("main img").count() == 0
@@ -274,7 +274,7 @@ def asked_in(address: str, question: Question) -> str:
 def test_every_scene_takes_26_choices(scene: View, lm: LocalModel) -> None:
     question = Question("Which is the bird?", [f"choice {n}" for n in range(26)])
     scene.go(asked_in("ask", question))
-    wanted = minise.standard(lm, question).probabilities.tolist()
+    wanted = minise.standard(lm, question).normalized.tolist()
     assert list(bars(scene).values()) == pytest.approx(wanted, abs=1e-4)
     assert scene.text("#ask-question option:checked") == question.text
     for address in (*SCENES, "split?m=1&N=40", "pack?m=1&N=40", "read?m=25", "mean?m=25&n=2"):

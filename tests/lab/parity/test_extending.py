@@ -108,8 +108,8 @@ def test_an_engine_that_calls_the_decoder_alone_runs_on_the_librarys_model(
     answers = []
     for source, equal_bits in ((folder, False), (folder, True), (f"transformers:{folder}", False)):
         lm = minise.load(source, dtype="float32", engine="blind.py:blind", equal_bits=equal_bits)
-        answers.append(minise.self_ensemble(lm, question, group_size=2).probabilities)
-    seeing = minise.self_ensemble(minise.load(folder), question, group_size=2).probabilities
+        answers.append(minise.self_ensemble(lm, question, group_size=2).normalized)
+    seeing = minise.self_ensemble(minise.load(folder), question, group_size=2).normalized
     assert (answers[0] - answers[1]).abs().max() < 1e-5
     assert (answers[0] - answers[2]).abs().max() < 1e-5
     assert (answers[0] - seeing).abs().max() > 1e-2

@@ -310,7 +310,7 @@ def test_any_answer_is_read_or_refused_in_one_line(
         assert "memory" not in err.lower()
     else:
         found = json.loads(out)
-        probabilities = [choice["probability"] for choice in found["choices"]]
+        probabilities = [choice["normalized"] for choice in found["choices"]]
         assert sum(probabilities) == pytest.approx(1)
         assert err == ""
     server.kill()

@@ -70,7 +70,7 @@ def test_a_task_has_the_probabilities_of_self_ensemble(tmp_path: Path) -> None:
     run = evaluate(tmp_path, samples, model, top_logprobs=10)
     for sample, answer in zip(run.samples, answers, strict=True):
         found = sample.store["self_ensemble"]
-        np.testing.assert_allclose(found, answer.probabilities, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found, answer.normalized, rtol=0, atol=1e-5)
     assert [sample.scores["choice"].value for sample in run.samples] == ["C", "C", "I"]
 
 

@@ -112,7 +112,7 @@ def test_a_table_of_twenty_questions_becomes_predictions(
     for name, row in read.items():
         assert row["prediction"] == right[name]["prediction"]
         # A chat also counts labels without a blank before them.
-        apart = abs(float(row["probability"]) - float(right[name]["probability"]))
+        apart = abs(float(row["normalized"]) - float(right[name]["normalized"]))
         assert apart < (0.02 if "chat" in path else 1e-3)
 
 

@@ -46,7 +46,7 @@ def test_a_task_has_the_probabilities_of_self_ensemble(manager: TaskManager) -> 
         question = minise.Question(row["question"], row["choices"]["text"])
         answer = minise.self_ensemble(lm, question, trials=3, seed=7)
         gold, probabilities = sample["brier_score"]
-        np.testing.assert_allclose(probabilities, answer.probabilities, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(probabilities, answer.normalized, rtol=0, atol=1e-5)
         right.append(gold == answer.prediction)
     assert found["results"]["mine"]["acc,none"] == pytest.approx(np.mean(right))
 

@@ -107,7 +107,7 @@ def test_cloze_asks_a_server_for_the_tokens_of_the_texts(pretend: Start, folder:
     space_a, space_b = lm.tokenizer.encode(["Which?\nAnswer: a", "Which?\nAnswer: b"])
     assert space_a[:-1] == space_b[:-1]
     log_p = server.log_p(space_a[:-1])[[space_a[-1], space_b[-1]]]
-    torch.testing.assert_close(answer.probabilities, log_p.softmax(dim=0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(answer.normalized, log_p.softmax(dim=0), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", list(ANSWERS))
@@ -148,7 +148,7 @@ def test_a_question_whose_label_is_not_given_is_left_out_counted_and_named(
         if row["id"] in ("q1", "q3"):
             assert 'the label " E" is not among' in row["left_out"]
             assert "ask fewer choices at once (self-ensemble, --group-size 2)" in row["left_out"]
-            assert row["prediction"] == row["probability"] == row["tokens"] == ""
+            assert row["prediction"] == row["normalized"] == row["tokens"] == ""
         else:
             assert (row["prediction"] != "", row["left_out"]) == (True, "")
 
@@ -292,7 +292,7 @@ def test_what_passes_is_asked_again(pretend: Start, folder: Path, faults: list[A
     lm = connect(server, folder)
     expected = ask(lm, SMALL, QUESTION)
     server.faults += faults
-    assert ask(lm, SMALL, QUESTION).probabilities.equal(expected.probabilities)
+    assert ask(lm, SMALL, QUESTION).normalized.equal(expected.normalized)
     assert not server.faults
 
 

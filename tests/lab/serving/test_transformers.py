@@ -259,12 +259,12 @@ def test_methods_and_engines_of_a_local_model_run(tmp_path: Path, question: Ques
     method = SelfEnsemble(group_size=2, trials=3)
     answers = {}
     for engine in ("tree", "separate", "without-mask"):
-        answers[engine] = ask(lm.with_engine(engine), method, question).probabilities
+        answers[engine] = ask(lm.with_engine(engine), method, question).normalized
     assert gap(answers["tree"], answers["separate"]) < 1e-5
     assert gap(answers["tree"], answers["without-mask"]) > 1e-3
     own = lm.with_engine("mine.py:backwards", lambda d, p, b: separate(d, p, b[::-1]).flip(0))
-    assert gap(ask(own, method, question).probabilities, answers["separate"]) < 1e-6
-    assert float(ask(lm, Cloze(), question).probabilities.sum()) == pytest.approx(1)
+    assert gap(ask(own, method, question).normalized, answers["separate"]) < 1e-6
+    assert float(ask(lm, Cloze(), question).normalized.sum()) == pytest.approx(1)
 
 
 def test_a_total_is_of_the_whole_vocabulary(tmp_path: Path, question: Question) -> None:

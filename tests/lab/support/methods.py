@@ -23,7 +23,7 @@ def ask(
     lm: LocalModel, name: str, question: Question, engine: str = "tree", **settings: Any
 ) -> torch.Tensor:
     model = lm.with_engine(engine)
-    return ask_method(model, method(name, **settings), question, 3).probabilities
+    return ask_method(model, method(name, **settings), question, 3).normalized
 
 
 def prompts(

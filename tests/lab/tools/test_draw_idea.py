@@ -36,7 +36,7 @@ def test_the_columns_show_the_question_its_groups_and_probabilities(columns: lis
     assert shown == [QUESTION.choices[i] for group in first for i in group.choices]
     shares = [p for group in first for p in (*group.probabilities.tolist(), group.null)]
     assert words(ends) == [str(round(100 * p)) for p in shares]
-    percent = [str(round(100 * p)) for p in answer.probabilities.tolist()]
+    percent = [str(round(100 * p)) for p in answer.scores.tolist()]
     assert words(mean) == [*QUESTION.choices, *percent]
     assert [ax.get_title(loc="left").split()[0] for ax in columns] == ["1.", "2.", "3.", "4.", "5."]
     assert f"all {len(answer.groups)} share one sequence" in sequence.get_title(loc="left")

@@ -8,7 +8,7 @@ import pytest
 
 from tools import same_numbers
 
-LINE = {"id": "q", "seed": 0, "question_hash": "h", "prediction": 1, "probabilities": [0.2, 0.8]}
+LINE = {"id": "q", "seed": 0, "question_hash": "h", "prediction": 1, "normalized": [0.2, 0.8]}
 
 
 def write(folder: Path, lines: list[dict]) -> None:
@@ -21,9 +21,9 @@ def write(folder: Path, lines: list[dict]) -> None:
     ("change", "status"),
     [
         ({}, 0),
-        ({"probabilities": [0.2 + 1e-6, 0.8 - 1e-6]}, 0),
-        ({"probabilities": [0.2 + 1e-5, 0.8 - 1e-5]}, 1),
-        ({"probabilities": [float("nan"), 0.8]}, 1),
+        ({"normalized": [0.2 + 1e-6, 0.8 - 1e-6]}, 0),
+        ({"normalized": [0.2 + 1e-5, 0.8 - 1e-5]}, 1),
+        ({"normalized": [float("nan"), 0.8]}, 1),
         ({"prediction": 0}, 1),
         ({"question_hash": "other"}, 1),
         (None, 1),  # a line more

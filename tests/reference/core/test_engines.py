@@ -61,7 +61,7 @@ def test_an_answer_changes_with_an_ablation_and_with_no_other_engine(
 ) -> None:
     answers = {}
     for engine in ENGINES:
-        answers[engine] = ask(lm.with_engine(engine), SelfEnsemble(2, 3), question).probabilities
+        answers[engine] = ask(lm.with_engine(engine), SelfEnsemble(2, 3), question).normalized
     for engine in EQUAL:
         assert (answers[engine] - answers["separate"]).abs().max() <= 1e-10
     for engine in ABLATIONS:

@@ -44,7 +44,7 @@ def of_choices(K: int, groups: Sequence[tuple[int, ...]]) -> GroupPlan:
 def close(answer: Answer, scores: list[float], prediction: int) -> None:
     assert answer.scores.tolist() == pytest.approx(scores, abs=1e-12)
     shares = [score / sum(scores) for score in scores]
-    assert answer.probabilities.tolist() == pytest.approx(shares, abs=1e-12)
+    assert answer.normalized.tolist() == pytest.approx(shares, abs=1e-12)
     assert answer.prediction == prediction
 
 
@@ -105,7 +105,7 @@ class TestFromLogits:
         rounded = mean_over_groups(plan, rows, torch.bfloat16)
         assert torch.equal(rounded.scores, rounded.scores.bfloat16().double())
         assert 0 < (rounded.scores - exact.scores).abs().max() < 0.01
-        assert rounded.probabilities.dtype == torch.float64
+        assert rounded.normalized.dtype == torch.float64
 
     def test_the_share_on_the_labels_is_the_mean_over_the_prompts(self) -> None:
         rows = []
@@ -156,7 +156,7 @@ def test_standard_inference_is_one_prompt_with_all_choices_and_no_null_option(
 ) -> None:
     answer = standard(lm, question)
     expected = by_definition(lm, written(question, question.choices), "ABCDE")
-    assert (answer.probabilities - expected).abs().max() < 1e-12
+    assert (answer.normalized - expected).abs().max() < 1e-12
     assert torch.equal(answer.scores, answer.groups[0].probabilities)
     assert answer.groups[0].choices == (0, 1, 2, 3, 4)
     assert answer.groups[0].null is None
@@ -171,7 +171,7 @@ def test_the_defaults_are_the_contracts(qwen: LocalModel, question: Question) ->
     assert explicit.groups[0].null is not None
     for answer in (self_ensemble(qwen, question), ask(qwen, SelfEnsemble(), question)):
         assert torch.equal(answer.scores, explicit.scores)
-        assert answer.probabilities.dtype == answer.scores.dtype == torch.float64
+        assert answer.normalized.dtype == answer.scores.dtype == torch.float64
     seeded = self_ensemble(qwen, question, seed=1, grouping=random_partitions)
     assert not torch.equal(seeded.scores, explicit.scores)
     assert torch.equal(ask(qwen, Standard(), question).scores, standard(qwen, question).scores)
@@ -216,7 +216,7 @@ def test_the_labels_asked_for_are_those_of_the_choices_and_of_the_null_option(
 def test_answers_are_float64_whatever_the_weights_are(qwen: LocalModel) -> None:
     narrow = replace(qwen, decoder=deepcopy(qwen.decoder).float())
     answer = self_ensemble(narrow, QUESTION, 3, 2)
-    tensors = [answer.scores, answer.probabilities, *(one.probabilities for one in answer.groups)]
+    tensors = [answer.scores, answer.normalized, *(one.probabilities for one in answer.groups)]
     assert {tensor.dtype for tensor in tensors} == {torch.float64}
     assert (answer.scores - self_ensemble(qwen, QUESTION, 3, 2).scores).abs().max() < 1e-5
 
