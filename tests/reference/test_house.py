@@ -16,8 +16,18 @@ PACKAGE = ROOT / "minise"
 TABLE = "minise.by_name"  # the only file of the reference that knows the lab, by its names
 # The core, as it is read: no file imports one that is read after it.
 READING_ORDER = (
-    *("errors", "memory", "layout", "grouping", "question", "tokenizer", "prompts", "template"),
-    *("method", "config", "rope", "attention", "cache", "model", "engines", "lm"),
+    *(
+        "definition",
+        "errors",
+        "memory",
+        "layout",
+        "grouping",
+        "question",
+        "tokenizer",
+        "prompts",
+        "template",
+    ),
+    *("template", "method", "config", "rope", "attention", "model", "engines", "lm"),
 )
 # From the top: a room imports the rooms below it. The last is the core.
 REFERENCE = ("commands", "public", "verify", "loading", "core")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from minise.errors import InputError, Unsuited
+from minise.lab.writing.cache import extend
 from minise.lab.writing.chat import stop_tokens
 from minise.layout import pack
 from minise.lm import check_finite
@@ -86,7 +87,7 @@ def generate(
 
     # 1. The prompts, as a tree. sees_GS: which of the cached tokens each text sees.
     tree = pack([], ids, tree=True)
-    hidden_GD, cache = decoder.extend(tree.tokens, tree.positions, tree.mask, rows=tree.ends)
+    hidden_GD, cache = extend(decoder, tree.tokens, tree.positions, tree.mask, rows=tree.ends)
     sees_GS = tree.mask[tree.ends]
     growing = texts
     while True:
@@ -119,7 +120,7 @@ def generate(
         tokens_G = torch.tensor([text.new[-1] for text in growing])
         positions_G = sees_GS.sum(dim=1)
         sees_GS = torch.cat([sees_GS, torch.eye(G, dtype=torch.bool)], dim=1)
-        hidden_GD, cache = decoder.extend(tokens_G, positions_G, sees_GS, cache)
+        hidden_GD, cache = extend(decoder, tokens_G, positions_G, sees_GS, cache)
 
     generated = []
     for text in texts:
@@ -151,8 +152,8 @@ def draws_of(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[ran
 
 def decoder_that_writes(lm: LanguageModel) -> Decoder:
     """The model's decoder. Raises Unsuited for one that cannot go on from a cache."""
-    decoder: Decoder | None = getattr(lm, "decoder", None)
-    if decoder is None or not hasattr(decoder, "extend"):
+    decoder = getattr(lm, "decoder", None)
+    if not isinstance(decoder, Decoder):
         what = "this needs weights that minise runs itself, and the model runs elsewhere"
         raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
     return decoder

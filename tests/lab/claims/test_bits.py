@@ -32,6 +32,7 @@ from minise.lab.equal_bits.layers import angles_by_block, linear, silu
 from minise.lab.equal_bits.probe import NUMBERS
 from minise.lab.equal_bits.strict import is_intel
 from minise.lab.evaluation.pipeline import join
+from minise.lab.writing.cache import extend
 from minise.layout import causal_mask
 from minise.model import RMSNorm
 from minise.prompts import Prompts
@@ -295,7 +296,7 @@ def test_a_run_in_pieces_has_the_bits_of_the_whole_run(dtype: torch.dtype, famil
         with torch.inference_mode():
             whole = decoder(tokens, positions, mask)
             for a, b in pairwise(cuts):
-                piece, cache = decoder.extend(tokens[a:b], positions[a:b], mask[a:b, :b], cache)
+                piece, cache = extend(decoder, tokens[a:b], positions[a:b], mask[a:b, :b], cache)
                 pieces.append(piece)
         assert torch.equal(torch.cat(pieces), whole), cuts
 

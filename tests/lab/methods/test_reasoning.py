@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from minise import Decoder, LocalModel, Question, Template, ask, generate, load
+from minise import LocalModel, Question, Template, ask, generate, load
 from minise.errors import Unsuited
 from minise.lab.data.asked import Asked
 from minise.lab.evaluation.pipeline import Answered, answers
 from minise.lab.methods.reasoning import ChainOfThought, Reasoning
 from minise.lab.methods.writes_first import Start, Written
+from minise.lab.writing import cache, generation
 from minise.layout import causal_mask
 from tests.reference.support.questions import OTHER, QUESTION
 
@@ -160,13 +161,12 @@ class TestABlockOfQuestions:
         self, model: LocalModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tokens = []
-        extend = Decoder.extend
 
         def watched(decoder, tokens_T, *more, **settings):
             tokens.append(len(tokens_T))
-            return extend(decoder, tokens_T, *more, **settings)
+            return cache.extend(decoder, tokens_T, *more, **settings)
 
-        monkeypatch.setattr(Decoder, "extend", watched)
+        monkeypatch.setattr(generation, "extend", watched)
         method = ChainOfThought(max_new_tokens=2)
         starts = [Start(text, 3) for text in ("abc", "Q", "xyz")]
         written = method.write(model, starts)

@@ -73,23 +73,6 @@ def test_an_engine_is_recorded_as_it_ran(lm: LocalModel) -> None:
         assert [stream.shape[1] for stream in ends.residual.values()] == [8, 8, 3]
 
 
-def test_tokens_of_a_cache_are_recorded_and_the_cache_stays(lm: LocalModel) -> None:
-    """A query's weights are those of a run of all tokens at once."""
-    for one in both(own_decoder(lm)):
-        with record(one, attention=True) as whole:
-            states = one(TOKENS, POSITIONS, CAUSAL)
-        first, rest = slice(0, 10), slice(10, T)
-        _, cache = one.extend(TOKENS[first], POSITIONS[first], CAUSAL[first, first])
-        with record(one, attention=True) as later:
-            after, longer = one.extend(TOKENS[rest], POSITIONS[rest], CAUSAL[rest], cache)
-        assert (after - states[rest]).abs().max() <= 1e-10
-        assert [keys.shape[1] for keys in longer.keys] == [T, T, T]
-        for layer in (0, 1, 2):
-            assert later.attention[layer].shape == (1, lm.config.num_attention_heads, T - 10, T)
-            gap = later.attention[layer] - whole.attention[layer][:, :, rest]
-            assert gap.abs().max() <= 1e-12
-
-
 def test_an_attention_of_your_own_is_recorded(lm: LocalModel) -> None:
     """Here every token reads the mean of all."""
 

@@ -1,7 +1,8 @@
-"""The keys and values of tokens that were run, so that later tokens can read them.
+"""Run tokens that follow others: a cache keeps the keys and values of those that were run.
 
-A cache holds the position of each of its tokens. It never assumes that they are 0, 1, 2, ...
-Next to read: model.py.
+It holds the position of each of its tokens, and never assumes that they are 0, 1, 2, ...
+
+B sequences, P tokens of a cache, T that follow, U = P + T, K key/value heads, h head_dim.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from minise.model import Decoder, expanded, flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,3 +57,35 @@ class Growing:
         self.keys.append(keys)
         self.values.append(values)
         return keys, values
+
+
+def extend(
+    decoder: Decoder,
+    tokens: Tensor,
+    positions: Tensor,
+    mask: Tensor,
+    cache: Cache | None = None,
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Cache]:
+    """`Decoder.forward` for tokens (..., T) that follow those of a cache: their hidden states, and
+    the cache of all. The columns of the mask (..., T, P + T) are the P cached tokens, then the new
+    ones; `rows` are of the new ones. The cache has as many sequences. Raises as `forward` does.
+    """
+    P = 0 if cache is None else cache.positions.shape[-1]
+    T = tokens.shape[-1]
+    if mask.shape[-1] != P + T:
+        what = f"the mask has {mask.shape[-1]} columns; expected {P} of the cache and {T}"
+        raise ValueError(what)
+    tokens, positions, _ = expanded(tokens, positions, mask[..., P:])
+    batch = tokens.shape[:-1]
+    mask = mask.expand(*batch, T, P + T)
+    tokens_BT, positions_BT = flat(tokens, 1), flat(positions, 1)
+    growing = Growing(cache, positions_BT)
+    read = decoder.reader(flat(mask, 2), growing.cache.positions, rows)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        all_keys, all_values = growing.add(layer, k, v)
+        return read(layer, q, all_keys, all_values)
+
+    hidden_BRD = decoder.run(tokens_BT, positions_BT, attend, rows)
+    return hidden_BRD.reshape(*batch, *hidden_BRD.shape[1:]), growing.cache

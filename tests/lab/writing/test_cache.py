@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise import Decoder, pack
-from minise.cache import Cache
+from minise import Decoder, pack, record
+from minise.lab.writing.cache import Cache, extend
 from minise.layout import causal_mask
+from tests.reference.support.equal import both
 from tests.reference.support.masks import MASKS, POSITIONS, T
 from tests.reference.support.tiny import ALL_FAMILIES, make_decoder
 
@@ -23,7 +24,7 @@ def in_pieces(
     for start, end in zip([0, *cuts], [*cuts, tokens.shape[-1]], strict=True):
         part = mask[start:end, :end]
         run, at = tokens[..., start:end], positions[..., start:end]
-        hidden, cache = decoder.extend(run, at, part, cache)
+        hidden, cache = extend(decoder, run, at, part, cache)
         states.append(hidden)
     return torch.cat(states, dim=-2), cache
 
@@ -59,13 +60,13 @@ def test_a_cache_can_be_extended_twice_and_cut_into_parts() -> None:
     """Several branches extend one trunk, and a branch can be cut off again. None of this changes
     the cache that was there."""
     decoder, S = DECODERS["qwen2"], len(PREFIX)
-    _, cache = decoder.extend(torch.tensor(PREFIX), torch.arange(S), causal_mask(S))
+    _, cache = extend(decoder, torch.tensor(PREFIX), torch.arange(S), causal_mask(S))
     before = [x.clone() for x in (cache.positions, *cache.keys, *cache.values)]
 
     def below(cache: Cache, branch: list[int]) -> tuple[Tensor, Cache]:
         mask = torch.ones(len(branch), S + len(branch), dtype=torch.bool).tril(S)
         positions = torch.arange(S, S + len(branch))
-        return decoder.extend(torch.tensor(branch), positions, mask, cache)
+        return extend(decoder, torch.tensor(branch), positions, mask, cache)
 
     first, longer = below(cache, BRANCHES[0])
     second, _ = below(cache, BRANCHES[1])
@@ -80,5 +81,24 @@ def test_a_cache_can_be_extended_twice_and_cut_into_parts() -> None:
     after = [cache.positions, *cache.keys, *cache.values]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
-    with pytest.raises(ValueError, match=r"expected 50 and \(50, 100\)"):
-        decoder.extend(torch.tensor(PREFIX), torch.arange(S), causal_mask(S), cache)
+    with pytest.raises(ValueError, match="expected 50 of the cache and 50"):
+        extend(decoder, torch.tensor(PREFIX), torch.arange(S), causal_mask(S), cache)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_tokens_of_a_cache_are_recorded_and_the_cache_stays(family: str) -> None:
+    """A query's weights are those of a run of all tokens at once."""
+    tokens, positions, causal = torch.arange(30, 54), torch.arange(24), causal_mask(24)
+    for one in both(DECODERS[family]):
+        with record(one, attention=True) as whole:
+            states = one(tokens, positions, causal)
+        first, rest = slice(0, 10), slice(10, 24)
+        _, cache = extend(one, tokens[first], positions[first], causal[first, first])
+        with record(one, attention=True) as later:
+            after, longer = extend(one, tokens[rest], positions[rest], causal[rest], cache)
+        assert (after - states[rest]).abs().max() <= 1e-10
+        assert [keys.shape[1] for keys in longer.keys] == [24, 24, 24]
+        for layer in (0, 1, 2):
+            assert later.attention[layer].shape == (1, one.config.num_attention_heads, 14, 24)
+            gap = later.attention[layer] - whole.attention[layer][:, :, rest]
+            assert gap.abs().max() <= 1e-12
