@@ -6,13 +6,14 @@ last file of the way of a question.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from minise.definition import Decoder as Definition
 from minise.engines import ENGINES, AnyDecoder, Engine, Ids
 from minise.errors import InputError, check_name
 from minise.prompts import LabelLogits, LanguageModel, Limits, Prompts, check_prompts
@@ -37,7 +38,8 @@ class LocalModel:
     """A `LanguageModel`: a decoder, its tokenizer, and the engine that lays prompts out.
 
     decoder: model.Decoder, or another with the same call. engine: a key of ENGINES, or the name of
-    `own_engine`. revision: the hub's commit hash.
+    `own_engine`. revision: the hub's commit hash. definition: makes of weights, by their names in a
+    checkpoint, what the decoder is held against (minise/definition.py); None where it is not known.
     """
 
     name: str
@@ -47,6 +49,9 @@ class LocalModel:
     engine: str = "tree"
     own_engine: Engine | None = field(default=None, repr=False)
     revision: str | None = None
+    definition: Callable[[Mapping[str, Tensor]], Definition] | None = field(
+        default=None, repr=False
+    )
 
     def __post_init__(self) -> None:
         if self.own_engine is None:

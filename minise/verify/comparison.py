@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minise.engines import ENGINES, AnyDecoder, Engine, Ids
-from minise.layout import pack
+from minise.layout import causal_mask, pack
 from minise.lm import LocalModel
 from minise.model import Decoder
 from minise.prompts import Prompts
@@ -74,7 +74,7 @@ def rows_of(
         numbers = range(len(prompts.branches))
     if engine == "separate" and len(prompts.branches) > 1:
         for number in numbers:
-            yield from rows_of(lm, one_prompt(prompts, number), engine)
+            yield from rows_of(lm, one_prompt(prompts, number), engine, run=run)
         return
     if run is None:
         run = ENGINES[engine]
@@ -99,6 +99,15 @@ def rows_of(
         labels = answers[number].labels[None]
         logits = lm.decoder.logits(hidden_GD[[number]])
         yield Rows(states, labels, logits)
+
+
+def one_later(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
+    """An only prompt, every token one position later. Rotary scores depend on distances alone, so
+    what changes is rounding, in every layer. (Where positions are absolute, it is far more.)"""
+    (branch,) = branches
+    tokens = torch.tensor([*prefix, *branch])
+    T = len(tokens)
+    return decoder(tokens, torch.arange(T) + 1, causal_mask(T), torch.tensor([T - 1]))
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -180,25 +189,46 @@ class Difference:
         self.pairs += 1
 
 
-class _Wide(nn.Module):
-    """A layer that computes in float64, by a copy that lives for one call."""
+@contextmanager
+def in_float64(decoder: Decoder) -> Iterator[None]:
+    """Let a decoder compute in float64 while the block lasts. A layer's weights are widened when it
+    runs, and the narrow ones are put back after it; those outside the layers are wide all the
+    time."""
+    narrow: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.narrow = [layer]  # in a list it is no part of this module, and stays as it is
+    def widen(part: nn.Module, *given: Any) -> None:
+        for tensor in tensors_of(part):
+            if tensor.is_floating_point():
+                narrow[id(tensor)] = tensor, tensor.data
+                tensor.data = tensor.data.double()
 
-    def forward(self, *arguments: object) -> object:
-        return copy.deepcopy(self.narrow[0]).double()(*arguments)
+    def put_back(part: nn.Module, *given: Any) -> None:
+        for tensor in tensors_of(part):
+            if id(tensor) in narrow:
+                _, data = narrow.pop(id(tensor))
+                tensor.data = data
+
+    hooks = []
+    layers = decoder.model.layers
+    for layer in layers:
+        hooks.append(layer.register_forward_pre_hook(widen))
+        hooks.append(layer.register_forward_hook(put_back))
+    inside = {id(tensor) for tensor in tensors_of(layers)}
+    for tensor in tensors_of(decoder):
+        if id(tensor) not in inside and tensor.is_floating_point():
+            narrow[id(tensor)] = tensor, tensor.data
+            tensor.data = tensor.data.double()
+    try:
+        yield
+    finally:
+        for tensor, data in narrow.values():
+            tensor.data = data
+        for hook in hooks:
+            hook.remove()
 
 
-def widened(lm: LocalModel) -> LocalModel:
-    """The same model in float64. It holds copies of the embedding and the output matrix; the layers
-    are copied one at a time, when they run."""
-    plain = own_decoder(lm)
-    layers = plain.model.layers
-    wide = nn.ModuleList(_Wide(layer) for layer in layers)
-    decoder = copy.deepcopy(plain, {id(layers): wide})  # what is in here counts as copied
-    return replace(lm, decoder=decoder.double())
+def tensors_of(part: nn.Module) -> list[Tensor]:
+    return [*part.parameters(), *part.buffers()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from minise.lab.evaluation.peak import peak_of_memory
 from minise.lab.evaluation.pipeline import join
 from minise.method import SelfEnsemble, Standard
 from minise.prompts import Prompts
-from minise.verify.verify import in_words
+from minise.verify.words import in_words
 from tools import markdown
 from tools.bench.ways import commit, in_turn
 

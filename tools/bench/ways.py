@@ -36,7 +36,7 @@ from minise.grouping import random_partitions
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.prompts import Prompts
 from minise.verify.recording import own_decoder
-from minise.verify.verify import in_words
+from minise.verify.words import in_words
 from tools import markdown
 from tools.bench.costs import by_tree
 from tools.bench.flex import FlexDecoder

@@ -35,8 +35,16 @@ class FixedLinear(nn.Module):
         super().__init__()
         self.layer = layer
 
+    @property
+    def weight(self) -> Tensor:
+        return self.layer.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.layer.bias
+
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.layer.weight, self.layer.bias)
+        return linear(x, self.weight, self.bias)
 
 
 def silu(x: Tensor) -> Tensor:

@@ -17,11 +17,11 @@ from torch import Tensor
 from minise.config import Config
 from minise.engines import token_counts
 from minise.errors import InputError
+from minise.lab.proof.alone import defined
 from minise.lab.proof.symbols import VOCABULARY, CallSymbols, Symbols, raw, symbolic
 from minise.lm import LocalModel
 from minise.prompts import Prompts, check_prompts
 from minise.verify.comparison import Rows, one_prompt, rows_of
-from minise.verify.definition import defined
 from minise.verify.recording import own_decoder
 
 PROVED = """proved for all weights of this shape: in exact arithmetic separate computes each prompt

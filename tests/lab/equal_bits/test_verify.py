@@ -9,8 +9,8 @@ import torch
 from minise.commands.options import QUESTION
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.verify import verify as verify_module
-from minise.verify.comparison import Difference, widened
-from minise.verify.verify import DEFINED, PACKED, verify
+from minise.verify.comparison import Difference, in_float64
+from minise.verify.verify import PACKED, verify
 from tests.lab.equal_bits.planted import OF_BITS, WINDOWED
 from tests.reference.support.tiny import ALL_FAMILIES
 from tests.reference.verify.cases import BIRD, Models, each_dtype, group_prompts
@@ -26,7 +26,7 @@ class TestCorrectRuns:
         lm = model(name, dtype, equal_bits=True)
         shipped = name == "shipped"
         prompts = group_prompts(lm, QUESTION if shipped else BIRD, 4 if shipped else 2, 1)
-        report = verify(lm, prompts)
+        report = verify(lm, prompts, equal_bits=True)
         assert report.passed, report.failure
         assert report.equal_bits
         assert report.bitwise
@@ -36,7 +36,6 @@ class TestCorrectRuns:
             assert not run.absolute.every.any()
             assert run.absolute.states.shape == (lm.config.num_hidden_layers + 1,)
             assert run.probabilities == 0
-        assert not report.runs[DEFINED].equal
 
     @pytest.mark.parametrize("name", ["shipped", "mistral"])
     def test_of_another_device_that_rounds_otherwise_break_the_promise(
@@ -45,7 +44,7 @@ class TestCorrectRuns:
         lm = model(name, torch.bfloat16, equal_bits=True)
         prompts = group_prompts(lm, BIRD, 4 if name == "shipped" else 2, 1)
         rounding_noise(monkeypatch)
-        report = verify(lm, prompts)
+        report = verify(lm, prompts, equal_bits=True)
         assert not report.bitwise
         assert "equal bits are promised" in str(report.failure)
 
@@ -60,12 +59,15 @@ class TestAFaultFails:
         lm = model(name, torch.bfloat16, equal_bits=True)
         monkeypatch.setattr(verify_module, "influence", lambda *given: Difference())
         OF_BITS[fault](monkeypatch)
-        report = replace(verify(lm, SHORT), equal_bits=False)
-        assert not all(map(report.same, [*PACKED, DEFINED]))
-        assert "not the numbers of the separate runs" in str(report.failure)
+        report = verify(lm, SHORT)
+        are_same = all(map(report.same, PACKED))
+        is_defined = all(held.passed for held in report.held)
+        assert not (are_same and is_defined)
+        wanted = "not its definition" if not is_defined else "not the numbers of the separate runs"
+        assert wanted in str(report.failure)
 
     def test_also_a_bit_by_which_a_group_depends_on_another(self, model: Models) -> None:
-        report = verify(model("llama", equal_bits=True), SHORT)
+        report = verify(model("llama", equal_bits=True), SHORT, equal_bits=True)
         moved = Difference(equal=False)
         moved.relative.labels = torch.tensor(0.0)
         assert "depends on" in str(replace(report, influence=moved).failure)
@@ -74,8 +76,8 @@ class TestAFaultFails:
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_a_widened_model_has_equal_bits_too(model: Models, family: str) -> None:
     lm = model(family, torch.bfloat16, equal_bits=True)
-    wide = widened(lm)
-    assert isinstance(wide.decoder, EqualBits)
-    states = wide.decoder(FLAT.tokens, FLAT.positions, FLAT.mask)
+    assert isinstance(lm.decoder, EqualBits)
     whole = copy.deepcopy(lm.decoder).double()
+    with in_float64(lm.decoder):
+        states = lm.decoder(FLAT.tokens, FLAT.positions, FLAT.mask)
     assert torch.equal(states, whole(FLAT.tokens, FLAT.positions, FLAT.mask))

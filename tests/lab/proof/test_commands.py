@@ -103,8 +103,8 @@ def test_a_model_of_transformers_is_compared_by_its_logits(
     transformers = pytest.importorskip("transformers")
     transformers.utils.logging.disable_progress_bar()
     status, report = verified(capsys, f"transformers:{llama_folder}", "--json")
-    assert (status, report["tolerance"], report["float64"]) == (0, 0.1, {})
-    assert "definition" not in report
+    assert (status, report["float64"], report["definition"]) == (0, {}, None)
+    assert 0 < report["tolerance"] < 1e-3
     assert report["engines"]["packed"]["layers"] == []
     assert report["engines"]["packed"]["logits"] < 1e-4
     status, out = verified(capsys, f"transformers:{llama_folder}")

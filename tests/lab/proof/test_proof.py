@@ -12,10 +12,10 @@ from torch import Tensor
 import minise.lab.equal_bits.attention as attention
 from minise import InputError
 from minise.config import Config
+from minise.lab.proof.alone import softmax_attention
 from minise.lab.proof.proof import Prover
 from minise.lab.proof.symbols import VOCABULARY, CallSymbols, Symbols, hashed, symbolic
 from minise.model import RMSNorm
-from minise.verify.definition import softmax_attention
 from tests.lab.equal_bits.planted import OF_BITS, WINDOWED
 from tests.reference.support.tiny import ALL_FAMILIES
 from tests.reference.verify import planted
@@ -214,3 +214,16 @@ def test_torchs_attention_has_the_symbols_of_the_definition() -> None:
     assert not torch.equal(in_one_call([0, 1, 2], q=q[:, :, [0, 2, 1, 3]]), defined)
     assert not torch.equal(in_one_call([0, 1, 2], mask=mask.T), defined)
     assert not torch.equal(in_one_call([0, 1, 2], q=q * 2), defined)
+
+
+def test_the_definition_is_one_softmax_over_what_is_seen() -> None:
+    """Of scores q . k / sqrt(h); two query heads share a key head: [k0, k0, k1, k1]."""
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 3, n, 4, generator=draw) for n in (4, 2, 2))
+    mask = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
+    found = softmax_attention(q, k, v, mask)
+    for i, seen in enumerate([[0], [0, 1], [0, 2]]):
+        for head in range(4):
+            keys, values = k[0, seen, head // 2], v[0, seen, head // 2]
+            weights = (keys @ q[0, i, head] / 2).softmax(0)
+            assert torch.allclose(found[0, i, head], weights @ values, atol=1e-6)

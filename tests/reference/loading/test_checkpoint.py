@@ -315,7 +315,7 @@ def test_mapped_weights_that_are_not_finite_are_refused_at_the_first_answer(
 def test_a_model_is_loaded_with_equal_bits(folder: Path) -> None:
     lm = minise.load(folder, engine="packed", equal_bits=True)
     assert lm.engine == "packed"
-    assert lm.decoder.promises_equal_bits
+    assert type(lm.decoder).__name__ == "EqualBits"
 
 
 def test_a_model_is_loaded_with_an_engine(folder: Path) -> None:

@@ -13,7 +13,7 @@ from minise import LabelLogits, LocalModel
 from minise.loading.machine import facts, processor
 from tests.reference.support.commands import assert_one_line, run
 
-RUNS = ["packed", "tree", "definition", "without_mask", "without_positions"]
+RUNS = ["packed", "tree", "without_mask", "without_positions"]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -37,7 +37,12 @@ def test_json_has_the_keys_of_the_contract(capsys: Capture, llama_folder: Path, 
         assert set(numbers) == {"layers", "logits", "labels", "probabilities", "changed"}
         assert len(numbers["layers"]) == 4
     assert report["same"] == {name: "without" not in name for name in RUNS}
-    assert min(report["float64"][name] for name in RUNS[3:]) > 1e-3
+    assert min(report["float64"][name] for name in RUNS[2:]) > 1e-3
+    dtypes = [held["dtype"] for held in report["definition"]]
+    assert dtypes == (["float64"] if dtype == "float64" else ["float64", dtype])
+    for held in report["definition"]:
+        assert max(*held["layers"], held["logits"]) <= held["limit"]
+        assert held["first"] is None
     assert report["influence"].keys() == {"runs", "scrambled_equal"}
     assert report["machine"] == {"device": "cpu", **facts(), "threads": torch.get_num_threads()}
 
@@ -46,13 +51,16 @@ def test_the_text_has_the_verdict_of_float64_beside_each_run(capsys: Capture, ll
     status, out = verified(capsys, llama_folder, "--dtype", "bfloat16")
     assert status == 0
     assert out.splitlines()[1].startswith(f"on cpu: {processor()}, ")
+    for dtype in ("float64", "bfloat16"):
+        assert re.search(rf"\n  {dtype}, 2 prompts: off by at most \d\.\de-\d\d of a row", out)
     number = r" +\d\.\de[-+]\d\d"
-    for name in ("packed", "tree", "definition"):
+    for name in ("packed", "tree"):
         assert re.search(rf"\n  {name}({number}){{3}} +\d+% +\w+ +\d\.\de-1\d +the same\n", out)
     for name in ("without-mask", "without-positions"):
         assert re.search(rf"\n  {name}({number}){{3}} +\d+% +differ{number} +different\n", out)
     assert re.search(rf"\n  rounding({number}){{3}} +\d+% +differ{number} +allowed\n", out)
-    assert out.endswith("separate, packed and tree are the same; no group sees another\n")
+    passed = "\npassed: the decoder is its definition; separate, packed and tree are the same;"
+    assert out.endswith(f"{passed} no group sees another\n")
 
 
 def test_a_failed_check_is_status_1(capsys: Capture, llama_folder: Path, monkeypatch) -> None:
@@ -101,7 +109,10 @@ def test_unusable_options_are_one_line(capsys: Capture, options: str) -> None:
 def test_a_model_of_ones_own_is_verified(capsys: Capture, llama_folder: Path, tmp_path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
+        "import json\n"
+        "from pathlib import Path\n"
         "import minise\n"
+        "from minise.definition import Decoder\n"
         "class Mine(minise.Decoder):\n"
         "    def run(self, *inputs):\n"
         "        return super().run(*inputs) / 2\n"
@@ -109,6 +120,12 @@ def test_a_model_of_ones_own_is_verified(capsys: Capture, llama_folder: Path, tm
         f"    lm = minise.load({str(llama_folder)!r})\n"
         "    lm.decoder.__class__ = Mine\n"
         "    return lm\n"
+        "def defined(weights):\n"
+        f"    facts = json.loads(Path({str(llama_folder)!r}, 'config.json').read_text())\n"
+        "    class Half(Decoder):\n"
+        "        def read_out(self, x):\n"
+        "            return super().read_out(x) / 2\n"
+        "    return Half(facts, weights)\n"
         "def remote():\n"
         "    lm = half()\n"
         "    class Remote:\n"
@@ -117,7 +134,13 @@ def test_a_model_of_ones_own_is_verified(capsys: Capture, llama_folder: Path, tm
         "    return Remote()\n"
     )
     status, report = verified(capsys, Path(f"{path}:half"), "--json")
+    assert (status, report["dtype"], report["passed"]) == (1, "float64", False)
+    assert report["definition"][0]["first"].startswith("output (logits)")
+    own = ("--definition", f"{path}:defined")
+    status, report = verified(capsys, Path(f"{path}:half"), "--json", *own)
     assert (status, report["dtype"], report["passed"]) == (0, "float64", True)
+    status, out, err = run(capsys, "verify", *own, "--training")
+    assert_one_line(status, out, err, ["--definition is for the numbers of a decoder"])
     for option in ("--equal-bits", "--proof", "--training"):
         status, out, err = run(capsys, "verify", "--model", f"{path}:half", option)
         assert_one_line(status, out, err, [f"{option} needs weights that minise loads itself"])

@@ -19,14 +19,13 @@ from minise.layout import Layout
 from minise.verify.comparison import (
     Difference,
     Rows,
+    in_float64,
     influence,
     one_prompt,
     relative,
     rows_of,
-    widened,
 )
-from minise.verify.definition import defined, softmax_attention
-from minise.verify.verify import ABLATIONS, DEFINED, FACTOR, PACKED, SAME, verify
+from minise.verify.verify import ABLATIONS, FACTOR, PACKED, SAME, verify
 from tests.reference.support.tiny import ALL_FAMILIES, FAMILIES, load_tiny
 from tests.reference.verify.cases import (
     BIRD,
@@ -42,7 +41,7 @@ from tests.reference.verify.planted import PLANTED, WINDOWED
 PREFIX, BRANCHES = [0, 50, 60], [[70, 80], [90, 80], [70, 30]]
 FLAT = pack(PREFIX, BRANCHES)
 FEW = prompts_of(PREFIX, BRANCHES, [70, 80, 90])
-RUNS = [*PACKED, DEFINED, *ABLATIONS]
+RUNS = [*PACKED, *ABLATIONS]
 
 
 class Leaking:
@@ -58,13 +57,28 @@ class Leaking:
         return right + self.size * (self.decoder(tokens, positions, causal, rows) - right)
 
 
+class Late:
+    """A decoder that is not ours. Of several prompts in a row it runs the last `late` positions too
+    late, from its tenth token on."""
+
+    def __init__(self, decoder: Any, late: int) -> None:
+        self.decoder, self.late = decoder, late
+        self.logits, self.device, self.dtype = decoder.logits, decoder.device, decoder.dtype
+
+    def __call__(self, tokens: Tensor, positions: Tensor, mask: Tensor, rows: Any = None) -> Tensor:
+        positions = positions.clone()
+        if len(tokens) > 33:  # no prompt alone has so many
+            positions[-11:] += self.late
+        return self.decoder(tokens, positions, mask, rows)
+
+
 class TestCorrectEngines:
     def test_have_label_logits_that_can_be_compared_wherever_the_model_runs(
         self, model: Models
     ) -> None:
         lm = model("llama", torch.bfloat16)
         prompt = one_prompt(SHORT, 0)
-        for rows in (defined(lm, prompt), *rows_of(lm, prompt, "separate")):
+        for rows in rows_of(lm, prompt, "separate"):
             assert (rows.labels.dtype, rows.labels.device.type) == (torch.float64, "cpu")
 
     @each_dtype
@@ -137,8 +151,11 @@ class TestAFaultFails:
         monkeypatch.setattr(verify_module, "influence", lambda *given: Difference())
         PLANTED[fault](monkeypatch)
         report = verify(lm, SHORT)
-        assert not all(map(report.same, [*PACKED, DEFINED]))
-        assert "not the numbers of the separate runs" in str(report.failure)
+        are_same = all(map(report.same, PACKED))
+        is_defined = all(held.passed for held in report.held)
+        assert not (are_same and is_defined)
+        wanted = "not its definition" if not is_defined else "not the numbers of the separate runs"
+        assert wanted in str(report.failure)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
     def test_also_a_nan_in_one_row_of_one_engine(self, model: Models, monkeypatch, dtype) -> None:
@@ -163,12 +180,29 @@ class TestAFaultFails:
         assert "depends on" in str(replace(report, influence=moved).failure)
 
     def test_also_a_decoder_of_ones_own_that_leaks_a_little(self, model: Models) -> None:
-        """A tenth of the difference without the mask once passed in all dtypes."""
-        for dtype, leak in ((torch.float64, 1e-4), (torch.float32, 1e-2)):
+        """A tenth of the difference without the mask once passed in all dtypes, later 5% in
+        bfloat16 and 0.03% in float32."""
+        leaks = {
+            torch.float64: 1e-4,
+            torch.float32: 3e-4,
+            torch.bfloat16: 5e-2,
+            torch.float16: 1e-2,
+        }
+        for dtype, leak in leaks.items():
             lm = model("llama", dtype)
             for size, passes in ((0.0, True), (leak, False)):
                 other = replace(lm, decoder=Leaking(lm.decoder, size))
                 assert verify(other, SHORT).passed == passes
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_also_a_decoder_of_ones_own_with_a_fault_that_no_token_shows(
+        self, model: Models, dtype: torch.dtype
+    ) -> None:
+        """No group reads another: what is wrong is where a branch stands, or what a mask weighs."""
+        lm = model("llama", dtype)
+        assert verify(replace(lm, decoder=Late(lm.decoder, 0)), SHORT).passed
+        report = verify(replace(lm, decoder=Late(lm.decoder, 1)), SHORT)
+        assert "not the numbers of the separate runs" in str(report.failure)
 
     def test_also_a_question_on_which_the_ablations_are_the_same(self, model: Models) -> None:
         blind = model("llama")
@@ -247,10 +281,10 @@ class TestTheNumbers:
         assert rounding.states.tolist() == pytest.approx(expected)
         # A difference of more than FACTOR times that is not explained.
         rounding.states = rounding.states.clone()
-        rounding.states[1] = report.runs[DEFINED].relative.states[1] / FACTOR
-        assert report.same(DEFINED)
+        rounding.states[1] = report.runs["tree"].relative.states[1] / FACTOR
+        assert report.same("tree")
         rounding.states[1] *= 0.99
-        assert not report.same(DEFINED)
+        assert not report.same("tree")
 
     @pytest.mark.parametrize("wrong", [math.nan, math.inf])
     def test_nan_is_never_within_a_bound_and_no_bound_itself(self, model: Models, wrong) -> None:
@@ -265,16 +299,19 @@ class TestTheNumbers:
         assert report.same("tree")
 
     @pytest.mark.parametrize("family", ALL_FAMILIES)
-    def test_a_widened_model_is_a_whole_copy_in_float64(self, model: Models, family: str) -> None:
+    def test_a_model_in_float64_is_a_whole_copy_in_float64(
+        self, model: Models, family: str
+    ) -> None:
         lm = model(family, torch.bfloat16)
         before = {name: x.clone() for name, x in lm.decoder.state_dict().items()}
-        wide, whole = widened(lm), copy.deepcopy(lm.decoder).double()
-        assert isinstance(wide.decoder, type(lm.decoder))
-        assert wide.decoder.dtype == torch.float64
+        whole = copy.deepcopy(lm.decoder).double()
         given = FLAT.tokens, FLAT.positions, FLAT.mask
-        states = wide.decoder(*given)
-        assert torch.equal(states, whole(*given))
-        assert torch.equal(wide.decoder.logits(states), whole.logits(states))
+        with in_float64(lm.decoder):
+            assert lm.decoder.dtype == torch.float64
+            states = lm.decoder(*given)
+            assert torch.equal(states, whole(*given))
+            assert torch.equal(lm.decoder.logits(states), whole.logits(states))
+        assert lm.decoder.dtype == torch.bfloat16
         assert all(torch.equal(x, before[name]) for name, x in lm.decoder.state_dict().items())
 
     def test_a_row_is_judged_at_its_own_size_and_the_largest_difference_kept(self) -> None:
@@ -291,18 +328,6 @@ class TestTheNumbers:
         for rows in (Rows([a * math.nan], a, a), Rows([a], a, a)):
             apart.add(Rows([a], a, a), rows)
             assert math.isnan(apart.most)
-
-    def test_the_definition_is_one_softmax_over_what_is_seen(self) -> None:
-        """Of scores q . k / sqrt(h); two query heads share a key head: [k0, k0, k1, k1]."""
-        draw = torch.Generator().manual_seed(0)
-        q, k, v = (torch.randn(1, 3, n, 4, generator=draw) for n in (4, 2, 2))
-        mask = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
-        found = softmax_attention(q, k, v, mask)
-        for i, seen in enumerate([[0], [0, 1], [0, 2]]):
-            for head in range(4):
-                keys, values = k[0, seen, head // 2], v[0, seen, head // 2]
-                weights = (keys @ q[0, i, head] / 2).softmax(0)
-                assert torch.allclose(found[0, i, head], weights @ values, atol=1e-6)
 
 
 class TestInfluence:
