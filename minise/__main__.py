@@ -9,7 +9,7 @@ terminal.end_on_interrupt()  # what is imported below takes a while
 if "--equal-bits" in sys.argv:
     from minise.by_name import from_lab
 
-    from_lab("--equal-bits (before torch starts)")()
+    from_lab("strict MKL")()  # before torch starts
 if "OMP_WAIT_POLICY" not in os.environ:  # waiting threads give up their core soon
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # In bfloat16 the CPU's kernels are made for a number of rows and kept, in two caches of 1,024. Each

@@ -10,12 +10,12 @@ That is one call of torch's `scaled_dot_product_attention`. There are two saving
 each other, and most of the T x T scores are -inf: queries go in chunks, and a chunk reads only the
 keys that at least one of its queries may see. And a long beginning is plain causal, which the
 kernel knows without a mask: it is one chunk. The chunks are found from the mask, once for each
-window and before the first layer.
+window and before the first layer. In definition.py: `read` and `within_window`.
 
 Dimension legend:
 B batch; T tokens that run; U tokens that can be read: those of a cache, if there is one, and the T
 that run; R queries (T, or fewer in the top layer); C queries of a chunk; S keys that a chunk reads;
-H query heads; K key/value heads; h head_dim. Next to read: cache.py, model.py.
+H query heads; K key/value heads; h head_dim. Next to read: model.py.
 """
 
 from __future__ import annotations

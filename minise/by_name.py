@@ -14,7 +14,7 @@ from minise.errors import InputError
 # What an option or a call asks for -> module:object.
 LAB = {
     "--equal-bits": "minise.lab.equal_bits.decoder:EqualBits",
-    "--equal-bits (before torch starts)": "minise.lab.equal_bits.strict:ask_for",
+    "strict MKL": "minise.lab.equal_bits.strict:ask_for",
     "--file": "minise.lab.data.tasks:load_tasks",
     "--grouping": "minise.lab.methods.groupings:grouping_named",
     "--method": "minise.lab.methods.registry:methods_to_ask",

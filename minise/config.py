@@ -1,7 +1,8 @@
 """The facts of a checkpoint, under the names that its config.json uses.
 
 LLaMA, Mistral, Qwen2 and Qwen3 share one architecture. They differ only in the facts of `FAMILIES`.
-loading/config_json.py reads a config.json. Next to read: rope.py.
+loading/config_json.py reads a config.json; `Decoder` of definition.py looks its keys up where it
+needs them. Next to read: rope.py.
 """
 
 from __future__ import annotations

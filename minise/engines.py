@@ -10,17 +10,20 @@ and the paper's two ablations, each the packed sequence with one part left out:
 
 An engine gives hidden states (G, D): those at the ends of the G prompts, after the final norm. The
 readout (Section 4.3, Eq. 6) starts from these. The first three give the same numbers, within
-rounding. An engine of your own is a function like these (docs/extending.md). Next to read: lm.py.
+rounding. In definition.py: `ask` packs and runs. An engine of your own is a function like these
+(docs/extending.md). Next to read: lm.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from minise.errors import check_name
 from minise.layout import causal_mask, pack
 
 Ids = Sequence[int]
@@ -84,6 +87,14 @@ def without_positions(decoder: AnyDecoder, prefix: Ids, branches: Sequence[Ids])
     return decoder(layout.tokens, torch.arange(T), layout.mask, layout.ends)
 
 
+@dataclass(frozen=True)
+class NamedEngine:
+    """An engine, and the name that reports have for it: a key of ENGINES, or FILE.py:NAME."""
+
+    name: str
+    run: Engine
+
+
 ENGINES: dict[str, Engine] = {
     "tree": tree,
     "packed": packed,
@@ -91,6 +102,12 @@ ENGINES: dict[str, Engine] = {
     "without-mask": without_mask,
     "without-positions": without_positions,
 }
+
+
+def engine_named(name: str) -> NamedEngine:
+    """The engine of this name. Raises InputError for an unknown one."""
+    check_name("engine", name, [*ENGINES, "FILE.py:NAME"])
+    return NamedEngine(name, ENGINES[name])
 
 
 def token_counts(prefix: Ids, branches: Sequence[Ids]) -> dict[str, int]:

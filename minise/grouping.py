@@ -3,8 +3,8 @@
 A grouping is a function (K, m, trials, seed, question_id) -> Groups: K choices are split into
 groups of m, `trials` times. This is the paper's. docs/extending.md has others; yours may be one.
 
-Next to read: question.py, tokenizer.py, prompts.py and template.py, which make the token ids of a
-group.
+In definition.py: `draw_groups`. Next to read: question.py, tokenizer.py, prompts.py and
+template.py, which make the token ids of a group.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ For Q = [7, 8], G1 = [1, 2], G2 = [1, 3]:
        1  x  x  .  .  x  .                         3  x  x  x  .  x
        3  x  x  .  .  x  x
 
-This is the first file to read. The next is grouping.py: which choices share a group.
+In definition.py: `pack`. This is the first file of the core; the next is grouping.py: which choices
+share a group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A model that runs here: prompts go through its engine and its decoder, and come back as logits.
 
-G prompts of a question, N labels of all of them together, D hidden_size, V vocabulary. This is the
-last file of the way of a question.
+G prompts of a question, N labels of all of them together, D hidden_size, V vocabulary. In
+definition.py: the end of `ask`. This is the last file of the way of a question.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ import torch
 from torch import Tensor
 
 from minise.definition import Decoder as Definition
-from minise.engines import ENGINES, AnyDecoder, Engine, Ids
-from minise.errors import InputError, check_name
-from minise.prompts import LabelLogits, LanguageModel, Limits, Prompts, check_prompts
+from minise.engines import AnyDecoder, Ids, NamedEngine, engine_named
+from minise.errors import InputError
+from minise.prompts import (
+    LabelLogits,
+    LanguageModel,
+    Limits,
+    Prompts,
+    check_positions,
+    check_prompts,
+    check_tokens,
+    check_vocabulary,
+)
 from minise.tokenizer import Tokenizer
 
 AT_ONCE = 64  # prompts whose logits of the whole vocabulary are in memory at once
@@ -37,29 +46,31 @@ class ModelFacts(Protocol):
 class LocalModel:
     """A `LanguageModel`: a decoder, its tokenizer, and the engine that lays prompts out.
 
-    decoder: model.Decoder, or another with the same call. engine: a key of ENGINES, or the name of
-    `own_engine`. revision: the hub's commit hash. definition: makes of weights, by their names in a
-    checkpoint, what the decoder is held against (minise/definition.py); None where it is not known.
+    decoder: model.Decoder, or another with the same call. revision: the hub's commit hash.
+    definition: makes of weights, by their names in a checkpoint, what the decoder is held against
+    (minise/definition.py); None where it is not known.
     """
 
     name: str
     config: ModelFacts = field(repr=False)
     decoder: AnyDecoder = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
-    engine: str = "tree"
-    own_engine: Engine | None = field(default=None, repr=False)
+    named_engine: NamedEngine = field(default_factory=lambda: engine_named("tree"), repr=False)
     revision: str | None = None
     definition: Callable[[Mapping[str, Tensor]], Definition] | None = field(
         default=None, repr=False
     )
 
-    def __post_init__(self) -> None:
-        if self.own_engine is None:
-            check_name("engine", self.engine, ENGINES)
+    def with_engine(self, engine: str | NamedEngine) -> LocalModel:
+        """The same model with another engine: a key of ENGINES, or one that was found
+        (loading/plugin.py). Raises InputError for an unknown name."""
+        if isinstance(engine, str):
+            engine = engine_named(engine)
+        return replace(self, named_engine=engine)
 
-    def with_engine(self, engine: str, own_engine: Engine | None = None) -> LocalModel:
-        """The same model with another engine. Raises InputError for an unknown name."""
-        return replace(self, engine=engine, own_engine=own_engine)
+    @property
+    def engine(self) -> str:
+        return self.named_engine.name
 
     @property
     def family(self) -> str:
@@ -72,8 +83,7 @@ class LocalModel:
     @torch.inference_mode()
     def hidden_at_ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
         """Hidden states (G, D) at the ends of the prompts, by this model's engine."""
-        run = self.own_engine or ENGINES[self.engine]
-        hidden_GD = run(self.decoder, prefix, branches)
+        hidden_GD = self.named_engine.run(self.decoder, prefix, branches)
         if hidden_GD.dim() != 2 or len(hidden_GD) != len(branches):
             gives = f"the engine {self.engine} gives a tensor {tuple(hidden_GD.shape)}"
             wanted = f"give ({len(branches)}, D), a hidden state for the end of each branch"
@@ -119,8 +129,9 @@ def branch_logits(
     """
     if engine is not None:
         lm = lm.with_engine(engine)
-    any_label = [[0]] * len(branches)  # of these prompts none is read
-    check_prompts(lm, Prompts(list(prefix), [list(one) for one in branches], any_label))
+    check_tokens(prefix, branches)
+    check_positions(lm, len(prefix) + max(len(branch) for branch in branches))
+    check_vocabulary(lm, [prefix, *branches])
     hidden_GD = lm.hidden_at_ends(prefix, branches)
     logits_GV = lm.decoder.logits(hidden_GD)
     check_finite(lm, logits_GV, hidden_GD)

@@ -3,7 +3,8 @@
 A method (method.py) makes `Prompts`, and a `LanguageModel` answers them. The model may run here
 (lm.py), in another library, or in a server: a method sees no difference.
 
-G prompts of a question, L labels of a prompt. Next to read: template.py, which writes prompts.
+G prompts of a question, L labels of a prompt. In definition.py: `ask` has them as lists. Next to
+read: template.py, which writes prompts.
 """
 
 from __future__ import annotations
@@ -29,15 +30,11 @@ class Prompts:
     label_ids: list[list[int]]
 
     def __post_init__(self) -> None:
-        has_tokens = bool(self.branches) and (bool(self.prefix) or all(self.branches))
-        if not has_tokens:
-            raise InputError("a prompt has no token; use another tokenizer, or another template")
+        check_tokens(self.prefix, self.branches)
         if len(self.label_ids) != len(self.branches) or not all(self.label_ids):
             given = f"{len(self.label_ids)} lists of labels for {len(self.branches)} prompts"
             raise InputError(f"{given}; give each prompt the ids of its labels, one or more")
-        smallest = min(min(ids, default=0) for ids in self.all_ids)
-        if smallest < 0:
-            raise InputError(f"token id {smallest} is below 0; give ids from 0")
+        check_ids(self.label_ids)
 
     @property
     def all_ids(self) -> list[list[int]]:
@@ -93,13 +90,39 @@ class LanguageModel(Protocol):
         ...
 
 
+def check_tokens(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> None:
+    """Refuse no prompts, an empty one, and a token id below 0."""
+    has_tokens = bool(branches) and (bool(prefix) or all(branches))
+    if not has_tokens:
+        raise InputError("a prompt has no token; use another tokenizer, or another template")
+    check_ids([prefix, *branches])
+
+
+def check_ids(lists: Sequence[Sequence[int]]) -> None:
+    """Refuse a token id below 0."""
+    smallest = min(min(ids, default=0) for ids in lists)
+    if smallest < 0:
+        raise InputError(f"token id {smallest} is below 0; give ids from 0")
+
+
 def check_prompts(lm: LanguageModel, prompts: Prompts) -> None:
     """Refuse a prompt beyond the model's positions, and a token id beyond its vocabulary."""
-    longest, limits = prompts.longest, lm.limits
-    if longest > limits.positions:
-        what = f"a prompt has {longest} tokens, but {lm.name} has positions for {limits.positions}"
+    check_positions(lm, prompts.longest)
+    check_vocabulary(lm, prompts.all_ids)
+
+
+def check_positions(lm: LanguageModel, longest: int) -> None:
+    """Refuse a prompt of so many tokens, if the model has fewer positions."""
+    positions = lm.limits.positions
+    if longest > positions:
+        what = f"a prompt has {longest} tokens, but {lm.name} has positions for {positions}"
         raise Unsuited(f"{what}; shorten the question or its choices, or use smaller groups")
-    largest = max(max(ids, default=0) for ids in prompts.all_ids)
+
+
+def check_vocabulary(lm: LanguageModel, lists: Sequence[Sequence[int]]) -> None:
+    """Refuse a token id beyond the model's vocabulary."""
+    limits = lm.limits
+    largest = max(max(ids, default=0) for ids in lists)
     if largest >= limits.vocabulary:
         what = f"token id {largest} is beyond the vocabulary of {lm.name} ({limits.vocabulary})"
         raise InputError(f"{what}; its tokenizer.json belongs to another model")
@@ -112,4 +135,4 @@ def check_length(lm: LanguageModel, text: str, choices: Sequence[str]) -> None:
     for one in (text, max(choices, key=len)):
         [ids] = lm.tokenizer.encode([one])
         if len(ids) > 2 * lm.limits.positions:
-            check_prompts(lm, Prompts(prefix=[], branches=[ids], label_ids=[[0]]))
+            check_positions(lm, len(ids))

@@ -69,4 +69,4 @@ def using(lm: LanguageModel, engine: str | None) -> LanguageModel:
         return lm
     if not isinstance(lm, LocalModel):
         raise InputError(f"{lm.name} runs prompts in its own way; leave engine={engine!r} out")
-    return lm.with_engine(engine, find_engine(engine))
+    return lm.with_engine(find_engine(engine))

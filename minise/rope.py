@@ -5,6 +5,8 @@ query and a key depends only on the distance of their positions. In the packed s
 tokens have the positions that they would have right after the question (Section 4.2, the position
 list, Eq. 5), so the groups between the question and this group make no difference.
 
+In definition.py: `rotate` and `frequencies`.
+
 Dimension legend: B batch, T tokens, H heads, h head_dim. Next to read: attention.py.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minise.config import Config
 
@@ -53,6 +55,17 @@ def cos_sin(config: Config, positions: Tensor, dtype: torch.dtype) -> tuple[Tens
     # halves). Meta's original LLaMA files pair 2i with 2i + 1; converted weights are permuted.
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos(), angle.sin()
+
+
+class Rotary(nn.Module):
+    """The angles of a decoder's positions, the same in all layers."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return cos_sin(self.config, positions, dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 A prompt may list a null option, "None of the above" (the appendix on normalization). All prompts of
 a question are one `Prompts` (prompts.py): the prefix that they share, the rest of each, and the ids
-of each one's labels. Next to read: method.py.
+of each one's labels. In definition.py: `write_prompt`, and the
+trunk and the labels in `ask`. Next to read: method.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minise.errors import InputError, Unsuited, quote
+from minise.grouping import Groups
 from minise.layout import shared_length
 from minise.prompts import LanguageModel, Prompts
 from minise.question import Question
@@ -40,10 +42,18 @@ class Template:
     label: str = " {label}"
     null: str = NULL_OPTION
 
-    def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
-        """The template for this model and question, and for prompts that list at most `size`
-        choices, with the null option or without: docs/extending.md has others."""
-        return self
+    def prompts(
+        self, lm: LanguageModel, question: Question, groups: Groups, null_option: bool
+    ) -> Prompts:
+        """A prompt for each group, with the null option as its last choice or without. A template
+        that depends on the model or the question has another one here."""
+        choice_lists = []
+        for group in groups.flat:
+            texts = [question.choices[i] for i in group]
+            if null_option:
+                texts.append(self.null)
+            choice_lists.append(texts)
+        return write_prompts(lm.tokenizer, self, question.text, choice_lists)
 
     def prefix(self, question: str) -> str:
         """The text that all prompts of a question share."""

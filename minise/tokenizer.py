@@ -1,4 +1,5 @@
-"""Text to token ids and back, by a checkpoint's own tokenizer.json. Next to read: prompts.py."""
+"""Text to token ids and back, by a checkpoint's own tokenizer.json. In definition.py: `Model.ids`.
+Next to read: prompts.py."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from minise.errors import InputError, check_name, quote
+from minise.errors import InputError, quote
 
 if TYPE_CHECKING:
-    from minise.engines import Engine
+    from minise.engines import NamedEngine
 
 
 def load_extra(module: str, extra: str = "eval") -> Any:
@@ -48,13 +48,11 @@ def find_object(where: str) -> Any:
     return getattr(module, name)
 
 
-def find_engine(engine: str) -> Engine | None:
-    """The function that "FILE.py:NAME" names; None for a name that minise/engines.py knows. Raises
-    InputError for what is neither."""
-    if ":" in engine:
-        function: Engine = find_object(engine)
-        return function
-    from minise.engines import ENGINES  # which imports torch
+def find_engine(engine: str) -> NamedEngine:
+    """The engine of this name: one of minise/engines.py, or the function that "FILE.py:NAME" names.
+    Raises InputError for what is neither."""
+    from minise.engines import NamedEngine, engine_named  # which imports torch
 
-    check_name("engine", engine, [*ENGINES, "FILE.py:NAME"])
-    return None
+    if ":" in engine:
+        return NamedEngine(engine, find_object(engine))
+    return engine_named(engine)

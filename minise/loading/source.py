@@ -89,26 +89,26 @@ class _Bar(tqdm_asyncio):  # type: ignore[type-arg]
         super().__init__(*args, **options)
 
 
-def fetch(
-    repository: str, files: list[str], revision: str | None = None, kind: str = "model"
-) -> tuple[Path, str]:
+def fetch(repository: str, files: list[str], revision: str | None = None) -> tuple[Path, str]:
     """A folder in the hub's cache with these files of a repository (those that it has), and the
-    commit. kind: "model" or "dataset". The hub's own library has the cache, an offline mode
-    (HF_HUB_OFFLINE=1) and the token (HF_TOKEN). Raises InputError if the hub does not serve it."""
+    commit. A data set's repository is "datasets/OWNER/NAME". The hub's own library has the cache,
+    an offline mode (HF_HUB_OFFLINE=1) and the token (HF_TOKEN). Raises InputError if the hub does
+    not serve it."""
     from huggingface_hub import constants, errors, snapshot_download  # takes a while
 
+    name = repository.removeprefix("datasets/")
+    kind = "model" if name == repository else "dataset"
     try:
         folder = snapshot_download(
-            repository, repo_type=kind, revision=revision, allow_patterns=files, tqdm_class=_Bar
+            name, repo_type=kind, revision=revision, allow_patterns=files, tqdm_class=_Bar
         )
     except Exception as error:  # the exceptions of the hub's HTTP client vary by version
         what = f"no such folder, and the hub does not serve it ({one_line(error)})"
         if isinstance(error, errors.GatedRepoError):
-            page = f"datasets/{repository}" if kind == "dataset" else repository
-            what = f"gated; accept its licence on https://huggingface.co/{page}"
+            what = f"gated; accept its licence on https://huggingface.co/{repository}"
         elif constants.HF_HUB_OFFLINE:
             what = f"HF_HUB_OFFLINE is set, and not all is in the cache ({constants.HF_HUB_CACHE})"
-        at = f"{repository} at {shorten(revision, 80)}" if revision else repository
+        at = f"{name} at {shorten(revision, 80)}" if revision else name
         raise InputError(f"{at}: {what}; give a folder, or set HF_TOKEN") from None
     return Path(folder), Path(folder).name
 

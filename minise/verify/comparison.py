@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minise.engines import ENGINES, AnyDecoder, Engine, Ids
+from minise.engines import ENGINES, AnyDecoder, Engine, Ids, NamedEngine
 from minise.layout import causal_mask, pack
 from minise.lm import LocalModel
 from minise.model import Decoder
@@ -88,7 +88,7 @@ def rows_of(
     is_watched = isinstance(lm.decoder, Decoder)
     watch = record(own_decoder(lm)) if is_watched else nullcontext(Recording())
     with watch as seen:
-        answers = lm.with_engine(engine, kept).logits(prompts)
+        answers = lm.with_engine(NamedEngine(engine, kept)).logits(prompts)
     (hidden_GD,) = ends
     streams = [stream[0] for stream in seen.residual.values()]
     paths = pack(prompts.prefix, prompts.branches, tree=engine == "tree").paths()

@@ -94,7 +94,7 @@ def _load(text: str, selection: Selection) -> Task:
     path = Path(place)
     _, kind = split_name(path)
     if not kind:
-        folder, _ = fetch(dataset.repository, [dataset.file], place or None, "dataset")
+        folder, _ = fetch(f"datasets/{dataset.repository}", [dataset.file], place or None)
         path = folder / dataset.file
     questions = read_questions(path, selection, dataset)
     return Task(name, name, questions, text, dataset.group_size, dataset.trials)

@@ -12,7 +12,7 @@ from minise.config import Config
 from minise.lab.equal_bits.calls import in_calls
 from minise.lab.equal_bits.probe import Shape, elements_for, numbers_for
 from minise.model import MLP, Angles, Block, Layers
-from minise.rope import cos_sin
+from minise.rope import Rotary, cos_sin
 
 START = 4096  # the cost of starting a call of an activation, in elements
 POSITIONS = 64  # in one call for angles
@@ -79,6 +79,11 @@ def angles_by_block(config: Config, positions: Tensor, dtype: torch.dtype) -> An
         sines.append(sin)
     place = positions % POSITIONS
     return torch.stack(cosines)[block_of, place], torch.stack(sines)[block_of, place]
+
+
+class RotaryByBlock(Rotary):
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Angles:
+        return angles_by_block(self.config, positions[..., 0], dtype)
 
 
 def fix_layers(model: Layers) -> None:

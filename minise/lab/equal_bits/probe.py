@@ -19,7 +19,7 @@ from torch import Tensor
 
 from minise.lab.equal_bits.calls import START, cost
 from minise.lab.equal_bits.remembered import remembered
-from minise.loading.machine import computes_16_bits
+from minise.loading.machine import instructions
 
 NUMBERS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 LARGER = (768, 1024, 1280, 2048)  # tried for matrices of medium size, where they save time
@@ -189,3 +189,8 @@ def choose(classes: Classes) -> tuple[int, ...]:
     for numbers in classes:
         waste.append(sum(cost(R, numbers) / (R + START) for R in TYPICAL))
     return tuple(classes[waste.index(min(waste))])
+
+
+def computes_16_bits() -> bool:
+    """Whether this CPU computes with bfloat16 and float16, and does not only store them."""
+    return instructions() != "AVX2"

@@ -87,7 +87,7 @@ OF_MANY_CHOICES = named(
     "m20:self-ensemble(group_size=20) cyclic geometric:cyclic(mean=geometric) cloze presence"
 )
 SHUFFLED = named(
-    "standard-shuffled:standard(shuffled=true) cyclic-shuffled:cyclic(shuffled=true) "
+    "standard-shuffled:full-list(orders=1) cyclic-shuffled:cyclic(shuffled=true) "
     "geometric-shuffled:cyclic(shuffled=true,mean=geometric) self-ensemble cloze"
 )
 THOUGHTS = named("standard cot reasoning self-ensemble")

@@ -169,7 +169,7 @@ def paper(cell: Cell, name: str) -> Any:
         facts["kind"] = engine  # runs before had the ablations as methods
     count = PAPER["questions"].get(cell["dataset"], 0) * len(cell["seeds"])
     is_random = "random_partitions" in str(facts.get("grouping", "random_partitions"))
-    is_papers = is_random and facts.get("null_option", 1) and not facts.get("shuffled")
+    is_papers = is_random and facts.get("null_option", 1)
     if cell["limit"] or cell["asked"] != count or not is_papers:
         return None
     for number in PAPER["numbers"]:

@@ -12,10 +12,12 @@ from minise.lab.data.kinds import YES_OR_NO, check_fields, whole_from
 from minise.lab.methods.groupings import independent_draws
 from minise.method import (
     Answer,
+    Group,
     GroupPlan,
     Method,
     SelfEnsemble,
     Standard,
+    answer_of,
     group_prompts,
     mean_over_groups,
 )
@@ -123,7 +125,21 @@ class AuthorsCode(SelfEnsemble):
 
     def answer(self, plan: GroupPlan, logits: Sequence[LabelLogits]) -> Answer:
         """The mean over the groups, each softmax, sum and quotient rounded to `dtype`."""
-        return mean_over_groups(plan, logits, getattr(torch, self.dtype))
+        dtype = getattr(torch, self.dtype)
+        sums = torch.zeros(plan.K, dtype=dtype)
+        counts = torch.zeros(plan.K, dtype=dtype)
+        answer = mean_over_groups(plan, logits)  # for the shares of labels, and the trials
+        rounded = []
+        for group, read in zip(answer.groups, logits, strict=True):
+            m = len(group.choices)
+            p = read.labels.to(dtype).softmax(dim=-1)
+            places = list(group.choices)
+            sums[places] += p[:m]
+            counts[places] += 1
+            null = float(p[m]) if len(p) > m else None
+            rounded.append(Group(group.choices, p[:m].double(), null, group.trial))
+        scores = (sums / counts.clamp(min=1)).double()
+        return answer_of(scores, rounded, answer.on_labels)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from minise.errors import Unsuited, check_name
+from minise.lab.methods.templates import adapted
 from minise.lab.writing.chat import stop_tokens
 from minise.layout import shared_length
 from minise.method import Answer, Group, Method, answer_of
@@ -85,7 +86,7 @@ class Cloze(Method):
     ) -> tuple[ClozePlan, Prompts]:
         """A prompt for each place at which a text is read, and what is read there."""
         check_length(lm, question.text, question.choices)
-        template = self.template.adapt(lm, question, 0, null=False)
+        template = adapted(self.template, lm, question, 0, null=False)
         start = replace(template, choice="").render(question.text, [])
         texts = [start + template.label.format(label=choice) for choice in question.choices]
         line_ended = [f"{text}\n" for text in texts]

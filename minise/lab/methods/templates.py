@@ -6,16 +6,40 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from minise.errors import InputError, check_name
-from minise.grouping import permutation
+from minise.grouping import Groups, permutation
 from minise.lab.methods.authors_code import released
 from minise.lab.writing.chat import user_turn
-from minise.prompts import LanguageModel
+from minise.prompts import LanguageModel, Prompts
 from minise.question import Question
 from minise.template import DEFAULT_TEMPLATE, LABELS, Template
 
 
 @dataclass(frozen=True)
-class Authors(Template):
+class Adapting(Template):
+    """A template that knows the model or the question. `adapt` gives the one that is written, for
+    prompts of at most `size` choices (0: without a list), with the null option or without."""
+
+    def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
+        raise NotImplementedError
+
+    def prompts(
+        self, lm: LanguageModel, question: Question, groups: Groups, null_option: bool
+    ) -> Prompts:
+        template = self.adapt(lm, question, groups.largest, null_option)
+        return template.prompts(lm, question, groups, null_option)
+
+
+def adapted(
+    template: Template, lm: LanguageModel, question: Question, size: int, null: bool
+) -> Template:
+    """The template that is written: itself, but where it knows the model or the question."""
+    if isinstance(template, Adapting):
+        return template.adapt(lm, question, size, null)
+    return template
+
+
+@dataclass(frozen=True)
+class Authors(Adapting):
     """The group prompt of the released code, which depends on the model's family."""
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
@@ -23,14 +47,14 @@ class Authors(Template):
 
 
 @dataclass(frozen=True)
-class Chat(Template):
+class Chat(Adapting):
     """Another template in the checkpoint's chat template: the question and its choices are the
     user's message, and the cue begins the model's."""
 
     inner: Template = DEFAULT_TEMPLATE
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
-        inner = self.inner.adapt(lm, question, size, null)
+        inner = adapted(self.inner, lm, question, size, null)
         mark = "QUESTION-AND-CHOICES"
         before, found, after = user_turn(lm, mark).partition(mark)
         if not found or mark in after:
@@ -44,7 +68,7 @@ class Chat(Template):
 
 
 @dataclass(frozen=True)
-class Solved(Template):
+class Solved(Adapting):
     """Another template after solved questions: all of `pool` but one, never the asked one. Each is
     written as the method writes its prompts. In groups of m it lists m choices, drawn at random,
     and if the right one is not among them, "None of the above" is its answer."""
@@ -53,7 +77,7 @@ class Solved(Template):
     pool: tuple[Question, ...] = field(default=(), repr=False)
 
     def adapt(self, lm: LanguageModel, question: Question, size: int, null: bool) -> Template:
-        inner = self.inner.adapt(lm, question, size, null)
+        inner = adapted(self.inner, lm, question, size, null)
         others = [other for other in self.pool if other.text != question.text]
         solved = ""
         for other in others[: len(self.pool) - 1]:

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from minise.attention import within
-from minise.engines import Ids, separate
+from minise.engines import ENGINES, Ids, engine_named, separate
 from minise.errors import InputError, Unsuited, one_line, quote
 from minise.lab.serving import say
 from minise.lab.serving.packable import unknown_part
@@ -57,7 +57,7 @@ def load(asked: Elsewhere) -> TransformersModel:
     if asked.tokenizer is not None or asked.quantize is not None or asked.equal_bits:
         options = "--tokenizer, no --quantize and no --equal-bits"
         raise InputError(f"transformers: takes no {options}; leave them out")
-    own_engine = find_engine(asked.engine)
+    named_engine = find_engine(asked.engine)
     library = load_extra("transformers", "parity")
     folder, commit = find_folder(asked.source, asked.revision)
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
@@ -65,11 +65,12 @@ def load(asked: Elsewhere) -> TransformersModel:
     config = model.config.get_text_config()
     name = f"transformers:{asked.source}"
     packing = PackedSoFar(name)
-    engine = asked.engine
     why = unknown_part(model)
     if why is not None:
-        packing.give_up(why, engine in PACKED)
-        engine = "separate" if engine in PACKED else engine
+        is_packed = named_engine.name in PACKED
+        packing.give_up(why, is_packed)
+        if is_packed:
+            named_engine = engine_named("separate")
     return TransformersModel(
         name=name,
         config=ConfigFacts(
@@ -79,8 +80,7 @@ def load(asked: Elsewhere) -> TransformersModel:
         ),
         decoder=TransformersDecoder(model),
         tokenizer=tokenizer,
-        engine=engine,
-        own_engine=own_engine,
+        named_engine=named_engine,
         revision=commit,
         packing=packing,
     )
@@ -285,7 +285,7 @@ class TransformersModel(LocalModel):
 
     @torch.inference_mode()
     def hidden_at_ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
-        if self.own_engine is not None or self.engine not in PACKED:
+        if self.engine not in PACKED or self.named_engine.run is not ENGINES[self.engine]:
             return super().hidden_at_ends(prefix, branches)
         layout = pack(prefix, branches, tree=self.engine == "tree")
         if self.packing.given_up or is_one_prompt(layout.positions, layout.mask):

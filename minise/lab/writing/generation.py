@@ -19,7 +19,7 @@ from minise.lab.writing.chat import stop_tokens
 from minise.layout import pack
 from minise.lm import check_finite
 from minise.model import Decoder
-from minise.prompts import LanguageModel, Prompts, check_prompts
+from minise.prompts import LanguageModel, check_positions, check_tokens, check_vocabulary
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ def generate(
         given = f"max_new_tokens {min(budgets)}, temperature {temperature}, top_p {top_p}"
         raise InputError(f"{given}: give at least 1, at least 0, and above 0 up to 1")
     ids = [lm.tokenizer.encode([one])[0] if isinstance(one, str) else list(one) for one in prompts]
-    check_prompts(lm, Prompts([], ids, [[0]] * len(ids)))
+    check_tokens([], ids)
+    check_positions(lm, max(len(one) for one in ids))
+    check_vocabulary(lm, ids)
     stop_ids = stop_tokens(lm)
     texts = []
     for prompt, budget, draw in zip(ids, budgets, draws_of(ids, seeds), strict=True):

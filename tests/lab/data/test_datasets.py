@@ -137,4 +137,4 @@ def test_a_data_set_is_fetched_from_the_hub_and_its_commit_recorded(
     monkeypatch.setattr("minise.lab.data.tasks.fetch", fetch)
     [task] = load_tasks([f"{name}{revision}"])
     assert len(task.questions) == 1
-    assert asked == [(dataset.repository, [dataset.file], revision[1:] or None, "dataset")]
+    assert asked == [(f"datasets/{dataset.repository}", [dataset.file], revision[1:] or None)]

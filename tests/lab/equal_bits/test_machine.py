@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from minise.lab.equal_bits import probe, remembered
 from minise.lab.equal_bits.probe import Shape, numbers_for
 from minise.loading import machine
-from minise.verify.verify import in_words
+from minise.verify.words import in_words
 from tests.lab.support.hostile import linear_by
 
 SHAPE = Shape(32, 24, False, torch.float32, 1)
@@ -136,8 +136,8 @@ def test_a_cpu_with_avx2_and_nothing_newer_does_not_compute_with_16_bits(
     monkeypatch: Patch,
 ) -> None:
     for instructions, expected in (("AVX2", False), ("AVX512", True), ("AVX2 + AMX", True)):
-        monkeypatch.setattr(machine, "instructions", lambda text=instructions: text)
-        assert machine.computes_16_bits() is expected
+        monkeypatch.setattr(probe, "instructions", lambda text=instructions: text)
+        assert probe.computes_16_bits() is expected
 
 
 def test_a_processor_is_named_with_its_numbers(monkeypatch: Patch) -> None:

@@ -270,7 +270,7 @@ def test_the_paper_stands_beside_what_it_ran(tmp_path: Path) -> None:
         assert "(paper 73.22)" not in table_text([other])
     *_, cell = tables.cells_of([whole])
     assert tables.paper(cell, "accuracy") == 80.67
-    for change in ({"trials": 7}, {"grouping": "<function independent_draws>"}, {"shuffled": True}):
+    for change in ({"trials": 7}, {"grouping": "<function independent_draws>"}):
         assert tables.paper(cell | {"settings": cell["settings"] | change}, "accuracy") is None
     for engine, printed in (("without-mask", 19.22), ("packed", 80.67), ("mine.py:soft", None)):
         assert tables.paper(cell | {"engine": engine}, "accuracy") == printed

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from minise import InputError, LocalModel, Question, SelfEnsemble, ask, load
+from minise import Groups, InputError, LocalModel, Question, SelfEnsemble, ask, load
 from minise.lab.methods.authors_code import (
     RELEASED_FAMILIES,
     AuthorsCode,
@@ -23,6 +23,8 @@ from minise.lab.methods.authors_code import (
     BareLabels,
 )
 from minise.lab.methods.groupings import independent_draws
+from minise.method import GroupPlan
+from minise.prompts import LabelLogits
 from minise.template import DEFAULT_TEMPLATE, write_prompts
 from tests.reference.core.test_template import sentencepiece_tokenizer
 from tests.reference.support.questions import QUESTION
@@ -167,3 +169,17 @@ def test_the_released_code_looks_a_label_up_alone() -> None:
     prompts = write_prompts(tokenizer, BareLabels(cue="Answer: \n"), "Q", [["x", "y"]])
     piece = tokenizer.backend.token_to_id
     assert prompts.label_ids == [[piece("▁A"), piece("▁B")]]
+
+
+def test_softmax_and_mean_are_rounded_to_the_dtype_of_the_released_code() -> None:
+    groups = Groups((((0, 1),), ((1, 0),), ((0, 1),)))
+    plan = GroupPlan(2, groups)
+    rows = []
+    for share in (0.61, 0.27, 0.53):
+        logs = torch.tensor([share, 1 - share], dtype=torch.float64).log()
+        rows.append(LabelLogits(logs, torch.tensor(0.0, dtype=torch.float64)))
+    exact = AuthorsCode(dtype="float64").answer(plan, rows)
+    rounded = AuthorsCode().answer(plan, rows)
+    assert torch.equal(rounded.scores, rounded.scores.bfloat16().double())
+    assert 0 < (rounded.scores - exact.scores).abs().max() < 0.01
+    assert rounded.normalized.dtype == torch.float64

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from minise import InputError, LocalModel, Method, Question, Standard, standard
+from minise import InputError, LocalModel, Method, Question, standard
 from minise.grouping import permutation
+from minise.lab.methods.full_list import FullList
 from minise.lab.methods.rotations import Cyclic
-from tests.lab.support.methods import ask, groups, method
+from tests.lab.support.methods import ask, groups
 from tests.reference.support.questions import OTHER, read
 
 ORDERS = [tuple((start + i) % 5 for i in range(5)) for start in range(5)]
@@ -49,7 +50,7 @@ def test_a_prior_of_the_labels_divides_out_of_the_geometric_mean_alone(lm: Local
         Cyclic(mean="median").prompts(lm, OTHER)
 
 
-@pytest.mark.parametrize("shuffled", [Standard(shuffled=True), Cyclic(shuffled=True)])
+@pytest.mark.parametrize("shuffled", [FullList(orders=1), Cyclic(shuffled=True)])
 def test_shuffled_lists_the_choices_in_an_order_of_the_seed(
     lm: LocalModel, shuffled: Method
 ) -> None:
@@ -57,6 +58,7 @@ def test_shuffled_lists_the_choices_in_an_order_of_the_seed(
     assert orders[0] == tuple(permutation(5, f"3/{OTHER.id}/0")) != ORDERS[0]
     assert groups(lm, shuffled, OTHER, seed=4)[0] != orders[0]
     p = in_each(lm, orders).mean(dim=0)
-    found = ask(lm, f"{shuffled.name}(shuffled=true)", OTHER)  # by the question's own indices
+    plan, prompts = shuffled.prompts(lm, OTHER, seed=3)
+    found = shuffled.answer(plan, lm.logits(prompts)).scores  # by the question's own indices
     torch.testing.assert_close(found, p, rtol=0, atol=1e-10)
-    assert groups(lm, method(shuffled.name), OTHER, seed=3)[0] == ORDERS[0]
+    assert groups(lm, Cyclic(), OTHER, seed=3)[0] == ORDERS[0]

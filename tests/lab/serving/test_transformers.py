@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from minise import Question, load
-from minise.engines import separate
+from minise.engines import NamedEngine, separate
 from minise.errors import InputError, Unsuited
 from minise.lab.methods.cloze import Cloze
 from minise.lab.serving import transformers as serving
@@ -262,7 +262,9 @@ def test_methods_and_engines_of_a_local_model_run(tmp_path: Path, question: Ques
         answers[engine] = ask(lm.with_engine(engine), method, question).normalized
     assert gap(answers["tree"], answers["separate"]) < 1e-5
     assert gap(answers["tree"], answers["without-mask"]) > 1e-3
-    own = lm.with_engine("mine.py:backwards", lambda d, p, b: separate(d, p, b[::-1]).flip(0))
+    own = lm.with_engine(
+        NamedEngine("mine.py:backwards", lambda d, p, b: separate(d, p, b[::-1]).flip(0))
+    )
     assert gap(ask(own, method, question).normalized, answers["separate"]) < 1e-6
     assert float(ask(lm, Cloze(), question).normalized.sum()) == pytest.approx(1)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minise import Decoder, InputError, LocalModel, SelfEnsemble, ask, branch_logits, pack
-from minise.engines import ENGINES, token_counts
+from minise.engines import ENGINES, NamedEngine, token_counts
 from minise.layout import causal_mask
 from tests.reference.support.tiny import FAMILIES, write_checkpoint
 
@@ -73,7 +73,7 @@ def test_an_engine_of_ones_own_is_called_with_the_decoder_and_the_prompts(lm: Lo
         layout = pack([], [branch[-1:] for branch in branches])
         return decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
 
-    own = lm.with_engine("own.py:last_tokens_alone", last_tokens_alone)
+    own = lm.with_engine(NamedEngine("own.py:last_tokens_alone", last_tokens_alone))
     expected = branch_logits(lm, [], [[51], [53], [60]])
     assert (branch_logits(own, PREFIX, BRANCHES) - expected).abs().max() <= 1e-10
     with pytest.raises(InputError, match="use one of tree, packed, separate"):

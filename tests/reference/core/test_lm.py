@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minise import Decoder, InputError, LocalModel, Prompts, branch_logits
-from minise.engines import ENGINES
+from minise.engines import ENGINES, NamedEngine
 from minise.lm import check_finite
 from minise.prompts import Limits, check_prompts
 
@@ -97,4 +97,4 @@ def test_an_engine_that_gives_other_rows_is_refused_by_its_shape(lm: LocalModel)
     for wrong in (lambda hidden: hidden[None], lambda hidden: hidden[:1]):
         engine = lambda *given, wrong=wrong: wrong(ENGINES["tree"](*given))  # noqa: E731
         with pytest.raises(InputError, match=r"gives a tensor .*; give \(2, D\)"):
-            replace(lm, own_engine=engine).hidden_at_ends(*prompts)
+            lm.with_engine(NamedEngine("own", engine)).hidden_at_ends(*prompts)

@@ -25,7 +25,7 @@ from minise import (
 )
 from minise.errors import Unsuited
 from minise.grouping import random_partitions
-from minise.method import GroupPlan, combine, mean_over_groups
+from minise.method import GroupPlan, combine
 from minise.prompts import LabelLogits
 from tests.reference.support.questions import OTHER, QUESTION, Served, read
 
@@ -97,15 +97,6 @@ class TestFromLogits:
         plan = GroupPlan(3, Groups((((0, 1), (2,)), ((2, 0), (1,)))))
         rows = read(logs(0.6, 0.4), logs(0.5, 0.5), logs(0.6, 0.4), logs(0.5, 0.5))
         assert [group.trial for group in Method().answer(plan, rows).groups] == [0, 0, 1, 1]
-
-    def test_softmax_and_mean_are_rounded_to_a_given_dtype(self) -> None:
-        plan = of_choices(2, [(0, 1), (1, 0), (0, 1)])
-        rows = read(logs(0.61, 0.39), logs(0.27, 0.73), logs(0.53, 0.47))
-        exact = mean_over_groups(plan, rows)
-        rounded = mean_over_groups(plan, rows, torch.bfloat16)
-        assert torch.equal(rounded.scores, rounded.scores.bfloat16().double())
-        assert 0 < (rounded.scores - exact.scores).abs().max() < 0.01
-        assert rounded.normalized.dtype == torch.float64
 
     def test_the_share_on_the_labels_is_the_mean_over_the_prompts(self) -> None:
         rows = []
@@ -259,6 +250,6 @@ def test_a_method_without_groups_or_trials_cannot_be_made() -> None:
 def test_a_text_far_too_long_is_refused_before_its_prompts_are_written(
     qwen: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minise.method.write_prompts", None)
+    monkeypatch.setattr("minise.template.write_prompts", None)
     with pytest.raises(Unsuited):
         SelfEnsemble(2, 2).prompts(qwen, Question(LONG, ["a", "b"]))
