@@ -7,6 +7,7 @@ up in these tables, and its code is imported at that moment. Imports no torch.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from minise.errors import InputError
@@ -62,6 +63,15 @@ PUBLIC = {
 }
 
 
+# A fork may have no lab.
+HAS_LAB = find_spec("minise.lab") is not None
+
+
+def is_here(module: str) -> bool:
+    """Whether this copy has a module of these tables."""
+    return HAS_LAB or not module.startswith("minise.lab.")
+
+
 def command_named(name: str) -> Any:
     """The module of a command; raises InputError as `imported`."""
     module, _ = COMMANDS[name]
@@ -77,10 +87,6 @@ def from_lab(asked: str) -> Any:
 def imported(module: str, asked: str) -> Any:
     """The module in which what was asked is. Raises InputError where it is of the lab, and this
     copy of the reference has none."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != "minise.lab":
-            raise
-        why = f"{asked} is of the lab, and this copy has none; copy minise/lab, too"
-        raise InputError(why) from None
+    if not is_here(module):
+        raise InputError(f"{asked} is of the lab, and this copy has none; copy minise/lab, too")
+    return import_module(module)

@@ -38,6 +38,7 @@ for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest alone has no such hook
 def pytest_xdist_auto_num_workers() -> int:
     """Of -n auto: one more than there are processors, because some tests wait for processes."""
     return (os.cpu_count() or 1) + 1

@@ -24,6 +24,7 @@ from minise import LocalModel, Prompts, load
 from minise.lab.data.typed import read_questions
 from minise.lab.decisions import Together, method_named
 from minise.loading.machine import processor
+from minise.verify.recording import own_decoder
 from tools.bench.peers import kept_question, transformers_model
 from tools.decisions import RECORDS, lines
 
@@ -40,7 +41,7 @@ def write_times(requests: Path, folder: str, dtype: str, name: str) -> None:
     torch.set_num_threads(1)
     lm = load(folder, dtype=dtype)
     assert isinstance(lm, LocalModel)
-    model = transformers_model(folder, lm.decoder)
+    model = transformers_model(folder, own_decoder(lm))
     given = [json.loads(line) for line in lines(requests)]
     found: dict[str, Any] = {"cpu": processor(), "model": Path(folder).name, "dtype": dtype}
     for method in METHODS:

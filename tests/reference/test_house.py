@@ -223,7 +223,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(PACKAGE, folder / "minise", ignore=ignored)
     shutil.copytree(ROOT / "tests" / "reference", folder / "tests" / "reference", ignore=ignored)
     shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests" / "conftest.py")
-    shutil.copy(ROOT / "pyproject.toml", folder / "pyproject.toml")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "weights", folder / "weights")
     return folder
 
@@ -248,12 +249,43 @@ def test_the_smallest_fork_answers_and_trains(alone: Path) -> None:
 def test_the_smallest_fork_has_the_commands_ask_and_verify(alone: Path) -> None:
     assert "Self-Ensemble answers: Ottawa (right)" in run_alone(alone, "-m", "minise", "ask")
     verified = run_alone(alone, "-m", "minise", "verify", "--trials", "1")
-    assert verified.endswith("separate, packed and tree are the same; no group sees another\n")
+    assert "passed: the decoder is its definition; separate, packed and tree" in verified
     refused = run_alone(alone, "-m", "minise", "eval", "--task", "miniature", "-o", "x", status=2)
     assert "eval is of the lab, and this copy has none" in refused
     assert refused.count("\n") == 1
 
 
+NAMES = """
+from minise import *
+import minise
+
+assert not hasattr(minise, "check")
+assert "check" not in dir(minise)
+print(sorted(minise.__all__))
+"""
+
+
+def test_the_smallest_fork_does_not_speak_of_a_lab_that_is_not_there(alone: Path) -> None:
+    names = run_alone(alone, "-c", NAMES)
+    assert "'self_ensemble'" in names
+    assert "'explain'" not in names
+    overview = run_alone(alone, "-m", "minise", "--help")
+    assert "  verify  " in overview
+    assert "  eval  " not in overview
+
+
 @pytest.mark.slow
-def test_the_smallest_fork_passes_the_tests_of_the_reference(alone: Path) -> None:
-    assert " passed" in run_alone(alone, "-m", "pytest", "-p", "no:cacheprovider", "tests")
+def test_the_smallest_fork_installs(alone: Path, tmp_path: Path) -> None:
+    run_alone(alone, "-m", "venv", "--system-site-packages", str(tmp_path / "venv"))
+    python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    install = [python, "-m", "pip", "install", "-q", "--no-deps", "-e", str(alone)]
+    done = subprocess.run([str(word) for word in install], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_the_smallest_fork_passes_the_tests_of_the_reference_with_pytest_alone(
+    alone: Path,
+) -> None:
+    words = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "tests")
+    assert " passed" in run_alone(alone, *words)

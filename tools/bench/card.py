@@ -37,6 +37,7 @@ from minise.layout import Layout
 from minise.loading.config_json import read_config
 from minise.model import Decoder
 from minise.prompts import Prompts
+from minise.verify.recording import own_decoder
 from tools.bench.peers import vllm_model, vllm_way
 from tools.bench.ways import WORK, prompts_of, timed
 
@@ -127,7 +128,7 @@ def best_product(device: torch.device, dtype: torch.dtype) -> float:
 def linear_flop(lm: LocalModel, tree: Layout) -> int:
     """Operations of a pass's linear layers: two for each weight and row. The top layer has queries
     and an MLP for the ends of the prompts only."""
-    layers = lm.decoder.model.layers
+    layers = own_decoder(lm).model.layers
     flop = 0
     for i, layer in enumerate(layers):
         for name, module in layer.named_modules():

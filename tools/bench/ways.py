@@ -138,7 +138,7 @@ def our_ways(lm: LocalModel, prompts: Prompts) -> dict[str, Way]:
     tree = pack(prefix, branches, tree=True)
     laid_out = tree.tokens, tree.positions, tree.mask, tree.ends
     ways["tree, laid out before"] = lambda: lm.decoder.logits(lm.decoder(*laid_out))[:, LABELS]
-    flex = replace(lm, decoder=FlexDecoder(lm.decoder))
+    flex = replace(lm, decoder=FlexDecoder(own_decoder(lm)))
     for engine in ("tree", "packed"):
         name = f"{engine}, FlexAttention"
         ways[name] = partial(labels_after, flex, prompts, engine)
@@ -303,7 +303,7 @@ def main() -> None:
         prompts = prompts_of(work, lm.config.vocab_size)
         ways = our_ways(lm, prompts)
         ways |= floor_way(lm, prompts)
-        ways |= peers(args.model, args.gguf, lm.decoder, prompts)
+        ways |= peers(args.model, args.gguf, own_decoder(lm), prompts)
         counts = token_counts(prompts.prefix, prompts.branches)
         print(f"\n{name}: {len(prompts.branches)} prompts; tokens: {counts}\n")
         timings = timed(ways, args.rounds)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import pytest
 
 import minise
-from minise.by_name import COMMANDS
+from minise.by_name import COMMANDS, is_here
 from minise.commands.options import ModelOptions, Option
 from minise.errors import InputError
 
