@@ -33,6 +33,8 @@ def find_object(where: str) -> Any:
     if not source or not name:
         raise InputError(f"{quote(where)} names no object; write FILE.py:NAME")
     if not source.endswith(".py"):
+        if not all(part.isidentifier() for part in source.split(".")):
+            raise InputError(f"{quote(where)} names no module; write FILE.py:NAME")
         module = load_extra(source, extra="")
     elif os.path.isfile(source):
         module = ModuleType(f"minise_plugin_{os.path.basename(source)[:-3]}")
@@ -48,11 +50,19 @@ def find_object(where: str) -> Any:
     return getattr(module, name)
 
 
+def find_function(where: str) -> Any:
+    """As `find_object`. Raises InputError also for what cannot be called."""
+    found = find_object(where)
+    if not callable(found):
+        raise InputError(f"{quote(where)} is no function; name one")
+    return found
+
+
 def find_engine(engine: str) -> NamedEngine:
     """The engine of this name: one of minise/engines.py, or the function that "FILE.py:NAME" names.
     Raises InputError for what is neither."""
     from minise.engines import NamedEngine, engine_named  # which imports torch
 
     if ":" in engine:
-        return NamedEngine(engine, find_object(engine))
+        return NamedEngine(engine, find_function(engine))
     return engine_named(engine)

@@ -483,7 +483,10 @@ def test_other_refusals_are_one_line(capsys: Capture, tmp_path: Path, request_fi
     two = written(tmp_path / "two.jsonl", 2)
     two.write_text(two.read_text() + '{"state": 1}\n')
     assert_one_line(*run(capsys, "decide", two), ["two.jsonl, line 3", "has no questions"])
-    for method, words in (("best", '"best"'), ("", '""'), ("standard,presence", "give one")):
+    for method, words in (
+        *(("best", '"best"'), ("", '""'), ("standard,presence", "give one")),
+        ("./mine:Mine", "write FILE.py:NAME"),
+    ):
         assert_one_line(*run(capsys, "decide", request_file, "--method", method), [words])
     verify = ("verify", "--decisions", request_file)
     assert_one_line(*run(capsys, *verify, "--question", "q", "--choice", "a", "--choice", "b"), [])

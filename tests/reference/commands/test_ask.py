@@ -127,6 +127,7 @@ def test_a_wrong_engine_is_refused_before_a_model_is_loaded(refused, tmp_path: P
     for engine, named in (
         ("plain", "without-positions, FILE.py:NAME"),
         ("no.py:own", "no.py"),
+        ("./mine:own", "write FILE.py:NAME"),
         (f"{mine}:own", "defines no own"),
     ):
         assert named in refused("ask", "--engine", engine, *no_model)

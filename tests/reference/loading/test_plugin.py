@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minise.errors import InputError
-from minise.loading.plugin import find_object, load_extra
+from minise.loading.plugin import find_engine, find_object, load_extra
 
 
 def test_a_missing_package_is_named_with_the_extra_that_has_it() -> None:
@@ -47,6 +47,10 @@ def test_an_error_in_the_users_own_file_is_his_to_see(tmp_path: Path) -> None:
         (":Mine", ":Mine"),
         ("no_such_package:Mine", "no_such_package"),
         ("pathlib:Mine", "defines no Mine"),
+        ("./mine:Mine", "./mine:Mine"),
+        (".mine:Mine", "write FILE.py:NAME"),
+        ("mine..more:Mine", "write FILE.py:NAME"),
+        ("my mine:Mine", "write FILE.py:NAME"),
         ("none.py:Mine", "none.py"),
         ("\0.py:Mine", "no such file"),
         ("x" * 5000 + ".py:Mine", "no such file"),
@@ -57,3 +61,10 @@ def test_what_does_not_exist_is_refused_by_name(where: str, named: str) -> None:
         find_object(where)
     assert named in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_what_cannot_be_called_is_no_engine(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("number = 4\n")
+    with pytest.raises(InputError, match=r"mine.py:number.* is no function"):
+        find_engine(f"{path}:number")
