@@ -308,7 +308,8 @@ def written(path: Path, count: int) -> Path:
 
 
 def without_seconds(path: Path) -> bytes:
-    return re.sub(rb'"seconds": [^,}]+', b"", path.read_bytes())
+    """All but the times, and the sums, which are of the times, too."""
+    return re.sub(rb'"(seconds|sum)": [^,}]+', b"", path.read_bytes())
 
 
 def test_the_command_prints_what_decide_says_from_a_file_and_from_standard_input(
@@ -437,6 +438,37 @@ def test_answers_to_other_requests_or_asked_otherwise_are_refused_and_kept(
     assert run(capsys, "decide", moved, *asked[2:])[0] == 0
     output.write_text('{"a": 1}\n')
     assert_one_line(*run(capsys, *asked), ["answers.jsonl, line 1", "has no key"])
+
+
+def test_an_answer_that_was_changed_or_moved_to_another_line_is_noticed(
+    capsys: Capture, llama_folder: Path, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "requests.jsonl", 3)
+    output = tmp_path / "answers.jsonl"
+    asked = ("decide", file, "--model", llama_folder, "-o", output)
+    assert run(capsys, *asked)[0] == 0
+    whole = output.read_bytes()
+    first, second, third = (json.loads(line) for line in whole.splitlines())
+
+    def assert_noticed(place: int, *lines: Any) -> None:
+        changed = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        output.write_bytes(changed)
+        assert_one_line(
+            *run(capsys, *asked), [f"answers.jsonl, line {place}", "its sum is another"]
+        )
+        assert output.read_bytes() == changed
+
+    for name in ("answers", "tokens", "seconds"):
+        exchanged = {**first, name: second[name]}, {**second, name: first[name]}
+        if exchanged[0] != first:
+            assert_noticed(1, *exchanged, third)
+    number = json.loads(whole.splitlines()[2])
+    number["answers"]["mood"]["score"] += 1e-9
+    assert_noticed(3, first, second, number)
+    assert_noticed(2, first, {**second, "sum": first["sum"]})
+    output.write_bytes(whole)
+    assert run(capsys, *asked)[0] == 0
+    assert output.read_bytes() == whole
 
 
 def asking(**about: Any) -> str:

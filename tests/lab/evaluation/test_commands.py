@@ -255,6 +255,22 @@ def test_predictions_are_a_table_of_every_run(tmp_path: Path, capsys: Capture) -
     assert (shard / "predictions.shard-1-of-2.csv").read_text().count("\n") == 1 + 2
 
 
+def test_a_cell_of_predictions_is_the_text_whatever_characters_it_has(tmp_path: Path) -> None:
+    """A lone carriage return is the end of a row for readers, if its cell is not quoted."""
+    texts = ["a\rb", "a\nb", "a\r\nb", 'a"b', "a,b", "a\tb", "a\x0bb", "a\u2028b", "a;b", " a "]
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    with file.open("w") as lines:
+        for number, text in enumerate(texts):
+            row = {"id": f"{number}{text}", "question": f"Which?{text}", "answer": 0}
+            lines.write(json.dumps({**row, "choices": [f"A{text}z", "B"]}) + "\n")
+    assert run(f"eval --task {file} --method standard -o {folder}") == 0
+    with (folder / "predictions.csv").open(newline="", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    assert [row["id"] for row in rows] == [f"{number}{text}" for number, text in enumerate(texts)]
+    assert [row["question"] for row in rows] == [f"Which?{text}" for text in texts]
+    assert [row["answer"] for row in rows] == [f"A{text}z" for text in texts]
+
+
 def test_what_has_no_prediction_has_a_row_that_says_why(tmp_path: Path) -> None:
     """A question that a server did not answer, what is made from its answer, a method."""
     file, folder = tmp_path / "mine.csv", tmp_path / "run"
