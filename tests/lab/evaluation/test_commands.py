@@ -8,6 +8,7 @@ import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -298,6 +299,56 @@ def test_what_has_no_prediction_has_a_row_that_says_why(tmp_path: Path) -> None:
         assert not row["left_out"].startswith("left out")
         wanted = {row[name] == "" for name in ("prediction", "normalized", "tokens", "right")}
         assert wanted == {reason != ""}
+
+
+@pytest.mark.parametrize("place", [0, 4, 17, 19])
+def test_a_question_with_more_choices_than_labels_is_left_out_and_the_others_are_answered(
+    tmp_path: Path, capsys: Capture, place: int
+) -> None:
+    """Wherever it stands, and in one go or in two. The answers are those of a run without it."""
+    questions = [
+        {"id": f"q{n}", "question": f"Which {n}?", "choices": ["a", "b"]} for n in range(20)
+    ]
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    words = f"eval --task {file} --method standard,self-ensemble --group-size 2 --trials 2 -o"
+
+    def write(questions: list[dict[str, Any]]) -> None:
+        file.write_text("".join(json.dumps({**one, "answer": 0}) + "\n" for one in questions))
+
+    write([one for one in questions if one["id"] != f"q{place}"])
+    assert run(words, str(tmp_path / "without")) == 0
+    expected = read_answers(tmp_path / "without/samples-mine-standard.jsonl")
+    questions[place]["choices"] = [f"c{n}" for n in range(30)]
+    write(questions)
+    capsys.readouterr()
+    for _ in range(2):  # the second time nothing is asked
+        assert run(words, str(folder)) == 0
+        about = f'mine, standard: 1 of 20 questions are left out ("q{place}"): 30 choices in one'
+        assert about in capsys.readouterr().err
+        assert about in (folder / "report.md").read_text()
+        path = folder / "samples-mine-standard.jsonl"
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [row["id"] for row in found if "left_out" in row] == [f"q{place}"]
+        rows = [row for row in found if "left_out" not in row]
+        assert [row["id"] for row in found] == [one["id"] for one in questions]
+        for row, answer in zip(rows, expected, strict=True):
+            assert row["scores"] == pytest.approx(answer.scores, abs=1e-5)
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[: place + 1]))
+    assert len(read_answers(folder / "samples-mine-self-ensemble.jsonl")) == 20
+
+
+def test_a_method_that_can_ask_no_question_at_all_has_no_row_of_results(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    many = {"choices": [f"c{n}" for n in range(30)], "answer": 0}
+    asked = [{"id": str(n), "question": f"Which {n}?", **many} for n in range(3)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in asked))
+    words = f"eval --task {file} --method standard,self-ensemble --group-size 2 --trials 1 -o"
+    assert run(words, str(folder)) == 0
+    assert "mine, standard: 3 of 3 questions are left out" in capsys.readouterr().err
+    results = json.loads((folder / "results.json").read_text())["results"]
+    assert list(results["mine"]) == ["self-ensemble"]
 
 
 def test_the_error_of_a_line_is_the_standard_error_of_its_score(tmp_path: Path) -> None:
