@@ -66,5 +66,5 @@ def test_what_does_not_exist_is_refused_by_name(where: str, named: str) -> None:
 def test_what_cannot_be_called_is_no_engine(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("number = 4\n")
-    with pytest.raises(InputError, match=r"mine.py:number.* is no function"):
+    with pytest.raises(InputError, match="is no function; name one"):
         find_engine(f"{path}:number")
