@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from minise import SelfEnsemble, Standard, load
 from minise.commands.cli import main
+from minise.engines import token_counts
 from minise.lab.data.datasets import DATASETS
 from minise.lab.data.miniature import WORLDS
+from minise.lab.data.tasks import Selection, load_tasks
 from minise.lab.evaluation.experiments import EXPERIMENTS
 from minise.lab.methods.registry import METHODS
 from tests.lab.evaluation.conftest import lines
@@ -363,6 +366,77 @@ def test_the_error_of_a_line_is_the_standard_error_of_its_score(tmp_path: Path) 
         assert row.error == pytest.approx(statistics.stdev(values) / 2)
 
 
+ROUNDS = """
+from minise import SelfEnsemble, Standard, ask, branch_logits
+
+class Rounds(Standard):
+    name = "rounds"
+
+    def prompts(self, lm, question, seed=0):
+        ask(lm, SelfEnsemble(group_size=2, trials=2), question, seed)  # 2 x 2 prompts
+        ids = lm.tokenizer.encode([question.text])[0]
+        branch_logits(lm, ids, [[5], [6]])  # 2 prompts
+        return super().prompts(lm, question, seed)
+"""
+
+
+def test_what_a_method_asks_of_the_model_is_counted_wherever_it_asks(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """In `prompts`, by the model's `logits` and by branch_logits: the cost of all of it, told
+    before and after, and by `minise ask`."""
+    own, folder = tmp_path / "own.py", tmp_path / "run"
+    own.write_text(ROUNDS)
+    words = f"eval --task miniature --limit 2 --cut-to 4 --method {own}:Rounds"
+    assert run(words, "--price") == 0
+    line = capsys.readouterr().out.splitlines()[1].split()
+    assert line[2:4] == ["2", "~14"]
+    assert run(words, "-o", str(folder)) == 0
+    rows = read_answers(next(folder.glob("samples-*.jsonl")))
+    lm = load("weights/tiny-llama")
+    [task] = load_tasks(["miniature"], Selection(limit=2, cut_to=[4]))
+    for row, question in zip(rows, task.questions, strict=True):
+        _, group = SelfEnsemble(group_size=2, trials=2).prompts(lm, question)
+        _, last = Standard().prompts(lm, question)
+        ids = lm.tokenizer.encode([question.text])[0]
+        expected = len(ids) + 2
+        for prompts in (group, last):
+            expected += token_counts(prompts.prefix, prompts.branches)["tree"]
+        assert row.tokens == expected
+    assert int(line[6].replace("~", "").replace(",", "")) == sum(row.tokens for row in rows)
+    capsys.readouterr()
+    asked = ("--question", "Which?", "--choice", "a", "--choice", "b", "--choice", "c")
+    assert main(["ask", "--method", f"{own}:Rounds", *asked, "--choice", "d"]) == 0
+    assert "cost: 7 prompts, 6 of them in earlier rounds" in capsys.readouterr().out
+
+
+def test_the_price_has_the_prompts_and_tokens_of_all_questions(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Questions of unequal lengths, and one with more choices than standard inference has labels
+    for: the price is what the run then takes."""
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    with file.open("w") as lines:
+        for n in range(23):
+            size = 30 if n == 7 else 2 + n * n % 11
+            row = {"id": str(n), "question": "Why? " * (1 + n % 5), "answer": 0}
+            lines.write(json.dumps({**row, "choices": [f"c{i}" for i in range(size)]}) + "\n")
+    words = f"eval --task {file} --method standard,self-ensemble --trials 2"
+    assert run(words, "--price") == 0
+    out = capsys.readouterr().out
+    assert "mine, standard: 1 more cannot be asked, and are left out" in out
+    told = {line.split()[1]: line.split()[2:] for line in out.splitlines()[1:3]}
+    assert run(words, "-o", str(folder), "--keep-groups") == 0
+    for name, cells in told.items():
+        path = folder / f"samples-mine-{name}.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row for row in rows if "left_out" not in row]
+        tokens = sum(row["tokens"] for row in rows)
+        prompts = sum(len(row["groups"]) for row in rows)
+        found = [int(cells[place].replace(",", "")) for place in (0, 1, 4)]
+        assert found == [len(rows), prompts, tokens], name
+
+
 def test_the_price_is_told_and_nothing_is_asked_or_written(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "run"
     words = f"{SMALL} standard,self-ensemble,cot(max_new_tokens=2) --group-size 2 -o"
@@ -379,10 +453,10 @@ def test_the_price_is_told_and_nothing_is_asked_or_written(tmp_path: Path, capsy
     rows = {line.split()[1]: line.split() for line in out[1:4]}
     assert rows["standard"][2:4] == ["3", "3"]
     assert rows["self-ensemble"][2:4] == ["3", "6"]
-    assert rows["cot(max_new_tokens=2)"][2:4] == ["3", "3"]
+    assert rows["cot(max_new_tokens=2)"][2:4] == ["3", "~3"]  # it writes first
     separate, packed, tree = (int(cell) for cell in rows["self-ensemble"][4:7])
     assert separate > packed > tree > 0
-    assert out[4].split()[:2] == ["all", "12"]
+    assert out[4].split()[:2] == ["all", "~12"]
     assert run(words, str(folder)) == 0
     rows = read_answers(folder / "samples-miniature-k4-self-ensemble.jsonl")
     assert sum(row.tokens for row in rows) == tree
