@@ -68,5 +68,5 @@ def few_on_labels(share: float | None) -> str:
     """A warning where the labels have less than half of the probability; none else."""
     if share is None or share >= 0.5:
         return ""
-    remedy = "try another --template (that of a chat model is chat)"
+    remedy = "try --template mmlu or paren, or chat if the weights have a chat template"
     return f"only {share:.0%} of the probability is on the labels; {remedy}"

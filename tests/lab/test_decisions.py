@@ -365,7 +365,7 @@ def test_improbable_labels_are_said_once(
     file = written(tmp_path / "requests.jsonl", 3)
     _, out, said = run(capsys, "decide", file, "--model", llama_folder)
     assert len(out.splitlines()) == 3
-    assert "of the probability is on the labels; try another --template" in said
+    assert "of the probability is on the labels; try --template mmlu" in said
     assert len(said.splitlines()) == 1
 
 

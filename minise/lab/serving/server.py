@@ -407,6 +407,11 @@ class ServedModel:
     family: str = ""  # a server does not say
     engine: str = "separate"
 
+    @property
+    def writes_chat(self) -> bool:
+        """Whether each prompt is sent as a message, of which the server makes a chat."""
+        return self.server.form == "chat"
+
     def about(self) -> dict[str, str]:
         """What is known of the model, for the record of a run."""
         facts = self.server.facts
