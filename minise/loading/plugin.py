@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from minise.errors import InputError, quote
 if TYPE_CHECKING:
     from minise.engines import NamedEngine
 
+CLONE = Path(__file__).parents[2]  # or, where a wheel is installed, the folder of all packages
+
 
 def load_extra(module: str, extra: str = "eval") -> Any:
     """A module that an optional extra installs. Raises InputError that names the extra."""
@@ -20,7 +23,9 @@ def load_extra(module: str, extra: str = "eval") -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         how = ""
-        if extra:  # of a clone, as the README says: minise is on no index
+        if extra:
+            how = f"; pip install 'minise[{extra}]'"
+        if extra and CLONE.joinpath("install.py").is_file():
             how = f"; in the clone: python3 install.py {extra}, or pip install -e '.[{extra}]'"
         raise InputError(f"this needs {error.name}, which is not installed{how}") from None
 
