@@ -21,6 +21,11 @@ class Unsuited(InputError):
     """A method cannot run on this model, or these questions. An evaluation leaves it out."""
 
 
+class QuestionUnsuited(Unsuited):
+    """A method cannot ask this question: it has too many choices, or is too long. An evaluation
+    leaves the question out, and asks the others."""
+
+
 def one_line(error: BaseException) -> str:
     """An error's message on one line of at most 200 characters; its class if it has no message."""
     return shorten(" ".join(str(error).split()) or type(error).__name__, 200)

@@ -16,6 +16,7 @@ from torch import Tensor
 from minise.definition import Decoder as Definition
 from minise.engines import AnyDecoder, Ids, NamedEngine, engine_named
 from minise.errors import InputError
+from minise.layout import causal_mask
 from minise.prompts import (
     LabelLogits,
     LanguageModel,
@@ -84,10 +85,9 @@ class LocalModel:
     def hidden_at_ends(self, prefix: Ids, branches: Sequence[Ids]) -> Tensor:
         """Hidden states (G, D) at the ends of the prompts, by this model's engine."""
         hidden_GD = self.named_engine.run(self.decoder, prefix, branches)
-        if hidden_GD.dim() != 2 or len(hidden_GD) != len(branches):
-            gives = f"the engine {self.engine} gives a tensor {tuple(hidden_GD.shape)}"
-            wanted = f"give ({len(branches)}, D), a hidden state for the end of each branch"
-            raise InputError(f"{gives}; {wanted}")
+        G = len(branches)
+        wanted = f"a hidden state for the end of each branch: floats ({G}, D)"
+        check_rows(f"the engine {self.engine}", hidden_GD, G, wanted)
         return hidden_GD
 
     @torch.inference_mode()
@@ -136,6 +136,33 @@ def branch_logits(
     logits_GV = lm.decoder.logits(hidden_GD)
     check_finite(lm, logits_GV, hidden_GD)
     return logits_GV
+
+
+@torch.inference_mode()
+def check_decoder(lm: LocalModel) -> None:
+    """Refuse a decoder of the user's own that does not keep to engines.AnyDecoder: it is called
+    once, with two rows of three tokens. What it gives there is of the right kind and shape."""
+    decoder = lm.decoder
+    V = lm.config.vocab_size
+    tokens = torch.arange(3) % V
+    rows = torch.tensor([1, 2])
+    hidden_RD = decoder(tokens, torch.arange(3), causal_mask(3), rows)
+    check_rows(f"{lm.name}: its decoder", hidden_RD, 2, "hidden states of the rows: floats (2, D)")
+    logits_RV = decoder.logits(hidden_RD)
+    wanted = f"logits of the rows: floats (2, {V}), as its vocab_size says"
+    check_rows(f"{lm.name}: `logits` of its decoder", logits_RV, 2, wanted, V)
+
+
+def check_rows(what: str, given: object, rows: int, wanted: str, width: int = 1) -> None:
+    """Refuse what is no tensor of floats with so many rows, of `width` numbers at least."""
+    if isinstance(given, Tensor):
+        gives = f"a tensor {tuple(given.shape)} of {str(given.dtype).removeprefix('torch.')}"
+        is_right_shape = given.dim() == 2 and len(given) == rows and given.shape[1] >= width
+        if is_right_shape and given.dtype.is_floating_point:
+            return
+    else:
+        gives = f"a {type(given).__name__}, no tensor"
+    raise InputError(f"{what} gives {gives}; give {wanted}")
 
 
 def wide(logits: Tensor) -> Tensor:

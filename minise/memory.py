@@ -1,4 +1,4 @@
-"""Refuse what would not fit in memory, before it is made."""
+"""Refuse what would not fit in memory, before it is made; and what says that it did not fit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from minise.errors import InputError
+
+NO_MEMORY = re.compile("out of memory|not enough memory|allocate memory", re.IGNORECASE)
 
 
 def free_bytes() -> int | None:
@@ -24,3 +26,9 @@ def check_mask_fits(tokens: int) -> None:
             f"{tokens:,} packed tokens need a mask of {tokens**2:,} cells, {size / 2**30:.1f} GiB, "
             f"and {free / 2**30:.1f} GiB are free; use fewer trials, or the engine separate"
         )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says so: of Python, or of torch, whose errors are RuntimeErrors."""
+    is_of_torch = isinstance(error, RuntimeError) and NO_MEMORY.search(str(error)) is not None
+    return is_of_torch or isinstance(error, MemoryError)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from minise.errors import InputError, Unsuited
+from minise.errors import InputError, QuestionUnsuited
 from minise.tokenizer import Tokenizer
 
 
@@ -116,7 +116,8 @@ def check_positions(lm: LanguageModel, longest: int) -> None:
     positions = lm.limits.positions
     if longest > positions:
         what = f"a prompt has {longest} tokens, but {lm.name} has positions for {positions}"
-        raise Unsuited(f"{what}; shorten the question or its choices, or use smaller groups")
+        remedy = "shorten the question or its choices, or use smaller groups"
+        raise QuestionUnsuited(f"{what}; {remedy}")
 
 
 def check_vocabulary(lm: LanguageModel, lists: Sequence[Sequence[int]]) -> None:

@@ -12,7 +12,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minise.errors import InputError, Unsuited, quote
+from minise.errors import InputError, QuestionUnsuited, quote
 from minise.grouping import Groups
 from minise.layout import shared_length
 from minise.prompts import LanguageModel, Prompts
@@ -102,13 +102,14 @@ def write_prompts(
     question. If a tokenizer merges the end of the question and the text after it into one token,
     the prefix is shorter by that token.
 
-    Raises Unsuited for more choices than labels, and InputError as `Template.label_ids` does.
+    Raises QuestionUnsuited for more choices than labels, and InputError as `Template.label_ids`
+    does.
     """
     longest = max(len(choices) for choices in choice_lists)
     if longest > len(LABELS):
         have = f"only {len(LABELS)} labels ({LABELS[0]}-{LABELS[-1]})"
         remedy = f"ask by self-ensemble, in groups of at most {len(LABELS) - 1}"
-        raise Unsuited(f"{longest} choices in one prompt, but {have}; {remedy}")
+        raise QuestionUnsuited(f"{longest} choices in one prompt, but {have}; {remedy}")
     texts = [template.render(question, choices) for choices in choice_lists]
     question_ids, *whole_ids = tokenizer.encode([template.prefix(question), *texts])
     shared = shared_length([question_ids, *whole_ids])

@@ -140,7 +140,8 @@ def adapters(*names):
         cells = []
         for dtype in TOLERANCE:
             try:
-                found = list(check(ADAPTERS / f"{name}.py", dtype, V1))
+                everything = check(ADAPTERS / f"{name}.py", dtype, V1)
+                found = [one for one in everything if one[2] is not None]
                 errors = [
                     far for _, kind, far, text in found if kind in ("logits", "ends") and not text
                 ]

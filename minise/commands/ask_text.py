@@ -173,10 +173,13 @@ def shown_prompts(results: Sequence[MethodResult]) -> list[str]:
 def cost(result: MethodResult, engine: str) -> list[str]:
     """What was run, and how many tokens it took."""
     K = len(result.question.choices)
-    tokens = result.tokens
-    if len(result.texts) == 1:
+    tokens = result.counts.tokens
+    if result.counts.prompts == 1:
         return [f"cost: 1 prompt with all {K} choices, {tokens['separate']:,} tokens"]
-    run = f"{len(result.texts):,} prompts"
+    run = f"{result.counts.prompts:,} prompts"
+    earlier = result.counts.prompts - len(result.texts)
+    if earlier:
+        run += f", {earlier:,} of them in earlier rounds"
     if isinstance(result.method, SelfEnsemble) and result.method.grouping is random_partitions:
         drawn = "1 trial" if result.trials == 1 else f"{result.trials} trials"
         groups = f"one group with all {K} choices"

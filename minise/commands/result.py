@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from minise.engines import token_counts
+from minise.commands.counted import Counts
 from minise.method import Answer, Method
 from minise.prompts import Prompts
 from minise.question import Question
@@ -13,7 +13,8 @@ from minise.question import Question
 
 @dataclass(frozen=True, eq=False)
 class MethodResult:
-    """What a method answered, and what it was asked. texts: of the prompts."""
+    """What a method answered, and what it was asked. texts: of the prompts. counts: of all prompts,
+    those that the method asked before these, too."""
 
     name: str
     method: Method
@@ -21,6 +22,7 @@ class MethodResult:
     answer: Answer
     prompts: Prompts
     texts: list[str]
+    counts: Counts
 
     @property
     def choice(self) -> str:
@@ -47,11 +49,6 @@ class MethodResult:
             errors.append(error)
         return errors
 
-    @property
-    def tokens(self) -> dict[str, int]:
-        """How many the prompts have by separate prompts, packed, and as a tree."""
-        return token_counts(self.prompts.prefix, self.prompts.branches)
-
 
 def standard_error(answer: Answer, choice: int) -> float | None:
     """That of a choice's score, over the prompts that list it; None where the score is not their
@@ -71,5 +68,5 @@ def few_on_labels(share: float | None) -> str:
     """A warning where the labels have less than half of the probability; none else."""
     if share is None or share >= 0.5:
         return ""
-    remedy = "try another --template (that of a chat model is chat)"
+    remedy = "try --template mmlu or paren, or chat if the weights have a chat template"
     return f"only {share:.0%} of the probability is on the labels; {remedy}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from minise.errors import InputError, quote
 if TYPE_CHECKING:
     from minise.engines import NamedEngine
 
+CLONE = Path(__file__).parents[2]  # or, where a wheel is installed, the folder of all packages
+
 
 def load_extra(module: str, extra: str = "eval") -> Any:
     """A module that an optional extra installs. Raises InputError that names the extra."""
@@ -20,7 +23,9 @@ def load_extra(module: str, extra: str = "eval") -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         how = ""
-        if extra:  # of a clone, as the README says: minise is on no index
+        if extra:
+            how = f"; pip install 'minise[{extra}]'"
+        if extra and CLONE.joinpath("install.py").is_file():
             how = f"; in the clone: python3 install.py {extra}, or pip install -e '.[{extra}]'"
         raise InputError(f"this needs {error.name}, which is not installed{how}") from None
 
@@ -33,6 +38,8 @@ def find_object(where: str) -> Any:
     if not source or not name:
         raise InputError(f"{quote(where)} names no object; write FILE.py:NAME")
     if not source.endswith(".py"):
+        if not all(part.isidentifier() for part in source.split(".")):
+            raise InputError(f"{quote(where)} names no module; write FILE.py:NAME")
         module = load_extra(source, extra="")
     elif os.path.isfile(source):
         module = ModuleType(f"minise_plugin_{os.path.basename(source)[:-3]}")
@@ -48,11 +55,19 @@ def find_object(where: str) -> Any:
     return getattr(module, name)
 
 
+def find_function(where: str) -> Any:
+    """As `find_object`. Raises InputError also for what cannot be called."""
+    found = find_object(where)
+    if not callable(found):
+        raise InputError(f"{quote(where)} is no function; name one")
+    return found
+
+
 def find_engine(engine: str) -> NamedEngine:
     """The engine of this name: one of minise/engines.py, or the function that "FILE.py:NAME" names.
     Raises InputError for what is neither."""
     from minise.engines import NamedEngine, engine_named  # which imports torch
 
     if ":" in engine:
-        return NamedEngine(engine, find_object(engine))
+        return NamedEngine(engine, find_function(engine))
     return engine_named(engine)

@@ -308,7 +308,8 @@ def written(path: Path, count: int) -> Path:
 
 
 def without_seconds(path: Path) -> bytes:
-    return re.sub(rb'"seconds": [^,}]+', b"", path.read_bytes())
+    """All but the times, and the sums, which are of the times, too."""
+    return re.sub(rb'"(seconds|sum)": [^,}]+', b"", path.read_bytes())
 
 
 def test_the_command_prints_what_decide_says_from_a_file_and_from_standard_input(
@@ -364,7 +365,7 @@ def test_improbable_labels_are_said_once(
     file = written(tmp_path / "requests.jsonl", 3)
     _, out, said = run(capsys, "decide", file, "--model", llama_folder)
     assert len(out.splitlines()) == 3
-    assert "of the probability is on the labels; try another --template" in said
+    assert "of the probability is on the labels; try --template mmlu" in said
     assert len(said.splitlines()) == 1
 
 
@@ -439,6 +440,37 @@ def test_answers_to_other_requests_or_asked_otherwise_are_refused_and_kept(
     assert_one_line(*run(capsys, *asked), ["answers.jsonl, line 1", "has no key"])
 
 
+def test_an_answer_that_was_changed_or_moved_to_another_line_is_noticed(
+    capsys: Capture, llama_folder: Path, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "requests.jsonl", 3)
+    output = tmp_path / "answers.jsonl"
+    asked = ("decide", file, "--model", llama_folder, "-o", output)
+    assert run(capsys, *asked)[0] == 0
+    whole = output.read_bytes()
+    first, second, third = (json.loads(line) for line in whole.splitlines())
+
+    def assert_noticed(place: int, *lines: Any) -> None:
+        changed = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        output.write_bytes(changed)
+        assert_one_line(
+            *run(capsys, *asked), [f"answers.jsonl, line {place}", "its sum is another"]
+        )
+        assert output.read_bytes() == changed
+
+    for name in ("answers", "tokens", "seconds"):
+        exchanged = {**first, name: second[name]}, {**second, name: first[name]}
+        if exchanged[0] != first:
+            assert_noticed(1, *exchanged, third)
+    number = json.loads(whole.splitlines()[2])
+    number["answers"]["mood"]["score"] += 1e-9
+    assert_noticed(3, first, second, number)
+    assert_noticed(2, first, {**second, "sum": first["sum"]})
+    output.write_bytes(whole)
+    assert run(capsys, *asked)[0] == 0
+    assert output.read_bytes() == whole
+
+
 def asking(**about: Any) -> str:
     """A request with the one question "a", of these fields."""
     return json.dumps({"state": "s", "questions": {"a": {"instructions": "Is it?", **about}}})
@@ -483,7 +515,10 @@ def test_other_refusals_are_one_line(capsys: Capture, tmp_path: Path, request_fi
     two = written(tmp_path / "two.jsonl", 2)
     two.write_text(two.read_text() + '{"state": 1}\n')
     assert_one_line(*run(capsys, "decide", two), ["two.jsonl, line 3", "has no questions"])
-    for method, words in (("best", '"best"'), ("", '""'), ("standard,presence", "give one")):
+    for method, words in (
+        *(("best", '"best"'), ("", '""'), ("standard,presence", "give one")),
+        ("./mine:Mine", "write FILE.py:NAME"),
+    ):
         assert_one_line(*run(capsys, "decide", request_file, "--method", method), [words])
     verify = ("verify", "--decisions", request_file)
     assert_one_line(*run(capsys, *verify, "--question", "q", "--choice", "a", "--choice", "b"), [])

@@ -20,15 +20,18 @@ sys.path[:0] = [str(VECTORS), str(ADAPTERS)]
 
 import make_vectors  # noqa: E402
 import measure  # noqa: E402
-from check_vectors import TOLERANCE, check, read  # noqa: E402
+from check_vectors import NAMES, TOLERANCE, check, read  # noqa: E402
 
 ROWS = len(list(V1.glob("*/*.safetensors"))) - len(make_vectors.MODELS)
 
 
 def results(adapter: Path | str, dtype: str) -> dict[str, tuple[float, str]]:
     """By row and kind: how far off, and what is said."""
-    found = check(ADAPTERS / adapter, dtype, V1)
-    return {f"{row} {kind}": (far, text) for row, kind, far, text in found}
+    found = {}
+    for row, kind, far, text in check(ADAPTERS / adapter, dtype, V1):
+        if far is not None:  # it was run, and answered
+            found[f"{row} {kind}"] = (far, text)
+    return found
 
 
 def said(adapter: Path | str, dtype: str) -> dict[str, str]:
@@ -162,9 +165,95 @@ def test_the_command_says_what_is_wrong_and_its_status_is_1(tmp_path: Path) -> N
     assert done.returncode == 1, done.stderr
     assert "FAIL llama/tree " in done.stdout
     assert "read as one text (12 of 27, first 15)" in done.stdout
-    assert done.stdout.endswith("0 pass, 54 FAIL\n")
+    assert done.stdout.endswith("0 pass, 54 FAIL, 0 not run\n")
     right = [sys.executable, VECTORS / "check_vectors.py", ADAPTERS / "numpy_packed.py", "float32"]
     assert subprocess.run(right, capture_output=True).returncode == 0
+
+
+def run_program(adapter: Path, content: str) -> tuple[int, list[str], str]:
+    """Its status, its last lines, and what it says on stderr, for one model in float32."""
+    adapter.write_text(content)
+    done = subprocess.run(
+        [sys.executable, VECTORS / "check_vectors.py", adapter, "float32", V1 / "llama"],
+        env={**os.environ, "PYTHONPATH": str(ADAPTERS)},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+RIGHT = (
+    "import numpy_packed\n"
+    "def logits(weights, config, tokens, positions, mask_in_window, dtype{more}):\n"
+    "    {first}\n"
+    "    return numpy_packed.logits(weights, config, tokens, positions, mask_in_window, dtype)\n"
+)
+
+
+def test_an_adapter_cannot_change_by_what_it_is_judged(tmp_path: Path) -> None:
+    """It gets copies: reading the row before each end is found, though `ends` says so, too."""
+    content = RIGHT.format(more=", ends", first="ends -= 1").rstrip() + "[ends]\n"
+    content = content.replace("def logits", "def ends")
+    status, lines, _ = run_program(tmp_path / "one_before.py", content)
+    assert (status, lines[-1]) == (1, "0 pass, 9 FAIL, 0 not run")
+    content = RIGHT.format(more=", ends, real", first="ends -= 1; real[:] = False")
+    status, lines, _ = run_program(tmp_path / "right.py", content)
+    assert (status, lines[-1]) == (0, "9 pass, 0 FAIL, 0 not run")
+
+
+@pytest.mark.parametrize("parameter", ["postions", "cu_seqlen=None", "mask_=3", "*row", "**row"])
+def test_a_parameter_that_is_not_known_is_named(tmp_path: Path, parameter: str) -> None:
+    """Misspelt, it would leave its function out of every row."""
+    content = RIGHT.format(more=f", {parameter}", first="")
+    content += "def ends(tokens):\n    return None\n"
+    status, lines, said = run_program(tmp_path / "adapter.py", content)
+    assert (status, lines) == (1, [])
+    assert said.startswith(f"logits: {parameter} is not known; a parameter is one of tokens, ")
+
+
+def test_a_parameter_with_a_default_is_given_where_the_row_has_it(tmp_path: Path) -> None:
+    first = "assert (cu_seqlens is not None) == (tokens.tolist() in WITH)"
+    content = RIGHT.format(more=", cu_seqlens=None", first=first)
+    rows = [read(path)[0] for path in sorted((V1 / "llama").glob("*.safetensors"))]
+    tokens = [row["row.tokens"].tolist() for row in rows if "row.cu_seqlens" in row]
+    content = f"WITH = {tokens}\n" + content
+    assert len(tokens) == 7
+    status, lines, said = run_program(tmp_path / "adapter.py", content)
+    assert (status, lines[-1]) == (0, "9 pass, 0 FAIL, 0 not run"), said
+
+
+def test_what_was_not_run_is_counted_with_its_reason(tmp_path: Path) -> None:
+    content = RIGHT.format(more=", cu_seqlens", first="if len(tokens) > 30: return None")
+    status, lines, _ = run_program(tmp_path / "adapter.py", content)
+    assert status == 0
+    assert "not run: logits of 2 rows, the row has no cu_seqlens" in lines
+    none = [line for line in lines if line.endswith("rows, the adapter answers None")]
+    assert len(none) == 1
+    count = int(none[0].split()[4])
+    assert 0 < count < 7
+    assert lines[-1] == f"{7 - count} pass, 0 FAIL, {2 + count} not run"
+
+
+def test_a_function_that_answers_nothing_is_no_pass(tmp_path: Path) -> None:
+    """Not even beside one that is right."""
+    for content in ("", RIGHT.format(more="", first="")):
+        content += "def ends(tokens):\n    return None\n"
+        status, lines, said = run_program(tmp_path / "adapter.py", content)
+        assert status == 1
+        assert "not run: ends of 9 rows, the adapter answers None" in lines
+        assert said == "nothing is known of ends: no row was answered\n"
+    status, _, said = run_program(tmp_path / "adapter.py", "def logit(tokens):\n    return 0\n")
+    assert status == 1
+    assert "the adapter has none of logits, ends" in said
+
+
+def test_every_name_that_a_function_may_ask_for_is_in_a_row_or_of_the_model() -> None:
+    found = {"weights", "config", "folder", "dtype"}
+    for path in V1.glob("*/*.safetensors"):
+        found |= {name[4:] for name in read(path)[0] if name.startswith("row.")}
+    assert set(NAMES) == found
+    page = (ROOT / "docs/vectors.md").read_text("utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in page] == []
 
 
 # ---- other libraries, each where it is installed ------------------------------------------------

@@ -89,7 +89,8 @@ def append_answers(
     with open_lines(path, '{"key": "') as file, bar:
         found = warned(answers(lm, method, requests, options.seed, len(done)))
         for key, answer in zip(keys[len(done) :], found, strict=True):
-            append_line(file, {"key": key, **answer})
+            line = {"key": key, **answer}
+            append_line(file, {**line, "sum": hash_of([line])})
             bar.update()
 
 
@@ -103,7 +104,13 @@ def how_asked(options: Options, lm: LanguageModel, method: Method) -> str:
 
 
 def key_of_line(line: Any) -> Any:
-    check_fields(line, ("key", "answers", "tokens", "seconds"), ())
+    """The key of a line whose sum is right: no answer in it was changed, or is another line's."""
+    from minise.lab.evaluation.request import hash_of
+
+    check_fields(line, ("key", "answers", "tokens", "seconds", "sum"), ())
+    written = {name: value for name, value in line.items() if name != "sum"}
+    if hash_of([written]) != line["sum"]:
+        raise InputError("is not what was written: its sum is another")
     return line["key"]
 
 

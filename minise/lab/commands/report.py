@@ -9,7 +9,7 @@ example: minise report runs/llama runs/qwen -o runs/both
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from minise.commands.options import Option
 from minise.lab.files import make_folder, write_file
@@ -23,6 +23,9 @@ class Options:
     method: Annotated[
         tuple[str, ...], Option("a fitted method of your own, whose file is run", "FILE.py:NAME")
     ] = ()
+    format: Annotated[
+        Literal["markdown", "latex"], Option("of the tables; latex: for a paper, in report.tex")
+    ] = "markdown"
 
 
 def run(options: Options) -> int:
@@ -35,10 +38,16 @@ def run(options: Options) -> int:
     folder = options.output or options.folders[0]
     make_folder(folder)
     width = shutil.get_terminal_size((100, 24)).columns
-    print(tables.report(runs, found, width))
+    if options.format == "latex":
+        text = tables.latex(runs, found)
+        write_file(folder / "report.tex", text)
+        print(text)
+    else:
+        print(tables.report(runs, found, width))
     page = tables.report(runs, found)
     for path in figures.draw(runs, folder):
         page += f"\n![{path.stem}]({path.name})\n"
     write_file(folder / "report.md", page)
-    print(f"written in {folder}: report.md, its pictures, results.json and samples-*.jsonl")
+    also = "report.tex, " if options.format == "latex" else ""
+    print(f"written in {folder}: report.md, {also}its pictures, results.json and samples-*.jsonl")
     return 0

@@ -19,26 +19,33 @@ from minise.lab.files import write_file
 
 Panels = dict[str, list[Cell]]  # by their titles
 LOOK = {"font.size": 9, "legend.frameon": False, "axes.grid": True, "grid.color": "#e4e4e4"}
-STYLE = ["tableau-colorblind10", LOOK, {"text.parse_math": False}]  # names are text, no formulas
+STYLE = [
+    "tableau-colorblind10",
+    LOOK,
+    {"text.parse_math": False},  # names are text, no formulas
+    {"svg.hashsalt": "minise"},  # else its ids are drawn anew each time
+]
+# A file's format, and what in it would change from run to run.
+FORMATS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 
 def draw(runs: Sequence[Results], folder: Path) -> list[Path]:
-    """Write the pictures of one experiment's runs as PNG files. Their bytes depend on the results
-    and on the version of matplotlib alone."""
+    """Write the pictures of one experiment's runs, each in every one of FORMATS; the paths of the
+    PNG files. Their bytes depend on the results and on the version of matplotlib alone."""
     cells = [cell for cell in cells_of(runs) if cell["accuracy"] is not None]
     paths = []
     for name in EXPERIMENTS.get(runs[0].facts.experiment or "", NO_EXPERIMENT).figures:
         picture = FIGURES[name]
         for part, cells_of_file in grouped(cells, *picture.file).items():
             panels = grouped(cells_of_file, *picture.panel)
-            content = io.BytesIO()
+            title = f"{name}-{part.replace('/', '_')}".rstrip("-")
             with matplotlib.style.context(STYLE):
                 figure = sheet(panels, picture.paint, picture.below, *picture.beside)
-                figure.savefig(content, format="png", dpi=130, metadata={"Software": None})
-            title = f"{name}-{part.replace('/', '_')}".rstrip("-")
-            path = folder / f"{title}.png"
-            write_file(path, content.getvalue())
-            paths.append(path)
+                for form, field in FORMATS.items():
+                    content = io.BytesIO()
+                    figure.savefig(content, format=form, dpi=130, metadata={field: None})
+                    write_file(folder / f"{title}.{form}", content.getvalue())
+            paths.append(folder / f"{title}.png")
     return paths
 
 

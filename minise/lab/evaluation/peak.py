@@ -22,6 +22,8 @@ class Measured:
         self.peak_bytes: int | None = None
 
     def __getattr__(self, name: str) -> Any:
+        if name == "model":  # of a copy that is not filled yet
+            raise AttributeError(name)
         return getattr(self.model, name)
 
     def logits(self, prompts: Prompts) -> list[LabelLogits]:

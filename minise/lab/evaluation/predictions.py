@@ -25,7 +25,9 @@ def write_predictions(folder: Path, run: Run) -> Path:
     """Write the answers of a folder with the texts of their questions; of a shard, its own."""
     i, n = run.shard
     text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")  # what a row lacks is empty
+    # What a row lacks is empty. Its end is "\r\n": the writer quotes a cell for the characters of
+    # that alone, and readers take a lone "\r" in a cell for the end of a row.
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\r\n")
     table.writeheader()
     for task in run.tasks:
         for variant in task.variants:

@@ -1,28 +1,31 @@
-"""What a run will cost, before it is asked: prompts, tokens and seconds, from some questions of
-each method, spread over all that have no answer yet."""
+"""What a run will cost, before it is asked: prompts and tokens of all questions that have no answer
+yet, and seconds, from some of each method, spread over all."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from minise.engines import token_counts
-from minise.errors import InputError, Unsuited, one_line
+from tqdm import tqdm
+
+from minise.commands.counted import ENGINES as COUNTS
+from minise.commands.counted import Counts, counted
+from minise.errors import InputError, QuestionUnsuited, Unsuited, one_line
 from minise.lab.data.asked import Asked
 from minise.lab.evaluation.experiments import Variant
 from minise.lab.evaluation.folder import LEFT_OUT, samples_path
 from minise.lab.evaluation.peak import Measured
-from minise.lab.evaluation.pipeline import answers
+from minise.lab.evaluation.pipeline import Answered, answers
 from minise.lab.evaluation.request import Run
 from minise.lab.evaluation.rows import read_rows
 from minise.lab.methods.writes_first import WritesFirst
 from minise.lm import LocalModel
 from minise.method import Method
-from minise.prompts import LanguageModel, Prompts
+from minise.prompts import LanguageModel, check_prompts
 
-COUNTED = 10  # questions of a method, of which prompts are made
-TIMED = 3  # of which the model is asked: also where it must write before there are prompts
-COUNTS = ("separate", "packed", "tree")
+COUNTED = 10  # questions of a method, of which prompts are made for a server
+TIMED = 3  # of which the model is asked
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,26 @@ class Left:
 
 @dataclass(frozen=True)
 class Price:
-    """tokens: by engine. seconds: None where the model was not asked."""
+    """questions: that the method can ask. tokens: by engine. exact: prompts and tokens are those of
+    all questions; else estimated from some. seconds: estimated; None where the model was not
+    asked."""
 
+    questions: int
     prompts: float
     tokens: dict[str, float]
+    exact: bool
     seconds: float | None
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What the prompts of some questions are. asked: those that can be asked. counts: of their
+    prompts. asks_first: the model itself was asked before there were prompts; then these are the
+    plans up to that question."""
+
+    asked: list[Asked]
+    counts: Counts
+    asks_first: bool
 
 
 def left(lm: LanguageModel, run: Run, folder: Path | None) -> Iterator[Left]:
@@ -78,27 +96,69 @@ def model_for(lm: LanguageModel, variant: Variant, peak: bool) -> LanguageModel:
     return Measured(lm) if peak else lm
 
 
-def priced(one: Left, asks: bool) -> Price:
-    """The price of what one method has left. asks: the model is asked some of it, and timed.
-    Raises InputError for a question that cannot be asked."""
-    made: list[Prompts] = []
-    seconds = None
-    if asks or isinstance(one.method, WritesFirst):
-        few = spread(one.questions, TIMED)
-        next(answers(one.model, one.method, few[:1]))  # a first pass reads the weights
-        began = time.perf_counter()
-        made = [answered.prompts for answered in answers(one.model, one.method, few)]
-        seconds = (time.perf_counter() - began) / len(few) * len(one.questions)
+def priced(one: Left) -> Price:
+    """The price of what one method has left. Prompts and tokens follow from the questions, all of
+    which are planned, unless the model must be asked before there are prompts (texts that it
+    writes, earlier rounds): then some are asked. Seconds are those of some that are asked. Raises
+    InputError for a question that cannot be asked: QuestionUnsuited only if none can."""
+    plans = None
     if not isinstance(one.method, WritesFirst):
-        some = spread(one.questions, COUNTED)
-        made = [one.method.prompts(one.model, asked.question, asked.seed)[1] for asked in some]
-    share = len(one.questions) / len(made)
-    tokens = dict.fromkeys(COUNTS, 0.0)
-    for prompts in made:
-        for engine, number in token_counts(prompts.prefix, prompts.branches).items():
-            tokens[engine] += share * number
-    count = share * sum(len(prompts.branches) for prompts in made)
-    return Price(count, tokens, seconds)
+        plans = planned(one, tqdm(one.questions, desc=one.name, leave=False, disable=None))
+    exact = plans is not None and not plans.asks_first
+    questions: Sequence[Asked] = one.questions
+    if plans is not None and exact:
+        questions = plans.asked
+    found: list[Answered] = []
+    seconds = 0.0
+    for asked in spread(questions, TIMED):
+        if not found:
+            list(suited(one, [asked]))  # a first pass reads the weights
+        began = time.perf_counter()
+        found += suited(one, [asked])
+        seconds += time.perf_counter() - began
+    if not found:
+        raise Unsuited("none of the questions that were tried can be asked")
+    share = len(questions) / len(found)
+    if plans is not None and exact:
+        tokens = {engine: float(number) for engine, number in plans.counts.tokens.items()}
+        return Price(len(questions), plans.counts.prompts, tokens, True, seconds * share)
+    prompts = sum(answered.counts.prompts for answered in found) * share
+    tokens = {}
+    for engine in COUNTS:
+        tokens[engine] = sum(answered.counts.tokens[engine] for answered in found) * share
+    return Price(len(questions), prompts, tokens, False, seconds * share)
+
+
+def suited(one: Left, questions: Sequence[Asked]) -> Iterator[Answered]:
+    """The answers, up to a question that the method cannot ask."""
+    with suppress(QuestionUnsuited):
+        yield from answers(one.model, one.method, questions)
+
+
+def planned(one: Left, questions: Iterable[Asked]) -> Plans:
+    """The prompts of these questions. Raises InputError as `priced`."""
+    asked: list[Asked] = []
+    counts = Counts()
+    unsuited: QuestionUnsuited | None = None
+    for question in questions:
+        inside = Counts()
+        asking = counted(one.model, inside)
+        try:
+            _, prompts = one.method.prompts(asking, question.question, question.seed)
+            check_prompts(one.model, prompts)
+        except QuestionUnsuited as error:
+            unsuited = unsuited or error
+            continue
+        asked.append(question)
+        counts.add(prompts.prefix, prompts.branches)
+        if inside.prompts:
+            counts.prompts += inside.prompts
+            for engine in COUNTS:
+                counts.tokens[engine] += inside.tokens[engine]
+            return Plans(asked, counts, True)
+    if unsuited is not None and not asked:
+        raise unsuited
+    return Plans(asked, counts, False)
 
 
 def spread(questions: Sequence[Asked], count: int) -> Sequence[Asked]:
@@ -114,11 +174,12 @@ def for_a_server(lm: LanguageModel, run: Run, folder: Path) -> str:
         if isinstance(one.method, WritesFirst):
             continue
         try:
-            price = priced(one, asks=False)
+            plans = planned(one, spread(one.questions, COUNTED))
         except InputError:  # said when it is asked
             continue
-        prompts += price.prompts
-        tokens += price.tokens["separate"]
+        share = len(one.questions) / len(plans.asked)
+        prompts += share * plans.counts.prompts
+        tokens += share * plans.counts.tokens["separate"]
     if not prompts:
         return ""
     much = f"about {prompts:,.0f} prompts, of {tokens:,.0f} tokens in all"
@@ -130,20 +191,28 @@ def as_table(lm: LanguageModel, run: Run, folder: Path | None) -> str:
     heads: tuple[str, ...] = ("task", "method", "questions", "prompts", *COUNTS, "seconds")
     rows = [heads]
     prices = []
+    notes = []
     for one in left(lm, run, folder):
         try:
-            price = priced(one, asks=True)
+            price = priced(one)
         except Unsuited as error:
             rows.append((one.task, one.name, LEFT_OUT + one_line(error), *[""] * 5))
             continue
         prices.append(price)
-        rows.append((one.task, one.name, f"{len(one.questions):,}", *numbers(price)))
+        rows.append((one.task, one.name, f"{price.questions:,}", *numbers(price)))
+        missing = len(one.questions) - price.questions
+        if missing:
+            notes.append(
+                f"{one.task}, {one.name}: {missing:,} more cannot be asked, and are left out"
+            )
     if not prices:
         return "nothing is left to ask"
     whole = Price(
-        sum(price.prompts for price in prices),
-        {engine: sum(price.tokens[engine] for price in prices) for engine in COUNTS},
-        sum(price.seconds or 0.0 for price in prices),
+        questions=0,
+        prompts=sum(price.prompts for price in prices),
+        tokens={engine: sum(price.tokens[engine] for price in prices) for engine in COUNTS},
+        exact=all(price.exact for price in prices),
+        seconds=sum(price.seconds or 0.0 for price in prices),
     )
     rows.append(("all", "", "", *numbers(whole)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
@@ -154,9 +223,12 @@ def as_table(lm: LanguageModel, run: Run, folder: Path | None) -> str:
             words.append(text.ljust(width) if column < 2 else text.rjust(width))
         lines.append("  ".join(words).rstrip())
     about = f"Tokens by engine; seconds by {lm.engine}, from {TIMED} questions of each method."
-    return "\n".join([*lines, "", about])
+    if not whole.exact:
+        about += "\n~: estimated from these, for the model is asked before there are prompts."
+    return "\n".join([*lines, *notes, "", about])
 
 
 def numbers(price: Price) -> tuple[str, ...]:
-    counts = [f"{price.tokens[engine]:,.0f}" for engine in COUNTS]
-    return f"{price.prompts:,.0f}", *counts, f"{price.seconds or 0.0:,.1f}"
+    about = "" if price.exact else "~"
+    counts = [f"{about}{price.tokens[engine]:,.0f}" for engine in COUNTS]
+    return f"{about}{price.prompts:,.0f}", *counts, f"{price.seconds or 0.0:,.1f}"

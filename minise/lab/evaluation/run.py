@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from minise.errors import InputError, Unsuited, one_line, quote, shorten
+from minise.errors import InputError, QuestionUnsuited, Unsuited, one_line, quote, shorten
 from minise.lab.data.asked import Asked
 from minise.lab.evaluation.cuts import noted
 from minise.lab.evaluation.folder import LEFT_OUT, opened, reason_path, samples_path, texts_path
@@ -39,7 +39,6 @@ from minise.lab.evaluation.rows import (
 from minise.lab.evaluation.texts import KeptTexts
 from minise.lab.files import read_file, write_file
 from minise.lab.methods.writes_first import Texts, WritesFirst
-from minise.lab.serving import LabelsMissing
 from minise.lm import LocalModel
 from minise.method import Method, ask
 from minise.prompts import LanguageModel
@@ -88,7 +87,7 @@ def try_own(lm: LanguageModel, run: Run, folder: Path) -> None:
     first = {task.name: task.questions[run.shard[0]] for task in run.tasks}
     for one in left(lm, run, folder):
         if ":" in one.text and one.questions[0] == first[one.task]:
-            with suppress(Unsuited, LabelsMissing):  # said when it is its turn
+            with suppress(Unsuited):  # said when it is its turn
                 for answered in answers(one.model, one.method, one.questions[:1]):
                     json.dumps(line_of(saved(answered, run.keep, one.model.engine)))
 
@@ -124,7 +123,7 @@ def append_answers(
                         append_line(file, line_of(answer))
                         done += 1
                         bar.update()
-                except LabelsMissing as error:  # of the next question
+                except QuestionUnsuited as error:  # of the next question
                     append_line(file, asdict(left_out(questions[done], one_line(error))))
                     done += 1
                     bar.update()

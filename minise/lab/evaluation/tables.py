@@ -259,8 +259,7 @@ def points(numbers: dict[str, Any]) -> str:
 def markdown(title: str, frame: pd.DataFrame, width: int | None = None) -> str:
     """A table whose columns line up as plain text, too. The model is left out where it is one; with
     `width` also columns at the right, until it fits."""
-    if "model" in frame and frame.model.nunique() == 1:
-        frame = frame.drop(columns="model")
+    frame = one_model_left_out(frame)
     columns = []  # of each the heading, and the texts below it
     for heading in frame:
         columns.append([clean(str(words)) for words in (heading, *frame[heading])])
@@ -281,12 +280,40 @@ def markdown(title: str, frame: pd.DataFrame, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
+def one_model_left_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table without the column of the model, where it is one."""
+    if "model" in frame and frame.model.nunique() == 1:
+        return frame.drop(columns="model")
+    return frame
+
+
 def clean(words: str) -> str:
     return printable(" ".join(words.split()).replace("|", "\\|"))
 
 
 def report(runs: Sequence[Results], between: Sequence[Any] = (), width: int | None = None) -> str:
     """All tables of one experiment's runs, and how to read them, as Markdown."""
+    frames = frames_of(runs, between)
+    parts = [markdown(title, frame, width) for title, frame in frames.items()]
+    parts.append(prose(how_to_read("\n".join(parts)), width))
+    for name, run in zip(labels(runs), runs, strict=True):
+        parts.append(prose(clean(about(name, run)), width))
+    for run in runs:
+        parts += [prose(clean(warning), width) for warning in run.content["warnings"]]
+    return "\n\n".join(parts) + "\n"
+
+
+def latex(runs: Sequence[Results], between: Sequence[Any] = ()) -> str:
+    """The same tables for a paper, with the package booktabs."""
+    parts = []
+    for title, frame in frames_of(runs, between).items():
+        texts = one_model_left_out(frame).map(lambda words: printable(str(words)))
+        parts.append(texts.to_latex(index=False, escape=True, caption=title))
+    return "\n".join(parts)
+
+
+def frames_of(runs: Sequence[Results], between: Sequence[Any]) -> dict[str, pd.DataFrame]:
+    """The tables of one experiment's runs that have a row, by their titles."""
     cells = cells_of(runs)
     names = labels(runs)
     experiment = EXPERIMENTS.get(runs[0].facts.experiment or "", NO_EXPERIMENT)
@@ -299,13 +326,7 @@ def report(runs: Sequence[Results], between: Sequence[Any] = (), width: int | No
         frames[f"Paired differences, {name}"] = differences(inside)
     frames["Paired differences of runs"] = differences(between)
 
-    parts = [markdown(title, frame, width) for title, frame in frames.items() if len(frame)]
-    parts.append(prose(how_to_read("\n".join(parts)), width))
-    for name, run in zip(names, runs, strict=True):
-        parts.append(prose(clean(about(name, run)), width))
-    for run in runs:
-        parts += [prose(clean(warning), width) for warning in run.content["warnings"]]
-    return "\n\n".join(parts) + "\n"
+    return {title: frame for title, frame in frames.items() if len(frame)}
 
 
 def how_to_read(tables: str) -> str:

@@ -6,7 +6,7 @@ from math import perm
 
 from minise.errors import InputError, check_name, shorten
 from minise.grouping import MOST_GROUPS, Grouping, Groups, random_partitions
-from minise.loading.plugin import find_object
+from minise.loading.plugin import find_function
 
 
 def independent_draws(K: int, m: int, trials: int, seed: int, question_id: str) -> Groups:
@@ -59,6 +59,7 @@ def grouping_named(name: str | Grouping) -> Grouping:
     if not isinstance(name, str):
         return name
     if ":" in name:
-        return find_object(name)
+        grouping: Grouping = find_function(name)
+        return grouping
     check_name("grouping", name, GROUPINGS)
     return GROUPINGS[name]

@@ -4,12 +4,7 @@ or in transformers; Self-Ensemble in other evaluation programs."""
 import sys
 from contextlib import suppress
 
-from minise.errors import InputError, printable
-
-
-class LabelsMissing(InputError):
-    """A server does not give the probability of a label of this question. An evaluation leaves the
-    question out."""
+from minise.errors import printable
 
 
 def say(text: str) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from minise.errors import InputError, quote
+from minise.errors import InputError, QuestionUnsuited, quote
 from minise.lab.data.kinds import OBJECT, TEXT, WHOLE, Kind, list_of, number_from, whole_from
-from minise.lab.serving import LabelsMissing, say
+from minise.lab.serving import say
 from minise.lab.serving.http import KEY, Http, Misread, Refused
 from minise.loading.checkpoint import Elsewhere
 from minise.loading.source import find_folder
@@ -219,7 +219,7 @@ class Server(Http):
             if self.form and self.facts.owner in OWNERS:
                 remedy = f"give server:{self.url}, which is asked for each label by its id"
             words = str(self.refused(f"{what}; {remedy}; read were {read}"))
-            raise LabelsMissing(words)
+            raise QuestionUnsuited(words)
         values: dict[int, float] = {}
         for token in columns:
             value = reply.found[token]
@@ -406,6 +406,11 @@ class ServedModel:
     limits: Limits
     family: str = ""  # a server does not say
     engine: str = "separate"
+
+    @property
+    def writes_chat(self) -> bool:
+        """Whether each prompt is sent as a message, of which the server makes a chat."""
+        return self.server.form == "chat"
 
     def about(self) -> dict[str, str]:
         """What is known of the model, for the record of a run."""

@@ -2,7 +2,8 @@
 
 So the engines pack it too, if it reads a mask and position ids. Not all do: packable.py has the
 table of those that are known to. That is the first net. The second are the numbers: the prompts of
-a pass are compared with each of them alone, and a model that was wrong once is packed no more.
+a pass are compared with each of them alone, and a model that was wrong once is packed no more. A
+window is applied if the class goes by one, which is tried.
 
 Dimension legend: T tokens, R rows that are read, G prompts, V vocabulary.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from minise.loading.checkpoint import Elsewhere
 from minise.loading.config_json import FULL, SLIDING
 from minise.loading.plugin import find_engine, load_extra
 from minise.loading.source import find_folder, instead, read_json, weight_files
+from minise.memory import is_out_of_memory
 from minise.tokenizer import Tokenizer
 
 PACKED = ("tree", "packed")  # engines that promise the numbers of separate prompts
@@ -64,7 +66,8 @@ def load(asked: Elsewhere) -> TransformersModel:
     model = load_weights(library, asked, folder, commit)
     config = model.config.get_text_config()
     name = f"transformers:{asked.source}"
-    packing = PackedSoFar(name)
+    decoder = TransformersDecoder(model)
+    packing = PackedSoFar(name, window=decoder.stated_window)
     why = unknown_part(model)
     if why is not None:
         is_packed = named_engine.name in PACKED
@@ -78,7 +81,7 @@ def load(asked: Elsewhere) -> TransformersModel:
             config.vocab_size,
             getattr(config, "max_position_embeddings", None) or NO_LIMIT,
         ),
-        decoder=TransformersDecoder(model),
+        decoder=decoder,
         tokenizer=tokenizer,
         named_engine=named_engine,
         revision=commit,
@@ -138,6 +141,8 @@ def load_weights(library: Any, asked: Elsewhere, folder: Path, commit: str | Non
             use_safetensors=True,
         )
         model.to(device).eval().requires_grad_(False)
+        if model.dtype == torch.float64:  # for which torch has no grouped product
+            model.set_experts_implementation("eager")
     except Exception as error:  # of many kinds
         remedy = "install that package" if isinstance(error, ImportError) else "take another model"
         raise InputError(f"{source}: not for transformers ({one_line(error)}); {remedy}") from None
@@ -166,11 +171,10 @@ class TransformersDecoder:
         self.model = model
         self.config = model.config.get_text_config()
         kinds = getattr(self.config, "layer_types", None) or []
-        window = getattr(self.config, "sliding_window", None)
-        if kinds and SLIDING not in kinds:
-            window = None
-        self.window: int | None = window
-        self.mask_by_kind = bool(kinds) and window is not None
+        # What config.json says, and what the class goes by.
+        self.stated_window: int | None = getattr(self.config, "sliding_window", None)
+        self.window: int | None = self.stated_window if reads_window(model) else None
+        self.mask_by_kind = bool(kinds) and self.window is not None
         # Most classes can leave out the logits that nobody reads.
         self.keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -204,15 +208,20 @@ class TransformersDecoder:
             arguments["attention_mask"] = self.library_mask(positions, mask)
         if rows is not None and self.keeps:
             arguments["logits_to_keep"] = rows.to(self.device)
+        logits = run_alone(self.model, arguments) if alone else self.run_packed(arguments)
+        if rows is not None and not self.keeps:
+            logits = logits[rows.to(self.device)]
+        return logits
+
+    def run_packed(self, arguments: Mapping[str, Any]) -> Tensor:
+        """Logits of a sequence with our mask. Raises Unsuited where the library refuses it."""
         try:
             logits: Tensor = self.model(**arguments, use_cache=False).logits[0]
         except Exception as error:  # of many kinds
-            if alone:
+            if is_out_of_memory(error):
                 raise
             what = f"{self.config.model_type} refuses this mask in transformers"
             raise Unsuited(f"{what} ({one_line(error)}); use the engine separate") from None
-        if rows is not None and not self.keeps:
-            logits = logits[rows.to(self.device)]
         return logits
 
     def library_mask(self, positions: Tensor, mask: Tensor) -> Tensor | dict[str, Tensor]:
@@ -236,6 +245,39 @@ class TransformersDecoder:
         return hidden
 
 
+@torch.inference_mode()
+def reads_window(model: Any) -> bool:
+    """Whether the logits of a model depend on the `sliding_window` of its config. Many classes
+    carry one in config.json and do not read it (LlamaForCausalLM): there a window in the mask would
+    be ours alone. So it is tried: with a window of one token a token sees only itself."""
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if window is None:
+        return False
+    tokens = torch.arange(min(4, config.vocab_size), device=model.device)[None]
+    wide = run_alone(model, {"input_ids": tokens})
+    config.sliding_window = 1
+    try:
+        narrow = run_alone(model, {"input_ids": tokens})
+    finally:
+        config.sliding_window = window
+    return not torch.equal(wide, narrow)
+
+
+def run_alone(model: Any, arguments: Mapping[str, Any]) -> Tensor:
+    """Logits (T, V), or of the rows that are kept, of one prompt as the library runs it. Raises
+    InputError where it does not run in this dtype, or at all."""
+    try:
+        logits: Tensor = model(**arguments, use_cache=False).logits[0]
+    except Exception as error:  # of many kinds
+        if is_out_of_memory(error):
+            raise
+        what = f"{model.config.model_type} does not run in {model.dtype} on {model.device.type}"
+        why = f"{what} in transformers ({one_line(error)})"
+        raise InputError(f"{why}; name another --dtype, or take another model") from None
+    return logits
+
+
 def is_one_prompt(positions: Tensor, mask: Tensor) -> bool:
     """Whether these are the positions and the mask of one prompt alone."""
     T = len(positions)
@@ -245,11 +287,13 @@ def is_one_prompt(positions: Tensor, mask: Tensor) -> bool:
 @dataclass
 class PackedSoFar:
     """Which passes of a model were found right. tokens: of the longest. longest_prompt: tokens of
-    the longest prompt in any. given_up: it was wrong once, or has a part that is not known."""
+    the longest prompt in any. window: what config.json says, whether the class reads it or not.
+    given_up: it was wrong once, or has a part that is not known."""
 
     name: str
     tokens: int = 0
     longest_prompt: int = 0
+    window: int | None = None
     given_up: bool = False
     said: bool = False
 
@@ -261,9 +305,18 @@ class PackedSoFar:
             say(f"{self.name} is asked by separate prompts, because {why}")
 
     def is_longer(self, layout: Layout) -> bool:
-        """Whether a pass, or its longest prompt, is much longer than any that was right."""
-        is_longer_pass = len(layout.tokens) > LONGER * self.tokens
-        return is_longer_pass or longest_prompt(layout) > LONGER * self.longest_prompt
+        """Whether a pass, its longest prompt, or what of that is beyond the window, is much longer
+        than any that was right: prompts within a window do not vouch for the first beyond it."""
+        longest = longest_prompt(layout)
+        return (
+            len(layout.tokens) > LONGER * self.tokens
+            or longest > LONGER * self.longest_prompt
+            or self.beyond_window(longest) > LONGER * self.beyond_window(self.longest_prompt)
+        )
+
+    def beyond_window(self, tokens: int) -> int:
+        """How many tokens the last one of a prompt cannot see."""
+        return 0 if self.window is None else max(0, tokens - self.window)
 
     def was_right(self, layout: Layout) -> None:
         self.tokens = max(self.tokens, len(layout.tokens))

@@ -51,6 +51,9 @@ def chat_text(lm: LanguageModel, messages: Sequence[dict[str, str]]) -> str:
     """The messages, {"role": "user", "content": "..."}, as the checkpoint's chat template writes
     them, up to where the model answers. Raises InputError for a checkpoint without a template, and
     for one that fails, refuses these messages, or takes too much time or memory."""
+    if getattr(lm, "writes_chat", False):
+        about = "the server itself makes a chat of each prompt; leave --template chat out"
+        raise Unsuited(f"{lm.name}: {about}")
     template = chat_template(lm)
     if template is None:
         raise Unsuited(f"{lm.name}: has no chat template, so it is no chat model; ask it plainly")

@@ -157,7 +157,11 @@ def test_the_stated_number_of_lines_of_the_core_is_right() -> None:
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     top = "minise|tests|tools|docs|weights"
-    named = [ROOT / name for name in re.findall(rf"`((?:{top})/[\w./-]+)`", text)]
+    named: list[Path] = []
+    for code in code_of(text):
+        for name in re.findall(rf"(?<![\w./:-])((?:{top})/[\w./*{{}},$-]+)", code):
+            if not re.search("[*{$]", name):  # a pattern
+                named.append(ROOT / name.rstrip(".,}"))
     named += [
         page.parent / name for name in re.findall(r"\]\((?!https?:|live\.html)([^)#]+)", text)
     ]
@@ -169,12 +173,21 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
         named += [ROOT / "minise" / name for name in rows]
     assert named or page.name == "api.md"
     for path in named:
-        assert path.exists(), path
+        if path != ROOT / "minise/self_ensemble":  # a task's name of inspect_ai
+            assert path.exists(), path
+
+
+def code_of(text: str) -> list[str]:
+    """All code of a page: its blocks, and what stands between backticks outside of them."""
+    block = r"^```.*?^```"
+    outside = re.sub(block, "", text, flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(block, text, flags=re.MULTILINE | re.DOTALL)
+    return [*blocks, *re.findall(r"`[^`]+`", outside)]
 
 
 def test_every_command_that_a_page_names_can_be_parsed() -> None:
     """Options and their values are checked by the parser itself, as a shell would pass them."""
-    names = "ask|explain|verify|eval|report"
+    names = "ask|explain|verify|eval|report|check|decide"
     commands = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

@@ -8,12 +8,16 @@ import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from minise import SelfEnsemble, Standard, load
 from minise.commands.cli import main
+from minise.engines import token_counts
 from minise.lab.data.datasets import DATASETS
 from minise.lab.data.miniature import WORLDS
+from minise.lab.data.tasks import Selection, load_tasks
 from minise.lab.evaluation.experiments import EXPERIMENTS
 from minise.lab.methods.registry import METHODS
 from tests.lab.evaluation.conftest import lines
@@ -255,6 +259,22 @@ def test_predictions_are_a_table_of_every_run(tmp_path: Path, capsys: Capture) -
     assert (shard / "predictions.shard-1-of-2.csv").read_text().count("\n") == 1 + 2
 
 
+def test_a_cell_of_predictions_is_the_text_whatever_characters_it_has(tmp_path: Path) -> None:
+    """A lone carriage return is the end of a row for readers, if its cell is not quoted."""
+    texts = ["a\rb", "a\nb", "a\r\nb", 'a"b', "a,b", "a\tb", "a\x0bb", "a\u2028b", "a;b", " a "]
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    with file.open("w") as lines:
+        for number, text in enumerate(texts):
+            row = {"id": f"{number}{text}", "question": f"Which?{text}", "answer": 0}
+            lines.write(json.dumps({**row, "choices": [f"A{text}z", "B"]}) + "\n")
+    assert run(f"eval --task {file} --method standard -o {folder}") == 0
+    with (folder / "predictions.csv").open(newline="", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    assert [row["id"] for row in rows] == [f"{number}{text}" for number, text in enumerate(texts)]
+    assert [row["question"] for row in rows] == [f"Which?{text}" for text in texts]
+    assert [row["answer"] for row in rows] == [f"A{text}z" for text in texts]
+
+
 def test_what_has_no_prediction_has_a_row_that_says_why(tmp_path: Path) -> None:
     """A question that a server did not answer, what is made from its answer, a method."""
     file, folder = tmp_path / "mine.csv", tmp_path / "run"
@@ -284,6 +304,56 @@ def test_what_has_no_prediction_has_a_row_that_says_why(tmp_path: Path) -> None:
         assert wanted == {reason != ""}
 
 
+@pytest.mark.parametrize("place", [0, 4, 17, 19])
+def test_a_question_with_more_choices_than_labels_is_left_out_and_the_others_are_answered(
+    tmp_path: Path, capsys: Capture, place: int
+) -> None:
+    """Wherever it stands, and in one go or in two. The answers are those of a run without it."""
+    questions = [
+        {"id": f"q{n}", "question": f"Which {n}?", "choices": ["a", "b"]} for n in range(20)
+    ]
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    words = f"eval --task {file} --method standard,self-ensemble --group-size 2 --trials 2 -o"
+
+    def write(questions: list[dict[str, Any]]) -> None:
+        file.write_text("".join(json.dumps({**one, "answer": 0}) + "\n" for one in questions))
+
+    write([one for one in questions if one["id"] != f"q{place}"])
+    assert run(words, str(tmp_path / "without")) == 0
+    expected = read_answers(tmp_path / "without/samples-mine-standard.jsonl")
+    questions[place]["choices"] = [f"c{n}" for n in range(30)]
+    write(questions)
+    capsys.readouterr()
+    for _ in range(2):  # the second time nothing is asked
+        assert run(words, str(folder)) == 0
+        about = f'mine, standard: 1 of 20 questions are left out ("q{place}"): 30 choices in one'
+        assert about in capsys.readouterr().err
+        assert about in (folder / "report.md").read_text()
+        path = folder / "samples-mine-standard.jsonl"
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [row["id"] for row in found if "left_out" in row] == [f"q{place}"]
+        rows = [row for row in found if "left_out" not in row]
+        assert [row["id"] for row in found] == [one["id"] for one in questions]
+        for row, answer in zip(rows, expected, strict=True):
+            assert row["scores"] == pytest.approx(answer.scores, abs=1e-5)
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[: place + 1]))
+    assert len(read_answers(folder / "samples-mine-self-ensemble.jsonl")) == 20
+
+
+def test_a_method_that_can_ask_no_question_at_all_has_no_row_of_results(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    many = {"choices": [f"c{n}" for n in range(30)], "answer": 0}
+    asked = [{"id": str(n), "question": f"Which {n}?", **many} for n in range(3)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in asked))
+    words = f"eval --task {file} --method standard,self-ensemble --group-size 2 --trials 1 -o"
+    assert run(words, str(folder)) == 0
+    assert "mine, standard: 3 of 3 questions are left out" in capsys.readouterr().err
+    results = json.loads((folder / "results.json").read_text())["results"]
+    assert list(results["mine"]) == ["self-ensemble"]
+
+
 def test_the_error_of_a_line_is_the_standard_error_of_its_score(tmp_path: Path) -> None:
     words = f"{SMALL} self-ensemble(trials=4) --group-size 2 --keep-groups -o"
     assert run(words, str(tmp_path)) == 0
@@ -294,6 +364,77 @@ def test_the_error_of_a_line_is_the_standard_error_of_its_score(tmp_path: Path) 
                 values.append(group.probabilities[group.choices.index(row.prediction)])
         assert statistics.mean(values) == pytest.approx(row.scores[row.prediction])
         assert row.error == pytest.approx(statistics.stdev(values) / 2)
+
+
+ROUNDS = """
+from minise import SelfEnsemble, Standard, ask, branch_logits
+
+class Rounds(Standard):
+    name = "rounds"
+
+    def prompts(self, lm, question, seed=0):
+        ask(lm, SelfEnsemble(group_size=2, trials=2), question, seed)  # 2 x 2 prompts
+        ids = lm.tokenizer.encode([question.text])[0]
+        branch_logits(lm, ids, [[5], [6]])  # 2 prompts
+        return super().prompts(lm, question, seed)
+"""
+
+
+def test_what_a_method_asks_of_the_model_is_counted_wherever_it_asks(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """In `prompts`, by the model's `logits` and by branch_logits: the cost of all of it, told
+    before and after, and by `minise ask`."""
+    own, folder = tmp_path / "own.py", tmp_path / "run"
+    own.write_text(ROUNDS)
+    words = f"eval --task miniature --limit 2 --cut-to 4 --method {own}:Rounds"
+    assert run(words, "--price") == 0
+    line = capsys.readouterr().out.splitlines()[1].split()
+    assert line[2:4] == ["2", "~14"]
+    assert run(words, "-o", str(folder)) == 0
+    rows = read_answers(next(folder.glob("samples-*.jsonl")))
+    lm = load("weights/tiny-llama")
+    [task] = load_tasks(["miniature"], Selection(limit=2, cut_to=[4]))
+    for row, question in zip(rows, task.questions, strict=True):
+        _, group = SelfEnsemble(group_size=2, trials=2).prompts(lm, question)
+        _, last = Standard().prompts(lm, question)
+        ids = lm.tokenizer.encode([question.text])[0]
+        expected = len(ids) + 2
+        for prompts in (group, last):
+            expected += token_counts(prompts.prefix, prompts.branches)["tree"]
+        assert row.tokens == expected
+    assert int(line[6].replace("~", "").replace(",", "")) == sum(row.tokens for row in rows)
+    capsys.readouterr()
+    asked = ("--question", "Which?", "--choice", "a", "--choice", "b", "--choice", "c")
+    assert main(["ask", "--method", f"{own}:Rounds", *asked, "--choice", "d"]) == 0
+    assert "cost: 7 prompts, 6 of them in earlier rounds" in capsys.readouterr().out
+
+
+def test_the_price_has_the_prompts_and_tokens_of_all_questions(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Questions of unequal lengths, and one with more choices than standard inference has labels
+    for: the price is what the run then takes."""
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    with file.open("w") as lines:
+        for n in range(23):
+            size = 30 if n == 7 else 2 + n * n % 11
+            row = {"id": str(n), "question": "Why? " * (1 + n % 5), "answer": 0}
+            lines.write(json.dumps({**row, "choices": [f"c{i}" for i in range(size)]}) + "\n")
+    words = f"eval --task {file} --method standard,self-ensemble --trials 2"
+    assert run(words, "--price") == 0
+    out = capsys.readouterr().out
+    assert "mine, standard: 1 more cannot be asked, and are left out" in out
+    told = {line.split()[1]: line.split()[2:] for line in out.splitlines()[1:3]}
+    assert run(words, "-o", str(folder), "--keep-groups") == 0
+    for name, cells in told.items():
+        path = folder / f"samples-mine-{name}.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row for row in rows if "left_out" not in row]
+        tokens = sum(row["tokens"] for row in rows)
+        prompts = sum(len(row["groups"]) for row in rows)
+        found = [int(cells[place].replace(",", "")) for place in (0, 1, 4)]
+        assert found == [len(rows), prompts, tokens], name
 
 
 def test_the_price_is_told_and_nothing_is_asked_or_written(tmp_path: Path, capsys: Capture) -> None:
@@ -312,10 +453,10 @@ def test_the_price_is_told_and_nothing_is_asked_or_written(tmp_path: Path, capsy
     rows = {line.split()[1]: line.split() for line in out[1:4]}
     assert rows["standard"][2:4] == ["3", "3"]
     assert rows["self-ensemble"][2:4] == ["3", "6"]
-    assert rows["cot(max_new_tokens=2)"][2:4] == ["3", "3"]
+    assert rows["cot(max_new_tokens=2)"][2:4] == ["3", "~3"]  # it writes first
     separate, packed, tree = (int(cell) for cell in rows["self-ensemble"][4:7])
     assert separate > packed > tree > 0
-    assert out[4].split()[:2] == ["all", "12"]
+    assert out[4].split()[:2] == ["all", "~12"]
     assert run(words, str(folder)) == 0
     rows = read_answers(folder / "samples-miniature-k4-self-ensemble.jsonl")
     assert sum(row.tokens for row in rows) == tree

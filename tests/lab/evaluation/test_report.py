@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from minise import LocalModel
+from minise.commands.cli import main
 from minise.errors import InputError
 from minise.lab.commands import report
 from minise.lab.data.asked import Asked
@@ -155,6 +156,32 @@ def test_methods_that_need_each_other_are_refused_before_any_is_asked(
 ) -> None:
     with pytest.raises(InputError, match=r"^a.* need each other"):
         chain(asked, **needs)
+
+
+def test_tables_and_pictures_are_made_for_a_paper(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cells of the LaTeX tables are those of report.md; a picture is in three formats."""
+    shutil.copytree(finished, tmp_path / "run")
+    assert main(["report", str(tmp_path / "run"), "--format", "latex"]) == 0
+    text = (tmp_path / "run/report.tex").read_text()
+    assert text in capsys.readouterr().out
+    page = (tmp_path / "run/report.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("|") and "---" not in line]
+    assert text.count("\\begin{tabular}") == text.count("\\toprule") > 1
+    found = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if " & " in line]
+    expected = []
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        expected.append([cell.replace("%", r"\%").replace("_", r"\_") for cell in cells])
+    assert found == expected
+    [picture] = {path.stem for path in (tmp_path / "run").glob("accuracy*.png")}
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF-"}
+    for form, bytes_of_form in begins.items():
+        content = (tmp_path / f"run/{picture}.{form}").read_bytes()
+        assert content.startswith(bytes_of_form)
+        assert main(["report", str(tmp_path / "run")]) == 0
+        assert (tmp_path / f"run/{picture}.{form}").read_bytes() == content
 
 
 def test_a_fit_that_is_unsuited_is_left_out_with_its_reason(

@@ -20,8 +20,10 @@ import torch
 
 from minise import LanguageModel, Prompts, Question, branch_logits, generate, load
 from minise.commands.cli import main
+from minise.commands.result import few_on_labels
 from minise.errors import InputError, Unsuited
 from minise.lab.methods.cloze import Cloze
+from minise.lab.methods.templates import template_named
 from minise.lab.serving import http as serving
 from minise.lab.serving.server import DRAWS
 from minise.method import SelfEnsemble, Standard, ask
@@ -168,6 +170,24 @@ def test_one_of_several_models_is_chosen_by_its_name(
     )
     with pytest.raises(InputError, match=r'has no model "other"; it has /srv/tiny\.gguf, my/lora'):
         load(f"server:{server.url}#other", tokenizer=folder)
+
+
+def test_a_chat_in_a_chat_is_refused_and_the_advice_for_improbable_labels_can_be_followed(
+    pretend: Start, folder: Path
+) -> None:
+    """Where the server makes a chat of each message, --template chat would make two. The templates
+    that are named where labels are improbable can all be asked."""
+    server = pretend("openai")
+    (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    lm = load(f"server:{server.url}/v1/chat/completions", tokenizer=folder)
+    refused = "the server itself makes a chat of each prompt; leave --template chat out"
+    with pytest.raises(Unsuited, match=refused):
+        ask(lm, Standard(template=template_named("chat")), QUESTION)
+    advice = few_on_labels(0.1)
+    plain = re.search(r"try --template (\w+) or (\w+), or chat if the weights have", advice)
+    assert plain is not None
+    for name in plain.groups():
+        Standard(template=template_named(name)).prompts(lm, QUESTION)
 
 
 def test_a_chat_is_asked_where_the_address_says_so(pretend: Start, folder: Path) -> None:

@@ -127,6 +127,7 @@ def test_a_wrong_engine_is_refused_before_a_model_is_loaded(refused, tmp_path: P
     for engine, named in (
         ("plain", "without-positions, FILE.py:NAME"),
         ("no.py:own", "no.py"),
+        ("./mine:own", "write FILE.py:NAME"),
         (f"{mine}:own", "defines no own"),
     ):
         assert named in refused("ask", "--engine", engine, *no_model)
@@ -270,7 +271,7 @@ def test_few_probability_on_the_labels_is_said(text, tmp_path: Path) -> None:
     template = tmp_path / "odd.json"
     template.write_text(json.dumps({"cue": ""}))
     out = text(*Q, "--template", template)
-    said = r"only \d+% of the probability is on the labels; try another --template \(.* is chat\)"
+    said = r"only \d+% of the probability is on the labels; try --template mmlu or paren, or chat"
     assert re.search(said, " ".join(out.split()))
     assert "on the labels" not in text()
 

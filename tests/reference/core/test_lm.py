@@ -94,7 +94,14 @@ def test_what_is_just_allowed_passes(qwen: LocalModel) -> None:
 
 def test_an_engine_that_gives_other_rows_is_refused_by_its_shape(lm: LocalModel) -> None:
     prompts = ([5, 6, 7], [[8], [9, 10]])
-    for wrong in (lambda hidden: hidden[None], lambda hidden: hidden[:1]):
+    wrongs = (
+        lambda hidden: hidden[None],
+        lambda hidden: hidden[:1],
+        lambda hidden: hidden.long(),
+        lambda hidden: hidden.numpy(),
+        lambda hidden: None,
+    )
+    for wrong in wrongs:
         engine = lambda *given, wrong=wrong: wrong(ENGINES["tree"](*given))  # noqa: E731
-        with pytest.raises(InputError, match=r"gives a tensor .*; give \(2, D\)"):
+        with pytest.raises(InputError, match=r"engine own gives .*; give .*\(2, D\)"):
             lm.with_engine(NamedEngine("own", engine)).hidden_at_ends(*prompts)

@@ -365,6 +365,11 @@ def no_facts():
     class Empty:
         device, dtype, logits = "cpu", torch.float32, None
     return Empty(), None
+
+def no_sizes():
+    made, tokenizer = no_facts()
+    made.config = None
+    return made, tokenizer
 """
 
 
@@ -396,6 +401,7 @@ def test_a_function_of_ones_own_makes_the_model(own: str) -> None:
         ("none", {}, "defines no none"),
         ("neither", {}, "what it returns has no name; return a LanguageModel, or a decoder"),
         ("no_facts", {}, "its decoder has no config"),
+        ("no_sizes", {}, "its decoder's config has no model_type"),
         ("pair", {"quantize": "nf4"}, "a function of yours says its weights"),
         ("pair", {"equal_bits": True}, "a function of yours says its weights"),
         ("Uniform", {"engine": "packed"}, "returns no LocalModel"),
@@ -407,3 +413,44 @@ def test_what_is_no_model_of_ones_own_is_refused(
     with pytest.raises(InputError, match=said) as refused:
         minise.load(f"{own}:{name}", **settings)
     assert own in str(refused.value)
+
+
+def test_a_decoder_of_ones_own_whose_values_are_of_another_kind_is_refused_by_what_it_gives(
+    tmp_path: Path,
+) -> None:
+    """Its call gives hidden states (R, D), its `logits` floats (R, V)."""
+    path = tmp_path / "mine.py"
+    wrongs = {
+        "x.flatten()": "a tensor .* of float32",
+        "x[:1]": "a tensor .* of float32",
+        "x[:, 0]": "a tensor .* of float32",
+        "x[None]": "a tensor .* of float32",
+        "x.long()": "a tensor .* of int64",
+        "x.numpy()": "a ndarray, no tensor",
+        "x.tolist()": "a list, no tensor",
+        "None": "a NoneType, no tensor",
+        "(x,)": "a tuple, no tensor",
+    }
+    for in_call, in_logits, gives in [
+        *((wrong, "x", gives) for wrong, gives in wrongs.items()),
+        *(("x", wrong, gives) for wrong, gives in wrongs.items()),
+        ("x", "x[:, :5]", r"a tensor \(2, 5\) of float32"),
+    ]:
+        path.write_text(
+            "import minise\n"
+            f"lm = minise.load({str(WEIGHTS)!r})\n"
+            "class Mine:\n"
+            "    config, device, dtype = lm.config, lm.decoder.device, lm.decoder.dtype\n"
+            "    def __call__(self, *given):\n"
+            "        x = lm.decoder(*given)\n"
+            f"        return {in_call}\n"
+            "    def logits(self, hidden):\n"
+            "        x = lm.decoder.logits(hidden)\n"
+            f"        return {in_logits}\n"
+            "def mine():\n"
+            "    return Mine(), lm.tokenizer\n"
+        )
+        of = "its decoder" if in_logits == "x" else "`logits` of its decoder"
+        with pytest.raises(InputError, match=f"mine.py:mine: {of} gives {gives}; give") as refused:
+            minise.load(f"{path}:mine")
+        assert "\n" not in str(refused.value)
