@@ -23,7 +23,7 @@ READING_ORDER = (
 REFERENCE = ("commands", "public", "verify", "loading", "core")
 LAB = (
     *("commands", "page", "decisions", "evaluation", "serving", "packing", "proof", "recurrent"),
-    *("methods", "writing", "data", "equal_bits", "alone"),  # the last: files directly in the folder
+    *("methods", "writing", "data", "equal_bits", "alone"),  # the last: files in the folder
 )
 
 

@@ -39,8 +39,8 @@ from minise.lab.recurrent.paths import Paths
 def by_chunks(
     q_THk: Tensor, k_THk: Tensor, v_THv: Tensor, g_THn: Tensor, beta_TH: Tensor | None, paths: Paths
 ) -> Tensor:
-    """What each token reads, (T, H, v): the numbers of `steps.by_steps`. beta: None where nothing is
-    corrected. Memory: H x C x S numbers, and k times as many where decays are of channels."""
+    """What each token reads, (T, H, v): the numbers of `steps.by_steps`. beta: None where nothing
+    is corrected. Memory: H x C x S numbers, k times as many where decays are of channels."""
     q_HTk, k_HTk, v_HTv = q_THk.transpose(0, 1), k_THk.transpose(0, 1), v_THv.transpose(0, 1)
     g_HTn = g_THn.transpose(0, 1).double()
     H, n = g_HTn.shape[0], g_HTn.shape[2]

@@ -1,7 +1,7 @@
 """A short convolution along each token's path: it reads the token, its parent, and so on.
 
 Dimension legend: T tokens in one sequence; N taps; D channels; C rows of a piece. Next to read:
-following.py.
+qwen35.py.
 """
 
 from __future__ import annotations
