@@ -12,6 +12,7 @@ import torch
 
 from minise import InputError, LocalModel, Question, load, packed_loss, record, self_ensemble
 from minise.engines import ENGINES, separate, tree
+from minise.lab.recurrent.definition import Definition
 from minise.lab.recurrent.qwen35 import Qwen35
 from minise.lab.recurrent.qwen35_config import read_hybrid_config
 from minise.layout import causal_mask, pack
@@ -63,6 +64,16 @@ def test_the_numbers_are_those_of_the_library_for_each_prompt(seed: int) -> None
             ids = torch.tensor([prefix + branch])
             expected = model(input_ids=ids, use_cache=False).logits[0, -1]
             assert gap(found[row], expected) < 2e-5 * float(expected.std())
+
+
+@pytest.mark.parametrize("seed", SEEDS[:4])
+def test_the_numbers_are_those_of_the_definition_under_the_mask(lm: LocalModel, seed: int) -> None:
+    assert isinstance(lm.decoder, Qwen35)
+    definition = Definition(TINY, lm.decoder.state_dict())
+    layout = pack(*prompts_of(seed), tree=True)
+    expected = definition.logits(layout.tokens, layout.positions, layout.mask)
+    hidden = lm.decoder(layout.tokens, layout.positions, layout.mask)
+    assert gap(lm.decoder.logits(hidden), expected) < 1e-12 * float(expected.abs().max())
 
 
 def test_a_batch_is_its_sequences(lm: LocalModel) -> None:
