@@ -1,6 +1,7 @@
 """Any causal language model of the transformers library, behind the decoder's three arguments.
 
-So the engines pack it too, if it reads a mask and position ids. Not all do: packable.py has the
+So the engines pack it too, if it reads a mask and position ids; its recurrent layers read along the
+paths of the mask (minise/lab/recurrent/in_transformers.py). Not all do: packable.py has the
 table of those that are known to. That is the first net. The second are the numbers: the prompts of
 a pass are compared with each of them alone, and a model that was wrong once is packed no more.
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,15 @@ from torch import Tensor
 from minise.attention import within
 from minise.engines import ENGINES, Ids, engine_named, separate
 from minise.errors import InputError, Unsuited, one_line, quote
+from minise.lab.recurrent.in_transformers import along, prepare
 from minise.lab.serving import say
-from minise.lab.serving.packable import unknown_part
+from minise.lab.serving.packable import (
+    STATES,
+    WINDOW_IN_FULL,
+    WITHOUT_ATTENTION,
+    is_recurrent,
+    unknown_part,
+)
 from minise.layout import Layout, causal_mask, pack
 from minise.lm import LocalModel, wide
 from minise.loading.checkpoint import Elsewhere
@@ -167,10 +176,14 @@ class TransformersDecoder:
         self.config = model.config.get_text_config()
         kinds = getattr(self.config, "layer_types", None) or []
         window = getattr(self.config, "sliding_window", None)
-        if kinds and SLIDING not in kinds:
+        has_windows = any("sliding" in kind for kind in kinds)
+        if kinds and not has_windows and self.config.model_type not in WINDOW_IN_FULL:
             window = None
         self.window: int | None = window
         self.mask_by_kind = bool(kinds) and window is not None
+        self.recurrent = is_recurrent(model)
+        if self.recurrent:
+            prepare(model)
         # Most classes can leave out the logits that nobody reads.
         self.keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -204,8 +217,10 @@ class TransformersDecoder:
             arguments["attention_mask"] = self.library_mask(positions, mask)
         if rows is not None and self.keeps:
             arguments["logits_to_keep"] = rows.to(self.device)
+        paths = along(self.model, mask) if self.recurrent and not alone else nullcontext()
         try:
-            logits: Tensor = self.model(**arguments, use_cache=False).logits[0]
+            with paths:
+                logits: Tensor = self.model(**arguments, use_cache=False).logits[0]
         except Exception as error:  # of many kinds
             if alone:
                 raise
@@ -215,14 +230,30 @@ class TransformersDecoder:
             logits = logits[rows.to(self.device)]
         return logits
 
-    def library_mask(self, positions: Tensor, mask: Tensor) -> Tensor | dict[str, Tensor]:
-        """The mask in the library's form. By the type of layer where only some have a window."""
+    def library_mask(self, positions: Tensor, mask: Tensor) -> Any:
+        """The mask in the library's form. By the type of layer where only some have a window, or a
+        state."""
+        if self.recurrent:
+            return self.masks_by_kind(positions, mask)
         if self.window is None:
             return self.added_to_scores(mask)
         windowed = self.added_to_scores(within(mask, positions, positions, self.window))
         if not self.mask_by_kind:
             return windowed
         return {FULL: self.added_to_scores(mask), SLIDING: windowed}
+
+    def masks_by_kind(self, positions: Tensor, mask: Tensor) -> dict[str, Tensor | None] | None:
+        """A mask for each type of layer: of scores for attention, None for layers with a state."""
+        if self.config.model_type in WITHOUT_ATTENTION:
+            return None
+        full = windowed = self.added_to_scores(mask)
+        if self.window is not None:
+            windowed = self.added_to_scores(within(mask, positions, positions, self.window))
+        if self.config.model_type in WINDOW_IN_FULL:
+            full = windowed
+        masks: dict[str, Tensor | None] = {FULL: full, "hybrid": full}
+        masks |= {SLIDING: windowed, "hybrid_sliding": windowed}
+        return masks | dict.fromkeys(STATES)
 
     def added_to_scores(self, mask_TT: Tensor) -> Tensor:
         """(1, 1, T, T): 0, or the lowest number. All kernels of the library add it to the scores.
