@@ -26,6 +26,7 @@ from minise.attention import Attend
 from minise.errors import InputError
 from minise.lab.recurrent.chunks import by_chunks
 from minise.lab.recurrent.convolution import convolve
+from minise.lab.recurrent.definition import Definition
 from minise.lab.recurrent.paths import Paths, paths_of
 from minise.lab.recurrent.qwen35_config import (
     LINEAR,
@@ -233,4 +234,4 @@ def in_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-ARCHITECTURE = Architecture(read_hybrid_config, Qwen35, text_tensors)
+ARCHITECTURE = Architecture(read_hybrid_config, Qwen35, text_tensors, Definition)

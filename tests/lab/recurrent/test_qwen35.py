@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import pytest
 import torch
 
 from minise import InputError, LocalModel, Question, load, packed_loss, record, self_ensemble
+from minise.commands.cli import main
 from minise.engines import ENGINES, separate, tree
 from minise.lab.recurrent.definition import Definition
 from minise.lab.recurrent.qwen35 import Qwen35
 from minise.lab.recurrent.qwen35_config import read_hybrid_config
 from minise.layout import causal_mask, pack
+from minise.method import SelfEnsemble
+from minise.prompts import Prompts
 from minise.verify.training import loss_alone
+from minise.verify.verify import verify
 from tests.lab.recurrent.hybrid import (
     TINY,
     load_hybrid,
@@ -238,3 +243,39 @@ def test_what_is_not_implemented_is_refused_in_one_line(what: str, tmp_path: Pat
 def test_equal_bits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not of qwen3_5_text; leave --equal-bits out"):
         load_hybrid(tmp_path, equal_bits=True)
+
+
+def test_verify_holds_it_against_its_definition_and_against_separate_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_hybrid(tmp_path)
+    for dtype in ("float64", "float32", "bfloat16"):
+        words = ["verify", "--model", str(folder), "--dtype", dtype, "--trials", "1"]
+        assert main(words) == 0, capsys.readouterr().out
+        assert "passed" in capsys.readouterr().out
+    assert main(["verify", "--model", str(folder), "--proof"]) == 2
+    assert "a proof knows no layers with a state" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["A_log", "dt_bias", "conv1d.weight", "in_proj_z.weight"])
+def test_verify_finds_a_part_of_a_recurrent_layer_that_is_another(
+    tmp_path: Path, part: str
+) -> None:
+    """Packed still equals separate: only the definition shows it."""
+    lm = load_hybrid(tmp_path)
+    prompts = prompts_to_verify(lm)
+    right = lm.decoder.state_dict()
+    assert isinstance(lm.decoder, Qwen35)
+    lm = dataclasses.replace(lm, definition=lambda _: Definition(TINY, right))
+    assert verify(lm, prompts).passed
+    other = copy.deepcopy(lm.decoder)
+    tensor = other.get_parameter(f"model.layers.1.linear_attn.{part}")
+    tensor.data = tensor.data.flip(0)
+    result = verify(dataclasses.replace(lm, decoder=other), prompts)
+    assert "layer 1" in str(result.failure)
+
+
+def prompts_to_verify(lm: LocalModel) -> Prompts:
+    question = Question("Which is a bird?", ["wren", "a trout", "oak", "quartz"])
+    _, prompts = SelfEnsemble(group_size=2, trials=1).prompts(lm, question)
+    return prompts
