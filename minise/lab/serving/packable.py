@@ -40,7 +40,7 @@ BY_LENGTH = ("dynamic", "longrope")
 # The model_type of config.json.
 MODELS = """
 afmoe apertus apertus1p5_text arcee aria_text axk1 beam biogpt bitnet codegen cohere cohere2
-cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 diffllama dory dots1 ernie4_5 ernie4_5_moe
+cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 diffllama dots1 ernie4_5 ernie4_5_moe
 exaone exaone4 exaone_moe falcon flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text
 gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe
 glm4_moe_lite gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_neox_japanese gpt_oss gptj granite
