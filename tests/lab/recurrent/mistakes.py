@@ -221,7 +221,7 @@ def wrong_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, paths: 
 def planted(row: Row) -> Any:
     """Let the recurrent layers of every Qwen3.5 compute by the masks of a row."""
     with (
-        mock.patch.object(qwen35, "paths_of", lambda _: Wrong(row)),
+        mock.patch.object(qwen35, "paths_of", return_value=Wrong(row)),
         mock.patch.object(qwen35, "convolve", wrong_convolution),
         mock.patch.object(qwen35, "by_chunks", wrong_rule),
     ):
