@@ -1,4 +1,20 @@
-"""One way to solve exercise 11."""
+"""Exercise 11: a state that begins at its parent.
+
+Many models read in most layers not by attention but from a state, which each token changes and
+hands on. In one prompt it comes from the token before. In a packed row the token before may be of
+another branch. Then the state must come from the parent: the last token that the row of the mask
+shows, before the token itself. In a tree the mask is all that such a layer needs to know.
+
+Here a head's state is a matrix. Token t fades it, adds the outer product of its key and its value,
+and reads it at its query: in one prompt
+
+    state[t] = exp(g[t]) * state[t - 1] + outer(k[t], v[t])
+    out[t]   = q[t] @ state[t]
+
+This is Mamba-2's rule, for one head. Before the first token the state is zero.
+
+Dimension legend: T tokens, k and v sizes of a key and a value.
+"""
 
 from __future__ import annotations
 
