@@ -22,8 +22,8 @@ READING_ORDER = (
 # From the top: a room imports the rooms below it. The last is the core.
 REFERENCE = ("commands", "public", "verify", "loading", "core")
 LAB = (
-    *("commands", "page", "decisions", "evaluation", "serving", "packing", "proof", "recurrent"),
-    *("methods", "writing", "data", "equal_bits", "alone"),  # the last: files in the folder
+    *("commands", "page", "decisions", "evaluation", "serving", "packing", "proof", "methods"),
+    *("writing", "data", "recurrent", "equal_bits", "alone"),  # the last: files in the folder
 )
 
 

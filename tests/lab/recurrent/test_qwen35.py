@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from minise import InputError, LocalModel, Question, load, packed_loss, record, self_ensemble
+from minise import (
+    InputError,
+    LocalModel,
+    Question,
+    explain,
+    generate,
+    load,
+    packed_loss,
+    record,
+    self_ensemble,
+)
 from minise.commands.cli import main
 from minise.engines import ENGINES, separate, tree
 from minise.lab.recurrent.definition import Definition
@@ -279,3 +289,10 @@ def prompts_to_verify(lm: LocalModel) -> Prompts:
     question = Question("Which is a bird?", ["wren", "a trout", "oak", "quartz"])
     _, prompts = SelfEnsemble(group_size=2, trials=1).prompts(lm, question)
     return prompts
+
+
+def test_what_it_does_not_do_is_refused_in_one_line(lm: LocalModel, question: Question) -> None:
+    with pytest.raises(InputError, match="a state has them already"):
+        explain(lm, question)
+    with pytest.raises(InputError, match="writes no text here"):
+        generate(lm, [[1, 2, 3]], max_new_tokens=2)
