@@ -23,6 +23,8 @@ LAB = {
     "--quantize nf4": "minise.lab.quantize:pack_layers",
     "--model server:": "minise.lab.serving.server:connect",
     "--model transformers:": "minise.lab.serving.transformers:load",
+    "model_type qwen3_5": "minise.lab.recurrent.qwen35:ARCHITECTURE",
+    "model_type qwen3_5_text": "minise.lab.recurrent.qwen35:ARCHITECTURE",
     "verify --equal-bits": "minise.lab.proof.command:measured",
     "verify --proof": "minise.lab.proof.command:proved",
     "verify --decisions": "minise.lab.commands.decide:prompts_of_file",

@@ -52,7 +52,7 @@ def read_config(raw: Any, where: str = "config.json") -> Config:
     and names the field and its value."""
     if not isinstance(raw, dict):
         raise InputError(f"{where}: holds {type(raw).__name__}, not a JSON object; fetch it again")
-    facts = _Facts(raw, where)
+    facts = Facts(raw, where)
     model_type = facts.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise facts.error("model_type", f"be one of {', '.join(FAMILIES)}, or use transformers:ID")
@@ -100,7 +100,7 @@ def read_config(raw: Any, where: str = "config.json") -> Config:
     )
 
 
-class _Facts:
+class Facts:
     """The fields of a JSON object, and which of them were read. A null counts as missing. Whole
     numbers are from 1 on, others from 0.001 to 1e12: beyond, rotary angles overflow or are the same
     for every token."""
@@ -156,7 +156,7 @@ class _Facts:
                 raise InputError(f"{self.where}: {what}; {how}")
 
 
-def _rope(facts: _Facts) -> tuple[float, RopeScaling]:
+def _rope(facts: Facts) -> tuple[float, RopeScaling]:
     """The base and the scaling of the rotary frequencies. Older files have `rope_scaling` beside
     `rope_theta`, newer ones have all in `rope_parameters`; if a file has both, they must agree."""
     default_theta = facts.number("rope_theta", 10000.0)
@@ -166,7 +166,7 @@ def _rope(facts: _Facts) -> tuple[float, RopeScaling]:
         if not isinstance(rope, dict) or any(isinstance(x, dict | list) for x in rope.values()):
             raise facts.error(name, "be one flat object for all layers, or null")
         if rope:
-            meanings.append(_rope_of(_Facts(rope, f"{facts.where}: {name}"), default_theta))
+            meanings.append(_rope_of(Facts(rope, f"{facts.where}: {name}"), default_theta))
     if not meanings:
         meanings.append((default_theta, RopeScaling()))
     if meanings[0] != meanings[-1]:
@@ -180,7 +180,7 @@ def _rope(facts: _Facts) -> tuple[float, RopeScaling]:
     return theta, scaling
 
 
-def _rope_of(rope: _Facts, default_theta: float) -> tuple[float, RopeScaling]:
+def _rope_of(rope: Facts, default_theta: float) -> tuple[float, RopeScaling]:
     theta = rope.number("rope_theta", default_theta)
     older = rope.get("type")  # the older name
     kind = rope.get("rope_type", older)
@@ -207,7 +207,7 @@ def _rope_of(rope: _Facts, default_theta: float) -> tuple[float, RopeScaling]:
     return theta, scaling
 
 
-def _windows(facts: _Facts, family: Family, layers: int) -> tuple[int | None, ...]:
+def _windows(facts: Facts, family: Family, layers: int) -> tuple[int | None, ...]:
     """The window of each layer, or None. Where "some" layers have one and `use_sliding_window` is
     true, it is those of `layer_types`, or those from `max_window_layers` on."""
     use = facts.flag("use_sliding_window")

@@ -63,13 +63,13 @@ def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
         return watched(real_reader(*given))
 
     def run(
-        tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None
+        tokens: Tensor, positions: Tensor, attend: Attend, *rest: Any, **named: Any
     ) -> Tensor:
         nonlocal by_mask
         if not by_mask:  # an attend of the caller's own
             attend = watched(attend)
         by_mask = False
-        recording.final = real_run(tokens, positions, attend, rows)
+        recording.final = real_run(tokens, positions, attend, *rest, **named)
         return recording.final
 
     def keep(_: Any, inputs: Any, output: Tensor, layer: int) -> None:

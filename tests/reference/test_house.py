@@ -23,7 +23,7 @@ READING_ORDER = (
 REFERENCE = ("commands", "public", "verify", "loading", "core")
 LAB = (
     *("commands", "page", "decisions", "evaluation", "serving", "packing", "proof", "methods"),
-    *("writing", "data", "equal_bits", "alone"),  # the last: files directly in the folder
+    *("writing", "data", "recurrent", "equal_bits", "alone"),  # the last: files in the folder
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from minise.errors import Unsuited
 from minise.lab.page.page import live_page, why_not_live
 from minise.lab.page.recorded import ShownQuestion, recorded_page
+from minise.lab.recurrent.qwen35 import Qwen35
 from minise.lm import LocalModel
 from minise.model import Decoder
 from minise.prompts import LanguageModel
@@ -49,6 +50,9 @@ def explain(
     """
     if not (isinstance(lm, LocalModel) and isinstance(lm.decoder, Decoder)):
         what = f"the page looks into the layers of a model, and those of {lm.name} are not minise's"
+        raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
+    if isinstance(lm.decoder, Qwen35):
+        what = "the page hides lines from the end of a prompt alone, and a state has them already"
         raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
     shown = ShownQuestion(lm, question, group_size, trials, seed)
     why = why_not_live(lm)

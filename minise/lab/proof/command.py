@@ -6,16 +6,20 @@ from dataclasses import asdict
 from typing import Any
 
 from minise.commands.verify import Options, Outcome, prompts_of
+from minise.errors import InputError
 from minise.lab.proof.bits import measure_bits, shapes_of
 from minise.lab.proof.proof import Prover
 from minise.lm import LocalModel
-from minise.loading.checkpoint import read_small
+from minise.loading.checkpoint import OURS, read_small
 from minise.question import Question
 from minise.verify.recording import own_decoder
 
 
 def proved(options: Options, question: Question) -> Outcome:
     small = read_small(options.model, options.revision)
+    if small.architecture is not OURS:
+        what = "a proof knows no layers with a state"
+        raise InputError(f"{options.model}: {what}; run verify without --proof")
     nothing: Any = None  # no weights are read, so there is no decoder
     lm = LocalModel(options.model, small.config, nothing, small.tokenizer)
     proof = Prover(small.config).prove(prompts_of(lm, options, question))

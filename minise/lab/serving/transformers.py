@@ -1,6 +1,7 @@
 """Any causal language model of the transformers library, behind the decoder's three arguments.
 
-So the engines pack it too, if it reads a mask and position ids. Not all do: packable.py has the
+So the engines pack it too, if it reads a mask and position ids; its recurrent layers read along the
+paths of the mask (minise/lab/recurrent/in_transformers.py). Not all do: packable.py has the
 table of those that are known to. That is the first net. The second are the numbers: the prompts of
 a pass are compared with each of them alone, and a model that was wrong once is packed no more. A
 window is applied if the class goes by one, which is tried.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,15 @@ from torch import Tensor
 from minise.attention import within
 from minise.engines import ENGINES, Ids, engine_named, separate
 from minise.errors import InputError, Unsuited, one_line, quote
+from minise.lab.recurrent.in_transformers import along, prepare
 from minise.lab.serving import say
-from minise.lab.serving.packable import unknown_part
+from minise.lab.serving.packable import (
+    STATES,
+    WINDOW_IN_FULL,
+    WITHOUT_ATTENTION,
+    is_recurrent,
+    unknown_part,
+)
 from minise.layout import Layout, causal_mask, pack
 from minise.lm import LocalModel, wide
 from minise.loading.checkpoint import Elsewhere
@@ -175,6 +184,9 @@ class TransformersDecoder:
         self.stated_window: int | None = getattr(self.config, "sliding_window", None)
         self.window: int | None = self.stated_window if reads_window(model) else None
         self.mask_by_kind = bool(kinds) and self.window is not None
+        self.recurrent = is_recurrent(model)
+        if self.recurrent:
+            prepare(model)
         # Most classes can leave out the logits that nobody reads.
         self.keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -208,15 +220,20 @@ class TransformersDecoder:
             arguments["attention_mask"] = self.library_mask(positions, mask)
         if rows is not None and self.keeps:
             arguments["logits_to_keep"] = rows.to(self.device)
-        logits = run_alone(self.model, arguments) if alone else self.run_packed(arguments)
+        if alone:
+            logits = run_alone(self.model, arguments)
+        else:
+            logits = self.run_packed(arguments, mask)
         if rows is not None and not self.keeps:
             logits = logits[rows.to(self.device)]
         return logits
 
-    def run_packed(self, arguments: Mapping[str, Any]) -> Tensor:
+    def run_packed(self, arguments: Mapping[str, Any], mask: Tensor) -> Tensor:
         """Logits of a sequence with our mask. Raises Unsuited where the library refuses it."""
+        paths = along(self.model, mask) if self.recurrent else nullcontext()
         try:
-            logits: Tensor = self.model(**arguments, use_cache=False).logits[0]
+            with paths:
+                logits: Tensor = self.model(**arguments, use_cache=False).logits[0]
         except Exception as error:  # of many kinds
             if is_out_of_memory(error):
                 raise
@@ -224,14 +241,30 @@ class TransformersDecoder:
             raise Unsuited(f"{what} ({one_line(error)}); use the engine separate") from None
         return logits
 
-    def library_mask(self, positions: Tensor, mask: Tensor) -> Tensor | dict[str, Tensor]:
-        """The mask in the library's form. By the type of layer where only some have a window."""
+    def library_mask(self, positions: Tensor, mask: Tensor) -> Any:
+        """The mask in the library's form. By the type of layer where only some have a window, or a
+        state."""
+        if self.recurrent:
+            return self.masks_by_kind(positions, mask)
         if self.window is None:
             return self.added_to_scores(mask)
         windowed = self.added_to_scores(within(mask, positions, positions, self.window))
         if not self.mask_by_kind:
             return windowed
         return {FULL: self.added_to_scores(mask), SLIDING: windowed}
+
+    def masks_by_kind(self, positions: Tensor, mask: Tensor) -> dict[str, Tensor | None] | None:
+        """A mask for each type of layer: of scores for attention, None for layers with a state."""
+        if self.config.model_type in WITHOUT_ATTENTION:
+            return None
+        full = windowed = self.added_to_scores(mask)
+        if self.window is not None:
+            windowed = self.added_to_scores(within(mask, positions, positions, self.window))
+        if self.config.model_type in WINDOW_IN_FULL:
+            full = windowed
+        masks: dict[str, Tensor | None] = {FULL: full, "hybrid": full}
+        masks |= {SLIDING: windowed, "hybrid_sliding": windowed}
+        return masks | dict.fromkeys(STATES)
 
     def added_to_scores(self, mask_TT: Tensor) -> Tensor:
         """(1, 1, T, T): 0, or the lowest number. All kernels of the library add it to the scores.
