@@ -152,13 +152,16 @@ def replaced(ids: Tensor) -> Tensor:
 
 def bits_vary(model: Model, packed: Packed) -> bool:
     """Whether the logits of a row change in their last bits with what stands beside them, as with
-    experts: asked of the first half of the tokens, which no causal model moves by the second."""
+    experts: asked of the first tokens of the rows, which no causal model moves by the later ones."""
     ids = packed.call["input_ids"]
-    half = ids.shape[1] // 2
-    other = ids.clone()
-    other[:, half:] = replaced(ids)[:, half:]
-    logits = model.logits(packed.call | {"input_ids": other})
-    return not torch.equal(packed.logits[:, :half], logits[:, :half])
+    T = ids.shape[1]
+    for first in (T // 4, T // 2, 3 * T // 4):
+        other = ids.clone()
+        other[:, first:] = replaced(ids)[:, first:]
+        logits = model.logits(packed.call | {"input_ids": other})
+        if not torch.equal(packed.logits[:, :first], logits[:, :first]):
+            return True
+    return False
 
 
 # ---- 2. positions

@@ -2,6 +2,7 @@
 reasons for which there is no verdict."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from minise.layout import causal_mask
 
 transformers = pytest.importorskip("transformers")
 
+WEIGHTS = Path(__file__).parents[3] / "weights" / "tiny-reasoner"
 SHAPE = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 6, "vocab_size": 200}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
@@ -80,22 +82,23 @@ def test_documents_that_see_each_other_are_told_from_rounding_with_experts(kind:
 
 @pytest.mark.parametrize("fault", ["border", "position", "one token seen"])
 def test_one_token_at_a_wrong_place_is_told_from_rounding(fault: str) -> None:
-    """Of long documents in bfloat16, in which it moves most tokens by less than rounding does."""
-    lengths = [200, 180, 220]
-    for seed in range(2):
-        made = model("llama", seed, num_hidden_layers=8)
+    """In bfloat16 it moves most tokens by less than rounding does: weights that were trained."""
+    made = transformers.AutoModelForCausalLM.from_pretrained(WEIGHTS, dtype=torch.bfloat16).eval()
+    for seed in range(6):
+        draw = random.Random(seed)
+        low, high = [(15, 40), (80, 150)][seed % 2]
+        lengths = [draw.randrange(low, high) for _ in range(3)]
         mask = blocks(lengths)
         positions = None
         if fault == "border":
-            mask = blocks([201, 179, 220])
+            mask = blocks([lengths[0] + 1, lengths[1] - 1, lengths[2]])
         elif fault == "position":
             positions = torch.cat([torch.arange(length) for length in lengths])
-            positions[-100:] += 1
+            positions[4 - lengths[2] :] += 1  # from the fifth token of the last document on
         else:
-            mask[200:, 199] = True
+            mask[lengths[0] :, lengths[0] - 1] = True
         call = call_of(made, lengths, seed, mask, positions)
-        watch = said(made, call, documents=lengths)
-        assert watch.mismatches
+        assert said(made, call, documents=lengths).mismatches
         right = said(made, call_of(made, lengths, seed), documents=lengths)
         assert right.compared == 3
         assert not right.mismatches
