@@ -151,8 +151,8 @@ def replaced(ids: Tensor) -> Tensor:
 
 
 def bits_vary(model: Model, packed: Packed) -> bool:
-    """Whether the logits of a row change in their last bits with what stands beside them, as with
-    experts: asked of the first tokens of the rows, which no causal model moves by the later ones."""
+    """Whether the logits of a row change in their last bits with what stands beside it, as with
+    experts: asked of the first tokens of the call, which no causal model moves by later ones."""
     ids = packed.call["input_ids"]
     T = ids.shape[1]
     for first in (T // 4, T // 2, 3 * T // 4):
