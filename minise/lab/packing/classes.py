@@ -66,7 +66,7 @@ def of_model(p: Packing, model: Any, call: Call) -> OfModel:
     if hasattr(model, "get_base_model"):  # and peft
         model = model.get_base_model()
     config: Any = getattr(model, "config", None)
-    attention = getattr(config, "_attn_implementation", None)
+    attention: Any = getattr(config, "_attn_implementation", None)
     need(attention, "model: is none of transformers with a config; leave it out, or run it (guard)")
     if attention in OTHER_FLASH:
         attention = FLASH

@@ -22,20 +22,25 @@ class Condition:
 
 BY_RESTARTS = Condition(
     "the model goes by positions that start over",
-    "transformers does in sdpa and eager without an attention_mask and a cache (use_cache=False), "
-    "in flash attention in one row whose documents begin at the same position; some classes do not "
-    "(gpt_oss and opt in sdpa and eager): check(model=model, ...) knows them",
+    "transformers does in sdpa and eager, without an attention_mask and a cache (use_cache=False), "
+    "and in flash attention, in one row whose documents begin at the same position; not all "
+    "classes do: check(model=model, ...) knows them",
 )
 BY_BORDERS = Condition(
     "the model's kernels go by cu_seqlens",
-    "flash attention does; sdpa and eager of transformers go by position_ids that start over, and "
-    "only without a cache, which a plain model(**batch) makes: give use_cache=False, and "
-    "check(model=model, ...) knows which of these a model does",
+    "flash attention does; sdpa and eager of transformers go by position_ids that start over, "
+    "without a cache (use_cache=False): check(model=model, ...) knows what a model does",
 )
 BY_BOOL = Condition(
     "the model reads a bool mask as one",
     "eager attention of transformers adds it to the scores: give 0 and minus infinity there",
 )
+NO_WINDOW = Condition(
+    "the model has no window shorter than a prompt",
+    "transformers takes such a mask as it is, for all layers: it must hold the window that a "
+    "prompt has alone, and window says how wide it is",
+)
+HOLD_ALL = ("bool", "additive", "BlockMask", "mask_mod")  # they must hold a window, too
 OF_WAYS = {"restarts": BY_RESTARTS, "cu_seqlens": BY_BORDERS, "bool": BY_BOOL}
 
 
@@ -58,8 +63,13 @@ def way_of(p: Packing) -> str:
 def conditions_of(p: Packing) -> list[Condition]:
     """Of a row without a model."""
     way = way_of(p)
+    conditions = []
     is_said = way == "bool" and "mask_is" in p.fields
-    return [OF_WAYS[way]] if way in OF_WAYS and not is_said else []
+    if way in OF_WAYS and not is_said:
+        conditions.append(OF_WAYS[way])
+    if way in HOLD_ALL and "window" not in p.fields:
+        conditions.append(NO_WINDOW)
+    return conditions
 
 
 def judge_axes(p: Packing) -> Finding | None:
