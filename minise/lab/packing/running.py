@@ -155,7 +155,8 @@ def bits_vary(model: Model, packed: Packed) -> bool:
     experts: asked of the first tokens of the call, which no causal model moves by later ones."""
     ids = packed.call["input_ids"]
     T = ids.shape[1]
-    for first in (T // 4, T // 2, 3 * T // 4):
+    for eighth in range(1, 8):
+        first = eighth * T // 8
         other = ids.clone()
         other[:, first:] = replaced(ids)[:, first:]
         logits = model.logits(packed.call | {"input_ids": other})

@@ -55,10 +55,10 @@ def test_a_packing_trainer_gets_a_verdict(tmp_path: Path) -> None:
     watch = minise.guard(made.model, "raise", every=2)
     made.train()
     assert watch.calls == 10
-    assert watch.passes >= 5
-    assert watch.report().endswith(
-        "documents, no losses): all equal to separate runs, within rounding" + BY_THE_ROW
-    )
+    assert watch.passes >= 4
+    assert watch.compared
+    equal = "documents, no losses): all equal to separate runs, within rounding" + BY_THE_ROW
+    assert equal in watch.report()
 
 
 def test_a_leak_in_its_attention_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
