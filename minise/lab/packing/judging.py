@@ -16,9 +16,13 @@ from torch import Tensor
 from minise.attention import within
 from minise.lab.packing.beside import judge_beside
 from minise.lab.packing.borders import Borders, Differences, seen_by_any
+from minise.lab.packing.classes import Call, of_model
+from minise.lab.packing.conditions import Condition, conditions_of, judge_axes, rows_of
 from minise.lab.packing.formats import Finding
+from minise.lab.packing.labels import judge_labels, repeated_trunk
 from minise.lab.packing.names import by_our_names
-from minise.lab.packing.packing import IGNORED, Packing, rows_of_batch
+from minise.lab.packing.packing import Packing, rows_of_batch
+from minise.lab.packing.picture import draw
 from minise.layout import causal_mask
 
 CAUSAL = "the mask is causal over the whole row, there is no block mask"
@@ -48,7 +52,8 @@ UNJUDGED = "put them into a document or a branch, or say that they are padding (
 class Report:
     """What was found in `tokens` tokens of `prompts` documents or branches, in all rows of a batch.
     unjudged: how many tokens are of no prompt, and not said to be padding, or are read with a bias.
-    notes: which they are, and which are padding. picture: the mask, if a small row is wrong."""
+    notes: which they are, and which are padding. conditions: what must hold of a model, where none
+    is given. picture: the mask, if a small row is wrong."""
 
     tokens: int
     prompts: int
@@ -56,10 +61,12 @@ class Report:
     picture: str = ""
     unjudged: int = 0
     notes: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """Whether the row is equal to the separate runs, and every token of it was judged."""
+        """Whether the row is equal to the separate runs, on the `conditions`, and every token of it
+        was judged."""
         return not self.findings and not self.unjudged
 
     def __add__(self, other: Report) -> Report:
@@ -71,6 +78,7 @@ class Report:
             picture=self.picture + other.picture,
             unjudged=self.unjudged + other.unjudged,
             notes=self.notes + other.notes,
+            conditions=tuple(dict.fromkeys(self.conditions + other.conditions)),
         )
 
     def __str__(self) -> str:
@@ -81,6 +89,8 @@ class Report:
             tokens = "token that was" if self.unjudged == 1 else "tokens that were"
             also = "and" if self.findings else "but for"
             verdict += f", {also} {self.unjudged:,} {tokens} not judged"
+        if self.conditions and not self.findings:
+            verdict += "".join(f", if {condition.words}" for condition in self.conditions)
         parts = [f"{self.tokens:,} tokens, {self.prompts:,} separate prompts: {verdict}"]
         for finding in self.findings:
             lines = [
@@ -89,6 +99,8 @@ class Report:
                 f"  to mend it: {finding.mend}",
             ]
             parts.append("\n".join(lines))
+        if self.conditions and not self.findings:
+            parts.append("\n".join(f"if {one.words}: {one.how}" for one in self.conditions))
         if self.notes:
             parts.append("\n".join(self.notes))
         if self.picture:
@@ -96,34 +108,49 @@ class Report:
         return "\n\n".join(parts)
 
 
-def check(**fields: Any) -> Report:
+def check(*, model: Any = None, **fields: Any) -> Report:
     """Whether a packed row is equal to separate runs of its documents or branches, and what is
     wrong if not. `print(report)` says it in words; report.findings has it in parts.
 
     fields: what was meant, and what a model is given, as docs/check.md lists, by the names there or
     by those of a collator: check(documents=[3, 2], **batch). Values are lists, arrays or tensors;
     None counts as not given. A batch of several rows has what was meant for each; then words begin
-    with the row. Raises InputError for fields that are malformed, unknown, or contradict each
-    other.
+    with the row. model: one of transformers. With it the verdict is for this model: by the table of
+    classes, its config and its attention; nothing is run. Without it a row whose documents the
+    model itself must find is equal on report.conditions. Raises InputError for fields that are
+    malformed, unknown, or contradict each other, and for another model.
     """
     batch = by_our_names(fields)
+    call = Call(batch.use_cache, rows_of(batch.fields))
     rows = rows_of_batch(batch.fields)
     reports = []
     for number, row_fields in enumerate(rows):
         words_begin = f"row {number}: " if len(rows) > 1 else ""
-        reports.append(judge(Packing(row_fields, number), words_begin))
+        reports.append(judge(Packing(row_fields, number), words_begin, model, call))
     report = sum(reports[1:], reports[0])
-    return replace(report, notes=report.notes + batch.notes)
+    notes = dict.fromkeys((*report.notes, *batch.notes))  # each once
+    return replace(report, notes=tuple(notes))
 
 
-def judge(p: Packing, words_begin: str) -> Report:
+def judge(p: Packing, words_begin: str, model: Any, call: Call) -> Report:
     """The report of one row. words_begin: what its words begin with."""
     findings = list(p.faults)
-    for finding in (judge_mask(p), judge_positions(p), judge_labels(p), *judge_beside(p)):
+    judged = (judge_mask(p), judge_positions(p), judge_axes(p), *judge_labels(p), *judge_beside(p))
+    for finding in judged:
         if finding is not None:
             findings.append(finding)
 
     notes = []
+    conditions = []
+    doubts = []
+    if model is not None:
+        decided = of_model(p, model, call)
+        findings += decided.findings
+        doubts = decided.doubts
+        notes += [f"not judged: {doubt}" for doubt in doubts]
+    elif not findings:
+        conditions = conditions_of(p)
+    conditions += repeated_trunk(p)
     of_none = ~p.real & ~p.padding
     if of_none.any():
         parts = p.parts[seen_by(p, of_none) & p.real].unique().tolist()
@@ -159,8 +186,9 @@ def judge(p: Packing, words_begin: str) -> Report:
         prompts=len(p.meant.ends),
         findings=tuple(replace(one, words=words_begin + one.words) for one in findings),
         picture=picture,
-        unjudged=int((of_none | has_bias).sum()),
+        unjudged=p.T if doubts else int((of_none | has_bias).sum()),
         notes=tuple(notes),
+        conditions=tuple(conditions),
     )
 
 
@@ -245,7 +273,7 @@ def name_of_borders(borders: Borders) -> str:
     return ""
 
 
-# ---- mask, positions and labels
+# ---- mask and positions
 
 
 def judge_mask(p: Packing) -> Finding | None:
@@ -320,85 +348,3 @@ def judge_positions(p: Packing) -> Finding | None:
     words = f"{p.token(row)} has the position {given}, not {place}{in_axis}: {why}"
     wrong = int(shift.any(dim=0).sum())
     return Finding("positions", words, name, wrong, int(p.real.sum()), mend)
-
-
-def judge_labels(p: Packing) -> Finding | None:
-    """A label must be the token that follows its source in a prompt. Shifted: the source is the
-    label's own token. Unshifted, as in transformers: it is the token before in the row."""
-    is_shifted = p.fields.get("labels_are") == "shifted"
-    tokens = p.meant.tokens.tolist()
-    labels = p.labels.tolist()
-    following: dict[int, list[int]] = {}  # of each token: those that follow it in a prompt
-    for row, parent in enumerate(p.meant.parents.tolist()):
-        following.setdefault(parent, []).append(row)
-
-    rows = (p.labels != IGNORED).nonzero().flatten().tolist()
-    wrong = []
-    for row in rows:
-        target = row + 1 if is_shifted else row
-        source = target - 1
-        if source < 0:
-            continue  # the first, unshifted, has no prediction
-        followers = following.get(source, [])
-        if not is_shifted:
-            followers = [row] if row in followers else []
-        right = [tokens[follower] for follower in followers]
-        is_right = labels[row] in right if "input_ids" in p.fields else bool(right)
-        if not is_right:
-            wrong.append(WrongLabel(labels[row], source, target, crosses=not followers))
-    if not wrong:
-        return None
-    first = wrong[0]
-    source_words = p.token(first.source).rstrip(",")
-    if first.crosses:
-        name = "a label crosses a border"
-        predicted = p.token(first.target) if first.target < p.T else f"the label {first.label}"
-        words = f"{predicted} is predicted from {source_words}: {name}"
-    else:
-        name = ""
-        words = f"{source_words} has the target {first.label}, which does not follow it"
-    mend = f"set it to {IGNORED}: nothing before a prompt's first token predicts it"
-    return Finding("labels", words, name, len(wrong), len(rows), mend)
-
-
-@dataclass(frozen=True)
-class WrongLabel:
-    """label: the id. source: the token that predicts it. target: the row where it should stand.
-    crosses: nothing there follows the source in a prompt."""
-
-    label: int
-    source: int
-    target: int
-    crosses: bool
-
-
-# ---- the picture
-
-
-def draw(p: Packing) -> str:
-    """The mask as text: a line for each token, a column for each token that it could attend to."""
-    width = max(8, *(len(name) for name in p.names))
-    lines = [f"token  {'of':<{width}}  position  attends to"]
-    for row in range(p.T):
-        given = int(p.positions[0, row])
-        place = int(p.places[0, row])
-        position = f"{given}"
-        cells = ""
-        if p.real[row]:
-            if given != place:
-                position = f"{given} ({place})"
-            cells = draw_row(p.mask[row], p.right[row])
-        name = p.names[int(p.parts[row])]
-        lines.append(f"{row:>5}  {name:<{width}}  {position:>8}  {cells}".rstrip())
-    lines.append("█ right  · hidden  ! leaks  o missing  (n) the right position")
-    return "\n".join(lines)
-
-
-def draw_row(given: Tensor, right: Tensor) -> str:
-    cells = []
-    for is_given, is_right in zip(given.tolist(), right.tolist(), strict=True):
-        if is_given:
-            cells.append("█" if is_right else "!")
-        else:
-            cells.append("o" if is_right else "·")
-    return "".join(cells)

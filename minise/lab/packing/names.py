@@ -58,18 +58,15 @@ NOT_JUDGED = {
     # Megatron and NeMo
     *("qkv_format", "total_tokens", "token_count"),
 }
-CACHE = (
-    "cu_seq_lens_q: flash attention goes by it; sdpa and eager of transformers go by position_ids, "
-    "and only without a cache, which a plain model(**batch) makes: give use_cache=False"
-)
 
 
 @dataclass(frozen=True)
 class NamedBatch:
-    """A batch of a collator by the names of `check`. notes: what is not judged, and what the names
-    said."""
+    """A batch of a collator by the names of `check`. use_cache: as it is given, or None. notes:
+    what is not judged, and what the names said."""
 
     fields: dict[str, Any]
+    use_cache: bool | None
     notes: tuple[str, ...]
 
 
@@ -77,7 +74,7 @@ def by_our_names(batch: Mapping[str, Any]) -> NamedBatch:
     """A batch by the names of fields. None counts as not given, and `packed_seq_params` as what it
     holds. Raises InputError for two names of one field."""
     given = {name: value for name, value in batch.items() if value is not None}
-    has_cache = given.pop("use_cache", None)
+    use_cache = given.pop("use_cache", None)
     parameters = given.pop("packed_seq_params", None)
     if parameters is not None:  # a dataclass of Megatron
         for name, value in vars(parameters).items():
@@ -108,9 +105,7 @@ def by_our_names(batch: Mapping[str, Any]) -> NamedBatch:
 
     notes = []
     with_cache = "use_cache: with a cache transformers goes by no restarts; give False"
-    need(not (has_cache is True and fields.get("restarts") is True), with_cache)
-    if "cu_seq_lens_q" in given and has_cache is not False:
-        notes.append(CACHE)
+    need(not (use_cache is True and fields.get("restarts") is True), with_cache)
     if "labels" not in fields and fields.pop("loss_mask", None) is not None:
         not_judged.append("loss_mask")
     if not_judged:
@@ -120,4 +115,4 @@ def by_our_names(batch: Mapping[str, Any]) -> NamedBatch:
         fields["labels_are"] = "shifted"
         read = f"labels: read as shifted, as they are beside {shifted[0]}"
         notes.append(f"{read}; labels_are says otherwise")
-    return NamedBatch(fields, tuple(notes))
+    return NamedBatch(fields, use_cache, tuple(notes))

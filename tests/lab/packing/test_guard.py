@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 import minise
+from minise.lab.packing.calls import kind_of
 from minise.lab.packing.guard import print_reports
 from minise.layout import causal_mask
 
@@ -292,11 +293,12 @@ def test_what_trl_gives_is_compared() -> None:
     watch = minise.guard(made, "raise")
     made(**flat)
     equal = "all equal to separate runs, within rounding, with the borders as the row itself says"
-    assert watch.report() == f"guard: 1 of 1 calls compared (3 documents): {equal}"
+    counted = "1 of 1 calls compared (logits of 3 documents, no losses)"
+    assert watch.report() == f"guard: {counted}: {equal}"
     with pytest.raises(RuntimeError, match="packed is not equal to separate"):
         # With a cache transformers makes one document of a row.
         made(**flat | {"use_cache": True, "fused_lm_head": False})
-    assert "2 of 2 calls compared (4 documents): 1 NOT equal" in watch.report()
+    assert "2 of 2 calls compared (logits of 4 documents, no losses): 1 NOT" in watch.report()
     assert "call 2: packed is not equal to separate" in watch.report()
 
 
@@ -322,13 +324,14 @@ def test_what_was_meant_is_compared_where_the_call_says_it_wrong() -> None:
             assert watch.report().endswith("with the borders as documents= says")
     watch = minise.guard(model("llama"), documents=[[5], [5]])
     with pytest.raises(minise.InputError, match="documents: 2 rows meant, the batch has 1; give"):
-        watch.look(RIGHT)
+        watch.look(RIGHT, kind_of(RIGHT))
 
 
 def test_a_report_says_why_nothing_was_compared(capsys: pytest.CaptureFixture[str]) -> None:
     made = model("llama")
     watch = minise.guard(made)
-    assert watch.report().endswith("0 of 0 calls compared (0 documents): the model was not called")
+    nothing = "calls compared (logits of 0 documents, no losses)"
+    assert watch.report().endswith(f"0 of 0 {nothing}: the model was not called")
     made(input_ids=IDS)
     assert watch.report().endswith(
         "nothing packed was seen; if rows hold several documents, give documents="
@@ -336,7 +339,7 @@ def test_a_report_says_why_nothing_was_compared(capsys: pytest.CaptureFixture[st
     with pytest.warns(UserWarning, match="no verdict"):
         made(**LOST, pixel_values=torch.ones(1))
     first, second = watch.report().splitlines()
-    assert first.endswith("0 of 2 calls compared (0 documents): no verdict")
-    assert second == "  not compared: pixel_values: no document alone has it"
+    assert first.endswith(f"0 of 2 {nothing}: no verdict")
+    assert second == "  no verdict on 1 of the calls: pixel_values: no document alone has it"
     print_reports()
     assert watch.report() in capsys.readouterr().err

@@ -86,7 +86,32 @@ def right_labels(row: Row) -> bool:
                 follow.append(row.ids[next_token])
         if label != -100 and source >= 0 and label not in follow:
             return False
-    return True
+    return all(map(whole_loss, *forks_of(row)))
+
+
+def forks_of(row: Row) -> tuple[list[Row], list[list[int]]]:
+    """The row, and the first tokens of the branches of a fork, for each fork."""
+    forks = []
+    for parent in range(len(row.ids)):
+        branches = [t for t, one in enumerate(row.parents) if one == parent]
+        forks += [branches] if len(branches) > 1 else []
+    return [row] * len(forks), forks
+
+
+def whole_loss(row: Row, branches: list[int]) -> bool:
+    """Whether the loss behind a fork is that of the branches alone: each has its first target, or
+    there is no target. A first token that is the same in all, and no target, may be the trunk's."""
+    back = 1 if row.fields.get("labels_are") == "shifted" else 0
+
+    def is_target(t: int) -> bool:
+        return t >= back and row.labels[t - back] != -100
+
+    behind = {t for path in paths(row.parents) for t in path if {*branches} & {*path}}
+    behind = {t for t in behind if t >= branches[0]}
+    if not any(map(is_target, behind)):
+        return True
+    firsts = [is_target(t) for t in branches]
+    return all(firsts) or (not any(firsts) and len({row.ids[t] for t in branches}) == 1)
 
 
 def unjudged(row: Row) -> int:

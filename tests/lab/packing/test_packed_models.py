@@ -1,0 +1,395 @@
+"""The oracle of `check` and `guard`: rows in every form that collators and trainers make, right and
+wrong, in tiny random models of ten classes of the library transformers, in each of its attentions.
+What each row is comes out of the model itself: logits, and losses and gradients where it has
+labels, beside those of the documents alone, in float32.
+
+    python -m tests.lab.packing.test_packed_models
+
+prints the counts that docs/check.md has; names of classes behind it: of these alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import minise
+from minise.layout import causal_mask
+from tests.lab.packing import ways
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+NAMES = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "mixtral", "gpt_oss", "gpt2")
+NAMES += ("opt", "biogpt")
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2")
+LENGTHS = [7, 5, 9]
+LONG = [4, 22, 3]  # one is longer than mistral's window of 16
+TRUNK, BRANCHES = 6, [5, 3, 4]
+MOST = 1e-3  # of a token's logits, a loss or a gradient, in float32
+FLASH_NAMES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+@dataclass
+class Case:
+    """A row or a batch. call: as the model is called. meant: as `check` takes it. prompts: for each
+    row of the batch the places of the tokens of each prompt. guarded: `documents` of guard.
+    labels: there are some, and what their loss should be is that of the prompts alone."""
+
+    call: dict[str, Any]
+    meant: dict[str, Any]
+    prompts: list[list[list[int]]]
+    guarded: Any = None
+
+
+# ---- the rows
+
+
+def some_ids(count: int, seed: int = 0) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(5, 280, (1, count), generator=draw)
+
+
+def places_of(lengths: list[int]) -> list[list[int]]:
+    """The rows of the tokens of documents that stand one after the other."""
+    starts = [sum(lengths[:number]) for number in range(len(lengths))]
+    return [
+        list(range(start, start + length)) for start, length in zip(starts, lengths, strict=True)
+    ]
+
+
+def documents(lengths: list[int], **call: Any) -> Case:
+    """One row of documents, with positions that start over."""
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    given = {"input_ids": some_ids(sum(lengths)), "position_ids": positions, "use_cache": False}
+    meant = {"documents": lengths}
+    return Case({**given, **call}, meant, [places_of(lengths)], guarded=lengths)
+
+
+def blocks(lengths: list[int]) -> Tensor:
+    of = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    return (causal_mask(len(of)) & (of[:, None] == of))[None, None]
+
+
+def added(mask: Tensor) -> Tensor:
+    return torch.where(mask, 0.0, torch.finfo(torch.float32).min)
+
+
+def borders(lengths: list[int]) -> dict[str, Any]:
+    ends = torch.tensor([0, *lengths]).cumsum(0).int()
+    longest = max(lengths)
+    return dict(zip(FLASH_NAMES, (ends, ends, longest, longest), strict=True))
+
+
+def of_collator(flash: bool) -> Case:
+    """As the library's own collator flattens texts: with labels, and flash arguments."""
+    collate = ways.library.DataCollatorWithFlattening(return_flash_attn_kwargs=flash)
+    texts = [some_ids(length, seed)[0].tolist() for seed, length in enumerate(LENGTHS)]
+    batch = collate([{"input_ids": text} for text in texts])
+    case = documents(LENGTHS)
+    case.call |= batch
+    return case
+
+
+def padded() -> Case:
+    """Two texts, the shorter one padded at the right."""
+    ids = torch.cat([some_ids(9, 1), some_ids(9, 2)])
+    shown = torch.ones_like(ids)
+    shown[0, 6:] = 0
+    call = {"input_ids": ids, "attention_mask": shown, "use_cache": False}
+    meant = {"documents": [[6], [9]], "padding": "right"}
+    return Case(call, meant, [[[*range(6)]], [[*range(9)]]])
+
+
+def two_rows() -> Case:
+    case = documents(LENGTHS)
+    case.call["input_ids"] = torch.cat([some_ids(21, 3), some_ids(21, 4)])
+    case.call["position_ids"] = case.call["position_ids"].repeat(2, 1)
+    case.meant = {"documents": [LENGTHS, LENGTHS]}
+    case.prompts *= 2
+    case.guarded = [LENGTHS, LENGTHS]
+    return case
+
+
+def rollouts(labels: str = "") -> Case:
+    """A prompt and its completions behind it."""
+    T = TRUNK + sum(BRANCHES)
+    of = torch.arange(4).repeat_interleave(torch.tensor([TRUNK, *BRANCHES]))
+    mask = causal_mask(T) & ((of[:, None] == of) | (of == 0))
+    positions = [*range(TRUNK)]
+    for length in BRANCHES:
+        positions += range(TRUNK, TRUNK + length)
+    prompts = [[*range(TRUNK), *(TRUNK + t for t in path)] for path in places_of(BRANCHES)]
+    ids = some_ids(T)
+    call = {"input_ids": ids, "position_ids": torch.tensor([positions]), "use_cache": False}
+    call["attention_mask"] = added(mask[None, None])
+    if labels:
+        call["labels"] = ids.clone()
+        call["labels"][0, :TRUNK] = -100
+        if labels == "cut":
+            starts = [path[TRUNK] for path in prompts[1:]]
+            call["labels"][0, starts] = -100
+    return Case(call, {"trunk": TRUNK, "branches": BRANCHES}, [prompts])
+
+
+def shifted_border(lengths: list[int]) -> list[int]:
+    return [lengths[0] + 1, lengths[1] - 1, *lengths[2:]]
+
+
+def moved(case: Case, first: int, by: int) -> Case:
+    """With other positions from a token on, to the end of the row."""
+    positions = case.call["position_ids"].clone()
+    positions[0, first:] += by
+    case.call["position_ids"] = positions
+    return case
+
+
+def cases(attention: str) -> Iterator[tuple[str, Case]]:
+    """Every form, by its name, that is given to this attention."""
+    causal = causal_mask(sum(LENGTHS))[None, None]
+    off = shifted_border(LENGTHS)
+    one = blocks(LENGTHS)
+    one[..., 7:, 6] = True
+    yield "collator", of_collator(flash=False)
+    yield "collator, flash arguments", of_collator(flash=True)
+    yield "positions", documents(LENGTHS)
+    yield "positions, a cache", documents(LENGTHS, use_cache=True)
+    yield (
+        "positions, a mask of ones",
+        documents(LENGTHS, attention_mask=torch.ones(1, 21, dtype=torch.long)),
+    )
+    yield "positions run on", documents(LENGTHS, position_ids=torch.arange(21)[None])
+    yield "positions, the last at 4", moved(documents(LENGTHS), 12, 4)
+    yield "positions, one skipped", moved(documents(LENGTHS), 16, 1)
+    off_positions = documents(off).call["position_ids"]
+    yield "positions, a border off by one", documents(LENGTHS, position_ids=off_positions)
+    yield "two rows", two_rows()
+    yield "padded", padded()
+    yield "flash arguments", documents(LENGTHS, **borders(LENGTHS))
+    yield (
+        "flash arguments, positions run on",
+        documents(LENGTHS, position_ids=torch.arange(21)[None], **borders(LENGTHS)),
+    )
+    yield "flash arguments, a border off by one", documents(LENGTHS, **borders(off))
+    if attention == "flash_attention_2":
+        return
+    for name, mask in (
+        ("mask", blocks(LENGTHS)),
+        ("mask, a border off by one", blocks(off)),
+        ("mask, one token seen", one),
+        ("mask, causal", causal),
+    ):
+        yield f"bool {name}", documents(LENGTHS, attention_mask=mask)
+        yield f"additive {name}", documents(LENGTHS, attention_mask=added(mask))
+    yield (
+        "additive mask, positions run on",
+        documents(
+            LENGTHS, attention_mask=added(blocks(LENGTHS)), position_ids=torch.arange(21)[None]
+        ),
+    )
+    yield (
+        "additive mask, one position skipped",
+        moved(documents(LENGTHS, attention_mask=added(blocks(LENGTHS))), 16, 1),
+    )
+    yield "additive mask, long", documents(LONG, attention_mask=added(blocks(LONG)))
+    yield "rollouts", rollouts()
+    yield "rollouts, all labels", rollouts("all")
+    yield "rollouts, labels cut", rollouts("cut")
+
+
+# ---- what comes out
+
+
+@dataclass
+class Truth:
+    """logits: those of all prompts are equal. loss: so are the loss, and the gradients, if there
+    are labels."""
+
+    logits: bool
+    loss: bool
+
+
+def truth(model: Any, case: Case) -> Truth:
+    """In float32. A model that refuses the call gives nothing that is equal."""
+    has_labels = "labels" in case.call
+    call = {name: value for name, value in case.call.items() if name != "labels"}
+    model.zero_grad()
+    with torch.set_grad_enabled(has_labels):
+        try:
+            packed = model(**call).logits
+        except Exception:
+            return Truth(False, False)
+        right = []
+        for row, prompts in enumerate(case.prompts):
+            for tokens in prompts:
+                ids = call["input_ids"][row, tokens][None]
+                right.append(model(input_ids=ids, use_cache=False).logits[0])
+    paths = [(row, tokens) for row, prompts in enumerate(case.prompts) for tokens in prompts]
+    logits = True
+    for (row, tokens), expected in zip(paths, right, strict=True):
+        logits = logits and near(expected, packed[row, tokens])
+    if not has_labels:
+        return Truth(logits, True)
+
+    given = loss_of(packed[0], case.call["labels"][0])
+    meant = torch.zeros(())
+    for (row, tokens), expected in zip(paths, right, strict=True):
+        ids = call["input_ids"][row, tokens]
+        targets = ids.clone()
+        if "trunk" in case.meant:
+            targets[:TRUNK] = -100
+        meant = meant + loss_of(expected, targets)
+    loss = near(meant[None, None], given[None, None])
+    loss = loss and near_gradients(model, given, meant)
+    return Truth(logits, loss)
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over targets, each predicted by the row before."""
+    return torch.nn.functional.cross_entropy(
+        logits[:-1], labels[1:], ignore_index=-100, reduction="sum"
+    )
+
+
+def near_gradients(model: Any, given: Tensor, meant: Tensor) -> bool:
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    one = torch.autograd.grad(given, parameters, **options)
+    other = torch.autograd.grad(meant, parameters, **options)
+    flat, expected = (torch.cat([part.flatten() for part in parts])[None] for parts in (one, other))
+    return near(expected, flat)
+
+
+def near(expected: Tensor, given: Tensor) -> bool:
+    expected, given = expected.detach().double(), given.detach().double()
+    return bool(((expected - given).norm(dim=-1) <= MOST * expected.norm(dim=-1)).all())
+
+
+# ---- what is said
+
+
+def checked(case: Case, model: Any) -> minise.Report:
+    """By `check`, of this model or (None) of any."""
+    call = dict(case.call)
+    if "attention_mask" not in call and "cu_seq_lens_q" not in call:
+        call["restarts"] = True
+    if model is None and call.get("use_cache"):
+        del call["use_cache"]  # which is refused beside restarts
+    try:
+        return minise.check(**case.meant, **call, model=model)
+    except minise.InputError:
+        return minise.check(documents=[1], model=None, attention_mask=[[0]])  # refused: not equal
+
+
+def guarded(case: Case, model: Any) -> str:
+    """By `guard`: "equal", "not equal" or "no verdict"."""
+    call = {name: value for name, value in case.call.items() if name != "labels"}
+    mask = call.get("attention_mask")
+    if mask is not None and mask.is_floating_point():
+        low = torch.finfo(model.dtype).min
+        call["attention_mask"] = torch.where(mask < 0, low, 0.0).to(model.dtype)
+    watch = minise.guard(model, lambda words, again: None, documents=case.guarded)
+    try:
+        with torch.no_grad():
+            model(**call)
+    except Exception:
+        return "no verdict"  # the model refuses the call
+    finally:
+        watch.remove()
+    if watch.mismatches:
+        return "not equal"
+    return "equal" if watch.compared else "no verdict"
+
+
+@dataclass
+class Counts:
+    """By who said it ("check", "check, this model", "guard, bfloat16", ...), what was said, and
+    what came out. wrong: said equal and was not. too_strict: the other way."""
+
+    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    too_strict: list[str] = field(default_factory=list)
+
+    def add(self, who: str, said: str, is_equal: bool, what: str, why: Callable[[], str]) -> None:
+        self.counts[who, said, "equal" if is_equal else "not equal"] += 1
+        if said == "equal" and not is_equal:
+            self.wrong.append(f"{who}: {what}: {why()}")
+        if said == "not equal" and is_equal:
+            self.too_strict.append(f"{who}: {what}: {why()}")
+
+
+def reasons(report: Any) -> str:
+    return "; ".join(finding.words for finding in report.findings)
+
+
+def runs(model: Any) -> bool:
+    """Whether it runs in its attention: flash attention of gpt2 does not in float32."""
+    try:
+        model(input_ids=some_ids(5), use_cache=False)
+    except Exception:
+        return False
+    return True
+
+
+def judge(name: str, counts: Counts) -> None:
+    model = ways.tiny(name)
+    narrow = copy.deepcopy(model).to(torch.bfloat16)
+    supported = {"eager": True, "sdpa": model._supports_sdpa}
+    supported["flash_attention_2"] = model._supports_flash_attn
+    for attention in ATTENTIONS:
+        if not supported[attention]:
+            continue
+        ways.set_attention(model, attention)
+        ways.set_attention(narrow, attention)
+        if not runs(model):
+            continue
+        for form, case in cases(attention):
+            what = f"{name}, {attention}, {form}"
+            out = truth(model, case)
+            is_equal = out.logits and out.loss
+            report = checked(case, model)
+            said = "equal" if report.equal else "not equal" if report.findings else "not judged"
+            counts.add("check, this model", said, is_equal, what, lambda one=report: reasons(one))
+            report = checked(case, None)
+            said = "equal" if report.equal else "not equal"
+            if report.equal and report.conditions:
+                said = "equal on a condition"
+            counts.add("check, any model", said, is_equal, what, lambda one=report: reasons(one))
+            for dtype, one in (("float32", model), ("bfloat16", narrow)):
+                verdict = guarded(case, one)
+                counts.add(f"guard, {dtype}", verdict, out.logits, what, str)
+
+
+def all_counts(names: tuple[str, ...] = NAMES) -> Counts:
+    counts = Counts()
+    with ways.flash_kernel():
+        for name in names:
+            judge(name, counts)
+    return counts
+
+
+def test_equal_is_said_only_where_it_comes_out() -> None:
+    counts = all_counts()
+    assert counts.wrong == []
+    guards = [line for line in counts.too_strict if line.startswith("guard")]
+    assert guards == []
+    for who in ("check, this model", "guard, float32", "guard, bfloat16"):
+        assert counts.counts[who, "equal", "equal"] > 100
+        assert counts.counts[who, "not equal", "not equal"] > 100
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    found = all_counts(tuple(sys.argv[1:]) or NAMES)
+    for key, count in sorted(found.counts.items()):
+        print(count, *key, sep=" | ")
+    for line in (*found.wrong, *found.too_strict):
+        print(line)
