@@ -35,7 +35,7 @@ TITLES = (
 CAPTION = (
     "The built-in question of `minise ask`, and a model of 2 million parameters. 3: the positions "
     "of every group continue from the question. 4 and 5: percent. 5: a choice is in one group of "
-    "each trial; the means are scaled to a sum of 100."
+    "each trial; the mean is its score (Eq. 2)."
 )
 INCHES = (9.8, 4.3)
 WIDTHS = (1.3, 2.1, 2.9, 1.3, 2.0)

@@ -1,6 +1,6 @@
 // Mean: each trial adds a dot for each choice, and the intervals shrink. At the end, standard
 // inference and Self-Ensemble on the same questions, and what both cost.
-import { button, el, equation, fill, paragraph, plot, slider, thousands } from "./draw.js";
+import { button, el, equation, fill, paragraph, percent, plot, slider, thousands } from "./draw.js";
 import { tree } from "./layout.js";
 import { estimate, MOST_LISTED, prompts, scores, softmax, topOf, trials,
   trialValues } from "./method.js";
@@ -163,21 +163,27 @@ function drawMeanControls(app, n) {
   meanView.step.disabled = meanView.play.disabled = n >= N;
 }
 
-// A row for each choice: dots of the trials, mean and interval.
+// A choice's score, and its standard error in points if several trials gave it.
+const scoreText = ({ mean, error }) =>
+  percent(mean) + (error === null ? "" : ` ± ${(100 * error).toFixed(1)}`);
+
+// A row for each choice: dots of the trials, mean and interval, and the score as a number.
 function drawMeanStrip(app, values) {
   const { choices, answer } = app.state;
   if (!meanView.strip.clientWidth) return;
   const high = choices.length > 12 ? 26 : 34;
   const left = Math.min(150, meanView.strip.clientWidth / 3);
   const at = plot(meanView.strip, { height: high * choices.length + 50, xs: [0, 1],
-    ys: [choices.length, 0], left, right: 22, top: 8, bottom: 42, yTicks: [], yTitle: "",
+    ys: [choices.length, 0], left, right: 100, top: 8, bottom: 42, yTicks: [], yTitle: "",
     xTicks: [[0, "0%"], [0.5, "50%"], [1, "100%"]], xTitle: "probability",
-    label: `Means after ${values.length} trials` });
+    label: `Scores after ${values.length} trials: ` + choices.map((choice, i) =>
+      `${choice} ${scoreText(estimate(values.map((row) => row[i])))}`).join(", ") });
   const score = scores(values);
   const top = score.indexOf(Math.max(...score));
   choices.forEach((choice, i) => {
     const y = at.y(i + 0.5), is = i === top ? "mean-top" : "mean-other";
-    const { mean: center, low, high: above } = estimate(values.map((row) => row[i]));
+    const found = estimate(values.map((row) => row[i]));
+    const { mean: center, low, high: above } = found;
     const [from, to] = [low ?? 0, above ?? 1].map((p) => at.x(Math.min(Math.max(p, 0), 1)));
     at.marks.append(
       el("text", { x: left - 10, y: y + 4, "text-anchor": "end", class: i === top ? "here" : "" },
@@ -190,7 +196,8 @@ function drawMeanStrip(app, values) {
       at.marks.append(el("circle", { class: `mean-dot ${is}`, cx: at.x(row[i]), cy, r: 3 }));
     });
     at.marks.append(el("path", { class: "line", d: `M${at.x(center)} ${y - 13}v26`,
-      "data-mean": center }));
+      "data-mean": center }), el("text", { x: at.x(1) + 8, y: y + 4, "data-score": choice,
+      class: i === top ? "here" : "" }, scoreText(found)));
   });
 }
 

@@ -16,6 +16,7 @@ from tests.lab.support.extending import (
     patched_package,
     run_patched,
     write_gemma3,
+    write_olmo2,
 )
 
 EXAMPLES = [title for title, blocks in SECTIONS.items() if blocks and title != "A model family"]
@@ -31,6 +32,7 @@ def test_a_section_runs_as_it_is_printed(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     write_gemma3(tmp_path / "gemma-3-270m")
+    write_olmo2(tmp_path / "olmo2")
     for language, text in SECTIONS[title]:
         named = re.match(r"# (\w+\.py)\n", text)
         if named:

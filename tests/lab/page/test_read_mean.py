@@ -140,6 +140,12 @@ def test_mean_shows_the_scores_of_python(scene: View, lm: LocalModel) -> None:
         "[data-mean]", "all => all.map(line => Number(line.dataset.mean))"
     )
     assert means == pytest.approx(wanted.scores.tolist(), abs=1e-5)
+    shown = scene.page.eval_on_selector_all(
+        "[data-score]", "all => all.map(text => text.textContent)"
+    )
+    for text, score in zip(shown, wanted.scores.tolist(), strict=True):
+        assert text.startswith(f"{score:.1%} ± ")
+        assert text in str(scene.page.get_attribute("#mean-strip svg", "aria-label"))
     assert scene.page.locator("#mean-strip circle").count() == 2 * 4
     said = f"After 2 trials the answer is {kept[wanted.prediction]}: "
     assert scene.page.inner_text("#mean-verdict").startswith(said)

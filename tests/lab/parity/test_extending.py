@@ -10,12 +10,15 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("transformers", reason="the reference library, extra [parity], is missing")
 
 import minise
+from minise.layout import causal_mask
+from minise.loading.plugin import find_object
 from tests.lab.support.extending import (
     ROOT,
     SECTIONS,
     patched_package,
     run_patched,
     write_gemma3,
+    write_olmo2,
 )
 from tests.reference.support import reference
 from tests.reference.support.reference import SIZES, reference_logits, runs, write_checkpoint
@@ -92,6 +95,28 @@ def test_the_file_of_gemma3_gives_the_librarys_logits(
     assert logits.abs().max() > 2
     limit = 1e-4 if dtype == "float32" else 0.1
     assert (ours - logits).abs().max() <= limit
+
+
+def test_the_definition_of_olmo2_gives_the_librarys_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_olmo2(tmp_path / "olmo2")
+    blocks = [text for _, text in SECTIONS["Is it right?"]]
+    for name in ("olmo2.py", "olmo2_definition.py"):
+        [text] = [text for text in blocks if text.startswith(f"# {name}")]
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    theirs = reference.transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype="float32", attn_implementation="eager"
+    )
+    define = find_object("./olmo2_definition.py:defined")
+    definition = define(load_file(folder / "model.safetensors"))
+    ids = torch.randint(1024, (40,), generator=torch.Generator().manual_seed(1))
+    logits = definition.logits(ids, torch.arange(40), causal_mask(40))
+    with torch.no_grad():
+        expected = theirs(ids[None]).logits[0]
+    assert expected.abs().max() > 2
+    assert (logits - expected).abs().max() <= 1e-4
 
 
 def test_an_engine_that_calls_the_decoder_alone_runs_on_the_librarys_model(

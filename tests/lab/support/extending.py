@@ -68,6 +68,44 @@ GEMMA3 = {
 }
 
 
+OLMO2 = {
+    "model_type": "olmo2",
+    "vocab_size": 1024,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
+
+def write_olmo2(folder: Path) -> Path:
+    """As `write_gemma3`."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens": (1024, 32),
+        "model.norm": (32,),
+        "lm_head": (1024, 32),
+    }
+    for number in range(3):
+        layer = f"model.layers.{number}"
+        shapes[f"{layer}.post_attention_layernorm"] = (32,)
+        shapes[f"{layer}.post_feedforward_layernorm"] = (32,)
+        shapes[f"{layer}.self_attn.q_proj"] = (32, 32)
+        shapes[f"{layer}.self_attn.k_proj"] = (16, 32)
+        shapes[f"{layer}.self_attn.v_proj"] = (16, 32)
+        shapes[f"{layer}.self_attn.o_proj"] = (32, 32)
+        shapes[f"{layer}.self_attn.q_norm"] = (32,)
+        shapes[f"{layer}.self_attn.k_norm"] = (16,)
+        shapes[f"{layer}.mlp.gate_proj"] = (48, 32)
+        shapes[f"{layer}.mlp.up_proj"] = (48, 32)
+        shapes[f"{layer}.mlp.down_proj"] = (32, 48)
+    return write_random(folder, shapes, OLMO2)
+
+
 def write_gemma3(folder: Path) -> Path:
     """A small random checkpoint in which every parameter matters, with tiny-llama's tokenizer."""
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (1024, 32), "model.norm": (32,)}
@@ -84,12 +122,18 @@ def write_gemma3(folder: Path) -> Path:
         shapes[f"{layer}.mlp.gate_proj"] = (48, 32)
         shapes[f"{layer}.mlp.up_proj"] = (48, 32)
         shapes[f"{layer}.mlp.down_proj"] = (32, 48)
+    return write_random(folder, shapes, GEMMA3)
+
+
+def write_random(
+    folder: Path, shapes: dict[str, tuple[int, ...]], config: dict[str, object]
+) -> Path:
     random = torch.Generator().manual_seed(0)
     tensors = {}
     for name, shape in shapes.items():
         tensors[f"{name}.weight"] = 0.3 * torch.randn(shape, generator=random)
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(GEMMA3))
+    (folder / "config.json").write_text(json.dumps(config))
     shutil.copy(ROOT / "weights" / "tiny-llama" / "tokenizer.json", folder)
     return folder
